@@ -1,0 +1,157 @@
+"""Settings: environment first, then defaults; built once per process and passed down.
+
+Durations accept a plain number of seconds ("2", "0.5") or an ISO 8601 duration. Nested names use two underscores:
+`BACKBURNER_LIMITS__FIRST_TOKEN=30`.
+"""
+
+from datetime import timedelta
+from typing import Annotated, Literal, Self
+
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def _seconds(value: object) -> object:
+    if isinstance(value, str):
+        try:
+            return timedelta(seconds=float(value))
+        except ValueError:
+            return value
+    return value
+
+
+Duration = Annotated[timedelta, BeforeValidator(_seconds)]
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class UpstreamSettings(_Group):
+    """The OpenAI-compatible server that runs the models."""
+
+    base_url: str = ""
+    """What a client would use as base URL, with `/v1`."""
+    api_key: SecretStr = SecretStr("none")
+    api: Literal["chat"] = "chat"
+    max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
+    developer_role: Literal["developer", "system"] = "system"
+    """How the upstream spells the role that gives instructions; templates of local servers know only `system`."""
+    passthrough: tuple[str, ...] = ()
+    """Top-level parameters outside the Responses API that are handed on to the upstream as they are."""
+    max_retries: int = 2
+    """Attempts the openai client adds before the first byte, on 408, 409, 429, 5xx and connection errors."""
+    connect_timeout: Duration = timedelta(seconds=10)
+
+
+class LeaseSettings(_Group):
+    """Who is alive (design §4.3, §4.6)."""
+
+    duration: Duration = timedelta(seconds=10)
+    beat: Duration = timedelta(seconds=2)
+    caution: Duration = timedelta(seconds=6)
+    """Without a renewal for this long a worker starts no new turn."""
+    observe: Duration = timedelta(seconds=5)
+    """A sweeper must have seen the same expired lease for this long on its own clock before it reaps."""
+    sweep: Duration = timedelta(seconds=2)
+    ring_interval: Duration = timedelta(seconds=5)
+    """A row without an owner is rung again after this long, then after twice that, and so on."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.duration < 3 * self.beat:
+            raise ValueError("lease.duration must be at least three times lease.beat")
+        if not self.beat < self.caution < self.duration:
+            raise ValueError("lease.caution must lie between lease.beat and lease.duration")
+        return self
+
+
+class LimitSettings(_Group):
+    """What ends stuck or oversized work (design §8)."""
+
+    first_token: Duration = timedelta(seconds=600)
+    token_gap: Duration = timedelta(seconds=300)
+    turn: Duration = timedelta(hours=1)
+    wall_clock: Duration = timedelta(hours=24)
+    queue_wait: Duration = timedelta(hours=24)
+    turns: int = 128
+    body: int = 64 * 1024 * 1024
+    """Bytes of a request body."""
+    output: int = 64 * 1024 * 1024
+    """Bytes of text one turn may produce."""
+
+
+class WebSettings(_Group):
+    """The front."""
+
+    ping: Duration = timedelta(seconds=15)
+    """Between two keep-alive comments on an idle stream."""
+    send_timeout: Duration = timedelta(seconds=60)
+    """A reader that takes nothing for this long is let go; it can resume by number."""
+    poll: Duration = timedelta(seconds=5)
+    """How often a waiting reader looks at the row although nothing was published."""
+    grace: Duration = timedelta(seconds=10)
+    """How long foreground requests may drain at shutdown."""
+    cancel_wait: Duration = timedelta(seconds=5)
+    ephemeral_background: bool = False
+    """Allow `background` with `store: false`, kept 10 minutes after its end."""
+    reader_buffer: int = 256 * 1024
+    """Bytes waiting for one slow reader before it is sent back to the log."""
+
+
+class WorkerSettings(_Group):
+    """The workers."""
+
+    grace: Duration = timedelta(seconds=2)
+    """At SIGTERM, how long running responses may still end by themselves before they are handed over."""
+    flush_interval: Duration = timedelta(seconds=1)
+    flush_bytes: int = 64 * 1024
+    """A response's tail is flushed to the event log at this size or after the interval."""
+    journal_gap: Duration = timedelta(milliseconds=5)
+    """Between two journal batches while there is much to write."""
+    tail_bytes: int = 1024 * 1024
+    """What one response may hold in memory that no answered flush covers; beyond it its upstream is read no further."""
+    pool_size: int = 8
+
+
+class Settings(BaseSettings):
+    """Everything a process is told from outside."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="BACKBURNER_", env_nested_delimiter="__", frozen=True, extra="ignore", populate_by_name=True
+    )
+
+    database_url: SecretStr = Field(validation_alias=AliasChoices("DATABASE_URL", "database_url"))
+    redis_url: SecretStr = Field(validation_alias=AliasChoices("REDIS_URL", "redis_url"))
+    upstream: UpstreamSettings = UpstreamSettings()
+    lease: LeaseSettings = LeaseSettings()
+    limits: LimitSettings = LimitSettings()
+    web: WebSettings = WebSettings()
+    worker: WorkerSettings = WorkerSettings()
+    retention: Duration = timedelta(days=30)
+    bootstrap_key: SecretStr | None = None
+    """Fixes the first API key: any string of at least 16 characters."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    quarantine: bool = False
+    """This worker process runs one response at a time, those that have killed two processes before."""
+
+    @field_validator("database_url")
+    @classmethod
+    def _plain_scheme(cls, value: SecretStr) -> SecretStr:
+        url = value.get_secret_value()
+        scheme, colon, rest = url.partition("://")
+        if not colon or scheme not in {"postgres", "postgresql", "postgresql+psycopg"}:
+            raise ValueError("must start with postgres://, postgresql:// or postgresql+psycopg://")
+        return SecretStr(f"postgresql://{rest}")
+
+    @field_validator("bootstrap_key")
+    @classmethod
+    def _long_enough(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and len(value.get_secret_value()) < 16:
+            raise ValueError("must have at least 16 characters")
+        return value
+
+    @property
+    def dsn(self) -> str:
+        """The libpq URL (`postgresql://…`), for psycopg."""
+        return self.database_url.get_secret_value()

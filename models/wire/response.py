@@ -1,0 +1,110 @@
+"""The Response object, built in one place from a row's facts and its output items (contract §3)."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from models.wire.events import Item
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseFacts:
+    """What the Response object says besides its output. Times are whole seconds since the epoch."""
+
+    id: str
+    """`resp_<32 hex>`"""
+    created_at: int
+    status: str
+    model: str
+    parameters: dict[str, Any]
+    """The validated request without input: only what the client set (models/wire/request.py)."""
+    background: bool = False
+    store: bool = True
+    previous_response_id: str | None = None
+    conversation_id: str | None = None
+    usage: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+    """`{"code", "message"}` when failed"""
+    incomplete_reason: str | None = None
+    completed_at: int | None = None
+
+    def evolve(self, **changes: Any) -> "ResponseFacts":
+        """A copy with `changes` applied."""
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A Response as it stands: facts and output."""
+
+    facts: ResponseFacts
+    output: list[Item] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """The full Response object with every key of contract §3."""
+        return response_object(self.facts, self.output)
+
+
+def output_text(output: list[Item]) -> str:
+    """All text of the output's messages, joined (design §11)."""
+    return "".join(
+        part["text"]
+        for item in output
+        if item.get("type") == "message"
+        for part in item.get("content", ())
+        if part.get("type") == "output_text"
+    )
+
+
+def response_object(facts: ResponseFacts, output: list[Item]) -> dict[str, Any]:
+    """The Response as JSON: every key of contract §3 present, defaults filled in, secrets of tools left out."""
+    asked = facts.parameters
+    reasoning = asked.get("reasoning") or {}
+    text = asked.get("text") or {}
+    told: dict[str, Any] = {
+        "id": facts.id,
+        "object": "response",
+        "created_at": facts.created_at,
+        "status": facts.status,
+        "background": facts.background,
+        "completed_at": facts.completed_at if facts.status == "completed" else None,
+        "error": facts.error if facts.status == "failed" else None,
+        "frequency_penalty": asked.get("frequency_penalty", 0),
+        "incomplete_details": {"reason": facts.incomplete_reason} if facts.status == "incomplete" else None,
+        "instructions": asked.get("instructions"),
+        "max_output_tokens": asked.get("max_output_tokens"),
+        "max_tool_calls": asked.get("max_tool_calls"),
+        "metadata": asked.get("metadata") or {},
+        "model": facts.model,
+        "output": output,
+        "output_text": output_text(output),
+        "parallel_tool_calls": asked.get("parallel_tool_calls", True),
+        "presence_penalty": asked.get("presence_penalty", 0),
+        "previous_response_id": facts.previous_response_id,
+        "prompt_cache_key": asked.get("prompt_cache_key"),
+        "reasoning": {"effort": None, "summary": None, **reasoning},
+        "safety_identifier": asked.get("safety_identifier"),
+        "service_tier": _service_tier(asked.get("service_tier")),
+        "store": facts.store,
+        "temperature": asked.get("temperature", 1),
+        "text": {"format": {"type": "text"}, "verbosity": "medium", **text},
+        "tool_choice": asked.get("tool_choice", "auto"),
+        "tools": [_echo(tool) for tool in asked.get("tools", ())],
+        "top_logprobs": asked.get("top_logprobs", 0),
+        "top_p": asked.get("top_p", 1),
+        "truncation": asked.get("truncation", "disabled"),
+        "usage": facts.usage,
+        "user": asked.get("user"),
+    }
+    if facts.conversation_id is not None:
+        told["conversation"] = {"id": facts.conversation_id}
+    return told
+
+
+def _service_tier(asked: str | None) -> str:
+    return "default" if asked in (None, "auto") else asked
+
+
+def _echo(tool: dict[str, Any]) -> dict[str, Any]:
+    if tool.get("type") == "function":
+        return {"description": None, "parameters": None, "strict": None, **tool}
+    return {key: value for key, value in tool.items() if key not in ("authorization", "headers")}

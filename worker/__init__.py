@@ -1,0 +1,1 @@
+"""The workers: claim responses, run them against upstreams, write what happened."""

@@ -1,0 +1,1 @@
+"""Everything about the far side: connections, limits, vendors' oddities."""

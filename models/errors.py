@@ -104,11 +104,11 @@ class RunFailed(ApiError):
     """A foreground, not streamed response that failed before any output: the upstream's own status class (design §4.9)."""
 
     def __init__(
-        self, status: int, message: str, *, type: str, code: str | None, param: str | None = None, retry_after: int | None = None
-    ) -> None:  # noqa: A002
+        self, status: int, message: str, *, kind: str, code: str | None, param: str | None = None, retry_after: int | None = None
+    ) -> None:
         super().__init__(message, param=param, code=code)
         self.status = status
-        self.type = type
+        self.type = kind
         if status not in (429, 503):
             self.headers["x-should-retry"] = "false"
         if retry_after is not None:

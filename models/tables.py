@@ -1,0 +1,197 @@
+"""The rows (design §3). The migrations make them; `alembic check` in the tests holds the two together."""
+
+from sqlalchemy import (
+    ARRAY,
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+from models.lifecycle import Status
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+    }
+)
+
+_moment = DateTime(timezone=True)
+_statuses = ", ".join(f"'{status}'" for status in Status)
+
+projects = Table(
+    "projects",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("created_at", _moment, nullable=False, server_default=func.now()),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("project_id", Uuid, ForeignKey("projects.id", ondelete="CASCADE"), nullable=False),
+    Column("prefix", Text, nullable=False, comment="the first characters, to recognise a key by"),
+    Column("hash", LargeBinary, nullable=False, unique=True, comment="SHA-256 of the whole key"),
+    Column("created_at", _moment, nullable=False, server_default=func.now()),
+    Column("last_used_at", _moment),
+    Column("revoked_at", _moment),
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("started_at", _moment, nullable=False, server_default=func.now()),
+    Column("expires_at", _moment, nullable=False),
+    Column("dead", Boolean, nullable=False, server_default=text("false")),
+    Column("ended", Text, comment="how it ended: stopped, or reaped by which worker"),
+    Column("flushed_batch", BigInteger, nullable=False, server_default=text("0"), comment="journal batches up to here are in event_log"),
+    CheckConstraint("kind IN ('worker', 'quarantine', 'web')", name="kind"),
+)
+
+conversations = Table(
+    "conversations",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("project_id", Uuid, ForeignKey("projects.id", ondelete="CASCADE"), nullable=False),
+    Column("created_at", _moment, nullable=False, server_default=func.now()),
+    Column("metadata", JSONB, nullable=False, server_default=text("'{}'")),
+)
+
+responses = Table(
+    "responses",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("project_id", Uuid, ForeignKey("projects.id", ondelete="CASCADE"), nullable=False),
+    Column("status", Text, nullable=False),
+    Column("background", Boolean, nullable=False),
+    Column("store", Boolean, nullable=False),
+    Column("streamed", Boolean, nullable=False),
+    Column("model", Text, nullable=False),
+    Column(
+        "parameters",
+        JSON,
+        nullable=False,
+        comment="what the client set, without input and secrets; json, not jsonb: key order matters (ADR 0004)",
+    ),
+    Column("previous_response_id", Uuid),
+    Column("conversation_id", Uuid, ForeignKey("conversations.id", ondelete="SET NULL")),
+    Column("usage", JSONB),
+    Column("error", JSONB, comment="{code, message} as the API shows it"),
+    Column("reason", Text, comment="why it is incomplete, or our own finer word for a failure"),
+    Column("failure", JSONB, comment="{status, type, code, param, retry_after} for a foreground client that got no output"),
+    Column("created_at", _moment, nullable=False),
+    Column("started_at", _moment),
+    Column("completed_at", _moment, comment="when it reached a terminal status"),
+    Column("expires_at", _moment, nullable=False),
+    Column("deadline", _moment, nullable=False),
+    Column("worker", Uuid, ForeignKey("workers.id"), comment="the owner; null when nobody runs it"),
+    Column("web", Uuid, ForeignKey("workers.id", ondelete="SET NULL"), comment="the web process a foreground client waits at"),
+    Column("attempt", Integer, nullable=False, server_default=text("0"), comment="+1 at every claim, never lowered or reused"),
+    Column("deaths", SmallInteger, nullable=False, server_default=text("0"), comment="owners that died since the last checkpoint"),
+    Column("enqueued_at", _moment, nullable=False, comment="when its bell was rung last"),
+    Column("rings", SmallInteger, nullable=False, server_default=text("0")),
+    Column("cancel_requested_at", _moment),
+    Column("delete_requested_at", _moment, comment="gone from the API; purged once it has ended"),
+    Column("turns", Integer, nullable=False, server_default=text("0")),
+    Column("checkpoint_number", Integer, nullable=False, server_default=text("-1"), comment="the log up to here belongs to finished turns"),
+    Column("next_output_index", Integer, nullable=False, server_default=text("0"), comment="as of the checkpoint"),
+    Column("unanswered_calls", ARRAY(Text), nullable=False, server_default=text("'{}'"), comment="call ids a continuation must answer"),
+    Column("traceparent", Text),
+    CheckConstraint(f"status IN ({_statuses})", name="status"),
+    Index("ix_responses_queued", "enqueued_at", postgresql_where=text("status = 'queued'")),
+    Index("ix_responses_in_progress", "worker", postgresql_where=text("status = 'in_progress'")),
+    Index(
+        "uq_responses_conversation_running",
+        "conversation_id",
+        unique=True,
+        postgresql_where=text("conversation_id IS NOT NULL AND status IN ('queued', 'in_progress')"),
+    ),
+    Index("ix_responses_previous_response_id", "previous_response_id", postgresql_where=text("previous_response_id IS NOT NULL")),
+    Index("ix_responses_expires_at", "expires_at"),
+    # A running row is updated in place: room on its page keeps those updates off the indexes.
+    postgresql_with={"fillfactor": "70"},
+)
+
+items = Table(
+    "items",
+    metadata,
+    Column("id", BigInteger, primary_key=True, autoincrement=True),
+    Column("response_id", Uuid, ForeignKey("responses.id", ondelete="CASCADE")),
+    Column("conversation_id", Uuid, ForeignKey("conversations.id", ondelete="CASCADE")),
+    Column("direction", Text, nullable=False),
+    Column("position", Integer, nullable=False),
+    Column("item_id", Text, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("payload", JSONB, nullable=False),
+    CheckConstraint("direction IN ('input', 'output')", name="direction"),
+    CheckConstraint("(response_id IS NULL) <> (conversation_id IS NULL)", name="one_owner"),
+    UniqueConstraint("response_id", "direction", "position"),
+    UniqueConstraint("conversation_id", "position"),
+)
+
+event_log = Table(
+    "event_log",
+    metadata,
+    Column("response_id", Uuid, ForeignKey("responses.id", ondelete="CASCADE"), primary_key=True),
+    Column("first_number", Integer, primary_key=True),
+    Column("last_number", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("frames", LargeBinary, nullable=False, comment="the SSE bytes as every reader gets them"),
+)
+
+journal = Table(
+    "journal",
+    metadata,
+    Column("worker", Uuid, primary_key=True),
+    Column("batch", BigInteger, primary_key=True, comment="0 is the marker written at registration"),
+    Column("response_ids", ARRAY(Uuid), nullable=False),
+    Column("attempts", ARRAY(Integer), nullable=False),
+    Column("first_numbers", ARRAY(Integer), nullable=False),
+    Column("last_numbers", ARRAY(Integer), nullable=False),
+    Column("frames", ARRAY(LargeBinary), nullable=False),
+    prefixes=["UNLOGGED"],
+    postgresql_with={"autovacuum_vacuum_threshold": "200", "autovacuum_vacuum_scale_factor": "0.0", "autovacuum_vacuum_cost_delay": "0"},
+)
+
+job_secrets = Table(
+    "job_secrets",
+    metadata,
+    Column("response_id", Uuid, ForeignKey("responses.id", ondelete="CASCADE"), primary_key=True),
+    Column("key_id", Text, nullable=False),
+    Column("sealed", LargeBinary, nullable=False),
+)
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("project_id", Uuid, ForeignKey("projects.id", ondelete="CASCADE"), primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("body_hash", LargeBinary, nullable=False),
+    Column("response_id", Uuid, ForeignKey("responses.id", ondelete="CASCADE"), nullable=False),
+    Column("expires_at", _moment, nullable=False),
+)

@@ -1,0 +1,206 @@
+"""Who runs a response: take, checkpoint, end, release (design §4.2-§4.6).
+
+`take` is the one way to lay hands on a response, and it is one transaction: claim the row; in a later statement read the end of its
+event log and the journal of its *previous* owner; append what is missing. If it rolls back, the previous owner is still on record.
+
+Every write here may be repeated: an answer that never came (Postgres away) leaves the outcome unknown, and the identical statement
+then finds its own traces (`STANDING`) instead of writing twice.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, LiteralString
+from uuid import UUID
+
+from psycopg import AsyncConnection
+from psycopg.rows import DictRow
+
+from models import statements
+from models.database import AWAY, Json, Jsonb, Pool, Row, fetch, fetch_on
+from models.errors import Cancelled, LeaseLost
+from models.lifecycle import TERMINAL, Status
+from models.settings import Settings
+from models.wire.events import split_frames
+
+DEATHS_ALONE = 2
+"""A response that was held by this many dying processes runs alone, in quarantine; one death more and it has failed (design §4.6)."""
+
+
+class Verdict(StrEnum):
+    """Why a response taken over is only to be ended."""
+
+    CANCELLED = "cancelled"
+    LATE = "deadline"
+    POISON = "too_many_deaths"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A response that this process now owns, under this attempt."""
+
+    row: Row
+    """as `statements.CLAIM` returns it"""
+    log_end: int
+    """the number of the last event that is stored"""
+    verdict: Verdict | None = None
+    frames: list[bytes] = field(default_factory=list)
+    """what earlier attempts have shown since the last checkpoint, in order: blocks of frames"""
+
+    @property
+    def id(self) -> UUID:
+        """The response."""
+        return self.row["id"]  # type: ignore[no-any-return]
+
+    @property
+    def attempt(self) -> int:
+        """This claim's number: the fence of every write."""
+        return self.row["attempt"]  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What the log has not stored yet: one block of frames, numbers inclusive. Empty when `first` > `last`."""
+
+    first: int
+    last: int
+    frames: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a response ends. `completed_at` in whole seconds since the epoch; `items` from `position` on."""
+
+    status: Status
+    tail: Tail
+    items: list[dict[str, Any]]
+    position: int
+    usage: dict[str, Any] | None
+    completed_at: int
+    turns: int = 0
+    error: dict[str, Any] | None = None
+    reason: str | None = None
+    failure: dict[str, Any] | None = None
+    unanswered_calls: list[str] = field(default_factory=list)
+
+
+class Ownership:
+    """One worker's way to take, end and give back responses. Raises `LeaseLost` when the fence says it is dead."""
+
+    def __init__(self, pool: Pool, me: UUID, settings: Settings) -> None:
+        self._pool = pool
+        self._me = me
+        self._quarantine = settings.quarantine
+        self._wall_clock = settings.limits.wall_clock
+
+    async def take(self, response_id: UUID) -> Claim | None:
+        """The response, claimed, or None when it is not to be had (ended, owned by a live worker, or not for this kind of worker)."""
+        parameters = {"me": self._me, "id": response_id, "wall_clock": self._wall_clock}
+        if not self._quarantine:
+            fresh = await fetch(self._pool, statements.CLAIM_FRESH, parameters)
+            if fresh:
+                return Claim(fresh[0], log_end=1 if fresh[0]["background"] else 0)
+        async with self._pool.connection() as connection, connection.transaction():
+            return await self._take_over(connection, parameters)
+
+    async def _take_over(self, connection: AsyncConnection[DictRow], parameters: Mapping[str, object]) -> Claim | None:
+        if not await fetch_on(connection, statements.FENCE, parameters):
+            raise LeaseLost("this worker has been declared dead")
+        locked = await fetch_on(connection, statements.LOCK, parameters)
+        if not locked:
+            return None
+        verdict = _verdict(locked[0])
+        if verdict is None and (locked[0]["deaths"] >= DEATHS_ALONE) is not self._quarantine:
+            return None
+        claimed = await fetch_on(connection, statements.CLAIM if verdict is None else statements.CLAIM_TO_END, parameters)
+        if not claimed:
+            return None
+        end = await _adopt(connection, parameters["id"], locked[0]["worker"])
+        since = {"id": parameters["id"], "after": claimed[0]["checkpoint_number"]}
+        blocks = [row["frames"] for row in await fetch_on(connection, statements.LOG_SINCE, since) if row["attempt"] > 0]
+        return Claim(claimed[0], log_end=end, verdict=verdict, frames=blocks)
+
+    async def end(self, claim: Claim, ending: Ending) -> None:
+        """Ends the response. Raises `Cancelled` when a cancel was recorded first, `LeaseLost` when it is no longer ours."""
+        values = {
+            "me": self._me, "id": claim.id, "attempt": claim.attempt, **_log(ending.tail),
+            "items": Jsonb(ending.items), "position": ending.position, "usage": ending.usage and Jsonb(ending.usage),
+            "turns": ending.turns, "error": ending.error and Jsonb(ending.error), "reason": ending.reason,
+            "failure": ending.failure and Jsonb(ending.failure), "completed_at": ending.completed_at, "unanswered_calls": ending.unanswered_calls,
+        }  # fmt: skip
+        await self._write(statements.END[ending.status], values, done=lambda row: row["status"] in TERMINAL)
+
+    async def checkpoint(
+        self, claim: Claim, tail: Tail, items: list[dict[str, Any]], position: int, usage: dict[str, Any] | None, next_output_index: int
+    ) -> None:
+        """Stores a finished turn that another follows, with the log up to it. Raises as `end` does."""
+        values = {
+            "me": self._me, "id": claim.id, "attempt": claim.attempt, **_log(tail), "items": Jsonb(items), "position": position,
+            "usage": usage and Jsonb(usage), "next_output_index": next_output_index,
+        }  # fmt: skip
+        await self._write(
+            statements.CHECKPOINT, values, done=lambda row: row["checkpoint_number"] >= tail.last and row["worker"] == self._me
+        )
+
+    async def release(self, claim: Claim, tail: Tail) -> None:
+        """Gives the response back, its log complete up to `tail`. Nothing may be written under this claim afterwards."""
+        values = {"me": self._me, "id": claim.id, "attempt": claim.attempt, **_log(tail)}
+        await self._write(statements.RELEASE, values, done=lambda row: row["worker"] is None)
+
+    async def release_unknown(self, response_id: UUID, attempt: int) -> None:
+        """Gives back what the database counts as ours although we do not run it: a claim whose answer never came."""
+        values = {"me": self._me, "id": response_id, "attempt": attempt, "first": 0, "last": -1, "frames": b""}
+        await fetch(self._pool, statements.RELEASE, values)
+
+    async def _write(self, sql: LiteralString, values: Mapping[str, object], done: Any) -> None:
+        """One fenced write, repeated identically while Postgres is away, until its outcome is known."""
+        while True:
+            try:
+                if await fetch(self._pool, sql, values):
+                    return
+                standing = await fetch(self._pool, statements.STANDING, values)
+            except AWAY:
+                await asyncio.sleep(0.5)
+                continue
+            if not standing or standing[0]["attempt"] != values["attempt"]:
+                raise LeaseLost("the response belongs to another attempt")
+            if done(standing[0]):
+                return
+            if standing[0]["cancelled"] and sql != statements.END[Status.CANCELLED]:
+                raise Cancelled
+            raise LeaseLost("this worker has been declared dead")
+
+
+def _log(tail: Tail) -> dict[str, object]:
+    return {"first": tail.first, "last": tail.last, "frames": tail.frames}
+
+
+def _verdict(row: Row) -> Verdict | None:
+    if row["cancelled"] or row["abandoned"]:
+        return Verdict.CANCELLED
+    if row["late"]:
+        return Verdict.LATE
+    return Verdict.POISON if row["deaths"] > DEATHS_ALONE else None
+
+
+async def _adopt(connection: AsyncConnection[DictRow], response_id: object, previous: UUID | None) -> int:
+    """Appends to the event log what the previous owner had journalled beyond it; returns the last stored number."""
+    end: int = (await fetch_on(connection, statements.LOG_END, {"id": response_id}))[0]["last"]
+    if previous is None:
+        return end
+    for block in await fetch_on(connection, statements.JOURNAL_OF, {"id": response_id, "previous": previous, "after": end}):
+        if block["first"] > end + 1 or block["last"] <= end:
+            # Beyond a hole nothing can be adopted. Only a crash of Postgres together with the worker's death makes one (design §1).
+            continue
+        frames = b"".join(split_frames(block["frames"])[end + 1 - block["first"] :])
+        await fetch_on(
+            connection,
+            statements.ADOPT,
+            {"id": response_id, "first": end + 1, "last": block["last"], "attempt": block["attempt"], "frames": frames},
+        )
+        end = block["last"]
+    return end
+
+
+__all__ = ["DEATHS_ALONE", "Claim", "Ending", "Json", "Ownership", "Tail", "Verdict"]

@@ -1,0 +1,365 @@
+"""Every statement that a promise hangs on, written once (design §5.1); web, workers, sweeper and command line share them.
+
+Each write of a worker begins with the fence: its own row in `workers`, not dead, locked FOR KEY SHARE. A reaper locks that row
+FOR UPDATE, which conflicts; a heartbeat is a plain UPDATE of non-key columns, which does not (FOR SHARE would starve it). Then
+responses are locked, in id order where there are several. Everything is READ COMMITTED and, where it can be, one autocommitted
+statement.
+
+Rules behind the shapes:
+- claim asks EXISTS (a dead owner), never NOT EXISTS (a live one): the latter let two live owners through.
+- reap locks FOR UPDATE first: a bare UPDATE … SET dead would fence nothing.
+- flush needs only the fence: nobody but a live worker itself gives up its responses.
+- a move names the states it may leave (models/lifecycle.py); nobody reads a status, decides, and then writes.
+"""
+
+from typing import LiteralString
+
+from sqlalchemy import text
+
+from models.database import prepare
+from models.lifecycle import NEXT, TERMINAL, Status, sources_of
+
+
+def _sql(statement: str) -> LiteralString:
+    return prepare(text(statement))
+
+
+def _among(statuses: frozenset[Status] | list[str]) -> str:
+    return "(" + ", ".join(f"'{status}'" for status in sorted(statuses)) + ")"
+
+
+_OPEN = _among(frozenset(NEXT))
+_ENDED = _among(TERMINAL)
+_FENCE = "me AS MATERIALIZED (SELECT id FROM workers WHERE id = :me AND NOT dead FOR KEY SHARE)"
+_ORPHAN = "(r.worker IS NULL OR EXISTS (SELECT 1 FROM workers w WHERE w.id = r.worker AND w.dead))"
+
+# --- who is alive ------------------------------------------------------------------------------------------------------------
+
+REGISTER = _sql("""
+    INSERT INTO workers (id, kind, host, pid, expires_at) VALUES (:me, :kind, :host, :pid, clock_timestamp() + CAST(:lease AS interval))
+""")
+"""A process announces itself, with a new id at every start."""
+
+MARK_JOURNAL = _sql(f"""
+    WITH {_FENCE}
+    INSERT INTO journal (worker, batch, response_ids, attempts, first_numbers, last_numbers, frames)
+    SELECT id, 0, '{{}}', '{{}}', '{{}}', '{{}}', '{{}}' FROM me ON CONFLICT DO NOTHING
+""")
+"""Batch 0: while it is there, the unlogged journal has not been emptied by a crash of Postgres."""
+
+RENEW = _sql("""
+    UPDATE workers SET expires_at = clock_timestamp() + CAST(:lease AS interval) WHERE id = :me AND NOT dead RETURNING id
+""")
+"""The heartbeat. No row: we have been declared dead."""
+
+MINE = _sql("""
+    SELECT r.id, r.attempt, r.cancel_requested_at IS NOT NULL AS cancelled,
+           EXISTS (SELECT 1 FROM workers w WHERE w.id = r.web AND w.dead) AS abandoned
+    FROM responses r WHERE r.worker = :me AND r.status = 'in_progress'
+""")
+"""What the database counts as a worker's, to be compared with what it runs. `abandoned`: the waiting web process is dead."""
+
+EXPIRED = _sql("SELECT id, expires_at FROM workers WHERE NOT dead AND expires_at < clock_timestamp() ORDER BY id")
+REAP_LOCK = _sql("""
+    SELECT id FROM workers WHERE id = :id AND NOT dead AND expires_at = :seen AND expires_at < clock_timestamp() FOR UPDATE
+""")
+REAP = _sql("UPDATE workers SET dead = true, ended = :ended WHERE id = :id")
+END_SESSIONS = _sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = :name AND pid <> pg_backend_pid()")
+"""Ends the sessions of a dead process: a stopped one with half a transaction in its socket holds locks that no timeout ends."""
+STOPPED = _sql("UPDATE workers SET dead = true, ended = 'stopped' WHERE id = :me AND NOT dead")
+"""A process says goodbye after giving everything back."""
+LIVE_WORKERS = _sql("SELECT kind, count(*) AS live FROM workers WHERE NOT dead AND expires_at > clock_timestamp() GROUP BY kind")
+FORGET_WORKERS = _sql("""
+    WITH gone AS (DELETE FROM workers w WHERE w.dead AND w.expires_at < clock_timestamp() - interval '1 hour'
+                  AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.worker = w.id AND r.status = 'in_progress') RETURNING w.id)
+    DELETE FROM journal j USING gone WHERE j.worker = gone.id
+""")
+"""A dead worker's row and journal go only when no response names it any more."""
+
+# --- intake ------------------------------------------------------------------------------------------------------------------
+
+KEY = _sql("SELECT id, project_id, hash FROM api_keys WHERE hash = :hash AND revoked_at IS NULL")
+KEY_USED = _sql("UPDATE api_keys SET last_used_at = clock_timestamp() WHERE id = :id")
+
+INSERT = _sql("""
+    WITH row AS (INSERT INTO responses (id, project_id, status, background, store, streamed, model, parameters, previous_response_id,
+                                        created_at, expires_at, deadline, enqueued_at, web, traceparent)
+                 SELECT :id, :project, 'queued', :background, :store, :streamed, :model, :parameters, :previous,
+                        to_timestamp(:created_at), to_timestamp(:created_at) + CAST(:retention AS interval),
+                        to_timestamp(:created_at) + CAST(:queue_wait AS interval), clock_timestamp(), :web, :traceparent
+                 RETURNING id),
+         kept AS (INSERT INTO items (response_id, direction, position, item_id, type, payload)
+                  SELECT row.id, 'input', e.nr - 1, e.value ->> 'id', e.value ->> 'type', e.value
+                  FROM row CROSS JOIN jsonb_array_elements(CAST(:items AS jsonb)) WITH ORDINALITY AS e (value, nr)),
+         opened AS (INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)
+                    SELECT row.id, 0, :last, 0, CAST(:frames AS bytea) FROM row)
+    SELECT id FROM row
+""")
+"""A response, its input and its opening events, in one statement; `deadline` is the queue's until a claim sets the run's."""
+
+VOID = _sql("""
+    INSERT INTO responses (id, project_id, status, background, store, streamed, model, parameters, created_at, completed_at, expires_at, deadline,
+                           enqueued_at, reason, delete_requested_at)
+    VALUES (:id, :project, 'cancelled', true, true, false, '', '{}', clock_timestamp(), clock_timestamp(), clock_timestamp() + interval '1 hour',
+            clock_timestamp(), clock_timestamp(), 'create_refused', clock_timestamp())
+    ON CONFLICT (id) DO UPDATE SET status = 'cancelled', completed_at = clock_timestamp(), reason = 'create_refused',
+                                   delete_requested_at = clock_timestamp(), expires_at = clock_timestamp() + interval '1 hour'
+        WHERE responses.worker IS NULL AND responses.status = 'queued'
+    RETURNING id
+""")
+"""Resolves an unclear create before its 503: waits for the old transaction, and whatever that did, nothing of it will run (I9)."""
+
+PREVIOUS = _sql(
+    """
+    SELECT status, unanswered_calls FROM responses
+    WHERE id = :id AND project_id = :project AND store AND delete_requested_at IS NULL AND (background OR status NOT IN """
+    + _OPEN
+    + """)
+"""
+)
+"""What a create must know about its previous_response_id; unstored and unfinished foreground ones do not exist outside."""
+
+CHAIN = _sql("""
+    WITH RECURSIVE chain AS (
+        SELECT r.id, r.previous_response_id, 0 AS depth FROM responses r WHERE r.id = :id
+        UNION ALL
+        SELECT r.id, r.previous_response_id, chain.depth + 1 FROM chain JOIN responses r ON r.id = chain.previous_response_id
+        WHERE chain.depth < 10000
+    )
+    SELECT chain.depth, i.payload, chain.previous_response_id IS NOT NULL AND p.id IS NULL AS broken
+    FROM chain LEFT JOIN responses p ON p.id = chain.previous_response_id
+    LEFT JOIN items i ON i.response_id = chain.id AND (chain.depth > 0 OR i.direction = 'input')
+    ORDER BY chain.depth DESC, i.direction, i.position
+""")
+"""The history of a response: every ancestor's input and output, then its own input ('input' sorts before 'output')."""
+
+# --- claim and take ----------------------------------------------------------------------------------------------------------
+
+
+def _claim(conditions: str) -> str:
+    return f"""
+        WITH {_FENCE}
+        UPDATE responses r SET worker = me.id, attempt = r.attempt + 1, status = 'in_progress', deaths = r.deaths + (r.worker IS NOT NULL)::int,
+            deadline = CASE WHEN r.started_at IS NULL THEN clock_timestamp() + CAST(:wall_clock AS interval) ELSE r.deadline END,
+            started_at = coalesce(r.started_at, clock_timestamp())
+        FROM me WHERE r.id = :id AND r.status IN {_OPEN} AND {conditions}
+        RETURNING r.id, r.project_id, r.attempt, r.deaths, r.background, r.store, r.model, r.parameters, r.previous_response_id, r.conversation_id,
+                  extract(epoch FROM r.created_at)::bigint AS created_at, extract(epoch FROM r.deadline - clock_timestamp())::float AS seconds_left,
+                  r.checkpoint_number, r.next_output_index, r.turns, r.usage, r.traceparent
+    """
+
+
+_WANTED = "r.cancel_requested_at IS NULL AND r.deadline > clock_timestamp()"
+
+CLAIM_FRESH = _sql(_claim(f"r.worker IS NULL AND r.attempt = 0 AND {_WANTED}"))
+"""The common case: nobody has ever run it. Its log is the opening events, so there is nothing to adopt."""
+
+FENCE = _sql(f"WITH {_FENCE} SELECT id FROM me")
+"""The fence alone, first in a longer transaction."""
+
+LOCK = _sql(f"""
+    SELECT r.id, r.worker, r.deaths + (r.worker IS NOT NULL)::int AS deaths, r.cancel_requested_at IS NOT NULL AS cancelled,
+           r.deadline <= clock_timestamp() AS late, (SELECT w.dead FROM workers w WHERE w.id = r.web) IS TRUE AS abandoned
+    FROM responses r WHERE r.id = :id AND r.status IN {_OPEN} AND {_ORPHAN} FOR UPDATE OF r SKIP LOCKED
+""")
+"""The row before its claim: who had it (`take` must adopt that worker's journal)."""
+
+CLAIM = _sql(_claim(f"{_ORPHAN} AND {_WANTED}"))
+"""Claims a response that nobody runs, or whose owner is dead, to go on with it."""
+CLAIM_TO_END = _sql(_claim(_ORPHAN))
+"""The same where the end is already decided: cancelled, past its deadline, or too many deaths."""
+
+LOG_END = _sql("SELECT coalesce(max(last_number), -1) AS last FROM event_log WHERE response_id = :id")
+JOURNAL_OF = _sql("""
+    SELECT j.attempts[p.n] AS attempt, j.first_numbers[p.n] AS first, j.last_numbers[p.n] AS last, j.frames[p.n] AS frames
+    FROM workers w JOIN journal j ON j.worker = w.id AND j.batch > w.flushed_batch
+    CROSS JOIN LATERAL (SELECT array_position(j.response_ids, CAST(:id AS uuid)) AS n) p
+    WHERE w.id = :previous AND p.n IS NOT NULL AND j.last_numbers[p.n] > :after
+    ORDER BY first
+""")
+"""What a previous owner had shown of a response beyond its event log."""
+ADOPT = _sql("""
+    INSERT INTO event_log (response_id, first_number, last_number, attempt, frames) VALUES (:id, :first, :last, :attempt, :frames)
+    ON CONFLICT DO NOTHING
+""")
+LOG_SINCE = _sql("""
+    SELECT first_number AS first, last_number AS last, attempt, frames FROM event_log
+    WHERE response_id = :id AND last_number > :after ORDER BY first_number
+""")
+OUTPUT_ITEMS = _sql("SELECT payload FROM items WHERE response_id = :id AND direction = 'output' ORDER BY position")
+
+# --- a worker's writes -------------------------------------------------------------------------------------------------------
+
+JOURNAL = _sql(f"""
+    WITH {_FENCE},
+         mark AS (SELECT 1 FROM journal, me WHERE worker = me.id AND batch = 0),
+         ins AS (INSERT INTO journal (worker, batch, response_ids, attempts, first_numbers, last_numbers, frames)
+                 SELECT me.id, CAST(:batch AS bigint), CAST(:ids AS uuid[]), CAST(:attempts AS int[]), CAST(:firsts AS int[]),
+                        CAST(:lasts AS int[]), CAST(:frames AS bytea[]) FROM me, mark
+                 ON CONFLICT DO NOTHING RETURNING 1)
+    SELECT (SELECT count(*) FROM me) AS me, (SELECT count(*) FROM mark) AS mark, (SELECT count(*) FROM ins) AS ins
+""")
+"""me = 0: refused, exit. mark = 0: Postgres has crashed, flush all tails first. Else stored now (ins = 1) or before (ins = 0): publish."""
+
+FLUSH = _sql(f"""
+    WITH {_FENCE},
+         logged AS (INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)
+                    SELECT t.id, t.first, t.last, t.attempt, t.frames
+                    FROM me CROSS JOIN unnest(CAST(:ids AS uuid[]), CAST(:firsts AS int[]), CAST(:lasts AS int[]), CAST(:attempts AS int[]),
+                                              CAST(:frames AS bytea[])) AS t (id, first, last, attempt, frames)
+                    JOIN responses r ON r.id = t.id AND r.worker = me.id AND r.attempt = t.attempt
+                    ORDER BY t.id
+                    ON CONFLICT DO NOTHING),
+         trimmed AS (DELETE FROM journal USING me WHERE journal.worker = me.id AND batch > 0 AND batch <= CAST(:answered AS bigint)),
+         marked AS (UPDATE workers SET flushed_batch = :answered FROM me WHERE workers.id = me.id AND workers.flushed_batch < CAST(:answered AS bigint))
+    SELECT id FROM me
+""")
+"""The tails of many responses into the event log; the journal loses the batches that *answered* transactions cover."""
+
+_MINE = "r.id = :id AND r.worker = me.id AND r.attempt = :attempt AND r.status = 'in_progress'"
+_LOGGED = """logged AS (INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)
+                   SELECT id, CAST(:first AS int), CAST(:last AS int), CAST(:attempt AS int), CAST(:frames AS bytea) FROM moved
+                   WHERE CAST(:first AS int) <= CAST(:last AS int) ON CONFLICT DO NOTHING)"""
+_STORED = """stored AS (INSERT INTO items (response_id, direction, position, item_id, type, payload)
+                   SELECT moved.id, 'output', CAST(:position AS int) + e.nr - 1, e.value ->> 'id', e.value ->> 'type', e.value
+                   FROM moved CROSS JOIN jsonb_array_elements(CAST(:items AS jsonb)) WITH ORDINALITY AS e (value, nr) ON CONFLICT DO NOTHING)"""
+
+CHECKPOINT = _sql(f"""
+    WITH {_FENCE},
+         moved AS (UPDATE responses r SET turns = r.turns + 1, deaths = 0, usage = :usage, checkpoint_number = :last, next_output_index = :next_output_index
+                   FROM me WHERE {_MINE} AND r.checkpoint_number < CAST(:last AS int) RETURNING r.id),
+         {_LOGGED}, {_STORED}
+    SELECT id FROM moved
+""")
+"""The end of a turn that another follows: its items and the log up to them. No row: see STANDING."""
+
+
+def _end(status: Status) -> str:
+    condition = "" if status is Status.CANCELLED else "AND r.cancel_requested_at IS NULL"
+    return f"""
+        WITH {_FENCE},
+             moved AS (UPDATE responses r SET status = '{status}', worker = NULL, turns = r.turns + CAST(:turns AS int), usage = :usage, error = :error,
+                              reason = :reason, failure = :failure, unanswered_calls = :unanswered_calls, completed_at = to_timestamp(:completed_at),
+                              expires_at = CASE WHEN r.store THEN r.expires_at ELSE to_timestamp(:completed_at) + interval '10 minutes' END
+                       FROM me WHERE {_MINE} AND r.status IN {_among(sources_of(status))} {condition} RETURNING r.id),
+             {_LOGGED}, {_STORED},
+             wiped AS (DELETE FROM job_secrets s USING moved WHERE s.response_id = moved.id)
+        SELECT id FROM moved
+    """
+
+
+END = {status: _sql(_end(status)) for status in TERMINAL}
+"""The one ending: last items, tail of the log with the terminal event, status, usage, secrets wiped. No row: see STANDING."""
+
+RELEASE = _sql(f"""
+    WITH {_FENCE},
+         moved AS (UPDATE responses r SET worker = NULL, rings = 0, enqueued_at = clock_timestamp() FROM me WHERE {_MINE} RETURNING r.id),
+         {_LOGGED}
+    SELECT id FROM moved
+""")
+"""A live worker gives a response back, its log complete: a hand-over, no death."""
+
+STANDING = _sql("""
+    SELECT status, worker, attempt, cancel_requested_at IS NOT NULL AS cancelled, checkpoint_number FROM responses WHERE id = :id
+""")
+"""Why a fenced write moved nothing: it had been done before, a cancel came first, or the response is no longer ours."""
+
+# --- requests of others ------------------------------------------------------------------------------------------------------
+
+CANCEL_QUEUED = _sql(f"""
+    WITH moved AS (UPDATE responses SET status = 'cancelled', cancel_requested_at = clock_timestamp(), completed_at = to_timestamp(:completed_at),
+                          reason = :reason
+                   WHERE id = :id AND status IN ('queued') AND 'queued' IN {_among(sources_of(Status.CANCELLED))} AND worker IS NULL AND attempt = 0
+                   RETURNING id),
+         logged AS (INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)
+                    SELECT id, :number, :number, 0, CAST(:frames AS bytea) FROM moved),
+         wiped AS (DELETE FROM job_secrets s USING moved WHERE s.response_id = moved.id)
+    SELECT id FROM moved
+""")
+"""A response that never ran is ended by whoever cancels it; its log is the opening events and this."""
+
+REQUEST_CANCEL = _sql("""
+    UPDATE responses SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp())
+    WHERE id = :id AND status = 'in_progress' RETURNING worker
+""")
+REQUEST_DELETE = _sql("UPDATE responses SET delete_requested_at = clock_timestamp() WHERE id = :id AND project_id = :project RETURNING id")
+DELETE_ENDED = _sql(f"DELETE FROM responses WHERE id = :id AND project_id = :project AND status IN {_ENDED} RETURNING id")
+
+# --- reading -----------------------------------------------------------------------------------------------------------------
+
+_FACTS = """
+    SELECT r.id, r.status, r.model, r.parameters, r.background, r.store, r.streamed, r.previous_response_id, r.conversation_id, r.usage, r.error, r.reason,
+           r.failure, r.attempt, r.worker, r.checkpoint_number, r.cancel_requested_at IS NOT NULL AS cancelled,
+           extract(epoch FROM r.created_at)::bigint AS created_at, floor(extract(epoch FROM r.completed_at))::bigint AS completed_at
+    FROM responses r WHERE r.id = :id"""
+RESPONSE = _sql(_FACTS)
+VISIBLE = _sql(
+    _FACTS + f" AND r.project_id = :project AND r.delete_requested_at IS NULL AND (r.background OR (r.store AND r.status IN {_ENDED}))"
+    f" AND (r.store OR r.status IN {_OPEN} OR r.expires_at > clock_timestamp())"
+)
+"""What a project may see by id: not another's, not deleted, no foreground response before its end, none that was not to be stored."""
+
+INPUT_ITEMS = {
+    order: _sql(f"""
+        SELECT i.payload FROM items i WHERE i.response_id = :id AND i.direction = 'input'
+        AND (CAST(:after AS text) IS NULL OR i.position {comparison}
+             (SELECT a.position FROM items a WHERE a.response_id = :id AND a.direction = 'input' AND a.item_id = :after LIMIT 1))
+        ORDER BY i.position {order} LIMIT :limit
+    """)
+    for order, comparison in (("asc", ">"), ("desc", "<"))
+}
+
+LOG_PAGE = _sql("""
+    SELECT 0 AS kind, r.attempt, 0 AS first, 0 AS last, convert_to(r.status, 'UTF8') AS frames, r.worker FROM responses r WHERE r.id = :id
+    UNION ALL
+    SELECT * FROM (SELECT 1, e.attempt, e.first_number, e.last_number, e.frames, NULL::uuid FROM event_log e
+                   WHERE e.response_id = :id AND e.last_number > :after ORDER BY e.first_number LIMIT :page) stored
+    UNION ALL
+    SELECT 2, j.attempts[p.n], j.first_numbers[p.n], j.last_numbers[p.n], j.frames[p.n], NULL
+    FROM responses r JOIN workers w ON w.id = r.worker JOIN journal j ON j.worker = w.id AND j.batch > w.flushed_batch
+    CROSS JOIN LATERAL (SELECT array_position(j.response_ids, r.id) AS n) p
+    WHERE r.id = :id AND p.n IS NOT NULL AND j.last_numbers[p.n] > :after
+    ORDER BY 1, 3, 4
+""")
+"""A reader's look: status, then the event log beyond `after`, then its owner's journal; one snapshot (design §5, joining)."""
+
+OWNERS = _sql("SELECT DISTINCT worker FROM responses WHERE id = ANY(:ids) AND worker IS NOT NULL")
+BATCHES = _sql("""
+    SELECT batch, response_ids, attempts, first_numbers, last_numbers, frames FROM journal
+    WHERE worker = :worker AND batch > :last ORDER BY batch LIMIT 200
+""")
+"""A worker's new batches, for a web process whose bus is down: read once per process, fanned out to its readers."""
+BATCH_NOW = _sql("SELECT coalesce(max(batch), 0) AS last FROM journal WHERE worker = :worker")
+
+# --- the sweep ---------------------------------------------------------------------------------------------------------------
+
+RING = _sql(f"""
+    WITH silent AS MATERIALIZED (
+        SELECT r.id, r.background, r.deaths + (r.worker IS NOT NULL)::int AS deaths FROM responses r
+        WHERE r.status IN {_OPEN} AND {_ORPHAN}
+          AND r.enqueued_at + CAST(:interval AS interval) * power(2, least(r.rings, 6)) < clock_timestamp()
+        ORDER BY r.enqueued_at LIMIT 200 FOR UPDATE OF r SKIP LOCKED
+    )
+    UPDATE responses SET enqueued_at = clock_timestamp(), rings = responses.rings + 1 FROM silent WHERE responses.id = silent.id
+    RETURNING responses.id, silent.background, silent.deaths
+""")
+"""Rung by predicate, not by event: every open row without a live owner whose bell was last rung too long ago."""
+
+ORPHANS = _sql(f"""
+    SELECT r.id, r.cancel_requested_at IS NOT NULL OR r.deadline <= clock_timestamp() OR w.dead IS TRUE AS decided,
+           r.deaths + (r.worker IS NOT NULL)::int AS deaths
+    FROM responses r LEFT JOIN workers w ON w.id = r.web
+    WHERE r.status IN {_OPEN} AND {_ORPHAN} AND (r.status = 'in_progress' OR r.deadline <= clock_timestamp() OR w.dead OR r.enqueued_at < clock_timestamp() - CAST(:waiting AS interval))
+    ORDER BY r.enqueued_at LIMIT :most
+""")
+"""What a sweeper may take itself, without a bell: the orphaned, and what has waited in the queue for too long."""
+
+PURGE = _sql(f"""
+    WITH old AS MATERIALIZED (
+        SELECT r.id FROM responses r WHERE r.status IN {_ENDED} AND (r.expires_at < clock_timestamp() OR r.delete_requested_at IS NOT NULL)
+          AND (r.delete_requested_at IS NOT NULL OR NOT r.store OR NOT EXISTS (SELECT 1 FROM responses c WHERE c.previous_response_id = r.id))
+          AND (r.reason IS DISTINCT FROM 'create_refused' OR r.expires_at < clock_timestamp())
+        ORDER BY r.expires_at LIMIT 100 FOR UPDATE OF r SKIP LOCKED
+    )
+    DELETE FROM responses USING old WHERE responses.id = old.id
+""")

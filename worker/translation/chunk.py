@@ -1,0 +1,59 @@
+"""What one upstream chunk says, after the vendors' oddities are gone (worker/upstream/chunks.py makes these).
+
+Empty means "nothing said": no field is null where an empty value says the same. So nothing past this point asks what a vendor
+meant.
+"""
+
+from typing import Any
+
+import msgspec
+
+from worker.translation.usage import Usage
+
+
+class CallDelta(msgspec.Struct, frozen=True, gc=False):
+    """A piece of one tool call. Which call it belongs to is decided in worker/translation/calls.py, never by `index` alone."""
+
+    index: int | None = None
+    """The upstream's number of the call; None when it gave none."""
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+class Chunk(msgspec.Struct, frozen=True, gc=False):
+    """One chunk of one turn: the first choice's delta, and what stands beside it."""
+
+    content: str = ""
+    refusal: str = ""
+    reasoning: str = ""
+    calls: tuple[CallDelta, ...] = ()
+    logprobs: list[dict[str, Any]] = []
+    """Already in the Responses shape: `{token, logprob, bytes, top_logprobs}`, `bytes` never null."""
+    annotations: list[dict[str, Any]] = []
+    """Already in the Responses shape, flat: `{"type": "url_citation", url, title, start_index, end_index}`."""
+    finish_reason: str | None = None
+    """`stop`, `length`, `content_filter` or `error`; None while the turn goes on."""
+    usage: Usage | None = None
+    model: str | None = None
+    service_tier: str | None = None
+
+    def weight(self) -> int:
+        """About how many bytes of memory keeping this chunk costs, for the turn's `output_limit`."""
+        text = self.content or self.reasoning or self.refusal
+        weight = len(text) if text.isascii() else len(text.encode())
+        if self.calls or self.logprobs or self.annotations or (self.content and (self.reasoning or self.refusal)):
+            weight = _full_weight(self)
+        return weight
+
+
+def _full_weight(chunk: Chunk) -> int:
+    weight = sum(len(text.encode()) for text in (chunk.content, chunk.reasoning, chunk.refusal))
+    weight += sum(len(call.id) + len(call.name) + len(call.arguments.encode()) for call in chunk.calls)
+    weight += sum(_LOGPROB_WEIGHT * (1 + len(entry["top_logprobs"])) for entry in chunk.logprobs)
+    return weight + sum(_ANNOTATION_WEIGHT + len(str(annotation)) for annotation in chunk.annotations)
+
+
+_LOGPROB_WEIGHT = 256
+_ANNOTATION_WEIGHT = 256
+"""Bytes a small dict takes in memory, roughly; the limit is a bound, not a measurement."""

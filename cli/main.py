@@ -1,0 +1,96 @@
+"""The operator's command line: `backburner`, or `./dev run` in a checkout."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.data_folder import default_folder, embedded_database
+from cli.process import StartFailed
+from cli.settings import checked, plain, read_settings
+from cli.supervisor import say
+
+app = typer.Typer(
+    help="Backburner: a self-hosted server for the OpenAI Responses API.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+keys_app = typer.Typer(help="API keys.", no_args_is_help=True)
+app.add_typer(keys_app, name="keys")
+
+NO_REDIS = "redis://unused"
+"""Commands that only speak to the database need no REDIS_URL, but the settings do."""
+
+Data = Annotated[Path | None, typer.Option(help="Folder of databases, credentials and logs.", show_default=".data in the checkout")]
+
+
+@contextmanager
+def _failures_in_one_sentence() -> Iterator[None]:
+    """Exit 1 with the sentence instead of a traceback; what is not foreseen keeps its traceback."""
+    try:
+        yield
+    except StartFailed as failure:
+        say(f"backburner: {failure}")
+        raise typer.Exit(1) from failure
+
+
+def _database(data: Path | None) -> str:
+    """DATABASE_URL, else the address of the database that `up` runs in the data folder."""
+    given = plain(read_settings().database_url)
+    return checked(given, NO_REDIS).dsn if given else embedded_database(data or default_folder())
+
+
+# Imports wait until a command needs them: `--help` should not load a database client.
+@app.command()
+def up(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0 picks a free port.")] = 8000,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    data: Data = None,
+    streams: Annotated[int, typer.Option(min=1, help="Responses that each worker runs at once.")] = 1000,
+    workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 1,
+    upstream: Annotated[
+        str | None,
+        typer.Option(
+            help="Base URL of an OpenAI-compatible server, with /v1.", show_default="BACKBURNER_UPSTREAM__BASE_URL, else a built-in demo"
+        ),
+    ] = None,
+) -> None:
+    """Start PostgreSQL, Redis, web and workers on this machine, and keep them running until Ctrl-C.
+
+    Standard output gets one line when everything serves: ready <base url> <api key>. With DATABASE_URL or REDIS_URL set, those
+    servers are used instead of own ones.
+    """
+    from cli.stack import Options
+    from cli.up import up as run
+
+    with _failures_in_one_sentence():
+        run(Options(port=port, host=host, data=data, streams=streams, workers=workers, upstream=upstream))
+
+
+@app.command()
+def migrate(data: Data = None) -> None:
+    """Bring the database to this version's schema: that of DATABASE_URL, else the one `up` has running."""
+    from cli.migrate import migrate as run
+
+    with _failures_in_one_sentence():
+        run(_database(data))
+
+
+@keys_app.command("create")
+def create_key(
+    project: Annotated[str, typer.Option(help="The project it belongs to; made when there is none of this name.")] = "default",
+    data: Data = None,
+) -> None:
+    """Print a new API key. It is stored as a hash only, so it cannot be shown again."""
+    from models import keys
+
+    with _failures_in_one_sentence():
+        typer.echo(keys.create(_database(data), project))
+
+
+if __name__ == "__main__":
+    app()

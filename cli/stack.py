@@ -1,0 +1,173 @@
+"""The processes of one server: which there are, what they are told, in which order they start and stop."""
+
+import http.client
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+
+import redis
+
+from cli.data_folder import DataFolder
+from cli.embedded.postgres import Postgres
+from cli.embedded.valkey import Valkey
+from cli.migrate import migrate
+from cli.process import Process, Server, StartFailed, port_is_free
+from cli.roll import Roll
+from cli.settings import ROOT, StackSettings, checked, plain
+from cli.supervisor import StopSignal, Supervisor, stop_together
+from models import keys
+from models.settings import Settings
+
+PATIENCE = 60.0
+"""Seconds from the launch of web and workers until they must serve."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line of `up`."""
+
+    port: int
+    """0 picks a free one."""
+    host: str
+    data: Path | None
+    streams: int
+    """Responses that one worker process runs at once."""
+    workers: int
+    upstream: str | None
+    """With `/v1`, as a client would use it."""
+
+
+class Stack:
+    """One server on this machine. What DATABASE_URL, REDIS_URL or an upstream provide is not started here."""
+
+    def __init__(self, options: Options, settings: StackSettings, folder: DataFolder) -> None:
+        self._options = options
+        self._settings = settings
+        self._folder = folder
+        self._credentials = folder.credentials(plain(settings.bootstrap_key))
+        self.api_key = plain(settings.bootstrap_key) or self._credentials.api_key
+        self._upstream = options.upstream or settings.upstream.base_url
+        self.supervisor = Supervisor(folder.record)
+        self._servers: list[Process] = []
+        self._web: list[Process] = []
+        self._workers: list[Process] = []
+        if options.port and not port_is_free(options.host, options.port):
+            raise StartFailed(f"port {options.port} on {options.host} cannot be had; name another with --port, or 0 for any")
+        self._ports = folder.ports(["web", "postgres", "valkey", "demo"], {"web": options.port}, options.host)
+
+    @property
+    def base_url(self) -> str:
+        """What a client on this machine uses, ending in `/v1`."""
+        host = self._reached_at()
+        return f"http://{f'[{host}]' if ':' in host else host}:{self._ports['web']}/v1"
+
+    @property
+    def example_model(self) -> str:
+        return "MODEL" if self._upstream else "demo"
+
+    def start(self, stop: StopSignal) -> None:
+        """Everything in order; returns when requests are served and every worker claims. Raises StartFailed or Stopped."""
+        if not self._upstream:
+            self._launch(self._servers, "demo-upstream", "cli.demo_upstream", "--host", "127.0.0.1", "--port", str(self._ports["demo"]))
+        settings = self._start_databases(stop)
+        migrate(settings.dsn)
+        keys.bootstrap(settings.dsn, self.api_key)
+        with closing(Roll(settings.dsn)) as roll:
+            self._start_applications(settings)
+            self._await_ready(roll, stop)
+
+    def stop(self) -> None:
+        """First those that use the databases, so they can put everything down; the demo last, they may still be reading from it."""
+        stop_together([*self._web, *self._workers])
+        stop_together(self._servers)
+
+    def _start_databases(self, stop: StopSignal) -> Settings:
+        """Both, unless their addresses are given."""
+        database_url, redis_url = plain(self._settings.database_url), plain(self._settings.redis_url)
+        path, logs = self._folder.path, self._folder.logs
+        if database_url is None:
+            postgres = Postgres(path / "postgres", logs, port=self._ports["postgres"], password=self._credentials.database_password)
+            self._start_server(postgres, stop)
+            database_url = postgres.url
+        if redis_url is None:
+            valkey = Valkey(path / "valkey", logs, port=self._ports["valkey"], password=self._credentials.redis_password)
+            self._start_server(valkey, stop)
+            redis_url = valkey.url
+        settings = checked(database_url, redis_url)
+        check_redis(redis_url)
+        return settings
+
+    def _start_server(self, server: Server, stop: StopSignal) -> None:
+        server.start(stop.pause)
+        self._servers.append(server)
+        self.supervisor.adopt(server)
+
+    def _start_applications(self, settings: Settings) -> None:
+        told = self._environment(settings)
+        self._launch(self._web, "web", "web", "--host", self._options.host, "--port", str(self._ports["web"]), told=told)
+        for number in range(1, self._options.workers + 1):
+            name = "worker" if self._options.workers == 1 else f"worker-{number}"
+            self._launch(self._workers, name, "worker", "--streams", str(self._options.streams), told=told)
+        self._launch(self._workers, "worker-quarantine", "worker", "--quarantine", told=told)
+
+    def _launch(self, group: list[Process], name: str, module: str, *arguments: str, told: dict[str, str] | None = None) -> None:
+        # our own environment is the children's configuration, whether we know a setting or not
+        environment = {**os.environ, **(told or {}), "PYTHONUNBUFFERED": "1"}  # noqa: TID251
+        process = Process(name, self._folder.logs / f"{name}.log", [sys.executable, "-m", module, *arguments], environment=environment)
+        process.directory = ROOT
+        process.launch()
+        group.append(process)
+        self.supervisor.adopt(process)
+
+    def _environment(self, settings: Settings) -> dict[str, str]:
+        """What the children are told beyond the environment that we were given."""
+        told = {
+            "DATABASE_URL": settings.dsn,
+            "REDIS_URL": settings.redis_url.get_secret_value(),
+            "BACKBURNER_SECRET_KEYS": plain(self._settings.secret_keys) or self._credentials.sealing_key,
+        }
+        if self._upstream:
+            return told | {"BACKBURNER_UPSTREAM__BASE_URL": self._upstream}
+        demo = f"http://127.0.0.1:{self._ports['demo']}/v1"
+        return told | {"BACKBURNER_UPSTREAM__BASE_URL": demo, "BACKBURNER_UPSTREAM__API_KEY": "demo"}
+
+    def _await_ready(self, roll: Roll, stop: StopSignal) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not (self._web_is_ready() and roll.has_all(self._pids())):
+            dead = self.supervisor.first_dead()
+            if dead:
+                raise dead.failure(f"ended with {dead.exit_code()} while starting")
+            if time.monotonic() > deadline:
+                raise StartFailed(f"web and workers were not ready after {PATIENCE:g} s; their logs are in {self._folder.logs}")
+            stop.pause(0.05)
+
+    def _pids(self) -> Sequence[int]:
+        return [worker.pid for worker in self._workers]
+
+    def _web_is_ready(self) -> bool:
+        with closing(http.client.HTTPConnection(self._reached_at(), self._ports["web"], timeout=10)) as connection:
+            try:
+                connection.request("GET", "/readyz")
+                return connection.getresponse().status == HTTPStatus.OK
+            except (OSError, http.client.HTTPException):  # not listening yet, or about to end: then its exit code speaks
+                return False
+
+    def _reached_at(self) -> str:
+        """An address for the host we listen on: all interfaces include the loopback."""
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._options.host, self._options.host)  # noqa: S104 - looked up, not bound
+
+
+def check_redis(url: str) -> None:
+    """Raise StartFailed unless the server answers: otherwise the first sign would be workers that never get ready."""
+    if not url.startswith(("redis://", "rediss://", "unix://")):  # several servers, which their own client finds
+        return
+    try:
+        with closing(redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5)) as client:
+            client.ping()
+    except redis.RedisError as error:
+        raise StartFailed(f"the server at REDIS_URL did not answer: {error}") from error

@@ -1,0 +1,277 @@
+"""A response's parameters and history become one Chat Completions body (contract §7.1). Pure."""
+
+from collections import defaultdict, deque
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+
+from models.wire.events import Item
+from models.wire.pairing import CALLS, OUTPUTS
+from models.wire.tools import WEB_SEARCH
+
+Message = dict[str, Any]
+Part = dict[str, Any]
+
+CUSTOM_TOOL_ARGUMENT = "input"
+"""A custom tool is a function with this one string argument upstream; the way back unwraps it (`custom_tools`)."""
+
+_SAME = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
+"""Sent under their own names, and only if the client set them: the API's defaults break reasoning models."""
+
+_NEVER_FORWARDED = frozenset(("metadata", "store", "background", "truncation", "include", "instructions", "previous_response_id"))
+"""Ours alone, whatever `passthrough` says; `store: true` upstream would keep there what our client deletes here."""
+
+
+def chat_request(
+    *,
+    model: str,
+    parameters: dict[str, Any],
+    history: list[Item],
+    max_tokens_field: str = "max_completion_tokens",
+    developer_role: str = "system",
+    passthrough: Collection[str] = (),
+) -> dict[str, Any]:
+    """The body for the upstream, always streamed, always with usage.
+
+    `parameters` are those of models/wire/request.py; `history` is everything that was said so far, oldest first, references resolved,
+    calls paired (models/wire/pairing.py); neither is changed. Parameters named in `passthrough` go through under their own names.
+    """
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": _messages(parameters.get("instructions"), history, developer_role),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    body.update((name, parameters[name]) for name in _SAME if name in parameters)
+    if "max_output_tokens" in parameters:
+        body[max_tokens_field] = parameters["max_output_tokens"]
+    effort = parameters.get("reasoning", {}).get("effort")
+    if effort is not None:
+        body["reasoning_effort"] = effort
+    text = parameters.get("text", {})
+    body.update(_response_format(text))
+    if "verbosity" in text and "verbosity" in passthrough:  # only OpenAI's own chat API knows it
+        body["verbosity"] = text["verbosity"]
+    body.update(_tools(parameters))
+    body.update(_logprobs(parameters))
+    for name in passthrough:
+        if name in parameters and name not in body and name not in _NEVER_FORWARDED:
+            body[name] = parameters[name]
+    return body
+
+
+def custom_tools(parameters: dict[str, Any]) -> frozenset[str]:
+    """The names whose calls come back as custom tool calls, their one argument unwrapped."""
+    return frozenset(tool["name"] for tool in parameters.get("tools", ()) if tool["type"] == "custom")
+
+
+def _response_format(text: dict[str, Any]) -> dict[str, Any]:
+    wanted = text.get("format", {"type": "text"})
+    if wanted["type"] == "text":
+        return {}
+    if wanted["type"] == "json_object":
+        return {"response_format": {"type": "json_object"}}
+    schema = {name: wanted[name] for name in ("name", "schema", "strict", "description") if name in wanted}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+def _logprobs(parameters: dict[str, Any]) -> dict[str, Any]:
+    most = parameters.get("top_logprobs", 0)
+    if most:
+        return {"logprobs": True, "top_logprobs": most}
+    return {"logprobs": True} if "message.output_text.logprobs" in parameters.get("include", ()) else {}
+
+
+def _tools(parameters: dict[str, Any]) -> dict[str, Any]:
+    """`tools`, `tool_choice` and `parallel_tool_calls`: all three or none, upstreams refuse the last two without the first."""
+    choice = parameters.get("tool_choice")
+    tools = [tool for tool in parameters.get("tools", ()) if tool["type"] not in WEB_SEARCH]
+    if isinstance(choice, dict) and choice["type"] == "allowed_tools":
+        # chat servers other than OpenAI's know no allowed_tools: what is not allowed is not offered
+        allowed = {(tool["type"], tool.get("name")) for tool in choice["tools"]}
+        tools = [tool for tool in tools if (tool["type"], tool["name"]) in allowed]
+        choice = choice["mode"]
+    if not tools:
+        return {}
+    sent: dict[str, Any] = {"tools": [_tool(tool) for tool in tools]}
+    if choice is not None:
+        sent["tool_choice"] = choice if isinstance(choice, str) else {"type": "function", "function": {"name": choice["name"]}}
+    if "parallel_tool_calls" in parameters:
+        sent["parallel_tool_calls"] = parameters["parallel_tool_calls"]
+    return sent
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    if tool["type"] == "custom":
+        return {"type": "function", "function": _custom_function(tool)}
+    function: dict[str, Any] = {name: tool[name] for name in ("name", "description", "parameters", "strict") if name in tool}
+    function.setdefault("parameters", {"type": "object", "properties": {}})
+    return {"type": "function", "function": function}
+
+
+def _custom_function(tool: dict[str, Any]) -> dict[str, Any]:
+    function: dict[str, Any] = {name: tool[name] for name in ("name", "description") if name in tool}
+    argument = {"type": "string"}
+    shape = tool.get("format", {"type": "text"})
+    if shape["type"] == "grammar":
+        # no chat server holds a model to a grammar; it can at least be told
+        argument["description"] = f"Must match this {shape['syntax']} grammar:\n{shape['definition']}"
+    function["parameters"] = {
+        "type": "object",
+        "properties": {CUSTOM_TOOL_ARGUMENT: argument},
+        "required": [CUSTOM_TOOL_ARGUMENT],
+        "additionalProperties": False,
+    }
+    return function
+
+
+def _messages(instructions: str | None, history: list[Item], developer_role: str) -> list[Message]:
+    """The conversation; `instructions` are those of this request alone and come first."""
+    transcript = _Transcript(history)
+    if instructions is not None:
+        transcript.messages.append({"role": developer_role, "content": instructions})
+    for item in history:
+        kind = item["type"]
+        if kind in CALLS:
+            transcript.call(item)
+        elif kind in OUTPUTS:
+            transcript.answered(item["call_id"])
+        elif kind == "message" and item["role"] == "assistant":
+            transcript.said(item["content"])
+        elif kind == "message":
+            role = developer_role if item["role"] == "developer" else item["role"]
+            transcript.told(role, item["content"])
+        # Reasoning is not resent across turns, and what hosted tools did has no chat form: the answer that followed holds its result.
+    transcript.end_turn()
+    return transcript.messages
+
+
+class _Turn:
+    """What the model said in one go: text, a refusal, calls; and which of the calls are still to be answered."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.refusals: list[str] = []
+        self.calls: list[Item] = []
+        self.waiting: set[str] = set()
+
+    @property
+    def is_over(self) -> bool:
+        """All its calls are answered: what the model says next, it says in a new turn."""
+        return bool(self.calls) and not self.waiting
+
+
+class _Transcript:
+    """Items in, chat messages out.
+
+    Chat demands what items do not: all calls of a turn, and the text around them, in one assistant message, and the answers right after
+    it. So a turn stays open until its calls are answered or somebody else speaks, and the answers are looked up by call id when it ends.
+    """
+
+    def __init__(self, history: list[Item]) -> None:
+        self.messages: list[Message] = []
+        self._turn = _Turn()
+        self._outputs: dict[str, deque[Item]] = defaultdict(deque)  # in order: some upstreams use the same call ids in every turn
+        for item in history:
+            if item["type"] in OUTPUTS:
+                self._outputs[item["call_id"]].append(item)
+
+    def told(self, role: str, content: list[Part]) -> None:
+        """Somebody other than the model spoke."""
+        self.end_turn()
+        self.messages.append({"role": role, "content": _chat_content(content)})
+
+    def said(self, content: list[Part]) -> None:
+        """The model spoke."""
+        turn = self._open_turn()
+        text = "".join(part["text"] for part in content if part["type"] == "output_text")
+        if text:
+            turn.texts.append(text)
+        turn.refusals.extend(part["refusal"] for part in content if part["type"] == "refusal")
+
+    def call(self, item: Item) -> None:
+        """The model called a tool."""
+        turn = self._open_turn()
+        turn.calls.append(item)
+        turn.waiting.add(item["call_id"])
+
+    def answered(self, call_id: str) -> None:
+        """An output was given; its words are placed when the turn ends."""
+        self._turn.waiting.discard(call_id)
+
+    def _open_turn(self) -> _Turn:
+        if self._turn.is_over:
+            self.end_turn()
+        return self._turn
+
+    def end_turn(self) -> None:
+        """Writes the open turn: the assistant's message, then one tool message per call, then what only a user can show."""
+        turn, self._turn = self._turn, _Turn()
+        pairs = [(call, found.popleft()) for call in turn.calls if (found := self._outputs.get(call["call_id"]))]
+        # A call without an output is one that broke off with its response; upstreams would refuse it.
+        if not (turn.texts or turn.refusals or pairs):
+            return
+        message: Message = {"role": "assistant", "content": "\n\n".join(turn.texts) or None}
+        if turn.refusals:
+            message["refusal"] = "\n\n".join(turn.refusals)
+        if pairs:
+            message["tool_calls"] = [_tool_call(call) for call, _ in pairs]
+        self.messages.append(message)
+        shown: list[Part] = []
+        for call, output in pairs:
+            text, attachments = _tool_answer(output["output"], call["call_id"])
+            self.messages.append({"role": "tool", "tool_call_id": call["call_id"], "content": text})
+            shown += attachments
+        if shown:
+            self.messages.append({"role": "user", "content": shown})
+
+
+def _tool_call(item: Item) -> dict[str, Any]:
+    if item["type"] == "custom_tool_call":
+        arguments = msgspec.json.encode({CUSTOM_TOOL_ARGUMENT: item["input"]}).decode()
+    else:
+        arguments = item["arguments"] or "{}"
+    return {"id": item["call_id"], "type": "function", "function": {"name": item["name"], "arguments": arguments}}
+
+
+def _tool_answer(output: str | list[Part], call_id: str) -> tuple[str, list[Part]]:
+    """The tool message's text, and the parts a tool message cannot carry, introduced by a text of their own."""
+    if isinstance(output, str):
+        return output, []
+    texts = []
+    attachments: list[Part] = []
+    for part in output:
+        if part["type"] == "input_text":
+            texts.append(part["text"])
+            continue
+        noun = "image" if part["type"] == "input_image" else "file"
+        texts.append(f"[{noun}: see the next user message]")
+        attachments += [{"type": "text", "text": f"The {noun} that tool call {call_id} returned:"}, _chat_part(part)]
+    return "\n".join(texts), attachments
+
+
+def _chat_content(content: list[Part]) -> str | list[Part]:
+    """A lone text stays a string: many local servers refuse lists of parts."""
+    if not content:
+        return ""
+    if len(content) == 1 and content[0]["type"] == "input_text":
+        text: str = content[0]["text"]
+        return text
+    return [_chat_part(part) for part in content]
+
+
+def _chat_part(part: Part) -> Part:
+    match part["type"]:
+        case "input_image":
+            image = {"url": part["image_url"]}
+            detail = part.get("detail", "auto")
+            if detail != "auto":
+                image["detail"] = "high" if detail == "original" else detail  # chat does not know `original`
+            return {"type": "image_url", "image_url": image}
+        case "input_file":
+            return {"type": "file", "file": {name: part[name] for name in ("filename", "file_data") if name in part}}
+        case "input_audio":
+            return {"type": "input_audio", "input_audio": part["input_audio"]}
+        case _:
+            return {"type": "text", "text": part["text"]}

@@ -1,0 +1,100 @@
+"""Fixtures: one shared deployment per session, private ones for the tests that kill things, and the logs of both with a failure."""
+
+import time
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.api import Api
+from tests.fake_upstream import FakeUpstream
+from tests.stack import RUNNING, Databases, Stack, Surroundings, databases, stack
+
+PrivateStack = Callable[..., AbstractAsyncContextManager[Stack]]
+
+_log_sizes = pytest.StashKey[dict[str, int]]()
+
+
+@pytest.fixture(scope="session")
+def surroundings() -> Surroundings:
+    """What the environment says to the tests."""
+    return Surroundings()
+
+
+@pytest.fixture(scope="session")
+async def fake(surroundings: Surroundings) -> AsyncIterator[FakeUpstream]:
+    """The one thing that is not real: the upstream."""
+    recordings = surroundings.recordings if surroundings.recordings.is_dir() else None
+    async with FakeUpstream(recordings) as upstream:
+        yield upstream
+    assert not upstream.faults, upstream.faults
+
+
+@pytest.fixture(scope="session")
+async def servers(tmp_path_factory: pytest.TempPathFactory, surroundings: Surroundings) -> AsyncIterator[Databases]:
+    """The session's PostgreSQL."""
+    async with databases(tmp_path_factory.mktemp("servers"), surroundings) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+async def shared(
+    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+) -> AsyncIterator[Stack]:
+    """The deployment that ordinary tests share: two web processes, one worker. Nobody kills anything here."""
+    small_bodies = {"BACKBURNER_LIMITS__BODY": "4000000"}
+    async with stack(tmp_path_factory.mktemp("shared"), servers, surroundings, fake, webs=2, streams=300, settings=small_bodies) as one:
+        yield one
+
+
+@pytest.fixture
+def private(tmp_path: Path, servers: Databases, surroundings: Surroundings, fake: FakeUpstream) -> Iterator[PrivateStack]:
+    """`async with private(workers=2, …) as stack`: a deployment of the test's own, to do its worst to."""
+    before = len(RUNNING)
+    yield lambda **wishes: stack(tmp_path, servers, surroundings, fake, **wishes)
+    del RUNNING[before:]
+
+
+@pytest.fixture
+def api(shared: Stack) -> Api:
+    """A raw client of the shared deployment's first web process."""
+    return shared.api()
+
+
+@pytest.fixture
+def client(shared: Stack) -> openai.AsyncOpenAI:
+    """The official client, against the shared deployment."""
+    return shared.openai()
+
+
+@pytest.fixture
+def embedded_redis(surroundings: Surroundings) -> None:
+    """For tests that kill Redis: not with somebody else's."""
+    if surroundings.redis_url is not None:
+        pytest.skip("REDIS_URL names a server that is not ours to kill")
+
+
+@pytest.fixture
+def embedded_postgres(surroundings: Surroundings) -> None:
+    """For tests that kill PostgreSQL: not with somebody else's."""
+    if surroundings.database_url is not None:
+        pytest.skip("DATABASE_URL names a server that is not ours to kill")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Remember how long the logs are, so that a failure shows only what was written during the test."""
+    item.stash[_log_sizes] = {process.name: process.log.stat().st_size for one in RUNNING for process in one.started}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the processes' logs with a failure."""
+    report = yield
+    if report.failed:
+        for one in RUNNING:
+            if text := one.tails(4000, item.stash.get(_log_sizes, {})):
+                report.sections.append((f"logs of {one.folder.name} at {time.strftime('%H:%M:%S')}", text))
+    return report

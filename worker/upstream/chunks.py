@@ -1,0 +1,442 @@
+"""An upstream's chunk in, a strict `Chunk` out. The only place that knows vendors' oddities (contract §7.2).
+
+Two ways lead to one set of lenient structs: msgspec's typed decoder for what nearly everybody sends, and the standard library's
+decoder plus conversion field by field for whatever it refuses: lone surrogates, bytes that are no UTF-8, control characters, values of
+unheard-of types. There a field that makes no sense is as if absent. What cannot be read at all raises UpstreamFailed.
+"""
+
+import json
+import math
+import re
+from typing import Annotated, Any
+
+import msgspec
+
+from models.errors import UpstreamFailed
+from worker.translation.chunk import CallDelta, Chunk
+from worker.translation.usage import Usage
+
+Byte = Annotated[int, msgspec.Meta(ge=0, le=255)]
+
+_LOWEST_LOGPROB = -9999.0
+"""What OpenAI sends for "next to impossible"; JSON has no minus infinity."""
+
+_MOST_TOKENS = 2**53
+"""The largest count every JSON reader holds exactly."""
+
+_FINISH = {
+    **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "max_new_tokens", "model_length"), "length"),
+    **dict.fromkeys(
+        ("content_filter", "safety", "image_safety", "recitation", "blocklist", "prohibited_content", "spii", "sensitive"), "content_filter"
+    ),
+    **dict.fromkeys(("error", "abort", "network_error", "insufficient_system_resource", "malformed_function_call"), "error"),
+}
+"""Vendors' words in small letters -> ours. Any other word means that the model was done: stop, tool_calls, eos, end_turn, …"""
+
+
+class _Function(msgspec.Struct, gc=False):
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class _Call(msgspec.Struct, gc=False):
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _Delta(msgspec.Struct, gc=False):
+    content: str | None = None
+    refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    reasoning_details: list[Any] | None = None
+    tool_calls: list[_Call] | None = None
+    function_call: _Function | None = None
+    annotations: list[Any] | None = None
+
+
+class _TopLogprob(msgspec.Struct, gc=False):
+    token: str = ""
+    logprob: float = _LOWEST_LOGPROB
+    bytes: list[Byte] | None = None
+
+
+class _TokenLogprob(msgspec.Struct, gc=False):
+    token: str = ""
+    logprob: float = _LOWEST_LOGPROB
+    bytes: list[Byte] | None = None
+    top_logprobs: list[_TopLogprob] | None = None
+
+
+class _Logprobs(msgspec.Struct, gc=False):
+    content: list[_TokenLogprob] | None = None
+
+
+class _TokenDetails(msgspec.Struct, gc=False):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct, gc=False):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    prompt_tokens_details: _TokenDetails | None = None
+    completion_tokens_details: _TokenDetails | None = None
+    prompt_cache_hit_tokens: int | None = None
+    """DeepSeek's word for cached tokens"""
+
+
+class _Choice(msgspec.Struct, gc=False):
+    index: int | None = None
+    delta: _Delta | None = None
+    message: _Delta | None = None
+    """Instead of `delta` in a body that is no stream"""
+    finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
+    usage: _Usage | None = None
+    """Where Moonshot puts it"""
+    error: Any = None
+    """Where OpenRouter puts it"""
+
+
+class _Elsewhere(msgspec.Struct, gc=False):
+    usage: _Usage | None = None
+
+
+class _Body(msgspec.Struct, gc=False):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    x_groq: _Elsewhere | None = None
+    """Where Groq puts the usage of a stream"""
+    error: Any = None
+    object: str | None = None
+    message: Any = None
+    """vLLM's old error body: `{"object": "error", "message", "code"}`"""
+    code: Any = None
+    model: str | None = None
+    service_tier: str | None = None
+
+
+_decode = msgspec.json.Decoder(_Body).decode
+_NOTHING = _Delta()
+
+
+def parse_chunk(data: bytes) -> Chunk:
+    """What one payload of the stream says, or one whole `chat.completion` body, as one chunk. Only the choice with index 0 counts.
+
+    Raises UpstreamFailed when the payload reports an error or cannot be read.
+    """
+    # U+0000 passes the fast decoder but no Postgres column; JSON can only spell it with this escape.
+    if b"\\" in data and b"u0000" in data:
+        return _chunk(_decode_leniently(data))
+    try:
+        body = _decode(data)
+    except (ValueError, RecursionError):
+        body = _decode_leniently(data)
+    return _chunk(body)
+
+
+def _chunk(body: _Body) -> Chunk:
+    if body.error or body.object == "error":
+        raise _failure(body.error or {"message": body.message, "code": body.code})
+    choice = _first(body.choices)
+    usage = body.usage or (choice.usage if choice else None) or (body.x_groq.usage if body.x_groq else None)
+    told = _usage(usage) if usage is not None else None
+    if choice is None:
+        return Chunk(usage=told, model=body.model or None, service_tier=body.service_tier or None)
+    if choice.error:
+        raise _failure(choice.error)
+    delta = choice.delta or choice.message or _NOTHING
+    return Chunk(
+        delta.content or "",
+        delta.refusal or "",
+        delta.reasoning or delta.reasoning_content or (_thought_in(delta.reasoning_details) if delta.reasoning_details else ""),
+        _calls(delta, whole=choice.delta is None) if delta.tool_calls or delta.function_call else (),
+        _logprobs(choice.logprobs.content) if choice.logprobs is not None and choice.logprobs.content else [],
+        _annotations(delta.annotations) if delta.annotations else [],
+        _finish(choice.finish_reason) if choice.finish_reason else None,
+        told,
+        body.model or None,
+        body.service_tier or None,
+    )
+
+
+def _first(choices: list[_Choice] | None) -> _Choice | None:
+    for choice in choices or ():
+        if not choice.index:
+            return choice
+    return None
+
+
+def _finish(word: str) -> str:
+    return _FINISH.get(word.lower(), "stop")
+
+
+def _calls(delta: _Delta, *, whole: bool) -> tuple[CallDelta, ...]:
+    """`whole`: the calls of a body that is no stream, which are told apart by their place alone."""
+    found = list(delta.tool_calls or ())
+    if delta.function_call is not None and not found:
+        found.append(_Call(index=0, function=delta.function_call))
+    calls = []
+    for place, call in enumerate(found):
+        function = call.function or _Function()
+        told = CallDelta(place if whole else call.index, call.id or "", function.name or "", _arguments(function.arguments))
+        if told.id or told.name or told.arguments:
+            calls.append(told)
+    return tuple(calls)
+
+
+def _arguments(found: str | dict[str, Any] | None) -> str:
+    """A dict instead of a string is the whole of the arguments (old Ollama, some proxies)."""
+    return found if isinstance(found, str) else "" if found is None else msgspec.json.encode(found).decode()
+
+
+def _thought_in(details: list[Any]) -> str:
+    """OpenRouter's list; encrypted thoughts say nothing that can be shown."""
+    return "".join(_text(detail.get("text") or detail.get("summary")) for detail in details if isinstance(detail, dict))
+
+
+def _logprobs(tokens: list[_TokenLogprob]) -> list[dict[str, Any]]:
+    return [{**_logprob(token), "top_logprobs": [_logprob(top) for top in token.top_logprobs or ()]} for token in tokens]
+
+
+def _logprob(token: _TokenLogprob | _TopLogprob) -> dict[str, Any]:
+    number = token.logprob if math.isfinite(token.logprob) else _LOWEST_LOGPROB
+    return {"token": token.token, "logprob": number, "bytes": token.bytes or []}
+
+
+def _annotations(found: list[Any]) -> list[dict[str, Any]]:
+    """Chat nests the citation under its type's name, Responses has it flat; other kinds have no chat form."""
+    flat = []
+    for annotation in found:
+        citation = annotation.get("url_citation") if isinstance(annotation, dict) else None
+        if isinstance(citation, dict) and isinstance(citation.get("url"), str):
+            flat.append(
+                {
+                    "type": "url_citation",
+                    "url": citation["url"],
+                    "title": _text(citation.get("title")),
+                    "start_index": _count(citation.get("start_index")) or 0,
+                    "end_index": _count(citation.get("end_index")) or 0,
+                }
+            )
+    return flat
+
+
+def _usage(found: _Usage) -> Usage | None:
+    """An object without a single count says nothing."""
+    if found.prompt_tokens is None and found.completion_tokens is None and found.total_tokens is None:
+        return None
+    prompt = found.prompt_tokens_details or _TokenDetails()
+    completion = found.completion_tokens_details or _TokenDetails()
+    heard, said = _bounded(found.prompt_tokens), _bounded(found.completion_tokens)
+    return Usage(
+        input_tokens=heard,
+        output_tokens=said,
+        total_tokens=_bounded(found.total_tokens) or heard + said,
+        cached_tokens=_bounded(prompt.cached_tokens) or _bounded(found.prompt_cache_hit_tokens),
+        cache_write_tokens=_bounded(prompt.cache_write_tokens),
+        reasoning_tokens=_bounded(completion.reasoning_tokens),
+    )
+
+
+def _bounded(count: int | None) -> int:
+    return min(max(count or 0, 0), _MOST_TOKENS)
+
+
+# What the typed decoder refused: one value at a time, nothing raises.
+
+
+def _decode_leniently(data: bytes) -> _Body:
+    try:
+        found = _scrub(json.loads(data.decode(errors="replace").lstrip("\ufeff"), strict=False))
+        if isinstance(found, list) and found:
+            found = found[0]  # Gemini wraps an error body in a list
+        if isinstance(found, dict):
+            return _body(found)
+    except (ValueError, RecursionError) as error:
+        raise UpstreamFailed("The upstream sent a chunk that is not JSON.", reason="upstream_garbage") from error
+    raise UpstreamFailed("The upstream sent a chunk that is not a JSON object.", reason="upstream_garbage")
+
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+"""What neither Postgres nor strict JSON takes (design §9)."""
+
+
+def _scrub(found: Any) -> Any:
+    if isinstance(found, str):
+        return _UNSTORABLE.sub("\ufffd", found)
+    if isinstance(found, dict):
+        return {_scrub(key): _scrub(value) for key, value in found.items()}
+    return [_scrub(value) for value in found] if isinstance(found, list) else found
+
+
+def _body(found: dict[str, Any]) -> _Body:
+    elsewhere = found.get("x_groq")
+    return _Body(
+        choices=[_choice(choice) for choice in _dicts(found.get("choices"))],
+        usage=_usage_of(found.get("usage")),
+        x_groq=_Elsewhere(_usage_of(elsewhere.get("usage"))) if isinstance(elsewhere, dict) else None,
+        error=found.get("error"),
+        object=_text(found.get("object")),
+        message=found.get("message"),
+        code=found.get("code"),
+        model=_text(found.get("model")),
+        service_tier=_text(found.get("service_tier")) or None,
+    )
+
+
+def _choice(found: dict[str, Any]) -> _Choice:
+    reason = found.get("finish_reason")
+    logprobs = found.get("logprobs")
+    return _Choice(
+        index=_count(found.get("index")),
+        delta=_delta(found.get("delta")),
+        message=_delta(found.get("message")),
+        finish_reason=reason if isinstance(reason, str) else "stop" if reason else None,
+        logprobs=_Logprobs([_token(token) for token in _dicts(logprobs.get("content"))]) if isinstance(logprobs, dict) else None,
+        usage=_usage_of(found.get("usage")),
+        error=found.get("error"),
+    )
+
+
+_THOUGHT = ("thinking", "reasoning")
+"""Types of content parts that are thoughts (Mistral and others send content as a list)."""
+
+
+def _delta(found: Any) -> _Delta | None:
+    if not isinstance(found, dict):
+        return None
+    parts = found.get("content")
+    thoughts = [_text(part.get(part["type"]) or part.get("text")) for part in _dicts(parts) if part.get("type") in _THOUGHT]
+    refusals = [_text(part.get("refusal")) for part in _dicts(parts) if part.get("type") == "refusal"]
+    details, annotations = found.get("reasoning_details"), found.get("annotations")
+    return _Delta(
+        content=_text(parts),
+        refusal=_text(found.get("refusal")) or "".join(refusals),
+        reasoning=_text(found.get("reasoning")) or "".join(thoughts),
+        reasoning_content=_text(found.get("reasoning_content")),
+        reasoning_details=details if isinstance(details, list) else None,
+        tool_calls=[_call(call) for call in _dicts(found.get("tool_calls"))],
+        function_call=_function(found.get("function_call")),
+        annotations=annotations if isinstance(annotations, list) else None,
+    )
+
+
+def _call(found: dict[str, Any]) -> _Call:
+    return _Call(index=_count(found.get("index")), id=_text(found.get("id")), function=_function(found.get("function", found)))
+
+
+def _function(found: Any) -> _Function | None:
+    if not isinstance(found, dict):
+        return None
+    arguments = found.get("arguments")
+    told = arguments if arguments is None or isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+    return _Function(name=_text(found.get("name")), arguments=told)
+
+
+def _token(found: dict[str, Any]) -> _TokenLogprob:
+    tops = [_TopLogprob(top.token, top.logprob, top.bytes) for top in map(_token, _dicts(found.get("top_logprobs")))]
+    number, octets = found.get("logprob"), found.get("bytes")
+    fits = isinstance(octets, list) and all(type(octet) is int and 0 <= octet <= 255 for octet in octets)
+    return _TokenLogprob(
+        token=_text(found.get("token")),
+        logprob=float(number) if type(number) is float or (type(number) is int and abs(number) < _MOST_TOKENS) else _LOWEST_LOGPROB,
+        bytes=octets if fits else None,
+        top_logprobs=tops,
+    )
+
+
+def _usage_of(found: Any) -> _Usage | None:
+    if not isinstance(found, dict):
+        return None
+    return _Usage(
+        prompt_tokens=_count(found.get("prompt_tokens")),
+        completion_tokens=_count(found.get("completion_tokens")),
+        total_tokens=_count(found.get("total_tokens")),
+        prompt_tokens_details=_details_of(found.get("prompt_tokens_details")),
+        completion_tokens_details=_details_of(found.get("completion_tokens_details")),
+        prompt_cache_hit_tokens=_count(found.get("prompt_cache_hit_tokens")),
+    )
+
+
+def _details_of(found: Any) -> _TokenDetails | None:
+    if not isinstance(found, dict):
+        return None
+    return _TokenDetails(*(_count(found.get(key)) for key in ("cached_tokens", "cache_write_tokens", "reasoning_tokens")))
+
+
+def _dicts(found: Any) -> list[dict[str, Any]]:
+    """The dicts of a list; a single dict stands for a list of one."""
+    if isinstance(found, dict):
+        return [found]
+    return [value for value in found if isinstance(value, dict)] if isinstance(found, list) else []
+
+
+def _text(found: Any) -> str:
+    """The text of a string, a number, a content part, or a list of those; anything else says nothing."""
+    if isinstance(found, str):
+        return found
+    if isinstance(found, list):
+        return "".join(map(_text, found))
+    if isinstance(found, dict):
+        return _text(found.get("text")) if found.get("type") not in _THOUGHT else ""
+    return str(found) if type(found) in (int, float) else ""
+
+
+def _count(found: Any) -> int | None:
+    if type(found) is str and found.isascii() and found.isdigit() and len(found) < 20:
+        return int(found)
+    if type(found) is float and math.isfinite(found):
+        return int(found)
+    return found if type(found) is int else None
+
+
+# An error in the middle of a stream that began with HTTP 200.
+
+_CODES = frozenset(
+    """server_error rate_limit_exceeded invalid_prompt data_residency_mismatch bio_policy misalignment_policy_violation
+    vector_store_timeout invalid_image invalid_image_format invalid_base64_image invalid_image_url image_too_large image_too_small
+    image_parse_error image_content_policy_violation invalid_image_mode image_file_too_large unsupported_image_media_type
+    empty_image_file failed_to_download_image image_file_not_found""".split()  # noqa: SIM905 - a line for each would fill a screen
+)
+"""`error.code` of a failed response stays inside the SDK's list (contract §3)."""
+
+_PASSED_ON = frozenset({400, 401, 403, 404, 408, 413, 422, 429})
+"""HTTP statuses a foreground client gets as the upstream said them; all others become 502 (design §4.9)."""
+
+_UNSPOKEN = frozenset({401, 403})
+"""Its words about our credential are for operators, not for clients."""
+
+_WORDS = 500
+"""Characters of an upstream's message that are passed on."""
+
+
+def _failure(error: Any) -> UpstreamFailed:
+    """What to raise for an upstream's error object, or for whatever stands in its place."""
+    told = error if isinstance(error, dict) else {"message": error}
+    words = [word for word in (told.get("code"), told.get("type"), told.get("status")) if isinstance(word, str)]
+    status = next((number for key in ("code", "status") if (number := _count(told.get(key))) is not None), 0)
+    said = _text(told.get("message")) or _text(told.get("detail")) or "it gave no reason"
+    if status in _UNSPOKEN:
+        said = "it refused this server's credential"
+    return UpstreamFailed(
+        f"The upstream reported an error: {said[:_WORDS]}",
+        code=_error_code(words, status),
+        reason="upstream_error",
+        status=status if status in _PASSED_ON else 502,
+    )
+
+
+def _error_code(words: list[str], status: int) -> str:
+    known = next((word for word in words if word in _CODES), None)
+    if known is not None:
+        return known
+    if status == 429 or any("rate_limit" in word or word in ("too_many_requests", "RESOURCE_EXHAUSTED") for word in words):
+        return "rate_limit_exceeded"
+    if status in (400, 413, 422) or not {"invalid_request_error", "BadRequestError", "context_length_exceeded"}.isdisjoint(words):
+        return "invalid_prompt"
+    return "server_error"

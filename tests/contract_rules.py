@@ -1,0 +1,203 @@
+"""The rules every stream obeys (contract §4.2, §4.3; invariants I3, I4), checked over decoded events.
+
+Used for translated chunks as well as for streams read over HTTP: give it the events in the order they came.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Event = dict[str, Any]
+
+TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed"})
+SNAPSHOTS = TERMINAL | {"response.created", "response.queued", "response.in_progress"}
+
+PART_DELTAS = {
+    "response.output_text.delta": ("response.output_text.done", "output_text", "text"),
+    "response.refusal.delta": ("response.refusal.done", "refusal", "refusal"),
+    "response.reasoning_text.delta": ("response.reasoning_text.done", "reasoning_text", "text"),
+}
+"""delta event -> its done event, the type of part it belongs to, the key that holds the whole"""
+PART_DONES = {done: (part, key) for done, part, key in PART_DELTAS.values()}
+
+
+@dataclass
+class _Part:
+    type: str
+    heard: str = ""
+    logprobs: list[Any] = field(default_factory=list)
+    annotations: list[Any] = field(default_factory=list)
+    text_done: bool = False
+    done: bool = False
+
+
+@dataclass
+class _Item:
+    item: dict[str, Any]
+    parts: list[_Part] = field(default_factory=list)
+    arguments: str = ""
+    arguments_done: bool = False
+    done: dict[str, Any] | None = None
+
+
+def assert_stream_obeys_contract(events: Sequence[Event], *, terminal: bool = True, first: int = 0) -> None:
+    """Fails with what is wrong. `terminal=False`: the stream may break off anywhere. `first`: the number a resumed stream begins with;
+    beyond 0 the items that were added before it are unknown here, so only numbers and endings are checked."""
+    numbers = [event["sequence_number"] for event in events]
+    assert numbers == list(range(first, first + len(events))), f"holes or repeats in {numbers}"
+    endings = [position for position, event in enumerate(events) if event["type"] in TERMINAL]
+    if terminal:
+        assert endings == [len(events) - 1], f"one terminal event, and it is last; found at {endings} of {len(events)}"
+    else:
+        assert endings in ([], [len(events) - 1]), f"something follows the terminal event at {endings}"
+    if first > 0:
+        return
+    if events:
+        assert events[0]["type"] == "response.created", f"the first event is {events[0]['type']}"
+    _check_snapshots(events)
+    items = assert_items_obey_contract([event for event in events if event["type"] not in SNAPSHOTS], complete=terminal)
+    if terminal:
+        _check_output(events[-1]["response"], items)
+
+
+def assert_items_obey_contract(events: Sequence[Event], *, complete: bool = True) -> dict[int, dict[str, Any]]:
+    """Checks the events of items alone; gives back output_index -> the item as it was done. `complete`: every item is closed."""
+    items: dict[int, _Item] = {}
+    for event in events:
+        _check_event(items, event)
+    if complete:
+        left = [index for index, item in items.items() if item.done is None]
+        assert not left, f"items {left} were added and never done"
+    ids = [item.item["id"] for item in items.values()]
+    assert len(set(ids)) == len(ids), f"an id twice in {ids}"
+    return {index: item.done for index, item in items.items() if item.done is not None}
+
+
+def _check_snapshots(events: Sequence[Event]) -> None:
+    told = [event for event in events if event["type"] in SNAPSHOTS]
+    kinds = [event["type"] for event in told]
+    assert len(set(kinds)) == len(kinds), f"a snapshot event twice in {kinds}"
+    assert len({event["response"]["id"] for event in told}) == 1, "response.id changed"
+    openings = [kind for kind in kinds if kind not in TERMINAL]
+    order = [kind for kind in ("response.created", "response.queued", "response.in_progress") if kind in openings]
+    assert openings == order, f"opening events in the order {openings}"
+
+
+def _check_event(items: dict[int, _Item], event: Event) -> None:
+    kind, index = event["type"], event["output_index"]
+    if kind == "response.output_item.added":
+        assert all(index > earlier for earlier in items), f"output_index {index} after {list(items)}"
+        _check_added(event["item"])
+        items[index] = _Item(event["item"])
+        return
+    assert index in items, f"{kind} for output_index {index}, which was never added"
+    item = items[index]
+    assert item.done is None, f"{kind} for output_index {index}, which is done"
+    if kind == "response.output_item.done":
+        _check_done(item, event["item"])
+        item.done = event["item"]
+        return
+    assert event["item_id"] == item.item["id"], f"{kind} with item_id {event['item_id']} for item {item.item['id']}"
+    if kind.startswith("response.function_call_arguments."):
+        _check_arguments(item, event)
+    else:
+        _check_part(item, event)
+
+
+def _check_added(item: dict[str, Any]) -> None:
+    assert item["status"] == "in_progress", f"added with status {item['status']}"
+    if item["type"] in ("message", "reasoning"):
+        assert item["content"] == [], "added with content"
+    if item["type"] == "function_call":
+        assert item["arguments"] == "", "added with arguments"
+        assert item["name"], "added before its name was known"
+        assert 0 < len(item["call_id"]) <= 64, f"call_id {item['call_id']!r}"
+        assert item["call_id"] != item["id"], "item id and call_id are the same"
+
+
+def _check_arguments(item: _Item, event: Event) -> None:
+    assert item.item["type"] == "function_call", f"arguments for a {item.item['type']}"
+    assert not item.arguments_done, f"{event['type']} after arguments.done"
+    if event["type"].endswith(".delta"):
+        assert event["delta"], "an empty delta"
+        item.arguments += event["delta"]
+        return
+    assert event["arguments"] == item.arguments, f"done says {event['arguments']!r}, the deltas {item.arguments!r}"
+    assert event["name"] == item.item["name"]
+    item.arguments_done = True
+
+
+def _check_part(item: _Item, event: Event) -> None:
+    kind, position = event["type"], event["content_index"]
+    if kind == "response.content_part.added":
+        assert position == len(item.parts), f"content_index {position} after {len(item.parts)} parts"
+        assert all(part.done for part in item.parts), "a part was added while another was open"
+        item.parts.append(_Part(event["part"]["type"]))
+        _check_empty(event["part"])
+        return
+    assert position < len(item.parts), f"{kind} for part {position}, which was never added"
+    part = item.parts[position]
+    assert not part.done, f"{kind} for part {position}, which is done"
+    if kind == "response.content_part.done":
+        assert part.text_done, "content_part.done before the text was done"
+        _check_whole(part, event["part"])
+        part.done = True
+    elif kind in PART_DELTAS:
+        _check_delta(part, event)
+    elif kind in PART_DONES:
+        assert (part.type, part.text_done) == (PART_DONES[kind][0], False)
+        assert event[PART_DONES[kind][1]] == part.heard, f"done says {event[PART_DONES[kind][1]]!r}, the deltas {part.heard!r}"
+        assert event.get("logprobs", []) == part.logprobs
+        part.text_done = True
+    else:
+        assert kind == "response.output_text.annotation.added", f"unknown event {kind}"
+        assert event["annotation_index"] == len(part.annotations)
+        part.annotations.append(event["annotation"])
+
+
+def _check_empty(part: dict[str, Any]) -> None:
+    assert not (part.get("text") or part.get("refusal")), "a part was added with text"
+    if part["type"] == "output_text":
+        assert (part["annotations"], part["logprobs"]) == ([], [])
+
+
+def _check_delta(part: _Part, event: Event) -> None:
+    assert part.type == PART_DELTAS[event["type"]][1], f"{event['type']} for a part of type {part.type}"
+    assert not part.text_done, f"{event['type']} after the text was done"
+    assert event["delta"], "an empty delta"
+    part.heard += event["delta"]
+    part.logprobs += event.get("logprobs", [])
+
+
+def _check_whole(part: _Part, told: dict[str, Any]) -> None:
+    assert told["type"] == part.type
+    assert told["refusal" if part.type == "refusal" else "text"] == part.heard
+    if part.type == "output_text":
+        assert told["annotations"] == part.annotations
+        assert told["logprobs"] == part.logprobs
+
+
+def _check_done(item: _Item, told: dict[str, Any]) -> None:
+    assert told["status"] in ("completed", "incomplete", "failed"), f"done with status {told['status']}"
+    for key in ("id", "type", "call_id", "name", "role"):
+        assert told.get(key) == item.item.get(key), f"{key} changed from {item.item.get(key)!r} to {told.get(key)!r}"
+    if told["type"] == "function_call":
+        assert item.arguments_done, "output_item.done before arguments.done"
+        assert told["arguments"] == item.arguments
+    if told["type"] in ("message", "reasoning"):
+        assert all(part.done for part in item.parts), "output_item.done before its parts were done"
+        assert len(told["content"]) == len(item.parts)
+        for part, content in zip(item.parts, told["content"], strict=True):
+            _check_whole(part, content)
+
+
+def _check_output(response: dict[str, Any], items: dict[int, dict[str, Any]]) -> None:
+    """The final output is what was done, in order; after a recovery it may leave items out, never invent or change one."""
+    done = [item for _, item in sorted(items.items())]
+    told = response["output"]
+    positions = [next((at for at, item in enumerate(done) if item == one), None) for one in told]
+    assert None not in positions, f"the output holds what the stream never said: {told}"
+    assert positions == sorted(positions, key=lambda at: at or 0), "the output is in another order than the stream"
+    incomplete = [at for at, item in enumerate(told) if item.get("status") == "incomplete"]
+    if incomplete and response["status"] == "completed":
+        raise AssertionError("a completed response holds an incomplete item")

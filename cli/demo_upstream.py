@@ -1,0 +1,272 @@
+"""A pretend model server, for a first try without any model: chat completions, streamed or whole.
+
+`demo` echoes, `demo-slow` takes a minute, `demo-tools` calls the first function it is offered. Each answer says what it is.
+"""
+
+import argparse
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+MARK = "[Backburner demo upstream]"
+GAPS = {"demo": 0.05, "demo-slow": 1.0, "demo-tools": 0.05}
+"""The models, and the seconds from one word of theirs to the next."""
+SLOW_WORDS = 60
+LONGEST_ECHO = 64 * 1024
+"""Characters."""
+
+EXAMPLES: dict[str, Any] = {"integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}, "null": None}
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function call."""
+
+    name: str
+    arguments: str
+    id: str = field(default_factory=lambda: f"call_{secrets.token_hex(12)}")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model will say: words that, joined, are the text, or a call."""
+
+    words: list[str]
+    call: Call | None
+    finish_reason: str
+
+
+class BadRequest(Exception):
+    """The request cannot be answered. The message says why."""
+
+
+def answer_to(body: dict[str, Any]) -> Answer:
+    """The whole answer to a chat completion request for one of our models."""
+    call = _call_for(body) if body["model"] == "demo-tools" else None
+    if call:
+        return Answer([], call, "tool_calls")
+    words = _split(_text_for(body))
+    limit = body.get("max_completion_tokens") or body.get("max_tokens")
+    if isinstance(limit, int) and len(words) > limit:
+        return Answer(words[:limit], None, "length")
+    return Answer(words, None, "stop")
+
+
+def _text_for(body: dict[str, Any]) -> str:
+    last = body["messages"][-1]
+    if body["model"] == "demo-slow":
+        start = f"{MARK} I say one word a second for a minute:"
+        return " ".join([start, *(str(number) for number in range(1, SLOW_WORDS - len(start.split()) + 1))])
+    if last.get("role") == "tool":
+        return f"{MARK} The tool answered: {_text_of(last)[:LONGEST_ECHO]}"
+    if body["model"] == "demo-tools":
+        return f"{MARK} Offer me a function tool and I will call it. You said: {_last_user_text(body)}"
+    return f"{MARK} You said: {_last_user_text(body)}"
+
+
+def _call_for(body: dict[str, Any]) -> Call | None:
+    """A call of the first function, unless the turn is not for one."""
+    functions = [tool["function"] for tool in body.get("tools") or [] if isinstance(tool, dict) and isinstance(tool.get("function"), dict)]
+    if not functions or body.get("tool_choice") == "none" or body["messages"][-1].get("role") == "tool":
+        return None
+    schema = functions[0].get("parameters") or {}
+    arguments = {name: _example(wanted, _last_user_text(body)) for name, wanted in (schema.get("properties") or {}).items()}
+    return Call(str(functions[0].get("name")), json.dumps(arguments))
+
+
+def _example(schema: Any, text: str) -> Any:
+    """A value that fits a property's schema, as far as its type goes; text where text is wanted."""
+    if not isinstance(schema, dict):
+        return text
+    if schema.get("enum"):
+        return schema["enum"][0]
+    kind = schema.get("type")
+    return EXAMPLES.get(kind[0] if isinstance(kind, list) and kind else kind, text) if kind else text
+
+
+def _last_user_text(body: dict[str, Any]) -> str:
+    spoken = [_text_of(message) for message in body["messages"] if message.get("role") == "user"]
+    return (spoken[-1] if spoken else "nothing")[:LONGEST_ECHO]
+
+
+def _text_of(message: dict[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        return " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict) and part.get("type") == "text")
+    return str(content or "")
+
+
+def _split(text: str) -> list[str]:
+    """Words with the space before them, so that joining them gives the text back, its single spaces at least."""
+    first, *rest = text.split(" ")
+    return [first, *(f" {word}" for word in rest)]
+
+
+def usage_of(body: dict[str, Any], answer: Answer) -> dict[str, Any]:
+    """A word counts as a token."""
+    prompt = sum(len(_text_of(message).split()) for message in body["messages"])
+    completion = len(answer.words) or len(answer.call.arguments.split() if answer.call else ())
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
+
+
+class Completion:
+    """One completion under way: an ASGI application that sends it word by word, or whole after the same time."""
+
+    def __init__(self, body: dict[str, Any]) -> None:
+        self._answer = answer_to(body)
+        self._usage = usage_of(body, self._answer)
+        self._streamed = bool(body.get("stream"))
+        self._usage_wanted = bool((body.get("stream_options") or {}).get("include_usage"))
+        self._gap = GAPS[body["model"]]
+        self._head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": body["model"]}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # the request's body has been read, so the next message says that the client is gone
+        gone = asyncio.ensure_future(receive())
+        try:
+            if self._streamed:
+                await self._send_stream(gone, send)
+            elif await self._wait(gone, time.monotonic() + self._gap * len(self._answer.words)):
+                await as_json(self._whole())(scope, receive, send)
+        finally:
+            gone.cancel()
+
+    async def _send_stream(self, gone: asyncio.Future[Any], send: Send) -> None:
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        due = time.monotonic()
+        for chunk in self._chunks():
+            if not await self._wait(gone, due):
+                return
+            await send({"type": "http.response.body", "body": b"data: " + json.dumps(chunk).encode() + b"\n\n", "more_body": True})
+            due += self._gap
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+
+    async def _wait(self, gone: asyncio.Future[Any], due: float) -> bool:
+        """Wait until `due` on the monotonic clock; False as soon as the client is gone."""
+        await asyncio.wait([gone], timeout=max(0.0, due - time.monotonic()))
+        return not gone.done()
+
+    def _chunks(self) -> Iterator[dict[str, Any]]:
+        """The stream's JSON objects, one for each word or piece of a call, the first and last as OpenAI has them."""
+        yield self._chunk({"role": "assistant", "content": None if self._answer.call else ""})
+        if self._answer.call:
+            yield from self._call_chunks(self._answer.call)
+        for word in self._answer.words:
+            yield self._chunk({"content": word})
+        yield self._chunk({}, self._answer.finish_reason)
+        if self._usage_wanted:
+            yield self._head | {"object": "chat.completion.chunk", "choices": [], "usage": self._usage}
+
+    def _call_chunks(self, call: Call) -> Iterator[dict[str, Any]]:
+        function = {"name": call.name, "arguments": ""}
+        yield self._chunk({"tool_calls": [{"index": 0, "id": call.id, "type": "function", "function": function}]})
+        for piece in _split(call.arguments):
+            yield self._chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})
+
+    def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        usage = {"usage": None} if self._usage_wanted else {}
+        return self._head | {"object": "chat.completion.chunk", "choices": [choice]} | usage
+
+    def _whole(self) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(self._answer.words) or None, "refusal": None}
+        call = self._answer.call
+        if call:
+            message["tool_calls"] = [{"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}]
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._answer.finish_reason}
+        return self._head | {"object": "chat.completion", "choices": [choice], "usage": self._usage}
+
+
+def parse(raw: bytes) -> dict[str, Any]:
+    """The request, if it has what an answer needs; BadRequest otherwise."""
+    try:
+        body = json.loads(raw)
+    except ValueError as error:
+        raise BadRequest("the body is not JSON") from error
+    if not isinstance(body, dict) or not isinstance(body.get("model"), str):
+        raise BadRequest("the body must be an object with a `model`")
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
+        raise BadRequest("`messages` must be a list of objects, and not empty")
+    return body
+
+
+async def create_completion(request: Request) -> Response | Completion:
+    """Starlette runs whatever is returned here as an ASGI application; a Completion is a lighter one than its StreamingResponse."""
+    try:
+        body = parse(await request.body())
+    except BadRequest as error:
+        return envelope(400, str(error), None)
+    if body["model"] not in GAPS:
+        return envelope(404, f"The model `{body['model']}` does not exist; the demo has {', '.join(GAPS)}.", "model_not_found")
+    return Completion(body)
+
+
+async def list_models(request: Request) -> Response:
+    del request
+    entries = [{"id": name, "object": "model", "created": 0, "owned_by": "backburner-demo"} for name in GAPS]
+    return as_json({"object": "list", "data": entries})
+
+
+async def no_such_page(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    return envelope(status, f"{request.method} {request.url.path} is not something the demo upstream does", None)
+
+
+def as_json(body: dict[str, Any], status: int = 200) -> Response:
+    """All of it escaped to ASCII: an echo may hold half a surrogate pair, which UTF-8 cannot express."""
+    return Response(json.dumps(body), status, media_type="application/json")
+
+
+def envelope(status: int, message: str, code: str | None) -> Response:
+    """OpenAI's shape of an error."""
+    return as_json({"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}}, status)
+
+
+def application() -> Starlette:
+    return Starlette(
+        routes=[
+            Route("/v1/chat/completions", create_completion, methods=["POST"]),
+            Route("/v1/models", list_models),
+        ],
+        exception_handlers={HTTPException: no_such_page},
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m cli.demo_upstream", description="A pretend OpenAI-compatible upstream.")
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (%(default)s)")
+    parser.add_argument("--port", type=int, default=8001, help="the port to listen on (%(default)s)")
+    options = parser.parse_args()
+    uvicorn.run(
+        application(),
+        host=options.host,
+        port=options.port,
+        log_level="warning",
+        access_log=False,
+        backlog=2048,
+        timeout_graceful_shutdown=1,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -156,7 +156,7 @@ def _check_part(item: _Item, event: Event) -> None:
 
 
 def _check_empty(part: dict[str, Any]) -> None:
-    assert not (part.get("text") or part.get("refusal")), "a part was added with text"
+    assert part["refusal" if part["type"] == "refusal" else "text"] == "", "a part was added with text"
     if part["type"] == "output_text":
         assert (part["annotations"], part["logprobs"]) == ([], [])
 

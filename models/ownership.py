@@ -20,6 +20,7 @@ from psycopg.rows import DictRow
 from models import statements
 from models.database import AWAY, Json, Jsonb, Pool, Row, fetch, fetch_on
 from models.errors import Cancelled, LeaseLost
+from models.lease import Lease
 from models.lifecycle import TERMINAL, Status
 from models.settings import Settings
 from models.wire.events import split_frames
@@ -88,9 +89,10 @@ class Ending:
 class Ownership:
     """One worker's way to take, end and give back responses. Raises `LeaseLost` when the fence says it is dead."""
 
-    def __init__(self, pool: Pool, me: UUID, settings: Settings) -> None:
+    def __init__(self, pool: Pool, lease: Lease, settings: Settings) -> None:
         self._pool = pool
-        self._me = me
+        self._me = lease.id
+        self._lease = lease
         self._quarantine = settings.quarantine
         self._wall_clock = settings.limits.wall_clock
 
@@ -156,6 +158,7 @@ class Ownership:
     async def _write(self, sql: LiteralString, values: Mapping[str, object], done: Any) -> None:
         """One fenced write, repeated identically while Postgres is away, until its outcome is known."""
         while True:
+            await self._lease.valid()
             try:
                 if await fetch(self._pool, sql, values):
                     return

@@ -346,13 +346,14 @@ RING = _sql(f"""
 """Rung by predicate, not by event: every open row without a live owner whose bell was last rung too long ago."""
 
 ORPHANS = _sql(f"""
-    SELECT r.id, r.cancel_requested_at IS NOT NULL OR r.deadline <= clock_timestamp() OR w.dead IS TRUE AS decided,
-           r.deaths + (r.worker IS NOT NULL)::int AS deaths
-    FROM responses r LEFT JOIN workers w ON w.id = r.web
-    WHERE r.status IN {_OPEN} AND {_ORPHAN} AND (r.status = 'in_progress' OR r.deadline <= clock_timestamp() OR w.dead OR r.enqueued_at < clock_timestamp() - CAST(:waiting AS interval))
+    SELECT r.id FROM responses r LEFT JOIN workers w ON w.id = r.web
+    WHERE r.status IN {_OPEN} AND {_ORPHAN}
+      AND (r.status = 'in_progress' OR r.deadline <= clock_timestamp() OR w.dead OR r.enqueued_at < clock_timestamp() - CAST(:waiting AS interval))
+      AND (CAST(:quarantine AS boolean) = (r.deaths + (r.worker IS NOT NULL)::int >= 2) OR r.cancel_requested_at IS NOT NULL
+           OR r.deadline <= clock_timestamp() OR r.deaths + (r.worker IS NOT NULL)::int > 2)
     ORDER BY r.enqueued_at LIMIT :most
 """)
-"""What a sweeper may take itself, without a bell: the orphaned, and what has waited in the queue for too long."""
+"""What a sweeper may take itself, without a bell: the orphaned, and what has waited in the queue for longer than a ring."""
 
 PURGE = _sql(f"""
     WITH old AS MATERIALIZED (

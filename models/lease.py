@@ -1,0 +1,123 @@
+"""A process's lease: one row in `workers`, renewed by a thread of its own while the event loop ticks (design §4.3).
+
+The database decides who is dead. *Refused* means it says so of us: the process exits within 2 s, whatever it is doing. *Unreachable*
+means nothing: upstreams stay open, and after `caution` no new turn begins.
+"""
+
+import asyncio
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Literal, NoReturn
+
+import psycopg
+import structlog
+from psycopg.rows import DictRow
+
+from models import statements
+from models.database import AWAY, Row, connect_sync
+from models.ids import new_uuid
+from models.settings import Settings
+
+logger = structlog.get_logger()
+
+Kind = Literal["worker", "quarantine", "web"]
+Beat = Callable[[float, list[Row]], None]
+
+EXIT_REFUSED = 70
+"""The exit status of a process that may not go on: the supervisor starts a new one, with a new id."""
+
+
+class Lease:
+    """This run's identity and its liveness. The id is new at every start and bound to this run, never global."""
+
+    def __init__(self, settings: Settings, kind: Kind, beaten: Beat | None = None) -> None:
+        """`beaten(sent, rows)`: called on the heartbeat's thread after each renewal, with the monotonic time before it was sent
+        and what the database counts as ours (`statements.MINE`); only workers own anything."""
+        self.id = new_uuid()
+        self.kind: Kind = kind
+        self._settings = settings
+        self._lease = settings.lease
+        self._beaten = beaten
+        self._renewed = time.monotonic()
+        self._ticked = time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def register(self) -> None:
+        """Announces the process and starts the heartbeat. Blocks; raises `psycopg.OperationalError` when Postgres is away."""
+        sent = time.monotonic()
+        with connect_sync(self._settings, str(self.id)) as connection:
+            connection.execute(
+                statements.REGISTER,
+                {"me": self.id, "kind": self.kind, "host": socket.gethostname(), "pid": os.getpid(), "lease": self._lease.duration},
+            )
+            if self.kind != "web":
+                connection.execute(statements.MARK_JOURNAL, {"me": self.id})
+        self._renewed = sent
+        self._thread.start()
+
+    async def tick(self) -> None:
+        """Runs in the event loop for ever: the heartbeat beats only while this does."""
+        while True:
+            self._ticked = time.monotonic()
+            await asyncio.sleep(0.25)
+
+    @property
+    def certain(self) -> bool:
+        """Renewed recently enough to begin something new."""
+        return time.monotonic() - self._renewed < self._lease.caution.total_seconds()
+
+    async def valid(self) -> None:
+        """Returns once the lease has not run out: past it nothing fenced is sent before a renewal."""
+        while time.monotonic() - self._renewed >= self._lease.duration.total_seconds():  # noqa: ASYNC110  (renewed by another thread)
+            await asyncio.sleep(0.1)
+
+    def die(self) -> NoReturn:
+        """Ends the process now: the database says it is dead, or it can no longer keep its promises."""
+        os._exit(EXIT_REFUSED)
+
+    def say_goodbye(self) -> None:
+        """Ends the heartbeat and marks the row: everything was given back. Blocks for at most a few seconds."""
+        self._stop.set()
+        self._thread.join(timeout=3)
+        try:
+            with connect_sync(self._settings, str(self.id), connect_timeout=2) as connection:
+                connection.execute(statements.STOPPED, {"me": self.id})
+        except AWAY:
+            logger.info("goodbye_unheard", worker=str(self.id))  # the sweepers will see the lease run out
+
+    def _run(self) -> None:
+        connection: psycopg.Connection[DictRow] | None = None
+        while not self._stop.wait(self._lease.beat.total_seconds() if self._renewed_lately() else 1.0):
+            if time.monotonic() - self._ticked > self._lease.caution.total_seconds() / 2:
+                continue
+            try:
+                connection = connection or self._connect()
+                self._beat(connection)
+            except AWAY as error:
+                logger.warning("heartbeat_unreachable", error=str(error).strip())
+                if connection is not None:
+                    connection.close()
+                connection = None
+        if connection is not None:
+            connection.close()
+
+    def _renewed_lately(self) -> bool:
+        return time.monotonic() - self._renewed < 2 * self._lease.beat.total_seconds()
+
+    def _connect(self) -> psycopg.Connection[DictRow]:
+        connection = connect_sync(self._settings, str(self.id), connect_timeout=2)
+        connection.execute("SET statement_timeout = '1500ms'")
+        return connection
+
+    def _beat(self, connection: psycopg.Connection[DictRow]) -> None:
+        sent = time.monotonic()
+        if connection.execute(statements.RENEW, {"me": self.id, "lease": self._lease.duration}).fetchone() is None:
+            logger.error("lease_refused", worker=str(self.id))
+            self.die()
+        self._renewed = sent
+        if self._beaten is not None:
+            self._beaten(sent, connection.execute(statements.MINE, {"me": self.id}).fetchall())

@@ -1,0 +1,53 @@
+"""`python -m worker [--streams N] [--quarantine]`: one worker process."""
+
+import argparse
+import os
+import resource
+import sys
+import warnings
+
+import structlog
+
+from models import logs
+from models.channels import BACKGROUND, INTERACTIVE, QUARANTINE
+from models.database import AWAY
+from models.settings import Settings
+from worker.app import create_app
+
+_FILES_PER_STREAM = 2
+_FILES_BESIDE = 200
+
+
+def main() -> None:
+    """Runs until SIGTERM; exits 1 when it cannot start."""
+    arguments = argparse.ArgumentParser(prog="python -m worker", description="A worker process: claims responses and runs them.")
+    arguments.add_argument("--streams", type=int, default=1000, help="responses run at a time (default 1000)")
+    arguments.add_argument("--quarantine", action="store_true", help="run alone what has killed two processes before; one at a time")
+    given = arguments.parse_args()
+    settings = Settings(quarantine=given.quarantine or Settings().quarantine)
+    streams = 1 if settings.quarantine else given.streams
+    kind = "quarantine" if settings.quarantine else "worker"
+    logs.configure(settings.log_level, process=kind)
+    most = (_raise_file_limit() - _FILES_BESIDE) // _FILES_PER_STREAM
+    if streams > most:
+        structlog.get_logger().critical("too_many_streams", streams=streams, most=most, why="the limit of open files")
+        sys.exit(1)
+    warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
+    queues = QUARANTINE if settings.quarantine else f"{INTERACTIVE},{BACKGROUND}"
+    options = ["--concurrency", str(streams), "--queues", queues, "--hostname", f"{kind}-{os.getpid()}@%h", "--loglevel", "WARNING"]
+    try:
+        create_app(settings).worker_main(["worker", *options, "--without-gossip", "--without-mingle", "--without-heartbeat", "--quiet"])
+    except AWAY as error:
+        structlog.get_logger().critical("database_away", error=str(error).strip())
+        sys.exit(1)
+
+
+def _raise_file_limit() -> int:
+    """Raises the soft limit of open files to the hard one, and returns it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+if __name__ == "__main__":
+    main()

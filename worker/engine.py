@@ -1,0 +1,186 @@
+"""One worker process put together: identity, connections, and the runs it holds. Everything here lives in the pool's event loop.
+
+A bell (a Celery message) and the sweeper both come to `claim_and_run`; the heartbeat, the control channel and SIGTERM come to the
+runs through here.
+"""
+
+import asyncio
+import gc
+from dataclasses import dataclass
+from uuid import UUID
+
+import structlog
+from redis.asyncio import Redis
+
+from models.database import AWAY, Pool, Row, open_pool
+from models.errors import LeaseLost
+from models.lease import Lease
+from models.ownership import Claim, Ownership
+from models.settings import Settings
+from worker.control import Control
+from worker.journal import Journal
+from worker.publisher import Publisher, live_client
+from worker.runner import Run, Stop, Tools
+from worker.sweeper import Sweeper
+from worker.upstream.client import Upstream
+
+logger = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Connections:
+    """What is opened at start and closed at the end."""
+
+    pool: Pool
+    live: Redis
+    upstream: Upstream
+
+    async def close(self) -> None:
+        await self.upstream.close()
+        await self.live.aclose()
+        await self.pool.close()
+
+
+class Engine:
+    """A worker process. `streams` is how many responses it runs at a time."""
+
+    def __init__(self, settings: Settings, streams: int) -> None:
+        self._settings = settings
+        self._streams = streams
+        self._lease = Lease(settings, "quarantine" if settings.quarantine else "worker", self._beaten)
+        self._runs: dict[UUID, Run] = {}
+        self._claiming: set[UUID] = set()
+        self._spawned: set[asyncio.Task[None]] = set()
+        self._side_tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    @property
+    def free(self) -> int:
+        """Streams that could still begin."""
+        return 0 if self._stopping else self._streams - len(self._runs) - len(self._claiming)
+
+    async def start(self) -> None:
+        """Connects, takes up the lease and begins to sweep: from here on this worker counts. Raises when Postgres is away."""
+        settings = self._settings
+        self._loop = asyncio.get_running_loop()
+        pool = open_pool(settings, str(self._lease.id), settings.worker.pool_size)
+        await pool.open(wait=True)
+        live = live_client(settings, f"worker-{self._lease.id.hex}")
+        self._connections = Connections(pool, live, Upstream(settings.upstream, settings.limits, self._streams))
+        publisher = Publisher(live)
+        journal = Journal(settings, self._lease, pool, publisher)
+        self._ownership = Ownership(pool, self._lease, settings)
+        self._tools = Tools(settings, self._ownership, journal, publisher, pool, self._connections.upstream)
+        self._sweeper = Sweeper(settings, self._lease, pool, self)
+        control = Control(settings, self._lease.id, self.cancel)
+        for name, work in {
+            "tick": self._lease.tick(),
+            "publisher": publisher.run(),
+            "journal": journal.run(),
+            "flushes": journal.run_flushes(),
+            "control": control.run(),
+        }.items():
+            self._watch(asyncio.create_task(work, name=name))
+        await asyncio.to_thread(self._lease.register)
+        self._watch(asyncio.create_task(self._sweeper.run(), name="sweeper"))
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 50)
+        logger.info("worker_ready", worker=str(self._lease.id), streams=self._streams, kind=self._lease.kind)
+
+    async def claim_and_run(self, response_id: UUID) -> None:
+        """Claims the response if it is to be had, and runs it to its end. A bell for anything else is simply dropped."""
+        if self.free <= 0 or response_id in self._runs or response_id in self._claiming or not self._lease.certain:
+            return
+        claim = await self._claim(response_id)
+        if claim is None:
+            return
+        run = self._runs[response_id] = Run(claim, self._tools)
+        if self._stopping:
+            run.stop(Stop.HAND_OVER)
+        try:
+            with structlog.contextvars.bound_contextvars(response=str(response_id), attempt=claim.attempt):
+                await run.run()
+        finally:
+            del self._runs[response_id]
+
+    def spawn(self, response_id: UUID) -> None:
+        """The same without a bell, for the sweeper."""
+        task = asyncio.create_task(self.claim_and_run(response_id))
+        self._spawned.add(task)
+        task.add_done_callback(self._spawned.discard)
+
+    def cancel(self, response_id: UUID) -> None:
+        """A cancel was recorded for this response."""
+        run = self._runs.get(response_id)
+        if run is not None:
+            run.stop(Stop.CANCEL)
+
+    async def stop(self) -> None:
+        """Hands everything over (design §4.7): what ends within the grace period ends; the rest is released, its log complete."""
+        self._stopping = True
+        try:
+            async with asyncio.timeout(self._settings.worker.grace.total_seconds()):
+                await self._idle()
+        except TimeoutError:
+            for run in list(self._runs.values()):
+                run.stop(Stop.HAND_OVER)
+            await self._idle()
+        for task in self._side_tasks:
+            task.cancel()
+        await asyncio.gather(*self._side_tasks, return_exceptions=True)
+        await asyncio.to_thread(self._lease.say_goodbye)
+        await self._connections.close()
+        logger.info("worker_stopped", worker=str(self._lease.id))
+
+    async def _idle(self) -> None:
+        while self._runs or self._claiming:  # noqa: ASYNC110  (only while stopping)
+            await asyncio.sleep(0.02)
+
+    async def _claim(self, response_id: UUID) -> Claim | None:
+        self._claiming.add(response_id)
+        try:
+            return await self._ownership.take(response_id)
+        except AWAY as error:
+            # If the claim went through all the same, the next heartbeat finds it among ours, not running, and gives it back.
+            logger.warning("claim_unclear", response=str(response_id), error=str(error).strip())
+        except LeaseLost:
+            logger.warning("claim_refused", response=str(response_id))
+        finally:
+            self._claiming.discard(response_id)
+        return None
+
+    # --- the heartbeat's news ---
+
+    def _beaten(self, sent: float, rows: list[Row]) -> None:
+        self._loop.call_soon_threadsafe(self._reconcile, sent, rows)
+
+    def _reconcile(self, sent: float, rows: list[Row]) -> None:
+        """Both ways: what is ours and does not run is given back; what runs and is not ours is stopped; cancels are seen here too."""
+        ours = {row["id"]: row for row in rows}
+        for response_id, run in list(self._runs.items()):
+            row = ours.get(response_id)
+            if (row is None or row["attempt"] != run.claim.attempt) and run.began < sent:
+                run.stop(Stop.LOST)
+            elif row is not None and (row["cancelled"] or row["abandoned"]):
+                run.stop(Stop.CANCEL)
+        for response_id, row in ours.items():
+            if response_id not in self._runs and response_id not in self._claiming:
+                self._watch(asyncio.create_task(self._give_back(response_id, row["attempt"])))
+
+    async def _give_back(self, response_id: UUID, attempt: int) -> None:
+        try:
+            await self._ownership.release_unknown(response_id, attempt)
+        except AWAY as error:
+            logger.warning("release_unclear", response=str(response_id), error=str(error).strip())
+
+    def _watch(self, task: asyncio.Task[None]) -> None:
+        """A side task that dies takes the process along: a worker that cannot write, beat or hear must not work."""
+        self._side_tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._side_tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.critical("side_task_died", task=task.get_name(), exc_info=error)
+            self._lease.die()

@@ -1,0 +1,90 @@
+"""The log of one attempt: gives events their numbers and their bytes, and holds what Postgres has not confirmed yet."""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from models.channels import events as events_channel
+from models.ownership import Claim, Tail
+from models.wire.events import Event, frame
+
+
+@dataclass(slots=True)
+class Block:
+    """Consecutive frames of one response that went into one journal batch. Numbers inclusive."""
+
+    first: int
+    last: int
+    frames: bytes
+    batch: int
+
+
+@dataclass(slots=True, eq=False)
+class EventLog:
+    """Numbers and encodes each event exactly once (I4).
+
+    Frames are *fresh* until a journal batch takes them, then part of the *tail* until a flush that covers them is answered.
+    """
+
+    claim: Claim
+    next_number: int
+    channel: str
+    fresh: list[bytes] = field(default_factory=list)
+    tail: deque[Block] = field(default_factory=deque)
+    size: int = 0
+    """Bytes held here, fresh and tail."""
+    closed: bool = False
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a statement writes this response's event log: one at a time."""
+
+    @classmethod
+    def of(cls, claim: Claim) -> "EventLog":
+        """The log as a new attempt finds it: it goes on after the last stored number."""
+        return cls(claim, claim.log_end + 1, events_channel(claim.id))
+
+    def write(self, events: Iterable[Event]) -> int:
+        """Numbers and encodes; returns how many bytes that made. The journal must be told of them (`Journal.wake`)."""
+        if self.closed:
+            return 0
+        written = 0
+        for event in events:
+            encoded = frame(event, self.next_number)
+            self.fresh.append(encoded)
+            self.next_number += 1
+            written += len(encoded)
+        self.size += written
+        return written
+
+    def cut_block(self, batch: int) -> Block:
+        """Moves the fresh frames into the tail as one block of `batch`."""
+        block = Block(self.next_number - len(self.fresh), self.next_number - 1, b"".join(self.fresh), batch)
+        self.fresh.clear()
+        self.tail.append(block)
+        return block
+
+    def batched(self) -> Tail:
+        """The tail that went into batches, as a flush writes it."""
+        first = self.tail[0].first
+        return Tail(first, self.tail[-1].last, b"".join(block.frames for block in self.tail))
+
+    def rest(self, last_event: Event | None = None) -> Tail:
+        """Everything not flushed, fresh frames included, and after it `last_event` under the next number, which stays unwritten here:
+        an ending that loses against a cancel leaves no trace."""
+        first = self.tail[0].first if self.tail else self.next_number - len(self.fresh)
+        frames = b"".join([*(block.frames for block in self.tail), *self.fresh])
+        if last_event is None:
+            return Tail(first, self.next_number - 1, frames)
+        return Tail(first, self.next_number, frames + frame(last_event, self.next_number))
+
+    def flushed_through(self, number: int) -> None:
+        """An answered transaction holds everything up to `number`."""
+        while self.tail and self.tail[0].last <= number:
+            self.size -= len(self.tail.popleft().frames)
+
+    def close(self) -> None:
+        """Nothing is written under this claim any more."""
+        self.closed = True
+        self.fresh.clear()
+        self.tail.clear()
+        self.size = 0

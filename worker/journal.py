@@ -1,0 +1,211 @@
+"""Journal, then publish (design §5).
+
+All new frames of all streams of this process go out as one INSERT into `journal`; when it has returned, the same frames are shown.
+So nothing is ever shown that is not stored. About once a second the tails move on into `event_log`, and the journal forgets the
+batches that *answered* flushes cover. A statement without an answer is repeated identically before anything newer.
+"""
+
+import asyncio
+import time
+from typing import LiteralString
+
+import structlog
+from psycopg import AsyncConnection
+from psycopg.rows import DictRow
+
+from models import statements
+from models.database import AWAY, Pool, Row, connect, fetch, fetch_on
+from models.lease import Lease
+from models.settings import Settings
+from worker.event_log import Block, EventLog
+from worker.publisher import Publisher
+
+logger = structlog.get_logger()
+
+_PROCESS_FRESH = 32 * 1024 * 1024
+"""Bytes not journalled yet, all streams together, beyond which no upstream is read."""
+_FLUSH_ROWS = 200
+_RETRY = 0.5
+
+
+class Journal:
+    """One process's writer of frames. Everything runs in one event loop."""
+
+    def __init__(self, settings: Settings, lease: Lease, pool: Pool, publisher: Publisher) -> None:
+        self._settings = settings
+        self._lease = lease
+        self._pool = pool
+        self._publisher = publisher
+        self._logs: set[EventLog] = set()
+        self._dirty: dict[EventLog, None] = {}
+        self._wake = asyncio.Event()
+        self._full = asyncio.Event()
+        self._moved = asyncio.Condition()
+        self._batch = 0
+        self._answered = 0
+        self._trimmed = 0
+        self._unstored = 0
+        self._connection: AsyncConnection[DictRow] | None = None
+
+    def open(self, log: EventLog) -> None:
+        """From now on this log's frames are journalled and flushed."""
+        self._logs.add(log)
+
+    def close(self, log: EventLog) -> None:
+        """The log is done with: everything of it is in answered transactions, or void."""
+        self._logs.discard(log)
+        self._dirty.pop(log, None)
+        self._unstored -= sum(map(len, log.fresh))
+        log.close()
+
+    def wake(self, log: EventLog, written: int) -> None:
+        """The log has `written` more bytes of fresh frames."""
+        self._dirty[log] = None
+        self._unstored += written
+        self._wake.set()
+        if log.size >= self._settings.worker.flush_bytes:
+            self._full.set()
+
+    async def room(self, log: EventLog) -> None:
+        """Returns when the log may take more: back-pressure on the upstream while Postgres is slow (I12)."""
+        if not self._crowded(log):
+            return
+        async with self._moved:
+            await self._moved.wait_for(lambda: not self._crowded(log))
+
+    async def settled(self, log: EventLog) -> None:
+        """Returns when every frame of the log is in an answered batch or flush."""
+        async with self._moved:
+            await self._moved.wait_for(lambda: log.closed or (not log.fresh and (not log.tail or log.tail[-1].batch <= self._answered)))
+
+    def _crowded(self, log: EventLog) -> bool:
+        return not log.closed and (log.size > self._settings.worker.tail_bytes or self._unstored > _PROCESS_FRESH)
+
+    # --- batches ---
+
+    async def run(self) -> None:
+        """Writes batches for ever: at once when idle, then at least `journal_gap` apart."""
+        gap = self._settings.worker.journal_gap.total_seconds()
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            begun = time.monotonic()
+            logs = [log for log in self._dirty if log.fresh and not log.closed]
+            self._dirty.clear()
+            if logs:
+                await self._write_batch(logs)
+                await asyncio.sleep(max(0.0, gap - (time.monotonic() - begun)))
+
+    async def _write_batch(self, logs: list[EventLog]) -> None:
+        self._batch += 1
+        blocks = [(log, log.cut_block(self._batch)) for log in logs]
+        await self._store(blocks)
+        self._answered = self._batch
+        self._unstored -= sum(len(block.frames) for _, block in blocks)
+        for log, block in blocks:
+            self._publisher.publish(log.channel, b"%d %d %d\n%b" % (log.claim.attempt, block.first, block.last, block.frames))
+        async with self._moved:
+            self._moved.notify_all()
+
+    async def _store(self, blocks: list[tuple[EventLog, Block]]) -> None:
+        values = {
+            "me": self._lease.id,
+            "batch": self._batch,
+            "ids": [log.claim.id for log, _ in blocks],
+            "attempts": [log.claim.attempt for log, _ in blocks],
+            "firsts": [block.first for _, block in blocks],
+            "lasts": [block.last for _, block in blocks],
+            "frames": [block.frames for _, block in blocks],
+        }
+        while True:
+            outcome = (await self._answer(statements.JOURNAL, values))[0]
+            if outcome["me"] and outcome["mark"]:
+                return
+            if not outcome["me"]:
+                self._lease.die()
+            logger.warning("journal_emptied", batch=self._batch)
+            await self._flush(list(self._logs), wait=True)
+            await self._answer(statements.MARK_JOURNAL, {"me": self._lease.id})
+
+    async def _answer(self, sql: LiteralString, values: dict[str, object]) -> list[Row]:
+        """The rows of a statement on the journal's own connection, repeated identically until there is an answer."""
+        while True:
+            await self._lease.valid()
+            try:
+                if self._connection is None:
+                    self._connection = await connect(self._settings, str(self._lease.id))
+                    # The row lock of the fence would cost a disk sync each time; a crash empties this table anyway.
+                    await self._connection.execute("SET synchronous_commit = off")
+                return await fetch_on(self._connection, sql, values)
+            except AWAY as error:
+                logger.warning("journal_away", error=str(error).strip())
+                if self._connection is not None:
+                    await self._connection.close()
+                    self._connection = None
+                await asyncio.sleep(_RETRY)
+
+    # --- flushes ---
+
+    async def run_flushes(self) -> None:
+        """Moves tails on into the event log: all of them at the interval, a large one at once."""
+        interval = self._settings.worker.flush_interval.total_seconds()
+        while True:
+            try:
+                async with asyncio.timeout(interval):
+                    await self._full.wait()
+            except TimeoutError:
+                due = [log for log in self._logs if log.tail]
+            else:
+                self._full.clear()
+                due = [log for log in self._logs if log.tail and log.size >= self._settings.worker.flush_bytes]
+            await self._flush(due, wait=False)
+
+    async def _flush(self, logs: list[EventLog], *, wait: bool) -> None:
+        """`wait`: also those whose log another statement is writing right now, after it."""
+        ready = sorted((log for log in logs if wait or not log.lock.locked()), key=lambda log: log.claim.id)
+        for start in range(0, max(1, len(ready)), _FLUSH_ROWS):
+            await self._flush_some(ready[start : start + _FLUSH_ROWS])
+
+    async def _flush_some(self, logs: list[EventLog]) -> None:
+        for log in logs:
+            await log.lock.acquire()
+        try:
+            tails = [(log, log.batched()) for log in logs if log.tail and not log.closed]
+            deletable = self._deletable()
+            if not tails and deletable <= self._trimmed:
+                return
+            values = {
+                "me": self._lease.id,
+                "ids": [log.claim.id for log, _ in tails],
+                "firsts": [tail.first for _, tail in tails],
+                "lasts": [tail.last for _, tail in tails],
+                "attempts": [log.claim.attempt for log, _ in tails],
+                "frames": [tail.frames for _, tail in tails],
+                "answered": deletable,
+            }
+            await self._flush_until_answered(values)
+            self._trimmed = deletable
+            for log, tail in tails:
+                log.flushed_through(tail.last)
+        finally:
+            for log in logs:
+                log.lock.release()
+        async with self._moved:
+            self._moved.notify_all()
+
+    async def _flush_until_answered(self, values: dict[str, object]) -> None:
+        while True:
+            await self._lease.valid()
+            try:
+                if not await fetch(self._pool, statements.FLUSH, values):
+                    self._lease.die()
+            except AWAY as error:
+                logger.warning("flush_away", error=str(error).strip())
+                await asyncio.sleep(_RETRY)
+            else:
+                return
+
+    def _deletable(self) -> int:
+        """The last batch of which every frame is in an answered flush, checkpoint or ending."""
+        oldest = min((log.tail[0].batch for log in self._logs if log.tail), default=self._answered + 1)
+        return min(oldest - 1, self._answered)

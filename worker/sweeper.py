@@ -1,0 +1,125 @@
+"""The sweep (design §4.6): at start and every two seconds, in every worker, without a leader.
+
+*Reap* processes whose lease has run out, *ring* for responses nobody runs, *take* some of them without a bell, *purge* what has
+expired. The same code recovers on one laptop and on a hundred workers.
+"""
+
+import asyncio
+import time
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+import psycopg
+import structlog
+from psycopg import AsyncConnection
+from psycopg.rows import DictRow
+
+from models import statements
+from models.bell import Bell
+from models.channels import queue_for
+from models.database import AWAY, Pool, fetch, fetch_on
+from models.lease import Lease
+from models.settings import Settings
+
+logger = structlog.get_logger()
+
+_PROMPT = 1.0
+"""Seconds: a slower answer of Postgres proves nothing about anybody's lease."""
+_PURGES = 30.0
+"""Seconds between purges."""
+_SHARE = 4
+"""A sweeper takes at most this fraction (1/n) of its free streams at a time without a bell."""
+
+
+class Slots(Protocol):
+    """Where taken responses run."""
+
+    @property
+    def free(self) -> int: ...
+
+    def spawn(self, response_id: UUID) -> None: ...
+
+
+class Sweeper:
+    """One worker's sweep."""
+
+    def __init__(self, settings: Settings, lease: Lease, pool: Pool, slots: Slots) -> None:
+        self._settings = settings
+        self._lease = lease
+        self._pool = pool
+        self._slots = slots
+        self._seen: dict[tuple[UUID, datetime], float] = {}
+        """(worker, the expires_at it had) -> when, on our own clock, that was first seen expired."""
+        self._bell = Bell(settings)
+        self._purged = 0.0
+
+    async def run(self) -> None:
+        """Sweeps for ever."""
+        try:
+            while True:
+                try:
+                    await self._sweep()
+                except AWAY as error:
+                    logger.warning("sweep_away", error=str(error).strip())
+                await asyncio.sleep(self._settings.lease.sweep.total_seconds())
+        finally:
+            self._bell.close()
+
+    async def _sweep(self) -> None:
+        await self._reap()
+        await self._take()
+        await self._ring()
+        if time.monotonic() - self._purged > _PURGES:
+            self._purged = time.monotonic()
+            await fetch(self._pool, statements.PURGE, {})
+            await fetch(self._pool, statements.FORGET_WORKERS, {})
+
+    # --- reap ---
+
+    async def _reap(self) -> None:
+        """Declares dead whose lease has been seen run out, unchanged, for long enough on our own clock: a stalled Postgres or a stepped
+        clock reaps nobody."""
+        asked = time.monotonic()
+        expired = await fetch(self._pool, statements.EXPIRED, {})
+        now = time.monotonic()
+        if now - asked > _PROMPT:
+            self._seen.clear()
+            return
+        self._seen = {key: self._seen.get(key, now) for key in ((row["id"], row["expires_at"]) for row in expired)}
+        for (worker, expires_at), since in self._seen.items():
+            if worker != self._lease.id and now - since >= self._settings.lease.observe.total_seconds():
+                await self._declare_dead(worker, expires_at)
+
+    async def _declare_dead(self, worker: UUID, expires_at: datetime) -> None:
+        async with self._pool.connection() as connection:
+            try:
+                await self._reap_one(connection, worker, expires_at)
+            except psycopg.errors.LockNotAvailable:
+                # A stopped process may hold its row in half a transaction for ever: end its sessions, and try again.
+                await fetch_on(connection, statements.END_SESSIONS, {"name": str(worker)})
+                await self._reap_one(connection, worker, expires_at)
+
+    async def _reap_one(self, connection: AsyncConnection[DictRow], worker: UUID, expires_at: datetime) -> None:
+        async with connection.transaction():
+            await connection.execute("SET LOCAL lock_timeout = '500ms'")
+            if await fetch_on(connection, statements.REAP_LOCK, {"id": worker, "seen": expires_at}):
+                await fetch_on(connection, statements.REAP, {"id": worker, "ended": f"reaped by {self._lease.id}"})
+                logger.warning("worker_reaped", dead=str(worker))
+
+    # --- take and ring ---
+
+    async def _take(self) -> None:
+        share = -(-max(0, self._slots.free) // _SHARE)
+        if not share or not self._lease.certain:
+            return
+        values = {"waiting": self._settings.lease.ring_interval, "most": share, "quarantine": self._settings.quarantine}
+        for row in await fetch(self._pool, statements.ORPHANS, values):
+            self._slots.spawn(row["id"])
+
+    async def _ring(self) -> None:
+        rung = await fetch(self._pool, statements.RING, {"interval": self._settings.lease.ring_interval})
+        for row in rung:
+            self._bell.ring(row["id"], queue_for(background=row["background"], deaths=row["deaths"]))
+        if rung:
+            logger.info("rung_again", responses=len(rung))

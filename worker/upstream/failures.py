@@ -1,0 +1,73 @@
+"""What an upstream's refusal becomes: the ending of a background response, and the status a foreground client sees (design §4.9)."""
+
+from typing import Any
+
+import openai
+
+from models.errors import UpstreamFailed
+
+_SAME_STATUS = frozenset({400, 401, 403, 404, 408, 413, 422, 429})
+_UNSPOKEN = frozenset({401, 403})
+"""The upstream's words about our credential are for operators, not for clients."""
+_WORDS = 500
+"""Characters of an upstream's message that are shown."""
+
+
+def refused(error: openai.APIStatusError, model: str) -> UpstreamFailed:
+    """The upstream answered with a status of 3xx, 4xx or 5xx."""
+    status = error.status_code
+    if status == 404 and _about_model(error):
+        return UpstreamFailed(
+            f"The requested model '{model}' does not exist.",
+            code="invalid_prompt", reason="model_not_found", status=400, param="model", envelope_code="model_not_found",
+        )  # fmt: skip
+    return UpstreamFailed(
+        _message(error, status),
+        code=_code(status),
+        reason=f"upstream_{status}",
+        status=status if status in _SAME_STATUS else 502,
+        retry_after=_retry_after(error),
+        envelope_code="rate_limit_exceeded" if status == 429 else None,
+    )
+
+
+def unreachable(message: str, *, status: int) -> UpstreamFailed:
+    """No answer at all: nothing listens there, or it took too long to say the first word."""
+    return UpstreamFailed(message, reason="upstream_unreachable", status=status)
+
+
+def broken_off() -> UpstreamFailed:
+    """The connection ended in the middle."""
+    return UpstreamFailed("The connection to the upstream broke off.", reason="upstream_reset", status=502)
+
+
+def _code(status: int) -> str:
+    if status == 429:
+        return "rate_limit_exceeded"
+    return "invalid_prompt" if status in (400, 404, 413, 422) else "server_error"
+
+
+def _about_model(error: openai.APIStatusError) -> bool:
+    return error.code == "model_not_found" or error.param == "model" or "model" in _said(error).lower()
+
+
+def _message(error: openai.APIStatusError, status: int) -> str:
+    if status in _UNSPOKEN:
+        return "The upstream refused this server's credential."
+    if status < 400:
+        return f"The upstream answered with an unexpected redirect (HTTP {status})."
+    said = _said(error)
+    return f"The upstream refused the request: {said[:_WORDS]}" if said and status < 500 else f"The upstream answered with HTTP {status}."
+
+
+def _said(error: openai.APIStatusError) -> str:
+    body: Any = error.body
+    if isinstance(body, dict):
+        found = body.get("message") or body.get("detail") or (body.get("error") if isinstance(body.get("error"), str) else "")
+        return found if isinstance(found, str) else ""
+    return ""
+
+
+def _retry_after(error: openai.APIStatusError) -> int | None:
+    given = error.response.headers.get("retry-after", "")
+    return max(1, int(given)) if given.isascii() and given.isdigit() and len(given) < 6 else None

@@ -205,6 +205,12 @@ def json_object(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
+def open_object(value: Any, where: str) -> dict[str, Any]:
+    """An object with whatever fields, without those that are null."""
+    kept: dict[str, Any] = anything(json_object(value, where))
+    return kept
+
+
 def anything(value: Any, _where: str = "") -> Any:
     """Any JSON, without the object fields that are null."""
     if type(value) is dict:

@@ -12,6 +12,7 @@ from models.wire.checks import (
     boolean,
     choice,
     missing,
+    open_object,
     record,
     string,
     tagged,
@@ -140,7 +141,7 @@ _IMAGE = record(
     },
 )
 _FILE = record({}, {"filename": _TEXT, "file_data": _TEXT, "file_url": _TEXT, "file_id": _TEXT})
-_OUTPUT_TEXT = record({"text": _TEXT}, {"annotations": array(anything), "logprobs": array(anything)})
+_OUTPUT_TEXT = record({"text": _TEXT}, {"annotations": array(open_object), "logprobs": array(open_object)})
 
 _RESULT_PARTS: dict[str, Check] = {"input_text": record({"text": _TEXT}), "input_image": _image, "input_file": _file}
 _AUDIO = record({"input_audio": record({"data": _TEXT, "format": choice("mp3", "wav")})})

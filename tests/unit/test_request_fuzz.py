@@ -1,0 +1,169 @@
+"""Whatever JSON arrives, a request is accepted or refused: nothing else may be raised, and what was accepted can be used."""
+
+import copy
+import itertools
+import random
+from collections.abc import Iterator
+from time import perf_counter
+from typing import Any
+
+import orjson
+import pytest
+
+from models.errors import InvalidRequest
+from models.wire.pairing import require_pairs
+from models.wire.request import CreateRequest, parse_create
+from models.wire.response import ResponseFacts, response_object
+from worker.translation.request import chat_request
+
+FULL: dict[str, Any] = {
+    "model": "m",
+    "instructions": "be brief",
+    "background": True,
+    "store": True,
+    "stream": True,
+    "stream_options": {"include_obfuscation": False},
+    "previous_response_id": "resp_1",
+    "include": ["message.output_text.logprobs"],
+    "temperature": 1,
+    "top_p": 0.5,
+    "top_logprobs": 2,
+    "max_output_tokens": 100,
+    "max_tool_calls": 2,
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "parallel_tool_calls": True,
+    "truncation": "auto",
+    "service_tier": "auto",
+    "user": "u",
+    "safety_identifier": "s",
+    "prompt_cache_key": "k",
+    "metadata": {"a": "b"},
+    "reasoning": {"effort": "low", "summary": "auto", "generate_summary": "auto"},
+    "text": {"format": {"type": "json_schema", "name": "n", "schema": {}, "strict": True, "description": "d"}, "verbosity": "low"},
+    "tools": [
+        {"type": "function", "name": "f", "parameters": {}, "strict": True, "description": "d"},
+        {"type": "custom", "name": "c", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}},
+        {"type": "web_search", "filters": {"allowed_domains": ["x"]}},
+    ],
+    "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
+    "input": [
+        {"role": "user", "content": "x"},
+        {
+            "type": "message",
+            "role": "user",
+            "content": [
+                {"type": "input_text", "text": "x"},
+                {"type": "input_image", "image_url": "data:,", "detail": "low"},
+                {"type": "input_file", "file_data": "data:,", "filename": "f"},
+                {"type": "input_audio", "input_audio": {"data": "x", "format": "mp3"}},
+            ],
+        },
+        {"id": "rs_1", "type": "reasoning", "summary": [{"type": "summary_text", "text": "x"}]},
+        {
+            "id": "msg_1",
+            "role": "assistant",
+            "status": "completed",
+            "phase": "commentary",
+            "content": [
+                {"type": "output_text", "text": "x", "annotations": [{"type": "url_citation"}], "logprobs": [{"token": "x"}]},
+                {"type": "refusal", "refusal": "x"},
+            ],
+        },
+        {"type": "function_call", "id": "fc_1", "call_id": "a", "name": "f", "arguments": "{}", "namespace": "n"},
+        {"type": "custom_tool_call", "call_id": "b", "name": "c", "input": "x"},
+        {"type": "function_call_output", "call_id": "a", "output": [{"type": "input_image", "image_url": "data:,"}]},
+        {"type": "custom_tool_call_output", "call_id": "b", "output": "x"},
+        {"type": "web_search_call", "action": {"type": "search"}},
+        {"type": "mcp_approval_response", "approval_request_id": "x", "approve": True},
+        {"type": "item_reference", "id": "msg_2"},
+    ],
+}
+
+WRONG: list[Any] = [None, True, 0, -1, 17, 2**64 - 1, 1.5, float("nan"), "", "x", "auto", [], {}, [None], [[]], {"type": None}]
+WRONG += [{"type": []}, {"type": "function"}, {"type": "message", "role": {}}, ["x", 1], {"": {}}, {"role": "user", "content": [{}]}]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in a JSON value, the whole included."""
+    yield path
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, found in inside:
+        yield from places(found, (*path, key))
+
+
+def replaced(path: tuple[Any, ...], value: Any) -> Any:
+    """FULL with another value in one place."""
+    if not path:
+        return value
+    body = copy.deepcopy(FULL)
+    place: Any = body
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return body
+
+
+def parse(body: Any) -> CreateRequest | None:
+    """The request, or None for a proper refusal; what was accepted must be of use to everyone behind."""
+    numbers = itertools.count()
+    try:
+        request = parse_create(body, new_id=lambda prefix: f"{prefix}_new{next(numbers)}")
+        require_pairs(request.input)
+    except InvalidRequest as refusal:
+        orjson.dumps(refusal.body())
+        return None
+    orjson.dumps(request.input)
+    orjson.dumps(chat_request(model=request.model, parameters=request.parameters, history=request.input, passthrough=("user",)))
+    facts = ResponseFacts(id="resp_1", created_at=0, status="queued", model=request.model, parameters=request.parameters)
+    orjson.dumps(response_object(facts, []))
+    return request
+
+
+def test_the_full_request_is_right() -> None:
+    assert parse(FULL) is not None
+
+
+@pytest.mark.parametrize("path", list(places(FULL)), ids=lambda path: ".".join(map(str, path)) or "body")
+def test_a_wrong_value_anywhere_is_accepted_or_refused(path: tuple[Any, ...]) -> None:
+    for value in WRONG:
+        parse(replaced(path, value))
+
+
+def test_random_json_is_accepted_or_refused() -> None:
+    chance = random.Random(20261121)
+    spots = list(places(FULL))
+
+    def piece(depth: int) -> Any:
+        if depth == 0 or chance.random() < 0.3:
+            return chance.choice(WRONG)
+        path = chance.choice(spots)
+        found: Any = FULL
+        for key in path:
+            found = found[key]
+        if isinstance(found, dict):
+            return {key: piece(depth - 1) if chance.random() < 0.4 else inner for key, inner in found.items()}
+        return [piece(depth - 1) for _ in range(chance.randrange(4))] if isinstance(found, list) else found
+
+    accepted = 0
+    for _ in range(4000):
+        body = replaced(chance.choice(spots), piece(3))
+        if isinstance(body, dict) and chance.random() < 0.5:
+            body["input"] = piece(4)
+        accepted += parse(body) is not None
+    assert accepted > 100  # otherwise this tests refusals only
+
+
+def test_many_items_are_checked_in_linear_time() -> None:
+    def seconds(count: int) -> float:
+        items = [{"role": "user", "content": "x"}, {"type": "function_call", "call_id": "a", "name": "f", "arguments": ""}] * (count // 3)
+        items += [{"type": "function_call_output", "call_id": "a", "output": "x"}] * (count // 3)
+        begun = perf_counter()
+        numbers = itertools.count()
+        request = parse_create({"model": "m", "input": items}, new_id=lambda prefix: f"{prefix}_{next(numbers)}")
+        require_pairs(request.input)
+        chat_request(model="m", parameters={}, history=request.input)
+        return perf_counter() - begun
+
+    small = min(seconds(3_000) for _ in range(3))
+    assert seconds(90_000) < 180 * small  # 30 times the items: linear is 30 times slower, quadratic 900 times

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from cli.credentials import Credentials, load_or_make, write_private
-from cli.embedded.nobody import folder_for, reachable
+from cli.embedded.nobody import make_stand_in, reachable
 from cli.embedded.postgres import Postgres
 from cli.process import Process, StartFailed, end_stranger, free_port
 from cli.settings import ROOT
@@ -19,7 +19,7 @@ from cli.settings import ROOT
 def default_folder() -> Path:
     """`.data` in the checkout; as root in a checkout that PostgreSQL's user cannot reach, a folder of its own."""
     if os.geteuid() == 0 and not reachable(ROOT):
-        return folder_for(ROOT)
+        return make_stand_in(ROOT)
     return ROOT / ".data"
 
 

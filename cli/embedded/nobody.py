@@ -7,9 +7,12 @@ import shutil
 import stat
 from pathlib import Path
 
-from cli.process import StartFailed, User
+from cli.process import StartFailed, User, command_of
 
 ELSEWHERE = Path("/var/tmp")  # noqa: S108 - folders in it are checked to be root's own before use
+
+NOTE = "stands-in-for"
+"""The file in such a folder that says for which path."""
 
 
 def user_to_drop_to() -> User | None:
@@ -29,16 +32,37 @@ def reachable(path: Path) -> bool:
     return all(folder.stat().st_mode & stat.S_IXOTH for folder in (here, *here.parents) if folder.exists())
 
 
-def folder_for(path: Path) -> Path:
-    """A folder that everybody can pass, standing in for an unreachable `path`: the same one each time, root's own."""
-    digest = hashlib.sha256(bytes(path.resolve())).hexdigest()[:10]
-    folder = ELSEWHERE / f"backburner-{digest}"
+def stand_in(path: Path) -> Path:
+    """Where the folder lies that stands in for an unreachable absolute `path`: the same each time. It need not exist yet."""
+    digest = hashlib.sha256(bytes(path)).hexdigest()[:10]
+    return ELSEWHERE / f"backburner-{digest}"
+
+
+def make_stand_in(path: Path) -> Path:
+    """The folder that stands in for an absolute `path`, at which something must exist: root's own, and everybody can pass it.
+
+    Those that stand in for what is gone since, a removed checkout or a test's data, are removed on the way.
+    """
+    for other in ELSEWHERE.glob("backburner-*"):
+        _remove_orphan(other)
+    folder = stand_in(path)
     folder.mkdir(mode=0o711, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise StartFailed(f"{folder} belongs to somebody else; remove it first")
-    folder.chmod(0o711)
+    folder.chmod(0o711)  # whatever the umask made of it
+    (folder / NOTE).write_text(f"{path}\n")
     return folder
+
+
+def _remove_orphan(folder: Path) -> None:
+    note = folder / NOTE
+    if folder.is_symlink() or folder.stat().st_uid != os.geteuid() or not note.exists():
+        return
+    if os.path.lexists(note.read_text().rstrip("\n")):
+        return
+    if not any(f"-D {folder}/" in command_of(int(entry.name)) for entry in Path("/proc").glob("[0-9]*")):
+        shutil.rmtree(folder)
 
 
 def copy_for_everybody(sources: list[Path], to: Path) -> None:

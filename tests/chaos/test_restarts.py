@@ -1,0 +1,165 @@
+"""Web processes, Postgres, or everything at once go away and come back."""
+
+import asyncio
+from pathlib import Path
+
+from tests.api import Api, decode, until
+from tests.chaos.story import assert_one_story
+from tests.conftest import PrivateStack
+from tests.contract_rules import assert_stream_obeys_contract
+from tests.fake_upstream import FakeUpstream, done, finish, gate, hang, reply, text, usage
+from tests.stack import IMPATIENT, Surroundings, databases, stack
+
+WORDS = [f"w{number} " for number in range(100)]
+
+
+async def test_a_background_stream_outlives_its_web_process(private: PrivateStack, fake: FakeUpstream) -> None:
+    async with private(settings=IMPATIENT) as one:
+        opened = asyncio.Event()
+        model = fake.script([text("a", "b"), gate(opened), text("c"), finish(), usage(), done()])
+        async with one.api().post_stream(model, background=True) as cut:
+            await cut.until("response.output_text.delta", count=2)
+            stopping = asyncio.create_task(one.stop(one.webs[0]))
+            await cut.to_end()  # asserts that it ends between two frames
+            await stopping
+        await one.start_web()
+        async with one.api().follow(cut.response_id, after=cut.last_number) as rest:
+            opened.set()
+            await rest.to_end()
+        assert_stream_obeys_contract([decode(frame) for frame in cut.frames + rest.frames])
+        assert rest.final["output_text"] == "abc"
+        assert len(fake.asked(model)) == 1
+
+
+async def test_a_background_stream_outlives_a_killed_web_process(private: PrivateStack, fake: FakeUpstream) -> None:
+    async with private(webs=2, settings=IMPATIENT) as one:
+        opened = asyncio.Event()
+        model = fake.script([text("a"), gate(opened), text("b"), finish(), usage(), done()])
+        response_id = await one.api(0).background(model)
+        async with one.api(0).follow(response_id) as cut:
+            await cut.until("response.output_text.delta")
+            one.kill(one.webs[0])
+        async with one.api(0).follow(response_id, after=cut.last_number) as rest:  # the other one
+            opened.set()
+            await rest.to_end()
+        assert_stream_obeys_contract([decode(frame) for frame in cut.frames + rest.frames])
+
+
+async def test_a_foreground_response_ends_with_its_web_process(private: PrivateStack, fake: FakeUpstream) -> None:
+    async with private(webs=2, settings=IMPATIENT) as one:
+        model = fake.script([text("half"), hang()])
+        async with one.api(0).post_stream(model) as stream:
+            await stream.until("response.output_text.delta")
+            one.kill(one.webs[0])
+        [request] = fake.asked(model)
+        await until(lambda: request.closed_by_client is not None, 20)
+
+        async def is_cancelled() -> bool:
+            answer = await one.api().call("GET", f"/responses/{stream.response_id}")
+            return answer.status == 200 and answer.body["status"] == "cancelled"
+
+        await until(is_cancelled)
+        assert len(fake.asked(model)) == 1
+
+
+async def test_a_foreground_request_may_finish_while_its_web_process_stops(private: PrivateStack, fake: FakeUpstream) -> None:
+    async with private(settings=IMPATIENT) as one:
+        opened = asyncio.Event()
+        model = fake.script([text("a"), gate(opened), text("b"), finish(), usage(), done()])
+        async with one.api().post_stream(model) as stream:
+            await stream.until("response.output_text.delta")
+            stopping = asyncio.create_task(one.stop(one.webs[0]))
+            await asyncio.sleep(0)
+            opened.set()
+            await stream.to_end()
+            await stopping
+        assert stream.final["output_text"] == "ab"
+
+
+async def test_after_kill_9_of_everything_old_responses_end_and_finished_ones_are_as_they_were(
+    embedded_postgres: None, embedded_redis: None, tmp_path: Path, surroundings: Surroundings, fake: FakeUpstream
+) -> None:
+    async with databases(tmp_path / "pg", surroundings) as servers:
+        assert servers.server is not None
+        # the processes may notice that their servers are gone before it is their turn
+        forgiven = ("psycopg.", "redis.exceptions.", "kombu.exceptions.")
+        async with stack(tmp_path, servers, surroundings, fake, settings=IMPATIENT, forgiven=forgiven) as one:
+            finished = await one.api().ended(await one.api().background(fake.script(reply("done before"))))
+            told = await one.api().replay(finished["id"])
+            model = fake.script([text("half"), hang()], reply("whole"))
+            async with one.api().post_stream(model, background=True) as cut:
+                await cut.until("response.output_text.delta")
+                assert one.valkey is not None
+                for process in [*one.webs, *one.workers]:
+                    one.kill(process)
+                one.valkey.kill()
+                servers.server.kill()
+            servers.server.start()
+            one.valkey.start()
+            one.spawn_worker()
+            await one.start_web()
+            ended = await one.api().ended(cut.response_id)
+            assert (ended["status"], ended["output_text"]) == ("completed", "whole")
+            frames = await one.api().replay(cut.response_id)
+            assert_one_story(frames)
+            assert await one.api().get(finished["id"]) == finished
+            assert await one.api().replay(finished["id"]) == told
+
+
+async def test_a_running_response_survives_a_restart_of_postgres(
+    embedded_postgres: None, tmp_path: Path, surroundings: Surroundings, fake: FakeUpstream
+) -> None:
+    async with databases(tmp_path / "pg", surroundings) as servers:
+        assert servers.server is not None
+        async with stack(tmp_path, servers, surroundings, fake, webs=2, forgiven=("psycopg.",)) as one:
+            gates = [asyncio.Event() for _ in range(3)]
+            steps = [text("a"), gate(gates[0]), text(*WORDS), gate(gates[1]), text("b"), gate(gates[2]), finish(), usage(), done()]
+            model = fake.script(steps, reply("never"))
+            response_id = await one.api().background(model)
+            async with one.api(0).follow(response_id) as stream:
+                await stream.until("response.output_text.delta")
+                servers.server.stop()
+                gates[0].set()
+                gates[1].set()
+                refused = await one.api(1).call("POST", "/responses", {"model": model, "input": "x", "background": True})
+                assert refused.status == 503
+                assert refused.headers["retry-after"] == "1"
+                assert refused.error["type"] == "server_error"
+                servers.server.start()
+                await stream.until("response.output_text.delta", count=len(WORDS) + 1)
+                gates[2].set()
+                await stream.to_end()
+            assert stream.final["output_text"] == "a" + "".join(WORDS) + "b"
+            assert_one_story(stream.frames)
+            assert await one.api(1).replay(response_id) == stream.frames
+            assert len(fake.asked(model)) == 1, "the attempt and its upstream connection survived, and the refused one never ran"
+
+
+async def test_a_running_response_survives_a_crash_of_postgres(
+    embedded_postgres: None, tmp_path: Path, surroundings: Surroundings, fake: FakeUpstream
+) -> None:
+    """The crash empties the journal; the worker has everything since its last flush in memory."""
+    async with databases(tmp_path / "pg", surroundings) as servers:
+        assert servers.server is not None
+        async with stack(tmp_path, servers, surroundings, fake, forgiven=("psycopg.",)) as one:
+            opened = asyncio.Event()
+            model = fake.script([text(*WORDS), gate(opened), text("b"), finish(), usage(), done()], reply("never"))
+            async with one.api().post_stream(model, background=True) as stream:
+                await stream.until("response.output_text.delta", count=len(WORDS))
+                servers.server.kill()
+                servers.server.start()
+                opened.set()
+                await _end_of(one.api(), stream.response_id)
+            frames = await one.api().replay(stream.response_id)
+            assert_one_story(frames)
+            assert frames[: len(stream.frames)] == stream.frames
+            assert decode(frames[-1])["response"]["output_text"] == "".join(WORDS) + "b"
+            assert len(fake.asked(model)) == 1
+
+
+async def _end_of(api: Api, response_id: str) -> None:
+    async def is_over() -> bool:
+        answer = await api.call("GET", f"/responses/{response_id}")
+        return answer.status == 200 and answer.body["status"] == "completed"
+
+    await until(is_over, 30)

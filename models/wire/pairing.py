@@ -13,33 +13,36 @@ OUTPUTS = {"function_call_output": "function call output", "custom_tool_call_out
 
 
 def unanswered(items: Iterable[Item]) -> list[str]:
-    """The call ids among `items` that have no output there, in the order of the calls."""
-    calls: dict[str, None] = {}
-    answered: set[str] = set()
+    """The ids of the complete calls among `items` that have no output there, in the order of the calls.
+
+    A call that broke off with its response cannot be answered and is not waited for.
+    """
+    waiting: dict[str, None] = {}
     for item in items:
-        if item["type"] in CALLS:
-            calls[item["call_id"]] = None
+        if item["type"] in CALLS and item.get("status") != "incomplete":
+            waiting[item["call_id"]] = None
         elif item["type"] in OUTPUTS:
-            answered.add(item["call_id"])
-    return [call_id for call_id in calls if call_id not in answered]
+            waiting.pop(item["call_id"], None)
+    return list(waiting)
 
 
 def require_pairs(items: list[Item], open_calls: Collection[str] = ()) -> None:
     """Checks a new input, its references resolved, against itself and the calls that the chain has left open.
 
-    Every call must have an output, the open ones too, and every output a call; order does not matter. Some upstreams number their calls
+    Every call must have an output after it, the open ones too, and every output a call before it. Some upstreams number their calls
     anew in every turn, so an id may occur several times. Raises InvalidRequest(param="input").
     """
     calls = dict.fromkeys(open_calls, CALLS["function_call"])
-    calls.update((item["call_id"], CALLS[item["type"]]) for item in items if item["type"] in CALLS)
     answered: set[str] = set()
     for item in items:
-        if item["type"] not in OUTPUTS:
-            continue
-        if item["call_id"] not in calls:
-            message = f"No tool call found for {OUTPUTS[item['type']]} with call_id {item['call_id']}."
-            raise InvalidRequest(message, param="input")
-        answered.add(item["call_id"])
+        if item["type"] in CALLS:
+            calls[item["call_id"]] = CALLS[item["type"]]
+            answered.discard(item["call_id"])
+        elif item["type"] in OUTPUTS:
+            if item["call_id"] not in calls:
+                message = f"No tool call found for {OUTPUTS[item['type']]} with call_id {item['call_id']}."
+                raise InvalidRequest(message, param="input")
+            answered.add(item["call_id"])
     for call_id, noun in calls.items():
         if call_id not in answered:
             raise InvalidRequest(f"No tool output found for {noun} {call_id}.", param="input")

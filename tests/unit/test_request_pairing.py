@@ -41,6 +41,8 @@ BAD: list[tuple[str, list[dict[str, Any]], list[str], str]] = [
     ("no custom output", [custom("a")], [], "No tool output found for custom tool call a."),
     ("an open call ignored", [USER], ["a"], "No tool output found for function call a."),
     ("one of two open calls", [output("a")], ["a", "b"], "No tool output found for function call b."),
+    ("output first", [output("a"), call("a")], [], "No tool call found for function call output with call_id a."),
+    ("the same id, answered once", [call("a"), output("a"), call("a")], [], "No tool output found for function call a."),
     ("no call", [output("a")], [], "No tool call found for function call output with call_id a."),
     ("no custom call", [custom_output("a")], ["b"], "No tool call found for custom tool call output with call_id a."),
 ]
@@ -59,4 +61,5 @@ def test_a_lonely_half_is_refused(items: list[dict[str, Any]], open_calls: list[
 
 
 def test_unanswered_calls_are_listed_in_their_order() -> None:
-    assert unanswered([call("b"), USER, custom("a"), call("c"), output("c")]) == ["b", "a"]
+    broken = call("d") | {"status": "incomplete"}
+    assert unanswered([call("b"), USER, custom("a"), call("c"), output("c"), broken]) == ["b", "a"]

@@ -1,6 +1,5 @@
 """A response's parameters and history become one Chat Completions body (contract §7.1). Pure."""
 
-from collections import defaultdict, deque
 from collections.abc import Collection
 from typing import Any
 
@@ -128,13 +127,14 @@ def _custom_function(tool: dict[str, Any]) -> dict[str, Any]:
 
 def _messages(instructions: str | None, history: list[Item], developer_role: str) -> list[Message]:
     """The conversation; `instructions` are those of this request alone and come first."""
-    transcript = _Transcript(history)
+    transcript = _Transcript()
+    answers = _answers(history)
     if instructions is not None:
         transcript.messages.append({"role": developer_role, "content": instructions})
-    for item in history:
+    for position, item in enumerate(history):
         kind = item["type"]
-        if kind in CALLS:
-            transcript.call(item)
+        if kind in CALLS and position in answers:
+            transcript.call(item, answers[position])
         elif kind in OUTPUTS:
             transcript.answered(item["call_id"])
         elif kind == "message" and item["role"] == "assistant":
@@ -142,9 +142,22 @@ def _messages(instructions: str | None, history: list[Item], developer_role: str
         elif kind == "message":
             role = developer_role if item["role"] == "developer" else item["role"]
             transcript.told(role, item["content"])
-        # Reasoning is not resent across turns, and what hosted tools did has no chat form: the answer that followed holds its result.
+        # Left out: calls that broke off with their response, which upstreams refuse for want of an output; reasoning, which is not
+        # resent across turns; and what hosted tools did, which has no chat form: the answer that followed holds its result.
     transcript.end_turn()
     return transcript.messages
+
+
+def _answers(history: list[Item]) -> dict[int, Item]:
+    """The position of each answered call -> its output. An output belongs to the last call before it: some upstreams use an id again."""
+    answers: dict[int, Item] = {}
+    waiting: dict[str, int] = {}
+    for position, item in enumerate(history):
+        if item["type"] in CALLS:
+            waiting[item["call_id"]] = position
+        elif item["type"] in OUTPUTS and item["call_id"] in waiting:
+            answers[waiting.pop(item["call_id"])] = item
+    return answers
 
 
 class _Turn:
@@ -153,8 +166,10 @@ class _Turn:
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.refusals: list[str] = []
-        self.calls: list[Item] = []
+        self.calls: list[tuple[Item, Item]] = []
+        """Each with its output."""
         self.waiting: set[str] = set()
+        """Ids of the calls whose output has not come by yet."""
 
     @property
     def is_over(self) -> bool:
@@ -166,16 +181,12 @@ class _Transcript:
     """Items in, chat messages out.
 
     Chat demands what items do not: all calls of a turn, and the text around them, in one assistant message, and the answers right after
-    it. So a turn stays open until its calls are answered or somebody else speaks, and the answers are looked up by call id when it ends.
+    it. So a turn stays open until its calls are answered or somebody else speaks, and is written when it ends.
     """
 
-    def __init__(self, history: list[Item]) -> None:
+    def __init__(self) -> None:
         self.messages: list[Message] = []
         self._turn = _Turn()
-        self._outputs: dict[str, deque[Item]] = defaultdict(deque)  # in order: some upstreams use the same call ids in every turn
-        for item in history:
-            if item["type"] in OUTPUTS:
-                self._outputs[item["call_id"]].append(item)
 
     def told(self, role: str, content: list[Part]) -> None:
         """Somebody other than the model spoke."""
@@ -190,14 +201,14 @@ class _Transcript:
             turn.texts.append(text)
         turn.refusals.extend(part["refusal"] for part in content if part["type"] == "refusal")
 
-    def call(self, item: Item) -> None:
-        """The model called a tool."""
+    def call(self, item: Item, output: Item) -> None:
+        """The model called a tool, which will give this output."""
         turn = self._open_turn()
-        turn.calls.append(item)
+        turn.calls.append((item, output))
         turn.waiting.add(item["call_id"])
 
     def answered(self, call_id: str) -> None:
-        """An output was given; its words are placed when the turn ends."""
+        """The output of a call has come by."""
         self._turn.waiting.discard(call_id)
 
     def _open_turn(self) -> _Turn:
@@ -208,18 +219,16 @@ class _Transcript:
     def end_turn(self) -> None:
         """Writes the open turn: the assistant's message, then one tool message per call, then what only a user can show."""
         turn, self._turn = self._turn, _Turn()
-        pairs = [(call, found.popleft()) for call in turn.calls if (found := self._outputs.get(call["call_id"]))]
-        # A call without an output is one that broke off with its response; upstreams would refuse it.
-        if not (turn.texts or turn.refusals or pairs):
+        if not (turn.texts or turn.refusals or turn.calls):
             return
         message: Message = {"role": "assistant", "content": "\n\n".join(turn.texts) or None}
         if turn.refusals:
             message["refusal"] = "\n\n".join(turn.refusals)
-        if pairs:
-            message["tool_calls"] = [_tool_call(call) for call, _ in pairs]
+        if turn.calls:
+            message["tool_calls"] = [_tool_call(call) for call, _ in turn.calls]
         self.messages.append(message)
         shown: list[Part] = []
-        for call, output in pairs:
+        for call, output in turn.calls:
             text, attachments = _tool_answer(output["output"], call["call_id"])
             self.messages.append({"role": "tool", "tool_call_id": call["call_id"], "content": text})
             shown += attachments

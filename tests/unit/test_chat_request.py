@@ -1,0 +1,313 @@
+"""The rows of contract §7.1: parameters and history in, one Chat Completions body out."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from worker.translation.request import chat_request, custom_tools
+
+FUNCTION = {"type": "function", "name": "look", "description": "looks", "parameters": {"type": "object", "properties": {"at": {}}}}
+CHAT_FUNCTION = {"type": "function", "function": {name: FUNCTION[name] for name in ("name", "description", "parameters")}}
+BARE = {"type": "function", "name": "bare"}
+CHAT_BARE = {"type": "function", "function": {"name": "bare", "parameters": {"type": "object", "properties": {}}}}
+CUSTOM = {"type": "custom", "name": "sh", "description": "runs"}
+SEARCH = {"type": "web_search"}
+ALWAYS = {"model": "m", "messages": [], "stream": True, "stream_options": {"include_usage": True}}
+SCHEMA = {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True, "description": "d"}
+
+
+def body(parameters: dict[str, Any] | None = None, history: list[dict[str, Any]] | None = None, **options: Any) -> dict[str, Any]:
+    return chat_request(model="m", parameters=parameters or {}, history=history or [], **options)
+
+
+def user(*content: dict[str, Any] | str, role: str = "user") -> dict[str, Any]:
+    parts = [{"type": "input_text", "text": part} if isinstance(part, str) else part for part in content]
+    return {"id": "msg_1", "type": "message", "status": "completed", "role": role, "content": parts}
+
+
+def said(*texts: str) -> dict[str, Any]:
+    parts = [{"type": "output_text", "text": text, "annotations": [{"type": "url_citation"}]} for text in texts]
+    return {"id": "msg_2", "type": "message", "status": "completed", "role": "assistant", "phase": "commentary", "content": parts}
+
+
+def call(call_id: str, arguments: str = "{}") -> dict[str, Any]:
+    return {
+        "id": "fc_" + call_id,
+        "type": "function_call",
+        "status": "completed",
+        "call_id": call_id,
+        "name": "look",
+        "arguments": arguments,
+    }
+
+
+def output(call_id: str, value: Any = "seen") -> dict[str, Any]:
+    return {"id": "fco_" + call_id, "type": "function_call_output", "status": "completed", "call_id": call_id, "output": value}
+
+
+def calling(*call_ids: str, content: str | None = None) -> dict[str, Any]:
+    calls = [{"id": call_id, "type": "function", "function": {"name": "look", "arguments": "{}"}} for call_id in call_ids]
+    return {"role": "assistant", "content": content, "tool_calls": calls}
+
+
+def tool(call_id: str, content: str = "seen") -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "auto"}
+CHAT_IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+FILE = {"type": "input_file", "filename": "a.txt", "file_data": "data:,a"}
+CHAT_FILE = {"type": "file", "file": {"filename": "a.txt", "file_data": "data:,a"}}
+AUDIO = {"type": "input_audio", "input_audio": {"data": "AA==", "format": "mp3"}}
+HI = {"role": "user", "content": "hi"}
+
+MESSAGES: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
+    ("a text stays a string", [user("hi")], [HI]),
+    (
+        "two texts are parts",
+        [user("a", "b")],
+        [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
+    ),
+    ("nothing", [user()], [{"role": "user", "content": ""}]),
+    (
+        "text, image, file, audio",
+        [user("see", IMAGE, FILE, AUDIO)],
+        [{"role": "user", "content": [{"type": "text", "text": "see"}, CHAT_IMAGE, CHAT_FILE, AUDIO]}],
+    ),
+    (
+        "detail, as far as chat knows it",
+        [user(IMAGE | {"detail": "low"}, IMAGE | {"detail": "original"})],
+        [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "image_url", "image_url": {"url": IMAGE["image_url"], "detail": "low"}},
+                    {"type": "image_url", "image_url": {"url": IMAGE["image_url"], "detail": "high"}},
+                ],
+            }
+        ],
+    ),
+    ("system", [user("s", role="system")], [{"role": "system", "content": "s"}]),
+    ("developer", [user("d", role="developer")], [{"role": "system", "content": "d"}]),
+    ("the model's texts run together", [said("a", "b")], [{"role": "assistant", "content": "ab"}]),
+    ("an empty answer is left out", [user("hi"), said("")], [HI]),
+    (
+        "a refusal",
+        [{"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}],
+        [{"role": "assistant", "content": None, "refusal": "no"}],
+    ),
+    ("a call", [call("a"), output("a")], [calling("a"), tool("a")]),
+    ("no arguments", [call("a", ""), output("a")], [calling("a"), tool("a")]),
+    ("parallel calls", [call("a"), call("b"), output("a"), output("b")], [calling("a", "b"), tool("a"), tool("b")]),
+    ("outputs in another order", [call("a"), call("b"), output("b"), output("a")], [calling("a", "b"), tool("a"), tool("b")]),
+    ("text before a call", [said("hm"), call("a"), output("a")], [calling("a", content="hm"), tool("a")]),
+    ("text between call and output", [call("a"), said("hm"), output("a")], [calling("a", content="hm"), tool("a")]),
+    (
+        "text around calls",
+        [said("one"), call("a"), said("two"), call("b"), output("a"), said("three"), output("b")],
+        [calling("a", "b", content="one\n\ntwo\n\nthree"), tool("a"), tool("b")],
+    ),
+    (
+        "a user between call and output",
+        [call("a"), user("hi"), output("a")],
+        [calling("a"), tool("a"), HI],
+    ),
+    (
+        "a turn after a turn",
+        [call("a"), output("a"), call("b"), output("b"), said("done")],
+        [calling("a"), tool("a"), calling("b"), tool("b"), {"role": "assistant", "content": "done"}],
+    ),
+    (
+        "the same call id in two turns",
+        [call("a"), output("a", "1"), call("a"), output("a", "2")],
+        [calling("a"), tool("a", "1"), calling("a"), tool("a", "2")],
+    ),
+    ("a call that broke off", [said("hm"), call("a"), user("hi")], [{"role": "assistant", "content": "hm"}, HI]),
+    ("nothing but a call that broke off", [call("a"), user("hi")], [HI]),
+    ("its id used again", [call("a"), user("hi"), call("a"), output("a")], [HI, calling("a"), tool("a")]),
+    ("an output of texts", [call("a"), output("a", [{"type": "input_text", "text": "x"}])], [calling("a"), tool("a", "x")]),
+    (
+        "an image from a tool",
+        [call("a"), call("b"), output("a", [{"type": "input_text", "text": "x"}, IMAGE]), output("b"), said("nice")],
+        [
+            calling("a", "b"),
+            tool("a", "x\n[image: see the next user message]"),
+            tool("b"),
+            {"role": "user", "content": [{"type": "text", "text": "The image that tool call a returned:"}, CHAT_IMAGE]},
+            {"role": "assistant", "content": "nice"},
+        ],
+    ),
+    (
+        "a file from a tool",
+        [call("a"), output("a", [FILE])],
+        [
+            calling("a"),
+            tool("a", "[file: see the next user message]"),
+            {"role": "user", "content": [{"type": "text", "text": "The file that tool call a returned:"}, CHAT_FILE]},
+        ],
+    ),
+    (
+        "a custom tool's call",
+        [
+            {"type": "custom_tool_call", "call_id": "a", "name": "sh", "input": 'ls "x"'},
+            {"type": "custom_tool_call_output", "call_id": "a", "output": "y"},
+        ],
+        [
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [
+                    {
+                        "id": "a",
+                        "type": "function",
+                        "function": {"name": "sh", "arguments": json.dumps({"input": 'ls "x"'}, separators=(",", ":"))},
+                    }
+                ],
+            },
+            tool("a", "y"),
+        ],
+    ),
+    (
+        "reasoning is not resent, and splits no turn",
+        [{"type": "reasoning", "summary": []}, call("a"), {"type": "reasoning", "summary": []}, call("b"), output("a"), output("b")],
+        [calling("a", "b"), tool("a"), tool("b")],
+    ),
+    ("what hosted tools did", [{"type": "web_search_call", "id": "ws_1"}, said("found")], [{"role": "assistant", "content": "found"}]),
+]
+
+
+@pytest.mark.parametrize(("history", "expected"), [row[1:] for row in MESSAGES], ids=[row[0] for row in MESSAGES])
+def test_history_becomes_messages(history: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    assert body(history=history)["messages"] == expected
+
+
+PARAMETERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("nothing set, nothing sent", {}, {}),
+    (
+        "sampling, as set",
+        {"temperature": 0, "top_p": 1, "presence_penalty": 0.5, "frequency_penalty": -1},
+        {"temperature": 0, "top_p": 1, "presence_penalty": 0.5, "frequency_penalty": -1},
+    ),
+    ("tokens", {"max_output_tokens": 100}, {"max_completion_tokens": 100}),
+    ("effort, and no summary", {"reasoning": {"effort": "low", "summary": "auto"}}, {"reasoning_effort": "low"}),
+    ("no effort", {"reasoning": {"summary": "auto"}}, {}),
+    ("plain text", {"text": {"format": {"type": "text"}, "verbosity": "low"}}, {}),
+    ("any object", {"text": {"format": {"type": "json_object"}}}, {"response_format": {"type": "json_object"}}),
+    (
+        "a schema",
+        {"text": {"format": SCHEMA}},
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "n", "schema": {"type": "object"}, "strict": True, "description": "d"},
+            }
+        },
+    ),
+    ("logprobs by include", {"include": ["message.output_text.logprobs"]}, {"logprobs": True}),
+    ("logprobs by number", {"top_logprobs": 3}, {"logprobs": True, "top_logprobs": 3}),
+    ("no logprobs", {"top_logprobs": 0, "include": ["reasoning.encrypted_content"]}, {}),
+    (
+        "what is ours alone",
+        {
+            "metadata": {"a": "b"},
+            "truncation": "auto",
+            "max_tool_calls": 3,
+            "stream_options": {"include_obfuscation": False},
+            "service_tier": "flex",
+            "user": "u",
+            "safety_identifier": "s",
+            "prompt_cache_key": "k",
+        },
+        {},
+    ),
+    ("a function", {"tools": [FUNCTION]}, {"tools": [CHAT_FUNCTION]}),
+    ("a function without parameters", {"tools": [BARE]}, {"tools": [CHAT_BARE]}),
+    (
+        "strict, where it was said",
+        {"tools": [BARE | {"strict": True}]},
+        {"tools": [{"type": "function", "function": CHAT_BARE["function"] | {"strict": True}}]},  # type: ignore[operator]
+    ),
+    ("web search is left out", {"tools": [SEARCH, BARE]}, {"tools": [CHAT_BARE]}),
+    ("nothing but web search", {"tools": [SEARCH], "tool_choice": "auto", "parallel_tool_calls": True}, {}),
+    ("choice without tools", {"tool_choice": "none", "parallel_tool_calls": False}, {}),
+    (
+        "choice by word",
+        {"tools": [BARE], "tool_choice": "required", "parallel_tool_calls": False},
+        {"tools": [CHAT_BARE], "tool_choice": "required", "parallel_tool_calls": False},
+    ),
+    (
+        "choice of a function",
+        {"tools": [BARE], "tool_choice": {"type": "function", "name": "bare"}},
+        {"tools": [CHAT_BARE], "tool_choice": {"type": "function", "function": {"name": "bare"}}},
+    ),
+    (
+        "allowed tools",
+        {
+            "tools": [FUNCTION, BARE],
+            "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "bare"}]},
+        },
+        {"tools": [CHAT_BARE], "tool_choice": "required"},
+    ),
+    (
+        "no tool allowed",
+        {"tools": [BARE], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}},
+        {},
+    ),
+]
+
+
+@pytest.mark.parametrize(("parameters", "sent"), [row[1:] for row in PARAMETERS], ids=[row[0] for row in PARAMETERS])
+def test_parameters_become_chat_parameters(parameters: dict[str, Any], sent: dict[str, Any]) -> None:
+    assert body(parameters) == ALWAYS | sent
+
+
+def test_instructions_come_first() -> None:
+    messages = body({"instructions": "be brief"}, [user("x", role="system"), user("hi")])["messages"]
+    assert messages == [{"role": "system", "content": "be brief"}, {"role": "system", "content": "x"}, HI]
+
+
+def test_the_developer_role_is_spelled_as_the_upstream_wants_it() -> None:
+    history = [user("d", role="developer"), user("s", role="system")]
+    roles = [message["role"] for message in body({"instructions": "i"}, history, developer_role="developer")["messages"]]
+    assert roles == ["developer", "developer", "system"]
+
+
+def test_the_token_limit_is_spelled_as_the_upstream_wants_it() -> None:
+    assert body({"max_output_tokens": 16}, max_tokens_field="max_tokens") == ALWAYS | {"max_tokens": 16}
+
+
+def test_passthrough_names_are_sent_as_they_are() -> None:
+    parameters = {"top_k": 3, "user": "u", "service_tier": "flex", "text": {"verbosity": "low"}}
+    sent = body(parameters, passthrough=("top_k", "user", "verbosity", "min_p"))
+    assert sent == ALWAYS | {"top_k": 3, "user": "u", "verbosity": "low"}
+
+
+def test_passthrough_overrides_nothing_and_gives_away_nothing_that_is_ours() -> None:
+    parameters = {"stream": False, "messages": [], "model": "other", "metadata": {"a": "b"}, "temperature": 1}
+    assert body(parameters, passthrough=tuple(parameters)) == ALWAYS | {"temperature": 1}
+
+
+def test_a_custom_tool_is_a_function_with_one_string() -> None:
+    grammar = CUSTOM | {"name": "calc", "format": {"type": "grammar", "syntax": "lark", "definition": "start: NUMBER"}}
+    parameters = {"tools": [CUSTOM, grammar, BARE], "tool_choice": {"type": "custom", "name": "sh"}}
+    sent = body(parameters)
+    assert [found["function"]["name"] for found in sent["tools"]] == ["sh", "calc", "bare"]
+    assert sent["tools"][0]["function"]["parameters"] == {
+        "type": "object",
+        "properties": {"input": {"type": "string"}},
+        "required": ["input"],
+        "additionalProperties": False,
+    }
+    assert "start: NUMBER" in sent["tools"][1]["function"]["parameters"]["properties"]["input"]["description"]
+    assert sent["tool_choice"] == {"type": "function", "function": {"name": "sh"}}
+    assert custom_tools(parameters) == {"sh", "calc"}
+
+
+def test_what_is_given_is_not_changed() -> None:
+    parameters = {"tools": [BARE, CUSTOM], "text": {"format": SCHEMA}}
+    history = [user("hi", IMAGE), call("a", ""), output("a", [IMAGE])]
+    before = copy.deepcopy((parameters, history))
+    body(parameters, history)
+    assert (parameters, history) == before

@@ -1,66 +1,66 @@
 """`<think>…</think>` at the beginning of a turn's content, for upstreams that leave the thinking in the text (contract §7.2)."""
 
-OPENING = "<think>"
-CLOSING = "</think>"
+_TAGS = {"<think>": "</think>", "<reasoning>": "</reasoning>"}
+"""Opening -> closing tag; Bedrock writes the second pair, anew in every chunk"""
 
 
 class ThinkTags:
     """Parts content into what was thought and what was said; tags may be cut anywhere between chunks.
 
-    Only a tag that opens the turn counts: later the model may well write about the tag itself. White space around the tags
-    belongs to neither side.
+    Only tags that open the turn count: later the model may well write about the tag itself. White space between the last tag and the
+    text is dropped.
     """
 
     def __init__(self) -> None:
         self._held = ""
-        self._part = self._before
+        self._closing = ""
+        """The tag that ends the thinking; empty outside of it."""
+        self._thought_before = False
+        self._speaking = False
 
     def split(self, content: str) -> tuple[str, str]:
         """The reasoning and the text that this content adds; what could still become a tag is held back."""
-        held, self._held = self._held + content, ""
-        return self._part(held)
+        if self._speaking:
+            return "", content
+        text, self._held = self._held + content, ""
+        thoughts = []
+        while text and not self._speaking:
+            if self._closing:
+                thought, text = self._think(text)
+                thoughts.append(thought)
+            else:
+                text = self._open(text)
+        return "".join(thoughts), text
 
     def rest(self) -> tuple[str, str]:
         """What was held back when the turn ended: it was no tag after all."""
         held, self._held = self._held, ""
-        return (held, "") if self._part == self._inside else ("", held)
+        return (held, "") if self._closing else ("", held)
 
-    def _before(self, text: str) -> tuple[str, str]:
-        stripped = text.lstrip()
-        if stripped.startswith(OPENING):
-            self._part = self._inside
-            return self._inside(stripped[len(OPENING) :].lstrip())
-        if OPENING.startswith(stripped):
-            self._held = text
-            return "", ""
-        self._part = self._after
-        return "", text
+    def _open(self, text: str) -> str:
+        """Looks for an opening tag; gives back what follows it, or the text that shows there is none."""
+        start = text.lstrip()
+        for opening, closing in _TAGS.items():
+            if start.startswith(opening):
+                self._closing = closing
+                return start[len(opening) :]
+        if any(opening.startswith(start) for opening in _TAGS):
+            self._held = start if self._thought_before else text
+            return ""
+        self._speaking = True
+        return start if self._thought_before else text
 
-    def _inside(self, text: str) -> tuple[str, str]:
-        thought, tag, said = text.partition(CLOSING)
+    def _think(self, text: str) -> tuple[str, str]:
+        """The thought up to the closing tag or to what may become one, and what follows it."""
+        thought, tag, after = text.partition(self._closing)
         if tag:
-            self._part = self._between
-            return thought.rstrip(), self._between(said)[1]
-        keep = _might_end(text)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep], ""
-
-    def _between(self, text: str) -> tuple[str, str]:
-        said = text.lstrip()
-        if said:
-            self._part = self._after
-        return "", said
-
-    def _after(self, text: str) -> tuple[str, str]:
-        return "", text
+            self._closing, self._thought_before = "", True
+            return thought, after
+        end = len(text) - _overlap(text, self._closing)
+        self._held = text[end:]
+        return text[:end], ""
 
 
-def _might_end(text: str) -> int:
-    """How many characters at the end could be white space before, or the beginning of, the closing tag."""
-    for length in range(min(len(CLOSING) - 1, len(text)), 0, -1):
-        if text.endswith(CLOSING[:length]):
-            break
-    else:
-        length = 0
-    head = text[: len(text) - length]
-    return length + len(head) - len(head.rstrip())
+def _overlap(text: str, tag: str) -> int:
+    """How many characters at the end of the text are a beginning of the tag."""
+    return next((length for length in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:length])), 0)

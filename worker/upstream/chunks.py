@@ -327,7 +327,7 @@ def _delta(found: Any) -> _Delta | None:
 
 
 def _call(found: dict[str, Any]) -> _Call:
-    return _Call(index=_count(found.get("index")), id=_text(found.get("id")), function=_function(found.get("function", found)))
+    return _Call(index=_count(found.get("index")), id=_text(found.get("id")), function=_function(found.get("function")))
 
 
 def _function(found: Any) -> _Function | None:

@@ -140,7 +140,7 @@ class Server(Process):
         try:
             self._await_answer(pause, time.monotonic() + within)
         except BaseException:
-            self.kill()
+            self.stop()
             raise
 
     def _await_answer(self, pause: Callable[[float], None], deadline: float) -> None:
@@ -182,6 +182,14 @@ def port_is_free(host: str, port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+def await_port(host: str, port: int, seconds: float) -> bool:
+    """Whether the port is free, now or soon: whoever had it may be just ending."""
+    deadline = time.monotonic() + seconds
+    while not port_is_free(host, port) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return port_is_free(host, port)
 
 
 def free_port(host: str = "127.0.0.1", preferred: int | None = None) -> int:

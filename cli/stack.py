@@ -16,7 +16,7 @@ from cli.data_folder import DataFolder
 from cli.embedded.postgres import Postgres
 from cli.embedded.valkey import Valkey
 from cli.migrate import migrate
-from cli.process import Process, Server, StartFailed, port_is_free
+from cli.process import Process, Server, StartFailed, await_port
 from cli.roll import Roll
 from cli.settings import ROOT, StackSettings, checked, plain
 from cli.supervisor import StopSignal, Supervisor, stop_together
@@ -56,7 +56,7 @@ class Stack:
         self._servers: list[Process] = []
         self._web: list[Process] = []
         self._workers: list[Process] = []
-        if options.port and not port_is_free(options.host, options.port):
+        if options.port and not await_port(options.host, options.port, 1.0):
             raise StartFailed(f"port {options.port} on {options.host} cannot be had; name another with --port, or 0 for any")
         self._ports = folder.ports(["web", "postgres", "valkey", "demo"], {"web": options.port}, options.host)
 

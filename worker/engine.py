@@ -15,11 +15,12 @@ from redis.asyncio import Redis
 from models.database import AWAY, Pool, Row, open_pool
 from models.errors import LeaseLost
 from models.lease import Lease
+from models.live import live_client
 from models.ownership import Claim, Ownership
 from models.settings import Settings
 from worker.control import Control
 from worker.journal import Journal
-from worker.publisher import Publisher, live_client
+from worker.publisher import Publisher
 from worker.runner import Run, Stop, Tools
 from worker.sweeper import Sweeper
 from worker.upstream.client import Upstream

@@ -5,29 +5,14 @@ import contextlib
 
 import structlog
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from models.settings import Settings
+from models.live import PATIENCE
 
 logger = structlog.get_logger()
 
 _BACKLOG = 16 * 1024 * 1024
 """Bytes kept for a slow Redis; beyond it everything waiting is dropped, and readers go to the log."""
-_PATIENCE = 1.0
-"""Seconds without replies after which the worker goes on without Redis."""
-
-
-def live_client(settings: Settings, name: str) -> Redis:
-    """A Redis client for short commands: one second to connect or to answer, no retries of its own."""
-    return Redis.from_url(
-        settings.redis_url.get_secret_value(),
-        client_name=name,
-        socket_timeout=_PATIENCE,
-        socket_connect_timeout=_PATIENCE,
-        retry=Retry(NoBackoff(), 0),
-    )
 
 
 class Publisher:
@@ -67,7 +52,7 @@ class Publisher:
                     await self._redis.connection_pool.disconnect()
 
     async def _send(self, batch: list[tuple[str, bytes]]) -> None:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(PATIENCE):
             if len(batch) == 1:
                 await self._redis.publish(*batch[0])
                 return

@@ -74,6 +74,11 @@ def parse_create(body: Any, *, new_id: NewId, passthrough: Collection[str] = (),
     return request
 
 
+def require_include(values: list[str]) -> None:
+    """Checks the `include[]` of a query, which takes the same values as in a body. Raises InvalidRequest."""
+    _INCLUDE(values, "include")
+
+
 def _given(body: Any, passthrough: Collection[str]) -> dict[str, Any]:
     """What the body sets, without nulls and without what OpenAI documents and we do not act on."""
     if type(body) is not dict:

@@ -1,0 +1,21 @@
+"""Redis for short commands, from either side."""
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from models.settings import Settings
+
+PATIENCE = 1.0
+"""Seconds without an answer after which we go on without Redis."""
+
+
+def live_client(settings: Settings, name: str) -> Redis:
+    """A client that takes one second to connect or to be answered, and does not retry by itself. Not for blocking reads."""
+    return Redis.from_url(
+        settings.redis_url.get_secret_value(),
+        client_name=name,
+        socket_timeout=PATIENCE,
+        socket_connect_timeout=PATIENCE,
+        retry=Retry(NoBackoff(), 0),
+    )

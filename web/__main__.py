@@ -1,0 +1,56 @@
+"""`python -m web [--host 127.0.0.1] [--port 8000]`: one web process."""
+
+import argparse
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from models import logs
+from models.settings import Settings
+from web.app import create_app
+from web.front import Front
+
+
+class Server(uvicorn.Server):
+    """uvicorn, except that open streams are told at once when a stop is asked for: its own lifespan hook comes after they ended."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self._app = app
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """SIGTERM or SIGINT."""
+        front: Front | None = getattr(self._app.state, "front", None)
+        if front is not None:
+            front.stop_soon()
+        super().handle_exit(sig, frame)
+
+
+def main() -> None:
+    """Serves until SIGTERM or SIGINT."""
+    arguments = argparse.ArgumentParser(prog="python -m web", description="A web process: the HTTP API.")
+    arguments.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
+    arguments.add_argument("--port", type=int, default=8000, help="port to listen on (default 8000)")
+    given = arguments.parse_args()
+    settings = Settings()
+    logs.configure(settings.log_level, process="web")
+    app = create_app(settings, given.host)
+    config = uvicorn.Config(
+        app,
+        host=given.host,
+        port=given.port,
+        loop="uvloop",
+        http="httptools",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=int(settings.web.grace.total_seconds()),
+        timeout_keep_alive=75,
+    )
+    Server(config, app).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The web application: routes, errors, and what a process opens and closes."""
+
+import contextlib
+import gc
+import ipaddress
+from collections.abc import AsyncIterator
+
+from fastapi import FastAPI, Request
+from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from models.errors import MethodNotAllowed
+from models.ids import new_item_id
+from models.settings import Settings
+from web import catalogue, errors, health, responses
+from web.auth import Project
+from web.front import Front
+
+_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
+
+
+def create_app(settings: Settings, host: str = "127.0.0.1") -> FastAPI:
+    """The application for a process that listens on `host`; its own documentation is served on loopback only."""
+    local = _is_loopback(host)
+    app = FastAPI(
+        title="Backburner",
+        lifespan=_lifespan,
+        docs_url="/docs" if local else None,
+        redoc_url=None,
+        openapi_url="/openapi.json" if local else None,
+        redirect_slashes=False,
+    )
+    app.state.settings = settings
+    errors.install(app)
+    for part in (health, responses, catalogue):
+        app.include_router(part.router)
+    app.add_api_route("/v1/{rest:path}", _elsewhere, methods=_METHODS, include_in_schema=False)
+    app.add_middleware(RequestIds)
+    return app
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    front = await Front.open(app.state.settings)
+    app.state.front, app.state.keys = front, front.keys
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    try:
+        yield
+    finally:
+        await front.close()
+
+
+async def _elsewhere(request: Request, _project: Project) -> Response:
+    """Under /v1 even what does not exist is only told to those with a key (design §8)."""
+    allowed: set[str] = set()
+    for route in request.app.routes:
+        match, _ = route.matches(request.scope)
+        if match is Match.PARTIAL:
+            allowed |= route.methods or set()
+    if not allowed:
+        raise errors.unknown_url(request)
+    refused = MethodNotAllowed(f"The method {request.method} is not allowed for {request.url.path}.")
+    refused.headers = {"allow": ", ".join(sorted(allowed))}
+    raise refused
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class RequestIds:
+    """Every answer carries `x-request-id`, which the official clients show in their errors."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        name = new_item_id("req").encode()
+
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), (b"x-request-id", name)]
+            await send(message)
+
+        await self._app(scope, receive, named)

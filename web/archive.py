@@ -1,0 +1,150 @@
+"""Responses by their id: shown, cancelled, deleted, their input listed; always within one project (I11)."""
+
+import time
+from typing import Any
+from uuid import UUID
+
+import structlog
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from models import statements
+from models.channels import control
+from models.channels import events as events_channel
+from models.database import Pool, Row, fetch
+from models.errors import InvalidRequest, NotFound
+from models.ids import parse_response_id, response_id
+from models.lifecycle import TERMINAL, Status
+from models.wire.events import Item, ResponseFailed, decode_frame, frame, split_frames
+from models.wire.response import ResponseFacts, response_object
+from models.wire.snapshot import fold
+from web.relay import Relay
+
+logger = structlog.get_logger()
+
+_WHOLE_LOG = 1_000_000
+
+
+class Archive:
+    """One web process's view of the stored responses."""
+
+    def __init__(self, pool: Pool, redis: Redis, relay: Relay, cancel_wait: float) -> None:
+        """`cancel_wait`: seconds a cancel waits for the owner to end the response."""
+        self._pool = pool
+        self._redis = redis
+        self._relay = relay
+        self._cancel_wait = cancel_wait
+
+    async def find(self, project: UUID, named: str) -> Row:
+        """The row behind `resp_…`. Raises NotFound for another project's, a deleted, an unfinished foreground one: all the same 404."""
+        wanted = parse_response_id(named)
+        found = await fetch(self._pool, statements.VISIBLE, {"id": wanted, "project": project}) if wanted is not None else []
+        if not found:
+            raise NotFound(f"Response with id '{named}' not found.")
+        return found[0]
+
+    async def show(self, row: Row) -> dict[str, Any]:
+        """The Response object: the fold of the events so far (I7)."""
+        if row["status"] == Status.IN_PROGRESS:
+            row, output = await self._running(row)
+        else:
+            output = await self._items(row["id"])
+        return response_object(facts_of(row), output)
+
+    async def cancel(self, row: Row) -> Row:
+        """Cancels a background response and returns its row, ended if its owner was quick enough. Raises InvalidRequest when it cannot be."""
+        if not row["background"]:
+            raise InvalidRequest("Cannot cancel a synchronous response.")
+        while row["status"] != Status.CANCELLED:
+            if row["status"] in TERMINAL:
+                raise InvalidRequest(_UNCANCELLABLE.get(row["status"], "Cannot cancel a response in terminal state."))
+            if await self.request_cancel(row, "cancelled"):
+                return await self._relay.ended(row["id"], self._cancel_wait) or row
+            row = (await fetch(self._pool, statements.RESPONSE, {"id": row["id"]}) or [row])[0]
+        return row
+
+    async def request_cancel(self, row: Row, reason: str) -> bool:
+        """Ends a queued response, or records that a running one is to end and tells its owner. False when it had ended before."""
+        completed_at = int(time.time())
+        facts = facts_of(row).evolve(status=Status.CANCELLED.value)
+        number = 2 if row["background"] else 1
+        values = {
+            "id": row["id"], "completed_at": completed_at, "reason": reason, "number": number,
+            "frames": frame(ResponseFailed(response_object(facts, [])), number),
+        }  # fmt: skip
+        if await fetch(self._pool, statements.CANCEL_QUEUED, values):
+            await self._tell(events_channel(row["id"]), b"")
+            return True
+        recorded = await fetch(self._pool, statements.REQUEST_CANCEL, {"id": row["id"]})
+        if recorded and recorded[0]["worker"] is not None:
+            await self._tell(control(recorded[0]["worker"]), row["id"].hex.encode())
+        return bool(recorded)
+
+    async def delete(self, project: UUID, row: Row) -> None:
+        """Hides the response at once, cancels it if it runs, and deletes it with all it has; what cannot be deleted yet the sweep takes."""
+        named = {"id": row["id"], "project": project}
+        await fetch(self._pool, statements.REQUEST_DELETE, named)
+        if row["status"] not in TERMINAL and await self.request_cancel(row, "deleted"):
+            await self._relay.ended(row["id"], self._cancel_wait)
+        await fetch(self._pool, statements.DELETE_ENDED, named)
+
+    async def input_items(self, row: Row, *, limit: int, order: str, after: str | None) -> dict[str, Any]:
+        """A page of the response's own input, in the list envelope (contract §1.1)."""
+        values = {"id": row["id"], "after": after, "limit": limit + 1}
+        found = [entry["payload"] for entry in await fetch(self._pool, statements.INPUT_ITEMS[order], values)]
+        page = found[:limit]
+        return {
+            "object": "list",
+            "data": page,
+            "first_id": page[0]["id"] if page else None,
+            "last_id": page[-1]["id"] if page else None,
+            "has_more": len(found) > limit,
+        }
+
+    async def _items(self, wanted: UUID) -> list[Item]:
+        return [entry["payload"] for entry in await fetch(self._pool, statements.OUTPUT_ITEMS, {"id": wanted})]
+
+    async def _running(self, row: Row) -> tuple[Row, list[Item]]:
+        """Row and output of a response that runs, or has ended meanwhile: finished turns, and the fold of what this attempt said since."""
+        values = {"id": row["id"], "after": row["checkpoint_number"], "page": _WHOLE_LOG}
+        log = await fetch(self._pool, statements.LOG_PAGE, values)
+        stored = await self._items(row["id"])
+        if not log or log[0]["frames"] != Status.IN_PROGRESS.encode():
+            return (await fetch(self._pool, statements.RESPONSE, {"id": row["id"]}) or [row])[0], stored
+        events: list[dict[str, Any]] = []
+        number = row["checkpoint_number"]
+        for block in log[1:]:
+            frames = split_frames(block["frames"])[max(0, number + 1 - block["first"]) :]
+            number = max(number, block["last"])
+            if block["attempt"] == log[0]["attempt"]:
+                events += map(decode_frame, frames)
+        return row, stored + fold(events)
+
+    async def _tell(self, channel: str, payload: bytes) -> None:
+        try:
+            await self._redis.publish(channel, payload)
+        except (RedisError, OSError) as error:
+            logger.warning("nudge_unheard", channel=channel, error=str(error))  # heartbeat and slow looks stand behind it
+
+
+_UNCANCELLABLE = {Status.COMPLETED.value: "Cannot cancel a completed response.", Status.FAILED.value: "Cannot cancel a failed response."}
+
+
+def facts_of(row: Row) -> ResponseFacts:
+    """A row's facts. A foreground response is never `queued` outside (design §4.9)."""
+    previous = row["previous_response_id"]
+    hidden = row["status"] == Status.QUEUED and not row["background"]
+    return ResponseFacts(
+        id=response_id(row["id"]),
+        created_at=row["created_at"],
+        status=Status.IN_PROGRESS.value if hidden else row["status"],
+        model=row["model"],
+        parameters=row["parameters"],
+        background=row["background"],
+        store=row["store"],
+        previous_response_id=response_id(previous) if previous is not None else None,
+        usage=row["usage"],
+        error=row["error"],
+        incomplete_reason=row["reason"],
+        completed_at=row["completed_at"],
+    )

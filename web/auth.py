@@ -1,0 +1,68 @@
+"""Who asks: `Authorization: Bearer <key>` becomes a project. A dependency of every route under /v1, never derived from the URL."""
+
+import hmac
+import time
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import Depends, Request
+
+from models import statements
+from models.database import Pool, fetch
+from models.errors import Unauthenticated
+from models.keys import fingerprint
+
+_TRUST = 5.0
+"""Seconds a key that was found is believed; a revoked key works for at most this long."""
+_USED_EVERY = 60.0
+"""Seconds between two notes of when a key was used last."""
+_MOST = 10_000
+
+
+class Keys:
+    """Looks keys up, and remembers them for a moment."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._known: dict[bytes, tuple[UUID, float]] = {}
+        self._noted: dict[UUID, float] = {}
+
+    async def project_of(self, key: str) -> UUID | None:
+        """The project whose valid key this is; None for any other string."""
+        hashed = fingerprint(key)
+        known = self._known.get(hashed)
+        now = time.monotonic()
+        if known is not None and known[1] > now:
+            return known[0]
+        found = await fetch(self._pool, statements.KEY, {"hash": hashed})
+        if not found or not hmac.compare_digest(bytes(found[0]["hash"]), hashed):
+            self._known.pop(hashed, None)
+            return None
+        if len(self._known) > _MOST:
+            self._known.clear()
+        project: UUID = found[0]["project_id"]
+        self._known[hashed] = (project, now + _TRUST)
+        await self._note_use(found[0]["id"], now)
+        return project
+
+    async def _note_use(self, key_id: UUID, now: float) -> None:
+        if now - self._noted.get(key_id, -_USED_EVERY) >= _USED_EVERY:
+            self._noted[key_id] = now
+            await fetch(self._pool, statements.KEY_USED, {"id": key_id})
+
+
+async def _project(request: Request) -> UUID:
+    """Raises Unauthenticated before anything of the request but its headers was looked at."""
+    given = request.headers.getlist("authorization")
+    scheme, _, key = given[0].strip().partition(" ") if len(given) == 1 else ("", "", "")
+    if scheme.lower() != "bearer" or not key.strip():
+        raise Unauthenticated("You didn't provide an API key. Send it in an Authorization header: 'Authorization: Bearer YOUR_KEY'.")
+    keys: Keys = request.app.state.keys
+    project = await keys.project_of(key.strip())
+    if project is None:
+        raise Unauthenticated("Incorrect API key provided.")
+    return project
+
+
+Project = Annotated[UUID, Depends(_project)]
+"""The project of the request's key."""

@@ -1,0 +1,239 @@
+"""The live bus as a web process hears it: one pub/sub connection, fanned out to readers (design §5).
+
+The bus is for speed only. What it delivers goes into a reader's inbox; what it loses the reader finds in the logs. While it is away,
+the journals of the workers concerned are read instead, once per process.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import structlog
+from redis.asyncio import Redis
+from redis.asyncio.client import PubSub
+from redis.exceptions import RedisError
+
+from models import statements
+from models.channels import events
+from models.database import AWAY, Pool, fetch
+from models.settings import Settings
+
+logger = structlog.get_logger()
+
+_PULSE = 1.0
+"""Seconds between two pings on the bus; without any answer for twice that it counts as away."""
+_SUBSCRIBED_WITHIN = 1.0
+_LOOK = 0.25
+"""Seconds between two looks at the journals while the bus is away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Consecutive frames of one response under one attempt; numbers inclusive."""
+
+    attempt: int
+    first: int
+    last: int
+    frames: bytes
+
+
+@dataclass(slots=True, eq=False)
+class Inbox:
+    """What has arrived for one reader. Bounded: what does not fit is dropped, and the reader finds the hole."""
+
+    limit: int
+    blocks: deque[Block] = field(default_factory=deque)
+    size: int = 0
+    look: bool = False
+    """The reader should look at the logs: an ending, a hole, a bus that came back."""
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def put(self, block: Block) -> None:
+        """Takes a block if there is room for it."""
+        if self.size + len(block.frames) > self.limit:
+            self.nudge()
+            return
+        self.blocks.append(block)
+        self.size += len(block.frames)
+        self._arrived.set()
+
+    def nudge(self) -> None:
+        """Sends the reader to the logs."""
+        self.look = True
+        self._arrived.set()
+
+    async def next(self, timeout: float) -> Block | None:  # noqa: ASYNC109  (a quiet bus is no error: None says look at the logs)
+        """The next block; None when the reader should look at the logs: nudged, or nothing came for `timeout` seconds."""
+        if not self.blocks and not self.look:
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return None
+        if not self.blocks:
+            self.look = False
+            return None
+        block = self.blocks.popleft()
+        self.size -= len(block.frames)
+        return block
+
+
+class Bus:
+    """One web process's ear."""
+
+    def __init__(self, settings: Settings, pool: Pool, me: UUID) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._me = me
+        self._inboxes: dict[str, set[Inbox]] = {}
+        self._ids: dict[str, UUID] = {}
+        self._confirmed: dict[str, asyncio.Event] = {}
+        self._channel: PubSub | None = None
+        """Set while the bus is healthy."""
+
+    @property
+    def healthy(self) -> bool:
+        """The bus answers."""
+        return self._channel is not None
+
+    @asynccontextmanager
+    async def subscribe(self, response_id: UUID) -> AsyncIterator[Inbox]:
+        """An inbox for one reader, after Redis has acknowledged the subscription or has shown that it will not."""
+        name = events(response_id)
+        inbox = Inbox(self._settings.web.reader_buffer)
+        readers = self._inboxes.setdefault(name, set())
+        readers.add(inbox)
+        self._ids[name] = response_id
+        try:
+            await self._listen_to(name)
+            yield inbox
+        finally:
+            readers.discard(inbox)
+            if not readers and self._inboxes.get(name) is readers:
+                await self._forget(name)
+
+    def nudge_all(self) -> None:
+        """Sends every reader to the logs."""
+        for readers in self._inboxes.values():
+            for inbox in readers:
+                inbox.nudge()
+
+    async def run(self) -> None:
+        """Listens for ever, reconnecting; in between the journals stand in."""
+        while True:
+            redis = Redis.from_url(
+                self._settings.redis_url.get_secret_value(),
+                client_name=f"web-{self._me.hex}",
+                socket_timeout=None,
+                socket_connect_timeout=1,
+                socket_keepalive=True,
+            )
+            try:
+                async with redis.pubsub() as channel:
+                    await self._listen(channel)
+            except (RedisError, OSError, TimeoutError) as error:
+                logger.warning("bus_away", error=str(error))
+            finally:
+                self._channel = None
+                await redis.aclose()
+            await self._stand_in()
+
+    # --- healthy ---
+
+    async def _listen(self, channel: PubSub) -> None:
+        async with asyncio.timeout(2 * _PULSE):
+            await channel.subscribe(f"web:{self._me.hex}", *self._inboxes)
+        self._channel = channel
+        self.nudge_all()
+        pulse = asyncio.create_task(self._pulse(channel))
+        try:
+            while True:
+                async with asyncio.timeout(2.5 * _PULSE):
+                    message = await channel.parse_response(block=True)
+                self._deliver(message)
+        finally:
+            pulse.cancel()
+
+    async def _pulse(self, channel: PubSub) -> None:
+        try:
+            while True:
+                await asyncio.sleep(_PULSE)
+                await channel.ping()
+        except (RedisError, OSError) as error:
+            logger.info("bus_pulse_lost", error=str(error))  # the reading side notices the silence
+
+    def _deliver(self, message: list[bytes]) -> None:
+        kind = message[0]
+        if kind == b"message":
+            readers = self._inboxes.get(message[1].decode())
+            if readers:
+                _hand_out(readers, message[2])
+        elif kind == b"subscribe" and (confirmed := self._confirmed.pop(message[1].decode(), None)) is not None:
+            confirmed.set()
+
+    async def _listen_to(self, name: str) -> None:
+        channel = self._channel
+        if channel is None:
+            return
+        confirmed = self._confirmed.setdefault(name, asyncio.Event())
+        try:
+            async with asyncio.timeout(_SUBSCRIBED_WITHIN):
+                await channel.subscribe(name)
+                await confirmed.wait()
+        except (RedisError, OSError, TimeoutError) as error:
+            logger.info("subscription_unheard", error=str(error))  # the slow look at the logs stands behind it
+
+    async def _forget(self, name: str) -> None:
+        del self._inboxes[name]
+        self._ids.pop(name, None)
+        self._confirmed.pop(name, None)
+        if self._channel is not None:
+            try:
+                await self._channel.unsubscribe(name)
+            except (RedisError, OSError) as error:
+                logger.info("unsubscribe_unheard", error=str(error))
+
+    # --- away ---
+
+    async def _stand_in(self) -> None:
+        """For about a second, shows readers what the workers concerned have journalled meanwhile; then the bus is tried again."""
+        last: dict[UUID, int] = {}
+        self.nudge_all()
+        for _ in range(int(_PULSE / _LOOK)):
+            await asyncio.sleep(_LOOK)
+            try:
+                await self._read_journals(last)
+            except AWAY as error:
+                logger.warning("journals_away", error=str(error).strip())
+        self.nudge_all()
+
+    async def _read_journals(self, last: dict[UUID, int]) -> None:
+        for row in await fetch(self._pool, statements.OWNERS, {"ids": list(self._ids.values())}):
+            worker = row["worker"]
+            if worker not in last:
+                last[worker] = (await fetch(self._pool, statements.BATCH_NOW, {"worker": worker}))[0]["last"]
+                self.nudge_all()
+                continue
+            for batch in await fetch(self._pool, statements.BATCHES, {"worker": worker, "last": last[worker]}):
+                last[worker] = batch["batch"]
+                columns = ("response_ids", "attempts", "first_numbers", "last_numbers", "frames")
+                for response_id, *block in zip(*(batch[column] for column in columns), strict=True):
+                    for inbox in self._inboxes.get(events(response_id), ()):
+                        inbox.put(Block(*block))
+
+
+def _hand_out(readers: set[Inbox], payload: bytes) -> None:
+    """`<attempt> <first> <last>\\n<frames>`, or nothing at all for an ending: that is read from the log."""
+    if not payload:
+        for inbox in readers:
+            inbox.nudge()
+        return
+    head, _, frames = payload.partition(b"\n")
+    attempt, first, last = map(int, head.split())
+    block = Block(attempt, first, last, frames)
+    for inbox in readers:
+        inbox.put(block)

@@ -1,0 +1,61 @@
+"""/v1/models: what the upstream offers, remembered for a minute."""
+
+import time
+from typing import Any
+
+import openai
+from fastapi import APIRouter, Request
+from openai import AsyncOpenAI
+from starlette.responses import Response
+
+from models.errors import NotFound, RunFailed
+from models.settings import UpstreamSettings
+from web.answers import json_answer
+from web.auth import Project
+
+router = APIRouter(prefix="/v1/models")
+
+_REMEMBERED = 60.0
+
+
+class Catalogue:
+    """The upstream's own list of models."""
+
+    def __init__(self, settings: UpstreamSettings) -> None:
+        self._client = AsyncOpenAI(base_url=settings.base_url, api_key=settings.api_key.get_secret_value(), max_retries=1, timeout=10.0)
+        self._models: list[dict[str, Any]] = []
+        self._until = 0.0
+
+    async def models(self) -> list[dict[str, Any]]:
+        """The models, each `{id, object, created, owned_by}`. Raises RunFailed (502) when the upstream has no list for us."""
+        if time.monotonic() >= self._until:
+            try:
+                listed = await self._client.models.list()
+            except openai.OpenAIError as error:
+                raise RunFailed(502, "The upstream's list of models could not be read.", kind="server_error", code=None) from error
+            self._models = [
+                {"id": model.id, "object": "model", "created": int(model.created or 0), "owned_by": model.owned_by or "upstream"}
+                for model in listed.data
+            ]
+            self._until = time.monotonic() + _REMEMBERED
+        return self._models
+
+    async def close(self) -> None:
+        """Closes its connections."""
+        await self._client.close()
+
+
+@router.get("")
+async def list_models(request: Request, _project: Project) -> Response:
+    """All models."""
+    return json_answer({"object": "list", "data": await request.app.state.front.catalogue.models()})
+
+
+@router.get("/{name:path}")
+async def one_model(name: str, request: Request, _project: Project) -> Response:
+    """One model; a slash in its name may come as it is or as %2F."""
+    for model in await request.app.state.front.catalogue.models():
+        if model["id"] == name:
+            return json_answer(model)
+    missing = NotFound(f"The model '{name}' does not exist.", param="model", code="model_not_found")
+    raise missing

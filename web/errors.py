@@ -1,0 +1,67 @@
+"""Every error leaves through here, in the one envelope (contract §5.1); never a traceback, never FastAPI's own shape."""
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from models.database import AWAY
+from models.errors import ApiError, InvalidRequest, MethodNotAllowed, NotFound, Unavailable
+from web.answers import json_answer
+
+logger = structlog.get_logger()
+
+
+def install(app: FastAPI) -> None:
+    """Registers the handlers."""
+    app.add_exception_handler(ApiError, _told)
+    app.add_exception_handler(HTTPException, _routed)
+    app.add_exception_handler(RequestValidationError, _misread)
+    app.add_exception_handler(Exception, _broke)
+    for away in AWAY:
+        app.add_exception_handler(away, _away)
+
+
+def answer(error: ApiError) -> Response:
+    """The error as an HTTP response."""
+    return json_answer(error.body(), status=error.status, headers=error.headers)
+
+
+def unknown_url(request: Request) -> NotFound:
+    """No route of ours."""
+    return NotFound(f"Unknown request URL: {request.method} {request.url.path}.", code="unknown_url")
+
+
+async def _told(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return answer(error)
+
+
+async def _routed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        refused = MethodNotAllowed(f"The method {request.method} is not allowed here.")
+        refused.headers = dict(error.headers or {})
+        return answer(refused)
+    return answer(unknown_url(request) if error.status_code == 404 else InvalidRequest(str(error.detail)))
+
+
+async def _misread(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    return answer(
+        InvalidRequest(
+            f"Invalid request: {first['msg']}.", param=".".join(str(part) for part in first["loc"][1:]) or None, code="invalid_type"
+        )
+    )
+
+
+async def _away(_request: Request, error: Exception) -> Response:
+    logger.warning("database_away", error=str(error).strip())
+    return answer(Unavailable())
+
+
+async def _broke(request: Request, error: Exception) -> Response:
+    logger.error("request_broke", path=request.url.path, exc_info=error)
+    return answer(ApiError("The server had an error while processing your request."))

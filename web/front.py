@@ -1,0 +1,129 @@
+"""One web process put together."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import structlog
+from fastapi import Request
+from redis.asyncio import Redis
+
+from models import statements
+from models.bell import Bell
+from models.channels import queue_for
+from models.database import AWAY, Pool, fetch, open_pool
+from models.lease import Lease
+from models.live import live_client
+from models.settings import Settings
+from web.archive import Archive
+from web.auth import Keys
+from web.bus import Bus
+from web.catalogue import Catalogue
+from web.intake import Intake
+from web.relay import Relay
+
+logger = structlog.get_logger()
+
+_POOL = 16
+
+
+@dataclass
+class Front:
+    """Everything a route needs. `open` connects, `close` gives back."""
+
+    settings: Settings
+    pool: Pool
+    redis: Redis
+    lease: Lease
+    bell: Bell
+    bus: Bus
+    relay: Relay
+    archive: Archive
+    intake: Intake
+    keys: Keys
+    catalogue: Catalogue
+    stopping: bool = False
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @classmethod
+    async def open(cls, settings: Settings) -> "Front":
+        """Connects and takes up a lease. Raises `psycopg.OperationalError` when Postgres is away."""
+        lease = Lease(settings, "web")
+        pool = open_pool(settings, str(lease.id), _POOL)
+        await pool.open(wait=True)
+        await asyncio.to_thread(lease.register)
+        redis = live_client(settings, f"web-control-{lease.id.hex}")
+        bell = Bell(settings)
+        bus = Bus(settings, pool, lease.id)
+        relay = Relay(settings, pool, bus)
+        front = cls(
+            settings=settings, pool=pool, redis=redis, lease=lease, bell=bell, bus=bus, relay=relay,
+            archive=Archive(pool, redis, relay, settings.web.cancel_wait.total_seconds()),
+            intake=Intake(settings, pool, bell, lease.id), keys=Keys(pool), catalogue=Catalogue(settings.upstream),
+        )  # fmt: skip
+        front._watch(asyncio.create_task(lease.tick(), name="tick"))
+        front._watch(asyncio.create_task(bus.run(), name="bus"))
+        front._spawn(front._ring_at_start())
+        return front
+
+    def stop_soon(self) -> None:
+        """SIGTERM has come: no longer ready; background streams end cleanly, foreground requests drain."""
+        self.stopping = True
+        self.relay.close()
+
+    async def close(self) -> None:
+        """Gives everything back; foreground requests that did not drain are cancelled by the sweep, which sees our lease end."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.bell.close()
+        await asyncio.to_thread(self.lease.say_goodbye)
+        await self.catalogue.close()
+        await self.redis.aclose()
+        await self.pool.close()
+
+    def abandon(self, response_id: UUID) -> None:
+        """A foreground client has left: its response is cancelled."""
+        self._spawn(self._cancel(response_id))
+
+    async def _cancel(self, response_id: UUID) -> None:
+        while True:
+            try:
+                for row in await fetch(self.pool, statements.RESPONSE, {"id": response_id}):
+                    await self.archive.request_cancel(row, "client_gone")
+            except AWAY as error:
+                logger.warning("cancel_unclear", response=str(response_id), error=str(error).strip())
+                await asyncio.sleep(0.5)
+            else:
+                return
+
+    async def _ring_at_start(self) -> None:
+        """Rows whose bell was rung by a process that died before it sounded."""
+        try:
+            for row in await fetch(self.pool, statements.RING, {"interval": self.settings.lease.ring_interval}):
+                self.bell.ring(row["id"], queue_for(background=row["background"], deaths=row["deaths"]))
+        except AWAY as error:
+            logger.warning("start_ring_away", error=str(error).strip())  # the sweepers ring as well
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _watch(self, task: asyncio.Task[None]) -> None:
+        """A side task that dies takes the process along: a front that cannot hear or beat must not serve."""
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.critical("side_task_died", task=task.get_name(), exc_info=error)
+            self.lease.die()
+
+
+def front_of(request: Request) -> Front:
+    """The process's Front."""
+    front: Front = request.app.state.front
+    return front

@@ -1,0 +1,125 @@
+"""From a validated request to a committed row (design §4.1): I1 begins here.
+
+One statement stores the row, its input and its opening events; then the bell is rung. A bell that nobody hears fails nothing. A
+commit whose answer was lost is resolved before the client hears 503: nothing of it will run (I9).
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import orjson
+import structlog
+
+from models import statements
+from models.bell import Bell
+from models.channels import queue_for
+from models.database import AWAY, Json, Pool, fetch
+from models.errors import InvalidRequest, Unavailable
+from models.ids import new_item_id, new_uuid, parse_response_id, response_id
+from models.lifecycle import NEXT, Status
+from models.settings import Settings
+from models.wire.events import Event, ResponseCreated, ResponseQueued, frame
+from models.wire.pairing import require_pairs
+from models.wire.request import CreateRequest, parse_create
+from models.wire.response import ResponseFacts, response_object
+
+logger = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A response that is committed: whatever happens now, it will end."""
+
+    id: UUID
+    request: CreateRequest
+    opening: dict[str, Any]
+    """the Response object as of its creation"""
+
+
+class Intake:
+    """Accepts create requests."""
+
+    def __init__(self, settings: Settings, pool: Pool, bell: Bell, me: UUID) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._bell = bell
+        self._me = me
+        self._voiding: set[asyncio.Task[None]] = set()
+
+    async def accept(self, project: UUID, body: Any, traceparent: str | None = None) -> Accepted:
+        """Checks, stores and rings. Raises InvalidRequest with nothing written, or Unavailable with nothing that will run."""
+        request = parse_create(
+            body,
+            new_id=new_item_id,
+            passthrough=self._settings.upstream.passthrough,
+            ephemeral_background=self._settings.web.ephemeral_background,
+        )
+        previous, open_calls = await self._previous(project, request.previous_response_id)
+        require_pairs(request.input, open_calls)
+        accepted_id = new_uuid()
+        facts = ResponseFacts(
+            id=response_id(accepted_id),
+            created_at=int(time.time()),
+            status=(Status.QUEUED if request.background else Status.IN_PROGRESS).value,
+            model=request.model,
+            parameters=request.parameters,
+            background=request.background,
+            store=request.store,
+            previous_response_id=request.previous_response_id,
+        )
+        opening = response_object(facts, [])
+        events: list[Event] = [ResponseCreated(opening), ResponseQueued(opening)] if request.background else [ResponseCreated(opening)]
+        await self._store(
+            {
+                "id": accepted_id, "project": project, "background": request.background, "store": request.store, "streamed": request.stream,
+                "model": request.model, "parameters": Json(request.parameters), "previous": previous, "created_at": facts.created_at,
+                "retention": self._settings.retention, "queue_wait": self._settings.limits.queue_wait,
+                "web": None if request.background else self._me, "traceparent": traceparent, "items": orjson.dumps(request.input).decode(),
+                "last": len(events) - 1, "frames": b"".join(frame(event, number) for number, event in enumerate(events)),
+            }
+        )  # fmt: skip
+        self._bell.ring(accepted_id, queue_for(background=request.background, deaths=0))
+        return Accepted(accepted_id, request, opening)
+
+    async def _previous(self, project: UUID, named: str | None) -> tuple[UUID | None, list[str]]:
+        """The response to go on from, and the calls it left open (design §11, chaining)."""
+        if named is None:
+            return None, []
+        previous = parse_response_id(named)
+        found = await fetch(self._pool, statements.PREVIOUS, {"id": previous, "project": project}) if previous is not None else []
+        if not found:
+            raise InvalidRequest(
+                f"Previous response with id '{named}' not found.", param="previous_response_id", code="previous_response_not_found"
+            )
+        if Status(found[0]["status"]) in NEXT:
+            raise InvalidRequest(
+                f"Previous response with id '{named}' has not finished yet.",
+                param="previous_response_id",
+                code="previous_response_not_ready",
+            )
+        return previous, found[0]["unanswered_calls"]
+
+    async def _store(self, values: dict[str, object]) -> None:
+        try:
+            await fetch(self._pool, statements.INSERT, values)
+        except AWAY as error:
+            logger.warning("create_unclear", response=str(values["id"]), error=str(error).strip())
+            voiding = asyncio.create_task(self._void(values))
+            self._voiding.add(voiding)
+            voiding.add_done_callback(self._voiding.discard)
+            await asyncio.wait({voiding}, timeout=2)
+            raise Unavailable from error
+
+    async def _void(self, values: dict[str, object]) -> None:
+        """Makes sure that a create whose outcome is unknown never runs; goes on after the 503 for as long as Postgres is away."""
+        while True:
+            try:
+                await fetch(self._pool, statements.VOID, {"id": values["id"], "project": values["project"]})
+            except AWAY as error:
+                logger.warning("void_unclear", response=str(values["id"]), error=str(error).strip())
+                await asyncio.sleep(0.5)
+            else:
+                return

@@ -1,0 +1,54 @@
+"""Query parameters, checked by hand so that their errors read like all others."""
+
+from fastapi import Request
+
+from models.errors import InvalidRequest
+
+
+def boolean(request: Request, name: str, *, default: bool) -> bool:
+    """`true` or `false`. Raises InvalidRequest(invalid_type)."""
+    given = request.query_params.get(name)
+    if given is None:
+        return default
+    if given not in ("true", "false"):
+        raise InvalidRequest(
+            f"Invalid type for '{name}': expected a boolean, but got '{given[:100]}' instead.", param=name, code="invalid_type"
+        )
+    return given == "true"
+
+
+def integer(request: Request, name: str, *, minimum: int, maximum: int = 2**31 - 1) -> int | None:
+    """A whole number in range, or None when it was not given. Raises InvalidRequest."""
+    given = request.query_params.get(name)
+    if given is None:
+        return None
+    try:
+        value = int(given) if len(given) < 30 else None
+    except ValueError:
+        value = None
+    if value is None:
+        raise InvalidRequest(
+            f"Invalid type for '{name}': expected an integer, but got '{given[:100]}' instead.", param=name, code="invalid_type"
+        )
+    if value < minimum:
+        raise InvalidRequest(
+            f"Invalid '{name}': integer below minimum value. Expected a value >= {minimum}, but got {value} instead.",
+            param=name,
+            code="integer_below_min_value",
+        )
+    if value > maximum:
+        raise InvalidRequest(
+            f"Invalid '{name}': integer above maximum value. Expected a value <= {maximum}, but got {value} instead.",
+            param=name,
+            code="integer_above_max_value",
+        )
+    return value
+
+
+def choice(request: Request, name: str, allowed: tuple[str, ...]) -> str | None:
+    """One of `allowed`, or None when it was not given. Raises InvalidRequest(invalid_value)."""
+    given = request.query_params.get(name)
+    if given is not None and given not in allowed:
+        supported = " and ".join(f"'{value}'" for value in allowed)
+        raise InvalidRequest(f"Invalid value: '{given[:100]}'. Supported values are: {supported}.", param=name, code="invalid_value")
+    return given

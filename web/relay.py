@@ -1,0 +1,138 @@
+"""Reading a response's one log: live, replayed, or just waited for (design §5, joining).
+
+Listen first, then look: subscribe, read the logs beyond what was sent, then show what arrives. A hole sends the reader back to the
+logs; nothing is ever skipped. The bus is a hint, the log is the truth.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import LiteralString
+from uuid import UUID
+
+import structlog
+
+from models import statements
+from models.database import AWAY, Pool, Row, fetch
+from models.lifecycle import TERMINAL, Status
+from models.settings import Settings
+from models.wire.events import split_frames
+from web.bus import Block, Bus
+
+logger = structlog.get_logger()
+
+DONE = b"data: [DONE]\n\n"
+_PAGE = 64
+"""Rows of the event log in one look; a row holds up to about 64 KB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the logs held beyond a number, in one snapshot."""
+
+    status: Status | None
+    """None: the row is gone"""
+    blocks: list[Block]
+    more: bool
+
+    @property
+    def ended(self) -> bool:
+        """Everything there will ever be has been looked at."""
+        return self.status is None or (self.status in TERMINAL and not self.more)
+
+
+@dataclass(slots=True)
+class Reader:
+    """How far one reader has come."""
+
+    number: int
+    attempt: int = 0
+    """of what was sent last; 0 when nothing was yet"""
+    torn: bool = field(default=False)
+    """A later attempt begins at or below a number already sent: the stated double fault. Better no ending than a mixed stream."""
+
+    def take(self, block: Block) -> bytes | None:
+        """The block's frames that follow on what was sent, maybe none; None when some are missing before it."""
+        if block.attempt > self.attempt > 0 and block.first <= self.number:
+            self.torn = True
+            return b""
+        if block.last <= self.number:
+            return b""
+        if block.first > self.number + 1:
+            return None
+        known = self.number + 1 - block.first
+        self.number, self.attempt = block.last, block.attempt
+        return b"".join(split_frames(block.frames)[known:]) if known else block.frames
+
+
+class Relay:
+    """Serves any number of readers in one web process."""
+
+    def __init__(self, settings: Settings, pool: Pool, bus: Bus) -> None:
+        self._poll = settings.web.poll.total_seconds()
+        self._pool = pool
+        self._bus = bus
+        self._closing = False
+
+    def close(self) -> None:
+        """The process is going: background streams end cleanly at once, their clients resume elsewhere by number."""
+        self._closing = True
+        self._bus.nudge_all()
+
+    async def follow(self, response_id: UUID, after: int, *, background: bool) -> AsyncIterator[bytes]:
+        """Frames with numbers above `after`, to the terminal event and `[DONE]`. Ends early only when the row is gone, the stream is torn,
+        or this process stops."""
+        reader = Reader(after)
+        async with self._bus.subscribe(response_id) as inbox:
+            while True:
+                look = await self._look(response_id, reader.number)
+                said = b"".join(filter(None, map(reader.take, look.blocks)))
+                if said:
+                    yield said
+                if reader.torn:
+                    logger.error("stream_torn", response=str(response_id), number=reader.number)
+                    return
+                if look.ended:
+                    if look.status is not None:
+                        yield DONE
+                    return
+                if self._closing and background:
+                    return
+                if look.more:
+                    continue
+                while (block := await inbox.next(self._poll)) is not None:
+                    live = reader.take(block)
+                    if live is None or reader.torn:
+                        break
+                    if live:
+                        yield live
+
+    async def ended(self, response_id: UUID, within: float | None = None) -> Row | None:
+        """The row once it has a terminal status, or as it is after `within` seconds (None: however long it takes); None when it is gone."""
+        loop = asyncio.get_running_loop()
+        until = None if within is None else loop.time() + within
+        async with self._bus.subscribe(response_id) as inbox:
+            while True:
+                rows = await self._patiently(statements.RESPONSE, {"id": response_id})
+                if not rows or rows[0]["status"] in TERMINAL or (until is not None and loop.time() >= until):
+                    return rows[0] if rows else None
+                inbox.look = False
+                while await inbox.next(self._poll if until is None else min(self._poll, max(0.0, until - loop.time()))) is not None:
+                    pass
+
+    async def _look(self, response_id: UUID, after: int) -> Look:
+        rows = await self._patiently(statements.LOG_PAGE, {"id": response_id, "after": after, "page": _PAGE})
+        if not rows:
+            return Look(None, [], more=False)
+        blocks = [Block(row["attempt"], row["first"], row["last"], row["frames"]) for row in rows if row["kind"]]
+        stored = sum(row["kind"] == 1 for row in rows)
+        return Look(Status(rows[0]["frames"].decode()), blocks, more=stored == _PAGE)
+
+    async def _patiently(self, sql: LiteralString, values: dict[str, object]) -> list[Row]:
+        """Reads, waiting while Postgres is away: running responses survive that, and so do their readers (I9)."""
+        while True:
+            try:
+                return await fetch(self._pool, sql, values)
+            except AWAY as error:
+                logger.warning("log_away", error=str(error).strip())
+                await asyncio.sleep(0.5)

@@ -1,0 +1,144 @@
+"""/v1/responses: a few lines a route: parse, call, present."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from models.database import Row
+from models.errors import ApiError, InvalidRequest, RunFailed
+from models.lifecycle import Status
+from models.wire.request import require_include
+from web.answers import json_answer
+from web.auth import Project
+from web.body import read_json
+from web.front import Front, front_of
+from web.intake import Accepted
+from web.query import boolean, choice, integer
+from web.sse import sse_answer
+
+router = APIRouter(prefix="/v1/responses")
+
+_INTERNAL = ApiError("The server could not finish this response.")
+
+
+@router.post("")
+async def create(request: Request, project: Project) -> Response:
+    """Creates a response: background or foreground, as JSON or as a stream."""
+    front = front_of(request)
+    body = await read_json(request, front.settings.limits.body)
+    accepted = await front.intake.accept(project, body, request.headers.get("traceparent"))
+    wanted = accepted.request
+    if wanted.stream:
+        return sse_answer(_stream(front, accepted), front.settings.web)
+    if wanted.background:
+        return json_answer(accepted.opening)
+    return await _wait(front, accepted, request)
+
+
+@router.get("/{response_id}")
+async def retrieve(response_id: str, request: Request, project: Project) -> Response:
+    """The response, or with `stream=true` its events above `starting_after`."""
+    front = front_of(request)
+    stream = boolean(request, "stream", default=False)
+    boolean(request, "include_obfuscation", default=False)
+    after = integer(request, "starting_after", minimum=0)
+    require_include(_included(request))
+    row = await front.archive.find(project, response_id)
+    if not stream:
+        return json_answer(await front.archive.show(row))
+    if not row["background"]:
+        raise InvalidRequest(
+            "This response cannot be streamed because it was not created with background=true.",
+            param="stream",
+            code="invalid_request_error",
+        )
+    return sse_answer(front.relay.follow(row["id"], -1 if after is None else after, background=True), front.settings.web)
+
+
+@router.delete("/{response_id}")
+async def delete(response_id: str, request: Request, project: Project) -> Response:
+    """Deletes the response and everything stored with it; one that runs is cancelled first."""
+    archive = front_of(request).archive
+    await archive.delete(project, await archive.find(project, response_id))
+    return json_answer({"id": response_id, "object": "response", "deleted": True})
+
+
+@router.post("/{response_id}/cancel")
+async def cancel(response_id: str, request: Request, project: Project) -> Response:
+    """Cancels a background response. A second time answers the same object."""
+    archive = front_of(request).archive
+    row = await archive.cancel(await archive.find(project, response_id))
+    return json_answer(await archive.show(row))
+
+
+@router.get("/{response_id}/input_items")
+async def input_items(response_id: str, request: Request, project: Project) -> Response:
+    """The response's own input, newest first unless `order=asc`."""
+    limit = integer(request, "limit", minimum=1, maximum=100)
+    order = choice(request, "order", ("asc", "desc")) or "desc"
+    require_include(_included(request))
+    archive = front_of(request).archive
+    row = await archive.find(project, response_id)
+    page = await archive.input_items(row, limit=20 if limit is None else limit, order=order, after=request.query_params.get("after"))
+    return json_answer(page)
+
+
+def _included(request: Request) -> list[str]:
+    return request.query_params.getlist("include[]") + request.query_params.getlist("include")
+
+
+async def _stream(front: Front, accepted: Accepted) -> AsyncIterator[bytes]:
+    """The stream of a new response. A foreground client that leaves takes its response along; a background one does not."""
+    background = accepted.request.background
+    finished = False
+    try:
+        async for frames in front.relay.follow(accepted.id, -1, background=background):
+            yield frames
+        finished = True
+    finally:
+        if not background and not finished:
+            front.abandon(accepted.id)
+
+
+async def _wait(front: Front, accepted: Accepted, request: Request) -> Response:
+    """A foreground response as JSON, once it has ended; cancelled when the client leaves first."""
+    ending = asyncio.ensure_future(front.relay.ended(accepted.id))
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({ending, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not ending.done():
+            front.abandon(accepted.id)
+            return Response(status_code=499)
+        row = ending.result()
+    finally:
+        gone.cancel()
+        ending.cancel()
+    if row is None:
+        raise _INTERNAL
+    if row["status"] == Status.FAILED and row["failure"] is not None:
+        raise _failure(row)
+    return json_answer(await front.archive.show(row))
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _failure(row: Row) -> RunFailed:
+    """What a foreground client sees of a run that failed before any output (design §4.9)."""
+    failure = row["failure"]
+    status = failure["status"]
+    return RunFailed(
+        status,
+        row["error"]["message"],
+        kind=_KINDS.get(status, "invalid_request_error" if status < 500 else "server_error"),
+        code=failure.get("code"),
+        param=failure.get("param"),
+        retry_after=failure.get("retry_after"),
+    )
+
+
+_KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}

@@ -30,6 +30,6 @@ def configure(level: str, **bound: object) -> None:
         )
     )
     logging.basicConfig(level=max(number, logging.INFO), handlers=[foreign], force=True)
-    for chatty in ("httpx", "httpx2", "openai", "kombu", "amqp"):
+    for chatty in ("celery", "httpx", "httpx2", "openai", "kombu", "amqp"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     structlog.contextvars.bind_contextvars(**bound)

@@ -36,7 +36,7 @@ def main() -> None:
     queues = QUARANTINE if settings.quarantine else f"{INTERACTIVE},{BACKGROUND}"
     options = ["--concurrency", str(streams), "--queues", queues, "--hostname", f"{kind}-{os.getpid()}@%h", "--loglevel", "WARNING"]
     try:
-        create_app(settings).worker_main(["worker", *options, "--without-gossip", "--without-mingle", "--without-heartbeat", "--quiet"])
+        create_app(settings).worker_main(["--quiet", "worker", *options, "--without-gossip", "--without-mingle", "--without-heartbeat"])
     except AWAY as error:
         structlog.get_logger().critical("database_away", error=str(error).strip())
         sys.exit(1)

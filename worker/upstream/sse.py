@@ -47,10 +47,8 @@ class SseSplitter:
             return None
         if len(data) > self._limit:
             return None
-        if data.find(b"\n") == len(data) - 2:
-            return [data[6:-2]]
-        events = data[6:-2].split(b"\n\ndata: ")
-        return events if data.count(b"\n") == 2 * len(events) else None
+        events = [data[6:-2]] if data.find(b"\n") == len(data) - 2 else data[6:-2].split(b"\n\ndata: ")
+        return events if data.count(b"\n") == 2 * len(events) and b"" not in events else None
 
     def _until_done(self, payloads: list[bytes]) -> list[bytes]:
         for position, payload in enumerate(payloads):

@@ -77,7 +77,7 @@ def _check_snapshots(events: Sequence[Event]) -> None:
     told = [event for event in events if event["type"] in SNAPSHOTS]
     kinds = [event["type"] for event in told]
     assert len(set(kinds)) == len(kinds), f"a snapshot event twice in {kinds}"
-    assert len({event["response"]["id"] for event in told}) == 1, "response.id changed"
+    assert len({event["response"]["id"] for event in told}) <= 1, "response.id changed"
     openings = [kind for kind in kinds if kind not in TERMINAL]
     order = [kind for kind in ("response.created", "response.queued", "response.in_progress") if kind in openings]
     assert openings == order, f"opening events in the order {openings}"

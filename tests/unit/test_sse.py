@@ -26,6 +26,8 @@ STREAMS = [
     pytest.param(b'data: {"a":"[DONE]"}\n\n', [b'{"a":"[DONE]"}'], False, id="[DONE] inside JSON"),
     pytest.param(b"data:  [DONE] \n\n", [], True, id="[DONE] among spaces"),
     pytest.param(b'{"error":{"message":"boom"}}', [b'{"error":{"message":"boom"}}'], False, id="JSON instead of a stream"),
+    pytest.param(b'\n{\n  "a": [\n\n  1]\n}\n', [b'{\n  "a": [\n\n  1]\n}\n'], False, id="pretty JSON instead of a stream"),
+    pytest.param(b'[{"error":1}]\n', [b'[{"error":1}]\n'], False, id="a list instead of a stream"),
     pytest.param(b'data: {"a":1}\n\n{"error":1}\n', [b'{"a":1}', b'{"error":1}'], False, id="a bare error in the stream"),
     pytest.param(b"<html>\n<body>502</body>\n</html>\n", [], False, id="HTML"),
     pytest.param(b"", [], False, id="nothing"),
@@ -68,7 +70,7 @@ TOO_LARGE = [
     pytest.param([b"data: " + b"x" * 1001 + b"\n\n"], id="in one read"),
     pytest.param([b"data: " + b"x" * 600, b"x" * 600], id="a line without an end"),
     pytest.param([b"data: " + b"x" * 90 + b"\n"] * 12, id="many lines"),
-    pytest.param([b"data:\n"] * 300, id="many empty lines of data"),
+    pytest.param([b"data:\n"] * 1100, id="many empty lines of data"),
     pytest.param([b": " + b"x" * 600, b"x" * 600], id="a comment without an end"),
 ]
 

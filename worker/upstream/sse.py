@@ -10,8 +10,9 @@ class SseSplitter:
     """Takes reads of any size and gives back whole payloads, not yet parsed.
 
     LF, CRLF and CR end a line, wherever a read was cut; comments and fields other than `data` are skipped; several data lines of
-    one event are joined by LF. A line that begins with `{` is a payload of its own: an error body thrown into a stream, or plain
-    JSON although a stream was asked. `[DONE]` is no payload: it sets `done`, and whatever follows it is ignored.
+    one event are joined by LF. Bytes that begin with `{` or `[` are no stream but a JSON body, although a stream was asked: one payload,
+    given when they end. Later a line that begins with `{` is a payload of its own, an error thrown into the stream. `[DONE]` is no
+    payload: it sets `done`, and whatever follows it is ignored.
     """
 
     def __init__(self, *, limit: int) -> None:
@@ -23,6 +24,9 @@ class SseSplitter:
         self._data: list[bytes] = []
         """Data lines of an event whose end has not come yet."""
         self._data_size = 0
+        self._begun = False
+        """An event has been seen: this is a stream."""
+        self._is_body = False
         self._after_cr = False
         """The last read ended in CR: an LF at the start of the next one is its other half, not an empty line."""
         self.done = False
@@ -33,13 +37,18 @@ class SseSplitter:
         if self.done or not data:
             return []
         payloads = self._whole_events(data)
-        return self._until_done(self._read_lines(data) if payloads is None else payloads)
+        if payloads is None:
+            payloads = self._read_lines(data)
+        else:
+            self._begun = True
+        return self._until_done(payloads)
 
     def flush(self) -> list[bytes]:
         """The payload that was still open when the stream ended: many servers leave out the last empty line."""
         if self.done:
             return []
-        return self._until_done(self._end_line() + self._end_line())
+        payloads = self._end_line()
+        return self._until_done(payloads + self._end_event())
 
     def _whole_events(self, data: bytes) -> list[bytes] | None:
         """The ordinary read, taken in one step: whole events of one `data: ` line each. None when it is anything else."""
@@ -76,13 +85,23 @@ class SseSplitter:
         """Takes the line that was read; an empty one ends the event."""
         line = b"".join(self._line).removeprefix(_BYTE_ORDER_MARK)
         self._line, self._line_size = [], 0
-        if line.startswith(b"data:"):
-            self._data.append(line[5:].removeprefix(b" "))
-            self._data_size += len(line)
+        if self._is_body or (not self._begun and line.startswith((b"{", b"["))):
+            self._is_body = True
+            self._keep(line)
+        elif line.startswith(b"data:"):
+            self._begun = True
+            self._keep(line[5:].removeprefix(b" "))
         elif line.startswith(b"{"):
             return [line]
-        elif not line and self._data:
-            payload = b"\n".join(self._data)
-            self._data, self._data_size = [], 0
-            return [payload] if payload else []
+        elif not line:
+            return self._end_event()
         return []
+
+    def _keep(self, data: bytes) -> None:
+        self._data.append(data)
+        self._data_size += len(data) + 1  # so that empty lines count too
+
+    def _end_event(self) -> list[bytes]:
+        payload = b"\n".join(self._data)
+        self._data, self._data_size = [], 0
+        return [payload] if payload else []

@@ -29,6 +29,9 @@ STREAMS = [
     pytest.param(b'\n{\n  "a": [\n\n  1]\n}\n', [b'{\n  "a": [\n\n  1]\n}\n'], False, id="pretty JSON instead of a stream"),
     pytest.param(b'[{"error":1}]\n', [b'[{"error":1}]\n'], False, id="a list instead of a stream"),
     pytest.param(b'data: {"a":1}\n\n{"error":1}\n', [b'{"a":1}', b'{"error":1}'], False, id="a bare error in the stream"),
+    pytest.param(b'data: {"a":1}\n\ndata: {"b":', [b'{"a":1}'], False, id="cut off in the middle of an event"),
+    pytest.param(b'data: {"a":1}\n\ndata: [DO', [b'{"a":1}'], False, id="cut off in the middle of [DONE]"),
+    pytest.param(b'{"a":', [b'{"a":'], False, id="a body cut off in the middle"),
     pytest.param(b"<html>\n<body>502</body>\n</html>\n", [], False, id="HTML"),
     pytest.param(b"", [], False, id="nothing"),
 ]  # fmt: skip

@@ -44,11 +44,14 @@ class SseSplitter:
         return self._until_done(payloads)
 
     def flush(self) -> list[bytes]:
-        """The payload that was still open when the stream ended: many servers leave out the last empty line."""
+        """The payload that was still open when the stream ended: many servers leave out the last empty line.
+
+        One that was cut off in the middle is no payload: the stream ended early, which is for the translator to judge.
+        """
         if self.done:
             return []
-        payloads = self._end_line()
-        return self._until_done(payloads + self._end_event())
+        payloads = self._until_done(self._end_line() + self._end_event())
+        return [payload for payload in payloads if self._is_body or payload.rstrip().endswith(b"}")]
 
     def _whole_events(self, data: bytes) -> list[bytes] | None:
         """The ordinary read, taken in one step: whole events of one `data: ` line each. None when it is anything else."""

@@ -67,7 +67,7 @@ def is_usable() -> bool:
 
 
 def install() -> None:
-    """With uv where it is on PATH, otherwise with pip. Output goes to standard error."""
+    """With uv where it is on PATH, otherwise with pip."""
     uv = shutil.which("uv")
     if uv is None and not has_pip():
         add_pip()
@@ -79,7 +79,8 @@ def install() -> None:
 
 
 def run(command: list[str]) -> None:
-    if subprocess.run(command, stdout=sys.stderr, cwd=ROOT, check=False).returncode != 0:
+    """Errors and warnings pass to standard error; progress is of no interest."""
+    if subprocess.run(command, stdout=subprocess.DEVNULL, cwd=ROOT, check=False).returncode != 0:
         raise CannotInstall(f"`{' '.join(command)}` failed; what it said stands above")
 
 

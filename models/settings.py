@@ -37,6 +37,8 @@ class UpstreamSettings(_Group):
     max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
     developer_role: Literal["developer", "system"] = "system"
     """How the upstream spells the role that gives instructions; templates of local servers know only `system`."""
+    think_tags: bool = False
+    """The model writes its reasoning into the text, between `<think>` tags."""
     passthrough: tuple[str, ...] = ()
     """Top-level parameters outside the Responses API that are handed on to the upstream as they are."""
     max_retries: int = 2

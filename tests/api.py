@@ -1,6 +1,7 @@
 """A raw client of one web process: it sees statuses, headers and the very bytes, where the openai client sees objects."""
 
 import asyncio
+import io
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -158,7 +159,8 @@ class Api:
         params: Mapping[str, str] | list[tuple[str, str]] | None = None,
     ) -> Answer:
         """One request, read whole. `body` as bytes is sent as it is, as JSON."""
-        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        data = None if sent is None else io.BytesIO(sent)
         fields = self._headers({"content-type": "application/json", **(headers or {})} if data is not None else headers)
         async with self.session.request(method, f"{self.base_url}{path}", data=data, headers=fields, params=params) as answer:
             return Answer(answer.status, answer.headers, await answer.read())
@@ -197,7 +199,7 @@ class Api:
     @asynccontextmanager
     async def post_stream(self, model: str, **body: Any) -> AsyncIterator[Stream]:
         """POST /responses with `stream: true`."""
-        data = json.dumps({"model": model, "input": "Hello.", "stream": True, **body}).encode()
+        data = io.BytesIO(json.dumps({"model": model, "input": "Hello.", "stream": True, **body}).encode())
         fields = self._headers({"content-type": "application/json"})
         async with self.session.post(f"{self.base_url}/responses", data=data, headers=fields) as answer:
             yield await _stream(answer)

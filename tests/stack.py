@@ -155,6 +155,14 @@ class Service(Process):
         return self.log.read_bytes()[after:][-size:].decode(errors="replace")
 
 
+def _tracebacks(log: str) -> list[str]:
+    """The tracebacks in a log: inside its JSON lines, and those the interpreter wrote itself."""
+    head = "Traceback (most recent call last)"
+    lines = log.splitlines(keepends=True)
+    inside = [line.replace("\\n", "\n") for line in lines if line.startswith("{") and head in line]
+    return inside + "".join(line for line in lines if not line.startswith("{")).split(head)[1:]
+
+
 @dataclass(slots=True)
 class Stack:
     """One deployment: a database, a Redis, the fake upstream, and any number of processes."""
@@ -295,15 +303,13 @@ class Stack:
         faults = [str(result) for result in results if isinstance(result, BaseException)]
         assert not faults, f"{faults}\n{self.tails(1500)}"
         assert not died, f"{died} died during the tests\n{self.tails(1500)}"
-        assert not (found := self.tracebacks()), "\n".join(found)
+        assert not (found := self.tracebacks()), "\n".join(found[:5])
 
     def tracebacks(self) -> list[str]:
-        """Every traceback in the logs that nothing forgives, with the lines around it."""
+        """Every traceback in the logs that nothing forgives: whose, when, and its innermost lines."""
+        found = [(process.name, text) for process in self.started for text in _tracebacks(process.log.read_text(errors="replace"))]
         return [
-            f"{process.name}: Traceback{part[:3000]}"
-            for process in self.started
-            for part in process.log.read_text(errors="replace").split("Traceback (most recent call last)")[1:]
-            if not any(words in part for words in self.forgiven)
+            f"── {name} ──\n{text[:300]}\n…\n{text[-2000:]}" for name, text in found if not any(words in text for words in self.forgiven)
         ]
 
     def tails(self, size: int = 6000, after: dict[str, int] | None = None) -> str:

@@ -170,6 +170,7 @@ class Run:
             want_logprobs="message.output_text.logprobs" in parameters.get("include", ()),
             tool_names=[tool["name"] for tool in parameters.get("tools", ()) if "name" in tool],
             output_limit=self._tools.settings.limits.output,
+            think_tags=upstream.settings.think_tags,
         )
         turn = upstream.turn(body)
         async with aclosing(turn.chunks()) as reads:

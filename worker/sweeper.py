@@ -62,9 +62,15 @@ class Sweeper:
                     await self._sweep()
                 except AWAY as error:
                     logger.warning("sweep_away", error=str(error).strip())
-                await asyncio.sleep(self._settings.lease.sweep.total_seconds())
+                await asyncio.sleep(self._pause())
         finally:
             self._bell.close()
+
+    def _pause(self) -> float:
+        """Seconds to the next sweep; sooner when an expired lease will have been watched for long enough before that."""
+        observe = self._settings.lease.observe.total_seconds()
+        ripe = min((since + observe - time.monotonic() for since in self._seen.values()), default=observe)
+        return min(self._settings.lease.sweep.total_seconds(), max(0.1, ripe))
 
     async def _sweep(self) -> None:
         await self._reap()

@@ -8,7 +8,7 @@ import pytest
 from openai.types.responses import FunctionToolParam, Response, ResponseTextDeltaEvent
 from pydantic import BaseModel
 
-from tests.api import until
+from tests.api import Api, until
 from tests.contract.strict_types import check_response
 from tests.fake_upstream import FakeUpstream, call, delta, done, finish, gate, hang, reasoning, refusal, reply, text, usage
 from tests.stack import Stack
@@ -38,11 +38,10 @@ async def _polled(client: openai.AsyncOpenAI, response: Response) -> Response:
 
     found = await until(ended)
     assert found is not None
-    check_response(found.to_dict())
     return found
 
 
-async def test_create_answers_with_the_text_and_its_usage(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_create_answers_with_the_text_and_its_usage(api: Api, client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
     model = fake.script([text("Hello, ", "world."), finish(), usage(11, 7, cached=5, thought=3), done()])
     response = await client.responses.create(model=model, input="Say hello.", instructions="Be brief.")
     assert response.output_text == "Hello, world."
@@ -50,7 +49,7 @@ async def test_create_answers_with_the_text_and_its_usage(client: openai.AsyncOp
     assert response.usage is not None
     assert (response.usage.input_tokens, response.usage.output_tokens, response.usage.total_tokens) == (11, 7, 18)
     assert (response.usage.input_tokens_details.cached_tokens, response.usage.output_tokens_details.reasoning_tokens) == (5, 3)
-    check_response(response.to_dict())
+    check_response(await api.get(response.id))
     [asked] = fake.asked(model)
     assert [message["role"] for message in asked.messages] == ["system", "user"]
     assert [message["content"] for message in asked.messages] == ["Be brief.", "Say hello."]
@@ -123,7 +122,7 @@ async def test_a_refusal_arrives_as_a_refusal(client: openai.AsyncOpenAI, fake: 
     assert response.output_text == ""
 
 
-async def test_log_probabilities_arrive_where_they_were_asked_for(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_log_probabilities_arrive_where_they_were_asked_for(api: Api, client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
     score = {"token": "Hi", "logprob": -0.25, "bytes": [72, 105], "top_logprobs": [{"token": "Hi", "logprob": -0.25, "bytes": None}]}
     model = fake.script([delta({"content": "Hi"}, logprobs={"content": [score]}), finish(), usage(), done()])
     response = await client.responses.create(model=model, input="Hi.", include=["message.output_text.logprobs"], top_logprobs=1)
@@ -134,7 +133,7 @@ async def test_log_probabilities_arrive_where_they_were_asked_for(client: openai
     assert [(one.token, one.logprob, one.bytes, one.top_logprobs[0].bytes) for one in part.logprobs] == [("Hi", -0.25, [72, 105], [])]
     body = fake.asked(model)[0].body
     assert (body["logprobs"], body["top_logprobs"]) == (True, 1)
-    check_response(response.to_dict())
+    check_response(await api.get(response.id))
 
 
 async def test_a_background_response_is_queued_and_then_polled(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
@@ -143,7 +142,6 @@ async def test_a_background_response_is_queued_and_then_polled(client: openai.As
     created = await client.responses.create(model=model, input="Go.", background=True)
     assert created.status == "queued"
     assert created.background is True
-    check_response(created.to_dict())
 
     async def is_running() -> bool:
         return (await client.responses.retrieve(created.id)).status == "in_progress"
@@ -175,7 +173,7 @@ async def test_a_background_stream_is_resumed_by_number(client: openai.AsyncOpen
     assert seen[-1].type == "response.completed"
 
 
-async def test_the_stream_helper_follows_an_existing_response(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_the_stream_helper_follows_an_existing_response(api: Api, client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
     opened = asyncio.Event()
     model = fake.script([text("a", "b", "c"), gate(opened), text("d"), finish(), usage(), done()])
     async with client.responses.stream(model=model, input="Go.", background=True) as first:
@@ -187,10 +185,10 @@ async def test_the_stream_helper_follows_an_existing_response(client: openai.Asy
         final = await second.get_final_response()
     assert [event.sequence_number for event in seen] == list(range(len(seen)))
     assert final.output_text == "abcd"
-    check_response(final.to_dict())
+    check_response(await api.get(final.id))
 
 
-async def test_a_cancelled_response_keeps_what_was_said(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_a_cancelled_response_keeps_what_was_said(api: Api, client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
     model = fake.script([text("so far"), hang()])
     stream = await client.responses.create(model=model, input="Go.", background=True, stream=True)
     first = await anext(stream)
@@ -203,7 +201,7 @@ async def test_a_cancelled_response_keeps_what_was_said(client: openai.AsyncOpen
     assert cancelled.output_text == "so far"
     assert cancelled.output[0].type == "message"
     assert cancelled.output[0].status == "incomplete"
-    check_response(cancelled.to_dict())
+    check_response(await api.get(cancelled.id))
     rest = [event async for event in stream]
     assert rest[-1].type == "response.failed"
     assert rest[-1].response.status == "cancelled"
@@ -297,7 +295,7 @@ async def test_sampling_parameters_reach_the_upstream_only_when_set(client: open
     assert (tuned["temperature"], tuned["top_p"], tuned["max_completion_tokens"], tuned["reasoning_effort"]) == (0.25, 0.5, 99, "low")
 
 
-async def test_a_length_stop_is_an_incomplete_response(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_a_length_stop_is_an_incomplete_response(api: Api, client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
     model = fake.script([text("cut o"), finish("length"), usage(), done()])
     response = await client.responses.create(model=model, input="Hi.")
     assert response.status == "incomplete"
@@ -306,7 +304,7 @@ async def test_a_length_stop_is_an_incomplete_response(client: openai.AsyncOpenA
     assert response.output_text == "cut o"
     assert response.output[0].type == "message"
     assert response.output[0].status == "incomplete"
-    check_response(response.to_dict())
+    check_response(await api.get(response.id))
 
 
 async def test_a_content_filter_is_an_incomplete_response(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:

@@ -148,12 +148,13 @@ async def test_history_given_in_full_is_told_as_it_was(api: Api, fake: FakeUpstr
         {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "More rules."}]},
         {"role": "user", "content": [{"type": "input_text", "text": "Capital?"}]},
         *first["output"],  # as a client without previous_response_id sends it back: reasoning, message with ids and status
-        {"role": "assistant", "content": "Or Berlin."},
         {"role": "user", "content": "Sure?"},
+        {"role": "assistant", "content": "Or Berlin."},
+        {"role": "user", "content": "Sure!"},
     ]
     assert (await api.create(model, input=history))["status"] == "completed"
     heard = told(fake.asked(model)[0].messages)
-    assert [words for _, words in heard if words] == ["Rules.", "More rules.", "Capital?", "Bonn.", "Or Berlin.", "Sure?"]
+    assert [words for _, words in heard if words] == ["Rules.", "More rules.", "Capital?", "Bonn.", "Sure?", "Or Berlin.", "Sure!"]
     assert [role for role, _ in heard if role not in ("system", "developer")][:2] == ["user", "assistant"]
     items = (await api.call("GET", f"/responses/{(await api.create(model, input=history))['id']}/input_items?order=asc")).body["data"]
     assert len(items) == len(history)

@@ -89,7 +89,7 @@ def _assert_failed_without_output(events: list[JSON], stored: JSON) -> None:
 AFTER_OUTPUT: list[tuple[str, Step]] = [
     ("reset", reset()),
     ("closed", drop()),
-    ("no finish reason", done()),
+    ("an end without a reason", raw(b"")),
     ("garbage", raw(b"data: {nonsense\n\n")),
     ("an error chunk", chunk({"error": {"message": "overloaded", "type": "x", "code": 500}})),
     ("an error as reason", finish("error")),

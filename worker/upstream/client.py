@@ -14,7 +14,7 @@ import httpx2
 import openai
 from openai import AsyncOpenAI, DefaultAioHttpClient
 
-from models.errors import LimitReached
+from models.errors import LimitReached, UpstreamFailed
 from models.settings import LimitSettings, UpstreamSettings
 from worker.translation.chunk import Chunk
 from worker.upstream.chunks import parse_chunk
@@ -64,15 +64,19 @@ class Turn:
         answer = await self._in_time(connection.enter_async_context(self._open()), turn_end)
         reads = answer.iter_bytes()
         while (data := await self._in_time(anext(reads, None), turn_end)) is not None:
-            said = [parse_chunk(payload) for payload in self._splitter.feed(data)]
+            said, failure = _parsed(self._splitter.feed(data))
             if said:
                 self._silence, self._silence_limit = self._limits.token_gap, "token_gap"
                 yield said
+            if failure is not None:
+                raise failure
             if self._splitter.done:
                 return
-        rest = [parse_chunk(payload) for payload in self._splitter.flush()]
+        rest, failure = _parsed(self._splitter.flush())
         if rest:
             yield rest
+        if failure is not None:
+            raise failure
 
     async def _in_time(self, step: Awaitable[T], turn_end: float) -> T:
         """One step of the far side, within the turn and within the silence it is allowed. Our own back-pressure does not count as its silence."""
@@ -124,6 +128,17 @@ class Upstream:
     async def close(self) -> None:
         """Closes all connections."""
         await self._client.close()
+
+
+def _parsed(payloads: list[bytes]) -> tuple[list[Chunk], UpstreamFailed | None]:
+    """The chunks of one read, and what is wrong with the payload after them: what was said before a failure still counts."""
+    chunks: list[Chunk] = []
+    for payload in payloads:
+        try:
+            chunks.append(parse_chunk(payload))
+        except UpstreamFailed as failure:
+            return chunks, failure
+    return chunks, None
 
 
 def _timeouts(limits: LimitSettings) -> httpx2.Timeout:

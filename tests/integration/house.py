@@ -1,0 +1,109 @@
+"""A database with workers that exist only as rows, for tests of who may do what to a response."""
+
+from datetime import timedelta
+from uuid import UUID
+
+import orjson
+
+from models import statements
+from models.database import Json, Pool, Row, fetch
+from models.ids import new_uuid
+from models.lease import Kind, Lease
+from models.lifecycle import Status
+from models.ownership import Ending, Ownership, Tail
+from models.settings import LeaseSettings, Settings
+from models.wire.events import ArgumentsDelta, frame
+
+
+def settings_for(dsn: str, *, quarantine: bool = False) -> Settings:
+    """Settings with leases that do not run out by themselves during a test."""
+    lease = LeaseSettings(duration=timedelta(seconds=600), beat=timedelta(seconds=100), caution=timedelta(seconds=300))
+    return Settings(database_url=dsn, redis_url="redis://127.0.0.1:1/0", lease=lease, quarantine=quarantine)
+
+
+def frames(first: int, last: int) -> bytes:
+    """Frames with these numbers; what they say does not matter."""
+    return b"".join(frame(ArgumentsDelta("fc_1", 0, f"event {number}"), number) for number in range(first, last + 1))
+
+
+class Worker:
+    """A worker as the database sees it."""
+
+    def __init__(self, pool: Pool, settings: Settings, kind: Kind = "worker") -> None:
+        self.lease = Lease(settings, kind)
+        self.pool = pool
+        self.own = Ownership(pool, self.lease, settings)
+
+    @property
+    def id(self) -> UUID:
+        """Its id."""
+        return self.lease.id
+
+    async def journal(self, batch: int, response_id: UUID, attempt: int, first: int, last: int) -> Row:
+        """Journals one block."""
+        values = {
+            "me": self.id, "batch": batch, "ids": [response_id], "attempts": [attempt], "firsts": [first], "lasts": [last], "frames": [frames(first, last)],
+        }  # fmt: skip
+        return (await fetch(self.pool, statements.JOURNAL, values))[0]
+
+    async def flush(self, response_id: UUID, attempt: int, first: int, last: int, *, answered: int = 0) -> list[Row]:
+        """Flushes one block."""
+        values = {
+            "me": self.id, "ids": [response_id], "attempts": [attempt], "firsts": [first], "lasts": [last], "frames": [frames(first, last)], "answered": answered,
+        }  # fmt: skip
+        return await fetch(self.pool, statements.FLUSH, values)
+
+
+class House:
+    """One database, and everybody who lives in it."""
+
+    def __init__(self, pool: Pool, dsn: str) -> None:
+        self.pool = pool
+        self.dsn = dsn
+        self.project = new_uuid()
+
+    async def found(self) -> None:
+        """Makes the project."""
+        await fetch(self.pool, "INSERT INTO projects (id, name) VALUES (%(id)s, 'house')", {"id": self.project})
+
+    async def worker(self, *, quarantine: bool = False, kind: Kind = "worker", lease: float = 600) -> Worker:
+        """A live worker; `lease` in seconds."""
+        worker = Worker(self.pool, settings_for(self.dsn, quarantine=quarantine), kind)
+        values = {"me": worker.id, "kind": kind, "host": "test", "pid": 1, "lease": timedelta(seconds=lease)}
+        await fetch(self.pool, statements.REGISTER, values)
+        await fetch(self.pool, statements.MARK_JOURNAL, {"me": worker.id})
+        return worker
+
+    async def bury(self, worker: Worker) -> None:
+        """Declares the worker dead."""
+        await fetch(self.pool, statements.REAP, {"id": worker.id, "ended": "test"})
+
+    async def response(self, *, background: bool = True, web: UUID | None = None, previous: UUID | None = None) -> UUID:
+        """A fresh response with its opening events."""
+        name = new_uuid()
+        await fetch(self.pool, statements.INSERT, self.row(name, background=background, web=web, previous=previous))
+        return name
+
+    def row(self, name: UUID, *, background: bool = True, web: UUID | None = None, previous: UUID | None = None) -> dict[str, object]:
+        """The values of an INSERT."""
+        last = 1 if background else 0
+        item = {"id": "msg_1", "type": "message", "role": "user", "content": []}
+        return {
+            "id": name, "project": self.project, "background": background, "store": True, "streamed": False, "model": "m", "parameters": Json({}),
+            "previous": previous, "created_at": 1_800_000_000, "retention": timedelta(days=30), "queue_wait": timedelta(days=3650), "web": web,
+            "traceparent": None, "items": orjson.dumps([item]).decode(), "last": last, "frames": frames(0, last),
+        }  # fmt: skip
+
+    async def standing(self, name: UUID) -> Row:
+        """The whole row."""
+        return (await fetch(self.pool, "SELECT * FROM responses WHERE id = %(id)s", {"id": name}))[0]
+
+    async def log(self, name: UUID) -> list[tuple[int, int, int]]:
+        """(first, last, attempt) of each row of its event log."""
+        rows = await fetch(self.pool, statements.LOG_SINCE, {"id": name, "after": -1})
+        return [(row["first"], row["last"], row["attempt"]) for row in rows]
+
+
+def ending(status: Status, first: int, last: int) -> Ending:
+    """An ending whose tail has these numbers."""
+    return Ending(status=status, tail=Tail(first, last, frames(first, last)), items=[], position=0, usage=None, completed_at=1_800_000_100)

@@ -25,6 +25,8 @@ from models.settings import Settings
 
 PATIENCE = 60.0
 """Seconds from the launch of web and workers until they must serve."""
+DEFAULTS = {"BACKBURNER_WEB__GRACE": "3"}
+"""Other than elsewhere, because the workers leave together with web: what they have not finished by then, nobody will."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class Stack:
 
     def _launch(self, group: list[Process], name: str, module: str, *arguments: str, told: dict[str, str] | None = None) -> None:
         # our own environment is the children's configuration, whether we know a setting or not
-        environment = {**os.environ, **(told or {}), "PYTHONUNBUFFERED": "1"}  # noqa: TID251
+        environment = {**DEFAULTS, **os.environ, **(told or {}), "PYTHONUNBUFFERED": "1"}  # noqa: TID251
         process = Process(name, self._folder.logs / f"{name}.log", [sys.executable, "-m", module, *arguments], environment=environment)
         process.directory = ROOT
         process.launch()

@@ -21,20 +21,25 @@ _FILES_BESIDE = 200
 def main() -> None:
     """Runs until SIGTERM; exits 1 when it cannot start."""
     arguments = argparse.ArgumentParser(prog="python -m worker", description="A worker process: claims responses and runs them.")
-    arguments.add_argument("--streams", type=int, default=1000, help="responses run at a time (default 1000)")
+    arguments.add_argument(
+        "--streams",
+        type=int,
+        default=1000,
+        help="background responses run at a time (default 1000); a ninth of that is added for foreground ones",
+    )
     arguments.add_argument("--quarantine", action="store_true", help="run alone what has killed two processes before; one at a time")
     given = arguments.parse_args()
     settings = Settings(quarantine=given.quarantine or Settings().quarantine)
-    streams = 1 if settings.quarantine else given.streams
+    slots = 1 if settings.quarantine else -(-given.streams * 10 // 9)
     kind = "quarantine" if settings.quarantine else "worker"
     logs.configure(settings.log_level, process=kind)
     most = (_raise_file_limit() - _FILES_BESIDE) // _FILES_PER_STREAM
-    if streams > most:
-        structlog.get_logger().critical("too_many_streams", streams=streams, most=most, why="the limit of open files")
+    if slots > most:
+        structlog.get_logger().critical("too_many_streams", slots=slots, most=most, why="the limit of open files")
         sys.exit(1)
     warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
     queues = QUARANTINE if settings.quarantine else f"{INTERACTIVE},{BACKGROUND}"
-    options = ["--concurrency", str(streams), "--queues", queues, "--hostname", f"{kind}-{os.getpid()}@%h", "--loglevel", "WARNING"]
+    options = ["--concurrency", str(slots), "--queues", queues, "--hostname", f"{kind}-{os.getpid()}@%h", "--loglevel", "WARNING"]
     try:
         create_app(settings).worker_main(["--quiet", "worker", *options, "--without-gossip", "--without-mingle", "--without-heartbeat"])
     except AWAY as error:

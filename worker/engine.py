@@ -43,11 +43,12 @@ class Connections:
 
 
 class Engine:
-    """A worker process. `streams` is how many responses it runs at a time."""
+    """A worker process. `slots` is how many responses it runs at a time; the last tenth of them is for those who wait on the line."""
 
-    def __init__(self, settings: Settings, streams: int) -> None:
+    def __init__(self, settings: Settings, slots: int) -> None:
         self._settings = settings
-        self._streams = streams
+        self._slots = slots
+        self._reserve = slots // 10
         self._lease = Lease(settings, "quarantine" if settings.quarantine else "worker", self._beaten)
         self._runs: dict[UUID, Run] = {}
         self._claiming: set[UUID] = set()
@@ -57,8 +58,13 @@ class Engine:
 
     @property
     def free(self) -> int:
-        """Streams that could still begin."""
-        return 0 if self._stopping else self._streams - len(self._runs) - len(self._claiming)
+        """Responses that could still begin."""
+        return 0 if self._stopping else self._slots - len(self._runs) - len(self._claiming)
+
+    @property
+    def free_for_background(self) -> int:
+        """The same, without what is kept for interactive responses."""
+        return max(0, self.free - self._reserve)
 
     async def start(self) -> None:
         """Connects, takes up the lease and begins to sweep: from here on this worker counts. Raises when Postgres is away."""
@@ -67,7 +73,7 @@ class Engine:
         pool = open_pool(settings, str(self._lease.id), settings.worker.pool_size)
         await pool.open(wait=True)
         live = live_client(settings, f"worker-{self._lease.id.hex}")
-        self._connections = Connections(pool, live, Upstream(settings.upstream, settings.limits, self._streams))
+        self._connections = Connections(pool, live, Upstream(settings.upstream, settings.limits, self._slots))
         publisher = Publisher(live)
         journal = Journal(settings, self._lease, pool, publisher)
         self._ownership = Ownership(pool, self._lease, settings)
@@ -87,7 +93,7 @@ class Engine:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
-        logger.info("worker_ready", worker=str(self._lease.id), streams=self._streams, kind=self._lease.kind)
+        logger.info("worker_ready", worker=str(self._lease.id), slots=self._slots, kind=self._lease.kind)
 
     async def claim_and_run(self, response_id: UUID) -> None:
         """Claims the response if it is to be had, and runs it to its end. A bell for anything else is simply dropped."""

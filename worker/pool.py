@@ -100,13 +100,13 @@ class AsyncioPool(BasePool):
 
     def _balance(self) -> None:
         """The last tenth of the streams is for those who wait on the line: past nine tenths `background` is left to other workers."""
-        if self.consumer is None or self.limit < 10:
+        if self.consumer is None:
             return
-        reserve = self.limit // 10
-        if self._listening and self.engine.free <= reserve:
+        free = self.engine.free_for_background
+        if self._listening and not free:
             self._listening = False
             self.consumer.cancel_task_queue(BACKGROUND)
-        elif not self._listening and self.engine.free > reserve + reserve // 2:
+        elif not self._listening and free > self.limit // 50:
             self._listening = True
             self.consumer.add_task_queue(BACKGROUND)
 

@@ -36,7 +36,7 @@ class Slots(Protocol):
     """Where taken responses run."""
 
     @property
-    def free(self) -> int: ...
+    def free_for_background(self) -> int: ...
 
     def spawn(self, response_id: UUID) -> None: ...
 
@@ -116,7 +116,7 @@ class Sweeper:
     # --- take and ring ---
 
     async def _take(self) -> None:
-        share = -(-max(0, self._slots.free) // _SHARE)
+        share = -(-self._slots.free_for_background // _SHARE)
         if not share or not self._lease.certain:
             return
         values = {"waiting": self._settings.lease.ring_interval, "most": share, "quarantine": self._settings.quarantine}

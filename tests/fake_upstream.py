@@ -79,7 +79,8 @@ class Exchange:
     async def write(self, data: bytes) -> None:
         """Send body bytes of a stream."""
         await self.begin()
-        await self._connection.send(b"%x\r\n%b\r\n" % (len(data), data))
+        if data:  # an empty piece would end a chunked body
+            await self._connection.send(b"%x\r\n%b\r\n" % (len(data), data))
 
     async def event(self, data: JSON) -> None:
         """Send one chunk as an SSE event."""

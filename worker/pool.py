@@ -102,8 +102,9 @@ class AsyncioPool(BasePool):
         """The last tenth of the streams is for those who wait on the line: past nine tenths `background` is left to other workers."""
         if self.consumer is None:
             return
-        free = self.engine.free_for_background
-        if self._listening and not free:
+        # A bell that was just accepted is a job before it is a claim; what the sweeper took is a run without being a job.
+        free = min(self.engine.free_for_background, self.limit - self.limit // 10 - len(self.jobs))
+        if self._listening and free <= 0:
             self._listening = False
             self.consumer.cancel_task_queue(BACKGROUND)
         elif not self._listening and free > self.limit // 50:

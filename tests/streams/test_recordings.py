@@ -39,8 +39,9 @@ class Expected:
         self.status = "incomplete" if ends == ["length"] else "completed"
         counts = [chunk["usage"] for chunk in chunks if chunk.get("usage")]
         self.usage = _usage(counts[-1]) if counts else None
-        scored = [choice["logprobs"]["content"] for choice in choices if (choice.get("logprobs") or {}).get("content")]
-        self.tokens = [token["token"] for content in scored for token in content]
+        # one recording scores the tokens of a function call as well, for which a Response has no place
+        spoken = [choice for choice in choices if (choice.get("delta") or {}).get("content") and choice.get("logprobs")]
+        self.tokens = [token["token"] for choice in spoken for token in choice["logprobs"]["content"] or []]
 
 
 def _usage(counted: JSON) -> JSON:

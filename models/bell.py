@@ -54,11 +54,12 @@ class Bell:
             logger.warning("bell_dropped", response=str(response_id))
 
     def close(self) -> None:
-        """Ends the thread after what is waiting."""
+        """Rings what is waiting, for at most two seconds, and ends. Blocks."""
         try:
             self._waiting.put_nowait(None)
         except queue.Full:
             logger.warning("bell_closed_full")
+        self._thread.join(timeout=2)
 
     def _run(self) -> None:
         while (waiting := self._waiting.get()) is not None:

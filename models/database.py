@@ -5,11 +5,13 @@ Statements are SQLAlchemy Core (models/statements.py), compiled once, and run on
 transaction after 3 s, a silent network before a lease ends.
 """
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, LiteralString
 
 import orjson
 import psycopg
+import structlog
 from psycopg import AsyncConnection, AsyncCursor, Connection
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import Json, Jsonb, set_json_dumps, set_json_loads
@@ -18,6 +20,8 @@ from sqlalchemy import TextClause
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from models.settings import Settings
+
+logger = structlog.get_logger()
 
 set_json_loads(orjson.loads)
 set_json_dumps(orjson.dumps)
@@ -88,6 +92,16 @@ async def fetch(pool: Pool, sql: LiteralString, parameters: Parameters) -> list[
         return await fetch_on(connection, sql, parameters)
 
 
+async def fetch_when_back(pool: Pool, sql: LiteralString, parameters: Parameters) -> list[Row]:
+    """The same for reads that can wait: while Postgres is away, asks again every half second (I9)."""
+    while True:
+        try:
+            return await fetch(pool, sql, parameters)
+        except AWAY as error:
+            logger.warning("read_waits", error=str(error).strip())
+            await asyncio.sleep(0.5)
+
+
 async def fetch_on(connection: AsyncConnection[DictRow], sql: LiteralString, parameters: Parameters) -> list[Row]:
     """The same on a connection in hand: inside its transaction, if it has one open."""
     async with AsyncCursor[DictRow](connection, row_factory=dict_row) as cursor:
@@ -106,6 +120,7 @@ __all__ = [
     "connect_sync",
     "fetch",
     "fetch_on",
+    "fetch_when_back",
     "open_pool",
     "prepare",
     "session",

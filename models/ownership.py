@@ -33,6 +33,7 @@ class Verdict(StrEnum):
     """Why a response taken over is only to be ended."""
 
     CANCELLED = "cancelled"
+    UNSTARTED = "queue_wait"
     LATE = "deadline"
     POISON = "too_many_deaths"
 
@@ -183,7 +184,7 @@ def _verdict(row: Row) -> Verdict | None:
     if row["cancelled"] or row["abandoned"]:
         return Verdict.CANCELLED
     if row["late"]:
-        return Verdict.LATE
+        return Verdict.LATE if row["started"] else Verdict.UNSTARTED
     return Verdict.POISON if row["deaths"] > DEATHS_ALONE else None
 
 

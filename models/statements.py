@@ -159,7 +159,7 @@ FENCE = _sql(f"WITH {_FENCE} SELECT id FROM me")
 
 LOCK = _sql(f"""
     SELECT r.id, r.worker, r.deaths + (r.worker IS NOT NULL)::int AS deaths, r.cancel_requested_at IS NOT NULL AS cancelled,
-           r.deadline <= clock_timestamp() AS late, (SELECT w.dead FROM workers w WHERE w.id = r.web) IS TRUE AS abandoned
+           r.deadline <= clock_timestamp() AS late, r.started_at IS NOT NULL AS started, (SELECT w.dead FROM workers w WHERE w.id = r.web) IS TRUE AS abandoned
     FROM responses r WHERE r.id = :id AND r.status IN {_OPEN} AND {_ORPHAN} FOR UPDATE OF r SKIP LOCKED
 """)
 """The row before its claim: who had it (`take` must adopt that worker's journal)."""

@@ -123,7 +123,7 @@ class Bus:
                 inbox.nudge()
 
     async def run(self) -> None:
-        """Listens for ever, reconnecting; in between the journals stand in."""
+        """Listens for ever, reconnecting."""
         while True:
             redis = Redis.from_url(
                 self._settings.redis_url.get_secret_value(),
@@ -140,14 +140,17 @@ class Bus:
             finally:
                 self._channel = None
                 await redis.aclose()
-            await self._stand_in()
+            await asyncio.sleep(_LOOK)
 
     # --- healthy ---
 
     async def _listen(self, channel: PubSub) -> None:
         async with asyncio.timeout(2 * _PULSE):
-            await channel.subscribe(f"web:{self._me.hex}", *self._inboxes)
+            await channel.subscribe(f"web:{self._me.hex}")
+        # From here on new readers subscribe by themselves; those who are here already are subscribed now.
         self._channel = channel
+        if self._inboxes:
+            await channel.subscribe(*self._inboxes)
         self.nudge_all()
         pulse = asyncio.create_task(self._pulse(channel))
         try:
@@ -199,17 +202,21 @@ class Bus:
 
     # --- away ---
 
-    async def _stand_in(self) -> None:
-        """For about a second, shows readers what the workers concerned have journalled meanwhile; then the bus is tried again."""
-        last: dict[UUID, int] = {}
-        self.nudge_all()
-        for _ in range(int(_PULSE / _LOOK)):
+    async def stand_in(self) -> None:
+        """While the bus is away, shows readers what the workers concerned journal, and sends them to the logs once a second for the rest."""
+        while True:
+            last: dict[UUID, int] = {}
+            looks = 0
+            while not self.healthy and self._ids:
+                try:
+                    await self._read_journals(last)
+                except AWAY as error:
+                    logger.warning("journals_away", error=str(error).strip())
+                looks += 1
+                if looks % int(_PULSE / _LOOK) == 0:
+                    self.nudge_all()
+                await asyncio.sleep(_LOOK)
             await asyncio.sleep(_LOOK)
-            try:
-                await self._read_journals(last)
-            except AWAY as error:
-                logger.warning("journals_away", error=str(error).strip())
-        self.nudge_all()
 
     async def _read_journals(self, last: dict[UUID, int]) -> None:
         for row in await fetch(self._pool, statements.OWNERS, {"ids": list(self._ids.values())}):

@@ -64,6 +64,7 @@ class Front:
         )  # fmt: skip
         front._watch(asyncio.create_task(lease.tick(), name="tick"))
         front._watch(asyncio.create_task(bus.run(), name="bus"))
+        front._watch(asyncio.create_task(bus.stand_in(), name="stand-in"))
         front._spawn(front._ring_at_start())
         return front
 
@@ -77,7 +78,7 @@ class Front:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.bell.close()
+        await asyncio.to_thread(self.bell.close)
         await asyncio.to_thread(self.lease.say_goodbye)
         await self.catalogue.close()
         await self.redis.aclose()

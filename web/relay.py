@@ -7,13 +7,12 @@ logs; nothing is ever skipped. The bus is a hint, the log is the truth.
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import LiteralString
 from uuid import UUID
 
 import structlog
 
 from models import statements
-from models.database import AWAY, Pool, Row, fetch
+from models.database import Pool, Row, fetch_when_back
 from models.lifecycle import TERMINAL, Status
 from models.settings import Settings
 from models.wire.events import split_frames
@@ -113,7 +112,7 @@ class Relay:
         until = None if within is None else loop.time() + within
         async with self._bus.subscribe(response_id) as inbox:
             while True:
-                rows = await self._patiently(statements.RESPONSE, {"id": response_id})
+                rows = await fetch_when_back(self._pool, statements.RESPONSE, {"id": response_id})
                 if not rows or rows[0]["status"] in TERMINAL or (until is not None and loop.time() >= until):
                     return rows[0] if rows else None
                 inbox.look = False
@@ -121,18 +120,9 @@ class Relay:
                     pass
 
     async def _look(self, response_id: UUID, after: int) -> Look:
-        rows = await self._patiently(statements.LOG_PAGE, {"id": response_id, "after": after, "page": _PAGE})
+        rows = await fetch_when_back(self._pool, statements.LOG_PAGE, {"id": response_id, "after": after, "page": _PAGE})
         if not rows:
             return Look(None, [], more=False)
         blocks = [Block(row["attempt"], row["first"], row["last"], row["frames"]) for row in rows if row["kind"]]
         stored = sum(row["kind"] == 1 for row in rows)
         return Look(Status(rows[0]["frames"].decode()), blocks, more=stored == _PAGE)
-
-    async def _patiently(self, sql: LiteralString, values: dict[str, object]) -> list[Row]:
-        """Reads, waiting while Postgres is away: running responses survive that, and so do their readers (I9)."""
-        while True:
-            try:
-                return await fetch(self._pool, sql, values)
-            except AWAY as error:
-                logger.warning("log_away", error=str(error).strip())
-                await asyncio.sleep(0.5)

@@ -12,6 +12,7 @@ from uuid import UUID
 import structlog
 from redis.asyncio import Redis
 
+from models.bell import Bell
 from models.database import AWAY, Pool, Row, open_pool
 from models.errors import LeaseLost
 from models.lease import Lease
@@ -35,8 +36,10 @@ class Connections:
     pool: Pool
     live: Redis
     upstream: Upstream
+    bell: Bell
 
     async def close(self) -> None:
+        await asyncio.to_thread(self.bell.close)
         await self.upstream.close()
         await self.live.aclose()
         await self.pool.close()
@@ -73,12 +76,12 @@ class Engine:
         pool = open_pool(settings, str(self._lease.id), settings.worker.pool_size)
         await pool.open(wait=True)
         live = live_client(settings, f"worker-{self._lease.id.hex}")
-        self._connections = Connections(pool, live, Upstream(settings.upstream, settings.limits, self._slots))
+        self._connections = Connections(pool, live, Upstream(settings.upstream, settings.limits, self._slots), Bell(settings))
         publisher = Publisher(live)
         journal = Journal(settings, self._lease, pool, publisher)
         self._ownership = Ownership(pool, self._lease, settings)
-        self._tools = Tools(settings, self._ownership, journal, publisher, pool, self._connections.upstream)
-        self._sweeper = Sweeper(settings, self._lease, pool, self)
+        self._tools = Tools(settings, self._ownership, journal, publisher, pool, self._connections.upstream, self._connections.bell)
+        self._sweeper = Sweeper(settings, self._lease, pool, self, self._connections.bell)
         control = Control(settings, self._lease.id, self.cancel)
         for name, work in {
             "tick": self._lease.tick(),

@@ -100,7 +100,7 @@ class AsyncioPool(BasePool):
 
     def _balance(self) -> None:
         """The last tenth of the streams is for those who wait on the line: past nine tenths `background` is left to other workers."""
-        if self.consumer is None:
+        if self.consumer is None or self.app.settings.quarantine:
             return
         # A bell that was just accepted is a job before it is a claim; what the sweeper took is a run without being a job.
         free = min(self.engine.free_for_background, self.limit - self.limit // 10 - len(self.jobs))

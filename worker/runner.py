@@ -14,7 +14,9 @@ from typing import Any
 import structlog
 
 from models import statements
-from models.database import Pool, fetch
+from models.bell import Bell
+from models.channels import queue_for
+from models.database import Pool, fetch_when_back
 from models.errors import Cancelled, LeaseLost, LimitReached, RunError, UpstreamFailed
 from models.ids import new_item_id, response_id
 from models.lifecycle import Status
@@ -51,6 +53,7 @@ class Tools:
     publisher: Publisher
     pool: Pool
     upstream: Upstream
+    bell: Bell
     new_id: Callable[[str], str] = new_item_id
 
 
@@ -144,7 +147,7 @@ class Run:
             self._write([ResponseInProgress(response_object(self._facts, []))])
 
     async def _history(self) -> list[Item]:
-        rows = await fetch(self._tools.pool, statements.CHAIN, {"id": self.claim.id})
+        rows = await fetch_when_back(self._tools.pool, statements.CHAIN, {"id": self.claim.id})
         if any(row["broken"] for row in rows):
             raise UpstreamFailed(
                 "A response that this one continues has been deleted.", code="invalid_prompt", reason="history_deleted", status=400,
@@ -195,6 +198,12 @@ class Run:
                 await self._end_as(verdict)
             except Cancelled:
                 await self._end_as(_CANCELLED)
+            except LeaseLost:
+                raise
+            except Exception as error:
+                logger.exception("ending_broke", response=self._facts.id)
+                self._translator = None
+                await self._end_as(_failed("The response could not be stored.", reason="internal_error"))
         self._tools.publisher.publish(self._log.channel, b"")
 
     async def _end_as(self, verdict: Conclusion) -> None:
@@ -225,12 +234,14 @@ class Run:
         await self._tools.journal.settled(self._log)
         async with self._log.lock:
             await self._tools.ownership.release(self.claim, self._log.rest())
+        self._tools.bell.ring(self.claim.id, queue_for(background=self._facts.background, deaths=0))
 
 
 _CANCELLED = Conclusion(Status.CANCELLED, reason="cancelled")
 
 _OF_VERDICT: dict[Verdict, RunError] = {
     Verdict.CANCELLED: Cancelled(),
+    Verdict.UNSTARTED: LimitReached("The response waited in the queue for longer than it may.", reason="queue_wait"),
     Verdict.LATE: LimitReached("The response did not finish within the time it is given.", reason="deadline"),
     Verdict.POISON: LimitReached(
         "The response was given up: the processes that ran it died three times.", reason="too_many_deaths", status=502

@@ -44,27 +44,24 @@ class Slots(Protocol):
 class Sweeper:
     """One worker's sweep."""
 
-    def __init__(self, settings: Settings, lease: Lease, pool: Pool, slots: Slots) -> None:
+    def __init__(self, settings: Settings, lease: Lease, pool: Pool, slots: Slots, bell: Bell) -> None:
         self._settings = settings
         self._lease = lease
         self._pool = pool
         self._slots = slots
         self._seen: dict[tuple[UUID, datetime], float] = {}
         """(worker, the expires_at it had) -> when, on our own clock, that was first seen expired."""
-        self._bell = Bell(settings)
+        self._bell = bell
         self._purged = 0.0
 
     async def run(self) -> None:
         """Sweeps for ever."""
-        try:
-            while True:
-                try:
-                    await self._sweep()
-                except AWAY as error:
-                    logger.warning("sweep_away", error=str(error).strip())
-                await asyncio.sleep(self._pause())
-        finally:
-            self._bell.close()
+        while True:
+            try:
+                await self._sweep()
+            except AWAY as error:
+                logger.warning("sweep_away", error=str(error).strip())
+            await asyncio.sleep(self._pause())
 
     def _pause(self) -> float:
         """Seconds to the next sweep; sooner when an expired lease will have been watched for long enough before that."""

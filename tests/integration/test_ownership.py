@@ -298,7 +298,7 @@ async def test_what_is_cancelled_late_or_left_by_its_web_process_is_taken_only_t
     await fetch(house.pool, statements.REQUEST_CANCEL, {"id": cancelled})
     await fetch(house.pool, "UPDATE responses SET deadline = created_at - interval '10 years' WHERE id = %(id)s", {"id": late})
     await house.bury(web)
-    for name, verdict in ((cancelled, Verdict.CANCELLED), (late, Verdict.LATE)):
+    for name, verdict in ((cancelled, Verdict.CANCELLED), (late, Verdict.UNSTARTED)):
         claim = await taker.own.take(name)
         assert claim is not None
         assert claim.verdict is verdict

@@ -92,9 +92,9 @@ class Run:
         """Runs to an ending, a release, or silence. Raises nothing but what is a bug."""
         self._tools.journal.open(self._log)
         try:
-            verdict = await self._worked()
-            if verdict is not None:
-                await self._end(verdict)
+            conclusion = await self._worked()
+            if conclusion is not None:
+                await self._end(conclusion)
             elif self._stopped is not Stop.LOST:
                 await self._release()
         except LeaseLost:
@@ -190,41 +190,50 @@ class Run:
 
     # --- the ending ---
 
-    async def _end(self, verdict: Conclusion) -> None:
+    async def _end(self, conclusion: Conclusion) -> None:
         if self._translator is not None:
             self._write(self._translator.cut())
         async with self._log.lock:
             try:
-                await self._end_as(verdict)
-            except Cancelled:
-                await self._end_as(_CANCELLED)
+                await self._end_unless_cancelled(conclusion)
             except LeaseLost:
                 raise
-            except Exception as error:
+            except Exception:
+                # Whatever it was: without an ending the response would be run again and again.
                 logger.exception("ending_broke", response=self._facts.id)
                 self._translator = None
-                await self._end_as(_failed("The response could not be stored.", reason="internal_error"))
+                await self._end_unless_cancelled(_failed("The response could not be stored.", reason="internal_error"))
         self._tools.publisher.publish(self._log.channel, b"")
 
-    async def _end_as(self, verdict: Conclusion) -> None:
+    async def _end_unless_cancelled(self, conclusion: Conclusion) -> None:
+        try:
+            await self._end_as(conclusion)
+        except Cancelled:
+            await self._end_as(_CANCELLED)
+
+    async def _end_as(self, conclusion: Conclusion) -> None:
         output = self._translator.output if self._translator is not None else []
         usage = self._translator.usage if self._translator is not None else None
         completed_at = int(time.time())
         facts = self._facts.evolve(
-            status=verdict.status.value, error=verdict.error, incomplete_reason=verdict.reason, usage=usage, completed_at=completed_at
+            status=conclusion.status.value,
+            error=conclusion.error,
+            incomplete_reason=conclusion.reason,
+            usage=usage,
+            completed_at=completed_at,
         )
-        last = TERMINAL[verdict.status](response_object(facts, output))
+        last = TERMINAL[conclusion.status](response_object(facts, output))
         ending = Ending(
-            status=verdict.status,
+            status=conclusion.status,
             tail=self._log.rest(last),
             items=output,
             position=0,
             usage=usage,
             completed_at=completed_at,
             turns=1 if self._translator is not None else 0,
-            error=verdict.error,
-            reason=verdict.reason,
-            failure=verdict.failure if not output else None,
+            error=conclusion.error,
+            reason=conclusion.reason,
+            failure=conclusion.failure if not output else None,
             unanswered_calls=_unanswered(output),
         )
         await self._tools.ownership.end(self.claim, ending)

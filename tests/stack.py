@@ -265,9 +265,10 @@ class Stack:
         client: redis.asyncio.Redis = redis.asyncio.Redis.from_url(self.redis_url)
         return client
 
-    def api(self, web: int = 0, *, key: str | None = None) -> Api:
-        """A raw client."""
-        return Api(f"http://127.0.0.1:{self.webs[web].port}/v1", self.key if key is None else key, self.session)
+    def api(self, web: "int | Service" = 0, *, key: str | None = None) -> Api:
+        """A raw client of one web process."""
+        process = self.webs[web] if isinstance(web, int) else web
+        return Api(f"http://127.0.0.1:{process.port}/v1", self.key if key is None else key, self.session)
 
     def openai(self, web: int = 0, *, key: str | None = None) -> openai.AsyncOpenAI:
         """The official client, as it comes, without retries."""

@@ -104,6 +104,11 @@ class Run:
 
     async def _worked(self) -> Conclusion | None:
         """The work's outcome; None when there is nothing to end: handed over or lost."""
+        try:
+            self._resume()
+        except Exception:
+            logger.exception("resume_broke", response=self._facts.id)
+            return _failed("The server could not take this response up again.", reason="internal_error")
         self._work = asyncio.create_task(self._turns())
         if self._stopped is not None:
             self._work.cancel()
@@ -125,16 +130,16 @@ class Run:
     # --- the work ---
 
     async def _turns(self) -> None:
-        self._resume()
         if self.claim.verdict is not None:
             raise _OF_VERDICT[self.claim.verdict]
-        async with asyncio.timeout(max(0.0, self.claim.row["seconds_left"])) as wall_clock:
-            try:
+        wall_clock = asyncio.timeout(max(0.0, self.claim.row["seconds_left"]))
+        try:
+            async with wall_clock:
                 await self._turn(await self._history())
-            except TimeoutError as error:
-                if not wall_clock.expired():
-                    raise
-                raise _OF_VERDICT[Verdict.LATE] from error
+        except TimeoutError as error:
+            if not wall_clock.expired():
+                raise
+            raise _OF_VERDICT[Verdict.LATE] from error
 
     def _resume(self) -> None:
         """Opens this attempt's part of the stream: closes what an earlier one left open, or says that the response is in progress."""

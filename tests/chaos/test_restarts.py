@@ -1,79 +1,99 @@
 """Web processes, Postgres, or everything at once go away and come back."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
+
+import aiohttp
+import pytest
 
 from tests.api import Api, decode, until
 from tests.chaos.story import assert_one_story
-from tests.conftest import PrivateStack
 from tests.contract_rules import assert_stream_obeys_contract
 from tests.fake_upstream import FakeUpstream, done, finish, gate, hang, reply, text, usage
-from tests.stack import IMPATIENT, Surroundings, databases, stack
+from tests.stack import IMPATIENT, Databases, Stack, Surroundings, databases, stack
 
 WORDS = [f"w{number} " for number in range(100)]
 
 
-async def test_a_background_stream_outlives_its_web_process(private: PrivateStack, fake: FakeUpstream) -> None:
-    async with private(settings=IMPATIENT) as one:
-        opened = asyncio.Event()
-        model = fake.script([text("a", "b"), gate(opened), text("c"), finish(), usage(), done()])
-        async with one.api().post_stream(model, background=True) as cut:
-            await cut.until("response.output_text.delta", count=2)
-            stopping = asyncio.create_task(one.stop(one.webs[0]))
-            await cut.to_end()  # asserts that it ends between two frames
-            await stopping
-        await one.start_web()
-        async with one.api().follow(cut.response_id, after=cut.last_number) as rest:
-            opened.set()
-            await rest.to_end()
-        assert_stream_obeys_contract([decode(frame) for frame in cut.frames + rest.frames])
-        assert rest.final["output_text"] == "abc"
-        assert len(fake.asked(model)) == 1
+@pytest.fixture(scope="module")
+async def house(
+    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+) -> AsyncIterator[Stack]:
+    """A worker and a web process that stay; each test starts the web process it ends."""
+    async with stack(tmp_path_factory.mktemp("house"), servers, surroundings, fake, settings=IMPATIENT) as one:
+        yield one
 
 
-async def test_a_background_stream_outlives_a_killed_web_process(private: PrivateStack, fake: FakeUpstream) -> None:
-    async with private(webs=2, settings=IMPATIENT) as one:
-        opened = asyncio.Event()
-        model = fake.script([text("a"), gate(opened), text("b"), finish(), usage(), done()])
-        response_id = await one.api(0).background(model)
-        async with one.api(0).follow(response_id) as cut:
-            await cut.until("response.output_text.delta")
-            one.kill(one.webs[0])
-        async with one.api(0).follow(response_id, after=cut.last_number) as rest:  # the other one
-            opened.set()
-            await rest.to_end()
-        assert_stream_obeys_contract([decode(frame) for frame in cut.frames + rest.frames])
+async def test_a_background_stream_outlives_its_web_process(house: Stack, fake: FakeUpstream) -> None:
+    opened = asyncio.Event()
+    model = fake.script([text("a", "b"), gate(opened), text("c"), finish(), usage(), done()])
+    web = await house.start_web()
+    async with house.api(web).post_stream(model, background=True) as cut:
+        await cut.until("response.output_text.delta", count=2)
+        stopping = asyncio.create_task(house.stop(web))
+        await cut.to_end()  # asserts that it ends between two frames
+        await stopping
+    web = await house.start_web(web.port)
+    async with house.api(web).follow(cut.response_id, after=cut.last_number) as rest:
+        opened.set()
+        await rest.to_end()
+    await house.stop(web)
+    assert_stream_obeys_contract([decode(frame) for frame in cut.frames + rest.frames])
+    assert rest.final["output_text"] == "abc"
+    assert len(fake.asked(model)) == 1
 
 
-async def test_a_foreground_response_ends_with_its_web_process(private: PrivateStack, fake: FakeUpstream) -> None:
-    async with private(webs=2, settings=IMPATIENT) as one:
-        model = fake.script([text("half"), hang()])
-        async with one.api(0).post_stream(model) as stream:
-            await stream.until("response.output_text.delta")
-            one.kill(one.webs[0])
-        [request] = fake.asked(model)
-        await until(lambda: request.closed_by_client is not None, 20)
-
-        async def is_cancelled() -> bool:
-            answer = await one.api().call("GET", f"/responses/{stream.response_id}")
-            return answer.status == 200 and answer.body["status"] == "cancelled"
-
-        await until(is_cancelled)
-        assert len(fake.asked(model)) == 1
+async def test_a_background_stream_outlives_a_killed_web_process(house: Stack, fake: FakeUpstream) -> None:
+    opened = asyncio.Event()
+    model = fake.script([text("a"), gate(opened), text("b"), finish(), usage(), done()])
+    web = await house.start_web()
+    response_id = await house.api(web).background(model)
+    async with house.api(web).follow(response_id) as cut:
+        await cut.until("response.output_text.delta")
+        house.kill(web)
+    async with house.api().follow(response_id, after=cut.last_number) as rest:
+        opened.set()
+        await rest.to_end()
+    assert_stream_obeys_contract([decode(frame) for frame in cut.frames + rest.frames])
 
 
-async def test_a_foreground_request_may_finish_while_its_web_process_stops(private: PrivateStack, fake: FakeUpstream) -> None:
-    async with private(settings=IMPATIENT) as one:
-        opened = asyncio.Event()
-        model = fake.script([text("a"), gate(opened), text("b"), finish(), usage(), done()])
-        async with one.api().post_stream(model) as stream:
-            await stream.until("response.output_text.delta")
-            stopping = asyncio.create_task(one.stop(one.webs[0]))
-            await asyncio.sleep(0)
-            opened.set()
-            await stream.to_end()
-            await stopping
-        assert stream.final["output_text"] == "ab"
+async def test_a_foreground_response_ends_with_its_web_process(house: Stack, fake: FakeUpstream) -> None:
+    model = fake.script([text("half"), hang()])
+    web = await house.start_web()
+    async with house.api(web).post_stream(model) as stream:
+        await stream.until("response.output_text.delta")
+        house.kill(web)
+    [request] = fake.asked(model)
+    await until(lambda: request.closed_by_client is not None, 20)
+
+    async def is_cancelled() -> bool:
+        answer = await house.api().call("GET", f"/responses/{stream.response_id}")
+        return answer.status == 200 and answer.body["status"] == "cancelled"
+
+    await until(is_cancelled)
+    assert len(fake.asked(model)) == 1
+
+
+async def test_a_foreground_request_may_finish_while_its_web_process_stops(house: Stack, fake: FakeUpstream) -> None:
+    opened = asyncio.Event()
+    model = fake.script([text("a"), gate(opened), text("b"), finish(), usage(), done()])
+    web = await house.start_web()
+
+    async def refuses() -> bool:
+        try:
+            return (await house.api(web).call("GET", "/models")).status != 200
+        except aiohttp.ClientConnectionError:
+            return True
+
+    async with house.api(web).post_stream(model) as stream:
+        await stream.until("response.output_text.delta")
+        stopping = asyncio.create_task(house.stop(web))
+        await until(refuses)
+        opened.set()
+        await stream.to_end()
+        await stopping
+    assert stream.final["output_text"] == "ab"
 
 
 async def test_after_kill_9_of_everything_old_responses_end_and_finished_ones_are_as_they_were(

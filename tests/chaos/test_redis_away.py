@@ -57,7 +57,7 @@ async def test_a_flush_in_mid_stream_is_not_noticed(house: Stack, fake: FakeUpst
 
 
 async def test_what_was_queued_in_a_flushed_redis_still_starts(private: PrivateStack, fake: FakeUpstream) -> None:
-    async with private(workers=0) as one:
+    async with private(workers=0, settings={"BACKBURNER_LEASE__RING_INTERVAL": "1"}) as one:
         models = [fake.script(reply("x")) for _ in range(10)]
         ids = [await one.api().background(model) for model in models]
         redis = one.redis()

@@ -52,7 +52,8 @@ class Surroundings(BaseSettings):
     require_recordings: bool = Field(default=False, validation_alias="BACKBURNER_REQUIRE_RECORDINGS")
 
 
-def _with_database(url: str, name: str) -> str:
+def _with_path(url: str, name: str) -> str:
+    """The same server, another database."""
     return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
 
 
@@ -80,7 +81,7 @@ class Databases:
     async def prepare(self) -> None:
         """Create and migrate the template."""
         await self._run(sql.SQL("CREATE DATABASE {} ENCODING 'UTF8' TEMPLATE template0").format(sql.Identifier(self.template)))
-        await asyncio.to_thread(migrate, _with_database(self.admin_url, self.template))
+        await asyncio.to_thread(migrate, _with_path(self.admin_url, self.template))
 
     async def fresh(self) -> str:
         """The URL of a new, migrated, empty database."""
@@ -88,7 +89,7 @@ class Databases:
         self._copies.append(name)
         copy = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(self.template))
         await self._run(copy)
-        return _with_database(self.admin_url, name)
+        return _with_path(self.admin_url, name)
 
     async def drop(self) -> None:
         """Remove what was created."""
@@ -104,8 +105,8 @@ class Databases:
 async def databases(folder: Path, surroundings: Surroundings) -> AsyncIterator[Databases]:
     """The server named by DATABASE_URL, or one of our own in `folder`."""
     if surroundings.database_url is not None:
-        plain = surroundings.database_url.replace("postgresql+psycopg://", "postgresql://")
-        found = Databases(plain, None)
+        _, _, rest = surroundings.database_url.partition("://")
+        found = Databases(f"postgresql://{rest}", None)
         try:
             await found.prepare()
             yield found
@@ -320,6 +321,9 @@ class Stack:
         )
 
 
+_redis_numbers = itertools.cycle(range(1, 16))
+"""On a Redis that is not ours each stack gets a database of its own: one stack's workers must not answer another's bells."""
+
 RUNNING: list[Stack] = []
 """The stacks of the session and of the present test: their logs are shown with a failing test."""
 
@@ -340,11 +344,12 @@ async def stack(
 ) -> AsyncIterator[Stack]:
     """A deployment with a database and a Redis of its own, ready to serve."""
     valkey = None
-    if surroundings.redis_url is None:
+    if surroundings.redis_url is not None:
+        redis_url = _with_path(surroundings.redis_url, str(next(_redis_numbers)))
+    else:
         valkey = Valkey(folder / "valkey", folder, port=free_port(), password=secrets.token_hex(8))
         valkey.start()
-    redis_url = surroundings.redis_url if valkey is None else valkey.url
-    assert redis_url is not None
+        redis_url = valkey.url
     timeout = aiohttp.ClientTimeout(total=110)
     try:
         # force_close: a web process killed by one test must not leave its dead connections to the next

@@ -12,7 +12,7 @@ from typing import Self
 from cli.credentials import Credentials, load_or_make, write_private
 from cli.embedded.nobody import make_stand_in, reachable
 from cli.embedded.postgres import Postgres
-from cli.process import Process, StartFailed, end_stranger, free_port
+from cli.process import Process, Server, StartFailed, end_stranger, free_port
 from cli.settings import ROOT
 
 
@@ -68,8 +68,8 @@ class DataFolder:
         os.close(self._lock)
 
     def record(self, children: Sequence[Process]) -> None:
-        """Note who holds the folder and the children that have no pid file of their own."""
-        named = {child.pid: " ".join(child.command[1:]) for child in children}
+        """Note who holds the folder and the children; servers have files of their own for that, and gentler ends than SIGKILL."""
+        named = {child.pid: " ".join(child.command[1:]) for child in children if not isinstance(child, Server)}
         self._write(json.dumps({"pid": os.getpid(), "children": named}) + "\n")
 
     def credentials(self, api_key: str | None) -> Credentials:

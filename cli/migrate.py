@@ -1,5 +1,8 @@
 """Brings a database to this version's schema."""
 
+import time
+from collections.abc import Callable
+
 import psycopg
 from alembic import command
 from alembic.config import Config
@@ -13,15 +16,16 @@ from cli.settings import ROOT
 LOCK = 0x6261636B6275726E  # "backburn" in ASCII: any fixed number would do, and nobody else takes this one
 
 
-def migrate(dsn: str) -> None:
+def migrate(dsn: str, pause: Callable[[float], None] = time.sleep) -> None:
     """Run what is missing, at most one process at a time; the others wait and find nothing left to do.
 
-    `dsn` is a libpq URL (`postgresql://…`). Raises StartFailed when the database does not answer or refuses, or is of a newer version.
+    `dsn` is a libpq URL (`postgresql://…`); `pause(seconds)` is called between two looks at the lock and may raise to give up. Raises StartFailed when the database does not answer or refuses, or is of a newer version.
     """
     try:
         # a connection of its own, idle and outside any transaction, so the lock hinders no index being built
         with psycopg.connect(dsn, autocommit=True, connect_timeout=10) as lock:
-            lock.execute("SELECT pg_advisory_lock(%s)", (LOCK,))
+            while lock.execute("SELECT pg_try_advisory_lock(%s)", (LOCK,)).fetchone() != (True,):
+                pause(0.1)
             _upgrade(dsn)
     except psycopg.OperationalError as error:
         raise StartFailed(f"the database did not answer: {' '.join(str(error).split())}") from error

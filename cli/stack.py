@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 
+import psycopg
 import redis
+from sqlalchemy.exc import DBAPIError
 
 from cli.data_folder import DataFolder
 from cli.embedded.postgres import Postgres
@@ -77,11 +79,14 @@ class Stack:
         if not self._upstream:
             self._launch(self._servers, "demo-upstream", "cli.demo_upstream", "--host", "127.0.0.1", "--port", str(self._ports["demo"]))
         settings = self._start_databases(stop)
-        migrate(settings.dsn)
-        keys.bootstrap(settings.dsn, self.api_key)
-        with closing(Roll(settings.dsn)) as roll:
-            self._start_applications(settings)
-            self._await_ready(roll, stop)
+        migrate(settings.dsn, stop.pause)
+        try:
+            keys.bootstrap(settings.dsn, self.api_key)
+            with closing(Roll(settings.dsn)) as roll:
+                self._start_applications(settings)
+                self._await_ready(roll, stop)
+        except (psycopg.Error, DBAPIError) as error:
+            raise StartFailed(f"the database failed us while starting: {str(error).splitlines()[0]}") from error
 
     def stop(self) -> None:
         """First those that use the databases, so they can put everything down; the demo last, they may still be reading from it."""

@@ -31,7 +31,7 @@ class Stopped(Exception):
 
 
 class StopSignal:
-    """Remembers SIGINT, SIGTERM or SIGHUP; a wait for it ends at once. A pipe, so that no lock is taken inside a handler."""
+    """Remembers SIGINT, SIGTERM or SIGHUP; a wait for it ends at once. A pipe, so that nothing is locked while a signal interrupts."""
 
     def __enter__(self) -> Self:
         self._reader, self._writer = os.pipe()
@@ -43,8 +43,8 @@ class StopSignal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        for number, before in self._before.items():
+            signal.signal(number, before)
         os.close(self._reader)
         os.close(self._writer)
 

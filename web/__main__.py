@@ -46,7 +46,7 @@ def main() -> None:
         access_log=False,
         log_config=None,
         server_header=False,
-        timeout_graceful_shutdown=int(settings.web.grace.total_seconds()),
+        timeout_graceful_shutdown=int(settings.web.grace.total_seconds()) + 2,
         timeout_keep_alive=75,
     )
     Server(config, app).run()

@@ -1,17 +1,20 @@
 """/v1/models: what the upstream offers, remembered for a minute."""
 
+import asyncio
+import importlib
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 from fastapi import APIRouter, Request
-from openai import AsyncOpenAI
 from starlette.responses import Response
 
 from models.errors import NotFound, RunFailed
 from models.settings import UpstreamSettings
 from web.answers import json_answer
 from web.auth import Project
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
 
 router = APIRouter(prefix="/v1/models")
 
@@ -22,7 +25,8 @@ class Catalogue:
     """The upstream's own list of models."""
 
     def __init__(self, settings: UpstreamSettings) -> None:
-        self._client = AsyncOpenAI(base_url=settings.base_url, api_key=settings.api_key.get_secret_value(), max_retries=1, timeout=10.0)
+        self._settings = settings
+        self._client: AsyncOpenAI | None = None
         self._models: list[dict[str, Any]] = []
         self._until = 0.0
 
@@ -40,9 +44,25 @@ class Catalogue:
             self._until = time.monotonic() + _REMEMBERED
         return self._models
 
+    async def _listed(self) -> list[dict[str, Any]]:
+        # A second of CPU that only this route needs: not at start-up, and not in the event loop.
+        openai = await asyncio.to_thread(importlib.import_module, "openai")
+        if self._client is None:
+            key = self._settings.api_key.get_secret_value()
+            self._client = openai.AsyncOpenAI(base_url=self._settings.base_url, api_key=key, max_retries=1, timeout=10.0)
+        try:
+            listed = await self._client.models.list()
+        except openai.OpenAIError as error:
+            raise RunFailed(502, "The upstream's list of models could not be read.", kind="server_error", code=None) from error
+        return [
+            {"id": model.id, "object": "model", "created": int(model.created or 0), "owned_by": model.owned_by or "upstream"}
+            for model in listed.data
+        ]
+
     async def close(self) -> None:
         """Closes its connections."""
-        await self._client.close()
+        if self._client is not None:
+            await self._client.close()
 
 
 @router.get("")
@@ -57,5 +77,4 @@ async def one_model(name: str, request: Request, _project: Project) -> Response:
     for model in await request.app.state.front.catalogue.models():
         if model["id"] == name:
             return json_answer(model)
-    missing = NotFound(f"The model '{name}' does not exist.", param="model", code="model_not_found")
-    raise missing
+    raise NotFound(f"The model '{name}' does not exist.", param="model", code="model_not_found")

@@ -44,6 +44,8 @@ class Front:
     keys: Keys
     catalogue: Catalogue
     stopping: bool = False
+    drained: asyncio.Event = field(default_factory=asyncio.Event)
+    """The grace period is over: whoever still waits for a foreground response is told to try elsewhere."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     @classmethod
@@ -72,6 +74,7 @@ class Front:
         """SIGTERM has come: no longer ready; background streams end cleanly, foreground requests drain."""
         self.stopping = True
         self.relay.close()
+        asyncio.get_running_loop().call_later(self.settings.web.grace.total_seconds(), self.drained.set)
 
     async def close(self) -> None:
         """Gives everything back; foreground requests that did not drain are cancelled by the sweep, which sees our lease end."""

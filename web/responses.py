@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from models.database import Row
-from models.errors import ApiError, InvalidRequest, RunFailed
+from models.errors import ApiError, InvalidRequest, RunFailed, Unavailable
 from models.lifecycle import Status
 from models.wire.request import require_include
 from web.answers import json_answer
@@ -106,15 +106,16 @@ async def _wait(front: Front, accepted: Accepted, request: Request) -> Response:
     """A foreground response as JSON, once it has ended; cancelled when the client leaves first."""
     ending = asyncio.ensure_future(front.relay.ended(accepted.id))
     gone = asyncio.ensure_future(_gone(request))
+    drained = asyncio.ensure_future(front.drained.wait())
     try:
-        await asyncio.wait({ending, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({ending, gone, drained}, return_when=asyncio.FIRST_COMPLETED)
         if not ending.done():
             front.abandon(accepted.id)
-            return Response(status_code=499)
+            raise Unavailable("The server is stopping. Please retry.")
         row = ending.result()
     finally:
-        gone.cancel()
-        ending.cancel()
+        for waiting in (gone, ending, drained):
+            waiting.cancel()
     if row is None:
         raise _INTERNAL
     if row["status"] == Status.FAILED and row["failure"] is not None:

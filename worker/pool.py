@@ -19,6 +19,7 @@ import structlog
 import uvloop
 from billiard.einfo import ExceptionInfo
 from celery.concurrency.base import BasePool
+from celery.signals import worker_shutting_down
 from kombu.serialization import loads
 
 from models.channels import BACKGROUND
@@ -32,6 +33,10 @@ logger = structlog.get_logger()
 
 _STOP_SLACK = 10.0
 """Seconds beyond the grace period after which the process ends with what is left: sweepers find it."""
+
+
+def _nothing() -> None:
+    pass
 
 
 class Job:
@@ -64,6 +69,12 @@ class AsyncioPool(BasePool):
         self.thread.start()
         self.engine = Engine(self.app.settings, self.limit)
         asyncio.run_coroutine_threadsafe(self.engine.start(), self.loop).result()
+        worker_shutting_down.connect(self._wake, weak=False)
+
+    def _wake(self, **_: object) -> None:
+        """SIGTERM: Celery's poll would go on sleeping until its next timer. Through our loop, because the signal may have hit anywhere."""
+        if self.hub is not None:
+            self.loop.call_soon_threadsafe(self.hub.call_soon, _nothing)
 
     def register_with_event_loop(self, hub: "Hub") -> None:
         """Celery's own loop, on whose thread all its callbacks belong."""

@@ -4,10 +4,21 @@ Durations accept a plain number of seconds ("2", "0.5") or an ISO 8601 duration.
 `BACKBURNER_LIMITS__FIRST_TOKEN=30`.
 """
 
+import sys
 from datetime import timedelta
 from typing import Annotated, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -157,3 +168,14 @@ class Settings(BaseSettings):
     def dsn(self) -> str:
         """The libpq URL (`postgresql://…`), for psycopg."""
         return self.database_url.get_secret_value()
+
+
+def load() -> Settings:
+    """The settings of this process. Ends it with one readable line per mistake (exit status 2) when they are not right."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        for mistake in error.errors(include_url=False, include_input=False):
+            where = "__".join(str(part) for part in mistake["loc"]).upper()
+            print(f"configuration: {where}: {mistake['msg']}", file=sys.stderr)  # noqa: T201  (before there is any logging)
+        sys.exit(2)

@@ -7,7 +7,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from models import logs
-from models.settings import Settings
+from models.settings import load
 from web.app import create_app
 from web.front import Front
 
@@ -33,7 +33,7 @@ def main() -> None:
     arguments.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     arguments.add_argument("--port", type=int, default=8000, help="port to listen on (default 8000)")
     given = arguments.parse_args()
-    settings = Settings()
+    settings = load()
     logs.configure(settings.log_level, process="web")
     app = create_app(settings, given.host)
     config = uvicorn.Config(

@@ -33,14 +33,7 @@ class Catalogue:
     async def models(self) -> list[dict[str, Any]]:
         """The models, each `{id, object, created, owned_by}`. Raises RunFailed (502) when the upstream has no list for us."""
         if time.monotonic() >= self._until:
-            try:
-                listed = await self._client.models.list()
-            except openai.OpenAIError as error:
-                raise RunFailed(502, "The upstream's list of models could not be read.", kind="server_error", code=None) from error
-            self._models = [
-                {"id": model.id, "object": "model", "created": int(model.created or 0), "owned_by": model.owned_by or "upstream"}
-                for model in listed.data
-            ]
+            self._models = await self._listed()
             self._until = time.monotonic() + _REMEMBERED
         return self._models
 
@@ -50,8 +43,9 @@ class Catalogue:
         if self._client is None:
             key = self._settings.api_key.get_secret_value()
             self._client = openai.AsyncOpenAI(base_url=self._settings.base_url, api_key=key, max_retries=1, timeout=10.0)
+        client: AsyncOpenAI = self._client
         try:
-            listed = await self._client.models.list()
+            listed = await client.models.list()
         except openai.OpenAIError as error:
             raise RunFailed(502, "The upstream's list of models could not be read.", kind="server_error", code=None) from error
         return [

@@ -11,7 +11,7 @@ import structlog
 from models import logs
 from models.channels import BACKGROUND, INTERACTIVE, QUARANTINE
 from models.database import AWAY
-from models.settings import Settings
+from models.settings import load
 from worker.app import create_app
 
 _FILES_PER_STREAM = 2
@@ -29,7 +29,8 @@ def main() -> None:
     )
     arguments.add_argument("--quarantine", action="store_true", help="run alone what has killed two processes before; one at a time")
     given = arguments.parse_args()
-    settings = Settings(quarantine=given.quarantine or Settings().quarantine)
+    settings = load()
+    settings = settings.model_copy(update={"quarantine": given.quarantine or settings.quarantine})
     slots = 1 if settings.quarantine else -(-given.streams * 10 // 9)
     kind = "quarantine" if settings.quarantine else "worker"
     logs.configure(settings.log_level, process=kind)

@@ -6,7 +6,7 @@ from celery import Celery
 from celery.signals import setup_logging, worker_ready
 
 from models.channels import RUN_RESPONSE
-from models.settings import Settings
+from models.settings import Settings, load
 
 
 class WorkerApp(Celery):
@@ -64,4 +64,4 @@ def __getattr__(name: str) -> WorkerApp:
     """`app`, made from the environment when `celery -A worker.app` asks for it: nothing is configured by an import alone."""
     if name != "app":
         raise AttributeError(name)
-    return create_app(Settings())
+    return create_app(load())

@@ -81,12 +81,25 @@ FORGET_WORKERS = _sql("""
 KEY = _sql("SELECT id, project_id, hash FROM api_keys WHERE hash = :hash AND revoked_at IS NULL")
 KEY_USED = _sql("UPDATE api_keys SET last_used_at = clock_timestamp() WHERE id = :id")
 
-INSERT = _sql("""
-    WITH row AS (INSERT INTO responses (id, project_id, status, background, store, streamed, model, parameters, previous_response_id,
+_KEPT = """
+    key AS (INSERT INTO idempotency_keys AS k (project_id, key, body_hash, response_id, expires_at)
+            VALUES (:project, :key, :body_hash, :id, clock_timestamp() + CAST(:kept AS interval))
+            ON CONFLICT (project_id, key) DO UPDATE
+            SET body_hash = excluded.body_hash, response_id = excluded.response_id, expires_at = excluded.expires_at
+            WHERE :replaces OR k.expires_at < clock_timestamp() OR EXISTS (
+                SELECT 1 FROM responses r WHERE r.id = k.response_id AND (r.delete_requested_at IS NOT NULL OR r.reason = 'create_refused'
+                OR (NOT r.background AND (r.status = 'cancelled' OR r.cancel_requested_at IS NOT NULL))))
+            RETURNING 1),"""
+
+
+def _insert(first: str = "", source: str = "") -> str:
+    return f"""
+    WITH {first}
+         row AS (INSERT INTO responses (id, project_id, status, background, store, streamed, model, parameters, previous_response_id,
                                         created_at, expires_at, deadline, enqueued_at, web, traceparent)
                  SELECT :id, :project, 'queued', :background, :store, :streamed, :model, :parameters, :previous,
                         to_timestamp(:created_at), to_timestamp(:created_at) + CAST(:retention AS interval),
-                        to_timestamp(:created_at) + CAST(:queue_wait AS interval), clock_timestamp(), :web, :traceparent
+                        to_timestamp(:created_at) + CAST(:queue_wait AS interval), clock_timestamp(), :web, :traceparent {source}
                  RETURNING id),
          kept AS (INSERT INTO items (response_id, direction, position, item_id, type, payload)
                   SELECT row.id, 'input', e.nr - 1, e.value ->> 'id', e.value ->> 'type', e.value
@@ -94,8 +107,16 @@ INSERT = _sql("""
          opened AS (INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)
                     SELECT row.id, 0, :last, 0, CAST(:frames AS bytea) FROM row)
     SELECT id FROM row
-""")
+"""
+
+
+INSERT = _sql(_insert())
 """A response, its input and its opening events, in one statement; `deadline` is the queue's until a claim sets the run's."""
+INSERT_ONCE = _sql(_insert(_KEPT, "FROM key"))
+"""The same for a request that may come again: the key and the response are one write. No row: somebody else holds the key (KEY_HOLDER).
+
+What a departed client cancelled, what was deleted, and what was answered 503 satisfies no retry."""
+KEY_HOLDER = _sql("SELECT response_id, body_hash FROM idempotency_keys WHERE project_id = :project AND key = :key")
 
 VOID = _sql("""
     INSERT INTO responses (id, project_id, status, background, store, streamed, model, parameters, created_at, completed_at, expires_at, deadline,
@@ -364,3 +385,4 @@ PURGE = _sql(f"""
     )
     DELETE FROM responses USING old WHERE responses.id = old.id
 """)
+FORGET_KEYS = _sql("DELETE FROM idempotency_keys WHERE expires_at < clock_timestamp()")

@@ -6,6 +6,7 @@ commit whose answer was lost is resolved before the client hears 503: nothing of
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -16,7 +17,7 @@ import structlog
 from models import statements
 from models.bell import Bell
 from models.channels import queue_for
-from models.database import AWAY, Json, Pool, fetch
+from models.database import AWAY, Json, Pool, Row, fetch
 from models.errors import InvalidRequest, Unavailable
 from models.ids import new_item_id, new_uuid, parse_response_id, response_id
 from models.lifecycle import NEXT, Status
@@ -25,6 +26,7 @@ from models.wire.events import Event, ResponseCreated, ResponseQueued, frame
 from models.wire.pairing import require_pairs
 from models.wire.request import CreateRequest, parse_create
 from models.wire.response import ResponseFacts, response_object
+from web.idempotency import Retryable, retryable
 
 logger = structlog.get_logger()
 
@@ -37,6 +39,8 @@ class Accepted:
     request: CreateRequest
     opening: dict[str, Any]
     """the Response object as of its creation"""
+    repeated: bool = False
+    """An earlier request that this one repeats made the response."""
 
 
 class Intake:
@@ -49,8 +53,12 @@ class Intake:
         self._me = me
         self._voiding: set[asyncio.Task[None]] = set()
 
-    async def accept(self, project: UUID, body: Any, traceparent: str | None = None) -> Accepted:
-        """Checks, stores and rings. Raises InvalidRequest with nothing written, or Unavailable with nothing that will run."""
+    async def accept(self, project: UUID, body: Any, headers: Mapping[str, str]) -> Accepted:
+        """Checks, stores and rings; a request that was accepted before gets the first one's response.
+
+        Raises InvalidRequest with nothing written, or Unavailable with nothing that will run.
+        """
+        again = retryable(headers, body)
         request = parse_create(
             body,
             new_id=new_item_id,
@@ -72,15 +80,18 @@ class Intake:
         )
         opening = response_object(facts, [])
         events: list[Event] = [ResponseCreated(opening), ResponseQueued(opening)] if request.background else [ResponseCreated(opening)]
-        await self._store(
+        stored = await self._store(
             {
                 "id": accepted_id, "project": project, "background": request.background, "store": request.store, "streamed": request.stream,
                 "model": request.model, "parameters": Json(request.parameters), "previous": previous, "created_at": facts.created_at,
                 "retention": self._settings.retention, "queue_wait": self._settings.limits.queue_wait,
-                "web": None if request.background else self._me, "traceparent": traceparent, "items": orjson.dumps(request.input).decode(),
+                "web": None if request.background else self._me, "traceparent": headers.get("traceparent"), "items": orjson.dumps(request.input).decode(),
                 "last": len(events) - 1, "frames": b"".join(frame(event, number) for number, event in enumerate(events)),
-            }
+            },
+            again,
         )  # fmt: skip
+        if stored != accepted_id:
+            return Accepted(stored, request, opening, repeated=True)
         self._bell.ring(accepted_id, queue_for(background=request.background, deaths=0))
         return Accepted(accepted_id, request, opening)
 
@@ -102,9 +113,18 @@ class Intake:
             )
         return previous, found[0]["unanswered_calls"]
 
-    async def _store(self, values: dict[str, object]) -> None:
+    async def _store(self, values: dict[str, object], again: Retryable | None) -> UUID:
+        """Stores the row; returns its id, or that of the response an equal request made before."""
+        accepted_id = values["id"]
+        assert isinstance(accepted_id, UUID)
         try:
-            await fetch(self._pool, statements.INSERT, values)
+            if again is None:
+                await fetch(self._pool, statements.INSERT, values)
+                return accepted_id
+            kept = values | {"key": again.key, "body_hash": again.body_hash, "kept": again.kept, "replaces": again.replaces}
+            while not await fetch(self._pool, statements.INSERT_ONCE, kept):
+                for holder in await fetch(self._pool, statements.KEY_HOLDER, kept):
+                    return _same_request(holder, again)
         except AWAY as error:
             logger.warning("create_unclear", response=str(values["id"]), error=str(error).strip())
             voiding = asyncio.create_task(self._void(values))
@@ -112,6 +132,7 @@ class Intake:
             voiding.add_done_callback(self._voiding.discard)
             await asyncio.wait({voiding}, timeout=2)
             raise Unavailable from error
+        return accepted_id
 
     async def _void(self, values: dict[str, object]) -> None:
         """Makes sure that a create whose outcome is unknown never runs; goes on after the 503 for as long as Postgres is away."""
@@ -123,3 +144,12 @@ class Intake:
                 await asyncio.sleep(0.5)
             else:
                 return
+
+
+def _same_request(holder: Row, again: Retryable) -> UUID:
+    if bytes(holder["body_hash"]) != again.body_hash:
+        raise InvalidRequest(
+            "This 'Idempotency-Key' was used before with another request body.", param="Idempotency-Key", code="idempotency_key_reused"
+        )
+    found: UUID = holder["response_id"]
+    return found

@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from models.database import Row
 from models.errors import ApiError, InvalidRequest, RunFailed, Unavailable
+from models.ids import response_id
 from models.lifecycle import Status
 from models.wire.request import require_include
 from web.answers import json_answer
@@ -28,24 +29,26 @@ async def create(request: Request, project: Project) -> Response:
     """Creates a response: background or foreground, as JSON or as a stream."""
     front = front_of(request)
     body = await read_json(request, front.settings.limits.body)
-    accepted = await front.intake.accept(project, body, request.headers.get("traceparent"))
+    accepted = await front.intake.accept(project, body, request.headers)
     wanted = accepted.request
     if wanted.stream:
         return sse_answer(_stream(front, accepted), front.settings.web)
+    if wanted.background and accepted.repeated:
+        return json_answer(await front.archive.show(await front.archive.find(project, response_id(accepted.id))))
     if wanted.background:
         return json_answer(accepted.opening)
     return await _wait(front, accepted, request)
 
 
-@router.get("/{response_id}")
-async def retrieve(response_id: str, request: Request, project: Project) -> Response:
+@router.get("/{named}")
+async def retrieve(named: str, request: Request, project: Project) -> Response:
     """The response, or with `stream=true` its events above `starting_after`."""
     front = front_of(request)
     stream = boolean(request, "stream", default=False)
     boolean(request, "include_obfuscation", default=False)
     after = integer(request, "starting_after", minimum=0)
     require_include(_included(request))
-    row = await front.archive.find(project, response_id)
+    row = await front.archive.find(project, named)
     if not stream:
         return json_answer(await front.archive.show(row))
     if not row["background"]:
@@ -57,30 +60,30 @@ async def retrieve(response_id: str, request: Request, project: Project) -> Resp
     return sse_answer(front.relay.follow(row["id"], -1 if after is None else after, background=True), front.settings.web)
 
 
-@router.delete("/{response_id}")
-async def delete(response_id: str, request: Request, project: Project) -> Response:
+@router.delete("/{named}")
+async def delete(named: str, request: Request, project: Project) -> Response:
     """Deletes the response and everything stored with it; one that runs is cancelled first."""
     archive = front_of(request).archive
-    await archive.delete(project, await archive.find(project, response_id))
-    return json_answer({"id": response_id, "object": "response", "deleted": True})
+    await archive.delete(project, await archive.find(project, named))
+    return json_answer({"id": named, "object": "response", "deleted": True})
 
 
-@router.post("/{response_id}/cancel")
-async def cancel(response_id: str, request: Request, project: Project) -> Response:
+@router.post("/{named}/cancel")
+async def cancel(named: str, request: Request, project: Project) -> Response:
     """Cancels a background response. A second time answers the same object."""
     archive = front_of(request).archive
-    row = await archive.cancel(await archive.find(project, response_id))
+    row = await archive.cancel(await archive.find(project, named))
     return json_answer(await archive.show(row))
 
 
-@router.get("/{response_id}/input_items")
-async def input_items(response_id: str, request: Request, project: Project) -> Response:
+@router.get("/{named}/input_items")
+async def input_items(named: str, request: Request, project: Project) -> Response:
     """The response's own input, newest first unless `order=asc`."""
     limit = integer(request, "limit", minimum=1, maximum=100)
     order = choice(request, "order", ("asc", "desc")) or "desc"
     require_include(_included(request))
     archive = front_of(request).archive
-    row = await archive.find(project, response_id)
+    row = await archive.find(project, named)
     page = await archive.input_items(row, limit=20 if limit is None else limit, order=order, after=request.query_params.get("after"))
     return json_answer(page)
 
@@ -98,7 +101,7 @@ async def _stream(front: Front, accepted: Accepted) -> AsyncIterator[bytes]:
             yield frames
         finished = True
     finally:
-        if not background and not finished:
+        if not background and not finished and not accepted.repeated:
             front.abandon(accepted.id)
 
 
@@ -110,7 +113,8 @@ async def _wait(front: Front, accepted: Accepted, request: Request) -> Response:
     try:
         await asyncio.wait({ending, gone, drained}, return_when=asyncio.FIRST_COMPLETED)
         if not ending.done():
-            front.abandon(accepted.id)
+            if not accepted.repeated:
+                front.abandon(accepted.id)
             raise Unavailable("The server is stopping. Please retry.")
         row = ending.result()
     finally:

@@ -77,6 +77,7 @@ class Sweeper:
             self._purged = time.monotonic()
             await fetch(self._pool, statements.PURGE, {})
             await fetch(self._pool, statements.FORGET_WORKERS, {})
+            await fetch(self._pool, statements.FORGET_KEYS, {})
 
     # --- reap ---
 

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 JSON = dict[str, Any]
+RESIDENT = "resident"
+"""A model that is always listed, so that a list fetched before any script was registered has something to show."""
 Step = Callable[["Exchange"], Awaitable[None]]
 Script = Sequence[Step]
 
@@ -426,7 +428,7 @@ class FakeUpstream:
 
     def steps_for(self, request: Request) -> Script:
         if request.method == "GET" and request.path == "/v1/models":
-            return [_listing(sorted(self._scripts))]
+            return [_listing(sorted({RESIDENT, *self._scripts}))]
         if request.method != "POST" or request.path != "/v1/chat/completions":
             return [status(404)]
         if request.model.startswith("recording:"):

@@ -4,10 +4,12 @@ Run by `./dev` with whatever Python 3.11 or newer the machine has, so: standard 
 Two at once wait for each other; an interrupted one is finished by the next.
 """
 
+import base64
 import configparser
 import fcntl
 import hashlib
 import html.parser
+import http.client
 import importlib.util
 import io
 import os
@@ -15,7 +17,6 @@ import shutil
 import ssl
 import subprocess
 import sys
-import urllib.error
 import urllib.parse
 import urllib.request
 import venv
@@ -93,7 +94,7 @@ def add_pip() -> None:
     if importlib.util.find_spec("ensurepip") is not None:
         run([str(PYTHON), "-m", "ensurepip", "--default-pip"])
         return
-    wheel = fetch_pip(configured_index())
+    wheel = fetch_pip(configured("index-url") or PUBLIC_INDEX)
     purelib = subprocess.run(
         [str(PYTHON), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -101,9 +102,9 @@ def add_pip() -> None:
     zipfile.ZipFile(io.BytesIO(wheel)).extractall(purelib)
 
 
-def configured_index() -> str:
-    """The index that pip itself would ask: PIP_INDEX_URL, else the nearest of pip's configuration files, else the public one."""
-    given = os.environ.get("PIP_INDEX_URL")  # noqa: TID251 - pip's setting, not ours, and this runs before ours can be read
+def configured(option: str) -> str | None:
+    """What pip itself would be told: PIP_INDEX_URL or PIP_CERT, else the nearest of pip's configuration files."""
+    given = os.environ.get(f"PIP_{option.replace('-', '_').upper()}")  # noqa: TID251 - pip's setting, not ours, and this runs before ours can be read
     home = Path.home()
     files = [
         os.environ.get("PIP_CONFIG_FILE"),  # noqa: TID251 - likewise
@@ -118,8 +119,8 @@ def configured_index() -> str:
             continue
         parser = configparser.RawConfigParser()
         parser.read(file)
-        given = parser.get("install", "index-url", fallback=parser.get("global", "index-url", fallback=None))
-    return given or PUBLIC_INDEX
+        given = parser.get("install", option, fallback=parser.get("global", option, fallback=None))
+    return given or None
 
 
 class _Links(html.parser.HTMLParser):
@@ -150,15 +151,20 @@ def fetch_pip(index: str) -> bytes:
 
 
 def fetch(address: str) -> bytes:
-    """A page or file over HTTP(S), trusting PIP_CERT where the user has set it."""
+    """A page or file over HTTP(S), trusting the certificates and using the password that pip would."""
     if not address.startswith(("https://", "http://")):
         raise CannotInstall("this Python has no ensurepip, and the package index is not on the web; install python3-venv or uv")
-    certificates = os.environ.get("PIP_CERT")  # noqa: TID251 - pip's setting, not ours
-    context = ssl.create_default_context(cafile=certificates)
+    parts = urllib.parse.urlsplit(address)
+    login, _, host = parts.netloc.rpartition("@")
+    request = urllib.request.Request(parts._replace(netloc=host).geturl())  # noqa: S310 - the scheme was checked
+    if login:
+        encoded = base64.b64encode(urllib.parse.unquote(login).encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {encoded}")
     try:
-        with urllib.request.urlopen(address, timeout=60, context=context) as answer:  # noqa: S310 - the scheme was checked
+        context = ssl.create_default_context(cafile=configured("cert"))
+        with urllib.request.urlopen(request, timeout=60, context=context) as answer:  # noqa: S310 - likewise
             return bytes(answer.read())
-    except (urllib.error.URLError, TimeoutError) as error:
+    except (OSError, http.client.HTTPException) as error:
         raise CannotInstall(f"this Python has no ensurepip, and pip could not be fetched from the package index: {error}") from error
 
 

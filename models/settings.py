@@ -4,8 +4,10 @@ Durations accept a plain number of seconds ("2", "0.5") or an ISO 8601 duration.
 `BACKBURNER_LIMITS__FIRST_TOKEN=30`.
 """
 
+import re
 import sys
 from datetime import timedelta
+from ipaddress import ip_network
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -19,7 +21,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 
 def _seconds(value: object) -> object:
@@ -29,6 +31,10 @@ def _seconds(value: object) -> object:
         except ValueError:
             return value
     return value
+
+
+def _listed(value: object) -> object:
+    return [entry.strip() for entry in value.split(",") if entry.strip()] if isinstance(value, str) else value
 
 
 Duration = Annotated[timedelta, BeforeValidator(_seconds)]
@@ -48,6 +54,8 @@ class UpstreamSettings(_Group):
     max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
     developer_role: Literal["developer", "system"] = "system"
     """How the upstream spells the role that gives instructions; templates of local servers know only `system`."""
+    single_system_message: bool = False
+    """The model's template knows one system message, at the start: all system and developer messages are put together there."""
     think_tags: bool = False
     """The model writes its reasoning into the text, between `<think>` tags."""
     passthrough: tuple[str, ...] = ()
@@ -127,6 +135,29 @@ class WorkerSettings(_Group):
     pool_size: int = 8
 
 
+class EgressSettings(_Group):
+    """What is fetched on behalf of clients (models/egress.py): files by URL."""
+
+    allow: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
+    """Networks (CIDR) and host names that may be reached although they are not on the public internet, on any port; parted by commas."""
+    timeout: Duration = timedelta(seconds=60)
+    """For all files of one response together."""
+    file_bytes: int = 32 * 1024 * 1024
+    """Bytes of all files that one response has fetched, before base64."""
+    redirects: int = 5
+
+    @field_validator("allow")
+    @classmethod
+    def _networks_and_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in value:
+            try:
+                ip_network(entry, strict=False)
+            except ValueError:
+                if not re.fullmatch(r"(?=.*[A-Za-z])[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?", entry):
+                    raise ValueError(f"{entry!r} is neither a network such as 10.1.0.0/16 nor a host name") from None
+        return value
+
+
 class Settings(BaseSettings):
     """Everything a process is told from outside."""
 
@@ -141,6 +172,7 @@ class Settings(BaseSettings):
     limits: LimitSettings = LimitSettings()
     web: WebSettings = WebSettings()
     worker: WorkerSettings = WorkerSettings()
+    egress: EgressSettings = EgressSettings()
     retention: Duration = timedelta(days=30)
     bootstrap_key: SecretStr | None = None
     """Fixes the first API key: any string of at least 16 characters."""

@@ -18,6 +18,8 @@ PART_DELTAS = {
     "response.reasoning_text.delta": ("response.reasoning_text.done", "reasoning_text", "text"),
 }
 """delta event -> its done event, the type of part it belongs to, the key that holds the whole"""
+CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
+"""type of a call -> the key that holds what it was called with"""
 PART_DONES = {done: (part, key) for done, part, key in PART_DELTAS.values()}
 
 
@@ -98,7 +100,7 @@ def _check_event(items: dict[int, _Item], event: Event) -> None:
         item.done = event["item"]
         return
     assert event["item_id"] == item.item["id"], f"{kind} with item_id {event['item_id']} for item {item.item['id']}"
-    if kind.startswith("response.function_call_arguments."):
+    if kind.startswith(("response.function_call_arguments.", "response.custom_tool_call_input.")):
         _check_arguments(item, event)
     else:
         _check_part(item, event)
@@ -108,22 +110,23 @@ def _check_added(item: dict[str, Any]) -> None:
     assert item["status"] == "in_progress", f"added with status {item['status']}"
     if item["type"] in ("message", "reasoning"):
         assert item["content"] == [], "added with content"
-    if item["type"] == "function_call":
-        assert item["arguments"] == "", "added with arguments"
+    if item["type"] in CALLS:
+        assert item[CALLS[item["type"]]] == "", "added with arguments"
         assert item["name"], "added before its name was known"
         assert 0 < len(item["call_id"]) <= 64, f"call_id {item['call_id']!r}"
         assert item["call_id"] != item["id"], "item id and call_id are the same"
 
 
 def _check_arguments(item: _Item, event: Event) -> None:
-    assert item.item["type"] == "function_call", f"arguments for a {item.item['type']}"
+    key = event["type"].removeprefix("response.").partition(".")[0].rpartition("_")[2]
+    assert CALLS.get(item.item["type"]) == key, f"{event['type']} for a {item.item['type']}"
     assert not item.arguments_done, f"{event['type']} after arguments.done"
     if event["type"].endswith(".delta"):
         assert event["delta"], "an empty delta"
         item.arguments += event["delta"]
         return
-    assert event["arguments"] == item.arguments, f"done says {event['arguments']!r}, the deltas {item.arguments!r}"
-    assert event["name"] == item.item["name"]
+    assert event[key] == item.arguments, f"done says {event[key]!r}, the deltas {item.arguments!r}"
+    assert event.get("name", item.item["name"]) == item.item["name"]
     item.arguments_done = True
 
 
@@ -181,9 +184,9 @@ def _check_done(item: _Item, told: dict[str, Any]) -> None:
     assert told["status"] in ("completed", "incomplete", "failed"), f"done with status {told['status']}"
     for key in ("id", "type", "call_id", "name", "role"):
         assert told.get(key) == item.item.get(key), f"{key} changed from {item.item.get(key)!r} to {told.get(key)!r}"
-    if told["type"] == "function_call":
+    if told["type"] in CALLS:
         assert item.arguments_done, "output_item.done before arguments.done"
-        assert told["arguments"] == item.arguments
+        assert told[CALLS[told["type"]]] == item.arguments
     if told["type"] in ("message", "reasoning"):
         assert all(part.done for part in item.parts), "output_item.done before its parts were done"
         assert len(told["content"]) == len(item.parts)

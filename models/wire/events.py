@@ -129,6 +129,18 @@ class ArgumentsDone(Event, frozen=True, tag="response.function_call_arguments.do
     arguments: str
 
 
+class CustomInputDelta(Event, frozen=True, tag="response.custom_tool_call_input.delta"):
+    item_id: str
+    output_index: int
+    delta: str
+
+
+class CustomInputDone(Event, frozen=True, tag="response.custom_tool_call_input.done"):
+    item_id: str
+    output_index: int
+    input: str
+
+
 TERMINAL: dict[str, type[ResponseCompleted | ResponseIncomplete | ResponseFailed]] = {
     "completed": ResponseCompleted,
     "incomplete": ResponseIncomplete,

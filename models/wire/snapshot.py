@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.wire.events import ArgumentsDone, Event, Item, ItemDone, PartDone, ReasoningDone, RefusalDone, TextDone
+from models.wire.events import ArgumentsDone, CustomInputDone, Event, Item, ItemDone, PartDone, ReasoningDone, RefusalDone, TextDone
 
 Json = dict[str, Any]
 
 _SPOKEN = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text"}
 """type of a content part -> the key that its deltas add to"""
+
+_ASKED = {"function_call": "arguments", "custom_tool_call": "input"}
+"""type of a call -> the key that its deltas add to"""
 
 
 @dataclass(slots=True)
@@ -57,7 +60,7 @@ class OpenItem:
         if self.parts:
             item["content"] = [self.parts[index].to_json() for index in sorted(self.parts)]
         if self.arguments:
-            item["arguments"] = "".join(self.arguments)
+            item[_ASKED[item["type"]]] = "".join(self.arguments)
         return item
 
 
@@ -95,6 +98,8 @@ def closing_events(left: OpenItems) -> list[Event]:
         told = item.to_json("incomplete")
         if told.get("type") == "function_call" and not item.arguments_done:
             events.append(ArgumentsDone(told["id"], item.output_index, told["name"], told["arguments"]))
+        if told.get("type") == "custom_tool_call" and not item.arguments_done:
+            events.append(CustomInputDone(told["id"], item.output_index, told["input"]))
         events.append(ItemDone(item.output_index, told))
     return events
 
@@ -163,7 +168,7 @@ def _arguments_heard(item: OpenItem, event: Json) -> None:
 
 
 def _arguments_done(item: OpenItem, event: Json) -> None:
-    item.arguments = [event["arguments"]]
+    item.arguments = [event[_ASKED[item.shape["type"]]]]
     item.arguments_done = True
 
 
@@ -179,5 +184,7 @@ _RULES: dict[str, Callable[[OpenItem, Json], None]] = {
     "response.reasoning_text.done": _text_done,
     "response.function_call_arguments.delta": _arguments_heard,
     "response.function_call_arguments.done": _arguments_done,
+    "response.custom_tool_call_input.delta": _arguments_heard,
+    "response.custom_tool_call_input.done": _arguments_done,
 }
 """event -> what it does to its item; events that are not here say nothing about the output"""

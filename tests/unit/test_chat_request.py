@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from worker.translation.request import chat_request, custom_tools
+from worker.translation.request import callable_names, chat_request, custom_tools
 
 FUNCTION = {"type": "function", "name": "look", "description": "looks", "parameters": {"type": "object", "properties": {"at": {}}}}
 CHAT_FUNCTION = {"type": "function", "function": {name: FUNCTION[name] for name in ("name", "description", "parameters")}}
@@ -206,7 +206,12 @@ PARAMETERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         },
     ),
     ("logprobs by include", {"include": ["message.output_text.logprobs"]}, {"logprobs": True}),
-    ("logprobs by number", {"top_logprobs": 3}, {"logprobs": True, "top_logprobs": 3}),
+    (
+        "logprobs, and how many",
+        {"include": ["message.output_text.logprobs"], "top_logprobs": 3},
+        {"logprobs": True, "top_logprobs": 3},
+    ),
+    ("how many of logprobs that nobody wants", {"top_logprobs": 3}, {}),
     ("no logprobs", {"top_logprobs": 0, "include": ["reasoning.encrypted_content"]}, {}),
     (
         "what is ours alone",
@@ -272,6 +277,58 @@ def test_the_developer_role_is_spelled_as_the_upstream_wants_it() -> None:
     history = [user("d", role="developer"), user("s", role="system")]
     roles = [message["role"] for message in body({"instructions": "i"}, history, developer_role="developer")["messages"]]
     assert roles == ["developer", "developer", "system"]
+
+
+SYSTEMS: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
+    ("none", [user("hi")], [HI]),
+    ("one", [user("s", role="system"), user("hi")], [{"role": "system", "content": "s"}, HI]),
+    (
+        "several, one of them late",
+        [user("s", role="system"), user("d", role="developer"), user("hi"), user("late", role="developer"), said("a")],
+        [{"role": "system", "content": "s\n\nd\n\nlate"}, HI, {"role": "assistant", "content": "a"}],
+    ),
+    (
+        "one of parts",
+        [user("s", role="system"), user("a", "b", role="developer"), user("hi")],
+        [{"role": "system", "content": [{"type": "text", "text": text} for text in "sab"]}, HI],
+    ),
+]
+
+
+@pytest.mark.parametrize(("history", "expected"), [row[1:] for row in SYSTEMS], ids=[row[0] for row in SYSTEMS])
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_a_template_that_knows_one_system_message_gets_one(history: list[Any], expected: list[Any], role: str) -> None:
+    assert body(history=history, developer_role=role, single_system_message=True)["messages"] == expected
+
+
+def test_instructions_join_the_one_system_message() -> None:
+    messages = body({"instructions": "i"}, [user("hi"), user("s", role="system")], single_system_message=True)["messages"]
+    assert messages == [{"role": "system", "content": "i\n\ns"}, HI]
+
+
+CHOICES: list[tuple[str, Any, set[str] | None]] = [
+    ("absent", None, None),
+    ("auto", "auto", None),
+    ("required", "required", None),
+    ("none", "none", set()),
+    ("a function", {"type": "function", "name": "bare"}, {"bare"}),
+    ("a custom tool", {"type": "custom", "name": "sh"}, {"sh"}),
+    (
+        "allowed tools",
+        {
+            "type": "allowed_tools",
+            "mode": "auto",
+            "tools": [{"type": "function", "name": "bare"}, {"type": "custom", "name": "sh"}, {"type": "web_search"}],
+        },
+        {"bare", "sh"},
+    ),
+    ("no tool allowed", {"type": "allowed_tools", "mode": "auto", "tools": []}, set()),
+]
+
+
+@pytest.mark.parametrize(("choice", "names"), [row[1:] for row in CHOICES], ids=[row[0] for row in CHOICES])
+def test_the_choice_says_what_may_be_called(choice: Any, names: set[str] | None) -> None:
+    assert callable_names({} if choice is None else {"tool_choice": choice}) == names
 
 
 def test_the_token_limit_is_spelled_as_the_upstream_wants_it() -> None:

@@ -95,7 +95,7 @@ def brief(event: JSON) -> str:
     place = ".".join(str(event[key]) for key in ("output_index", "content_index") if key in event)
     if kind.startswith("output_item."):
         item = event["item"]
-        what = f"{item['name']}/{item['call_id']}" if item["type"] == "function_call" else item["type"]
+        what = f"{item['name']}/{item['call_id']}" if "call_id" in item else item["type"]
         return f"{place} +{what}" if kind.endswith("added") else f"{place} -{what} {item['status']}"
     if kind.startswith("content_part."):
         return f"{place} {'+' if kind.endswith('added') else '-'}{event['part']['type']}"
@@ -103,12 +103,12 @@ def brief(event: JSON) -> str:
         return f"{place} {event['delta']!r}"
     if kind.endswith("annotation.added"):
         return f"{place} @{event['annotation']['url']}"
-    return f"{place} ={event.get('text', event.get('refusal', event.get('arguments')))!r}"
+    return f"{place} ={event.get('text', event.get('refusal', event.get('arguments', event.get('input'))))!r}"
 
 
 def _item(item: JSON) -> str:
     mark = "" if item["status"] == "completed" else f" ({item['status']})"
-    if item["type"] == "function_call":
-        return f"{item['name']}/{item['call_id']} {item['arguments']}{mark}"
+    if "call_id" in item:
+        return f"{item['name']}/{item['call_id']} {item.get('arguments', item.get('input'))}{mark}"
     said = [f"refusal {part['refusal']}" if part["type"] == "refusal" else part["text"] for part in item["content"]]
     return f"{item['type']} {' | '.join(said)}{mark}"

@@ -12,6 +12,8 @@ from models.wire.events import (
     AnnotationAdded,
     ArgumentsDelta,
     ArgumentsDone,
+    CustomInputDelta,
+    CustomInputDone,
     Event,
     Item,
     ItemAdded,
@@ -25,6 +27,7 @@ from models.wire.events import (
     TextDelta,
     TextDone,
 )
+from worker.translation.wrapping import Wrapping
 
 IN_PROGRESS = "in_progress"
 
@@ -119,7 +122,7 @@ class OpenItem:
     """An item of the turn, from its `added` to its `done`, and afterwards as it stands in the output."""
 
     prefix: ClassVar[str]
-    """Of the item's id: `msg`, `rs`, `fc`."""
+    """Of the item's id: `msg`, `rs`, `fc`, `ctc`."""
 
     def __init__(self, output_index: int, item_id: str) -> None:
         self.output_index = output_index
@@ -217,10 +220,10 @@ class OpenReasoning(OpenItem):
         return self._part.closed() if self._part is not None else []
 
 
-class OpenFunctionCall(OpenItem):
-    """A call of a function; made when its name is known, so `added` carries name and call_id complete (contract §4.3, §7.2)."""
+class OpenCall(OpenItem):
+    """A call; made when its name is known, so `added` carries name and call_id complete (contract §4.3, §7.2)."""
 
-    prefix = "fc"
+    kind: ClassVar[str]
 
     def __init__(self, output_index: int, item_id: str, call_id: str, name: str) -> None:
         super().__init__(output_index, item_id)
@@ -230,28 +233,62 @@ class OpenFunctionCall(OpenItem):
 
     @property
     def arguments(self) -> str:
+        """What the upstream sent for arguments so far, as it sent it."""
         return self._heard.getvalue()
 
-    def push(self, delta: str) -> Event:
-        self._heard.write(delta)
-        return ArgumentsDelta(self.id, self.output_index, delta)
+    def push(self, arguments: str) -> list[Event]:
+        """A piece of the arguments."""
+        raise NotImplementedError
 
     def to_json(self) -> Item:
-        return {
-            "id": self.id,
-            "type": "function_call",
-            "status": self.status,
-            "call_id": self.call_id,
-            "name": self.name,
-            "arguments": self.arguments,
-        }
+        return {"id": self.id, "type": self.kind, "status": self.status, "call_id": self.call_id, "name": self.name}
+
+
+class OpenFunctionCall(OpenCall):
+    """A call of a function: its arguments are the client's to parse."""
+
+    prefix = "fc"
+    kind = "function_call"
+
+    def push(self, arguments: str) -> list[Event]:
+        self._heard.write(arguments)
+        return [ArgumentsDelta(self.id, self.output_index, arguments)]
+
+    def to_json(self) -> Item:
+        return {**super().to_json(), "arguments": self.arguments}
 
     def last_words(self, status: str) -> list[Event]:
         """A call said in full without arguments gets `{}`, as a delta too, so that clients can parse it and the sum still holds."""
-        events: list[Event] = []
-        if status == "completed" and not self.arguments.strip():
-            events.append(self.push("{}"))
+        events: list[Event] = self.push("{}") if status == "completed" and not self.arguments.strip() else []
         return [*events, ArgumentsDone(self.id, self.output_index, self.name, self.arguments)]
+
+
+class OpenCustomCall(OpenCall):
+    """A call of a custom tool: upstream a function with one string argument, for the client that string itself (contract §7.1)."""
+
+    prefix = "ctc"
+    kind = "custom_tool_call"
+
+    def __init__(self, output_index: int, item_id: str, call_id: str, name: str) -> None:
+        super().__init__(output_index, item_id, call_id, name)
+        self._wrapping = Wrapping()
+        self._input = io.StringIO()
+
+    def push(self, arguments: str) -> list[Event]:
+        self._heard.write(arguments)
+        return self._say(self._wrapping.unwrap(arguments))
+
+    def to_json(self) -> Item:
+        return {**super().to_json(), "input": self._input.getvalue()}
+
+    def last_words(self, status: str) -> list[Event]:
+        """Arguments of another shape than asked for are only understood whole; of a call that broke off they say nothing."""
+        events = self._say(self._wrapping.rest(self.arguments)) if status == "completed" else []
+        return [*events, CustomInputDone(self.id, self.output_index, self._input.getvalue())]
+
+    def _say(self, text: str) -> list[Event]:
+        self._input.write(text)
+        return [CustomInputDelta(self.id, self.output_index, text)] if text else []
 
 
 def is_whole(arguments: str) -> bool:

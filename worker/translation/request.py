@@ -8,15 +8,15 @@ import msgspec
 from models.wire.events import Item
 from models.wire.pairing import CALLS, OUTPUTS
 from models.wire.tools import WEB_SEARCH
+from worker.translation.wrapping import CUSTOM_TOOL_ARGUMENT
 
 Message = dict[str, Any]
 Part = dict[str, Any]
 
-CUSTOM_TOOL_ARGUMENT = "input"
-"""A custom tool is a function with this one string argument upstream; the way back unwraps it (`custom_tools`)."""
-
 _SAME = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 """Sent under their own names, and only if the client set them: the API's defaults break reasoning models."""
+
+_SYSTEM = frozenset(("system", "developer"))
 
 _NEVER_FORWARDED = frozenset(("metadata", "store", "background", "truncation", "include", "instructions", "previous_response_id"))
 """Ours alone, whatever `passthrough` says; `store: true` upstream would keep there what our client deletes here."""
@@ -29,6 +29,7 @@ def chat_request(
     history: list[Item],
     max_tokens_field: str = "max_completion_tokens",
     developer_role: str = "system",
+    single_system_message: bool = False,
     passthrough: Collection[str] = (),
 ) -> dict[str, Any]:
     """The body for the upstream, always streamed, always with usage.
@@ -36,9 +37,10 @@ def chat_request(
     `parameters` are those of models/wire/request.py; `history` is everything that was said so far, oldest first, references resolved,
     calls paired (models/wire/pairing.py); neither is changed. Parameters named in `passthrough` go through under their own names.
     """
+    messages = _messages(parameters.get("instructions"), history, developer_role)
     body: dict[str, Any] = {
         "model": model,
-        "messages": _messages(parameters.get("instructions"), history, developer_role),
+        "messages": _with_one_system_message(messages) if single_system_message else messages,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -65,6 +67,20 @@ def custom_tools(parameters: dict[str, Any]) -> frozenset[str]:
     return frozenset(tool["name"] for tool in parameters.get("tools", ()) if tool["type"] == "custom")
 
 
+def callable_names(parameters: dict[str, Any]) -> frozenset[str] | None:
+    """The only names the model may call, as `tool_choice` has it (contract §7.1: a hard constraint); None when it sets no such bound."""
+    choice = parameters.get("tool_choice", "auto")
+    if isinstance(choice, str):
+        return frozenset() if choice == "none" else None
+    chosen = choice["tools"] if choice["type"] == "allowed_tools" else [choice]
+    return frozenset(tool["name"] for tool in chosen if "name" in tool)
+
+
+def wants_logprobs(parameters: dict[str, Any]) -> bool:
+    """Whether the client is to get log probabilities; `top_logprobs` alone says only how many (contract §7.1)."""
+    return "message.output_text.logprobs" in parameters.get("include", ())
+
+
 def _response_format(text: dict[str, Any]) -> dict[str, Any]:
     wanted = text.get("format", {"type": "text"})
     if wanted["type"] == "text":
@@ -76,10 +92,10 @@ def _response_format(text: dict[str, Any]) -> dict[str, Any]:
 
 
 def _logprobs(parameters: dict[str, Any]) -> dict[str, Any]:
+    if not wants_logprobs(parameters):
+        return {}
     most = parameters.get("top_logprobs", 0)
-    if most:
-        return {"logprobs": True, "top_logprobs": most}
-    return {"logprobs": True} if "message.output_text.logprobs" in parameters.get("include", ()) else {}
+    return {"logprobs": True, "top_logprobs": most} if most else {"logprobs": True}
 
 
 def _tools(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -146,6 +162,17 @@ def _messages(instructions: str | None, history: list[Item], developer_role: str
         # resent across turns; and what hosted tools did, which has no chat form: the answer that followed holds its result.
     transcript.end_turn()
     return transcript.messages
+
+
+def _with_one_system_message(messages: list[Message]) -> list[Message]:
+    """What all system and developer messages say, put together in one at the start: such templates refuse a second, wherever it stands."""
+    said = [message["content"] for message in messages if message["role"] in _SYSTEM]
+    if not said:
+        return messages
+    content: str | list[Part] = "\n\n".join(content for content in said if isinstance(content, str))
+    if not all(isinstance(content, str) for content in said):
+        content = [part for content in said for part in ([{"type": "text", "text": content}] if isinstance(content, str) else content)]
+    return [{"role": "system", "content": content}, *(message for message in messages if message["role"] not in _SYSTEM)]
 
 
 def _answers(history: list[Item]) -> dict[int, Item]:

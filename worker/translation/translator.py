@@ -8,6 +8,8 @@ stay open side by side until the turn ends, because their arguments may interlea
 - text after a call is a new message, since the earlier one was closed; white space alone opens none, many models end with it;
 - a refusal is one more part of the open message, or the first of a new one.
 
+A call that `tool_choice` rules out becomes no item: the turn fails with it, at the next chunk or at its end (docs/adr/0006).
+
 After `finish` or `cut` nothing may be fed any more.
 """
 
@@ -19,15 +21,21 @@ from models.errors import LimitReached, UpstreamFailed
 from models.wire.events import Event, Item
 from worker.translation.calls import SpokenCall, SpokenCalls
 from worker.translation.chunk import CallDelta, Chunk
-from worker.translation.items import OpenFunctionCall, OpenItem, OpenMessage, OpenReasoning, is_whole
+from worker.translation.items import OpenCall, OpenCustomCall, OpenFunctionCall, OpenItem, OpenMessage, OpenReasoning, is_whole
 from worker.translation.thinking import ThinkTags
 from worker.translation.usage import Usage
 
 MAX_CALL_ID = 64
 """Characters; longer ids from an upstream are replaced (contract §3)."""
 
+_SHOWN = 100
+"""Characters of a name that an error repeats."""
+
 ITEM_WEIGHT = 1024
 """Bytes an item costs besides its text, so that an upstream cannot fill memory with empty ones."""
+
+TIERS = frozenset(("auto", "default", "flex", "priority", "fast", "scale", "ultrafast"))
+"""Service tiers that the API knows (contract §2); what else an upstream calls its own is not passed on."""
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """finish_reason -> `incomplete_details.reason`; everything else but `error` completes the turn."""
@@ -45,7 +53,8 @@ class Outcome:
 class Translator:
     """One turn. `new_id` makes an id from its prefix (`msg`, `rs`, `fc`, `call`); `first_index` is the turn's first output_index.
 
-    `tool_names` are the functions the model was offered: they settle whether a second name is a new call or the rest of a name.
+    `tool_names` are the functions the model was offered: they settle whether a second name is a new call or the rest of a name; of
+    them, `custom_names` are custom tools. Only `callable_names` may be called at all; None: whatever the model likes.
     `output_limit` is the most a turn may say, in bytes; what goes past it raises LimitReached before anything of the chunk is taken.
     """
 
@@ -56,6 +65,8 @@ class Translator:
         first_index: int = 0,
         want_logprobs: bool = False,
         tool_names: Collection[str] = (),
+        custom_names: Collection[str] = (),
+        callable_names: Collection[str] | None = None,
         output_limit: int = 64 << 20,
         think_tags: bool = False,
     ) -> None:
@@ -68,6 +79,9 @@ class Translator:
         self._items: list[OpenItem] = []
         self._talk: OpenMessage | OpenReasoning | None = None
         self._calls = SpokenCalls(tool_names)
+        self._custom = frozenset(custom_names)
+        self._callable = callable_names
+        self._violation: UpstreamFailed | None = None
         self._naming: SpokenCall | None = None
         self._call_ids: set[str] = set()
         self._logprobs: list[dict[str, Any]] = []
@@ -87,8 +101,8 @@ class Translator:
 
     @property
     def calls(self) -> list[Item]:
-        """The function calls that were said in full: only these may be acted on."""
-        return [item.to_json() for item in self._items if type(item) is OpenFunctionCall and item.status == "completed"]
+        """The calls that were said in full: only these may be acted on."""
+        return [item.to_json() for item in self._items if isinstance(item, OpenCall) and item.status == "completed"]
 
     @property
     def usage(self) -> dict[str, Any] | None:
@@ -96,7 +110,12 @@ class Translator:
         return self._usage.to_json() if self._usage is not None else None
 
     def feed(self, chunk: Chunk) -> list[Event]:
-        """What this chunk makes happen. Its words come before its finish_reason: vendors send both in one chunk."""
+        """What this chunk makes happen. Its words come before its finish_reason: vendors send both in one chunk.
+
+        Raises LimitReached or UpstreamFailed with nothing of the chunk taken.
+        """
+        if self._violation is not None:
+            raise self._violation
         self._room -= chunk.weight()
         if self._room < 0:
             raise LimitReached(f"The model said more than the limit of {self._limit} bytes in one turn.", reason="output_limit", status=502)
@@ -147,7 +166,7 @@ class Translator:
             self._usage = chunk.usage
         if chunk.model is not None:
             self.model = chunk.model
-        if chunk.service_tier is not None:
+        if chunk.service_tier in TIERS:
             self.service_tier = chunk.service_tier
 
     def _think(self, thought: str) -> list[Event]:
@@ -165,7 +184,7 @@ class Translator:
         if type(talk) is OpenMessage:
             return talk.say(text, self._take_logprobs())
         events = self._announce_named()
-        if self._items and type(self._items[-1]) is OpenFunctionCall:
+        if self._items and isinstance(self._items[-1], OpenCall):
             text = text.lstrip()
         logprobs = self._take_logprobs()
         if not text:
@@ -199,7 +218,7 @@ class Translator:
         events = self._announce_named() if self._naming is not call else []
         self._calls.learn(call, delta)
         if call.item is not None:
-            return [*events, call.item.push(delta.arguments)] if delta.arguments else events
+            return events + call.item.push(delta.arguments) if delta.arguments else events
         call.hold(delta.arguments)
         if call.name:
             self._naming = call
@@ -210,14 +229,22 @@ class Translator:
     def _announce_named(self) -> list[Event]:
         """Opens the item of the call whose name was still being said: arguments have begun, something else has, or the turn ends."""
         call, self._naming = self._naming, None
-        if call is None:
+        if call is None or not self._may_call(call.name):
             return []
-        item = OpenFunctionCall(self._next_index(), self._new_id(OpenFunctionCall.prefix), self._call_id(call.id), call.name)
+        kind = OpenCustomCall if call.name in self._custom else OpenFunctionCall
+        item = kind(self._next_index(), self._new_id(kind.prefix), self._call_id(call.id), call.name)
         held, call.item = call.arguments, item
         events = self._open(item)
-        if held:
-            events.append(item.push(held))
-        return events
+        return events + item.push(held) if held else events
+
+    def _may_call(self, name: str) -> bool:
+        """Whether `tool_choice` lets the model call this; if not, the turn has failed."""
+        if self._callable is None or name in self._callable:
+            return True
+        if self._violation is None:
+            message = f"The model called the tool '{name[:_SHOWN]}', which 'tool_choice' does not allow."
+            self._violation = UpstreamFailed(message, reason="tool_choice_violated")
+        return False
 
     def _call_id(self, upstream_id: str) -> str:
         """The upstream's id where it can serve: present, short enough, and not another call's of this turn."""
@@ -252,6 +279,8 @@ class Translator:
 
     def _judge(self, *, done_seen: bool) -> Outcome:
         reason = self._finish_reason
+        if self._violation is not None:
+            return Outcome("failed", failure=self._violation)
         if reason == "error":
             return _failed("The upstream reported an error while it was generating.", "upstream_error")
         if reason is None and not (done_seen and self._items):
@@ -266,7 +295,7 @@ class Translator:
         """In a truncated turn the last item is incomplete; before it stand only calls, complete when their arguments are whole."""
         if outcome.status == "completed":
             return "completed"
-        if item is not self._items[-1] and isinstance(item, OpenFunctionCall) and is_whole(item.arguments):
+        if item is not self._items[-1] and isinstance(item, OpenCall) and is_whole(item.arguments):
             return "completed"
         return "incomplete"
 

@@ -85,6 +85,7 @@ class Ending:
     reason: str | None = None
     failure: dict[str, Any] | None = None
     unanswered_calls: list[str] = field(default_factory=list)
+    service_tier: str | None = None
 
 
 class Ownership:
@@ -131,6 +132,7 @@ class Ownership:
             "items": Jsonb(ending.items), "position": ending.position, "usage": ending.usage and Jsonb(ending.usage),
             "turns": ending.turns, "error": ending.error and Jsonb(ending.error), "reason": ending.reason,
             "failure": ending.failure and Jsonb(ending.failure), "completed_at": ending.completed_at, "unanswered_calls": ending.unanswered_calls,
+            "service_tier": ending.service_tier,
         }  # fmt: skip
         await self._write(statements.END[ending.status], values, done=lambda row: row["status"] in TERMINAL)
 

@@ -140,6 +140,23 @@ PREVIOUS = _sql(
 )
 """What a create must know about its previous_response_id; unstored and unfinished foreground ones do not exist outside."""
 
+REFERRED = _sql(
+    """
+    SELECT wanted.id, CASE WHEN sum(octet_length(kept.payload::text)) OVER (ORDER BY wanted.nr) <= CAST(:most AS bigint) THEN kept.payload END AS payload
+    FROM unnest(CAST(:ids AS text[])) WITH ORDINALITY AS wanted (id, nr)
+    CROSS JOIN LATERAL (
+        SELECT i.payload FROM items i JOIN responses r ON r.id = i.response_id
+        WHERE i.item_id = wanted.id AND r.project_id = :project AND r.store AND r.delete_requested_at IS NULL
+          AND (r.background OR r.status NOT IN """
+    + _OPEN
+    + """)
+        ORDER BY i.id DESC LIMIT 1
+    ) kept
+"""
+)
+"""What item references mean: the project's newest item of that id, input or output. Clients choose ids, so one may stand for several;
+`payload` is null once all together are larger than `most` bytes."""
+
 CHAIN = _sql("""
     WITH RECURSIVE chain AS (
         SELECT r.id, r.previous_response_id, 0 AS depth FROM responses r WHERE r.id = :id
@@ -260,7 +277,7 @@ def _end(status: Status) -> str:
     return f"""
         WITH {_FENCE},
              moved AS (UPDATE responses r SET status = '{status}', worker = NULL, turns = r.turns + CAST(:turns AS int), usage = :usage, error = :error,
-                              reason = :reason, failure = :failure, unanswered_calls = :unanswered_calls, completed_at = to_timestamp(:completed_at),
+                              service_tier = :service_tier, reason = :reason, failure = :failure, unanswered_calls = :unanswered_calls, completed_at = to_timestamp(:completed_at),
                               expires_at = CASE WHEN r.store THEN r.expires_at ELSE to_timestamp(:completed_at) + interval '10 minutes' END
                        FROM me WHERE {_MINE} AND r.status IN {_among(sources_of(status))} {condition} RETURNING r.id),
              {_LOGGED}, {_STORED},
@@ -310,7 +327,7 @@ DELETE_ENDED = _sql(f"DELETE FROM responses WHERE id = :id AND project_id = :pro
 
 _FACTS = """
     SELECT r.id, r.status, r.model, r.parameters, r.background, r.store, r.streamed, r.previous_response_id, r.conversation_id, r.usage, r.error, r.reason,
-           r.failure, r.attempt, r.worker, r.checkpoint_number, r.cancel_requested_at IS NOT NULL AS cancelled,
+           r.service_tier, r.failure, r.attempt, r.worker, r.checkpoint_number, r.cancel_requested_at IS NOT NULL AS cancelled,
            extract(epoch FROM r.created_at)::bigint AS created_at, floor(extract(epoch FROM r.completed_at))::bigint AS completed_at
     FROM responses r WHERE r.id = :id"""
 RESPONSE = _sql(_FACTS)

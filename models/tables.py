@@ -101,6 +101,7 @@ responses = Table(
     Column("previous_response_id", Uuid),
     Column("conversation_id", Uuid, ForeignKey("conversations.id", ondelete="SET NULL")),
     Column("usage", JSONB),
+    Column("service_tier", Text, comment="the tier that the upstream says it used"),
     Column("error", JSONB, comment="{code, message} as the API shows it"),
     Column("reason", Text, comment="why it is incomplete, or our own finer word for a failure"),
     Column("failure", JSONB, comment="{status, type, code, param, retry_after} for a foreground client that got no output"),
@@ -152,6 +153,8 @@ items = Table(
     CheckConstraint("(response_id IS NULL) <> (conversation_id IS NULL)", name="one_owner"),
     UniqueConstraint("response_id", "direction", "position"),
     UniqueConstraint("conversation_id", "position"),
+    # An item reference asks for the newest item of its id; clients choose ids, so there may be very many of one.
+    Index("ix_items_item_id", "item_id", "id"),
 )
 
 event_log = Table(

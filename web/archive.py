@@ -147,4 +147,5 @@ def facts_of(row: Row) -> ResponseFacts:
         error=row["error"],
         incomplete_reason=row["reason"],
         completed_at=row["completed_at"],
+        service_tier=row["service_tier"],
     )

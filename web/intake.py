@@ -7,7 +7,7 @@ commit whose answer was lost is resolved before the client hears 503: nothing of
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -18,11 +18,13 @@ from models import statements
 from models.bell import Bell
 from models.channels import queue_for
 from models.database import AWAY, Json, Pool, Row, fetch
+from models.egress import Egress, Refused
 from models.errors import InvalidRequest, Unavailable
 from models.ids import new_item_id, new_uuid, parse_response_id, response_id
 from models.lifecycle import NEXT, Status
 from models.settings import Settings
-from models.wire.events import Event, ResponseCreated, ResponseQueued, frame
+from models.wire.events import Event, Item, ResponseCreated, ResponseQueued, frame
+from models.wire.items import file_places, references, resolved
 from models.wire.pairing import require_pairs
 from models.wire.request import CreateRequest, parse_create
 from models.wire.response import ResponseFacts, response_object
@@ -51,6 +53,7 @@ class Intake:
         self._pool = pool
         self._bell = bell
         self._me = me
+        self._egress = Egress(settings.egress)
         self._voiding: set[asyncio.Task[None]] = set()
 
     async def accept(self, project: UUID, body: Any, headers: Mapping[str, str]) -> Accepted:
@@ -65,7 +68,9 @@ class Intake:
             passthrough=self._settings.upstream.passthrough,
             ephemeral_background=self._settings.web.ephemeral_background,
         )
+        self._require_fetchable(request.input)
         previous, open_calls = await self._previous(project, request.previous_response_id)
+        request = await self._resolved(project, request)
         require_pairs(request.input, open_calls)
         accepted_id = new_uuid()
         facts = ResponseFacts(
@@ -112,6 +117,27 @@ class Intake:
                 code="previous_response_not_ready",
             )
         return previous, found[0]["unanswered_calls"]
+
+    def _require_fetchable(self, items: list[Item]) -> None:
+        """Refuses what the worker's guard would refuse by the address alone; what only the connection shows comes out in the run."""
+        for place in file_places(items):
+            try:
+                self._egress.inspect(place.url)
+            except Refused as refusal:
+                where = place.named(place.item)
+                raise InvalidRequest(f"Invalid '{where}': {refusal}.", param=where, code="invalid_value") from None
+
+    async def _resolved(self, project: UUID, request: CreateRequest) -> CreateRequest:
+        """The request with what its item references mean in their place (contract §6.1)."""
+        wanted = references(request.input)
+        if not wanted:
+            return request
+        most = self._settings.limits.body
+        rows = await fetch(self._pool, statements.REFERRED, {"ids": wanted, "project": project, "most": most})
+        if any(row["payload"] is None for row in rows):
+            message = f"The items that 'input' refers to are larger than {most} bytes together."
+            raise InvalidRequest(message, param="input", code="input_too_large")
+        return replace(request, input=resolved(request.input, {row["id"]: row["payload"] for row in rows}))
 
     async def _store(self, values: dict[str, object], again: Retryable | None) -> UUID:
         """Stores the row; returns its id, or that of the response an equal request made before."""

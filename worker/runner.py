@@ -25,10 +25,11 @@ from models.settings import Settings
 from models.wire.events import TERMINAL, Event, Item, ResponseInProgress, decode_frame, split_frames
 from models.wire.response import ResponseFacts, response_object
 from models.wire.snapshot import closing_events, open_items
+from worker.attachments import with_files
 from worker.event_log import EventLog
 from worker.journal import Journal
 from worker.publisher import Publisher
-from worker.translation.request import chat_request
+from worker.translation.request import callable_names, chat_request, custom_tools, wants_logprobs
 from worker.translation.translator import Outcome, Translator
 from worker.upstream.client import Upstream
 
@@ -135,7 +136,8 @@ class Run:
         wall_clock = asyncio.timeout(max(0.0, self.claim.row["seconds_left"]))
         try:
             async with wall_clock:
-                await self._turn(await self._history())
+                history, own = await self._history()
+                await self._turn(await with_files(history, own, self._tools.settings.egress))
         except TimeoutError as error:
             if not wall_clock.expired():
                 raise
@@ -151,14 +153,16 @@ class Run:
         else:
             self._write([ResponseInProgress(response_object(self._facts, []))])
 
-    async def _history(self) -> list[Item]:
+    async def _history(self) -> tuple[list[Item], int]:
+        """All that was said so far, and how many items at its end are this response's own input."""
         rows = await fetch_when_back(self._tools.pool, statements.CHAIN, {"id": self.claim.id})
         if any(row["broken"] for row in rows):
             raise UpstreamFailed(
                 "A response that this one continues has been deleted.", code="invalid_prompt", reason="history_deleted", status=400,
                 param="previous_response_id", envelope_code="previous_response_not_found",
             )  # fmt: skip
-        return [row["payload"] for row in rows if row["payload"] is not None]
+        told = [row for row in rows if row["payload"] is not None]
+        return [row["payload"] for row in told], sum(row["depth"] == 0 for row in told)
 
     async def _turn(self, history: list[Item]) -> None:
         """One upstream call, translated as it comes."""
@@ -170,13 +174,16 @@ class Run:
             history=history,
             max_tokens_field=upstream.settings.max_tokens_field,
             developer_role=upstream.settings.developer_role,
+            single_system_message=upstream.settings.single_system_message,
             passthrough=upstream.settings.passthrough,
         )
         self._translator = translator = Translator(
             self._tools.new_id,
             first_index=self._next_index,
-            want_logprobs="message.output_text.logprobs" in parameters.get("include", ()),
+            want_logprobs=wants_logprobs(parameters),
             tool_names=[tool["name"] for tool in parameters.get("tools", ()) if "name" in tool],
+            custom_names=custom_tools(parameters),
+            callable_names=callable_names(parameters),
             output_limit=self._tools.settings.limits.output,
             think_tags=upstream.settings.think_tags,
         )
@@ -219,6 +226,7 @@ class Run:
     async def _end_as(self, conclusion: Conclusion) -> None:
         output = self._translator.output if self._translator is not None else []
         usage = self._translator.usage if self._translator is not None else None
+        service_tier = self._translator.service_tier if self._translator is not None else None
         completed_at = int(time.time())
         facts = self._facts.evolve(
             status=conclusion.status.value,
@@ -226,6 +234,7 @@ class Run:
             incomplete_reason=conclusion.reason,
             usage=usage,
             completed_at=completed_at,
+            service_tier=service_tier,
         )
         last = TERMINAL[conclusion.status](response_object(facts, output))
         ending = Ending(
@@ -240,6 +249,7 @@ class Run:
             reason=conclusion.reason,
             failure=conclusion.failure if not output else None,
             unanswered_calls=_unanswered(output),
+            service_tier=service_tier,
         )
         await self._tools.ownership.end(self.claim, ending)
 

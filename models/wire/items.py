@@ -1,7 +1,8 @@
 """Input items: what clients may send, and the one shape each is stored, listed and handed to the worker in (contract §6.1)."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from models.errors import InvalidRequest
@@ -14,6 +15,7 @@ from models.wire.checks import (
     missing,
     open_object,
     record,
+    shown,
     string,
     tagged,
     too_long,
@@ -21,6 +23,7 @@ from models.wire.checks import (
     wrong_type,
 )
 from models.wire.events import Item
+from models.wire.pairing import OUTPUTS
 
 NewId = Callable[[str], str]
 """Makes an id from its prefix: `msg` -> `msg_…`."""
@@ -52,14 +55,50 @@ def input_items(value: Any, new_id: NewId) -> list[Item]:
     return items
 
 
+def references(items: list[Item]) -> list[str]:
+    """The ids that item references name, in order."""
+    return [item["id"] for item in items if item["type"] == "item_reference"]
+
+
+def resolved(items: list[Item], found: Mapping[str, Item]) -> list[Item]:
+    """The items with each reference replaced by what it names. Raises InvalidRequest naming the first that names nothing."""
+    for index, item in enumerate(items):
+        if item["type"] == "item_reference" and item["id"] not in found:
+            message = f"Item with id '{shown(item['id'])}' not found. Items of responses created with 'store': false cannot be referred to."
+            raise InvalidRequest(message, param=f"input[{index}]", code="item_not_found")
+    return [found[item["id"]] if item["type"] == "item_reference" else item for item in items]
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlace:
+    """Where in a list of items a file by URL stands."""
+
+    item: int
+    field: str
+    """`content` of a message, `output` of a call's output."""
+    part: int
+    url: str
+
+    def named(self, item: int) -> str:
+        """The place as an error names it, when its item is `input[item]`."""
+        return f"input[{item}].{self.field}[{self.part}].file_url"
+
+
+def file_places(items: list[Item]) -> Iterator[FilePlace]:
+    """Every `file_url` in these items, in order."""
+    for index, item in enumerate(items):
+        field = "output" if item["type"] in OUTPUTS else "content"
+        parts = item.get(field)
+        if type(parts) is list:
+            yield from (FilePlace(index, field, at, part["file_url"]) for at, part in enumerate(parts) if "file_url" in part)
+
+
 def _require_distinct_ids(items: list[Item]) -> None:
-    """The words are OpenAI's (continuedev/continue#10723). A reference only points, it may do so twice."""
+    """The words are OpenAI's (continuedev/continue#10723). References count: an item that stood twice in a list could not be paged."""
     seen: set[str] = set()
     for item in items:
-        if item["type"] == "item_reference":
-            continue
         if item["id"] in seen:
-            message = f"Duplicate item found with id {item['id']}. Remove duplicate items from your input and try again."
+            message = f"Duplicate item found with id {shown(item['id'])}. Remove duplicate items from your input and try again."
             raise InvalidRequest(message, param="input", code="invalid_value")
         seen.add(item["id"])
 
@@ -113,12 +152,12 @@ def _image(value: Any, where: str) -> dict[str, Any]:
 
 def _file(value: Any, where: str) -> dict[str, Any]:
     part: dict[str, Any] = _FILE(value, where)
-    _refuse_file_id(part, where, "Send the file itself in 'file_data'.")
-    if "file_url" in part:
-        message = f"'{where}.file_url' is not supported by this server. Send the file itself in 'file_data'."
-        raise InvalidRequest(message, param=f"{where}.file_url", code="unsupported_parameter")
-    if "file_data" not in part:
+    _refuse_file_id(part, where, "Send the file itself in 'file_data', or its address in 'file_url'.")
+    if "file_data" not in part and "file_url" not in part:
         raise missing(f"{where}.file_data")
+    if "file_data" in part and "file_url" in part:
+        message = f"Invalid '{where}': an 'input_file' needs exactly one of 'file_data' and 'file_url'."
+        raise InvalidRequest(message, param=where, code="invalid_value")
     return part
 
 

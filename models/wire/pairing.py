@@ -29,15 +29,19 @@ def unanswered(items: Iterable[Item]) -> list[str]:
 def require_pairs(items: list[Item], open_calls: Collection[str] = ()) -> None:
     """Checks a new input, its references resolved, against itself and the calls that the chain has left open.
 
-    Every call must have an output after it, the open ones too, and every output a call before it. Some upstreams number their calls
-    anew in every turn, so an id may occur several times. Raises InvalidRequest(param="input").
+    Every call must have an output after it, the open ones too, and every output a call before it; a call that broke off with its
+    response may go without. Some upstreams number their calls anew in every turn, so an id may occur several times. Raises
+    InvalidRequest(param="input").
     """
     calls = dict.fromkeys(open_calls, CALLS["function_call"])
     answered: set[str] = set()
     for item in items:
         if item["type"] in CALLS:
             calls[item["call_id"]] = CALLS[item["type"]]
-            answered.discard(item["call_id"])
+            if item.get("status") == "incomplete":
+                answered.add(item["call_id"])
+            else:
+                answered.discard(item["call_id"])
         elif item["type"] in OUTPUTS:
             if item["call_id"] not in calls:
                 message = f"No tool call found for {OUTPUTS[item['type']]} with call_id {item['call_id']}."

@@ -26,6 +26,8 @@ class ResponseFacts:
     """`{"code", "message"}` when failed"""
     incomplete_reason: str | None = None
     completed_at: int | None = None
+    service_tier: str | None = None
+    """The tier that the upstream says it used."""
 
     def evolve(self, **changes: Any) -> "ResponseFacts":
         """A copy with `changes` applied."""
@@ -83,7 +85,7 @@ def response_object(facts: ResponseFacts, output: list[Item]) -> dict[str, Any]:
         "prompt_cache_key": asked.get("prompt_cache_key"),
         "reasoning": {"effort": None, "summary": None, **reasoning},
         "safety_identifier": asked.get("safety_identifier"),
-        "service_tier": _service_tier(asked.get("service_tier")),
+        "service_tier": _service_tier(facts.service_tier or asked.get("service_tier")),
         "store": facts.store,
         "temperature": asked.get("temperature", 1),
         "text": {"format": {"type": "text"}, "verbosity": "medium", **text},
@@ -100,8 +102,8 @@ def response_object(facts: ResponseFacts, output: list[Item]) -> dict[str, Any]:
     return told
 
 
-def _service_tier(asked: str | None) -> str:
-    return "default" if asked in (None, "auto") else asked
+def _service_tier(known: str | None) -> str:
+    return "default" if known in (None, "auto") else known
 
 
 def _echo(tool: dict[str, Any]) -> dict[str, Any]:

@@ -94,6 +94,11 @@ ITEMS: list[tuple[str, Any, dict[str, Any]]] = [
         ),
     ),
     (
+        "a file by its address",
+        [{"role": "user", "content": [{"type": "input_file", "file_url": "https://x/a.pdf", "file_data": None, "file_id": None}]}],
+        stored(id="msg_1", type="message", role="user", content=[{"type": "input_file", "file_url": "https://x/a.pdf"}]),
+    ),
+    (
         "a call",
         [{"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}],
         stored(id="fc_1", type="function_call", call_id="c1", name="look", arguments="{}"),

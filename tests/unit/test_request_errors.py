@@ -312,6 +312,13 @@ ITEMS = [
         wrong_type("input[0].id", "a string", "an integer"),
     ),
     Case(
+        "same reference twice",
+        {"input": [{"type": "item_reference", "id": "msg_1"}] * 2},
+        "input",
+        "invalid_value",
+        "Duplicate item found with id msg_1. Remove duplicate items from your input and try again.",
+    ),
+    Case(
         "same id twice",
         {"input": [{"id": "msg_1", "role": "user", "content": ""}] * 2},
         "input",
@@ -379,14 +386,22 @@ ITEMS = [
         message({"type": "input_file", "file_id": "file_1"}),
         "input[0].content[0].file_id",
         "unsupported_parameter",
-        "'input[0].content[0].file_id' is not supported: this server keeps no files. Send the file itself in 'file_data'.",
+        "'input[0].content[0].file_id' is not supported: this server keeps no files. "
+        "Send the file itself in 'file_data', or its address in 'file_url'.",
     ),
     Case(
-        "file by url",
-        message({"type": "input_file", "file_url": "https://x"}),
+        "file by url of a number",
+        message({"type": "input_file", "file_url": 1}),
         "input[0].content[0].file_url",
-        "unsupported_parameter",
-        "'input[0].content[0].file_url' is not supported by this server. Send the file itself in 'file_data'.",
+        "invalid_type",
+        wrong_type("input[0].content[0].file_url", "a string", "an integer"),
+    ),
+    Case(
+        "file twice",
+        message({"type": "input_file", "file_url": "https://x", "file_data": "data:,x"}),
+        "input[0].content[0]",
+        "invalid_value",
+        "Invalid 'input[0].content[0]': an 'input_file' needs exactly one of 'file_data' and 'file_url'.",
     ),
     Case(
         "file of nothing",

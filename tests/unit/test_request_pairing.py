@@ -33,6 +33,8 @@ GOOD: list[tuple[str, list[dict[str, Any]], list[str]]] = [
     ("an open call answered", [output("a"), USER], ["a"]),
     ("an open custom call answered", [custom_output("a")], ["a"]),
     ("an open call sent again with its output", [call("a"), output("a")], ["a"]),
+    ("a call that broke off", [call("a") | {"status": "incomplete"}, USER], []),
+    ("a call that broke off, answered all the same", [call("a") | {"status": "incomplete"}, output("a")], []),
     ("the same id in two turns", [call("a"), output("a"), call("a"), output("a")], []),
 ]
 

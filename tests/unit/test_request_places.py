@@ -1,0 +1,42 @@
+"""What stands in an input besides itself: references to stored items, files by their address."""
+
+from typing import Any
+
+import pytest
+
+from models.errors import InvalidRequest
+from models.wire.items import file_places, references, resolved
+
+USER: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "user", "content": [{"type": "input_text", "text": "x"}]}
+STORED: dict[str, Any] = {"id": "fc_1", "type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+
+
+def reference(item_id: str) -> dict[str, Any]:
+    return {"type": "item_reference", "id": item_id}
+
+
+def test_a_reference_is_replaced_where_it_stands() -> None:
+    items = [reference("msg_9"), USER, reference("fc_1")]
+    assert references(items) == ["msg_9", "fc_1"]
+    assert resolved(items, {"fc_1": STORED, "msg_9": USER | {"id": "msg_9"}}) == [USER | {"id": "msg_9"}, USER, STORED]
+
+
+def test_the_first_reference_to_nothing_is_named() -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        resolved([USER, reference("fc_1"), reference("a"), reference("b")], {"fc_1": STORED})
+    assert (refusal.value.param, refusal.value.code) == ("input[2]", "item_not_found")
+    assert refusal.value.message.startswith("Item with id 'a' not found.")
+
+
+def test_files_by_address_are_found_wherever_they_may_stand() -> None:
+    file = {"type": "input_file", "file_url": "https://x/a"}
+    items: list[dict[str, Any]] = [
+        USER,
+        USER | {"content": [{"type": "input_text", "text": "x"}, file, file]},
+        STORED,
+        {"type": "function_call_output", "call_id": "c", "output": "text"},
+        {"type": "custom_tool_call_output", "call_id": "c", "output": [file]},
+        {"type": "reasoning", "summary": []},
+    ]
+    names = [place.named(place.item) for place in file_places(items)]
+    assert names == ["input[1].content[1].file_url", "input[1].content[2].file_url", "input[4].output[0].file_url"]

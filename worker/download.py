@@ -1,0 +1,151 @@
+"""One file from a stranger's server, through the guard (models/egress.py), bounded in bytes, time and redirects.
+
+The address that is checked is the one that is connected to: the connector asks the guard for every socket it is about to open, with the
+numeric address in hand. Between that answer and the connect there is no further look-up that could come out differently.
+"""
+
+import asyncio
+import mimetypes
+import re
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import unquote, urljoin, urlsplit
+
+import aiohttp
+from aiohttp.abc import AbstractResolver
+from yarl import URL
+
+from models.egress import Egress, Refused, Target
+
+_PIECE = 64 * 1024
+_REDIRECTS = frozenset((301, 302, 303, 307, 308))
+_MEDIA_TYPE = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,99}/[a-z0-9][a-z0-9!#$&^_.+-]{0,99}")
+_UNKNOWN_TYPE = "application/octet-stream"
+
+AddressInfo = tuple[Any, ...]
+"""As `getaddrinfo` gives it: family, type, protocol, canonical name, address."""
+
+
+class Unfetchable(Exception):
+    """The file could not be fetched. The message completes "Failed to download …: " and is for the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A file that was fetched."""
+
+    content: bytes
+    media_type: str
+    """As the server says; where it does not know, as the name says; else `application/octet-stream`."""
+    name: str
+    """The last part of the address's path, maybe empty."""
+
+
+class Downloads:
+    """Fetches files. `resolver` stands in for the system's, in tests."""
+
+    def __init__(self, egress: Egress, *, redirects: int, resolver: AbstractResolver | None = None) -> None:
+        self._egress = egress
+        self._redirects = redirects
+        self._resolver = resolver
+
+    async def fetch(self, url: str, *, most: int, within: float) -> Download:
+        """The file at `url`: at most `most` bytes, in at most `within` seconds for everything. Raises Refused or Unfetchable."""
+        try:
+            async with asyncio.timeout(within):
+                return await self._follow(url, most)
+        except TimeoutError:
+            raise Unfetchable("it took too long") from None
+
+    async def _follow(self, url: str, most: int) -> Download:
+        for _ in range(self._redirects + 1):
+            target = self._egress.inspect(url)
+            found = await self._ask(target, most)
+            if isinstance(found, Download):
+                return found
+            if target.scheme == "https" and urlsplit(found).scheme != "https":
+                raise Refused("it redirects from https to something else")
+            url = found
+        raise Unfetchable("it redirects too often")
+
+    async def _ask(self, target: Target, most: int) -> Download | str:
+        """One request: the file, or the address that it redirects to."""
+        refusals: list[Refused] = []
+        connector = guarded_connector(self._egress, target, refusals, self._resolver)
+        headers = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "backburner"}
+        try:
+            # a session for one request: nothing learned from one server (cookies, open connections) is of use to the next
+            async with aiohttp.ClientSession(
+                connector=connector, headers=headers, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
+            ) as session:
+                return await _get(session, target, most)
+        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError):
+            raise Unfetchable("its server has no valid certificate") from None
+        except (aiohttp.ClientError, OSError, ValueError):
+            if refusals:
+                raise refusals[0] from None
+            raise Unfetchable("its server could not be reached, or broke off") from None
+
+
+def guarded_connector(
+    egress: Egress, target: Target, refusals: list[Refused], resolver: AbstractResolver | None = None
+) -> aiohttp.TCPConnector:
+    """A connector for this target alone, which opens no socket that the guard refuses; why it did not is added to `refusals`."""
+    return aiohttp.TCPConnector(
+        resolver=aiohttp.ThreadedResolver() if resolver is None else resolver,
+        use_dns_cache=False,
+        force_close=True,
+        socket_factory=_guarded_sockets(egress, target, refusals),
+    )
+
+
+def _guarded_sockets(egress: Egress, target: Target, refusals: list[Refused]) -> Callable[[AddressInfo], socket.socket]:
+    trusted = egress.trusts(target.host)
+
+    def opened(info: AddressInfo) -> socket.socket:
+        family, kind, protocol, _, address = info
+        if not trusted:
+            try:
+                egress.require(address[0], address[1])
+            except Refused as refusal:
+                refusals.append(refusal)
+                raise ConnectionRefusedError("refused by the guard") from refusal
+        return socket.socket(family, kind, protocol)
+
+    return opened
+
+
+async def _get(session: aiohttp.ClientSession, target: Target, most: int) -> Download | str:
+    no_limits = aiohttp.ClientTimeout(total=None, sock_connect=None)  # one clock stands over everything, in `fetch`
+    async with session.get(URL(target.url, encoded=True), allow_redirects=False, timeout=no_limits) as answer:
+        if answer.status in _REDIRECTS and "location" in answer.headers:
+            return urljoin(target.url, answer.headers["location"])
+        if answer.status != 200:
+            raise Unfetchable(f"its server answered with HTTP {answer.status}")
+        if answer.headers.get("content-encoding", "identity").lower() != "identity":
+            raise Unfetchable("its server sent it compressed although it was asked not to")
+        content = await _read(answer, most)
+        name = unquote(PurePosixPath(urlsplit(target.url).path).name)
+        return Download(content, _media_type(answer.headers.get("content-type", ""), name), name)
+
+
+async def _read(answer: aiohttp.ClientResponse, most: int) -> bytes:
+    too_large = Unfetchable(f"it is larger than the {most} bytes that are left for files in this response")
+    if answer.content_length is not None and answer.content_length > most:
+        raise too_large
+    content = bytearray()
+    async for piece in answer.content.iter_chunked(_PIECE):
+        content += piece
+        if len(content) > most:
+            raise too_large
+    return bytes(content)
+
+
+def _media_type(told: str, name: str) -> str:
+    media_type = told.partition(";")[0].strip().lower()
+    if not _MEDIA_TYPE.fullmatch(media_type) or media_type == _UNKNOWN_TYPE:
+        return mimetypes.guess_type(name)[0] or _UNKNOWN_TYPE
+    return media_type

@@ -14,6 +14,7 @@ from psycopg import AsyncConnection
 from psycopg.rows import DictRow
 
 from models import statements
+from models.arrays import Byteas, Ints, Uuids
 from models.database import AWAY, Pool, Row, connect, fetch, fetch_on
 from models.lease import Lease
 from models.settings import Settings
@@ -111,11 +112,11 @@ class Journal:
         values = {
             "me": self._lease.id,
             "batch": self._batch,
-            "ids": [log.claim.id for log, _ in blocks],
-            "attempts": [log.claim.attempt for log, _ in blocks],
-            "firsts": [block.first for _, block in blocks],
-            "lasts": [block.last for _, block in blocks],
-            "frames": [block.frames for _, block in blocks],
+            "ids": Uuids([log.claim.id for log, _ in blocks]),
+            "attempts": Ints([log.claim.attempt for log, _ in blocks]),
+            "firsts": Ints([block.first for _, block in blocks]),
+            "lasts": Ints([block.last for _, block in blocks]),
+            "frames": Byteas([block.frames for _, block in blocks]),
         }
         while True:
             outcome = (await self._answer(statements.JOURNAL, values))[0]
@@ -176,11 +177,11 @@ class Journal:
                 return
             values = {
                 "me": self._lease.id,
-                "ids": [log.claim.id for log, _ in tails],
-                "firsts": [tail.first for _, tail in tails],
-                "lasts": [tail.last for _, tail in tails],
-                "attempts": [log.claim.attempt for log, _ in tails],
-                "frames": [tail.frames for _, tail in tails],
+                "ids": Uuids([log.claim.id for log, _ in tails]),
+                "firsts": Ints([tail.first for _, tail in tails]),
+                "lasts": Ints([tail.last for _, tail in tails]),
+                "attempts": Ints([log.claim.attempt for log, _ in tails]),
+                "frames": Byteas([tail.frames for _, tail in tails]),
                 "answered": deletable,
             }
             await self._flush_until_answered(values)

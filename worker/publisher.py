@@ -5,6 +5,7 @@ import contextlib
 
 import structlog
 from redis.asyncio import Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
 from models.live import PATIENCE
@@ -15,12 +16,21 @@ _BACKLOG = 16 * 1024 * 1024
 """Bytes kept for a slow Redis; beyond it everything waiting is dropped, and readers go to the log."""
 
 
+_BEGIN = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$3\r\nOFF\r\n"
+_END = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$2\r\nON\r\n"
+"""Around a batch: of all its commands only the last is answered, and that answer says all were taken."""
+
+
 class Publisher:
-    """Sends what it is given, in order, packed by back-pressure: while one pipe is under way the next one gathers."""
+    """Sends what it is given, in order, packed by back-pressure: while one batch is under way the next one gathers.
+
+    The commands are packed here and sent on one raw connection of redis-py's: its pipelines cost four times as much an event.
+    """
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._waiting: list[tuple[str, bytes]] = []
+        self._connection: AbstractConnection | None = None
+        self._waiting: list[bytes] = []
         self._bytes = 0
         self._wake = asyncio.Event()
         self._away_until = 0.0
@@ -30,33 +40,40 @@ class Publisher:
         if self._bytes > _BACKLOG:
             self._waiting.clear()
             self._bytes = 0
-        self._waiting.append((channel, payload))
+        name = channel.encode()
+        self._waiting.append(b"*3\r\n$7\r\nPUBLISH\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(name), name, len(payload), payload))
         self._bytes += len(payload)
         self._wake.set()
 
     async def run(self) -> None:
         """Sends for ever."""
         loop = asyncio.get_running_loop()
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            batch, self._waiting, self._bytes = self._waiting, [], 0
-            if loop.time() < self._away_until:
-                continue
-            try:
-                await self._send(batch)
-            except (RedisError, OSError, TimeoutError) as error:
-                self._away_until = loop.time() + 0.5
-                logger.warning("bus_away", error=str(error), dropped=len(batch))
-                with contextlib.suppress(RedisError, OSError):
-                    await self._redis.connection_pool.disconnect()
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                batch, self._waiting, self._bytes = self._waiting, [], 0
+                if loop.time() < self._away_until:
+                    continue
+                try:
+                    await self._send(batch)
+                except (RedisError, OSError, TimeoutError) as error:
+                    self._away_until = loop.time() + 0.5
+                    logger.warning("bus_away", error=repr(error), dropped=len(batch))
+                    await self._hang_up()
+        finally:
+            await self._hang_up()
 
-    async def _send(self, batch: list[tuple[str, bytes]]) -> None:
+    async def _send(self, batch: list[bytes]) -> None:
         async with asyncio.timeout(PATIENCE):
-            if len(batch) == 1:
-                await self._redis.publish(*batch[0])
-                return
-            pipe = self._redis.pipeline(transaction=False)
-            for channel, payload in batch:
-                pipe.publish(channel, payload)
-            await pipe.execute()
+            if self._connection is None:
+                self._connection = self._redis.connection_pool.make_connection()  # type: ignore[no-untyped-call]
+                await self._connection.connect()
+            await self._connection.send_packed_command([_BEGIN, *batch, _END], check_health=False)
+            await self._connection.read_response()
+
+    async def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(RedisError, OSError):
+                await connection.disconnect(nowait=True)

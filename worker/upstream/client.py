@@ -5,23 +5,21 @@ costs five times what raw bytes and msgspec structs do.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx2
 import openai
-from openai import AsyncOpenAI, DefaultAioHttpClient
+from openai import AsyncAPIResponse, AsyncOpenAI, DefaultAioHttpClient
 
 from models.errors import LimitReached, UpstreamFailed
 from models.settings import LimitSettings, UpstreamSettings
 from worker.translation.chunk import Chunk
 from worker.upstream.chunks import parse_chunk
 from worker.upstream.failures import broken_off, refused, unreachable
+from worker.upstream.patience import Patience
 from worker.upstream.sse import SseSplitter
-
-T = TypeVar("T")
 
 _EVENT_LIMIT = 16 * 1024 * 1024
 """Bytes of one upstream event: a whole answer may come as one."""
@@ -35,8 +33,7 @@ class Turn:
         self._body = body
         self._limits = limits
         self._splitter = SseSplitter(limit=_EVENT_LIMIT)
-        self._silence = limits.first_token
-        self._silence_limit = "first_token"
+        self._heard = False
 
     @property
     def done_seen(self) -> bool:
@@ -44,11 +41,28 @@ class Turn:
         return self._splitter.done
 
     async def chunks(self) -> AsyncGenerator[list[Chunk]]:
-        """The chunks of each read, in order. Raises UpstreamFailed or LimitReached; closing the generator closes the connection."""
+        """The chunks of each read, in order. Raises UpstreamFailed or LimitReached; closing the generator closes the connection.
+
+        The first token and every gap between two have their limits; comments count for nothing, and neither does our own back-pressure.
+        """
+        loop = asyncio.get_running_loop()
+        turn_end = loop.time() + self._limits.turn.total_seconds()
+        gap = self._limits.token_gap.total_seconds()
+        patience = Patience()
+        patience.until(min(turn_end, loop.time() + self._limits.first_token.total_seconds()))
         try:
-            async with AsyncExitStack() as connection:
-                async for said in self._read(connection):
-                    yield said
+            with patience.lasting():
+                async with self._open() as answer:
+                    async for said, failure in self._read(answer):
+                        if said:
+                            self._heard = True
+                            patience.rest()
+                            yield said
+                            patience.until(min(turn_end, loop.time() + gap))
+                        if failure is not None:
+                            raise failure
+        except TimeoutError as error:
+            raise self._expired(turn_over=loop.time() >= turn_end) from error
         except openai.APIStatusError as error:
             raise refused(error, self._body["model"]) from error
         except openai.APITimeoutError as error:
@@ -58,41 +72,24 @@ class Turn:
         except (httpx2.HTTPError, OSError) as error:
             raise broken_off() from error
 
-    async def _read(self, connection: AsyncExitStack) -> AsyncGenerator[list[Chunk]]:
-        loop = asyncio.get_running_loop()
-        turn_end = loop.time() + self._limits.turn.total_seconds()
-        answer = await self._in_time(connection.enter_async_context(self._open()), turn_end)
-        reads = answer.iter_bytes()
-        while (data := await self._in_time(anext(reads, None), turn_end)) is not None:
-            said, failure = _parsed(self._splitter.feed(data))
-            if said:
-                self._silence, self._silence_limit = self._limits.token_gap, "token_gap"
-                yield said
-            if failure is not None:
-                raise failure
+    async def _read(self, answer: AsyncAPIResponse[Any]) -> AsyncGenerator[tuple[list[Chunk], UpstreamFailed | None]]:
+        """What each read brings: chunks, and what is wrong after them."""
+        response = answer.http_response
+        if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+            raise UpstreamFailed("The upstream sent a compressed stream although none was asked for.", reason="upstream_garbage")
+        # Raw: with nothing to decode, every layer left out is one less to pass for each token.
+        async for data in response.aiter_raw():
+            yield _parsed(self._splitter.feed(data))
             if self._splitter.done:
                 return
-        rest, failure = _parsed(self._splitter.flush())
-        if rest:
-            yield rest
-        if failure is not None:
-            raise failure
+        yield _parsed(self._splitter.flush())
 
-    async def _in_time(self, step: Awaitable[T], turn_end: float) -> T:
-        """One step of the far side, within the turn and within the silence it is allowed. Our own back-pressure does not count as its silence."""
-        silent_until = asyncio.get_running_loop().time() + self._silence.total_seconds()
-        try:
-            async with asyncio.timeout_at(min(turn_end, silent_until)):
-                return await step
-        except TimeoutError as error:
-            if turn_end <= silent_until:
-                raise LimitReached(
-                    f"The model's turn took longer than the limit of {_shown(self._limits.turn)}.", reason="turn_limit"
-                ) from error
-            raise LimitReached(
-                f"The upstream was silent for longer than the limit of {_shown(self._silence)} ({self._silence_limit}).",
-                reason=self._silence_limit,
-            ) from error
+    def _expired(self, *, turn_over: bool) -> LimitReached:
+        limits = self._limits
+        if turn_over:
+            return LimitReached(f"The model's turn took longer than the limit of {_shown(limits.turn)}.", reason="turn_limit")
+        reason, limit = ("token_gap", limits.token_gap) if self._heard else ("first_token", limits.first_token)
+        return LimitReached(f"The upstream was silent for longer than the limit of {_shown(limit)} ({reason}).", reason=reason)
 
     def _open(self) -> Any:
         # extra_body goes out as it is: the SDK would walk a long history once more to transform it

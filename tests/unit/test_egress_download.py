@@ -1,0 +1,285 @@
+"""Fetching through the guard, from real sockets: what counts is where a connection really goes (design §9)."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from models.egress import Egress, Refused
+from models.errors import UpstreamFailed
+from models.settings import EgressSettings
+from worker.attachments import with_files
+from worker.download import Downloads, Unfetchable
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/pdf; x=y\r\ncontent-length: 5\r\n\r\nhello"
+
+
+class Site:
+    """A server on every loopback address; `answers` maps paths to raw answers, `heard` says what was asked and at which address."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, bytes] = {}
+        self.heard: list[tuple[str, str]] = []
+        self.heads: list[str] = []
+        self.port = 0
+        self.release = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        path = head.split(" ")[1]
+        self.heads.append(head)
+        self.heard.append((writer.get_extra_info("sockname")[0], path))
+        writer.write(self.answers.get(path, b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"))
+        if path == "/endless":
+            await self.release.wait()
+        writer.close()
+
+    def redirect(self, path: str, to: str, status: int = 302) -> None:
+        self.answers[path] = f"HTTP/1.1 {status} Found\r\nlocation: {to}\r\ncontent-length: 0\r\n\r\n".encode()
+
+
+@asynccontextmanager
+async def _running() -> AsyncIterator[Site]:
+    one = Site()
+    server = await asyncio.start_server(one.serve, "0.0.0.0", 0)
+    one.port = server.sockets[0].getsockname()[1]
+    try:
+        yield one
+    finally:
+        one.release.set()
+        server.close()
+        await server.wait_closed()
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    async with _running() as one:
+        yield one
+
+
+class FakeDns(AbstractResolver):
+    """Answers each question with the next of its answers; the last one repeats."""
+
+    def __init__(self, *answers: Sequence[str]) -> None:
+        self._answers = list(answers)
+        self.asked = 0
+
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[ResolveResult]:
+        answer = self._answers[min(self.asked, len(self._answers) - 1)]
+        self.asked += 1
+        return [
+            {"hostname": host, "host": address, "port": port, "family": socket.AF_INET, "proto": 0, "flags": socket.AI_NUMERICHOST}
+            for address in answer
+        ]
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+PUBLIC, INSIDE = "127.0.0.2", "127.0.0.1"
+"""Stand-ins that can be connected to: the rules of these tests allow the first and not the second."""
+
+
+def downloads(*dns: Sequence[str], allow: tuple[str, ...] = (PUBLIC,), redirects: int = 3) -> Downloads:
+    return Downloads(Egress(EgressSettings(allow=allow)), redirects=redirects, resolver=FakeDns(*dns) if dns else None)
+
+
+async def fetch(found: Downloads, url: str, most: int = 1000, within: float = 5) -> tuple[bytes, str, str]:
+    download = await found.fetch(url, most=most, within=within)
+    return download.content, download.media_type, download.name
+
+
+async def test_a_file_is_fetched_with_its_type_and_name(site: Site) -> None:
+    site.answers["/a/b%20c.pdf?x=1"] = OK
+    found = await fetch(downloads([PUBLIC]), f"http://files.example:{site.port}/a/b%20c.pdf?x=1")
+    assert found == (b"hello", "application/pdf", "b c.pdf")
+    assert site.heard == [(PUBLIC, "/a/b%20c.pdf?x=1")]
+    head = site.heads[0].lower()
+    assert f"host: files.example:{site.port}" in head
+    assert "accept-encoding: identity" in head
+    assert "authorization" not in head
+    assert "cookie" not in head
+
+
+@pytest.mark.parametrize(
+    ("told", "path", "media_type"),
+    [
+        ("", "/a.pdf", "application/pdf"), ("application/octet-stream", "/a.csv", "text/csv"), ("", "/a", "application/octet-stream"),
+        ("TEXT/Plain;charset=x", "/a.pdf", "text/plain"), ("a,b;base64,<x>", "/a", "application/octet-stream"),
+    ],
+)  # fmt: skip
+async def test_a_type_that_cannot_be_one_is_guessed_from_the_name(site: Site, told: str, path: str, media_type: str) -> None:
+    site.answers[path] = f"HTTP/1.1 200 OK\r\ncontent-type: {told}\r\ncontent-length: 1\r\n\r\nx".encode()
+    assert (await fetch(downloads([PUBLIC]), f"http://x.example:{site.port}{path}"))[1] == media_type
+
+
+@pytest.mark.parametrize("name", ["internal.example", "localhost"])
+async def test_a_name_that_leads_inside_is_not_connected_to(site: Site, name: str) -> None:
+    with pytest.raises(Refused, match="not on the public internet"):
+        await fetch(downloads([INSIDE]), f"http://{name}:{site.port}/a")
+    assert site.heard == []
+
+
+async def test_the_systems_own_resolver_is_judged_too(site: Site) -> None:
+    with pytest.raises(Refused):
+        await fetch(downloads(), f"http://localhost:{site.port}/a")
+    assert site.heard == []
+
+
+async def test_answers_that_change_between_two_questions_help_nobody(site: Site) -> None:
+    """DNS rebinding: the first look-up is harmless, the second leads inside. Each connection is judged by its own address."""
+    site.redirect("/a", "/b")
+    site.answers["/b"] = OK
+    rebinding = downloads([PUBLIC], [INSIDE])
+    with pytest.raises(Refused):
+        await fetch(rebinding, f"http://rebind.example:{site.port}/a")
+    assert site.heard == [(PUBLIC, "/a")]
+
+
+async def test_a_name_is_looked_up_once_for_each_connection(site: Site) -> None:
+    """There is no second look-up between check and use whose answer could differ."""
+    site.answers["/a"] = OK
+    dns = FakeDns([PUBLIC], [INSIDE])
+    found = Downloads(Egress(EgressSettings(allow=(PUBLIC,))), redirects=0, resolver=dns)
+    await fetch(found, f"http://x.example:{site.port}/a")
+    assert (dns.asked, site.heard) == (1, [(PUBLIC, "/a")])
+
+
+@pytest.mark.parametrize("order", [[INSIDE, PUBLIC], [PUBLIC, INSIDE]])
+async def test_of_several_answers_only_the_public_ones_are_connected_to(site: Site, order: list[str]) -> None:
+    site.answers["/a"] = OK
+    await fetch(downloads(order), f"http://x.example:{site.port}/a")
+    assert {address for address, _ in site.heard} == {PUBLIC}
+
+
+@pytest.mark.parametrize(
+    "to",
+    [
+        "http://127.0.0.1:{port}/secret", "//127.0.0.1:{port}/secret", "http://[::1]:{port}/secret", "file:///etc/passwd",
+        "http://2130706433:{port}/secret", "http://user@x.example/", "gopher://x.example/", "http://x.example\\@127.0.0.1/", "http://[", "",
+    ],
+)  # fmt: skip
+async def test_a_redirect_is_judged_like_a_first_address(site: Site, to: str) -> None:
+    site.redirect("/a", to.format(port=site.port))
+    with pytest.raises((Refused, Unfetchable)):
+        await fetch(downloads([PUBLIC], [INSIDE]), f"http://x.example:{site.port}/a")
+    assert {address for address, _ in site.heard} == {PUBLIC}
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_to_what_is_allowed_is_followed(site: Site, status: int) -> None:
+    site.redirect("/a", "b/c.pdf", status)
+    site.answers["/b/c.pdf"] = OK
+    assert (await fetch(downloads([PUBLIC]), f"http://x.example:{site.port}/a"))[2] == "c.pdf"
+
+
+async def test_endless_redirects_end(site: Site) -> None:
+    site.redirect("/a", "/a")
+    with pytest.raises(Unfetchable, match="redirects too often"):
+        await fetch(downloads([PUBLIC]), f"http://x.example:{site.port}/a")
+    assert len(site.heard) == 4
+
+
+async def test_a_trusted_name_may_lead_anywhere_and_nothing_else_with_it(site: Site) -> None:
+    site.answers["/a"] = OK
+    site.redirect("/b", f"http://other.example:{site.port}/a")
+    trusting = downloads([INSIDE], allow=("intern.example",))
+    assert (await fetch(trusting, f"http://intern.example:{site.port}/a"))[0] == b"hello"
+    with pytest.raises(Refused):
+        await fetch(trusting, f"http://intern.example:{site.port}/b")
+
+
+BAD_ANSWERS = [
+    pytest.param(b"HTTP/1.1 200 OK\r\ncontent-length: 1001\r\n\r\n", "larger than the 1000 bytes", id="says it is too large"),
+    pytest.param(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 5000, "larger than the 1000 bytes", id="is too large"),
+    pytest.param(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 1\r\n\r\nx", "compressed", id="compressed"),
+    pytest.param(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nx", "broke off", id="breaks off"),
+    pytest.param(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n", "HTTP 403", id="403"),
+    pytest.param(b"HTTP/1.1 206 Partial Content\r\ncontent-length: 0\r\n\r\n", "HTTP 206", id="206"),
+    pytest.param(b"HTTP/1.1 302 Found\r\ncontent-length: 0\r\n\r\n", "HTTP 302", id="a redirect to nowhere"),
+    pytest.param(b"220 smtp ready\r\n", "could not be reached, or broke off", id="no HTTP"),
+    pytest.param(b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100_000 + b"\r\n\r\n", "could not be reached, or broke off", id="an endless header"),
+    pytest.param(b"", "could not be reached, or broke off", id="nothing"),
+]
+
+
+@pytest.mark.parametrize(("answer", "why"), BAD_ANSWERS)
+async def test_an_answer_that_is_no_file_says_why(site: Site, answer: bytes, why: str) -> None:
+    site.answers["/a"] = answer
+    with pytest.raises(Unfetchable, match=why):
+        await fetch(downloads([PUBLIC]), f"http://x.example:{site.port}/a")
+
+
+async def test_nobody_listens_there(site: Site) -> None:
+    with socket.socket() as unused:
+        unused.bind((PUBLIC, 0))
+        with pytest.raises(Unfetchable, match="could not be reached"):
+            await fetch(downloads([PUBLIC]), f"http://x.example:{unused.getsockname()[1]}/a")
+
+
+async def test_a_server_that_dawdles_is_left(site: Site) -> None:
+    site.answers["/endless"] = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nx"
+    with pytest.raises(Unfetchable, match="it took too long"):
+        await fetch(downloads([PUBLIC]), f"http://x.example:{site.port}/endless", within=0.1)
+
+
+# Files in a history.
+
+
+def message(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"id": "msg_1", "type": "message", "role": "user", "status": "completed", "content": list(parts)}
+
+
+def file(url: str, **more: Any) -> dict[str, Any]:
+    return {"type": "input_file", "file_url": url, **more}
+
+
+def rules(**settings: Any) -> EgressSettings:
+    return EgressSettings(allow=(PUBLIC,), **settings)
+
+
+async def test_files_in_a_history_become_data(site: Site) -> None:
+    site.answers["/a.pdf"] = OK
+    url = f"http://x.example:{site.port}/a.pdf"
+    text = {"type": "input_text", "text": "see"}
+    output = {"type": "function_call_output", "call_id": "c", "output": [file(url)]}
+    history = [message(text, file(url, filename="mine.pdf")), message(text), output]
+    whole = await with_files(history, 3, rules(), FakeDns([PUBLIC]))
+    data = "data:application/pdf;base64,aGVsbG8="
+    assert whole == [
+        message(text, {"type": "input_file", "filename": "mine.pdf", "file_data": data}),
+        message(text),
+        {**output, "output": [{"type": "input_file", "filename": "a.pdf", "file_data": data}]},
+    ]
+    assert history[0]["content"][1]["file_url"] == url, "what is stored was not changed"
+
+
+async def test_a_history_without_files_is_given_back() -> None:
+    history = [message({"type": "input_text", "text": "x"})]
+    assert await with_files(history, 1, rules()) is history
+
+
+@pytest.mark.parametrize(
+    ("own", "param"), [(2, "input[1].content[1].file_url"), (1, "input[0].content[1].file_url"), (0, "previous_response_id")]
+)
+async def test_a_file_that_cannot_be_had_is_named_as_the_client_numbered_it(site: Site, own: int, param: str) -> None:
+    url = f"http://x.example:{site.port}/none"
+    text = {"type": "input_text", "text": "see"}
+    with pytest.raises(UpstreamFailed) as failure:
+        await with_files([message(text), message(text, file(url))], own, rules(), FakeDns([PUBLIC]))
+    error = failure.value
+    assert (error.status, error.param, error.code, error.envelope_code) == (400, param, "invalid_prompt", "invalid_value")
+    assert error.message == f"Failed to download the file from '{url}': its server answered with HTTP 404."
+
+
+async def test_all_files_of_a_response_share_one_limit(site: Site) -> None:
+    site.answers["/a"] = OK
+    url = f"http://x.example:{site.port}/a"
+    await with_files([message(file(url), file(url))], 1, rules(file_bytes=10), FakeDns([PUBLIC]))
+    with pytest.raises(UpstreamFailed, match=r"larger than the 4 bytes that are left") as failure:
+        await with_files([message(file(url), file(url))], 1, rules(file_bytes=9), FakeDns([PUBLIC]))
+    assert failure.value.param == "input[0].content[1].file_url"

@@ -86,10 +86,21 @@ def connect_sync(settings: Settings, name: str, connect_timeout: int = 3) -> Con
     return Connection[DictRow].connect(**session(settings, name) | {"connect_timeout": connect_timeout})
 
 
-async def fetch(pool: Pool, sql: LiteralString, parameters: Parameters) -> list[Row]:
-    """All rows of one autocommitted statement; bytes come over in binary, not as hex."""
-    async with pool.connection() as connection:
+async def fetch(pool: Pool, sql: LiteralString, parameters: Parameters, within: float | None = None) -> list[Row]:
+    """All rows of one autocommitted statement; bytes come over in binary, not as hex. `within`: seconds to wait for a free connection,
+    if not the pool's own."""
+    async with pool.connection(timeout=within) as connection:
         return await fetch_on(connection, sql, parameters)
+
+
+async def read(pool: Pool, sql: LiteralString, parameters: Parameters) -> list[Row]:
+    """The same for reads, which may be asked twice: after a restart of Postgres the pool's idle connections are all dead, and the first
+    statement on each would fail although Postgres is back. Raises what `AWAY` names when it really is away."""
+    try:
+        return await fetch(pool, sql, parameters)
+    except AWAY:
+        await pool.check()
+        return await fetch(pool, sql, parameters, within=1.0)
 
 
 async def fetch_when_back(pool: Pool, sql: LiteralString, parameters: Parameters) -> list[Row]:
@@ -123,5 +134,6 @@ __all__ = [
     "fetch_when_back",
     "open_pool",
     "prepare",
+    "read",
     "session",
 ]

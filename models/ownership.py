@@ -47,8 +47,8 @@ class Claim:
     log_end: int
     """the number of the last event that is stored"""
     verdict: Verdict | None = None
-    frames: list[bytes] = field(default_factory=list)
-    """what earlier attempts have shown since the last checkpoint, in order: blocks of frames"""
+    frames: list[tuple[int, bytes]] = field(default_factory=list)
+    """what earlier attempts have shown since the last checkpoint, in order: (attempt, block of frames)"""
 
     @property
     def id(self) -> UUID:
@@ -122,7 +122,7 @@ class Ownership:
             return None
         end = await _adopt(connection, parameters["id"], locked[0]["worker"])
         since = {"id": parameters["id"], "after": claimed[0]["checkpoint_number"]}
-        blocks = [row["frames"] for row in await fetch_on(connection, statements.LOG_SINCE, since) if row["attempt"] > 0]
+        blocks = [(row["attempt"], row["frames"]) for row in await fetch_on(connection, statements.LOG_SINCE, since) if row["attempt"] > 0]
         return Claim(claimed[0], log_end=end, verdict=verdict, frames=blocks)
 
     async def end(self, claim: Claim, ending: Ending) -> None:

@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import AsyncIterator
 
 from fastapi import FastAPI, Request
+from fastapi.routing import APIRoute
 from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,6 +18,7 @@ from web import catalogue, errors, health, responses
 from web.auth import Project
 from web.front import Front
 
+_PARTS = (health, responses, catalogue)
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 
 
@@ -33,7 +35,7 @@ def create_app(settings: Settings, host: str = "127.0.0.1") -> FastAPI:
     )
     app.state.settings = settings
     errors.install(app)
-    for part in (health, responses, catalogue):
+    for part in _PARTS:
         app.include_router(part.router)
     app.add_api_route("/v1/{rest:path}", _elsewhere, methods=_METHODS, include_in_schema=False)
     app.add_middleware(RequestIds)
@@ -56,9 +58,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 async def _elsewhere(request: Request, _project: Project) -> Response:
     """Under /v1 even what does not exist is only told to those with a key (design §8)."""
     allowed: set[str] = set()
-    for route in request.app.routes:
-        match, _ = route.matches(request.scope)
-        if match is Match.PARTIAL:
+    for route in (route for part in _PARTS for route in part.router.routes if isinstance(route, APIRoute)):
+        if route.matches(request.scope)[0] is Match.PARTIAL:
             allowed |= route.methods or set()
     if not allowed:
         raise errors.unknown_url(request)

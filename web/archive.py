@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from models import statements
 from models.channels import control
 from models.channels import events as events_channel
-from models.database import Pool, Row, fetch
+from models.database import Pool, Row, fetch, read
 from models.errors import InvalidRequest, NotFound
 from models.ids import parse_response_id, response_id
 from models.lifecycle import TERMINAL, Status
@@ -38,7 +38,7 @@ class Archive:
     async def find(self, project: UUID, named: str) -> Row:
         """The row behind `resp_…`. Raises NotFound for another project's, a deleted, an unfinished foreground one: all the same 404."""
         wanted = parse_response_id(named)
-        found = await fetch(self._pool, statements.VISIBLE, {"id": wanted, "project": project}) if wanted is not None else []
+        found = await read(self._pool, statements.VISIBLE, {"id": wanted, "project": project}) if wanted is not None else []
         if not found:
             raise NotFound(f"Response with id '{named}' not found.")
         return found[0]
@@ -60,7 +60,7 @@ class Archive:
                 raise InvalidRequest(_UNCANCELLABLE.get(row["status"], "Cannot cancel a response in terminal state."))
             if await self.request_cancel(row, "cancelled"):
                 return await self._relay.ended(row["id"], self._cancel_wait) or row
-            row = (await fetch(self._pool, statements.RESPONSE, {"id": row["id"]}) or [row])[0]
+            row = (await read(self._pool, statements.RESPONSE, {"id": row["id"]}) or [row])[0]
         return row
 
     async def request_cancel(self, row: Row, reason: str) -> bool:
@@ -91,7 +91,7 @@ class Archive:
     async def input_items(self, row: Row, *, limit: int, order: str, after: str | None) -> dict[str, Any]:
         """A page of the response's own input, in the list envelope (contract §1.1)."""
         values = {"id": row["id"], "after": after, "limit": limit + 1}
-        found = [entry["payload"] for entry in await fetch(self._pool, statements.INPUT_ITEMS[order], values)]
+        found = [entry["payload"] for entry in await read(self._pool, statements.INPUT_ITEMS[order], values)]
         page = found[:limit]
         return {
             "object": "list",
@@ -102,15 +102,15 @@ class Archive:
         }
 
     async def _items(self, wanted: UUID) -> list[Item]:
-        return [entry["payload"] for entry in await fetch(self._pool, statements.OUTPUT_ITEMS, {"id": wanted})]
+        return [entry["payload"] for entry in await read(self._pool, statements.OUTPUT_ITEMS, {"id": wanted})]
 
     async def _running(self, row: Row) -> tuple[Row, list[Item]]:
         """Row and output of a response that runs, or has ended meanwhile: finished turns, and the fold of what this attempt said since."""
         values = {"id": row["id"], "after": row["checkpoint_number"], "page": _WHOLE_LOG}
-        log = await fetch(self._pool, statements.LOG_PAGE, values)
+        log = await read(self._pool, statements.LOG_PAGE, values)
         stored = await self._items(row["id"])
         if not log or log[0]["frames"] != Status.IN_PROGRESS.encode():
-            return (await fetch(self._pool, statements.RESPONSE, {"id": row["id"]}) or [row])[0], stored
+            return (await read(self._pool, statements.RESPONSE, {"id": row["id"]}) or [row])[0], stored
         events: list[dict[str, Any]] = []
         number = row["checkpoint_number"]
         for block in log[1:]:

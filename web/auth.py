@@ -8,7 +8,7 @@ from uuid import UUID
 from fastapi import Depends, Request
 
 from models import statements
-from models.database import Pool, fetch
+from models.database import Pool, fetch, read
 from models.errors import Unauthenticated
 from models.keys import fingerprint
 
@@ -34,7 +34,7 @@ class Keys:
         now = time.monotonic()
         if known is not None and known[1] > now:
             return known[0]
-        found = await fetch(self._pool, statements.KEY, {"hash": hashed})
+        found = await read(self._pool, statements.KEY, {"hash": hashed})
         if not found or not hmac.compare_digest(bytes(found[0]["hash"]), hashed):
             self._known.pop(hashed, None)
             return None

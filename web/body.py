@@ -1,11 +1,15 @@
 """A request's body, read within its limit before anything looks at it (design §9)."""
 
+import asyncio
 from typing import Any
 
 from fastapi import Request
 
 from models.errors import RequestTooLarge, UnsupportedMediaType
 from models.wire.json_input import decode_body
+
+_DRAIN_BYTES = 256 * 1024 * 1024
+_DRAIN_TIME = 5.0
 
 
 async def read_json(request: Request, limit: int) -> Any:
@@ -17,12 +21,29 @@ async def read_json(request: Request, limit: int) -> Any:
         raise UnsupportedMediaType("Compressed request bodies are not supported. Send the body without Content-Encoding.")
     announced = request.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit() and (len(announced) > 18 or int(announced) > limit):
+        await _drain(request)
         raise RequestTooLarge(limit)
     pieces: list[bytes] = []
     size = 0
     async for piece in request.stream():
         size += len(piece)
         if size > limit:
+            pieces.clear()
+            await _drain(request)
             raise RequestTooLarge(limit)
         pieces.append(piece)
     return decode_body(b"".join(pieces))
+
+
+async def _drain(request: Request) -> None:
+    """Lets the client finish sending, within bounds: most hear an answer only then, and a connection closed earlier reads as a fault."""
+    dropped = 0
+    try:
+        async with asyncio.timeout(_DRAIN_TIME):
+            while dropped < _DRAIN_BYTES:
+                message = await request.receive()
+                dropped += len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return
+    except TimeoutError:
+        return

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from starlette.responses import Response
 
 from models import statements
-from models.database import AWAY, fetch
+from models.database import AWAY, read
 from web.answers import json_answer
 from web.front import Front, front_of
 
@@ -35,8 +35,8 @@ async def readyz(request: Request) -> Response:
     told: dict[str, Any] = {"ready": False, "stopping": front.stopping, "database": "unreachable", "schema": None, "workers": {}}
     try:
         async with asyncio.timeout(_WITHIN):
-            told["schema"] = (await fetch(front.pool, _SCHEMA, {}))[0]["version_num"]
-            told["workers"] = {row["kind"]: row["live"] for row in await fetch(front.pool, statements.LIVE_WORKERS, {})}
+            told["schema"] = (await read(front.pool, _SCHEMA, {}))[0]["version_num"]
+            told["workers"] = {row["kind"]: row["live"] for row in await read(front.pool, statements.LIVE_WORKERS, {})}
         told["database"] = "ok"
     except (*AWAY, TimeoutError) as error:
         told["database"] = f"unreachable: {type(error).__name__}"

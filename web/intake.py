@@ -12,12 +12,13 @@ from typing import Any
 from uuid import UUID
 
 import orjson
+import psycopg
 import structlog
 
 from models import statements
 from models.bell import Bell
 from models.channels import queue_for
-from models.database import AWAY, Json, Pool, Row, fetch
+from models.database import AWAY, Json, Pool, Row, fetch, read
 from models.egress import Egress, Refused
 from models.errors import InvalidRequest, Unavailable
 from models.ids import new_item_id, new_uuid, parse_response_id, response_id
@@ -105,7 +106,7 @@ class Intake:
         if named is None:
             return None, []
         previous = parse_response_id(named)
-        found = await fetch(self._pool, statements.PREVIOUS, {"id": previous, "project": project}) if previous is not None else []
+        found = await read(self._pool, statements.PREVIOUS, {"id": previous, "project": project}) if previous is not None else []
         if not found:
             raise InvalidRequest(
                 f"Previous response with id '{named}' not found.", param="previous_response_id", code="previous_response_not_found"
@@ -133,31 +134,43 @@ class Intake:
         if not wanted:
             return request
         most = self._settings.limits.body
-        rows = await fetch(self._pool, statements.REFERRED, {"ids": wanted, "project": project, "most": most})
+        rows = await read(self._pool, statements.REFERRED, {"ids": wanted, "project": project, "most": most})
         if any(row["payload"] is None for row in rows):
             message = f"The items that 'input' refers to are larger than {most} bytes together."
             raise InvalidRequest(message, param="input", code="input_too_large")
         return replace(request, input=resolved(request.input, {row["id"]: row["payload"] for row in rows}))
 
     async def _store(self, values: dict[str, object], again: Retryable | None) -> UUID:
-        """Stores the row; returns its id, or that of the response an equal request made before."""
+        """Stores the row; returns its id, or that of the response an equal request made before.
+
+        Without an answer the identical row is sent once more: either it is new, or it is there already. Only then is it voided.
+        """
         accepted_id = values["id"]
         assert isinstance(accepted_id, UUID)
         try:
-            if again is None:
-                await fetch(self._pool, statements.INSERT, values)
-                return accepted_id
-            kept = values | {"key": again.key, "body_hash": again.body_hash, "kept": again.kept, "replaces": again.replaces}
-            while not await fetch(self._pool, statements.INSERT_ONCE, kept):
-                for holder in await fetch(self._pool, statements.KEY_HOLDER, kept):
-                    return _same_request(holder, again)
+            return await self._insert(accepted_id, values, again)
         except AWAY as error:
-            logger.warning("create_unclear", response=str(values["id"]), error=str(error).strip())
+            logger.warning("create_unclear", response=str(accepted_id), error=str(error).strip())
+        try:
+            await self._pool.check()
+            return await self._insert(accepted_id, values, again, within=1.0)
+        except psycopg.errors.UniqueViolation:
+            return accepted_id
+        except AWAY as error:
             voiding = asyncio.create_task(self._void(values))
             self._voiding.add(voiding)
             voiding.add_done_callback(self._voiding.discard)
-            await asyncio.wait({voiding}, timeout=2)
+            await asyncio.wait({voiding}, timeout=1)
             raise Unavailable from error
+
+    async def _insert(self, accepted_id: UUID, values: dict[str, object], again: Retryable | None, within: float | None = None) -> UUID:
+        if again is None:
+            await fetch(self._pool, statements.INSERT, values, within)
+            return accepted_id
+        kept = values | {"key": again.key, "body_hash": again.body_hash, "kept": again.kept, "replaces": again.replaces}
+        while not await fetch(self._pool, statements.INSERT_ONCE, kept, within):
+            for holder in await read(self._pool, statements.KEY_HOLDER, kept):
+                return _same_request(holder, again)
         return accepted_id
 
     async def _void(self, values: dict[str, object]) -> None:

@@ -112,10 +112,10 @@ class Relay:
         until = None if within is None else loop.time() + within
         async with self._bus.subscribe(response_id) as inbox:
             while True:
+                inbox.look = False  # before the look, so that a nudge during it counts
                 rows = await fetch_when_back(self._pool, statements.RESPONSE, {"id": response_id})
                 if not rows or rows[0]["status"] in TERMINAL or (until is not None and loop.time() >= until):
                     return rows[0] if rows else None
-                inbox.look = False
                 while await inbox.next(self._poll if until is None else min(self._poll, max(0.0, until - loop.time()))) is not None:
                     pass
 

@@ -24,7 +24,7 @@ from models.ownership import Claim, Ending, Ownership, Verdict
 from models.settings import Settings
 from models.wire.events import TERMINAL, Event, Item, ResponseInProgress, decode_frame, split_frames
 from models.wire.response import ResponseFacts, response_object
-from models.wire.snapshot import closing_events, open_items
+from models.wire.snapshot import closing_events, fold, open_items
 from worker.attachments import with_files
 from worker.event_log import EventLog
 from worker.journal import Journal
@@ -79,6 +79,8 @@ class Run:
         self._facts = _facts(claim)
         self._translator: Translator | None = None
         self._next_index = claim.row["next_output_index"]
+        self._left: list[Item] = []
+        """What the previous attempt had said: the output if this one ends before it says anything itself."""
         self._stopped: Stop | None = None
         self._work: asyncio.Task[None] | None = None
 
@@ -136,7 +138,8 @@ class Run:
         wall_clock = asyncio.timeout(max(0.0, self.claim.row["seconds_left"]))
         try:
             async with wall_clock:
-                history, own = await self._history()
+                # Shielded: a cancelled query keeps psycopg busy for up to five seconds, and a cancel means now.
+                history, own = await asyncio.shield(asyncio.ensure_future(self._history()))
                 await self._turn(await with_files(history, own, self._tools.settings.egress))
         except TimeoutError as error:
             if not wall_clock.expired():
@@ -147,8 +150,13 @@ class Run:
         """Opens this attempt's part of the stream: closes what an earlier one left open, or says that the response is in progress."""
         opening = 1 if self.claim.row["background"] else 0
         if self.claim.log_end > opening:
-            left = open_items([decode_frame(frame) for block in self.claim.frames for frame in split_frames(block)])
+            told = [(attempt, decode_frame(frame)) for attempt, block in self.claim.frames for frame in split_frames(block)]
+            left = open_items([event for _, event in told])
             self._next_index = max(self.claim.row["next_output_index"], left.highest_index + 1)
+            self._left = [
+                {**item, "status": "incomplete"} if item.get("status") == "in_progress" else item
+                for item in fold(event for attempt, event in told if attempt == told[-1][0])
+            ]
             self._write(closing_events(left))
         else:
             self._write([ResponseInProgress(response_object(self._facts, []))])
@@ -213,7 +221,7 @@ class Run:
             except Exception:
                 # Whatever it was: without an ending the response would be run again and again.
                 logger.exception("ending_broke", response=self._facts.id)
-                self._translator = None
+                self._translator, self._left = None, []
                 await self._end_unless_cancelled(_failed("The response could not be stored.", reason="internal_error"))
         self._tools.publisher.publish(self._log.channel, b"")
 
@@ -224,7 +232,7 @@ class Run:
             await self._end_as(_CANCELLED)
 
     async def _end_as(self, conclusion: Conclusion) -> None:
-        output = self._translator.output if self._translator is not None else []
+        output = self._translator.output if self._translator is not None else self._left
         usage = self._translator.usage if self._translator is not None else None
         service_tier = self._translator.service_tier if self._translator is not None else None
         completed_at = int(time.time())

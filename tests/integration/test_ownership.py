@@ -69,7 +69,7 @@ async def test_of_many_takers_of_an_orphan_exactly_one_wins_and_adopts_its_journ
         won = [claim for claim in await asyncio.gather(*(taker.own.take(name) for taker in takers)) if claim is not None]
         assert len(won) == 1
         assert (won[0].attempt, won[0].log_end, won[0].row["deaths"]) == (2, 9, 1)
-        assert b"".join(won[0].frames) == frames(2, 9)
+        assert b"".join(block for _, block in won[0].frames) == frames(2, 9)
         assert await house.log(name) == [(0, 1, 0), (2, 4, 1), (5, 6, 1), (7, 9, 1)]
 
 

@@ -65,10 +65,8 @@ class Turn:
             raise self._expired(turn_over=loop.time() >= turn_end) from error
         except openai.APIStatusError as error:
             raise refused(error, self._body["model"]) from error
-        except openai.APITimeoutError as error:
-            raise unreachable("The upstream did not answer in time.", status=504) from error
         except openai.APIConnectionError as error:
-            raise unreachable("The upstream could not be reached.", status=502) from error
+            raise unreachable(error) from error
         except (httpx2.HTTPError, OSError) as error:
             raise broken_off() from error
 

@@ -1,7 +1,9 @@
 """What an upstream's refusal becomes: the ending of a background response, and the status a foreground client sees (design §4.9)."""
 
+import re
 from typing import Any
 
+import aiohttp
 import openai
 
 from models.errors import UpstreamFailed
@@ -9,6 +11,7 @@ from models.errors import UpstreamFailed
 _SAME_STATUS = frozenset({400, 401, 403, 404, 408, 413, 422, 429})
 _UNSPOKEN = frozenset({401, 403})
 """The upstream's words about our credential are for operators, not for clients."""
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _WORDS = 500
 """Characters of an upstream's message that are shown."""
 
@@ -31,9 +34,15 @@ def refused(error: openai.APIStatusError, model: str) -> UpstreamFailed:
     )
 
 
-def unreachable(message: str, *, status: int) -> UpstreamFailed:
-    """No answer at all: nothing listens there, or it took too long to say the first word."""
-    return UpstreamFailed(message, reason="upstream_unreachable", status=status)
+def unreachable(error: openai.APIConnectionError) -> UpstreamFailed:
+    """No answer at all: nothing listens there, it hung up before the first word, or it took too long to say it."""
+    cause = error.__cause__
+    behind = cause.__cause__ if cause is not None else None
+    # The SDK's aiohttp transport calls a reset before the first byte a connect timeout; what aiohttp itself said stands behind that.
+    hung_up = isinstance(behind, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError) and not isinstance(behind, TimeoutError)
+    if isinstance(error, openai.APITimeoutError) and not hung_up:
+        return UpstreamFailed("The upstream did not answer in time.", reason="upstream_unreachable", status=504)
+    return UpstreamFailed("The upstream could not be reached, or hung up before it answered.", reason="upstream_unreachable", status=502)
 
 
 def broken_off() -> UpstreamFailed:
@@ -61,10 +70,11 @@ def _message(error: openai.APIStatusError, status: int) -> str:
 
 
 def _said(error: openai.APIStatusError) -> str:
+    """The upstream's words, fit to be stored and encoded: they are as hostile as anything from outside (design §9)."""
     body: Any = error.body
     if isinstance(body, dict):
         found = body.get("message") or body.get("detail") or (body.get("error") if isinstance(body.get("error"), str) else "")
-        return found if isinstance(found, str) else ""
+        return _UNSTORABLE.sub("\ufffd", found) if isinstance(found, str) else ""
     return ""
 
 

@@ -80,6 +80,15 @@ def migrate(data: Data = None) -> None:
         run(_database(data))
 
 
+@app.command()
+def health(data: Data = None) -> None:
+    """Exit 0 while a web or worker process of this host holds a lease: a container's health check."""
+    from cli.health import live_kind
+
+    with _failures_in_one_sentence():
+        typer.echo(live_kind(_database(data)))
+
+
 @keys_app.command("create")
 def create_key(
     project: Annotated[str, typer.Option(help="The project it belongs to; made when there is none of this name.")] = "default",

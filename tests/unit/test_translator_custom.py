@@ -13,7 +13,7 @@ from worker.translation.translator import Translator
 from worker.translation.wrapping import Wrapping
 from worker.upstream.chunks import parse_chunk
 
-TOOLS = {"tool_names": ("sh", "look"), "custom_names": ("sh",)}
+TOOLS: dict[str, Any] = {"tool_names": ("sh", "look"), "custom_names": ("sh",)}
 
 
 def turn_of(*pieces: Any, reason: str = "tool_calls", **options: Any) -> Turn:

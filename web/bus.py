@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 from models import statements
 from models.channels import events
 from models.database import AWAY, Pool, fetch
+from models.patience import Patience
 from models.settings import Settings
 
 logger = structlog.get_logger()
@@ -49,6 +50,8 @@ class Inbox:
     size: int = 0
     look: bool = False
     """The reader should look at the logs: an ending, a hole, a bus that came back."""
+    quiet: float = 0.0
+    """Seconds since something came."""
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     def put(self, block: Block) -> None:
@@ -58,22 +61,20 @@ class Inbox:
             return
         self.blocks.append(block)
         self.size += len(block.frames)
+        self.quiet = 0.0
         self._arrived.set()
 
     def nudge(self) -> None:
         """Sends the reader to the logs."""
         self.look = True
+        self.quiet = 0.0
         self._arrived.set()
 
-    async def next(self, timeout: float) -> Block | None:  # noqa: ASYNC109  (a quiet bus is no error: None says look at the logs)
-        """The next block; None when the reader should look at the logs: nudged, or nothing came for `timeout` seconds."""
+    async def next(self) -> Block | None:
+        """The next block; None when the reader should look at the logs: it was nudged, and a long silence nudges too."""
         if not self.blocks and not self.look:
             self._arrived.clear()
-            try:
-                async with asyncio.timeout(timeout):
-                    await self._arrived.wait()
-            except TimeoutError:
-                return None
+            await self._arrived.wait()
         if not self.blocks:
             self.look = False
             return None
@@ -153,11 +154,13 @@ class Bus:
             await channel.subscribe(*self._inboxes)
         self.nudge_all()
         pulse = asyncio.create_task(self._pulse(channel))
+        loop = asyncio.get_running_loop()
+        patience = Patience()
         try:
-            while True:
-                async with asyncio.timeout(2.5 * _PULSE):
-                    message = await channel.parse_response(block=True)
-                self._deliver(message)
+            with patience.lasting():
+                while True:
+                    patience.until(loop.time() + 2.5 * _PULSE)
+                    self._deliver(await channel.parse_response(block=True))
         finally:
             pulse.cancel()
 
@@ -199,6 +202,18 @@ class Bus:
                 await self._channel.unsubscribe(name)
             except (RedisError, OSError) as error:
                 logger.info("unsubscribe_unheard", error=str(error))
+
+    async def watch_silence(self) -> None:
+        """Sends readers to whom nothing has come for a while to the logs: a lost nudge must not leave anybody waiting for ever."""
+        poll = self._settings.web.poll.total_seconds()
+        step = min(1.0, poll / 2)
+        while True:
+            await asyncio.sleep(step)
+            for readers in self._inboxes.values():
+                for inbox in readers:
+                    inbox.quiet += step
+                    if inbox.quiet >= poll:
+                        inbox.nudge()
 
     # --- away ---
 

@@ -58,7 +58,7 @@ class Front:
         redis = live_client(settings, f"web-control-{lease.id.hex}")
         bell = Bell(settings)
         bus = Bus(settings, pool, lease.id)
-        relay = Relay(settings, pool, bus)
+        relay = Relay(pool, bus)
         front = cls(
             settings=settings, pool=pool, redis=redis, lease=lease, bell=bell, bus=bus, relay=relay,
             archive=Archive(pool, redis, relay, settings.web.cancel_wait.total_seconds()),
@@ -67,6 +67,7 @@ class Front:
         front._watch(asyncio.create_task(lease.tick(), name="tick"))
         front._watch(asyncio.create_task(bus.run(), name="bus"))
         front._watch(asyncio.create_task(bus.stand_in(), name="stand-in"))
+        front._watch(asyncio.create_task(bus.watch_silence(), name="silence"))
         front._spawn(front._ring_at_start())
         return front
 

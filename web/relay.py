@@ -12,9 +12,8 @@ from uuid import UUID
 import structlog
 
 from models import statements
-from models.database import Pool, Row, fetch_when_back
+from models.database import Pool, Row, fetch_when_back, read
 from models.lifecycle import TERMINAL, Status
-from models.settings import Settings
 from models.wire.events import split_frames
 from web.bus import Block, Bus
 
@@ -67,8 +66,7 @@ class Reader:
 class Relay:
     """Serves any number of readers in one web process."""
 
-    def __init__(self, settings: Settings, pool: Pool, bus: Bus) -> None:
-        self._poll = settings.web.poll.total_seconds()
+    def __init__(self, pool: Pool, bus: Bus) -> None:
         self._pool = pool
         self._bus = bus
         self._closing = False
@@ -99,7 +97,7 @@ class Relay:
                     return
                 if look.more:
                     continue
-                while (block := await inbox.next(self._poll)) is not None:
+                while (block := await inbox.next()) is not None:
                     live = reader.take(block)
                     if live is None or reader.torn:
                         break
@@ -108,16 +106,19 @@ class Relay:
 
     async def ended(self, response_id: UUID, within: float | None = None) -> Row | None:
         """The row once it has a terminal status, or as it is after `within` seconds (None: however long it takes); None when it is gone."""
-        loop = asyncio.get_running_loop()
-        until = None if within is None else loop.time() + within
-        async with self._bus.subscribe(response_id) as inbox:
-            while True:
-                inbox.look = False  # before the look, so that a nudge during it counts
-                rows = await fetch_when_back(self._pool, statements.RESPONSE, {"id": response_id})
-                if not rows or rows[0]["status"] in TERMINAL or (until is not None and loop.time() >= until):
-                    return rows[0] if rows else None
-                while await inbox.next(self._poll if until is None else min(self._poll, max(0.0, until - loop.time()))) is not None:
-                    pass
+        values = {"id": response_id}
+        try:
+            async with asyncio.timeout(within), self._bus.subscribe(response_id) as inbox:
+                while True:
+                    inbox.look = False  # before the look, so that a nudge during it counts
+                    rows = await fetch_when_back(self._pool, statements.RESPONSE, values)
+                    if not rows or rows[0]["status"] in TERMINAL:
+                        return rows[0] if rows else None
+                    while await inbox.next() is not None:
+                        pass
+        except TimeoutError:
+            rows = await read(self._pool, statements.RESPONSE, values)
+            return rows[0] if rows else None
 
     async def _look(self, response_id: UUID, after: int) -> Look:
         rows = await fetch_when_back(self._pool, statements.LOG_PAGE, {"id": response_id, "after": after, "page": _PAGE})

@@ -18,7 +18,7 @@ from models.settings import LimitSettings, UpstreamSettings
 from worker.translation.chunk import Chunk
 from worker.upstream.chunks import parse_chunk
 from worker.upstream.failures import broken_off, refused, unreachable
-from worker.upstream.patience import Patience
+from models.patience import Patience
 from worker.upstream.sse import SseSplitter
 
 _EVENT_LIMIT = 16 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""How long we wait for the far side: one timer per turn that is moved by assignment, not one per read.
+"""How long we wait for somebody who speaks often: one timer that is moved by assignment, not one per word.
 
 `asyncio.timeout` around every read costs a fifth of a chunk's time at a thousand streams. Here the deadline is a number; the timer
 looks at it when it rings, and rings again later if it has moved.

@@ -9,13 +9,15 @@ import mimetypes
 import re
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
 import aiohttp
-from aiohttp.abc import AbstractResolver
+from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from models.egress import Egress, Refused, Target
@@ -90,12 +92,31 @@ class Downloads:
             raise Unfetchable("its server could not be reached, or broke off") from None
 
 
+class Lookups(AbstractResolver):
+    """The system's resolver, on threads of its own: names whose servers never answer must not hold up those of the upstreams."""
+
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[ResolveResult]:
+        """The numeric addresses of a name. Raises OSError."""
+        ask = partial(socket.getaddrinfo, host, port, family=family, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+        found = await asyncio.get_running_loop().run_in_executor(_LOOKUPS, ask)
+        return [
+            ResolveResult(hostname=host, host=str(address[0]), port=port, family=kind, proto=protocol, flags=socket.AI_NUMERICHOST)
+            for kind, _, protocol, _, address in found
+        ]
+
+    async def close(self) -> None:
+        """The threads are the process's."""
+
+
+_LOOKUPS = ThreadPoolExecutor(8, thread_name_prefix="lookup")
+
+
 def guarded_connector(
     egress: Egress, target: Target, refusals: list[Refused], resolver: AbstractResolver | None = None
 ) -> aiohttp.TCPConnector:
     """A connector for this target alone, which opens no socket that the guard refuses; why it did not is added to `refusals`."""
     return aiohttp.TCPConnector(
-        resolver=aiohttp.ThreadedResolver() if resolver is None else resolver,
+        resolver=Lookups() if resolver is None else resolver,
         use_dns_cache=False,
         force_close=True,
         socket_factory=_guarded_sockets(egress, target, refusals),

@@ -27,7 +27,7 @@ from models.settings import Settings
 
 PATIENCE = 60.0
 """Seconds from the launch of web and workers until they must serve."""
-DEFAULTS = {"BACKBURNER_WEB__GRACE": "3"}
+DEFAULTS = {"BACKBURNER_WEB__GRACE": "3", "BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8"}
 """Other than elsewhere, because the workers leave together with web: what they have not finished by then, nobody will."""
 
 

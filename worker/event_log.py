@@ -30,6 +30,7 @@ class EventLog:
     claim: Claim
     next_number: int
     channel: str
+    attempt: int
     fresh: list[bytes] = field(default_factory=list)
     tail: deque[Block] = field(default_factory=deque)
     size: int = 0
@@ -41,7 +42,7 @@ class EventLog:
     @classmethod
     def of(cls, claim: Claim) -> "EventLog":
         """The log as a new attempt finds it: it goes on after the last stored number."""
-        return cls(claim, claim.log_end + 1, events_channel(claim.id))
+        return cls(claim, claim.log_end + 1, events_channel(claim.id), claim.attempt)
 
     def write(self, events: Iterable[Event]) -> int:
         """Numbers and encodes; returns how many bytes that made. The journal must be told of them (`Journal.wake`)."""

@@ -104,7 +104,7 @@ class Journal:
         self._answered = self._batch
         self._unstored -= sum(len(block.frames) for _, block in blocks)
         for log, block in blocks:
-            self._publisher.publish(log.channel, b"%d %d %d\n%b" % (log.claim.attempt, block.first, block.last, block.frames))
+            self._publisher.publish(log.channel, b"%d %d %d\n%b" % (log.attempt, block.first, block.last, block.frames))
         async with self._moved:
             self._moved.notify_all()
 
@@ -113,7 +113,7 @@ class Journal:
             "me": self._lease.id,
             "batch": self._batch,
             "ids": Uuids([log.claim.id for log, _ in blocks]),
-            "attempts": Ints([log.claim.attempt for log, _ in blocks]),
+            "attempts": Ints([log.attempt for log, _ in blocks]),
             "firsts": Ints([block.first for _, block in blocks]),
             "lasts": Ints([block.last for _, block in blocks]),
             "frames": Byteas([block.frames for _, block in blocks]),
@@ -180,7 +180,7 @@ class Journal:
                 "ids": Uuids([log.claim.id for log, _ in tails]),
                 "firsts": Ints([tail.first for _, tail in tails]),
                 "lasts": Ints([tail.last for _, tail in tails]),
-                "attempts": Ints([log.claim.attempt for log, _ in tails]),
+                "attempts": Ints([log.attempt for log, _ in tails]),
                 "frames": Byteas([tail.frames for _, tail in tails]),
                 "answered": deletable,
             }

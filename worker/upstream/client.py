@@ -14,11 +14,11 @@ import openai
 from openai import AsyncAPIResponse, AsyncOpenAI, DefaultAioHttpClient
 
 from models.errors import LimitReached, UpstreamFailed
+from models.patience import Patience
 from models.settings import LimitSettings, UpstreamSettings
 from worker.translation.chunk import Chunk
 from worker.upstream.chunks import parse_chunk
 from worker.upstream.failures import broken_off, refused, unreachable
-from models.patience import Patience
 from worker.upstream.sse import SseSplitter
 
 _EVENT_LIMIT = 16 * 1024 * 1024
@@ -92,7 +92,7 @@ class Turn:
     def _open(self) -> Any:
         # extra_body goes out as it is: the SDK would walk a long history once more to transform it
         return self._client.chat.completions.with_streaming_response.create(
-            model=self._body["model"], messages=[], stream=True, extra_body=self._body, timeout=_timeouts(self._limits)
+            model=self._body["model"], messages=[], stream=True, extra_body=self._body
         )
 
 
@@ -103,7 +103,10 @@ class Upstream:
         """`streams`: the most turns at a time."""
         self.settings = settings
         self._limits = limits
+        # Our own limits end a silent upstream (Patience); a timer of the transport's for every read would only cost.
+        timeouts = httpx2.Timeout(None, connect=settings.connect_timeout.total_seconds(), write=60.0)
         self._client = AsyncOpenAI(
+            timeout=timeouts,
             base_url=settings.base_url,
             api_key=settings.api_key.get_secret_value(),
             max_retries=settings.max_retries,
@@ -111,7 +114,7 @@ class Upstream:
             default_headers={"accept-encoding": "identity"},
             http_client=DefaultAioHttpClient(
                 limits=httpx2.Limits(max_connections=streams + 16, max_keepalive_connections=64),
-                timeout=httpx2.Timeout(None, connect=settings.connect_timeout.total_seconds()),
+                timeout=timeouts,
                 follow_redirects=False,
             ),
         )
@@ -134,11 +137,6 @@ def _parsed(payloads: list[bytes]) -> tuple[list[Chunk], UpstreamFailed | None]:
         except UpstreamFailed as failure:
             return chunks, failure
     return chunks, None
-
-
-def _timeouts(limits: LimitSettings) -> httpx2.Timeout:
-    """Our own limits end a silent upstream; the transport's only stand behind them."""
-    return httpx2.Timeout(max(limits.first_token, limits.token_gap).total_seconds() + 10, connect=10.0, write=60.0, pool=60.0)
 
 
 def _shown(limit: timedelta) -> str:

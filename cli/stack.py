@@ -28,7 +28,8 @@ from models.settings import Settings
 PATIENCE = 60.0
 """Seconds from the launch of web and workers until they must serve."""
 DEFAULTS = {"BACKBURNER_WEB__GRACE": "3", "BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8"}
-"""Other than elsewhere, because the workers leave together with web: what they have not finished by then, nobody will."""
+"""Other than elsewhere. The workers leave together with web: what they have not finished by then, nobody will. And who may speak to a
+server on loopback may reach loopback anyhow."""
 
 
 @dataclass(frozen=True)

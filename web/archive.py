@@ -90,7 +90,8 @@ class Archive:
 
     async def input_items(self, row: Row, *, limit: int, order: str, after: str | None) -> dict[str, Any]:
         """A page of the response's own input, in the list envelope (contract §1.1)."""
-        values = {"id": row["id"], "after": after, "limit": limit + 1}
+        # No id holds U+0000, and Postgres takes none: as in bodies it becomes U+FFFD, and names nothing.
+        values = {"id": row["id"], "after": after and after.replace("\0", "\ufffd"), "limit": limit + 1}
         found = [entry["payload"] for entry in await read(self._pool, statements.INPUT_ITEMS[order], values)]
         page = found[:limit]
         return {

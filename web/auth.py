@@ -51,10 +51,12 @@ class Keys:
             await fetch(self._pool, statements.KEY_USED, {"id": key_id})
 
 
-async def _project(request: Request) -> UUID:
-    """Raises Unauthenticated before anything of the request but its headers was looked at."""
+async def project_of(request: Request) -> UUID:
+    """The project of the request's key. Raises Unauthenticated before anything of the request but its headers was looked at."""
     given = request.headers.getlist("authorization")
-    scheme, _, key = given[0].strip().partition(" ") if len(given) == 1 else ("", "", "")
+    if len(given) > 1:
+        raise Unauthenticated("You provided more than one Authorization header. Send one: 'Authorization: Bearer YOUR_KEY'.")
+    scheme, _, key = given[0].strip().partition(" ") if given else ("", "", "")
     if scheme.lower() != "bearer" or not key.strip():
         raise Unauthenticated("You didn't provide an API key. Send it in an Authorization header: 'Authorization: Bearer YOUR_KEY'.")
     keys: Keys = request.app.state.keys
@@ -64,5 +66,5 @@ async def _project(request: Request) -> UUID:
     return project
 
 
-Project = Annotated[UUID, Depends(_project)]
+Project = Annotated[UUID, Depends(project_of)]
 """The project of the request's key."""

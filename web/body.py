@@ -4,12 +4,15 @@ import asyncio
 from typing import Any
 
 from fastapi import Request
+from starlette.requests import ClientDisconnect
 
-from models.errors import RequestTooLarge, UnsupportedMediaType
+from models.errors import InvalidRequest, RequestTooLarge, UnsupportedMediaType
 from models.wire.json_input import decode_body
 
 _DRAIN_BYTES = 256 * 1024 * 1024
 _DRAIN_TIME = 5.0
+_LARGE = 256 * 1024
+"""Bytes from which a body is decoded beside the event loop: everybody else's streams would wait for it."""
 
 
 async def read_json(request: Request, limit: int) -> Any:
@@ -23,16 +26,25 @@ async def read_json(request: Request, limit: int) -> Any:
     if announced.isascii() and announced.isdigit() and (len(announced) > 18 or int(announced) > limit):
         await _drain(request)
         raise RequestTooLarge(limit)
+    raw = await _read(request, limit)
+    return await asyncio.to_thread(decode_body, raw) if len(raw) > _LARGE else decode_body(raw)
+
+
+async def _read(request: Request, limit: int) -> bytes:
     pieces: list[bytes] = []
     size = 0
-    async for piece in request.stream():
-        size += len(piece)
-        if size > limit:
-            pieces.clear()
-            await _drain(request)
-            raise RequestTooLarge(limit)
-        pieces.append(piece)
-    return decode_body(b"".join(pieces))
+    try:
+        async for piece in request.stream():
+            size += len(piece)
+            if size > limit:
+                pieces.clear()
+                await _drain(request)
+                raise RequestTooLarge(limit)
+            pieces.append(piece)
+    except ClientDisconnect:
+        # Nobody hears this; but it is the client's doing, and no error of ours.
+        raise InvalidRequest("The request body broke off.", code="invalid_json") from None
+    return b"".join(pieces)
 
 
 async def _drain(request: Request) -> None:

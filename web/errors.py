@@ -9,6 +9,7 @@ from starlette.responses import Response
 from models.database import AWAY
 from models.errors import ApiError, InvalidRequest, MethodNotAllowed, NotFound, Unavailable
 from web.answers import json_answer
+from web.auth import project_of
 
 logger = structlog.get_logger()
 
@@ -39,7 +40,15 @@ async def _told(_request: Request, error: Exception) -> Response:
 
 
 async def _routed(request: Request, error: Exception) -> Response:
+    """What the router itself refuses: methods nobody knows, and `/v1` alone. There too the key comes first (design §8)."""
     assert isinstance(error, HTTPException)
+    if f"{request.url.path}/".startswith("/v1/"):
+        try:
+            await project_of(request)
+        except ApiError as refusal:
+            return answer(refusal)
+        except AWAY as away:
+            return await _away(request, away)
     if error.status_code == 405:
         refused = MethodNotAllowed(f"The method {request.method} is not allowed here.")
         refused.headers = dict(error.headers or {})

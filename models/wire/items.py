@@ -31,6 +31,9 @@ NewId = Callable[[str], str]
 LONGEST_STRING = 10_485_760
 """Characters of a string `input` (contract §2)."""
 
+MOST_ITEMS = 100_000
+"""Items of one `input`. Each costs time in both event loops, where everybody else's streams wait."""
+
 _USABLE_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _STATUS = choice("in_progress", "completed", "incomplete")
 _ROLES = ("user", "system", "developer", "assistant")
@@ -50,6 +53,8 @@ def input_items(value: Any, new_id: NewId) -> list[Item]:
         return [_item({"role": "user", "content": value}, "input", new_id)]
     if type(value) is not list:
         raise wrong_type("input", "a string or an array of input items", value)
+    if len(value) > MOST_ITEMS:
+        raise too_long("input", "array", MOST_ITEMS, len(value))
     items = [_item(found, f"input[{index}]", new_id) for index, found in enumerate(value)]
     _require_distinct_ids(items)
     return items

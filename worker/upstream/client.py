@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Any
 
+import aiohttp
 import httpx2
 import openai
 from openai import AsyncAPIResponse, AsyncOpenAI, DefaultAioHttpClient
@@ -18,11 +19,14 @@ from models.patience import Patience
 from models.settings import LimitSettings, UpstreamSettings
 from worker.translation.chunk import Chunk
 from worker.upstream.chunks import parse_chunk
-from worker.upstream.failures import broken_off, refused, unreachable
+from worker.upstream.failures import broken_off, refused, tamed, unreachable, withheld
 from worker.upstream.sse import SseSplitter
 
 _EVENT_LIMIT = 16 * 1024 * 1024
 """Bytes of one upstream event: a whole answer may come as one."""
+
+_AFTERWORD = 10.0
+"""Seconds an upstream has for usage and `[DONE]` once the model has said why it stopped."""
 
 
 class Turn:
@@ -34,6 +38,9 @@ class Turn:
         self._limits = limits
         self._splitter = SseSplitter(limit=_EVENT_LIMIT)
         self._heard = False
+        """The model has said something."""
+        self._finished = False
+        """The model has said why it stopped: whatever becomes of the connection now, the turn is whole."""
 
     @property
     def done_seen(self) -> bool:
@@ -43,32 +50,58 @@ class Turn:
     async def chunks(self) -> AsyncGenerator[list[Chunk]]:
         """The chunks of each read, in order. Raises UpstreamFailed or LimitReached; closing the generator closes the connection.
 
-        The first token and every gap between two have their limits; comments count for nothing, and neither does our own back-pressure.
+        The first token and every gap between two have their limits. Comments and chunks without a word count for nothing, and neither
+        does our own back-pressure.
         """
         loop = asyncio.get_running_loop()
         turn_end = loop.time() + self._limits.turn.total_seconds()
         gap = self._limits.token_gap.total_seconds()
         patience = Patience()
-        patience.until(min(turn_end, loop.time() + self._limits.first_token.total_seconds()))
+        deadline = loop.time() + self._limits.first_token.total_seconds()
+        patience.until(min(turn_end, deadline))
         try:
             with patience.lasting():
                 async with self._open() as answer:
                     async for said, failure in self._read(answer):
                         if said:
-                            self._heard = True
                             patience.rest()
+                            began = loop.time()
                             yield said
-                            patience.until(min(turn_end, loop.time() + gap))
+                            if self._listen(said):
+                                deadline = loop.time() + (min(gap, _AFTERWORD) if self._finished else gap)
+                            else:
+                                deadline += loop.time() - began
+                            patience.until(min(turn_end, deadline))
                         if failure is not None:
                             raise failure
-        except TimeoutError as error:
-            raise self._expired(turn_over=loop.time() >= turn_end) from error
-        except openai.APIStatusError as error:
-            raise refused(error, self._body["model"]) from error
-        except openai.APIConnectionError as error:
-            raise unreachable(error) from error
-        except (httpx2.HTTPError, OSError) as error:
-            raise broken_off() from error
+        except (TimeoutError, openai.APIError, httpx2.HTTPError, aiohttp.ClientError, OSError) as error:
+            if not self._finished:
+                raise self._judged(error, turn_over=loop.time() >= turn_end) from error
+        except UpstreamFailed as failure:
+            raise withheld(failure, self._client.api_key) from failure.__cause__
+
+    def _listen(self, said: list[Chunk]) -> bool:
+        """Whether these chunks hold a word, or the model's last; many servers send empty ones to keep the line open."""
+        spoke = False
+        for chunk in said:
+            if chunk.content or chunk.reasoning or chunk.calls or chunk.refusal or chunk.annotations:
+                spoke = True
+            if chunk.finish_reason is not None:
+                self._finished = spoke = True
+        self._heard |= spoke
+        return spoke
+
+    def _judged(self, error: Exception, *, turn_over: bool) -> UpstreamFailed | LimitReached:
+        """What broke the turn, in our words."""
+        match error:
+            case TimeoutError():
+                return self._expired(turn_over=turn_over)
+            case openai.APIStatusError():
+                return withheld(refused(error, self._body["model"]), self._client.api_key)
+            case openai.APIConnectionError():
+                return unreachable(error)
+            case _:
+                return broken_off()
 
     async def _read(self, answer: AsyncAPIResponse[Any]) -> AsyncGenerator[tuple[list[Chunk], UpstreamFailed | None]]:
         """What each read brings: chunks, and what is wrong after them."""
@@ -116,6 +149,7 @@ class Upstream:
                 limits=httpx2.Limits(max_connections=streams + 16, max_keepalive_connections=64),
                 timeout=timeouts,
                 follow_redirects=False,
+                event_hooks={"response": [tamed]},
             ),
         )
 

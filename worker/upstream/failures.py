@@ -1,9 +1,11 @@
 """What an upstream's refusal becomes: the ending of a background response, and the status a foreground client sees (design §4.9)."""
 
 import re
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
+import httpx2
 import openai
 
 from models.errors import UpstreamFailed
@@ -14,6 +16,48 @@ _UNSPOKEN = frozenset({401, 403})
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _WORDS = 500
 """Characters of an upstream's message that are shown."""
+_BODY = 64 * 1024
+"""Bytes of a refusal's body that are read."""
+_SECRET = 8
+"""Characters from which a credential is one: local servers are given words such as `none`, which may stand in any sentence."""
+
+
+class _Beginning(httpx2.AsyncByteStream):
+    """The first bytes of a body: nobody promises that a refusal ever ends."""
+
+    def __init__(self, whole: httpx2.AsyncByteStream) -> None:
+        self._whole = whole
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        room = _BODY
+        async for piece in self._whole:
+            yield piece[:room]
+            room -= len(piece)
+            if room <= 0:
+                return
+
+    async def aclose(self) -> None:
+        await self._whole.aclose()
+
+
+async def tamed(response: httpx2.Response) -> None:
+    """Makes a refusal safe to be read whole, as the SDK does: a short body of plain UTF-8, whatever its headers say.
+
+    A compressed body could unpack without end, and `charset` may name any codec of Python, also those that unpack or make no text.
+    """
+    if response.is_success:
+        return
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    response.stream = _Beginning(response.stream)
+    for name in ("content-encoding", "content-type", "content-length"):
+        response.headers.pop(name, None)
+
+
+def withheld(failure: UpstreamFailed, secret: str) -> UpstreamFailed:
+    """The failure without this server's credential, which some upstreams repeat in their words."""
+    if len(secret) >= _SECRET and secret in failure.message:
+        failure.message = failure.message.replace(secret, "…")
+    return failure
 
 
 def refused(error: openai.APIStatusError, model: str) -> UpstreamFailed:

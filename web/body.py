@@ -24,7 +24,6 @@ async def read_json(request: Request, limit: int) -> Any:
         raise UnsupportedMediaType("Compressed request bodies are not supported. Send the body without Content-Encoding.")
     announced = request.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit() and (len(announced) > 18 or int(announced) > limit):
-        await _drain(request)
         raise RequestTooLarge(limit)
     raw = await _read(request, limit)
     return await asyncio.to_thread(decode_body, raw) if len(raw) > _LARGE else decode_body(raw)
@@ -37,18 +36,22 @@ async def _read(request: Request, limit: int) -> bytes:
         async for piece in request.stream():
             size += len(piece)
             if size > limit:
-                pieces.clear()
-                await _drain(request)
                 raise RequestTooLarge(limit)
             pieces.append(piece)
     except ClientDisconnect:
         # Nobody hears this; but it is the client's doing, and no error of ours.
         raise InvalidRequest("The request body broke off.", code="invalid_json") from None
+    request.state.body_read = True
     return b"".join(pieces)
 
 
-async def _drain(request: Request) -> None:
-    """Lets the client finish sending, within bounds: most hear an answer only then, and a connection closed earlier reads as a fault."""
+async def drain(request: Request) -> None:
+    """Before a refusal: lets the client finish sending what nobody has read, within bounds.
+
+    Most hear an answer only then, and a connection closed earlier reads as a fault. One that waits to be asked for its body is not asked.
+    """
+    if getattr(request.state, "body_read", False) or "expect" in request.headers:
+        return
     dropped = 0
     try:
         async with asyncio.timeout(_DRAIN_TIME):

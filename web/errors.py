@@ -10,6 +10,7 @@ from models.database import AWAY
 from models.errors import ApiError, InvalidRequest, MethodNotAllowed, NotFound, Unavailable
 from web.answers import json_answer
 from web.auth import project_of
+from web.body import drain
 
 logger = structlog.get_logger()
 
@@ -34,8 +35,9 @@ def unknown_url(request: Request) -> NotFound:
     return NotFound(f"Unknown request URL: {request.method} {request.url.path}.", code="unknown_url")
 
 
-async def _told(_request: Request, error: Exception) -> Response:
+async def _told(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
+    await drain(request)
     return answer(error)
 
 
@@ -46,14 +48,14 @@ async def _routed(request: Request, error: Exception) -> Response:
         try:
             await project_of(request)
         except ApiError as refusal:
-            return answer(refusal)
+            return await _told(request, refusal)
         except AWAY as away:
             return await _away(request, away)
     if error.status_code == 405:
         refused = MethodNotAllowed(f"The method {request.method} is not allowed here.")
         refused.headers = dict(error.headers or {})
-        return answer(refused)
-    return answer(unknown_url(request) if error.status_code == 404 else InvalidRequest(str(error.detail)))
+        return await _told(request, refused)
+    return await _told(request, unknown_url(request) if error.status_code == 404 else InvalidRequest(str(error.detail)))
 
 
 async def _misread(_request: Request, error: Exception) -> Response:

@@ -1,0 +1,153 @@
+"""Without exactly one right key nothing under /v1 says anything but 401: no route, no method, no body (design §8)."""
+
+import asyncio
+import io
+import json
+from collections.abc import Mapping
+
+import pytest
+from multidict import CIMultiDict
+
+from models.ids import new_uuid, response_id
+from tests.api import Api
+from tests.fake_upstream import FakeUpstream, reply
+from tests.stack import Stack
+
+UNKNOWN = response_id(new_uuid())
+
+ROUTES = [
+    ("POST", "/v1/responses"),
+    ("GET", f"/v1/responses/{UNKNOWN}"),
+    ("GET", f"/v1/responses/{UNKNOWN}?stream=true"),
+    ("DELETE", f"/v1/responses/{UNKNOWN}"),
+    ("POST", f"/v1/responses/{UNKNOWN}/cancel"),
+    ("GET", f"/v1/responses/{UNKNOWN}/input_items"),
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/a/b"),
+]
+ELSEWHERE = [
+    *(("GET", path) for path in ("/v1", "/v1/", "/v1/nothing", "/v1/responses/", "/v1/responses/a/b/c", "/v1/chat/completions")),
+    *((method, "/v1/responses") for method in ("GET", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")),
+    *((method, f"/v1/responses/{UNKNOWN}/cancel") for method in ("GET", "DELETE", "OPTIONS", "TRACE")),
+    *((method, "/v1/nothing") for method in ("POST", "PUT", "DELETE", "OPTIONS", "PROPFIND")),
+]  # fmt: skip
+
+RIGHT = "Bearer {key}"
+OFFERED: list[tuple[str, list[tuple[str, str]]]] = [
+    ("nothing", []),
+    ("an empty header", [("authorization", "")]),
+    ("the scheme alone", [("authorization", "Bearer")]),
+    ("the scheme and spaces", [("authorization", "Bearer   ")]),
+    ("the key alone", [("authorization", "{key}")]),
+    ("another scheme", [("authorization", "Basic {key}")]),
+    ("a longer scheme", [("authorization", "Bearers {key}")]),
+    ("a tab for a space", [("authorization", "Bearer\t{key}")]),
+    ("a wrong key", [("authorization", "Bearer bb-wrong")]),
+    ("a key cut short", [("authorization", "Bearer {short}")]),
+    ("a key with more behind it", [("authorization", "Bearer {key}x")]),
+    ("a key in capitals", [("authorization", "Bearer {capitals}")]),
+    ("a key in quotes", [("authorization", 'Bearer "{key}"')]),
+    ("the key twice in one header", [("authorization", "Bearer {key}, Bearer {key}")]),
+    ("the right header twice", [("authorization", RIGHT), ("authorization", RIGHT)]),
+    ("a right and a wrong header", [("authorization", RIGHT), ("authorization", "Bearer bb-wrong")]),
+    ("a wrong and a right header", [("authorization", "Bearer bb-wrong"), ("authorization", RIGHT)]),
+    ("the key in another header", [("x-api-key", "{key}"), ("api-key", "{key}"), ("cookie", "authorization=Bearer {key}")]),
+    ("the key for a proxy", [("proxy-authorization", RIGHT)]),
+]
+
+
+def _filled(offered: list[tuple[str, str]], key: str) -> "CIMultiDict[str]":
+    return CIMultiDict([(name, value.format(key=key, short=key[:-1], capitals=key.upper())) for name, value in offered])
+
+
+async def _offer(api: Api, method: str, path: str, headers: "CIMultiDict[str]") -> tuple[int, Mapping[str, str], bytes]:
+    url = api.base_url.removesuffix("/v1") + path
+    body = b"{" if method in ("POST", "PUT", "PATCH") else None
+    async with api.session.request(method, url, headers=headers, data=body) as answer:
+        return answer.status, answer.headers, await answer.read()
+
+
+@pytest.mark.parametrize("offered", [pytest.param(row[1], id=row[0]) for row in OFFERED])
+async def test_nothing_is_said_without_a_right_key(api: Api, offered: list[tuple[str, str]]) -> None:
+    for method, path in [*ROUTES, *ELSEWHERE]:
+        status, headers, body = await _offer(api, method, path, _filled(offered, api.key))
+        assert status == 401, (method, path, status, body)
+        assert headers["www-authenticate"] == "Bearer"
+        assert headers["x-request-id"].startswith("req_")
+        error = json.loads(body)["error"]
+        assert error.pop("message").startswith(("You ", "Incorrect API key"))
+        assert error == {"type": "invalid_request_error", "param": None, "code": "invalid_api_key"}
+        assert api.key.encode() not in body
+        assert "allow" not in headers, "which methods there are is no stranger's business"
+
+
+@pytest.mark.parametrize("spelled", ["bearer {key}", "BEARER {key}", "bEaReR {key}", "Bearer   {key}", "Bearer {key}  "])
+async def test_the_scheme_may_be_spelled_as_one_likes(api: Api, fake: FakeUpstream, spelled: str) -> None:
+    model = fake.script(reply("ok"))
+    body = {"model": model, "input": "Hi."}
+    answer = await api.call("POST", "/responses", body, headers={"authorization": spelled.format(key=api.key)})
+    assert answer.body["output_text"] == "ok"
+
+
+@pytest.mark.parametrize(("method", "path"), ELSEWHERE)
+async def test_with_a_key_a_wrong_way_is_told_apart_from_a_wrong_method(api: Api, method: str, path: str) -> None:
+    status, headers, body = await _offer(api, method, path, _filled([("authorization", RIGHT)], api.key))
+    error = json.loads(body)["error"]
+    assert error["type"] == "invalid_request_error"
+    assert (error["param"], error["message"] != "") == (None, True)
+    known = path in ("/v1/responses", f"/v1/responses/{UNKNOWN}/cancel")
+    if known or method in ("TRACE", "PROPFIND"):
+        assert (status, error["code"]) == (405, None)
+        assert "POST" in headers["allow"]
+    else:
+        assert (status, error["code"]) == (404, "unknown_url")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+async def test_a_key_is_asked_for_before_the_body_is(shared: Stack, method: str) -> None:
+    """The client that waits to be asked for its body is not asked."""
+    for path in ("/v1/responses", "/v1/nothing"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", shared.webs[0].port)
+        head = f"{method} {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer bb-wrong\r\ncontent-type: application/json\r\n"
+        writer.write(f"{head}expect: 100-continue\r\ncontent-length: 1000\r\n\r\n".encode())
+        async with asyncio.timeout(5):
+            assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 401 ")
+        writer.close()
+
+
+async def test_a_head_has_no_body_and_the_same_status(api: Api) -> None:
+    for path in ("/v1/responses", f"/v1/responses/{UNKNOWN}", "/v1/models", "/v1", "/v1/nothing"):
+        status, _, body = await _offer(api, "HEAD", path, CIMultiDict())
+        assert (status, body) == (401, b""), path
+
+
+async def test_a_web_socket_is_refused_like_any_other_request(shared: Stack) -> None:
+    """There is no WebSocket mode (contract §9); asking for one without a key is one more 401."""
+    for key, status in (("bb-wrong", b"401"), (shared.key, b"405")):
+        reader, writer = await asyncio.open_connection("127.0.0.1", shared.webs[0].port)
+        upgrade = (
+            "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        )
+        writer.write(f"GET /v1/responses HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n{upgrade}\r\n".encode())
+        async with asyncio.timeout(5):
+            assert (await reader.readuntil(b"\r\n")).split()[1] == status
+        writer.close()
+
+
+async def test_what_is_open_stays_open_whatever_key_is_offered(shared: Stack) -> None:
+    for path in ("healthz", "readyz"):
+        async with shared.session.get(
+            f"http://127.0.0.1:{shared.webs[0].port}/{path}", headers={"authorization": "Bearer bb-wrong"}
+        ) as answer:
+            assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/v1/responses"), ("POST", f"/v1/responses/{UNKNOWN}/cancel"), ("POST", "/v1/nothing"), ("TRACE", "/v1")]
+)
+async def test_a_refusal_is_heard_by_a_client_that_is_still_sending(api: Api, method: str, path: str) -> None:
+    url = api.base_url.removesuffix("/v1") + path
+    for key, expected in (("bb-wrong", {401}), (api.key, {404, 405, 415})):
+        headers = {"authorization": f"Bearer {key}", "content-type": "text/plain"}
+        async with api.session.request(method, url, headers=headers, data=io.BytesIO(b"x" * 20_000_000)) as answer:
+            assert answer.status in expected

@@ -133,6 +133,8 @@ class WorkerSettings(_Group):
     tail_bytes: int = 1024 * 1024
     """What one response may hold in memory that no answered flush covers; beyond it its upstream is read no further."""
     pool_size: int = 8
+    purge_interval: Duration = timedelta(seconds=30)
+    """Between two looks for responses whose retention is over."""
 
 
 class EgressSettings(_Group):

@@ -400,6 +400,7 @@ PURGE = _sql(f"""
           AND (r.reason IS DISTINCT FROM 'create_refused' OR r.expires_at < clock_timestamp())
         ORDER BY r.expires_at LIMIT 100 FOR UPDATE OF r SKIP LOCKED
     )
-    DELETE FROM responses USING old WHERE responses.id = old.id
+    DELETE FROM responses USING old WHERE responses.id = old.id RETURNING responses.id
 """)
+"""One small batch of what has expired or was deleted, with items and event log; a response with a child stays, it is its history."""
 FORGET_KEYS = _sql("DELETE FROM idempotency_keys WHERE expires_at < clock_timestamp()")

@@ -26,8 +26,10 @@ logger = structlog.get_logger()
 
 _PROMPT = 1.0
 """Seconds: a slower answer of Postgres proves nothing about anybody's lease."""
-_PURGES = 30.0
-"""Seconds between purges."""
+_PURGE_BATCH = 100
+"""Rows of one purge; as the statement says."""
+_BETWEEN_PURGES = 0.1
+"""Seconds in which others get their turn."""
 _SHARE = 4
 """A sweeper takes at most this fraction (1/n) of its free streams at a time without a bell."""
 
@@ -73,9 +75,10 @@ class Sweeper:
         await self._reap()
         await self._take()
         await self._ring()
-        if time.monotonic() - self._purged > _PURGES:
+        if time.monotonic() - self._purged > self._settings.worker.purge_interval.total_seconds():
             self._purged = time.monotonic()
-            await fetch(self._pool, statements.PURGE, {})
+            while len(await fetch(self._pool, statements.PURGE, {})) == _PURGE_BATCH:  # noqa: ASYNC110  (it waits for nobody)
+                await asyncio.sleep(_BETWEEN_PURGES)  # others get their turn
             await fetch(self._pool, statements.FORGET_WORKERS, {})
             await fetch(self._pool, statements.FORGET_KEYS, {})
 

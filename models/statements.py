@@ -69,9 +69,10 @@ END_SESSIONS = _sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHER
 STOPPED = _sql("UPDATE workers SET dead = true, ended = 'stopped' WHERE id = :me AND NOT dead")
 """A process says goodbye after giving everything back."""
 LIVE_WORKERS = _sql("SELECT kind, count(*) AS live FROM workers WHERE NOT dead AND expires_at > clock_timestamp() GROUP BY kind")
-FORGET_WORKERS = _sql("""
+FORGET_WORKERS = _sql(f"""
     WITH gone AS (DELETE FROM workers w WHERE w.dead AND w.expires_at < clock_timestamp() - interval '1 hour'
-                  AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.worker = w.id AND r.status = 'in_progress') RETURNING w.id)
+                  AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.worker = w.id)
+                  AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.web = w.id AND r.status IN {_OPEN}) RETURNING w.id)
     DELETE FROM journal j USING gone WHERE j.worker = gone.id
 """)
 """A dead worker's row and journal go only when no response names it any more."""

@@ -110,7 +110,12 @@ def upgrade() -> None:
         sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("deadline", sa.DateTime(timezone=True), nullable=False),
         sa.Column("worker", sa.Uuid(), nullable=True, comment="the owner; null when nobody runs it"),
-        sa.Column("web", sa.Uuid(), nullable=True, comment="the web process a foreground client waits at"),
+        sa.Column(
+            "web",
+            sa.Uuid(),
+            nullable=True,
+            comment="the web process a foreground client waits at; no foreign key, so that forgetting a process scans nothing",
+        ),
         sa.Column(
             "attempt", sa.Integer(), server_default=sa.text("0"), nullable=False, comment="+1 at every claim, never lowered or reused"
         ),
@@ -143,13 +148,12 @@ def upgrade() -> None:
         ),
         sa.ForeignKeyConstraint(["conversation_id"], ["conversations.id"], name=op.f("fk_responses_conversation_id"), ondelete="SET NULL"),
         sa.ForeignKeyConstraint(["project_id"], ["projects.id"], name=op.f("fk_responses_project_id"), ondelete="CASCADE"),
-        sa.ForeignKeyConstraint(["web"], ["workers.id"], name=op.f("fk_responses_web"), ondelete="SET NULL"),
         sa.ForeignKeyConstraint(["worker"], ["workers.id"], name=op.f("fk_responses_worker")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_responses")),
         postgresql_with={"fillfactor": "70"},
     )
     op.create_index("ix_responses_expires_at", "responses", ["expires_at"], unique=False)
-    op.create_index("ix_responses_in_progress", "responses", ["worker"], unique=False, postgresql_where=sa.text("status = 'in_progress'"))
+    op.create_index("ix_responses_worker", "responses", ["worker"], unique=False, postgresql_where=sa.text("worker IS NOT NULL"))
     op.create_index(
         "ix_responses_previous_response_id",
         "responses",
@@ -157,7 +161,13 @@ def upgrade() -> None:
         unique=False,
         postgresql_where=sa.text("previous_response_id IS NOT NULL"),
     )
-    op.create_index("ix_responses_queued", "responses", ["enqueued_at"], unique=False, postgresql_where=sa.text("status = 'queued'"))
+    op.create_index(
+        "ix_responses_open",
+        "responses",
+        ["enqueued_at"],
+        unique=False,
+        postgresql_where=sa.text("status IN ('queued', 'in_progress')"),
+    )
     op.create_index(
         "uq_responses_conversation_running",
         "responses",
@@ -224,9 +234,9 @@ def downgrade() -> None:
         table_name="responses",
         postgresql_where=sa.text("conversation_id IS NOT NULL AND status IN ('queued', 'in_progress')"),
     )
-    op.drop_index("ix_responses_queued", table_name="responses", postgresql_where=sa.text("status = 'queued'"))
+    op.drop_index("ix_responses_open", table_name="responses", postgresql_where=sa.text("status IN ('queued', 'in_progress')"))
     op.drop_index("ix_responses_previous_response_id", table_name="responses", postgresql_where=sa.text("previous_response_id IS NOT NULL"))
-    op.drop_index("ix_responses_in_progress", table_name="responses", postgresql_where=sa.text("status = 'in_progress'"))
+    op.drop_index("ix_responses_worker", table_name="responses", postgresql_where=sa.text("worker IS NOT NULL"))
     op.drop_index("ix_responses_expires_at", table_name="responses")
     op.drop_table("responses")
     op.drop_table("conversations")

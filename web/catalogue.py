@@ -65,10 +65,10 @@ async def list_models(request: Request, _project: Project) -> Response:
     return json_answer({"object": "list", "data": await request.app.state.front.catalogue.models()})
 
 
-@router.get("/{name:path}")
-async def one_model(name: str, request: Request, _project: Project) -> Response:
+@router.get("/{model:path}")
+async def one_model(model: str, request: Request, _project: Project) -> Response:
     """One model; a slash in its name may come as it is or as %2F."""
-    for model in await request.app.state.front.catalogue.models():
-        if model["id"] == name:
-            return json_answer(model)
-    raise NotFound(f"The model '{name}' does not exist.", param="model", code="model_not_found")
+    for known in await request.app.state.front.catalogue.models():
+        if known["id"] == model:
+            return json_answer(known)
+    raise NotFound(f"The model '{model}' does not exist.", param="model", code="model_not_found")

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from models import ids
 from models.database import Row
 from models.errors import ApiError, InvalidRequest, RunFailed, Unavailable
-from models.ids import response_id
 from models.lifecycle import Status
 from models.wire.request import require_include
 from web.answers import json_answer
@@ -20,6 +20,13 @@ from web.query import boolean, choice, integer
 from web.sse import sse_answer
 
 router = APIRouter(prefix="/v1/responses")
+
+EVENT_NUMBERS = {"minimum": 0, "maximum": 2**31 - 1}
+PAGE_SIZES = {"minimum": 1, "maximum": 100}
+PAGE_SIZE = 20
+ORDERS = ("asc", "desc")
+KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+"""Statuses of upstreams whose error has a `type` of its own."""
 
 _INTERNAL = ApiError("The server could not finish this response.")
 
@@ -34,21 +41,21 @@ async def create(request: Request, project: Project) -> Response:
     if wanted.stream:
         return sse_answer(_stream(front, accepted), front.settings.web)
     if wanted.background and accepted.repeated:
-        return json_answer(await front.archive.show(await front.archive.find(project, response_id(accepted.id))))
+        return json_answer(await front.archive.show(await front.archive.find(project, ids.response_id(accepted.id))))
     if wanted.background:
         return json_answer(accepted.opening)
     return await _wait(front, accepted, request)
 
 
-@router.get("/{named}")
-async def retrieve(named: str, request: Request, project: Project) -> Response:
+@router.get("/{response_id}")
+async def retrieve(response_id: str, request: Request, project: Project) -> Response:
     """The response, or with `stream=true` its events above `starting_after`."""
     front = front_of(request)
     stream = boolean(request, "stream", default=False)
     boolean(request, "include_obfuscation", default=False)
-    after = integer(request, "starting_after", minimum=0)
+    after = integer(request, "starting_after", **EVENT_NUMBERS)
     require_include(_included(request))
-    row = await front.archive.find(project, named)
+    row = await front.archive.find(project, response_id)
     if not stream:
         return json_answer(await front.archive.show(row))
     if not row["background"]:
@@ -60,31 +67,31 @@ async def retrieve(named: str, request: Request, project: Project) -> Response:
     return sse_answer(front.relay.follow(row["id"], -1 if after is None else after, background=True), front.settings.web)
 
 
-@router.delete("/{named}")
-async def delete(named: str, request: Request, project: Project) -> Response:
+@router.delete("/{response_id}")
+async def delete(response_id: str, request: Request, project: Project) -> Response:
     """Deletes the response and everything stored with it; one that runs is cancelled first."""
     archive = front_of(request).archive
-    await archive.delete(project, await archive.find(project, named))
-    return json_answer({"id": named, "object": "response", "deleted": True})
+    await archive.delete(project, await archive.find(project, response_id))
+    return json_answer({"id": response_id, "object": "response", "deleted": True})
 
 
-@router.post("/{named}/cancel")
-async def cancel(named: str, request: Request, project: Project) -> Response:
+@router.post("/{response_id}/cancel")
+async def cancel(response_id: str, request: Request, project: Project) -> Response:
     """Cancels a background response. A second time answers the same object."""
     archive = front_of(request).archive
-    row = await archive.cancel(await archive.find(project, named))
+    row = await archive.cancel(await archive.find(project, response_id))
     return json_answer(await archive.show(row))
 
 
-@router.get("/{named}/input_items")
-async def input_items(named: str, request: Request, project: Project) -> Response:
+@router.get("/{response_id}/input_items")
+async def input_items(response_id: str, request: Request, project: Project) -> Response:
     """The response's own input, newest first unless `order=asc`."""
-    limit = integer(request, "limit", minimum=1, maximum=100)
-    order = choice(request, "order", ("asc", "desc")) or "desc"
+    limit = integer(request, "limit", **PAGE_SIZES)
+    order = choice(request, "order", ORDERS) or "desc"
     require_include(_included(request))
     archive = front_of(request).archive
-    row = await archive.find(project, named)
-    page = await archive.input_items(row, limit=20 if limit is None else limit, order=order, after=request.query_params.get("after"))
+    row = await archive.find(project, response_id)
+    page = await archive.input_items(row, limit=PAGE_SIZE if limit is None else limit, order=order, after=request.query_params.get("after"))
     return json_answer(page)
 
 
@@ -139,11 +146,8 @@ def _failure(row: Row) -> RunFailed:
     return RunFailed(
         status,
         row["error"]["message"],
-        kind=_KINDS.get(status, "invalid_request_error" if status < 500 else "server_error"),
+        kind=KINDS.get(status, "invalid_request_error" if status < 500 else "server_error"),
         code=failure.get("code"),
         param=failure.get("param"),
         retry_after=failure.get("retry_after"),
     )
-
-
-_KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}

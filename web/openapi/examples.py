@@ -1,0 +1,149 @@
+"""Examples, made by the code that makes the real thing."""
+
+from typing import Any
+
+from models.errors import (
+    ApiError,
+    InvalidRequest,
+    NotFound,
+    RequestTooLarge,
+    RunFailed,
+    Unauthenticated,
+    Unavailable,
+    UnsupportedMediaType,
+)
+from models.wire.events import (
+    Event,
+    ItemAdded,
+    ItemDone,
+    PartAdded,
+    PartDone,
+    ResponseCompleted,
+    ResponseCreated,
+    ResponseInProgress,
+    ResponseQueued,
+    TextDelta,
+    TextDone,
+    frame,
+)
+from models.wire.response import ResponseFacts, response_object
+from web.relay import DONE
+
+Json = dict[str, Any]
+
+RESPONSE_ID = "resp_019abc12de347000a1b2c3d4e5f60718"
+_ITEM_ID = "msg_019abc12de357000b1b2c3d4e5f60719"
+_INPUT_ID = "msg_019abc12de347000c1b2c3d4e5f60720"
+_WORDS = ("Hello", " there.")
+_BEGUN = ResponseFacts(
+    id=RESPONSE_ID, created_at=1_790_000_000, status="queued", model="demo", parameters={"metadata": {"job": "42"}}, background=True
+)
+_USAGE = {
+    "input_tokens": 9,
+    "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+    "output_tokens": 3,
+    "output_tokens_details": {"reasoning_tokens": 0},
+    "total_tokens": 12,
+}
+
+REQUESTS: dict[str, Json] = {
+    "a text": {"model": "demo", "input": "Say hello."},
+    "in the background": {"model": "demo", "input": "Say hello.", "background": True, "metadata": {"job": "42"}},
+    "as a stream": {"model": "demo", "input": "Say hello.", "stream": True},
+    "a conversation": {
+        "model": "demo",
+        "instructions": "Be brief.",
+        "input": [
+            {"role": "user", "content": "What is on this picture?"},
+            {"role": "assistant", "content": "Which one?"},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "input_text", "text": "This one."},
+                    {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo=", "detail": "low"},
+                ],
+            },
+        ],
+    },
+    "a tool": {
+        "model": "demo",
+        "input": "What is the weather in Oslo?",
+        "tools": [
+            {
+                "type": "function",
+                "name": "weather",
+                "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+            }
+        ],
+        "tool_choice": "auto",
+    },
+    "the output of a tool": {
+        "model": "demo",
+        "previous_response_id": RESPONSE_ID,
+        "input": [{"type": "function_call_output", "call_id": "call_1", "output": "Rain."}],
+    },
+    "JSON after a schema": {
+        "model": "demo",
+        "input": "Two numbers.",
+        "text": {"format": {"type": "json_schema", "name": "numbers", "schema": {"type": "array", "items": {"type": "number"}}}},
+    },
+}
+"""Name -> body of a create."""
+
+ERRORS: dict[int, ApiError] = {
+    400: InvalidRequest("Missing required parameter: 'model'.", param="model", code="missing_required_parameter"),
+    401: Unauthenticated("Incorrect API key provided."),
+    404: NotFound(f"Response with id '{RESPONSE_ID}' not found."),
+    413: RequestTooLarge(67_108_864),
+    415: UnsupportedMediaType("Unsupported content type: 'text/plain'. Send 'Content-Type: application/json'."),
+    429: RunFailed(429, "The upstream refused the request: slow down", kind="rate_limit_error", code="rate_limit_exceeded", retry_after=2),
+    500: ApiError("The server had an error while processing your request."),
+    502: RunFailed(502, "The connection to the upstream broke off.", kind="server_error", code=None),
+    503: Unavailable(),
+}
+
+
+def response(*, ended: bool) -> Json:
+    """A background response as it was accepted, or as it ended."""
+    if not ended:
+        return response_object(_BEGUN, [])
+    return response_object(_BEGUN.evolve(status="completed", completed_at=1_790_000_002, usage=_USAGE), [_message(*_WORDS)])
+
+
+def input_items() -> Json:
+    """A page of one item."""
+    part = {"type": "input_text", "text": "Say hello."}
+    item = {"id": _INPUT_ID, "type": "message", "status": "completed", "role": "user", "content": [part]}
+    return {"object": "list", "data": [item], "first_id": _INPUT_ID, "last_id": _INPUT_ID, "has_more": False}
+
+
+def stream() -> str:
+    """A whole stream, with a comment in it."""
+    frames = [frame(event, number) for number, event in enumerate(_events())]
+    return b"".join([*frames[:3], b": keep-alive\n\n", *frames[3:], DONE]).decode()
+
+
+def _events() -> list[Event]:
+    opening = response(ended=False)
+    place = (_ITEM_ID, 0, 0)
+    running = _BEGUN.evolve(status="in_progress")
+    return [
+        ResponseCreated(opening),
+        ResponseQueued(opening),
+        ResponseInProgress(response_object(running, [])),
+        ItemAdded(0, _message() | {"status": "in_progress", "content": []}),
+        PartAdded(*place, _part()),
+        *(TextDelta(*place, word, []) for word in _WORDS),
+        TextDone(*place, "".join(_WORDS), []),
+        PartDone(*place, _part(*_WORDS)),
+        ItemDone(0, _message(*_WORDS)),
+        ResponseCompleted(response(ended=True)),
+    ]
+
+
+def _part(*words: str) -> Json:
+    return {"type": "output_text", "text": "".join(words), "annotations": [], "logprobs": []}
+
+
+def _message(*words: str) -> Json:
+    return {"id": _ITEM_ID, "type": "message", "status": "completed", "role": "assistant", "content": [_part(*words)]}

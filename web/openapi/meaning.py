@@ -1,0 +1,112 @@
+"""What only a sentence can say: the meaning of parameters, of error codes, of statuses."""
+
+ABOUT = """A self-hosted server for the OpenAI Responses API, built for background work that survives its machines.
+
+**Keys.** Everything under `/v1` wants `Authorization: Bearer <key>`; without a good key every path there is 401, whether it exists or not.
+With one, an unknown path is 404 `unknown_url`, and a method that a path does not have is 405 with `Allow`.
+
+**Errors.** Every error is the envelope `{"error": {"message", "type", "param", "code"}}`, all four keys present. Where it helps, the
+official clients are told by `x-should-retry: false` not to try again. Every answer carries `x-request-id`. What is no
+HTTP at all is told so in plain text, with status 400.
+
+**Background.** `POST /v1/responses` with `background: true` answers at once with status `queued`; poll `GET /v1/responses/{response_id}`
+until the status is none of `queued` and `in_progress`, or read its events with `?stream=true`, from any number on with `starting_after`.
+A foreground response cannot be found by its id before it has ended, and only afterwards if it is stored; when its client leaves, it is
+cancelled.
+
+**JSON** is UTF-8, nested at most 190 deep; integers fit in 64 bits and are written without a fraction (`16`, not `16.0`); U+0000 and lone
+surrogates become U+FFFD.
+"""
+
+STREAM = """Server-Sent Events, LF only. Each event is one block: `event: <type>`, then `data: <the event as one line of JSON>`, then an
+empty line; `event` equals the `type` inside. `sequence_number` counts from 0 without holes, the same for every reader and every replay.
+The terminal event is followed by `data: [DONE]`, which has no number. Lines that begin with `:` are comments that keep the connection
+alive. There are no `id:` and no `retry:` lines. A stream that ends without a terminal event was cut off: for a background response, go
+on with `GET /v1/responses/{response_id}?stream=true&starting_after=<the last number>`. The stream of a cancelled response ends with
+`response.failed` whose response has the status `cancelled`."""
+
+PARAMETERS: dict[str, str] = {
+    "model": "The model, by the name that the upstream knows it by.",
+    "input": "What the model is to answer: a text, which is one user message, or items. Every call needs an output after it and every "
+    "output a call before it, in the input and the responses it goes on from together. Item ids must differ. It may only be empty with "
+    "`previous_response_id`. A `file_url` is fetched by this server, from public addresses only, unless this deployment allows others.",
+    "instructions": "A system message for this response alone; not inherited through `previous_response_id`.",
+    "previous_response_id": "The response to go on from, of the same project and finished. What it was given and what it answered comes "
+    "before `input`.",
+    "conversation": "Not supported: use `previous_response_id`.",
+    "store": "Whether the response can be fetched after its end. `background` needs it, unless this deployment allows otherwise.",
+    "background": "Answer at once and run on the server, whatever becomes of the connection.",
+    "stream": "Answer with the events as Server-Sent Events.",
+    "stream_options": "Only with `stream`. `include_obfuscation` is accepted; this server never pads events.",
+    "include": "Further output to include. `message.output_text.logprobs` asks for log probabilities; what only hosted tools have is "
+    "accepted without effect.",
+    "tools": "What the model may call. Web search is accepted and left out, because this server has none. Names must differ.",
+    "tool_choice": "Whether and what the model must call; what it names must be among `tools`, and `required` needs some.",
+    "parallel_tool_calls": "Whether the model may call several tools in one turn.",
+    "max_tool_calls": "The most calls of built-in tools.",
+    "max_output_tokens": "The most tokens the model may produce, reasoning included.",
+    "temperature": "Sampling temperature.",
+    "top_p": "Nucleus sampling: the share of probability that is looked at.",
+    "presence_penalty": "Handed on to the model.",
+    "frequency_penalty": "Handed on to the model.",
+    "top_logprobs": "How many alternatives to give for each token.",
+    "text": "The form of the text: plain, JSON, or JSON after a schema; and how verbose.",
+    "reasoning": "How much the model is to think, and what of that is shown. `generate_summary` is the old name of `summary`.",
+    "truncation": "What to do with an input that is too long: nothing is ever cut by this server.",
+    "metadata": "Up to 16 pairs, keys up to 64 characters, values up to 512; shown in the Response.",
+    "service_tier": "Handed on; the Response tells the tier that was used.",
+    "user": "Deprecated by OpenAI; echoed.",
+    "safety_identifier": "Echoed.",
+    "prompt_cache_key": "Echoed.",
+    "prompt": "Not supported: this server keeps no prompt templates.",
+}
+
+CODES: dict[str, str] = {
+    "invalid_json": "the body is no JSON that can be stored",
+    "invalid_type": "a value has another type than it must have",
+    "invalid_value": "a value is none of those supported, or has a wrong form",
+    "invalid_request_error": "a stream was asked of a foreground response",
+    "missing_required_parameter": "a field that is needed is absent or null",
+    "unknown_parameter": "the Responses API has no such parameter",
+    "unsupported_parameter": "this server does not do what the parameter asks",
+    "mutually_exclusive_parameters": "two parameters exclude each other",
+    "integer_below_min_value": "a number is too small",
+    "integer_above_max_value": "a number is too large",
+    "decimal_below_min_value": "a number is too small",
+    "decimal_above_max_value": "a number is too large",
+    "string_above_max_length": "a text is too long",
+    "array_above_max_length": "a list is too long",
+    "object_above_max_properties": "an object has too many keys",
+    "empty_string": "a text is empty",
+    "empty_array": "a list is empty",
+    "input_too_large": "the items that are referred to are too large together",
+    "item_not_found": "an item reference names nothing that is stored",
+    "previous_response_not_found": "there is no such response to go on from",
+    "previous_response_not_ready": "the response to go on from has not finished",
+    "idempotency_key_reused": "the key came before with another body",
+    "model_not_found": "the model does not exist",
+    "invalid_api_key": "no key, or one that is not ours",
+    "unknown_url": "no such path",
+    "request_too_large": "the body is larger than this server takes",
+    "unsupported_media_type": "the body is not JSON, or is compressed",
+    "rate_limit_exceeded": "the upstream wants fewer requests",
+    "server_error": "nothing was stored and nothing will run",
+}
+"""`error.code` -> when a client gets it."""
+
+STATUSES: dict[int, str] = {
+    400: "The request cannot be carried out as it stands; nothing was stored. Also: the upstream refused it (foreground).",
+    401: "No API key, or one that is not ours.",
+    403: "The upstream refused this server (foreground, before any output).",
+    404: "There is no such thing in this project.",
+    408: "The upstream timed out the request (foreground, before any output).",
+    413: "The body is larger than this server takes.",
+    415: "The body is not JSON, or is compressed.",
+    422: "The upstream could not process the request (foreground, before any output). This server itself never answers 422.",
+    429: "The upstream wants fewer requests (foreground, before any output).",
+    500: "A fault of this server.",
+    502: "The upstream is away, broke off or talked nonsense.",
+    503: "The database is away, or the server is stopping: nothing was stored and nothing will run.",
+    504: "The upstream took too long, or one of this server's own limits ended the run (foreground, before any output).",
+}
+"""Status of an error -> what it means."""

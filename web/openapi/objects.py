@@ -1,0 +1,191 @@
+"""What the server answers with: the Response and its output items, lists, models, events, errors."""
+
+import msgspec
+
+from models.errors import ApiError
+from models.lifecycle import Status
+from models.wire.events import Event
+from models.wire.response import ResponseFacts, response_object
+from web.openapi.meaning import CODES
+from web.openapi.requests import kept, parameter
+from web.openapi.shapes import Schema, const, one_of, or_null, reference, thing
+from web.responses import KINDS
+
+_TEXT: Schema = {"type": "string"}
+_TRUTH: Schema = {"type": "boolean"}
+_COUNT: Schema = {"type": "integer", "minimum": 0}
+_SECONDS: Schema = {"type": "integer", "description": "Seconds since the epoch."}
+_RESPONSE_ID: Schema = {"type": "string", "pattern": "^resp_[0-9a-f]{32}$"}
+_ITEM_STATUS: Schema = {"type": "string", "enum": ["in_progress", "completed", "incomplete"]}
+
+
+def components() -> dict[str, Schema]:
+    """Every schema of what is answered."""
+    return {
+        "Response": _response(),
+        "OutputItem": one_of(_OUTPUT_ITEMS),
+        "OutputContent": one_of(_OUTPUT_CONTENT),
+        "ReasoningText": one_of({"reasoning_text": thing({"text": _TEXT})}),
+        "Annotation": one_of({"url_citation": thing({"url": _TEXT, "title": _TEXT, "start_index": _COUNT, "end_index": _COUNT})}),
+        "Logprob": thing({**_TOKEN, "top_logprobs": {"type": "array", "items": thing(_TOKEN)}}),
+        "Usage": _USAGE,
+        **_events(),
+        "InputItemList": _list(reference("ListedItem"), first_id=or_null(_TEXT), last_id=or_null(_TEXT), has_more=_TRUTH),
+        "DeletedResponse": thing({"id": _RESPONSE_ID, "object": const("response"), "deleted": {"type": "boolean", "const": True}}),
+        "Model": thing({"id": _TEXT, "object": const("model"), "created": _SECONDS, "owned_by": _TEXT}),
+        "ModelList": _list(reference("Model")),
+        "Alive": thing({"status": const("ok")}),
+        "Readiness": _READINESS,
+        "Error": _error(),
+    }
+
+
+def _list(of: Schema, **more: Schema) -> Schema:
+    return thing({"object": const("list"), "data": {"type": "array", "items": of}, **more})
+
+
+def _error() -> Schema:
+    kinds = {ApiError.type, *KINDS.values(), *(known.type for known in ApiError.__subclasses__())}
+    code = {
+        "type": ["string", "null"],
+        "enum": [*CODES, None],
+        "description": "\n".join(f"- `{code}`: {when}" for code, when in CODES.items()),
+    }
+    inside = thing(
+        {
+            "message": {"type": "string", "minLength": 1},
+            "type": {"type": "string", "enum": sorted(kinds)},
+            "param": {"type": ["string", "null"], "description": "Where in the request, for example `input[3].content[0].text`."},
+            "code": code,
+        }
+    )
+    return {**thing({"error": inside}), "additionalProperties": False}
+
+
+# The Response.
+
+
+def _response() -> Schema:
+    """Its keys, and that all are always there, are read from the function that builds it."""
+    keys = response_object(ResponseFacts(id="", created_at=0, status="completed", model="", parameters={}), [])
+    fields = _OWN_FIELDS | _echoes()
+    return {
+        **thing({key: fields[key] for key in keys}),
+        "description": "A response as it stands: a snapshot; the stream's terminal event carries the last.",
+    }
+
+
+def _echoes() -> dict[str, Schema]:
+    """What a client set, or its default, as it was kept."""
+    reading = kept()
+    always = ("background", "frequency_penalty", "metadata", "model", "parallel_tool_calls", "presence_penalty", "store", "temperature")
+    perhaps = ("instructions", "max_output_tokens", "max_tool_calls", "prompt_cache_key", "safety_identifier", "user")
+    told = {name: parameter(name, reading) for name in (*always, "tool_choice", "tools", "top_logprobs", "top_p", "truncation")}
+    told |= {name: or_null(parameter(name, reading)) for name in perhaps}
+    reasoning = parameter("reasoning", reading)["properties"]
+    always_there = {name: or_null(reasoning.pop(name)) for name in ("effort", "summary")}
+    told["reasoning"] = thing(always_there, reasoning)
+    told["text"] = {"allOf": [parameter("text", reading), {"required": ["format", "verbosity"]}]}
+    return told
+
+
+_OWN_FIELDS: dict[str, Schema] = {
+    "id": _RESPONSE_ID,
+    "object": const("response"),
+    "created_at": _SECONDS,
+    "status": {"type": "string", "enum": [status.value for status in Status]},
+    "completed_at": {**or_null(_SECONDS), "description": "When it ended; null unless `completed`."},
+    "error": {**or_null(thing({"code": _TEXT, "message": _TEXT})), "description": "Why it `failed`; null otherwise."},
+    "incomplete_details": {
+        **or_null(thing({"reason": {"type": "string", "enum": ["max_output_tokens", "content_filter"]}})),
+        "description": "Why it is `incomplete`; null otherwise.",
+    },
+    "output": {"type": "array", "items": reference("OutputItem")},
+    "output_text": {"type": "string", "description": "All text of the output's messages, joined."},
+    "previous_response_id": or_null(_RESPONSE_ID),
+    "service_tier": _TEXT,
+    "usage": {**or_null(reference("Usage")), "description": "What the upstream counted, over all turns; null when it sent no count."},
+}
+"""The fields that are no echo."""
+
+_TOKEN: dict[str, Schema] = {
+    "token": _TEXT,
+    "logprob": {"type": "number"},
+    "bytes": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 255}},
+}
+
+_USAGE: Schema = thing(
+    {
+        "input_tokens": _COUNT,
+        "input_tokens_details": thing({"cached_tokens": _COUNT, "cache_write_tokens": _COUNT}),
+        "output_tokens": _COUNT,
+        "output_tokens_details": thing({"reasoning_tokens": _COUNT}),
+        "total_tokens": _COUNT,
+    }
+)
+
+_LOGPROBS: Schema = {"type": "array", "items": reference("Logprob")}
+
+_OUTPUT_CONTENT: dict[str, Schema] = {
+    "output_text": thing(
+        {"text": _TEXT, "annotations": {"type": "array", "items": reference("Annotation")}, "logprobs": _LOGPROBS},
+    ),
+    "refusal": thing({"refusal": _TEXT}),
+}
+
+
+def _output_item(**fields: Schema) -> Schema:
+    return thing({"id": _TEXT, "status": _ITEM_STATUS, **fields})
+
+
+_CALL_ID: Schema = {"type": "string", "minLength": 1, "maxLength": 64, "description": "Names the call in its output; not the item's id."}
+
+_OUTPUT_ITEMS: dict[str, Schema] = {
+    "message": _output_item(role=const("assistant"), content={"type": "array", "items": reference("OutputContent")}),
+    "reasoning": _output_item(
+        summary={"type": "array", "maxItems": 0, "items": {}}, content={"type": "array", "items": reference("ReasoningText")}
+    ),
+    "function_call": _output_item(
+        call_id=_CALL_ID, name=_TEXT, arguments={"type": "string", "description": "JSON, as the model wrote it."}
+    ),
+    "custom_tool_call": _output_item(call_id=_CALL_ID, name=_TEXT, input=_TEXT),
+}
+"""type -> what the model can put into `output`."""
+
+_READINESS: Schema = thing(
+    {
+        "ready": _TRUTH,
+        "stopping": _TRUTH,
+        "database": _TEXT,
+        "schema": or_null({"type": "string", "description": "The revision that the database was migrated to."}),
+        "workers": {"type": "object", "additionalProperties": _COUNT, "description": "Kind of process -> how many are alive."},
+        "redis": {"type": "string", "description": "Only reported: the server works on without Redis, slower."},
+    }
+)
+
+# The stream.
+
+_FIELDS: dict[str, Schema] = {
+    "response": reference("Response"),
+    "item": reference("OutputItem"),
+    "part": {"anyOf": [reference("OutputContent"), reference("ReasoningText")]},
+    "annotation": reference("Annotation"),
+    "logprobs": _LOGPROBS,
+}
+"""Fields of events that hold objects -> what they hold."""
+_SIMPLE: dict[object, Schema] = {int: _COUNT, str: _TEXT}
+
+
+def _events() -> dict[str, Schema]:
+    """A component for each event struct, and `StreamEvent` for any of them."""
+    events: dict[str, Schema] = {}
+    tags: dict[str, str] = {}
+    for kind in Event.__subclasses__():
+        tag = kind.__struct_config__.tag
+        assert isinstance(tag, str)
+        fields = {field.name: _FIELDS.get(field.name) or _SIMPLE[field.type] for field in msgspec.structs.fields(kind)}
+        name = f"{kind.__name__}Event"
+        events[name] = thing({"type": const(tag), **fields, "sequence_number": _COUNT})
+        tags[tag] = reference(name)["$ref"]
+    union = {"oneOf": [reference(name) for name in events], "discriminator": {"propertyName": "type", "mapping": tags}}
+    return {"StreamEvent": union, **events}

@@ -1,0 +1,166 @@
+"""The routes: their parameters, bodies and answers, every status included."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from models.errors import ApiError
+from models.settings import Settings
+from web.idempotency import _LONGEST as LONGEST_KEY
+from web.openapi import examples
+from web.openapi.meaning import STATUSES, STREAM
+from web.openapi.requests import include_values
+from web.openapi.shapes import Schema, const, reference, thing
+from web.responses import EVENT_NUMBERS, ORDERS, PAGE_SIZE, PAGE_SIZES
+
+Json = dict[str, Any]
+
+_JSON = "application/json"
+_UPSTREAM = (400, 401, 403, 404, 408, 413, 422, 429, 502, 504)
+"""What a foreground response that is not streamed is answered with when its run failed before any output (design §4.9)."""
+
+HEADERS: dict[str, Json] = {
+    "x-request-id": {"schema": {"type": "string"}, "description": "Names this request in the server's logs.", "required": True},
+    "x-should-retry": {"schema": {"const": "false"}, "description": "Sent when trying again would not help; the official clients obey it."},
+    "retry-after": {"schema": {"type": "string", "pattern": "^[1-9][0-9]*$"}, "description": "Seconds to wait."},
+    "www-authenticate": {"schema": {"const": "Bearer"}, "description": "Sent when it is this server that wants a key."},
+}
+_OF_STATUS = {401: ("www-authenticate",), 429: ("retry-after",), 503: ("retry-after",)}
+
+
+def operations() -> dict[str, Json]:
+    """Name of a route's function -> its operation."""
+    return {
+        "create": _operation(
+            "Create a response",
+            {"200": _answer("The response: as accepted (background), or as it ended.", "Response", _ACCEPTED, stream=True)},
+            *_UPSTREAM, 415,
+            parameters=_CREATE_HEADERS,
+            requestBody={"required": True, "content": {_JSON: {"schema": reference("CreateResponse"), "examples": _bodies()}}},
+        ),
+        "retrieve": _operation(
+            "Get a response, or its events",
+            {"200": _answer("The response as it stands.", "Response", {"ended": examples.response(ended=True)}, stream=True)},
+            400, 401, 404,
+            parameters=[_RESPONSE_ID, *_REPLAY, *_INCLUDE],
+        ),
+        "delete": _operation(
+            "Delete a response", {"200": _answer("It is gone, with all that was stored with it.", "DeletedResponse")}, 401, 404,
+            parameters=[_RESPONSE_ID],
+        ),
+        "cancel": _operation(
+            "Cancel a background response", {"200": _answer("The cancelled response.", "Response")}, 400, 401, 404,
+            parameters=[_RESPONSE_ID],
+        ),
+        "input_items": _operation(
+            "List a response's input",
+            {"200": _answer("A page of input items.", "InputItemList", {"one item": examples.input_items()})},
+            400, 401, 404,
+            parameters=[_RESPONSE_ID, *_PAGING, *_INCLUDE],
+        ),
+        "list_models": _operation("List the models", {"200": _answer("What the upstream offers.", "ModelList")}, 401, 502),
+        "one_model": _operation(
+            "Get a model", {"200": _answer("The model.", "Model")}, 401, 404, 502,
+            parameters=[_path("model", "A slash may come as it is or as %2F.")],
+        ),
+        "healthz": _operation("Whether the process answers", {"200": _answer("It does.", "Alive")}, security=[]),
+        "readyz": _operation(
+            "Whether the process can serve",
+            {"200": _answer("It can.", "Readiness"), "503": _answer("It cannot, or is stopping.", "Readiness")},
+            security=[],
+        ),
+    }  # fmt: skip
+
+
+def errors(settings: Settings) -> dict[str, Json]:
+    """The answers that are errors, as components."""
+    told = STATUSES | {413: STATUSES[413] + f" The limit is {settings.limits.body} bytes."}
+    return {f"Error{status}": _refusal(status, meaning) for status, meaning in told.items()}
+
+
+def _refusal(status: int, meaning: str) -> Json:
+    shown: ApiError | None = examples.ERRORS.get(status)
+    example = {} if shown is None else {"example": shown.body()}
+    own = _headers("x-should-retry", *_OF_STATUS.get(status, ()))
+    return {"description": meaning, "headers": own, "content": {_JSON: {"schema": reference("Error"), **example}}}
+
+
+def _headers(*names: str) -> Json:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in ("x-request-id", *names)}
+
+
+def _operation(summary: str, answers: dict[str, Json], *refusals: int, **more: Any) -> Json:
+    always = (500, 503) if "security" not in more else (500,)
+    told = {str(status): {"$ref": f"#/components/responses/Error{status}"} for status in sorted({*refusals, *always})}
+    return {"summary": summary, **more, "responses": {**answers, **{status: told[status] for status in told if status not in answers}}}
+
+
+def _answer(description: str, name: str, shown: Mapping[str, Json] | None = None, *, stream: bool = False) -> Json:
+    content: Json = {_JSON: {"schema": reference(name)}}
+    if shown:
+        content[_JSON]["examples"] = {title: {"value": value} for title, value in shown.items()}
+    if stream:
+        content["text/event-stream"] = {"itemSchema": _BLOCK, "examples": {"a short answer": {"value": examples.stream()}}}
+    return {"description": description, "headers": _headers(), "content": content}
+
+
+def _bodies() -> Json:
+    return {name: {"value": body} for name, body in examples.REQUESTS.items()}
+
+
+def _query(name: str, schema: Schema, description: str) -> Json:
+    return {"name": name, "in": "query", "required": False, "schema": schema, "description": description}
+
+
+def _header(name: str, schema: Schema, description: str) -> Json:
+    return {"name": name, "in": "header", "required": False, "schema": schema, "description": description}
+
+
+def _path(name: str, description: str) -> Json:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}, "description": description}
+
+
+_ACCEPTED = {"in the background": examples.response(ended=False), "ended": examples.response(ended=True)}
+
+_EVENT = {"type": "string", "contentMediaType": _JSON, "contentSchema": reference("StreamEvent")}
+_BLOCK: Schema = {
+    "description": STREAM,
+    "anyOf": [
+        {**thing({"event": {"type": "string"}, "data": _EVENT}), "description": "An event."},
+        {**thing({"data": const("[DONE]")}), "description": "The end."},
+    ],
+}
+"""One block of a stream, in OpenAPI 3.2's words for Server-Sent Events, which FastAPI writes into 3.1 documents as well."""
+
+_RESPONSE_ID = _path("response_id", "`resp_` and 32 hexadecimal digits; whatever else it is, is not found.")
+
+_CREATE_HEADERS = [
+    _header(
+        "Idempotency-Key",
+        {"type": "string", "minLength": 1, "maxLength": LONGEST_KEY},
+        "The same key with the same body within 24 hours gets the first request's response instead of a second one, as JSON or as a "
+        "stream; with another body it is 400 `idempotency_key_reused`. Retries of the official SDKs are recognised without it, by "
+        "`x-stainless-retry-count` and their body, for a minute.",
+    ),
+    _header("traceparent", {"type": "string"}, "W3C trace context."),
+]
+
+_INCLUDE = [
+    _query(name, {"type": "array", "items": include_values()}, "As `include` of a create; checked, and without effect here.")
+    for name in ("include[]", "include")
+]
+
+_REPLAY = [
+    _query(
+        "stream",
+        {"type": "boolean", "default": False},
+        "Answer with the events, those so far and those to come; only of a background response.",
+    ),
+    _query("starting_after", {"type": "integer", **EVENT_NUMBERS}, "With `stream`: only events with a higher `sequence_number`."),
+    _query("include_obfuscation", {"type": "boolean", "default": False}, "Accepted; this server never pads events."),
+]
+
+_PAGING = [
+    _query("limit", {"type": "integer", **PAGE_SIZES, "default": PAGE_SIZE}, "Items on a page."),
+    _query("order", {"type": "string", "enum": list(ORDERS), "default": "desc"}, "By place in the input; `desc` shows the last one first."),
+    _query("after", {"type": "string"}, "The id of the item after which the page begins."),
+]

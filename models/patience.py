@@ -17,18 +17,17 @@ class Patience:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._deadline = NEVER
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._rings_at = NEVER
+        """Of the timer; uvloop's own does not know when, if that is now."""
         self._task: asyncio.Task[object] | None = None
         self.expired = False
 
     def until(self, deadline: float) -> None:
         """Wait no longer than this, in the loop's time."""
         self._deadline = deadline
-        if self._timer is None and self._task is not None:
-            self._timer = self._loop.call_at(deadline, self._rung)
-        elif self._timer is not None and deadline < self._timer.when():
-            self._timer.cancel()
-            self._timer = self._loop.call_at(deadline, self._rung)
+        if self._task is not None and deadline < self._rings_at:
+            self._set(deadline)
 
     def rest(self) -> None:
         """The next delay is not the far side's."""
@@ -41,6 +40,7 @@ class Patience:
         assert task is not None
         self._task = task
         cancels_before = task.cancelling()
+        self.until(self._deadline)
         try:
             yield
         except asyncio.CancelledError:
@@ -52,12 +52,18 @@ class Patience:
             if self._timer is not None:
                 self._timer.cancel()
 
+    def _set(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._rings_at = when
+        self._timer = self._loop.call_at(when, self._rung)
+
     def _rung(self) -> None:
-        self._timer = None
+        self._timer, self._rings_at = None, NEVER
         if self._task is None or self._deadline == NEVER:
             return
         if self._loop.time() < self._deadline:
-            self._timer = self._loop.call_at(self._deadline, self._rung)
+            self._set(self._deadline)
             return
         self.expired = True
         self._task.cancel()

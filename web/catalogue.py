@@ -42,7 +42,9 @@ class Catalogue:
         openai = await asyncio.to_thread(importlib.import_module, "openai")
         if self._client is None:
             key = self._settings.api_key.get_secret_value()
-            self._client = openai.AsyncOpenAI(base_url=self._settings.base_url, api_key=key, max_retries=1, timeout=10.0)
+            # No redirects: our credential goes where the operator said, and nowhere else.
+            http = openai.DefaultAsyncHttpxClient(follow_redirects=False)
+            self._client = openai.AsyncOpenAI(base_url=self._settings.base_url, api_key=key, max_retries=1, timeout=10.0, http_client=http)
         client: AsyncOpenAI = self._client
         try:
             listed = await client.models.list()

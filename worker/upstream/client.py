@@ -19,7 +19,7 @@ from models.patience import Patience
 from models.settings import LimitSettings, UpstreamSettings
 from worker.translation.chunk import Chunk
 from worker.upstream.chunks import parse_chunk
-from worker.upstream.failures import broken_off, refused, tamed, unreachable, withheld
+from worker.upstream.failures import broken_off, refused, tamed, unintelligible, unreachable, withheld
 from worker.upstream.sse import SseSplitter
 
 _EVENT_LIMIT = 16 * 1024 * 1024
@@ -74,7 +74,7 @@ class Turn:
                             patience.until(min(turn_end, deadline))
                         if failure is not None:
                             raise failure
-        except (TimeoutError, openai.APIError, httpx2.HTTPError, aiohttp.ClientError, OSError) as error:
+        except (TimeoutError, openai.APIError, httpx2.HTTPError, aiohttp.ClientError, UnicodeError, OSError) as error:
             if not self._finished:
                 raise self._judged(error, turn_over=loop.time() >= turn_end) from error
         except UpstreamFailed as failure:
@@ -100,6 +100,8 @@ class Turn:
                 return withheld(refused(error, self._body["model"]), self._client.api_key)
             case openai.APIConnectionError():
                 return unreachable(error)
+            case aiohttp.ClientResponseError() | UnicodeError():
+                return unintelligible()
             case _:
                 return broken_off()
 

@@ -94,6 +94,11 @@ def broken_off() -> UpstreamFailed:
     return UpstreamFailed("The connection to the upstream broke off.", reason="upstream_reset", status=502)
 
 
+def unintelligible() -> UpstreamFailed:
+    """What came is no HTTP, or none that can be read."""
+    return UpstreamFailed("The upstream sent something that is no HTTP answer.", reason="upstream_garbage", status=502)
+
+
 def _code(status: int) -> str:
     if status == 429:
         return "rate_limit_exceeded"

@@ -3,6 +3,8 @@
 from models.errors import UpstreamFailed
 
 _DONE = b"[DONE]"
+_LINE_WEIGHT = 64
+"""Bytes a line costs besides its text, so that an upstream cannot fill memory with short ones."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -102,7 +104,7 @@ class SseSplitter:
 
     def _keep(self, data: bytes) -> None:
         self._data.append(data)
-        self._data_size += len(data) + 1  # so that empty lines count too
+        self._data_size += len(data) + _LINE_WEIGHT
 
     def _end_event(self) -> list[bytes]:
         payload = b"\n".join(self._data)

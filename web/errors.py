@@ -26,8 +26,9 @@ def install(app: FastAPI) -> None:
 
 
 def answer(error: ApiError) -> Response:
-    """The error as an HTTP response."""
-    return json_answer(error.body(), status=error.status, headers=error.headers)
+    """The error as an HTTP response. What is our own fault will be so again: the official SDK is told not to retry it."""
+    headers = {"x-should-retry": "false", **error.headers} if error.status == 500 else error.headers
+    return json_answer(error.body(), status=error.status, headers=headers)
 
 
 def unknown_url(request: Request) -> NotFound:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import structlog
@@ -34,6 +35,9 @@ from worker.translation.translator import Outcome, Translator
 from worker.upstream.client import Upstream
 
 logger = structlog.get_logger()
+
+_LONG_HISTORY = 1000
+"""Items from which a history's translation takes milliseconds."""
 
 
 class Stop(StrEnum):
@@ -111,7 +115,7 @@ class Run:
             self._resume()
         except Exception:
             logger.exception("resume_broke", response=self._facts.id)
-            return _failed("The server could not take this response up again.", reason="internal_error")
+            return _broken("The server could not take this response up again.")
         self._work = asyncio.create_task(self._turns())
         if self._stopped is not None:
             self._work.cancel()
@@ -128,7 +132,7 @@ class Run:
         if isinstance(error, RunError):
             return _of_error(error)
         logger.error("run_broke", response=self._facts.id, exc_info=error)
-        return _failed("The server had an error while running this response.", reason="internal_error")
+        return _broken("The server had an error while running this response.")
 
     # --- the work ---
 
@@ -176,7 +180,8 @@ class Run:
         """One upstream call, translated as it comes."""
         parameters = self._facts.parameters
         upstream = self._tools.upstream
-        body = chat_request(
+        translate = partial(
+            chat_request,
             model=self._facts.model,
             parameters=parameters,
             history=history,
@@ -185,6 +190,8 @@ class Run:
             single_system_message=upstream.settings.single_system_message,
             passthrough=upstream.settings.passthrough,
         )
+        # A long history is walked beside the event loop: a thousand other streams are waiting in it.
+        body = translate() if len(history) < _LONG_HISTORY else await asyncio.to_thread(translate)
         self._translator = translator = Translator(
             self._tools.new_id,
             first_index=self._next_index,
@@ -222,7 +229,7 @@ class Run:
                 # Whatever it was: without an ending the response would be run again and again.
                 logger.exception("ending_broke", response=self._facts.id)
                 self._translator, self._left = None, []
-                await self._end_unless_cancelled(_failed("The response could not be stored.", reason="internal_error"))
+                await self._end_unless_cancelled(_broken("The response could not be stored."))
         self._tools.publisher.publish(self._log.channel, b"")
 
     async def _end_unless_cancelled(self, conclusion: Conclusion) -> None:
@@ -314,6 +321,11 @@ def _of_error(error: RunError) -> Conclusion:
             return _failed(error.message, code=error.code, reason=error.reason, failure=failure)
         case _:
             raise error
+
+
+def _broken(message: str) -> Conclusion:
+    """A bug of ours ended it."""
+    return _failed(message, reason="internal_error", failure={"status": 500})
 
 
 def _failed(message: str, *, code: str = "server_error", reason: str, failure: dict[str, Any] | None = None) -> Conclusion:

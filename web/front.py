@@ -79,9 +79,12 @@ class Front:
 
     async def close(self) -> None:
         """Gives everything back; foreground requests that did not drain are cancelled by the sweep, which sees our lease end."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        pending = set(self._tasks)
+        while pending:
+            for task in pending:
+                task.cancel()
+            # Again, if need be: a cancellation that meets another error on its way out is lost.
+            _, pending = await asyncio.wait(pending, timeout=0.5)
         await asyncio.to_thread(self.bell.close)
         await asyncio.to_thread(self.lease.say_goodbye)
         await self.catalogue.close()

@@ -136,12 +136,20 @@ class Engine:
             for run in list(self._runs.values()):
                 run.stop(Stop.HAND_OVER)
             await self._idle()
-        for task in self._side_tasks:
-            task.cancel()
-        await asyncio.gather(*self._side_tasks, return_exceptions=True)
+        await self._end_side_tasks()
         await asyncio.to_thread(self._lease.say_goodbye)
         await self._connections.close()
         logger.info("worker_stopped", worker=str(self._lease.id))
+
+    async def _end_side_tasks(self) -> None:
+        """Cancels them until they have ended: a cancellation that meets another error on its way out is lost."""
+        pending = set(self._side_tasks)
+        while pending:
+            for task in pending:
+                task.cancel()
+            _, pending = await asyncio.wait(pending, timeout=0.5)
+            for task in pending:
+                logger.warning("side_task_lingers", task=task.get_name())
 
     async def _idle(self) -> None:
         while self._runs or self._claiming:  # noqa: ASYNC110  (only while stopping)

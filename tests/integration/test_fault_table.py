@@ -372,7 +372,12 @@ async def test_the_wall_clock_and_the_wait_in_the_queue_have_their_limits(privat
     late, waited = "The response did not finish within the time it is given.", "The response waited in the queue for longer than it may."
     async with private(streams=1, settings=settings) as one:
         api = one.api()
-        model, never = fake.script([_drip(said("x"))]), fake.script(reply("never"))
+        model, never, warm = fake.script([_drip(said("x"))]), fake.script(reply("never")), fake.script(reply("warm"))
+
+        async def hears_its_bells() -> bool:
+            return bool((await api.ended(await api.background(warm)))["status"] == "completed")
+
+        await until(hears_its_bells, 20)  # a worker counts a moment before its consumer listens, and here a second's wait is too long
         running = await api.background(model)
         await until(lambda: fake.asked(model))
         async with api.post_stream(model) as busy:  # the slot that is kept for those who wait

@@ -68,13 +68,16 @@ async def meet(stack: Stack, model: str, **body: Any) -> Met:
     return Met(answer, events, stored)
 
 
-async def assert_all_closed(fake: FakeUpstream, model: str, count: int = 3) -> None:
-    """The model was asked once for each client, and no connection to it is left open."""
-    assert len(fake.asked(model)) == count
+async def assert_all_closed(fake: FakeUpstream, model: str, count: int = 3, *, at_least: int | None = None) -> None:
+    """The model was asked once for each client, and no connection to it is left open.
+
+    `at_least`: a flood can keep the fake itself so busy that the limit ends a request before the fake has read it.
+    """
+    assert (count if at_least is None else at_least) <= len(fake.asked(model)) <= count
     await until(lambda: not any(request.is_open for request in fake.asked(model)), 5)
 
 
-async def assert_fails(stack: Stack, fault: Failing) -> Met:
+async def assert_fails(stack: Stack, fault: Failing, *, flood: bool = False) -> Met:
     """Nothing was output: an error of that status for the one that waits, `response.failed` for the others, in the same words."""
     fake = stack.fake
     model = fake.script(fault.script)
@@ -88,7 +91,7 @@ async def assert_fails(stack: Stack, fault: Failing) -> Met:
         assert (response["status"], response["output"], response["usage"]) == ("failed", [], None), response
         assert response["error"] == {"code": fault.code, "message": fault.message}, response["error"]
     assert_no_internals(met, fake)
-    await assert_all_closed(fake, model)
+    await assert_all_closed(fake, model, at_least=1 if flood else None)
     return met
 
 

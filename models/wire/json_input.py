@@ -59,12 +59,17 @@ def _finite(digits: str) -> float:
     return value
 
 
+def storable(text: str) -> str:
+    """The text with U+FFFD for what can be neither stored nor encoded. Every edge that hostile text comes in by uses this one."""
+    return _UNSTORABLE.sub("\ufffd", text)
+
+
 def _clean(value: Any) -> Any:
     kind = type(value)
     if kind is str:
-        return _UNSTORABLE.sub("\ufffd", value)
+        return storable(value)
     if kind is dict:
-        return {_UNSTORABLE.sub("\ufffd", key): _clean(found) for key, found in value.items()}
+        return {storable(key): _clean(found) for key, found in value.items()}
     if kind is list:
         return [_clean(found) for found in value]
     return value

@@ -7,12 +7,12 @@ unheard-of types. There a field that makes no sense is as if absent. What cannot
 
 import json
 import math
-import re
 from typing import Annotated, Any
 
 import msgspec
 
 from models.errors import UpstreamFailed
+from models.wire.json_input import storable
 from worker.translation.chunk import CallDelta, Chunk
 from worker.translation.usage import Usage
 
@@ -262,13 +262,9 @@ def _decode_leniently(data: bytes) -> _Body:
     raise UpstreamFailed("The upstream sent a chunk that is not a JSON object.", reason="upstream_garbage")
 
 
-_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
-"""What neither Postgres nor strict JSON takes (design §9)."""
-
-
 def _scrub(found: Any) -> Any:
     if isinstance(found, str):
-        return _UNSTORABLE.sub("\ufffd", found)
+        return storable(found)
     if isinstance(found, dict):
         return {_scrub(key): _scrub(value) for key, value in found.items()}
     return [_scrub(value) for value in found] if isinstance(found, list) else found

@@ -1,6 +1,5 @@
 """What an upstream's refusal becomes: the ending of a background response, and the status a foreground client sees (design §4.9)."""
 
-import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,11 +8,11 @@ import httpx2
 import openai
 
 from models.errors import UpstreamFailed
+from models.wire.json_input import storable
 
 _SAME_STATUS = frozenset({400, 401, 403, 404, 408, 413, 422, 429})
 _UNSPOKEN = frozenset({401, 403})
 """The upstream's words about our credential are for operators, not for clients."""
-_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _WORDS = 500
 """Characters of an upstream's message that are shown."""
 _BODY = 64 * 1024
@@ -123,7 +122,7 @@ def _said(error: openai.APIStatusError) -> str:
     body: Any = error.body
     if isinstance(body, dict):
         found = body.get("message") or body.get("detail") or (body.get("error") if isinstance(body.get("error"), str) else "")
-        return _UNSTORABLE.sub("\ufffd", found) if isinstance(found, str) else ""
+        return storable(found) if isinstance(found, str) else ""
     return ""
 
 

@@ -27,6 +27,7 @@ from cli.migrate import migrate
 from cli.process import Process, free_port
 from models import keys
 from tests.api import Api, until
+from tests.chaos.proxy import Wires
 from tests.fake_upstream import FakeUpstream
 
 ROOT = Path(__file__).parents[1]
@@ -126,11 +127,27 @@ async def databases(folder: Path, surroundings: Surroundings) -> AsyncIterator[D
 class Service(Process):
     """A web or worker process."""
 
-    def __init__(self, name: str, log: Path, module: str, *arguments: str, environment: dict[str, str], port: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        log: Path,
+        module: str,
+        *arguments: str,
+        environment: dict[str, str],
+        port: int | None = None,
+        wires: Wires | None = None,
+    ) -> None:
         """`python -m <module> <arguments>` from the repository's root; it dies with the test process, however that ends."""
         super().__init__(name, log, [sys.executable, "-m", module, *arguments], environment=environment)
         self.directory = ROOT
         self.port = port
+        self._wires = wires
+
+    @property
+    def wires(self) -> Wires:
+        """Its own ways to the servers, in a stack that is `proxied`."""
+        assert self._wires is not None
+        return self._wires
 
     def pause(self) -> None:
         """Freeze it, as a machine that stalls does."""
@@ -183,16 +200,18 @@ class Stack:
     workers: list[Service] = field(default_factory=list)
     started: list[Service] = field(default_factory=list)
     """Every process there ever was, in order."""
+    proxied: bool = False
+    """Each process reaches Postgres, Redis and the upstream through proxies of its own."""
     _clients: list[openai.AsyncOpenAI] = field(default_factory=list)
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
-    def environment(self) -> dict[str, str]:
+    def environment(self, wires: Wires | None = None) -> dict[str, str]:
         """What the product's processes are told."""
         return {
             **_child_environment(),
-            "DATABASE_URL": self.dsn,
-            "REDIS_URL": self.redis_url,
-            "BACKBURNER_UPSTREAM__BASE_URL": self.fake.base_url,
+            "DATABASE_URL": wires.postgres.url(self.dsn) if wires else self.dsn,
+            "REDIS_URL": wires.redis.url(self.redis_url) if wires else self.redis_url,
+            "BACKBURNER_UPSTREAM__BASE_URL": wires.upstream.url(self.fake.base_url) if wires else self.fake.base_url,
             "BACKBURNER_UPSTREAM__API_KEY": "upstream-secret",
             "PYTHONUNBUFFERED": "1",
             **self.settings,
@@ -200,7 +219,9 @@ class Stack:
 
     def _start(self, name: str, module: str, *arguments: str, port: int | None = None) -> Service:
         label = f"{name}-{next(self._numbers)}"
-        process = Service(label, self.folder / f"{label}.log", module, *arguments, environment=self.environment(), port=port)
+        wires = Wires.to(self.dsn, self.redis_url, self.fake.base_url) if self.proxied else None
+        environment = self.environment(wires)
+        process = Service(label, self.folder / f"{label}.log", module, *arguments, environment=environment, port=port, wires=wires)
         process.launch()
         self.started.append(process)
         return process
@@ -278,6 +299,10 @@ class Stack:
         self._clients.append(client)
         return client
 
+    def wires(self) -> list[Wires]:
+        """Those of all processes that were started."""
+        return [process.wires for process in self.started] if self.proxied else []
+
     def kill(self, process: Service) -> None:
         """kill -9."""
         self._forget(process)
@@ -341,6 +366,7 @@ async def stack(
     quarantine: bool = False,
     forgiven: tuple[str, ...] = (),
     settings: dict[str, str] | None = None,
+    proxied: bool = False,
 ) -> AsyncIterator[Stack]:
     """A deployment with a database and a Redis of its own, ready to serve."""
     valkey = None
@@ -354,7 +380,7 @@ async def stack(
     try:
         # force_close: a web process killed by one test must not leave its dead connections to the next
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True), timeout=timeout) as session:
-            one = Stack(folder, await found.fresh(), redis_url, valkey, fake, session, settings or {}, forgiven)
+            one = Stack(folder, await found.fresh(), redis_url, valkey, fake, session, settings or {}, forgiven, proxied=proxied)
             keys.bootstrap(one.dsn, one.key)
             RUNNING.append(one)  # until the test is reported
             try:
@@ -370,6 +396,8 @@ async def stack(
                 raise
             else:
                 await one.close()
+            finally:
+                await asyncio.gather(*(wires.close() for wires in one.wires()))
     finally:
         if valkey is not None:
             valkey.stop()

@@ -10,6 +10,7 @@ import pytest
 
 from tests.api import Api
 from tests.fake_upstream import FakeUpstream
+from tests.mcp_servers import McpServers
 from tests.stack import RUNNING, Databases, Stack, Surroundings, databases, stack
 
 PrivateStack = Callable[..., AbstractAsyncContextManager[Stack]]
@@ -30,6 +31,14 @@ async def fake(surroundings: Surroundings) -> AsyncIterator[FakeUpstream]:
     async with FakeUpstream(recordings) as upstream:
         yield upstream
     assert not upstream.faults, upstream.faults
+
+
+@pytest.fixture(scope="session")
+async def mcp_servers() -> AsyncIterator[McpServers]:
+    """Real MCP servers, and how to make them misbehave."""
+    async with McpServers() as running:
+        yield running
+    assert not running.faults, running.faults
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ means nothing: upstreams stay open, and after `caution` no new turn begins.
 
 import asyncio
 import os
+import signal
 import socket
 import threading
 import time
@@ -41,6 +42,7 @@ class Lease:
         self._settings = settings
         self._lease = settings.lease
         self._beaten = beaten
+        self._draining = False
         self._renewed = time.monotonic()
         self._ticked = time.monotonic()
         self._stop = threading.Event()
@@ -115,9 +117,15 @@ class Lease:
 
     def _beat(self, connection: psycopg.Connection[DictRow]) -> None:
         sent = time.monotonic()
-        if connection.execute(statements.RENEW, {"me": self.id, "lease": self._lease.duration}).fetchone() is None:
+        renewed = connection.execute(statements.RENEW, {"me": self.id, "lease": self._lease.duration}).fetchone()
+        if renewed is None:
             logger.error("lease_refused", worker=str(self.id))
             self.die()
         self._renewed = sent
+        if renewed["draining"] and not self._draining:
+            self._draining = True
+            logger.info("drain_requested", worker=str(self.id))
+            # As if from outside; to the main thread itself, so that what it sleeps in is interrupted.
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
         if self._beaten is not None:
             self._beaten(sent, connection.execute(statements.MINE, {"me": self.id}).fetchall())

@@ -33,9 +33,19 @@ class Verdict(StrEnum):
     """Why a response taken over is only to be ended."""
 
     CANCELLED = "cancelled"
+    GIVEN_UP = "failed_by_operator"
     UNSTARTED = "queue_wait"
     LATE = "deadline"
     POISON = "too_many_deaths"
+
+
+class Parting(StrEnum):
+    """Why an attempt has given its response back, as `attempts.outcome` says it; the fourth outcome, `died`, is its successor's to note."""
+
+    HANDED_OVER = "handed_over"
+    REQUEUED = "requeued"
+    RETURNED = "returned"
+    """claimed, but the answer never came: it was never run"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +59,8 @@ class Claim:
     verdict: Verdict | None = None
     frames: list[tuple[int, bytes]] = field(default_factory=list)
     """what earlier attempts have shown since the last checkpoint, in order: (attempt, block of frames)"""
+    seconds_lost: float | None = None
+    """since the lease of a previous owner that died ran out; None when nobody died"""
 
     @property
     def id(self) -> UUID:
@@ -120,10 +132,15 @@ class Ownership:
         claimed = await fetch_on(connection, statements.CLAIM if verdict is None else statements.CLAIM_TO_END, parameters)
         if not claimed:
             return None
+        died = (
+            await fetch_on(connection, statements.DIED, {"id": parameters["id"], "attempt": claimed[0]["attempt"]})
+            if locked[0]["worker"]
+            else []
+        )
         end = await _adopt(connection, parameters["id"], locked[0]["worker"])
         since = {"id": parameters["id"], "after": claimed[0]["checkpoint_number"]}
         blocks = [(row["attempt"], row["frames"]) for row in await fetch_on(connection, statements.LOG_SINCE, since) if row["attempt"] > 0]
-        return Claim(claimed[0], log_end=end, verdict=verdict, frames=blocks)
+        return Claim(claimed[0], log_end=end, verdict=verdict, frames=blocks, seconds_lost=died[0]["seconds_lost"] if died else None)
 
     async def end(self, claim: Claim, ending: Ending) -> None:
         """Ends the response. Raises `Cancelled` when a cancel was recorded first, `LeaseLost` when it is no longer ours."""
@@ -148,14 +165,16 @@ class Ownership:
             statements.CHECKPOINT, values, done=lambda row: row["checkpoint_number"] >= tail.last and row["worker"] == self._me
         )
 
-    async def release(self, claim: Claim, tail: Tail) -> None:
+    async def release(self, claim: Claim, tail: Tail, parting: Parting = Parting.HANDED_OVER) -> None:
         """Gives the response back, its log complete up to `tail`. Nothing may be written under this claim afterwards."""
-        values = {"me": self._me, "id": claim.id, "attempt": claim.attempt, **_log(tail)}
+        values = {"me": self._me, "id": claim.id, "attempt": claim.attempt, **_log(tail), "outcome": parting.value}
         await self._write(statements.RELEASE, values, done=lambda row: row["worker"] is None)
 
     async def release_unknown(self, response_id: UUID, attempt: int) -> None:
         """Gives back what the database counts as ours although we do not run it: a claim whose answer never came."""
-        values = {"me": self._me, "id": response_id, "attempt": attempt, "first": 0, "last": -1, "frames": b""}
+        values = {
+            "me": self._me, "id": response_id, "attempt": attempt, "first": 0, "last": -1, "frames": b"", "outcome": Parting.RETURNED.value,
+        }  # fmt: skip
         await fetch(self._pool, statements.RELEASE, values)
 
     async def _write(self, sql: LiteralString, values: Mapping[str, object], done: Any) -> None:
@@ -185,6 +204,8 @@ def _log(tail: Tail) -> dict[str, object]:
 def _verdict(row: Row) -> Verdict | None:
     if row["cancelled"] or row["abandoned"]:
         return Verdict.CANCELLED
+    if row["failed"]:
+        return Verdict.GIVEN_UP
     if row["late"]:
         return Verdict.LATE if row["started"] else Verdict.UNSTARTED
     return Verdict.POISON if row["deaths"] > DEATHS_ALONE else None
@@ -209,4 +230,4 @@ async def _adopt(connection: AsyncConnection[DictRow], response_id: object, prev
     return end
 
 
-__all__ = ["DEATHS_ALONE", "Claim", "Ending", "Json", "Ownership", "Tail", "Verdict"]
+__all__ = ["DEATHS_ALONE", "Claim", "Ending", "Json", "Ownership", "Parting", "Tail", "Verdict"]

@@ -31,6 +31,7 @@ def _among(statuses: frozenset[Status] | list[str]) -> str:
 _OPEN = _among(frozenset(NEXT))
 _ENDED = _among(TERMINAL)
 _FENCE = "me AS MATERIALIZED (SELECT id FROM workers WHERE id = :me AND NOT dead FOR KEY SHARE)"
+_FENCE_NAMED = _FENCE.replace("SELECT id", "SELECT id, kind, host, pid")
 _ORPHAN = "(r.worker IS NULL OR EXISTS (SELECT 1 FROM workers w WHERE w.id = r.worker AND w.dead))"
 
 # --- who is alive ------------------------------------------------------------------------------------------------------------
@@ -48,16 +49,19 @@ MARK_JOURNAL = _sql(f"""
 """Batch 0: while it is there, the unlogged journal has not been emptied by a crash of Postgres."""
 
 RENEW = _sql("""
-    UPDATE workers SET expires_at = clock_timestamp() + CAST(:lease AS interval) WHERE id = :me AND NOT dead RETURNING id
+    UPDATE workers SET expires_at = clock_timestamp() + CAST(:lease AS interval) WHERE id = :me AND NOT dead
+    RETURNING drain_requested_at IS NOT NULL AS draining
 """)
-"""The heartbeat. No row: we have been declared dead."""
+"""The heartbeat. No row: we have been declared dead. `draining`: an operator wants us to hand over and go."""
 
 MINE = _sql("""
-    SELECT r.id, r.attempt, r.cancel_requested_at IS NOT NULL AS cancelled,
+    SELECT r.id, r.attempt, r.cancel_requested_at IS NOT NULL AS cancelled, r.fail_requested_at IS NOT NULL AS failed,
+           r.requeue_requested_at IS NOT NULL AS requeued,
            EXISTS (SELECT 1 FROM workers w WHERE w.id = r.web AND w.dead) AS abandoned
     FROM responses r WHERE r.worker = :me AND r.status = 'in_progress'
 """)
-"""What the database counts as a worker's, to be compared with what it runs. `abandoned`: the waiting web process is dead."""
+"""What the database counts as a worker's, to be compared with what it runs. `abandoned`: the waiting web process is dead; `failed` and
+`requeued`: an operator wants that."""
 
 EXPIRED = _sql("SELECT id, expires_at FROM workers WHERE NOT dead AND expires_at < clock_timestamp() ORDER BY id")
 REAP_LOCK = _sql("""
@@ -177,18 +181,22 @@ CHAIN = _sql("""
 
 def _claim(conditions: str) -> str:
     return f"""
-        WITH {_FENCE}
-        UPDATE responses r SET worker = me.id, attempt = r.attempt + 1, status = 'in_progress', deaths = r.deaths + (r.worker IS NOT NULL)::int,
-            deadline = CASE WHEN r.started_at IS NULL THEN clock_timestamp() + CAST(:wall_clock AS interval) ELSE r.deadline END,
-            started_at = coalesce(r.started_at, clock_timestamp())
-        FROM me WHERE r.id = :id AND r.status IN {_OPEN} AND {conditions}
-        RETURNING r.id, r.project_id, r.attempt, r.deaths, r.background, r.store, r.model, r.parameters, r.previous_response_id, r.conversation_id,
-                  extract(epoch FROM r.created_at)::bigint AS created_at, extract(epoch FROM r.deadline - clock_timestamp())::float AS seconds_left,
-                  r.checkpoint_number, r.next_output_index, r.turns, r.usage, r.traceparent
+        WITH {_FENCE_NAMED},
+             claimed AS (UPDATE responses r SET worker = me.id, attempt = r.attempt + 1, status = 'in_progress',
+                                deaths = r.deaths + (r.worker IS NOT NULL)::int, requeue_requested_at = NULL,
+                                deadline = CASE WHEN r.started_at IS NULL THEN clock_timestamp() + CAST(:wall_clock AS interval) ELSE r.deadline END,
+                                started_at = coalesce(r.started_at, clock_timestamp())
+                         FROM me WHERE r.id = :id AND r.status IN {_OPEN} AND {conditions} RETURNING r.*),
+             noted AS (INSERT INTO attempts (response_id, attempt, worker, kind, host, pid)
+                       SELECT claimed.id, claimed.attempt, me.id, me.kind, me.host, me.pid FROM claimed, me)
+        SELECT id, project_id, attempt, deaths, background, store, model, parameters, previous_response_id, conversation_id,
+               extract(epoch FROM created_at)::bigint AS created_at, extract(epoch FROM deadline - clock_timestamp())::float AS seconds_left,
+               extract(epoch FROM clock_timestamp() - CASE WHEN rings = 0 THEN enqueued_at ELSE created_at END)::float AS seconds_queued, checkpoint_number, next_output_index, turns, usage, traceparent
+        FROM claimed
     """
 
 
-_WANTED = "r.cancel_requested_at IS NULL AND r.deadline > clock_timestamp()"
+_WANTED = "r.cancel_requested_at IS NULL AND r.fail_requested_at IS NULL AND r.deadline > clock_timestamp()"
 
 CLAIM_FRESH = _sql(_claim(f"r.worker IS NULL AND r.attempt = 0 AND {_WANTED}"))
 """The common case: nobody has ever run it. Its log is the opening events, so there is nothing to adopt."""
@@ -198,7 +206,7 @@ FENCE = _sql(f"WITH {_FENCE} SELECT id FROM me")
 
 LOCK = _sql(f"""
     SELECT r.id, r.worker, r.deaths + (r.worker IS NOT NULL)::int AS deaths, r.cancel_requested_at IS NOT NULL AS cancelled,
-           r.deadline <= clock_timestamp() AS late, r.started_at IS NOT NULL AS started, (SELECT w.dead FROM workers w WHERE w.id = r.web) IS TRUE AS abandoned
+           r.fail_requested_at IS NOT NULL AS failed, r.deadline <= clock_timestamp() AS late, r.started_at IS NOT NULL AS started, (SELECT w.dead FROM workers w WHERE w.id = r.web) IS TRUE AS abandoned
     FROM responses r WHERE r.id = :id AND r.status IN {_OPEN} AND {_ORPHAN} FOR UPDATE OF r SKIP LOCKED
 """)
 """The row before its claim: who had it (`take` must adopt that worker's journal)."""
@@ -206,7 +214,14 @@ LOCK = _sql(f"""
 CLAIM = _sql(_claim(f"{_ORPHAN} AND {_WANTED}"))
 """Claims a response that nobody runs, or whose owner is dead, to go on with it."""
 CLAIM_TO_END = _sql(_claim(_ORPHAN))
-"""The same where the end is already decided: cancelled, past its deadline, or too many deaths."""
+"""The same where the end is already decided: cancelled, failed by an operator, past its deadline, or too many deaths."""
+
+DIED = _sql("""
+    UPDATE attempts a SET outcome = 'died', ended_at = w.expires_at FROM workers w
+    WHERE a.response_id = :id AND a.attempt = CAST(:attempt AS int) - 1 AND w.id = a.worker
+    RETURNING extract(epoch FROM clock_timestamp() - w.expires_at)::float AS seconds_lost
+""")
+"""Beside a claim back from a dead worker: that worker's attempt ended when its lease ran out, `seconds_lost` ago."""
 
 LOG_END = _sql("SELECT coalesce(max(last_number), -1) AS last FROM event_log WHERE response_id = :id")
 JOURNAL_OF = _sql("""
@@ -267,7 +282,9 @@ CHECKPOINT = _sql(f"""
     WITH {_FENCE},
          moved AS (UPDATE responses r SET turns = r.turns + 1, deaths = 0, usage = :usage, checkpoint_number = :last, next_output_index = :next_output_index
                    FROM me WHERE {_MINE} AND r.checkpoint_number < CAST(:last AS int) RETURNING r.id),
-         {_LOGGED}, {_STORED}
+         {_LOGGED}, {_STORED},
+         noted AS (UPDATE attempts a SET turns_ended_at = a.turns_ended_at || clock_timestamp() FROM moved
+                   WHERE a.response_id = moved.id AND a.attempt = CAST(:attempt AS int))
     SELECT id FROM moved
 """)
 """The end of a turn that another follows: its items and the log up to them. No row: see STANDING."""
@@ -292,11 +309,14 @@ END = {status: _sql(_end(status)) for status in TERMINAL}
 
 RELEASE = _sql(f"""
     WITH {_FENCE},
-         moved AS (UPDATE responses r SET worker = NULL, rings = 0, enqueued_at = clock_timestamp() FROM me WHERE {_MINE} RETURNING r.id),
-         {_LOGGED}
+         moved AS (UPDATE responses r SET worker = NULL, rings = 0, enqueued_at = clock_timestamp(), requeue_requested_at = NULL
+                   FROM me WHERE {_MINE} RETURNING r.id),
+         {_LOGGED},
+         noted AS (UPDATE attempts a SET outcome = :outcome, ended_at = clock_timestamp() FROM moved
+                   WHERE a.response_id = moved.id AND a.attempt = CAST(:attempt AS int))
     SELECT id FROM moved
 """)
-"""A live worker gives a response back, its log complete: a hand-over, no death."""
+"""A live worker gives a response back, its log complete: a hand-over, no death. `outcome`: why, as in `attempts`."""
 
 STANDING = _sql("""
     SELECT status, worker, attempt, cancel_requested_at IS NOT NULL AS cancelled, checkpoint_number FROM responses WHERE id = :id
@@ -375,11 +395,12 @@ BATCH_NOW = _sql("SELECT coalesce(max(batch), 0) AS last FROM journal WHERE work
 RING = _sql(f"""
     WITH silent AS MATERIALIZED (
         SELECT r.id, r.background, r.deaths + (r.worker IS NOT NULL)::int AS deaths FROM responses r
-        WHERE r.status IN {_OPEN} AND {_ORPHAN}
-          AND r.enqueued_at + CAST(:interval AS interval) * power(2, least(r.rings, 6)) < clock_timestamp()
+        WHERE r.status IN {_OPEN} AND {_ORPHAN} AND (r.requeue_requested_at IS NOT NULL
+          OR r.enqueued_at + CAST(:interval AS interval) * power(2, least(r.rings, 6)) < clock_timestamp())
         ORDER BY r.enqueued_at LIMIT 200 FOR UPDATE OF r SKIP LOCKED
     )
-    UPDATE responses SET enqueued_at = clock_timestamp(), rings = responses.rings + 1 FROM silent WHERE responses.id = silent.id
+    UPDATE responses SET enqueued_at = clock_timestamp(), rings = responses.rings + 1, requeue_requested_at = NULL
+    FROM silent WHERE responses.id = silent.id
     RETURNING responses.id, silent.background, silent.deaths
 """)
 """Rung by predicate, not by event: every open row without a live owner whose bell was last rung too long ago."""
@@ -387,9 +408,10 @@ RING = _sql(f"""
 ORPHANS = _sql(f"""
     SELECT r.id FROM responses r LEFT JOIN workers w ON w.id = r.web
     WHERE r.status IN {_OPEN} AND {_ORPHAN}
-      AND (r.status = 'in_progress' OR r.deadline <= clock_timestamp() OR w.dead OR r.enqueued_at < clock_timestamp() - CAST(:waiting AS interval))
+      AND (r.status = 'in_progress' OR r.deadline <= clock_timestamp() OR w.dead OR r.enqueued_at < clock_timestamp() - CAST(:waiting AS interval)
+           OR r.fail_requested_at IS NOT NULL OR r.requeue_requested_at IS NOT NULL)
       AND (CAST(:quarantine AS boolean) = (r.deaths + (r.worker IS NOT NULL)::int >= 2) OR r.cancel_requested_at IS NOT NULL
-           OR r.deadline <= clock_timestamp() OR r.deaths + (r.worker IS NOT NULL)::int > 2)
+           OR r.fail_requested_at IS NOT NULL OR r.deadline <= clock_timestamp() OR r.deaths + (r.worker IS NOT NULL)::int > 2)
     ORDER BY r.enqueued_at LIMIT :most
 """)
 """What a sweeper may take itself, without a bell: the orphaned, and what has waited in the queue for longer than a ring."""

@@ -70,6 +70,7 @@ workers = Table(
     Column("dead", Boolean, nullable=False, server_default=text("false")),
     Column("ended", Text, comment="how it ended: stopped, or reaped by which worker"),
     Column("flushed_batch", BigInteger, nullable=False, server_default=text("0"), comment="journal batches up to here are in event_log"),
+    Column("drain_requested_at", _moment, comment="an operator wants it to hand over and go; its heartbeat sees that"),
     CheckConstraint("kind IN ('worker', 'quarantine', 'web')", name="kind"),
 )
 
@@ -118,6 +119,8 @@ responses = Table(
     Column("rings", SmallInteger, nullable=False, server_default=text("0")),
     Column("cancel_requested_at", _moment),
     Column("delete_requested_at", _moment, comment="gone from the API; purged once it has ended"),
+    Column("requeue_requested_at", _moment, comment="an operator wants another worker to go on with it; null again once it was given up"),
+    Column("fail_requested_at", _moment, comment="an operator wants it to end as failed"),
     Column("turns", Integer, nullable=False, server_default=text("0")),
     Column("checkpoint_number", Integer, nullable=False, server_default=text("-1"), comment="the log up to here belongs to finished turns"),
     Column("next_output_index", Integer, nullable=False, server_default=text("0"), comment="as of the checkpoint"),
@@ -165,6 +168,23 @@ event_log = Table(
     Column("last_number", Integer, nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("frames", LargeBinary, nullable=False, comment="the SSE bytes as every reader gets them"),
+    Column("stored_at", _moment, server_default=text("clock_timestamp()")),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("response_id", Uuid, ForeignKey("responses.id", ondelete="CASCADE"), primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("worker", Uuid, nullable=False, comment="no foreign key: this outlives the worker's row, and so names its process as well"),
+    Column("kind", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("claimed_at", _moment, nullable=False, server_default=text("clock_timestamp()")),
+    Column("turns_ended_at", ARRAY(_moment), nullable=False, server_default=text("'{}'"), comment="of each turn that another followed"),
+    Column("outcome", Text, comment="null: it runs, or has ended the response"),
+    Column("ended_at", _moment, comment="with an outcome; of one that died: when its lease ran out"),
+    CheckConstraint("outcome IN ('handed_over', 'requeued', 'returned', 'died')", name="outcome"),
 )
 
 journal = Table(

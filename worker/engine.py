@@ -174,14 +174,15 @@ class Engine:
         self._loop.call_soon_threadsafe(self._reconcile, sent, rows)
 
     def _reconcile(self, sent: float, rows: list[Row]) -> None:
-        """Both ways: what is ours and does not run is given back; what runs and is not ours is stopped; cancels are seen here too."""
+        """Both ways: what is ours and does not run is given back; what runs and is not ours is stopped; what others
+        have asked for is seen here too."""
         ours = {row["id"]: row for row in rows}
         for response_id, run in list(self._runs.items()):
             row = ours.get(response_id)
             if (row is None or row["attempt"] != run.claim.attempt) and run.began < sent:
                 run.stop(Stop.LOST)
-            elif row is not None and (row["cancelled"] or row["abandoned"]):
-                run.stop(Stop.CANCEL)
+            elif row is not None and (why := _wished(row, run)) is not None:
+                run.stop(why)
         for response_id, row in ours.items():
             if response_id not in self._runs and response_id not in self._claiming:
                 self._watch(asyncio.create_task(self._give_back(response_id, row["attempt"])))
@@ -202,3 +203,13 @@ class Engine:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.critical("side_task_died", task=task.get_name(), exc_info=error)
             self._lease.die()
+
+
+def _wished(row: Row, run: Run) -> Stop | None:
+    """What others have asked for, as a row of `statements.MINE` says it; a cancel before all else (I10)."""
+    if row["cancelled"] or row["abandoned"]:
+        return Stop.CANCEL
+    if row["failed"]:
+        return Stop.FAIL
+    # A row that was read before the claim of this run speaks of an attempt that has been given up already.
+    return Stop.REQUEUE if row["requeued"] and row["attempt"] == run.claim.attempt else None

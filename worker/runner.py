@@ -21,7 +21,7 @@ from models.database import Pool, fetch_when_back
 from models.errors import Cancelled, LeaseLost, LimitReached, RunError, UpstreamFailed
 from models.ids import new_item_id, response_id
 from models.lifecycle import Status
-from models.ownership import Claim, Ending, Ownership, Verdict
+from models.ownership import Claim, Ending, Ownership, Parting, Verdict
 from models.settings import Settings
 from models.wire.events import TERMINAL, Event, Item, ResponseInProgress, decode_frame, split_frames
 from models.wire.response import ResponseFacts, response_object
@@ -44,7 +44,9 @@ class Stop(StrEnum):
     """Why a run is stopped from outside."""
 
     CANCEL = "cancel"
+    FAIL = "fail"
     HAND_OVER = "hand_over"
+    REQUEUE = "requeue"
     LOST = "lost"
 
 
@@ -121,7 +123,7 @@ class Run:
             self._work.cancel()
         await asyncio.wait({self._work})
         if self._work.cancelled():
-            return _CANCELLED if self._stopped is Stop.CANCEL else None
+            return _OF_STOP.get(self._stopped) if self._stopped is not None else None
         error = self._work.exception()
         if self._stopped is Stop.LOST:
             return None
@@ -272,7 +274,8 @@ class Run:
         """Hands the response over: its log is stored first, then somebody else may claim it. The next attempt closes the open item."""
         await self._tools.journal.settled(self._log)
         async with self._log.lock:
-            await self._tools.ownership.release(self.claim, self._log.rest())
+            parting = Parting.REQUEUED if self._stopped is Stop.REQUEUE else Parting.HANDED_OVER
+            await self._tools.ownership.release(self.claim, self._log.rest(), parting)
         self._tools.bell.ring(self.claim.id, queue_for(background=self._facts.background, deaths=0))
 
 
@@ -280,6 +283,7 @@ _CANCELLED = Conclusion(Status.CANCELLED, reason="cancelled")
 
 _OF_VERDICT: dict[Verdict, RunError] = {
     Verdict.CANCELLED: Cancelled(),
+    Verdict.GIVEN_UP: LimitReached("The response was ended by the server's operator.", reason="failed_by_operator", status=502),
     Verdict.UNSTARTED: LimitReached("The response waited in the queue for longer than it may.", reason="queue_wait"),
     Verdict.LATE: LimitReached("The response did not finish within the time it is given.", reason="deadline"),
     Verdict.POISON: LimitReached(
@@ -330,6 +334,10 @@ def _broken(message: str) -> Conclusion:
 
 def _failed(message: str, *, code: str = "server_error", reason: str, failure: dict[str, Any] | None = None) -> Conclusion:
     return Conclusion(Status.FAILED, error={"code": code, "message": message}, reason=reason, failure=failure)
+
+
+_OF_STOP = {Stop.CANCEL: _CANCELLED, Stop.FAIL: _of_error(_OF_VERDICT[Verdict.GIVEN_UP])}
+"""How a run ends that was stopped; one that is not named here is given back, or is not ours to end."""
 
 
 def _unanswered(output: list[Item]) -> list[str]:

@@ -12,6 +12,7 @@ Exception
 │   └── Unavailable               503, with Retry-After
 └── RunError                      the run's: turned into an ending once, in worker/runner.py
     ├── UpstreamFailed            the far side refused, broke off, stalled or talked nonsense
+    │   └── ToolFailed            so did the server of a tool, and without it the response cannot go on
     ├── LimitReached              one of our own limits ended it
     ├── Cancelled                 somebody asked for it
     └── LeaseLost                 the response is somebody else's now: end in silence
@@ -145,6 +146,10 @@ class UpstreamFailed(RunError):
         self.param = param
         self.retry_after = retry_after
         self.envelope_code = envelope_code
+
+
+class ToolFailed(UpstreamFailed):
+    """The server of a tool refused us, or cannot be asked, and the response cannot go on without it; other faults are told to the model."""
 
 
 class LimitReached(RunError):

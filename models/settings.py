@@ -137,6 +137,19 @@ class WorkerSettings(_Group):
     """Between two looks for responses whose retention is over."""
 
 
+class ToolSettings(_Group):
+    """Tools that this server runs for the model."""
+
+    time: Duration = timedelta(seconds=120)
+    """For one call."""
+    answer: int = 256 * 1024
+    """Bytes of what one call tells the model; the rest is cut off, and the model is told so."""
+    parallel: int = 16
+    """Calls of one turn that run at the same time."""
+    calls: int = 128
+    """Calls of one turn that are run; those after them are refused to the model."""
+
+
 class EgressSettings(_Group):
     """What is fetched on behalf of clients (models/egress.py): files by URL."""
 
@@ -174,6 +187,7 @@ class Settings(BaseSettings):
     limits: LimitSettings = LimitSettings()
     web: WebSettings = WebSettings()
     worker: WorkerSettings = WorkerSettings()
+    tools: ToolSettings = ToolSettings()
     egress: EgressSettings = EgressSettings()
     retention: Duration = timedelta(days=30)
     bootstrap_key: SecretStr | None = None

@@ -15,6 +15,7 @@ never; a name late, in pieces, or again and again (contract §7.2). The rules, f
 from collections.abc import Collection
 
 from worker.translation.chunk import CallDelta
+from worker.translation.hosted import OpenHostedCall
 from worker.translation.items import OpenCall, is_whole
 
 
@@ -24,7 +25,7 @@ class SpokenCall:
     def __init__(self) -> None:
         self.id = ""
         self.name = ""
-        self.item: OpenCall | None = None
+        self.item: OpenCall | OpenHostedCall | None = None
         self._held: list[str] = []
 
     @property

@@ -146,6 +146,10 @@ class OpenItem:
         """The item's opening event; called before anything was said."""
         return ItemAdded(self.output_index, self.to_json())
 
+    def opened(self) -> list[Event]:
+        """The item's opening events: `added`, and what its kind says besides."""
+        return [self.added()]
+
     def closed(self, status: str) -> list[Event]:
         """The item's closing events; `status` is `completed` or `incomplete`."""
         events = self.last_words(status)

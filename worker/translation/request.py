@@ -1,13 +1,15 @@
 """A response's parameters and history become one Chat Completions body (contract §7.1). Pure."""
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
 
 from models.wire.events import Item
 from models.wire.pairing import CALLS, OUTPUTS
-from models.wire.tools import WEB_SEARCH
+from worker.translation.hosted import HostedFunction, is_chosen, spoken_name
+from worker.translation.items import is_whole
 from worker.translation.wrapping import CUSTOM_TOOL_ARGUMENT
 
 Message = dict[str, Any]
@@ -17,6 +19,9 @@ _SAME = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 """Sent under their own names, and only if the client set them: the API's defaults break reasoning models."""
 
 _SYSTEM = frozenset(("system", "developer"))
+
+_CLIENTS = frozenset(("function", "custom"))
+"""Tools that the client runs, offered as functions."""
 
 _NEVER_FORWARDED = frozenset(("metadata", "store", "background", "truncation", "include", "instructions", "previous_response_id"))
 """Ours alone, whatever `passthrough` says; `store: true` upstream would keep there what our client deletes here."""
@@ -31,13 +36,17 @@ def chat_request(
     developer_role: str = "system",
     single_system_message: bool = False,
     passthrough: Collection[str] = (),
+    hosted: Mapping[str, HostedFunction] | None = None,
 ) -> dict[str, Any]:
     """The body for the upstream, always streamed, always with usage.
 
     `parameters` are those of models/wire/request.py; `history` is everything that was said so far, oldest first, references resolved,
     calls paired (models/wire/pairing.py); neither is changed. Parameters named in `passthrough` go through under their own names.
+    `hosted` are the functions that this server runs, by the name the model is to know; a call of theirs in the history may say besides
+    its item what the model was told (`answer`) and in which turn it was made (`turn`).
     """
-    messages = _messages(parameters.get("instructions"), history, developer_role)
+    hosted = hosted or {}
+    messages = _messages(parameters.get("instructions"), history, developer_role, hosted)
     body: dict[str, Any] = {
         "model": model,
         "messages": _with_one_system_message(messages) if single_system_message else messages,
@@ -54,7 +63,7 @@ def chat_request(
     body.update(_response_format(text))
     if "verbosity" in text and "verbosity" in passthrough:  # only OpenAI's own chat API knows it
         body["verbosity"] = text["verbosity"]
-    body.update(_tools(parameters))
+    body.update(_tools(parameters, hosted))
     body.update(_logprobs(parameters))
     for name in passthrough:
         if name in parameters and name not in body and name not in _NEVER_FORWARDED:
@@ -67,13 +76,25 @@ def custom_tools(parameters: dict[str, Any]) -> frozenset[str]:
     return frozenset(tool["name"] for tool in parameters.get("tools", ()) if tool["type"] == "custom")
 
 
-def callable_names(parameters: dict[str, Any]) -> frozenset[str] | None:
+def callable_names(parameters: dict[str, Any], hosted: Mapping[str, HostedFunction] | None = None) -> frozenset[str] | None:
     """The only names the model may call, as `tool_choice` has it (contract §7.1: a hard constraint); None when it sets no such bound."""
     choice = parameters.get("tool_choice", "auto")
     if isinstance(choice, str):
         return frozenset() if choice == "none" else None
     chosen = choice["tools"] if choice["type"] == "allowed_tools" else [choice]
-    return frozenset(tool["name"] for tool in chosen if "name" in tool)
+    return _chosen(chosen, hosted or {}) | {tool["name"] for tool in chosen if tool["type"] in _CLIENTS and "name" in tool}
+
+
+def after_a_call(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The parameters for the turns after the first: a demand to call a tool has been met, and would be met for ever."""
+    choice = parameters.get("tool_choice", "auto")
+    if isinstance(choice, str):
+        return {**parameters, "tool_choice": "auto"} if choice == "required" else parameters
+    return {**parameters, "tool_choice": {**choice, "mode": "auto"} if choice["type"] == "allowed_tools" else "auto"}
+
+
+def _chosen(chosen: list[dict[str, Any]], hosted: Mapping[str, HostedFunction]) -> frozenset[str]:
+    return frozenset(name for name, function in hosted.items() if any(is_chosen(function.tool, choice) for choice in chosen))
 
 
 def wants_logprobs(parameters: dict[str, Any]) -> bool:
@@ -98,23 +119,35 @@ def _logprobs(parameters: dict[str, Any]) -> dict[str, Any]:
     return {"logprobs": True, "top_logprobs": most} if most else {"logprobs": True}
 
 
-def _tools(parameters: dict[str, Any]) -> dict[str, Any]:
+def _tools(parameters: dict[str, Any], hosted: Mapping[str, HostedFunction]) -> dict[str, Any]:
     """`tools`, `tool_choice` and `parallel_tool_calls`: all three or none, upstreams refuse the last two without the first."""
     choice = parameters.get("tool_choice")
-    tools = [tool for tool in parameters.get("tools", ()) if tool["type"] not in WEB_SEARCH]
+    tools = [tool for tool in parameters.get("tools", ()) if tool["type"] in _CLIENTS]
     if isinstance(choice, dict) and choice["type"] == "allowed_tools":
         # chat servers other than OpenAI's know no allowed_tools: what is not allowed is not offered
         allowed = {(tool["type"], tool.get("name")) for tool in choice["tools"]}
         tools = [tool for tool in tools if (tool["type"], tool["name"]) in allowed]
+        ours = _chosen(choice["tools"], hosted)
+        hosted = {name: function for name, function in hosted.items() if name in ours}
         choice = choice["mode"]
-    if not tools:
+    elif isinstance(choice, dict) and choice["type"] not in _CLIENTS:
+        # a server's tools, or the one that has no name of its own: the model must call one of these
+        tools, ours = [], _chosen([choice], hosted)
+        hosted = {name: function for name, function in hosted.items() if name in ours}
+        choice = "required"
+    if not tools and not hosted:
         return {}
-    sent: dict[str, Any] = {"tools": [_tool(tool) for tool in tools]}
+    sent: dict[str, Any] = {"tools": [*map(_tool, tools), *(_hosted_tool(name, function) for name, function in hosted.items())]}
     if choice is not None:
         sent["tool_choice"] = choice if isinstance(choice, str) else {"type": "function", "function": {"name": choice["name"]}}
     if "parallel_tool_calls" in parameters:
         sent["parallel_tool_calls"] = parameters["parallel_tool_calls"]
     return sent
+
+
+def _hosted_tool(name: str, function: HostedFunction) -> dict[str, Any]:
+    described = {} if function.description is None else {"description": function.description}
+    return {"type": "function", "function": {"name": name, **described, "parameters": function.parameters}}
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
@@ -141,7 +174,7 @@ def _custom_function(tool: dict[str, Any]) -> dict[str, Any]:
     return function
 
 
-def _messages(instructions: str | None, history: list[Item], developer_role: str) -> list[Message]:
+def _messages(instructions: str | None, history: list[Item], developer_role: str, hosted: Mapping[str, HostedFunction]) -> list[Message]:
     """The conversation; `instructions` are those of this request alone and come first."""
     transcript = _Transcript()
     answers = _answers(history)
@@ -153,13 +186,15 @@ def _messages(instructions: str | None, history: list[Item], developer_role: str
             transcript.call(item, answers[position])
         elif kind in OUTPUTS:
             transcript.answered(item["call_id"])
+        elif (answer := _hosted_answer(item)) is not None:
+            transcript.ran(_as_function_call(item, spoken_name(item, hosted)), answer, item.get("turn"))
         elif kind == "message" and item["role"] == "assistant":
             transcript.said(item["content"])
         elif kind == "message":
             role = developer_role if item["role"] == "developer" else item["role"]
             transcript.told(role, item["content"])
         # Left out: calls that broke off with their response, which upstreams refuse for want of an output; reasoning, which is not
-        # resent across turns; and what hosted tools did, which has no chat form: the answer that followed holds its result.
+        # resent across turns; and hosted calls whose result nobody knows any more: the answer that followed holds it.
     transcript.end_turn()
     return transcript.messages
 
@@ -197,6 +232,8 @@ class _Turn:
         """Each with its output."""
         self.waiting: set[str] = set()
         """Ids of the calls whose output has not come by yet."""
+        self.number: int | None = None
+        """Tells the turns of a tool loop apart, where it is known."""
 
     @property
     def is_over(self) -> bool:
@@ -234,6 +271,13 @@ class _Transcript:
         turn.calls.append((item, output))
         turn.waiting.add(item["call_id"])
 
+    def ran(self, item: Item, output: Item, number: int | None) -> None:
+        """The model called a tool that this server ran, in the turn of this number; unless told otherwise, each call was a turn's only
+        one: what came later may have been said for what came before."""
+        turn = self._turn if number is not None and self._turn.number == number else self._open_turn()
+        turn.number = number
+        turn.calls.append((item, output))
+
     def answered(self, call_id: str) -> None:
         """The output of a call has come by."""
         self._turn.waiting.discard(call_id)
@@ -261,6 +305,34 @@ class _Transcript:
             shown += attachments
         if shown:
             self.messages.append({"role": "user", "content": shown})
+
+
+def _hosted_answer(item: Item) -> Item | None:
+    """What the model was told of a call that this server ran, as an output; None when that is not known."""
+    told = item.get("answer")
+    if told is None and item["type"] == "mcp_call" and item.get("status") != "incomplete":
+        told = item.get("output")
+        if told is None and item.get("error") is not None:
+            told = f"Error: {_error_text(item['error'])}"
+    return None if told is None else {"output": told}
+
+
+def _error_text(error: Any) -> str:
+    """The words in an error of whatever shape: a string, `{message}`, or `{content: [{text}]}` as MCP's tools give it."""
+    if isinstance(error, dict):
+        content = error.get("content")
+        texts = [part["text"] for part in content if isinstance(part, dict) and "text" in part] if isinstance(content, list) else []
+        error = "\n".join(map(str, texts)) or error.get("message") or json.dumps(error)
+    return str(error)
+
+
+def _as_function_call(item: Item, name: str) -> Item:
+    """A call of a hosted tool as the function call it was for the model."""
+    arguments = item.get("arguments", "")
+    if item["type"] == "web_search_call":
+        arguments = json.dumps({"query": (item.get("action") or {}).get("query", "")}, ensure_ascii=False)
+    # templates of local servers parse the arguments; what is no object would make them refuse the whole conversation
+    return {"type": "function_call", "call_id": item["id"], "name": name, "arguments": arguments if is_whole(arguments) else "{}"}
 
 
 def _tool_call(item: Item) -> dict[str, Any]:

@@ -13,7 +13,7 @@ A call that `tool_choice` rules out becomes no item: the turn fails with it, at 
 After `finish` or `cut` nothing may be fed any more.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from models.errors import LimitReached, UpstreamFailed
 from models.wire.events import Event, Item
 from worker.translation.calls import SpokenCall, SpokenCalls
 from worker.translation.chunk import CallDelta, Chunk
+from worker.translation.hosted import HostedFunction, OpenHostedCall
 from worker.translation.items import OpenCall, OpenCustomCall, OpenFunctionCall, OpenItem, OpenMessage, OpenReasoning, is_whole
 from worker.translation.thinking import ThinkTags
 from worker.translation.usage import Usage
@@ -67,6 +68,7 @@ class Translator:
         tool_names: Collection[str] = (),
         custom_names: Collection[str] = (),
         callable_names: Collection[str] | None = None,
+        hosted: Mapping[str, HostedFunction] | None = None,
         output_limit: int = 64 << 20,
         think_tags: bool = False,
     ) -> None:
@@ -81,6 +83,7 @@ class Translator:
         self._calls = SpokenCalls(tool_names)
         self._custom = frozenset(custom_names)
         self._callable = callable_names
+        self._hosted = hosted or {}
         self._violation: UpstreamFailed | None = None
         self._naming: SpokenCall | None = None
         self._call_ids: set[str] = set()
@@ -103,6 +106,11 @@ class Translator:
     def calls(self) -> list[Item]:
         """The calls that were said in full: only these may be acted on."""
         return [item.to_json() for item in self._items if isinstance(item, OpenCall) and item.status == "completed"]
+
+    @property
+    def hosted_calls(self) -> list[OpenHostedCall]:
+        """The calls that this server is to run, in order; open, and after `finish` said in full."""
+        return [item for item in self._items if isinstance(item, OpenHostedCall) and item.is_open]
 
     @property
     def usage(self) -> dict[str, Any] | None:
@@ -147,7 +155,9 @@ class Translator:
         if outcome.status == "failed":
             return events + self.cut()
         for item in self._items:
-            if item.is_open:
+            if isinstance(item, OpenHostedCall) and outcome.status == "completed":
+                events += item.asked()
+            elif item.is_open:
                 events += item.closed(self._last_status(item, outcome))
         return events
 
@@ -184,7 +194,7 @@ class Translator:
         if type(talk) is OpenMessage:
             return talk.say(text, self._take_logprobs())
         events = self._announce_named()
-        if self._items and isinstance(self._items[-1], OpenCall):
+        if self._items and isinstance(self._items[-1], OpenCall | OpenHostedCall):
             text = text.lstrip()
         logprobs = self._take_logprobs()
         if not text:
@@ -231,11 +241,17 @@ class Translator:
         call, self._naming = self._naming, None
         if call is None or not self._may_call(call.name):
             return []
-        kind = OpenCustomCall if call.name in self._custom else OpenFunctionCall
-        item = kind(self._next_index(), self._new_id(kind.prefix), self._call_id(call.id), call.name)
+        item = self._called(call)
         held, call.item = call.arguments, item
         events = self._open(item)
         return events + item.push(held) if held else events
+
+    def _called(self, call: SpokenCall) -> OpenCall | OpenHostedCall:
+        """The item of a call: ours to run, or the client's."""
+        if (function := self._hosted.get(call.name)) is not None:
+            return function.opens(self._next_index(), self._new_id)
+        kind = OpenCustomCall if call.name in self._custom else OpenFunctionCall
+        return kind(self._next_index(), self._new_id(kind.prefix), self._call_id(call.id), call.name)
 
     def _may_call(self, name: str) -> bool:
         """Whether `tool_choice` lets the model call this; if not, the turn has failed."""
@@ -264,8 +280,7 @@ class Translator:
         self._talk = None
         self._items.append(item)
         self._room -= ITEM_WEIGHT
-        events.append(item.added())
-        return events
+        return events + item.opened()
 
     def _next_index(self) -> int:
         return self._first_index + len(self._items)

@@ -1,0 +1,1 @@
+"""Tools that this server runs for the model."""

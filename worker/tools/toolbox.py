@@ -1,0 +1,107 @@
+"""All tools of one response that this server runs, behind one face: who runs a call, within which limits, and what a failure becomes."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from models.errors import RunError
+from models.settings import ToolSettings
+from models.wire.events import Item
+from worker.tools.source import Means, NewSource, Refusal, Result, Source
+from worker.translation.hosted import HostedFunction, Opening, spoken_names
+
+logger = structlog.get_logger()
+
+_SOURCES: dict[str, NewSource] = {}
+"""type of a tool -> what makes its source"""
+
+_FAREWELL = 5.0
+"""Seconds a source has to give back what it holds."""
+
+
+class Toolbox:
+    """The sources of one response. Nothing is connected before it is needed."""
+
+    def __init__(self, tools: Sequence[Mapping[str, Any]], means: Means) -> None:
+        """`tools` as the request names them; those that the client runs are none of ours, but their names are taken."""
+        self._limits: ToolSettings = means.settings.tools
+        self._sources: list[Source] = [_SOURCES[tool["type"]](tool, means) for tool in tools if tool["type"] in _SOURCES]
+        self._taken = frozenset(tool["name"] for tool in tools if "name" in tool)
+
+    def due(self, history: Sequence[Item]) -> list[Opening]:
+        """What must be run before the model speaks, in the order of the tools; see `Source.due`."""
+        return [opening for source in self._sources for opening in source.due(history)]
+
+    def offered(self) -> dict[str, HostedFunction]:
+        """The name by which the model calls a function -> the function."""
+        return spoken_names((function for source in self._sources for function in source.functions()), self._taken)
+
+    def is_repeatable(self, item: Item) -> bool:
+        """Whether the call may be run a second time."""
+        source = self._owner(item)
+        return source is not None and source.is_repeatable(item)
+
+    async def run(self, item: Item) -> Result | Refusal:
+        """What the call gave, or why it could not be carried out. Raises RunError when the response cannot go on."""
+        source = self._owner(item)
+        if source is None:
+            return Refusal("This tool is not available.")
+        seconds = self._limits.time.total_seconds()
+        try:
+            async with asyncio.timeout(seconds):
+                result = await source.run(item)
+            return _within(self._limits.answer, result)
+        except Refusal as refusal:
+            return refusal
+        except RunError:
+            raise
+        except TimeoutError:
+            return Refusal(f"The tool did not answer within {seconds:g} s. What it was asked to do may or may not have happened.")
+        except Exception:
+            logger.exception("tool_broke", item=item["id"], type=item["type"])
+            return Refusal("The tool could not be run: the server had an error.")
+
+    async def close(self) -> None:
+        """Closes every source, each within a few seconds."""
+        await asyncio.gather(*(self._farewell(source) for source in self._sources))
+
+    async def _farewell(self, source: Source) -> None:
+        try:
+            async with asyncio.timeout(_FAREWELL):
+                await source.close()
+        except TimeoutError:
+            logger.warning("tool_lingers", source=type(source).__name__)
+        except Exception:
+            logger.exception("tool_did_not_close", source=type(source).__name__)
+
+    def _owner(self, item: Item) -> Source | None:
+        return next((source for source in self._sources if source.owns(item)), None)
+
+
+def _within(most: int, result: Result) -> Result:
+    """The result with what the model is told cut to `most` bytes of text; parts that are no text count whole."""
+    if result.answer is None:
+        output = result.fields.get("output")
+        return replace(result, fields={**result.fields, "output": _cut(output, most)}) if isinstance(output, str) else result
+    if isinstance(result.answer, str):
+        return replace(result, answer=_cut(result.answer, most))
+    parts = []
+    for part in result.answer:
+        size = len(part["text"].encode()) if part["type"] == "input_text" else sum(len(str(value)) for value in part.values())
+        if size > most:
+            parts.append({"type": "input_text", "text": _cut(part["text"], most) if part["type"] == "input_text" else _CUT})
+            break
+        parts.append(part)
+        most -= size
+    return replace(result, answer=parts)
+
+
+def _cut(text: str, most: int) -> str:
+    encoded = text.encode()
+    return text if len(encoded) <= most else f"{encoded[:most].decode(errors='ignore')}\n{_CUT}"
+
+
+_CUT = "[The rest is left out: the tool's answer was too long.]"

@@ -439,12 +439,12 @@ class _Quiet(uvicorn.Server):
 
 async def _body(receive: Receive) -> bytes:
     """The whole body: JSON-RPC messages are small."""
-    body = b""
+    body = bytearray()
     while True:
         message = await receive()
         body += message.get("body", b"")
         if not message.get("more_body"):
-            return body
+            return bytes(body)
 
 
 def _message(body: bytes) -> JSON:

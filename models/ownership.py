@@ -192,9 +192,12 @@ class Ownership:
                 raise LeaseLost("the response belongs to another attempt")
             if done(standing[0]):
                 return
-            if standing[0]["cancelled"] and sql != statements.END[Status.CANCELLED]:
+            if standing[0]["cancelled"] and sql in _REFUSED_BY_A_CANCEL:
                 raise Cancelled
             raise LeaseLost("this worker has been declared dead")
+
+
+_REFUSED_BY_A_CANCEL = frozenset(sql for status, sql in statements.END.items() if status is not Status.CANCELLED)
 
 
 def _log(tail: Tail) -> dict[str, object]:

@@ -69,10 +69,14 @@ class House:
     async def worker(self, *, quarantine: bool = False, kind: Kind = "worker", lease: float = 600) -> Worker:
         """A live worker; `lease` in seconds."""
         worker = Worker(self.pool, settings_for(self.dsn, quarantine=quarantine), kind)
-        values = {"me": worker.id, "kind": kind, "host": "test", "pid": 1, "lease": timedelta(seconds=lease)}
+        await self.announce(worker, lease=lease)
+        return worker
+
+    async def announce(self, worker: Worker, *, lease: float = 600) -> None:
+        """Gives the worker its row, and its mark in the journal."""
+        values = {"me": worker.id, "kind": worker.lease.kind, "host": "test", "pid": 1, "lease": timedelta(seconds=lease)}
         await fetch(self.pool, statements.REGISTER, values)
         await fetch(self.pool, statements.MARK_JOURNAL, {"me": worker.id})
-        return worker
 
     async def bury(self, worker: Worker) -> None:
         """Declares the worker dead."""

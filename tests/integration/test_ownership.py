@@ -125,6 +125,19 @@ async def test_a_worker_declared_dead_can_write_nothing(house: House) -> None:
     assert (await house.standing(queued))["attempt"] == 0
 
 
+async def test_a_dead_worker_is_told_so_although_a_cancel_is_recorded(house: House) -> None:
+    owner = await house.worker()
+    name = await house.response()
+    claim = await owner.own.take(name)
+    assert claim is not None
+    await fetch(house.pool, statements.REQUEST_CANCEL, {"id": name})
+    await house.bury(owner)
+    with pytest.raises(LeaseLost):
+        await owner.own.release(claim, Tail(2, 3, frames(2, 3)))
+    with pytest.raises(LeaseLost):
+        await owner.own.checkpoint(claim, Tail(2, 3, frames(2, 3)), [], 0, None, 1)
+
+
 async def test_a_dead_workers_half_transaction_holds_off_the_reaper_and_its_heartbeat_is_not_held_off(house: House) -> None:
     owner = await house.worker(lease=-60)
     seen = (await fetch(house.pool, "SELECT expires_at FROM workers WHERE id = %(id)s", {"id": owner.id}))[0]["expires_at"]

@@ -49,6 +49,10 @@ class Request:
     """When the client closed the connection although the script was not through."""
     finished: float | None = None
     """When the script was through."""
+    words: list[tuple[float, str]] = field(default_factory=list)
+    """The pieces of text that were sent, and when."""
+    told_why: bool = False
+    """The answer has said why the model stopped: with `finished` it is a whole turn."""
 
     @property
     def model(self) -> str:
@@ -57,6 +61,11 @@ class Request:
     @property
     def messages(self) -> list[JSON]:
         return cast("list[JSON]", self.body["messages"])
+
+    @property
+    def body_text(self) -> str:
+        """The messages as JSON."""
+        return json.dumps(self.body.get("messages"))
 
     @property
     def is_open(self) -> bool:
@@ -90,6 +99,9 @@ class Exchange:
 
     async def delta(self, delta: JSON, **choice: Any) -> None:
         """Send one chunk with one choice."""
+        if content := delta.get("content"):
+            self.request.words.append((time.monotonic(), content))
+        self.request.told_why |= choice.get("finish_reason") is not None
         await self.event(self.envelope([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None, **choice}]))
 
     def envelope(self, choices: list[JSON], **more: Any) -> JSON:

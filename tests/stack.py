@@ -202,17 +202,19 @@ class Stack:
     """Every process there ever was, in order."""
     proxied: bool = False
     """Each process reaches Postgres, Redis and the upstream through proxies of its own."""
+    signed: bool = False
+    """Each process' upstream key ends in `/<its name>`, so that the fake's log says who asked."""
     _clients: list[openai.AsyncOpenAI] = field(default_factory=list)
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
-    def environment(self, wires: Wires | None = None) -> dict[str, str]:
+    def environment(self, wires: Wires | None = None, label: str = "") -> dict[str, str]:
         """What the product's processes are told."""
         return {
             **_child_environment(),
             "DATABASE_URL": wires.postgres.url(self.dsn) if wires else self.dsn,
             "REDIS_URL": wires.redis.url(self.redis_url) if wires else self.redis_url,
             "BACKBURNER_UPSTREAM__BASE_URL": wires.upstream.url(self.fake.base_url) if wires else self.fake.base_url,
-            "BACKBURNER_UPSTREAM__API_KEY": "upstream-secret",
+            "BACKBURNER_UPSTREAM__API_KEY": f"upstream-secret/{label}" if self.signed else "upstream-secret",
             "PYTHONUNBUFFERED": "1",
             **self.settings,
         }
@@ -220,7 +222,7 @@ class Stack:
     def _start(self, name: str, module: str, *arguments: str, port: int | None = None) -> Service:
         label = f"{name}-{next(self._numbers)}"
         wires = Wires.to(self.dsn, self.redis_url, self.fake.base_url) if self.proxied else None
-        environment = self.environment(wires)
+        environment = self.environment(wires, label)
         process = Service(label, self.folder / f"{label}.log", module, *arguments, environment=environment, port=port, wires=wires)
         process.launch()
         self.started.append(process)
@@ -231,7 +233,7 @@ class Stack:
         port = port or free_port()
         process = self._start("web", "web", "--host", "127.0.0.1", "--port", str(port), port=port)
         self.webs.append(process)
-        await until(lambda: self._healthz(process), 20)
+        await until(lambda: self._healthz(process), 60)
         return process
 
     def spawn_worker(self, *, streams: int = 200, quarantine: bool = False) -> Service:
@@ -251,7 +253,7 @@ class Stack:
 
     async def claiming(self, process: Service) -> None:
         """Wait until this worker has announced itself."""
-        await until(lambda: self._is_claiming(process), 20)
+        await until(lambda: self._is_claiming(process), 60)
 
     async def _healthz(self, process: Service) -> bool:
         assert process.running(), f"{process.name} ended:\n{process.tail()}"
@@ -367,6 +369,7 @@ async def stack(
     forgiven: tuple[str, ...] = (),
     settings: dict[str, str] | None = None,
     proxied: bool = False,
+    signed: bool = False,
 ) -> AsyncIterator[Stack]:
     """A deployment with a database and a Redis of its own, ready to serve."""
     valkey = None
@@ -380,7 +383,8 @@ async def stack(
     try:
         # force_close: a web process killed by one test must not leave its dead connections to the next
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True), timeout=timeout) as session:
-            one = Stack(folder, await found.fresh(), redis_url, valkey, fake, session, settings or {}, forgiven, proxied=proxied)
+            dsn = await found.fresh()
+            one = Stack(folder, dsn, redis_url, valkey, fake, session, settings or {}, forgiven, proxied=proxied, signed=signed)
             keys.bootstrap(one.dsn, one.key)
             RUNNING.append(one)  # until the test is reported
             try:

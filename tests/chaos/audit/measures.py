@@ -1,0 +1,83 @@
+"""How long things took, as seen from outside. All in seconds."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from tests.chaos.audit.case import Case
+from tests.chaos.audit.record import DEADLY
+from tests.chaos.audit.work import deaths_under, running_again
+
+
+@dataclass(slots=True)
+class Measures:
+    """One list per question; an entry for each time it arose."""
+
+    recovery: list[float] = field(default_factory=list)
+    """from a worker's death to the response running again or over"""
+    hand_over: list[float] = field(default_factory=list)
+    """the same after SIGTERM"""
+    cancel: list[float] = field(default_factory=list)
+    """from the sending of a cancel to the upstream's socket closed, with a live owner and Redis there"""
+    cancel_in_trouble: list[float] = field(default_factory=list)
+    """the same with any fault near"""
+    gap: list[float] = field(default_factory=list)
+    """each reader's longest: from the upstream saying a word to the reader having it"""
+    wait: list[float] = field(default_factory=list)
+    """from the answer to a create to its first upstream request"""
+
+    def add(self, other: "Measures") -> None:
+        """Put another run's beside ours."""
+        for name in self.__slots__:
+            getattr(self, name).extend(getattr(other, name))
+
+
+def measure(cases: Iterable[Case]) -> Measures:
+    """The measures of all these responses."""
+    found = Measures()
+    for case in cases:
+        for call, fault in deaths_under(case):
+            if (again := running_again(case, call, fault)) is not None and not _lived_on(call.finished, fault.end):
+                (found.hand_over if fault.what == "stopped" else found.recovery).append(again - fault.begin)
+        for took, calm in _cancels(case):
+            (found.cancel if calm else found.cancel_in_trouble).append(took)
+        found.gap += _gaps(case)
+        if case.story.create.status == 200 and case.story.background and case.calls and case.story.create.answered is not None:
+            found.wait.append(max(0.0, case.calls[0].started - case.story.create.answered))
+    return found
+
+
+def _lived_on(finished: float | None, thawed: float | None) -> bool:
+    return finished is not None and thawed is not None and finished > thawed
+
+
+def _cancels(case: Case) -> Iterator[tuple[float, bool]]:
+    for asked in case.story.of("cancel"):
+        if asked.status != 200:
+            continue
+        for call in case.calls:
+            if call.closed is not None and call.started < asked.sent < call.closed:
+                calm = not any(fault.touches(asked.sent - 20, call.closed, 1) for fault in case.record.faults)
+                yield call.closed - asked.sent, calm
+
+
+def _gaps(case: Case) -> Iterator[float]:
+    """For each reader the longest time a word of a worker that stayed well took to reach it. A word is known by its text."""
+    said: dict[str, tuple[float, str | None]] = {}
+    for call in case.calls:
+        said |= {word: (at, call.worker) for at, word in call.words}
+    for heard in case.heard:
+        took = [
+            event.at - max(said[word][0], heard.reading.opened)
+            for event in heard.events
+            if (word := event.data.get("delta")) in said and not _excused(case, said[word][1], heard.reading.web, said[word][0], event.at)
+        ]
+        if took:
+            yield max(took)
+
+
+def _excused(case: Case, worker: str | None, web: str, begin: float, end: float) -> bool:
+    """The worker or the web process was stopped in between, or Postgres was away: then words wait, and no time is promised."""
+    for target in (worker, web, "postgres"):
+        if target is not None and any(fault.touches(begin, end, 1) for fault in case.faults(DEADLY | {"away", "crashed", "hung"}, target)):
+            return True
+    return False

@@ -1,0 +1,33 @@
+"""The logs of the fake upstream and of counting tools, as the auditor reads them."""
+
+from tests.chaos.audit.record import ToolCall, UpstreamCall
+from tests.fake_upstream import FakeUpstream
+from tests.mcp_servers import Counting
+
+
+def upstream_log(fake: FakeUpstream, markers: set[str]) -> list[UpstreamCall]:
+    """The fake upstream's own log of the requests for these models, for `Record.upstream`."""
+    return [
+        UpstreamCall(
+            marker=request.model,
+            started=request.started,
+            worker=request.headers.get("authorization", "").partition("/")[2] or None,
+            heard=request.body_text,
+            words=request.words,
+            closed=request.closed_by_client,
+            finished=request.finished,
+            whole=request.finished is not None and request.told_why,
+        )
+        for request in fake.requests
+        if request.method == "POST" and request.model in markers
+    ]
+
+
+def tool_log(counting: Counting, safe: frozenset[str] = frozenset()) -> list[ToolCall]:
+    """A counting MCP server's log, for `Record.tools`. A call's `key` argument is `<marker>/<what makes it the same call>`; `safe`: the
+    names of the tools that declare themselves read-only or idempotent."""
+    found = []
+    for call in counting.calls:
+        marker, _, key = str(call.arguments.get("key")).partition("/")
+        found.append(ToolCall(marker, f"{call.tool} {key}", call.started, call.finished, safe=call.tool in safe))
+    return found

@@ -1,0 +1,84 @@
+"""SSE bytes, taken apart by the auditor itself (contract §4.1)."""
+
+import json
+from dataclasses import dataclass, field
+from typing import cast
+
+from tests.chaos.audit.record import JSON, Reading
+
+ENDINGS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+SNAPSHOTS = ENDINGS | {"response.created", "response.queued", "response.in_progress"}
+_DONE = b"data: [DONE]"
+
+
+@dataclass(slots=True)
+class Event:
+    """One event: its bytes as they came, and what they say."""
+
+    at: float
+    raw: bytes
+    data: JSON
+
+    @property
+    def number(self) -> int:
+        return cast("int", self.data["sequence_number"])
+
+    @property
+    def kind(self) -> str:
+        return cast("str", self.data["type"])
+
+
+@dataclass(slots=True)
+class Heard:
+    """A reading, parsed."""
+
+    reading: Reading
+    events: list[Event] = field(default_factory=list)
+    rest: bytes = b""
+    """what followed the last whole frame"""
+    done: int = 0
+    """how often `[DONE]` came"""
+    faults: list[str] = field(default_factory=list)
+    """what is wrong with the framing"""
+
+    @property
+    def ending(self) -> Event | None:
+        """The terminal event, if it came."""
+        return next((event for event in self.events if event.kind in ENDINGS), None)
+
+
+def parse(reading: Reading) -> Heard:
+    """The events of a reading. Never raises: what cannot be read becomes a fault."""
+    heard = Heard(reading)
+    buffer = b""
+    for at, data in reading.chunks:
+        *frames, buffer = (buffer + data).split(b"\n\n")
+        for frame in frames:
+            _take(heard, at, frame)
+    heard.rest = buffer
+    return heard
+
+
+def _take(heard: Heard, at: float, frame: bytes) -> None:
+    if frame.startswith(b":"):
+        return
+    if frame == _DONE:
+        heard.done += 1
+        if heard.ending is None:
+            heard.faults.append("[DONE] came before the terminal event")
+        return
+    if heard.done:
+        heard.faults.append(f"something follows [DONE]: {frame[:200]!r}")
+    lines = frame.split(b"\n")
+    if len(lines) != 2 or not lines[0].startswith(b"event: ") or not lines[1].startswith(b"data: "):
+        heard.faults.append(f"this is no frame: {frame[:200]!r}")
+        return
+    try:
+        data = json.loads(lines[1][6:])
+        named = data["type"], data["sequence_number"]
+    except (ValueError, KeyError, TypeError) as error:
+        heard.faults.append(f"this is no event ({error!r}): {frame[:200]!r}")
+        return
+    if lines[0][7:].decode() != named[0]:
+        heard.faults.append(f"a frame called {lines[0][7:]!r} holds an event of type {named[0]!r}")
+    heard.events.append(Event(at, frame, data))

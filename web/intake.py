@@ -76,6 +76,7 @@ class Intake:
         )
         request = await asyncio.to_thread(parse) if _is_large(headers) else parse()
         self._require_fetchable(request.input)
+        self._require_reachable(request)
         previous, open_calls = await self._previous(project, request.previous_response_id)
         request = await self._resolved(project, request)
         require_pairs(request.input, open_calls)
@@ -132,6 +133,17 @@ class Intake:
                 self._egress.inspect(place.url)
             except Refused as refusal:
                 where = place.named(place.item)
+                raise InvalidRequest(f"Invalid '{where}': {refusal}.", param=where, code="invalid_value") from None
+
+    def _require_reachable(self, request: CreateRequest) -> None:
+        """As above for the addresses of MCP servers. The answer repeats nothing of an address, it may hold a key."""
+        for index, tool in enumerate(request.parameters.get("tools", ())):
+            if tool["type"] != "mcp":
+                continue
+            try:
+                self._egress.inspect(request.credentials[tool["server_label"]]["server_url"])
+            except Refused as refusal:
+                where = f"tools[{index}].server_url"
                 raise InvalidRequest(f"Invalid '{where}': {refusal}.", param=where, code="invalid_value") from None
 
     async def _resolved(self, project: UUID, request: CreateRequest) -> CreateRequest:

@@ -141,6 +141,48 @@ class CustomInputDone(Event, frozen=True, tag="response.custom_tool_call_input.d
     input: str
 
 
+class ListToolsInProgress(Event, frozen=True, tag="response.mcp_list_tools.in_progress"):
+    item_id: str
+    output_index: int
+
+
+class ListToolsCompleted(Event, frozen=True, tag="response.mcp_list_tools.completed"):
+    item_id: str
+    output_index: int
+
+
+class ListToolsFailed(Event, frozen=True, tag="response.mcp_list_tools.failed"):
+    item_id: str
+    output_index: int
+
+
+class McpCallInProgress(Event, frozen=True, tag="response.mcp_call.in_progress"):
+    item_id: str
+    output_index: int
+
+
+class McpArgumentsDelta(Event, frozen=True, tag="response.mcp_call_arguments.delta"):
+    item_id: str
+    output_index: int
+    delta: str
+
+
+class McpArgumentsDone(Event, frozen=True, tag="response.mcp_call_arguments.done"):
+    item_id: str
+    output_index: int
+    arguments: str
+
+
+class McpCallCompleted(Event, frozen=True, tag="response.mcp_call.completed"):
+    item_id: str
+    output_index: int
+
+
+class McpCallFailed(Event, frozen=True, tag="response.mcp_call.failed"):
+    item_id: str
+    output_index: int
+
+
 TERMINAL: dict[str, type[ResponseCompleted | ResponseIncomplete | ResponseFailed]] = {
     "completed": ResponseCompleted,
     "incomplete": ResponseIncomplete,

@@ -246,7 +246,14 @@ def _hosted(*names: str) -> Check:
     return record({}, {"status": _TEXT, **dict.fromkeys(names, anything)})
 
 
+def _schema(value: Any, where: str) -> Any:  # noqa: ARG001 - every JSON is taken
+    """What an MCP server calls a schema, as it is; what is none of an object is passed over when tools are offered."""
+    return value
+
+
 _NAME = string(filled=True)
+_MCP_TOOL = record({"name": _NAME}, {"input_schema": _schema, "description": _TEXT, "annotations": open_object})
+_MCP_CALL = {"server_label": _TEXT, "name": _NAME, "arguments": _TEXT}
 
 _KINDS: dict[str, tuple[str, Check]] = {
     "message": ("msg", _message),
@@ -266,9 +273,9 @@ _KINDS: dict[str, tuple[str, Check]] = {
     "file_search_call": ("fs", _hosted("queries", "results")),
     "code_interpreter_call": ("ci", _hosted("container_id", "code", "outputs")),
     "image_generation_call": ("ig", _hosted("result", "action", "background", "output_format", "quality", "revised_prompt", "size")),
-    "mcp_list_tools": ("mcpl", _hosted("server_label", "tools", "error")),
-    "mcp_call": ("mcp", _hosted("server_label", "name", "arguments", "output", "error", "approval_request_id")),
-    "mcp_approval_request": ("mcpr", _hosted("server_label", "name", "arguments")),
+    "mcp_list_tools": ("mcpl", record({"server_label": _TEXT, "tools": array(_MCP_TOOL)}, {"error": _TEXT, "status": _TEXT})),
+    "mcp_call": ("mcp", record(_MCP_CALL, {"output": _TEXT, "error": anything, "approval_request_id": _TEXT, "status": _TEXT})),
+    "mcp_approval_request": ("mcpr", record(_MCP_CALL, {"status": _TEXT})),
     "mcp_approval_response": ("mcpa", record({"approval_request_id": _TEXT, "approve": boolean}, {"reason": _TEXT})),
     "computer_call": ("cu", _hosted("call_id", "action", "actions", "pending_safety_checks")),
     "computer_call_output": ("cuo", _hosted("call_id", "output", "acknowledged_safety_checks")),

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from models.errors import InvalidRequest
@@ -25,6 +25,7 @@ from models.wire.checks import (
 )
 from models.wire.events import Item
 from models.wire.items import NewId, input_items
+from models.wire.mcp import sealed_apart
 from models.wire.tools import require_choosable, tool_choice, tools
 
 _MOST = 2**31 - 1
@@ -46,6 +47,8 @@ class CreateRequest:
     previous_response_id: str | None = None
     """Of the right shape; whether it exists is asked later."""
     conversation: str | None = None
+    credentials: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
+    """What of the `mcp` tools is only ever stored sealed: server_label -> `server_url`, `authorization`, `headers` (models/wire/mcp.py)."""
 
 
 def parse_create(body: Any, *, new_id: NewId, passthrough: Collection[str] = (), ephemeral_background: bool = False) -> CreateRequest:
@@ -60,6 +63,9 @@ def parse_create(body: Any, *, new_id: NewId, passthrough: Collection[str] = (),
             raise missing(name)
     checked = {name: _PARAMETERS[name](value, name) if name in _PARAMETERS else value for name, value in given.items()}
     items = input_items(checked.pop("input"), new_id)
+    credentials: dict[str, dict[str, Any]] = {}
+    if "tools" in checked:
+        checked["tools"], credentials = sealed_apart(checked["tools"])
     request = CreateRequest(
         model=checked.pop("model"),
         input=items,
@@ -69,6 +75,7 @@ def parse_create(body: Any, *, new_id: NewId, passthrough: Collection[str] = (),
         previous_response_id=checked.pop("previous_response_id", None),
         conversation=checked.pop("conversation", None),
         parameters=checked,
+        credentials=credentials,
     )
     _require_sense(request, ephemeral_background=ephemeral_background)
     return request

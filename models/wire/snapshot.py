@@ -8,14 +8,25 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.wire.events import ArgumentsDone, CustomInputDone, Event, Item, ItemDone, PartDone, ReasoningDone, RefusalDone, TextDone
+from models.wire.events import (
+    ArgumentsDone,
+    CustomInputDone,
+    Event,
+    Item,
+    ItemDone,
+    McpArgumentsDone,
+    PartDone,
+    ReasoningDone,
+    RefusalDone,
+    TextDone,
+)
 
 Json = dict[str, Any]
 
 _SPOKEN = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text"}
 """type of a content part -> the key that its deltas add to"""
 
-_ASKED = {"function_call": "arguments", "custom_tool_call": "input"}
+_ASKED = {"function_call": "arguments", "custom_tool_call": "input", "mcp_call": "arguments"}
 """type of a call -> the key that its deltas add to"""
 
 
@@ -100,6 +111,8 @@ def closing_events(left: OpenItems) -> list[Event]:
             events.append(ArgumentsDone(told["id"], item.output_index, told["name"], told["arguments"]))
         if told.get("type") == "custom_tool_call" and not item.arguments_done:
             events.append(CustomInputDone(told["id"], item.output_index, told["input"]))
+        if told.get("type") == "mcp_call" and not item.arguments_done:
+            events.append(McpArgumentsDone(told["id"], item.output_index, told["arguments"]))
         events.append(ItemDone(item.output_index, told))
     return events
 
@@ -186,5 +199,7 @@ _RULES: dict[str, Callable[[OpenItem, Json], None]] = {
     "response.function_call_arguments.done": _arguments_done,
     "response.custom_tool_call_input.delta": _arguments_heard,
     "response.custom_tool_call_input.done": _arguments_done,
+    "response.mcp_call_arguments.delta": _arguments_heard,
+    "response.mcp_call_arguments.done": _arguments_done,
 }
 """event -> what it does to its item; events that are not here say nothing about the output"""

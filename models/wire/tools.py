@@ -4,6 +4,7 @@ from typing import Any
 
 from models.errors import InvalidRequest
 from models.wire.checks import Check, anything, array, boolean, choice, json_object, record, string, tagged, wrong_type
+from models.wire.mcp import mcp_tool, require_distinct_labels
 
 WEB_SEARCH = frozenset(("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"))
 """Accepted because common clients always send one; left out of what the upstream sees (design §11)."""
@@ -32,6 +33,7 @@ _TOOLS = array(
         {
             "function": record({"name": _NAME}, {"description": string(), "parameters": json_object, "strict": boolean}),
             "custom": record({"name": _NAME}, {"description": string(), "format": _CUSTOM_FORMAT}),
+            "mcp": mcp_tool,
             **dict.fromkeys(sorted(WEB_SEARCH), _SEARCH),
         }
     ),
@@ -66,6 +68,7 @@ def tools(value: Any, where: str) -> list[dict[str, Any]]:
             raise InvalidRequest(message, param=f"{where}[{index}].name", code="invalid_value")
         if name is not None:
             seen.add(name)
+    require_distinct_labels(checked, where)
     return checked
 
 
@@ -109,11 +112,12 @@ def _require_allowed(chosen: dict[str, Any], offered: list[dict[str, Any]], runn
 
 
 def _identity(tool: dict[str, Any]) -> tuple[str, str]:
-    return tool["type"], tool.get("name", "")
+    # the tools of an MCP server are not known before it is asked: a choice is good when it names the server
+    return tool["type"], tool.get("server_label" if tool["type"] == "mcp" else "name", "")
 
 
 def _absent(tool: dict[str, Any]) -> InvalidRequest:
-    return _unchoosable(f"Tool choice '{tool.get('name') or tool['type']}' not found in 'tools' parameter.")
+    return _unchoosable(f"Tool choice '{tool.get('server_label') or tool.get('name') or tool['type']}' not found in 'tools' parameter.")
 
 
 def _no_search() -> InvalidRequest:

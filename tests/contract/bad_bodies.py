@@ -194,9 +194,9 @@ def _out_of_range() -> Iterator[Bad]:
             yield Bad(f"{name} is {given:g}", {name: given}, name, f"{kind}_above_max_value", message)
 
 
-TOOL_TYPES = "'function', 'custom', 'web_search', 'web_search_2025_08_26', 'web_search_preview', and 'web_search_preview_2025_03_11'"
+TOOL_TYPES = "'function', 'custom', 'mcp', 'web_search', 'web_search_2025_08_26', 'web_search_preview', and 'web_search_preview_2025_03_11'"
 HOSTED = (
-    *("file_search", "code_interpreter", "image_generation", "mcp", "computer", "computer_use_preview", "shell", "local_shell"),
+    *("file_search", "code_interpreter", "image_generation", "computer", "computer_use_preview", "shell", "local_shell"),
     *("apply_patch", "programmatic_tool_calling", "tool_search", "namespace", "Function", "function ", ""),
 )
 INPUT_PARTS = "'input_text', 'input_image', 'input_file', and 'input_audio'"

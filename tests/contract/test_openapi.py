@@ -33,7 +33,9 @@ from tests.fake_upstream import RESIDENT, call, drop, finish, hang, reasoning, r
 from tests.stack import ROOT, Stack
 from web.app import create_app
 from worker.translation import items as spoken
+from worker.translation import mcp as _mcp  # noqa: F401 - so that its items are known
 from worker.translation import translator
+from worker.translation.hosted import OpenHostedCall
 from worker.upstream import chunks, failures
 
 Case = schemathesis.Case[Any]
@@ -46,6 +48,10 @@ SENSIBLE = {
     ("unsupported_parameter", "background"),
     ("invalid_value", "tool_choice"),
     ("invalid_value", "tools[].name"),
+    ("invalid_value", "tools[].server_label"),
+    ("invalid_value", "tools[].headers"),
+    ("string_above_max_length", "tools[].headers"),
+    ("mutually_exclusive_parameters", "tools[].authorization"),
 }
 """Refusals that no schema can express: what parameters demand of each other. (code, param)."""
 
@@ -152,7 +158,8 @@ def test_the_document_knows_every_item_the_model_can_say() -> None:
     told = {kind["properties"]["type"]["const"] for kind in document()["components"]["schemas"]["OutputItem"]["oneOf"]}
     said = set()
     for kind in leaves(spoken.OpenItem):
-        item = kind(0, "id_1", "call_1", "f") if issubclass(kind, spoken.OpenCall) else kind(0, "id_1")
+        fields = {"server_label": "s", "name": "f"} if issubclass(kind, OpenHostedCall) else {}
+        item = kind(0, "id_1", "call_1", "f") if issubclass(kind, spoken.OpenCall) else kind(0, "id_1", **fields)
         said.add(item.to_json()["type"])
         require("OutputItem", item.to_json())
     assert said == told

@@ -11,7 +11,7 @@ from models.wire.request import parse_create
 FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object"}}
 SEARCH = {"type": "web_search"}
 SUPPORTED_TOOLS = (
-    "Supported values are: 'function', 'custom', 'web_search', 'web_search_2025_08_26', 'web_search_preview', "
+    "Supported values are: 'function', 'custom', 'mcp', 'web_search', 'web_search_2025_08_26', 'web_search_preview', "
     "and 'web_search_preview_2025_03_11'."
 )
 

@@ -138,6 +138,20 @@ def _output_item(**fields: Schema) -> Schema:
     return thing({"id": _TEXT, "status": _ITEM_STATUS, **fields})
 
 
+def _hosted_item(fields: dict[str, Schema], **optional: Schema) -> Schema:
+    """The item of a tool that this server runs; it can fail."""
+    status = {**_ITEM_STATUS, "enum": [*_ITEM_STATUS["enum"], "failed"]}
+    return thing({"id": _TEXT, "status": status, **fields}, optional)
+
+
+_MCP_ERROR: Schema = one_of(
+    {
+        "mcp_protocol_error": thing({"code": {"type": "integer"}, "message": _TEXT}),
+        "mcp_tool_execution_error": thing({"content": {"type": "array", "items": {"type": "object"}}}),
+        "http_error": thing({"code": {"type": "integer"}, "message": _TEXT}),
+    }
+)
+
 _CALL_ID: Schema = {"type": "string", "minLength": 1, "maxLength": 64, "description": "Names the call in its output; not the item's id."}
 
 _OUTPUT_ITEMS: dict[str, Schema] = {
@@ -149,6 +163,17 @@ _OUTPUT_ITEMS: dict[str, Schema] = {
         call_id=_CALL_ID, name=_TEXT, arguments={"type": "string", "description": "JSON, as the model wrote it."}
     ),
     "custom_tool_call": _output_item(call_id=_CALL_ID, name=_TEXT, input=_TEXT),
+    "mcp_list_tools": _hosted_item(
+        {"server_label": _TEXT, "tools": {"type": "array", "items": thing({"name": _TEXT, "input_schema": {"type": "object"}})}},
+        error={"type": "string", "description": "Why the server's tools could not be listed."},
+    ),
+    "mcp_call": _hosted_item(
+        {"server_label": _TEXT, "name": _TEXT, "arguments": {"type": "string", "description": "JSON, as the model wrote it."}},
+        output={"type": "string", "description": "The text of the tool's result."},
+        error=_MCP_ERROR,
+        approval_request_id=_TEXT,
+    ),
+    "mcp_approval_request": _output_item(server_label=_TEXT, name=_TEXT, arguments=_TEXT),
 }
 """type -> what the model can put into `output`."""
 

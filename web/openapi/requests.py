@@ -4,7 +4,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 
-from models.wire import items, request, tools
+from models.wire import items, mcp, request, tools
 from models.wire.checks import Check
 from models.wire.response import ResponseFacts, response_object
 from web.openapi.meaning import PARAMETERS
@@ -190,6 +190,35 @@ def _tool_choice(reading: Reading) -> Schema:
     return {"anyOf": [reading.schema(tools._CHOICE_WORD), reading.schema(tools._CHOICE_OBJECT)]}
 
 
+def _mcp_tool(reading: Reading) -> Schema:
+    shape = reading.schema(mcp._KEPT)
+    fields = shape["properties"]
+    if reading.nulls:
+        return {**shape, "properties": {**fields, **dict.fromkeys(mcp._ELSEWHERE, _NOTHING)}}
+    return {**shape, "properties": {name: field for name, field in fields.items() if name not in ("authorization", "headers")}}
+
+
+def _allowed_tools(reading: Reading) -> Schema:
+    return {"anyOf": [reading.schema(mcp._NAMES), reading.schema(mcp._FILTER)]}
+
+
+def _require_approval(reading: Reading) -> Schema:
+    return {"anyOf": [reading.schema(mcp._WORD), reading.schema(mcp._BY_TOOL)]}
+
+
+def _authorization(reading: Reading) -> Schema:
+    return {**reading.schema(mcp._TOKEN), "pattern": f"^(?:{mcp._HEADER_VALUE.pattern})$"}
+
+
+def _headers(reading: Reading) -> Schema:
+    return {
+        "type": "object",
+        "maxProperties": mcp._MOST_HEADERS,
+        "propertyNames": {"pattern": f"^(?:{mcp._HEADER_NAME.pattern})$"},
+        "additionalProperties": reading.optional({"type": "string", "pattern": f"^(?:{mcp._HEADER_VALUE.pattern})$"}),
+    }
+
+
 def _reasoning(reading: Reading) -> Schema:
     shape = reading.schema(request._REASONING)
     fields = {name: schema for name, schema in shape["properties"].items() if reading.nulls or name != "generate_summary"}
@@ -240,6 +269,12 @@ _OWN: dict[Check, Callable[[Reading], Schema]] = {
     items._file: _file,
     items._output_text: _output_text,
     items._reasoning: _reasoning_item,
+    items._schema: _any,
+    mcp.mcp_tool: _mcp_tool,
+    mcp._allowed_tools: _allowed_tools,
+    mcp._require_approval: _require_approval,
+    mcp._authorization: _authorization,
+    mcp._headers: _headers,
     tools.tools: _tools,
     tools.tool_choice: _tool_choice,
     request._reasoning: _reasoning,

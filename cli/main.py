@@ -1,16 +1,11 @@
 """The operator's command line: `backburner`, or `./dev run` in a checkout."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cli.data_folder import default_folder, embedded_database
-from cli.process import StartFailed
-from cli.settings import checked, plain, read_settings
-from cli.supervisor import say
+from cli import operate
+from cli.options import Data, database, failures_in_one_sentence
 
 app = typer.Typer(
     help="Backburner: a self-hosted server for the OpenAI Responses API.",
@@ -21,31 +16,11 @@ app = typer.Typer(
 )
 keys_app = typer.Typer(help="API keys.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
-
-NO_REDIS = "redis://unused"
-"""Commands that only speak to the database need no REDIS_URL, but the settings do."""
-
-Data = Annotated[Path | None, typer.Option(help="Folder of databases, credentials and logs.", show_default=".data in the checkout")]
-
-
-@contextmanager
-def _failures_in_one_sentence() -> Iterator[None]:
-    """Exit 1 with the sentence instead of a traceback; what is not foreseen keeps its traceback."""
-    try:
-        yield
-    except StartFailed as failure:
-        say(f"backburner: {failure}")
-        raise typer.Exit(1) from failure
-
-
-def _database(data: Path | None) -> str:
-    """DATABASE_URL, else the address of the database that `up` runs in the data folder."""
-    given = plain(read_settings().database_url)
-    return checked(given, NO_REDIS).dsn if given else embedded_database(data or default_folder())
+app.add_typer(operate.app)
 
 
 # Imports wait until a command needs them: `--help` should not load a database client.
-@app.command()
+@app.command(short_help="Run a whole server on this machine.")
 def up(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0 picks a free port.")] = 8000,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
@@ -67,26 +42,26 @@ def up(
     from cli.stack import Options
     from cli.up import up as run
 
-    with _failures_in_one_sentence():
+    with failures_in_one_sentence():
         run(Options(port=port, host=host, data=data, streams=streams, workers=workers, upstream=upstream))
 
 
-@app.command()
+@app.command(short_help="Bring the database to this version's schema.")
 def migrate(data: Data = None) -> None:
     """Bring the database to this version's schema: that of DATABASE_URL, else the one `up` has running."""
     from cli.migrate import migrate as run
 
-    with _failures_in_one_sentence():
-        run(_database(data))
+    with failures_in_one_sentence():
+        run(database(data))
 
 
-@app.command()
+@app.command(short_help="A container's health check.")
 def health(data: Data = None) -> None:
     """Exit 0 while a web or worker process of this host holds a lease: a container's health check."""
     from cli.health import live_kind
 
-    with _failures_in_one_sentence():
-        typer.echo(live_kind(_database(data)))
+    with failures_in_one_sentence():
+        typer.echo(live_kind(database(data)))
 
 
 @keys_app.command("create")
@@ -97,8 +72,8 @@ def create_key(
     """Print a new API key. It is stored as a hash only, so it cannot be shown again."""
     from models import keys
 
-    with _failures_in_one_sentence():
-        typer.echo(keys.create(_database(data), project))
+    with failures_in_one_sentence():
+        typer.echo(keys.create(database(data), project))
 
 
 if __name__ == "__main__":

@@ -10,14 +10,14 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine
 
-from models import statements
+from models import operations, statements
 from tests.stack import Databases
 
 ROOT = Path(__file__).parents[2]
 
 
 def _all() -> Iterator[tuple[str, str]]:
-    for name, value in vars(statements).items():
+    for name, value in [*vars(statements).items(), *vars(operations).items()]:
         if name.isupper() and not name.startswith("_"):
             if isinstance(value, str):
                 yield name, value

@@ -1,0 +1,91 @@
+"""Why a response stands as it does: from facts to a code and a sentence. Pure.
+
+`row` is what `operations.STATE` and `STUCK` return; `live` counts live processes by kind (`statements.LIVE_WORKERS`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from models.channels import QUARANTINE, queue_for
+from models.database import Row
+from models.lifecycle import TERMINAL
+
+SILENT = 30.0
+"""Seconds without anything new after which a response with a live owner counts as silent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """`state` is one of a fixed set of words, for programs; `why` a sentence, for people."""
+
+    state: str
+    why: str
+
+
+def diagnose(row: Row, live: Mapping[str, int]) -> Diagnosis:
+    """What a response is doing or waiting for."""
+    if row["status"] in TERMINAL:
+        return Diagnosis("ended", f"ended as {row['status']}{_because(row)}")
+    if row["worker"] is None or row["dead"]:
+        return _unowned(row, live)
+    owner = process(row["kind"], row["pid"], row["host"])
+    if row["expires_at"] < row["now"]:
+        silence = seconds_between(row["expires_at"], row["now"])
+        return Diagnosis(
+            "owner_silent", f"the lease of its {owner} ran out {silence:.0f} s ago; the sweep of a live worker will declare it dead"
+        )
+    for asked, what in (("cancel_requested_at", "cancel"), ("fail_requested_at", "fail"), ("requeue_requested_at", "requeue")):
+        if row[asked] is not None:
+            since = seconds_between(row[asked], row["now"])
+            return Diagnosis(f"{what}_requested", f"a {what} was recorded {since:.1f} s ago; its {owner} acts on it at its next heartbeat")
+    if row["deadline"] < row["now"]:
+        return Diagnosis("late", f"it is past its deadline; its {owner} should be ending it")
+    idle = seconds_between(row["progressed_at"], row["now"])
+    if idle < SILENT:
+        return Diagnosis("running", f"attempt {row['attempt']} runs at {owner}; the last news is {idle:.1f} s old")
+    return Diagnosis("silent", f"its {owner} lives, but nothing new came for {idle:.0f} s: it waits for its upstream or a tool")
+
+
+def _unowned(row: Row, live: Mapping[str, int]) -> Diagnosis:
+    queue = queue_for(background=row["background"], deaths=row["deaths"])
+    alone = queue == QUARANTINE
+    before = f"its {process(row['kind'], row['pid'], row['host'])} died; " if row["dead"] else ""
+    decided = next((word for word in ("cancel", "fail") if row[f"{word}_requested_at"] is not None), None)
+    if decided is None and row["deadline"] < row["now"]:
+        decided = "deadline"
+    takers = live.get("worker", 0) + live.get("quarantine", 0) if decided else live.get("quarantine" if alone else "worker", 0)
+    if not takers:
+        return Diagnosis("no_worker", f"{before}it waits in `{queue}`, and no {'quarantine worker' if alone else 'worker'} lives")
+    if decided:
+        return Diagnosis("to_be_ended", f"{before}{_DECIDED[decided]}; the next sweep ends it")
+    if alone:
+        return Diagnosis(
+            "quarantined",
+            f"{before}{row['deaths']} processes died with it; it waits for one of {takers} that run such alone, one at a time",
+        )
+    rung = f"rung {row['rings'] + 1} times, last {seconds_between(row['enqueued_at'], row['now']):.0f} s ago"
+    return Diagnosis(
+        "orphaned" if row["dead"] else "waiting", f"{before}it waits in `{queue}`, {rung}; {takers} live workers, none has had room for it"
+    )
+
+
+_DECIDED = {
+    "cancel": "a cancel was recorded",
+    "fail": "an operator asked for it to fail",
+    "deadline": "it is past its deadline",
+}
+
+
+def _because(row: Row) -> str:
+    return f" ({row['reason']})" if row["reason"] else ""
+
+
+def process(kind: str, pid: int, host: str) -> str:
+    """How a process is named in sentences."""
+    return f"{'quarantine worker' if kind == 'quarantine' else kind} process {pid} on {host}"
+
+
+def seconds_between(earlier: datetime, later: datetime) -> float:
+    """Never negative: a creation time comes from another clock, and in whole seconds."""
+    return max(0.0, (later - earlier).total_seconds())

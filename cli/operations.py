@@ -1,0 +1,277 @@
+"""What the operator's commands do: each function asks one connection and returns facts; cli/report.py puts them on the screen.
+
+Nothing here touches a response: requests are recorded, and the owner or a sweep acts on them (design §4.2).
+"""
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, LiteralString
+from uuid import UUID
+
+from psycopg import Connection
+from psycopg.rows import DictRow
+
+from cli.diagnosis import diagnose, seconds_between
+from cli.timeline import Moment, timeline
+from models import operations, statements
+from models.channels import queue_for
+from models.database import Row
+from models.ids import parse_response_id, response_id
+from models.lifecycle import TERMINAL
+
+LISTED = 200
+"""Responses that `stuck` shows; more are only mentioned."""
+_LOOK = 0.1
+"""Seconds between two looks at whether a request has been acted on."""
+_SHORTEST_PREFIX = 6
+
+Database = Connection[DictRow]
+
+
+class Refused(Exception):
+    """There is no such thing, or what was asked for is impossible. The message is one sentence for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One response as it is now. Durations in seconds."""
+
+    id: str
+    status: str
+    state: str
+    """one of diagnosis.py's words"""
+    why: str
+    background: bool
+    model: str
+    queue: str
+    attempt: int
+    deaths: int
+    """owners that died since its last checkpoint"""
+    turns: int
+    rings: int
+    worker: UUID | None
+    idle_seconds: float
+    """since the last progress; to its end for one that has ended"""
+    created_at: datetime
+    completed_at: datetime | None
+    deadline: datetime
+    reason: str | None
+    error: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One claim, and how it parted: null while it runs, and when it ended the response."""
+
+    attempt: int
+    worker: UUID
+    kind: str
+    host: str
+    pid: int
+    claimed_at: datetime
+    turns: int
+    outcome: str | None
+    ended_at: datetime | None
+    first_event: int | None
+    last_event: int | None
+    flushes: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Everything the rows tell about one response."""
+
+    response: Standing
+    journalled: int | None
+    """the last event shown to readers that no flush holds yet"""
+    attempts: list[Attempt]
+    timeline: list[Moment]
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """Responses without progress, the longest first. `more`: there are others beyond those listed."""
+
+    idle_seconds: float
+    responses: list[Standing]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One process. `state`: live, draining, silent (its lease ran out, not yet declared dead) or dead."""
+
+    id: UUID
+    kind: str
+    host: str
+    pid: int
+    state: str
+    started_at: datetime
+    lease_seconds: float
+    """left of its lease; negative since it ran out"""
+    running: int
+    """responses it owns"""
+    ended: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request on a response. `acted`: somebody has done it already."""
+
+    id: str
+    request: str
+    acted: bool
+    status: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """A process that was asked to go."""
+
+    id: UUID
+    kind: str
+    host: str
+    pid: int
+    gone: bool
+
+
+def explain(database: Database, named: str) -> Explanation:
+    """A response's timeline. Raises Refused when there is none of that id."""
+    row = _state(database, named)
+    of = {"id": row["id"]}
+    attempts, stored = _rows(database, operations.ATTEMPTS, of), _rows(database, operations.STORED, of)
+    blocks = {block["attempt"]: block for block in stored}
+    return Explanation(
+        response=_standing(row, _live(database)),
+        journalled=_rows(database, operations.JOURNALLED, of)[0]["last"],
+        attempts=[_attempt(attempt, blocks.get(attempt["attempt"])) for attempt in attempts],
+        timeline=timeline(row, attempts, stored),
+    )
+
+
+def stuck(database: Database, idle: float) -> Stuck:
+    """The open responses without progress for longer than `idle` seconds."""
+    rows = _rows(database, operations.STUCK, {"idle": timedelta(seconds=idle), "most": LISTED + 1})
+    live = _live(database)
+    return Stuck(idle, [_standing(row, live) for row in rows[:LISTED]], more=len(rows) > LISTED)
+
+
+def workers(database: Database, since: float) -> list[Worker]:
+    """The living, then those that died within `since` seconds."""
+    return [_worker(row) for row in _rows(database, operations.WORKERS, {"since": timedelta(seconds=since)})]
+
+
+def requeue(database: Database, named: str, wait: float) -> Request:
+    """Asks that another worker go on with a response; waits up to `wait` seconds for it to be given back or rung."""
+    return _request(database, named, "requeue", wait, lambda row: row["requeue_requested_at"] is None or row["status"] in TERMINAL)
+
+
+def fail(database: Database, named: str, wait: float) -> Request:
+    """Asks that a response end as failed; waits up to `wait` seconds for its end. Raises Refused also when another ending came first."""
+    done = _request(database, named, "fail", wait, lambda row: row["status"] in TERMINAL)
+    if done.acted and done.status != "failed":
+        raise Refused(f"{done.id} ended as {done.status} before the request was seen")
+    return done
+
+
+def drain(database: Database, name: str, wait: float) -> list[Drained]:
+    """Asks processes to hand over and go: by an id, the beginning of one, or a host's name. Waits up to `wait` seconds for their end."""
+    meant = [row for row in _rows(database, operations.NAMED_WORKERS, {"name": name, "prefix": _prefix(name)}) if not row["dead"]]
+    if not meant:
+        raise Refused(f"no live process has the id or host name {name}; `backburner workers` lists them")
+    if len(meant) > 1 and any(row["host"] != name for row in meant):
+        raise Refused(f"{name} is the beginning of {len(meant)} processes' ids; give more of it")
+    ids = [row["id"] for row in meant]
+    _rows(database, operations.REQUEST_DRAIN, {"ids": ids})
+    left = _until(lambda: {row["id"] for row in _rows(database, operations.LEFT, {"ids": ids})}, lambda those: not those, wait)
+    return [Drained(row["id"], row["kind"], row["host"], row["pid"], gone=row["id"] not in left) for row in meant]
+
+
+def _request(database: Database, named: str, what: str, wait: float, acted: Callable[[Row], bool]) -> Request:
+    row = _state(database, named)
+    statement = operations.REQUEST_FAIL if what == "fail" else operations.REQUEST_REQUEUE
+    if not _rows(database, statement, {"id": row["id"]}):
+        raise Refused(_why_refused(_state(database, named)))
+    row = _until(lambda: _state(database, named), acted, wait)
+    return Request(response_id(row["id"]), what, acted(row), row["status"], diagnose(row, _live(database)).why)
+
+
+def _why_refused(row: Row) -> str:
+    name = response_id(row["id"])
+    if row["status"] in TERMINAL:
+        return f"{name} has ended already, as {row['status']}"
+    if row["cancel_requested_at"] is not None:
+        return f"a cancel of {name} is recorded, and no other ending is possible"
+    return f"somebody has asked for {name} to fail"
+
+
+def _until(look: Callable[[], Any], enough: Callable[[Any], bool], wait: float) -> Any:
+    """What the last look saw: the first that is enough, or the one after `wait` seconds."""
+    deadline = time.monotonic() + wait
+    while not enough(seen := look()) and time.monotonic() < deadline:
+        time.sleep(_LOOK)
+    return seen
+
+
+def _state(database: Database, named: str) -> Row:
+    wanted = _response_id(named)
+    found = _rows(database, operations.STATE, {"id": wanted}) if wanted else []
+    if not found:
+        raise Refused(f"there is no response {named[:100]}: it never was, or its retention is over")
+    return found[0]
+
+
+def _response_id(named: str) -> UUID | None:
+    """As clients see it, `resp_…`, or as logs write it: a UUID."""
+    try:
+        return parse_response_id(named) or UUID(named)
+    except ValueError:
+        return None
+
+
+def _prefix(name: str) -> str | None:
+    digits = name.replace("-", "").lower()
+    return digits if re.fullmatch(rf"[0-9a-f]{{{_SHORTEST_PREFIX},32}}", digits) else None
+
+
+def _live(database: Database) -> dict[str, int]:
+    return {row["kind"]: row["live"] for row in _rows(database, statements.LIVE_WORKERS, {})}
+
+
+def _rows(database: Database, sql: LiteralString, values: Mapping[str, object]) -> list[Row]:
+    cursor = database.execute(sql, values)
+    return cursor.fetchall() if cursor.description else []
+
+
+def _standing(row: Row, live: Mapping[str, int]) -> Standing:
+    diagnosis = diagnose(row, live)
+    return Standing(
+        id=response_id(row["id"]), status=row["status"], state=diagnosis.state, why=diagnosis.why, background=row["background"],
+        model=row["model"], queue=queue_for(background=row["background"], deaths=row["deaths"]), attempt=row["attempt"],
+        deaths=row["deaths"], turns=row["turns"], rings=row["rings"], worker=row["worker"],
+        idle_seconds=round(seconds_between(row["progressed_at"], row["now"]), 3), created_at=row["created_at"],
+        completed_at=row["completed_at"], deadline=row["deadline"], reason=row["reason"], error=row["error"],
+    )  # fmt: skip
+
+
+def _attempt(row: Row, block: Row | None) -> Attempt:
+    return Attempt(
+        attempt=row["attempt"], worker=row["worker"], kind=row["kind"], host=row["host"], pid=row["pid"], claimed_at=row["claimed_at"],
+        turns=len(row["turns_ended_at"]), outcome=row["outcome"], ended_at=row["ended_at"],
+        first_event=block["first"] if block else None, last_event=block["last"] if block else None,
+        flushes=block["blocks"] if block else 0, bytes=block["bytes"] if block else 0,
+    )  # fmt: skip
+
+
+def _worker(row: Row) -> Worker:
+    left = (row["expires_at"] - row["now"]).total_seconds()
+    state = "dead" if row["dead"] else "silent" if left < 0 else "draining" if row["drain_requested_at"] else "live"
+    return Worker(
+        id=row["id"], kind=row["kind"], host=row["host"], pid=row["pid"], state=state, started_at=row["started_at"],
+        lease_seconds=round(left, 3), running=row["running"], ended=row["ended"],
+    )  # fmt: skip

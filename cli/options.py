@@ -1,0 +1,34 @@
+"""What the commands that speak to the database have in common."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.data_folder import default_folder, embedded_database
+from cli.process import StartFailed
+from cli.settings import checked, plain, read_settings
+from cli.supervisor import say
+
+NO_REDIS = "redis://unused"
+"""Commands that only speak to the database need no REDIS_URL, but the settings do."""
+
+Data = Annotated[Path | None, typer.Option(help="Folder of databases, credentials and logs.", show_default=".data in the checkout")]
+
+
+@contextmanager
+def failures_in_one_sentence() -> Iterator[None]:
+    """Exit 1 with the sentence instead of a traceback; what is not foreseen keeps its traceback."""
+    try:
+        yield
+    except StartFailed as failure:
+        say(f"backburner: {failure}")
+        raise typer.Exit(1) from failure
+
+
+def database(data: Path | None) -> str:
+    """DATABASE_URL, else the address of the database that `up` runs in the data folder. Raises StartFailed where there is neither."""
+    given = plain(read_settings().database_url)
+    return checked(given, NO_REDIS).dsn if given else embedded_database(data or default_folder())

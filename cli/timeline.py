@@ -1,0 +1,83 @@
+"""A response's life in order, from what its rows say. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from cli.diagnosis import process
+from models.database import Row
+from models.lifecycle import TERMINAL
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """`what` is one of a fixed set of words, for programs; `text` for people."""
+
+    at: datetime
+    what: str
+    text: str
+    attempt: int | None = None
+    worker: UUID | None = None
+
+
+_PARTINGS = {
+    "handed_over": "handed over by its worker, which was stopping",
+    "requeued": "given back, as an operator had asked",
+    "returned": "given back unrun: the answer to its claim had been lost",
+    "died": "died with its worker, whose lease ran out",
+}
+_REQUESTS = {
+    "cancel_requested": "a cancel was recorded",
+    "fail_requested": "an operator asked for it to fail",
+    "requeue_requested": "an operator asked for it to be requeued",
+    "delete_requested": "deleted; from here on the API does not know it",
+}
+
+
+def timeline(row: Row, attempts: Sequence[Row], stored: Sequence[Row]) -> list[Moment]:
+    """In order of time. The arguments are what `operations.STATE`, `ATTEMPTS` and `STORED` return."""
+    blocks = {block["attempt"]: block for block in stored}
+    opening = blocks.get(0)
+    # Both are written by the statement that creates it; `created_at` has whole seconds.
+    born = min(opening["first_at"], row["enqueued_at"]) if opening and opening["first_at"] else row["created_at"]
+    kind = "background" if row["background"] else "foreground"
+    rung = "its bell was rung" if row["rings"] == 0 else f"its bell was rung for the {row['rings'] + 1}th time since it was queued"
+    moments = [
+        Moment(born, "created", f"created: {kind}, model {row['model']}"),
+        Moment(born, "queued", "queued"),
+        Moment(row["enqueued_at"], "rung", rung),
+        *(Moment(row[f"{what}_at"], what, text) for what, text in _REQUESTS.items() if row[f"{what}_at"] is not None),
+    ]
+    turns = 0
+    for attempt in attempts:
+        moments += _attempt(attempt, blocks.get(attempt["attempt"]), turns)
+        turns += len(attempt["turns_ended_at"])
+    if row["dead"]:
+        moments.append(Moment(row["expires_at"], "died", f"attempt {row['attempt']} {_PARTINGS['died']}", row["attempt"], row["worker"]))
+    moments.sort(key=lambda moment: moment.at)
+    if row["status"] in TERMINAL:
+        moments.append(_ending(row, stored))
+    return moments
+
+
+def _attempt(attempt: Row, block: Row | None, turns: int) -> Iterator[Moment]:
+    number, worker = attempt["attempt"], attempt["worker"]
+    who = process(attempt["kind"], attempt["pid"], attempt["host"])
+    yield Moment(attempt["claimed_at"], "claimed", f"attempt {number}: claimed by {who}", number, worker)
+    for turn, at in enumerate(attempt["turns_ended_at"], turns + 1):
+        yield Moment(at, "turn", f"attempt {number}: turn {turn} was stored", number, worker)
+    if block is not None and block["first_at"] is not None:
+        pause = f"; the longest pause was {block['longest_pause']:.1f} s" if block["longest_pause"] is not None else ""
+        yield Moment(block["first_at"], "first_flush", f"attempt {number}: its first events were stored", number, worker)
+        said = f"events {block['first']}-{block['last']} in {block['blocks']} flushes, {block['bytes']} bytes{pause}"
+        yield Moment(block["last_at"], "last_flush", f"attempt {number}: {said}", number, worker)
+    if attempt["outcome"] is not None:
+        yield Moment(attempt["ended_at"], attempt["outcome"], f"attempt {number} {_PARTINGS[attempt['outcome']]}", number, worker)
+
+
+def _ending(row: Row, stored: Sequence[Row]) -> Moment:
+    """Its time is that of the last block, which holds the terminal event; `completed_at` has whole seconds."""
+    last = max((block["last_at"] for block in stored if block["last_at"] is not None), default=row["completed_at"])
+    because = ", ".join(filter(None, (row["reason"], row["error"] and row["error"]["message"])))
+    return Moment(last, "ended", f"ended as {row['status']}{f' ({because})' if because else ''}", row["attempt"] or None)

@@ -39,6 +39,8 @@ class _Item:
     parts: list[_Part] = field(default_factory=list)
     arguments: str = ""
     arguments_done: bool = False
+    commands: list[str] = field(default_factory=list)
+    commands_done: int = 0
     done: dict[str, Any] | None = None
 
 
@@ -99,6 +101,9 @@ def _check_event(items: dict[int, _Item], event: Event) -> None:
         _check_done(item, event["item"])
         item.done = event["item"]
         return
+    if kind.startswith("response.shell_call_command."):
+        _check_command(item, event)
+        return
     assert event["item_id"] == item.item["id"], f"{kind} with item_id {event['item_id']} for item {item.item['id']}"
     if kind.startswith(("response.function_call_arguments.", "response.custom_tool_call_input.")):
         _check_arguments(item, event)
@@ -113,6 +118,7 @@ def _check_added(item: dict[str, Any]) -> None:
     if item["type"] in CALLS:
         assert item[CALLS[item["type"]]] == "", "added with arguments"
         assert item["name"], "added before its name was known"
+    if "call_id" in item:
         assert 0 < len(item["call_id"]) <= 64, f"call_id {item['call_id']!r}"
         assert item["call_id"] != item["id"], "item id and call_id are the same"
 
@@ -128,6 +134,21 @@ def _check_arguments(item: _Item, event: Event) -> None:
     assert event[key] == item.arguments, f"done says {event[key]!r}, the deltas {item.arguments!r}"
     assert event.get("name", item.item["name"]) == item.item["name"]
     item.arguments_done = True
+
+
+def _check_command(item: _Item, event: Event) -> None:
+    assert item.item["type"] == "shell_call", f"{event['type']} for a {item.item['type']}"
+    if event["type"].endswith(".added"):
+        assert (event["command_index"], event["command"]) == (len(item.commands), "")
+        item.commands.append("")
+        return
+    assert event["command_index"] == len(item.commands) - 1 == item.commands_done, f"{event['type']} out of order"
+    if event["type"].endswith(".delta"):
+        assert event["delta"], "an empty delta"
+        item.commands[-1] += event["delta"]
+        return
+    assert event["command"] == item.commands[-1], f"done says {event['command']!r}, the deltas {item.commands[-1]!r}"
+    item.commands_done += 1
 
 
 def _check_part(item: _Item, event: Event) -> None:
@@ -182,11 +203,13 @@ def _check_whole(part: _Part, told: dict[str, Any]) -> None:
 
 def _check_done(item: _Item, told: dict[str, Any]) -> None:
     assert told["status"] in ("completed", "incomplete", "failed"), f"done with status {told['status']}"
-    for key in ("id", "type", "call_id", "name", "role"):
+    for key in ("id", "type", "call_id", "name", "namespace", "role"):
         assert told.get(key) == item.item.get(key), f"{key} changed from {item.item.get(key)!r} to {told.get(key)!r}"
     if told["type"] in CALLS:
         assert item.arguments_done, "output_item.done before arguments.done"
         assert told[CALLS[told["type"]]] == item.arguments
+    if told["type"] == "shell_call" and told["status"] == "completed":
+        assert told["action"]["commands"] == item.commands, "the commands are not those of the events"
     if told["type"] in ("message", "reasoning"):
         assert all(part.done for part in item.parts), "output_item.done before its parts were done"
         assert len(told["content"]) == len(item.parts)

@@ -24,13 +24,15 @@ from models.lifecycle import Status
 from models.ownership import Claim, Ending, Ownership, Parting, Verdict
 from models.settings import Settings
 from models.wire.events import TERMINAL, Event, Item, ResponseInProgress, decode_frame, split_frames
+from models.wire.pairing import is_call
 from models.wire.response import ResponseFacts, response_object
 from models.wire.snapshot import closing_events, fold, open_items
 from worker.attachments import with_files
 from worker.event_log import EventLog
 from worker.journal import Journal
 from worker.publisher import Publisher
-from worker.translation.request import callable_names, chat_request, custom_tools, wants_logprobs
+from worker.translation.offer import offer
+from worker.translation.request import chat_request, wants_logprobs
 from worker.translation.translator import Outcome, Translator
 from worker.upstream.client import Upstream
 
@@ -182,11 +184,13 @@ class Run:
         """One upstream call, translated as it comes."""
         parameters = self._facts.parameters
         upstream = self._tools.upstream
+        offered = offer(parameters, history)
         translate = partial(
             chat_request,
             model=self._facts.model,
             parameters=parameters,
             history=history,
+            offer=offered,
             max_tokens_field=upstream.settings.max_tokens_field,
             developer_role=upstream.settings.developer_role,
             single_system_message=upstream.settings.single_system_message,
@@ -198,9 +202,7 @@ class Run:
             self._tools.new_id,
             first_index=self._next_index,
             want_logprobs=wants_logprobs(parameters),
-            tool_names=[tool["name"] for tool in parameters.get("tools", ()) if "name" in tool],
-            custom_names=custom_tools(parameters),
-            callable_names=callable_names(parameters),
+            offer=offered,
             output_limit=self._tools.settings.limits.output,
             think_tags=upstream.settings.think_tags,
         )
@@ -342,4 +344,4 @@ _OF_STOP = {Stop.CANCEL: _CANCELLED, Stop.FAIL: _of_error(_OF_VERDICT[Verdict.GI
 
 def _unanswered(output: list[Item]) -> list[str]:
     """The calls that a continuation must answer: those of the final output that are only the client's to run."""
-    return [item["call_id"] for item in output if item["type"] in ("function_call", "custom_tool_call") and item["status"] == "completed"]
+    return [item["call_id"] for item in output if is_call(item) and item["status"] == "completed"]

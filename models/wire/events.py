@@ -183,6 +183,24 @@ class McpCallFailed(Event, frozen=True, tag="response.mcp_call.failed"):
     output_index: int
 
 
+class CommandAdded(Event, frozen=True, tag="response.shell_call_command.added"):
+    output_index: int
+    command_index: int
+    command: str
+
+
+class CommandDelta(Event, frozen=True, tag="response.shell_call_command.delta"):
+    output_index: int
+    command_index: int
+    delta: str
+
+
+class CommandDone(Event, frozen=True, tag="response.shell_call_command.done"):
+    output_index: int
+    command_index: int
+    command: str
+
+
 TERMINAL: dict[str, type[ResponseCompleted | ResponseIncomplete | ResponseFailed]] = {
     "completed": ResponseCompleted,
     "incomplete": ResponseIncomplete,

@@ -12,6 +12,7 @@ from models.wire.checks import (
     array,
     boolean,
     choice,
+    integer,
     missing,
     open_object,
     record,
@@ -24,6 +25,7 @@ from models.wire.checks import (
 )
 from models.wire.events import Item
 from models.wire.pairing import OUTPUTS
+from models.wire.tools import more_tools
 
 NewId = Callable[[str], str]
 """Makes an id from its prefix: `msg` -> `msg_…`."""
@@ -254,6 +256,37 @@ def _schema(value: Any, where: str) -> Any:  # noqa: ARG001 - every JSON is take
 _NAME = string(filled=True)
 _MCP_TOOL = record({"name": _NAME}, {"input_schema": _schema, "description": _TEXT, "annotations": open_object})
 _MCP_CALL = {"server_label": _TEXT, "name": _NAME, "arguments": _TEXT}
+_COUNT = integer(0, 2**31 - 1)
+_EXIT_CODE = integer(-(2**31), 2**31 - 1)
+_IMAGE_URL = string(pattern=r"(https?://|data:)\S*", expected="an image URL")
+_WORDS = array(_TEXT)
+_EXECUTION = choice("client", "server")
+_COMMANDS = record({"commands": _WORDS}, {"timeout_ms": _COUNT, "max_output_length": _COUNT})
+_COMMAND_RESULTS = array(
+    record({"stdout": _TEXT, "stderr": _TEXT, "outcome": tagged({"exit": record({"exit_code": _EXIT_CODE}), "timeout": record({})})})
+)
+_EXEC = tagged(
+    {"exec": record({"command": _WORDS}, {"env": open_object, "timeout_ms": _COUNT, "user": _TEXT, "working_directory": _TEXT})},
+)
+_PATCH = tagged(
+    {
+        **dict.fromkeys(("create_file", "update_file"), record({"path": _TEXT, "diff": _TEXT})),
+        "delete_file": record({"path": _TEXT}),
+    }
+)
+_SCREENSHOT = tagged({"computer_screenshot": record({"image_url": _IMAGE_URL})})
+_LOCAL_SHELL_OUTPUT = record({"output": _TEXT}, {"call_id": _CALL_ID, "id": _CALL_ID, "status": _STATUS})
+
+
+def _local_shell_output(value: Any, where: str) -> dict[str, Any]:
+    """The call it answers stands in `call_id`, or, as the SDK's types have it, in `id`."""
+    told = _LOCAL_SHELL_OUTPUT(value, where)
+    call_id = told.pop("call_id", None) or told.pop("id", None)
+    if call_id is None:
+        raise missing(f"{where}.call_id")
+    told.pop("id", None)
+    return {"call_id": call_id, **told}
+
 
 _KINDS: dict[str, tuple[str, Check]] = {
     "message": ("msg", _message),
@@ -277,18 +310,37 @@ _KINDS: dict[str, tuple[str, Check]] = {
     "mcp_call": ("mcp", record(_MCP_CALL, {"output": _TEXT, "error": anything, "approval_request_id": _TEXT, "status": _TEXT})),
     "mcp_approval_request": ("mcpr", record(_MCP_CALL, {"status": _TEXT})),
     "mcp_approval_response": ("mcpa", record({"approval_request_id": _TEXT, "approve": boolean}, {"reason": _TEXT})),
-    "computer_call": ("cu", _hosted("call_id", "action", "actions", "pending_safety_checks")),
-    "computer_call_output": ("cuo", _hosted("call_id", "output", "acknowledged_safety_checks")),
-    "local_shell_call": ("lsh", _hosted("call_id", "action")),
-    "local_shell_call_output": ("lsho", _hosted("call_id", "output")),
-    "shell_call": ("sh", _hosted("call_id", "action", "environment")),
-    "shell_call_output": ("sho", _hosted("call_id", "output", "max_output_length")),
-    "apply_patch_call": ("apc", _hosted("call_id", "operation")),
-    "apply_patch_call_output": ("apco", _hosted("call_id", "output")),
-    "tool_search_call": ("tsc", _hosted("call_id", "arguments", "execution")),
-    "tool_search_output": ("tso", _hosted("call_id", "tools", "execution")),
+    "computer_call": (
+        "cu",
+        record({"call_id": _CALL_ID}, {"status": _STATUS, **dict.fromkeys(("action", "actions", "pending_safety_checks"), anything)}),
+    ),
+    "computer_call_output": (
+        "cuo",
+        record({"call_id": _CALL_ID, "output": _SCREENSHOT}, {"acknowledged_safety_checks": anything, "status": _STATUS}),
+    ),
+    "local_shell_call": ("lsh", record({"call_id": _CALL_ID, "action": _EXEC}, {"status": _STATUS})),
+    "local_shell_call_output": ("lsho", _local_shell_output),
+    "shell_call": ("sh", record({"call_id": _CALL_ID, "action": _COMMANDS}, {"environment": open_object, "status": _STATUS})),
+    "shell_call_output": (
+        "sho",
+        record({"call_id": _CALL_ID, "output": _COMMAND_RESULTS}, {"max_output_length": _COUNT, "status": _STATUS}),
+    ),
+    "apply_patch_call": ("apc", record({"call_id": _CALL_ID, "operation": _PATCH}, {"status": _STATUS})),
+    "apply_patch_call_output": (
+        "apco",
+        record({"call_id": _CALL_ID, "status": choice("completed", "failed")}, {"output": _TEXT}),
+    ),
+    "tool_search_call": (
+        "tsc",
+        record({"arguments": anything}, {"call_id": _CALL_ID, "execution": _EXECUTION, "status": _STATUS}),
+    ),
+    "tool_search_output": (
+        "tso",
+        record({"tools": more_tools}, {"call_id": _CALL_ID, "execution": _EXECUTION, "status": _STATUS}),
+    ),
+    "additional_tools": ("at", record({"role": choice("developer"), "tools": more_tools})),
     "program": ("prog", _hosted("call_id", "code", "fingerprint")),
     "program_output": ("progo", _hosted("call_id", "result")),
 }
 """type -> (prefix of its id, check). Left out, so refused: what would change how the model runs and that we would have to ignore
-(additional_tools, configuration_update, compaction_trigger) and history that only its maker can read (compaction)."""
+(configuration_update, compaction_trigger) and history that only its maker can read (compaction)."""

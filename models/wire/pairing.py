@@ -5,11 +5,37 @@ from collections.abc import Collection, Iterable
 from models.errors import InvalidRequest
 from models.wire.events import Item
 
-CALLS = {"function_call": "function call", "custom_tool_call": "custom tool call"}
+CALLS = {
+    "function_call": "function call",
+    "custom_tool_call": "custom tool call",
+    "tool_search_call": "tool search call",
+    "local_shell_call": "local shell call",
+    "shell_call": "shell call",
+    "apply_patch_call": "apply patch call",
+    "computer_call": "computer call",
+}
 """Items that wait for the client's answer -> how errors call them."""
 
-OUTPUTS = {"function_call_output": "function call output", "custom_tool_call_output": "custom tool call output"}
+OUTPUTS = {
+    "function_call_output": "function call output",
+    "custom_tool_call_output": "custom tool call output",
+    "tool_search_output": "tool search output",
+    "local_shell_call_output": "local shell call output",
+    "shell_call_output": "shell call output",
+    "apply_patch_call_output": "apply patch call output",
+    "computer_call_output": "computer call output",
+}
 """Items that are such an answer -> how errors call them."""
+
+
+def is_call(item: Item) -> bool:
+    """Whether the item waits for a client's answer. A tool search without a `call_id` ran elsewhere and waits for nothing."""
+    return item["type"] in CALLS and "call_id" in item
+
+
+def is_output(item: Item) -> bool:
+    """Whether the item answers a call."""
+    return item["type"] in OUTPUTS and "call_id" in item
 
 
 def unanswered(items: Iterable[Item]) -> list[str]:
@@ -19,9 +45,9 @@ def unanswered(items: Iterable[Item]) -> list[str]:
     """
     waiting: dict[str, None] = {}
     for item in items:
-        if item["type"] in CALLS and item.get("status") != "incomplete":
+        if is_call(item) and item.get("status") != "incomplete":
             waiting[item["call_id"]] = None
-        elif item["type"] in OUTPUTS:
+        elif is_output(item):
             waiting.pop(item["call_id"], None)
     return list(waiting)
 
@@ -36,13 +62,13 @@ def require_pairs(items: list[Item], open_calls: Collection[str] = ()) -> None:
     calls = dict.fromkeys(open_calls, CALLS["function_call"])
     answered: set[str] = set()
     for item in items:
-        if item["type"] in CALLS:
+        if is_call(item):
             calls[item["call_id"]] = CALLS[item["type"]]
             if item.get("status") == "incomplete":
                 answered.add(item["call_id"])
             else:
                 answered.discard(item["call_id"])
-        elif item["type"] in OUTPUTS:
+        elif is_output(item):
             if item["call_id"] not in calls:
                 message = f"No tool call found for {OUTPUTS[item['type']]} with call_id {item['call_id']}."
                 raise InvalidRequest(message, param="input")

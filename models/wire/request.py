@@ -26,7 +26,7 @@ from models.wire.checks import (
 from models.wire.events import Item
 from models.wire.items import NewId, input_items
 from models.wire.mcp import sealed_apart
-from models.wire.tools import require_choosable, tool_choice, tools
+from models.wire.tools import added_tools, require_choosable, tool_choice, tools
 
 _MOST = 2**31 - 1
 """Our own bound for counts: what any upstream's integer holds."""
@@ -126,7 +126,7 @@ def _require_sense(request: CreateRequest, *, ephemeral_background: bool) -> Non
         message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
         raise InvalidRequest(message, param="stream_options", code="invalid_value")
     if "tool_choice" in asked:
-        require_choosable(asked["tool_choice"], asked.get("tools", []))
+        require_choosable(asked["tool_choice"], [*asked.get("tools", []), *added_tools(request.input)])
 
 
 def _metadata(value: Any, where: str) -> dict[str, str]:

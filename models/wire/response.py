@@ -106,7 +106,11 @@ def _service_tier(known: str | None) -> str:
     return "default" if known in (None, "auto") else known
 
 
+ECHOED_AS_NULL = ("description", "parameters", "strict")
+"""Fields of a function tool that the Response shows as null where the client set none (contract §3)."""
+
+
 def _echo(tool: dict[str, Any]) -> dict[str, Any]:
     if tool.get("type") == "function":
-        return {"description": None, "parameters": None, "strict": None, **tool}
+        return {**dict.fromkeys(ECHOED_AS_NULL), **tool}
     return {key: value for key, value in tool.items() if key not in ("authorization", "headers")}

@@ -1,18 +1,30 @@
 """`tools` and `tool_choice`: what a client may offer the model, and what it may demand of it (contract §6.2)."""
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from models.errors import InvalidRequest
-from models.wire.checks import Check, anything, array, boolean, choice, json_object, record, string, tagged, wrong_type
+from models.wire.checks import Check, anything, array, boolean, choice, json_object, open_object, record, string, tagged, wrong_type
 from models.wire.mcp import mcp_tool, require_distinct_labels
 
 WEB_SEARCH = frozenset(("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"))
 """Accepted because common clients always send one; left out of what the upstream sees (design §11)."""
 
+CALLED = {
+    "function": "function_call",
+    "custom": "custom_tool_call",
+    "tool_search": "tool_search_call",
+    "local_shell": "local_shell_call",
+    "shell": "shell_call",
+    "apply_patch": "apply_patch_call",
+}
+"""type of a tool -> type of the item that a call of it is"""
+
 MOST_TOOLS = 128
 
 _NAME = string(filled=True, at_most=128, pattern="[a-zA-Z0-9_-]+")
-_NAMED = record({"name": _NAME})
+_NAMED = record({"name": _NAME}, {"namespace": _NAME})
 _BARE = record({})
 
 _CUSTOM_FORMAT = tagged(
@@ -28,48 +40,122 @@ _SEARCH = record(
         "search_content_types": anything,
     },
 )
-_TOOLS = array(
-    tagged(
-        {
-            "function": record({"name": _NAME}, {"description": string(), "parameters": json_object, "strict": boolean}),
-            "custom": record({"name": _NAME}, {"description": string(), "format": _CUSTOM_FORMAT}),
-            "mcp": mcp_tool,
-            **dict.fromkeys(sorted(WEB_SEARCH), _SEARCH),
-        }
-    ),
-    at_most=MOST_TOOLS,
-)
+_NAMED_TOOLS: dict[str, Check] = {
+    "function": record({"name": _NAME}, {"description": string(), "parameters": json_object, "strict": boolean, "defer_loading": boolean}),
+    "custom": record({"name": _NAME}, {"description": string(), "format": _CUSTOM_FORMAT, "defer_loading": boolean}),
+}
+_NAMESPACE = record({"name": _NAME, "description": string(), "tools": array(tagged(_NAMED_TOOLS), at_most=MOST_TOOLS)})
+_TOOL_SEARCH = record({"execution": choice("client")}, {"description": string(), "parameters": json_object})
+_SHELL = record({}, {"environment": tagged({"local": record({}, {"skills": array(open_object)})})})
+_CLIENT_TOOLS: dict[str, Check] = {
+    **_NAMED_TOOLS,
+    "namespace": _NAMESPACE,
+    "tool_search": _TOOL_SEARCH,
+    "local_shell": _BARE,
+    "shell": _SHELL,
+    "apply_patch": _BARE,
+    **dict.fromkeys(sorted(WEB_SEARCH), _SEARCH),
+}
+_TOOLS = array(tagged({**_CLIENT_TOOLS, "mcp": mcp_tool}), at_most=MOST_TOOLS)
+_ADDED_TOOLS = array(tagged(_CLIENT_TOOLS), at_most=MOST_TOOLS)
 
 _HOSTED = (
     *sorted(WEB_SEARCH),
     *("file_search", "code_interpreter", "image_generation", "computer", "computer_use", "computer_use_preview"),
     *("shell", "local_shell", "apply_patch", "programmatic_tool_calling", "tool_search"),
 )
-_ALLOWED: dict[str, Check] = {
+_CHOICES: dict[str, Check] = {
     "function": _NAMED,
     "custom": _NAMED,
     "mcp": record({"server_label": string()}, {"name": string()}),
     **dict.fromkeys(_HOSTED, _BARE),
 }
+_ALLOWED: dict[str, Check] = {**_CHOICES, "namespace": record({"name": _NAME})}
 _CHOICE_WORD = choice("none", "auto", "required")
 _CHOICE_OBJECT = tagged(
-    {"allowed_tools": record({"mode": choice("auto", "required"), "tools": array(tagged(_ALLOWED))}), **_ALLOWED},
+    {"allowed_tools": record({"mode": choice("auto", "required"), "tools": array(tagged(_ALLOWED))}), **_CHOICES},
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the model calls: told apart by these three, whatever the upstream is shown."""
+
+    item: str
+    """The type of the item that a call of it is."""
+    name: str = ""
+    """Empty for a built-in tool: there is one of each."""
+    namespace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """One tool that the model may call, as its client described it."""
+
+    target: Target
+    tool: dict[str, Any]
+    namespace: str = ""
+    """What the namespace that holds it is for."""
+
+
+def offered(tools: Iterable[dict[str, Any]]) -> Iterator[Offered]:
+    """The tools that can be called, those inside namespaces one by one; what nobody can call here (web search) is left out."""
+    for tool in tools:
+        if tool["type"] == "namespace":
+            for inner in tool["tools"]:
+                yield Offered(Target(CALLED[inner["type"]], inner["name"], tool["name"]), inner, tool["description"])
+        elif tool["type"] in CALLED:
+            yield Offered(Target(CALLED[tool["type"]], tool.get("name", "")), tool)
+
+
+def added_tools(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The tools that came into a conversation with its items: the developer's additions and what a search has found."""
+    for item in items:
+        if item["type"] in ("additional_tools", "tool_search_output"):
+            yield from item["tools"]
+
+
+def meant(chosen: dict[str, Any], targets: Iterable[Target]) -> list[Target]:
+    """Those of the targets that one object of a `tool_choice` names. A bare name means the tool outside of namespaces, if there is one."""
+    if chosen["type"] == "namespace":
+        return [target for target in targets if target.namespace == chosen["name"]]
+    item, name = CALLED.get(chosen["type"]), chosen.get("name", "")
+    found = [target for target in targets if (target.item, target.name) == (item, name)]
+    if "namespace" in chosen:
+        return [target for target in found if target.namespace == chosen["namespace"]]
+    return [target for target in found if target.namespace is None] or found
+
+
 def tools(value: Any, where: str) -> list[dict[str, Any]]:
-    """The tools, each with its documented fields only. Names must differ, because calls come back by name alone."""
+    """The tools, each with its documented fields only. Names must differ within a namespace, because calls come back by name alone."""
     checked: list[dict[str, Any]] = _TOOLS(value, where)
-    seen: set[str] = set()
-    for index, tool in enumerate(checked):
-        name = tool.get("name")
-        if name in seen:
-            message = f"Invalid '{where}[{index}].name': there is already a tool with the name '{name}'."
-            raise InvalidRequest(message, param=f"{where}[{index}].name", code="invalid_value")
-        if name is not None:
-            seen.add(name)
+    _require_distinct_names(checked, where)
     require_distinct_labels(checked, where)
     return checked
+
+
+def more_tools(value: Any, where: str) -> list[dict[str, Any]]:
+    """Tools that come as part of an item. MCP servers are none of these: items are stored and shown, and their credentials must not be."""
+    checked: list[dict[str, Any]] = _ADDED_TOOLS(value, where)
+    _require_distinct_names(checked, where)
+    return checked
+
+
+def _require_distinct_names(checked: list[dict[str, Any]], where: str) -> None:
+    seen: set[tuple[str | None, str]] = set()
+    for index, tool in enumerate(checked):
+        if tool["type"] == "namespace":
+            for position, inner in enumerate(tool["tools"]):
+                _require_new(tool["name"], inner["name"], seen, f"{where}[{index}].tools[{position}].name")
+        elif "name" in tool:
+            _require_new(None, tool["name"], seen, f"{where}[{index}].name")
+
+
+def _require_new(namespace: str | None, name: str, seen: set[tuple[str | None, str]], where: str) -> None:
+    if (namespace, name) in seen:
+        message = f"Invalid '{where}': there is already a tool with the name '{name}'."
+        raise InvalidRequest(message, param=where, code="invalid_value")
+    seen.add((namespace, name))
 
 
 def tool_choice(value: Any, where: str) -> str | dict[str, Any]:
@@ -83,37 +169,36 @@ def tool_choice(value: Any, where: str) -> str | dict[str, Any]:
     return chosen
 
 
-def require_choosable(chosen: str | dict[str, Any], offered: list[dict[str, Any]]) -> None:
+def require_choosable(chosen: str | dict[str, Any], available: list[dict[str, Any]]) -> None:
     """Raises InvalidRequest when the choice demands a tool that is not offered, or that we cannot run."""
-    runnable = {_identity(tool) for tool in offered if tool["type"] not in WEB_SEARCH}
-    if chosen == "required" and not offered:
+    if chosen == "required" and not available:
         raise _unchoosable("Tool choice 'required' must be specified with 'tools' parameter.")
-    if chosen == "required" and not runnable:
+    targets = [each.target for each in offered(available)]
+    servers = {tool["server_label"] for tool in available if tool["type"] == "mcp"}
+    if chosen == "required" and not targets and not servers:
         raise _no_search()
     if isinstance(chosen, str):
         return
-    if chosen["type"] == "allowed_tools":
-        _require_allowed(chosen, offered, runnable)
-        return
-    if chosen["type"] in WEB_SEARCH:
-        raise _no_search()
-    if _identity(chosen) not in runnable:
-        raise _absent(chosen)
+    one_by_one = chosen["tools"] if chosen["type"] == "allowed_tools" else [chosen]
+    found = [_found(one, available, targets, servers) for one in one_by_one]
+    if chosen["type"] != "allowed_tools":
+        if found[0] > 1:
+            raise _unchoosable(f"Tool choice '{chosen['name']}' is in several namespaces: say which one in 'namespace'.")
+        if not found[0]:
+            raise _no_search()
+    elif chosen["mode"] == "required" and not any(found):
+        message = "Tool choice 'allowed_tools' with mode 'required' must name at least one tool."
+        raise _no_search() if found else _unchoosable(message)
 
 
-def _require_allowed(chosen: dict[str, Any], offered: list[dict[str, Any]], runnable: set[tuple[str, str]]) -> None:
-    all_offered = {_identity(tool) for tool in offered}
-    allowed = [_identity(tool) for tool in chosen["tools"]]
-    for tool in chosen["tools"]:
-        if _identity(tool) not in all_offered:
-            raise _absent(tool)
-    if chosen["mode"] == "required" and runnable.isdisjoint(allowed):
-        raise _no_search() if allowed else _unchoosable("Tool choice 'allowed_tools' with mode 'required' must name at least one tool.")
-
-
-def _identity(tool: dict[str, Any]) -> tuple[str, str]:
+def _found(one: dict[str, Any], available: list[dict[str, Any]], targets: list[Target], servers: set[str]) -> int:
+    """How many tools that can run this names; 0 only for a search that nobody can run. Raises InvalidRequest when it names nothing."""
     # the tools of an MCP server are not known before it is asked: a choice is good when it names the server
-    return tool["type"], tool.get("server_label" if tool["type"] == "mcp" else "name", "")
+    found = int(one["server_label"] in servers) if one["type"] == "mcp" else len(meant(one, targets))
+    is_search = one["type"] in WEB_SEARCH and any(tool["type"] == one["type"] for tool in available)
+    if not found and not is_search:
+        raise _absent(one)
+    return found
 
 
 def _absent(tool: dict[str, Any]) -> InvalidRequest:

@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from schemathesis.specs.openapi import checks
 from models.errors import ApiError, InvalidRequest
 from models.ids import new_item_id, new_uuid, response_id
 from models.settings import Settings
+from models.wire import tools as offering
 from models.wire.events import Event
 from models.wire.request import CreateRequest, parse_create
 from models.wire.response import ResponseFacts, response_object
@@ -152,14 +154,17 @@ def test_the_document_knows_every_item_the_model_can_say() -> None:
         below = kind.__subclasses__()
         for one in below:
             yield from leaves(one)
-        if not below:
+        if not below and kind is not OpenHostedCall:  # which is what its kinds have in common
             yield kind
 
     told = {kind["properties"]["type"]["const"] for kind in document()["components"]["schemas"]["OutputItem"]["oneOf"]}
     said = set()
     for kind in leaves(spoken.OpenItem):
         fields = {"server_label": "s", "name": "f"} if issubclass(kind, OpenHostedCall) else {}
-        item = kind(0, "id_1", "call_1", "f") if issubclass(kind, spoken.OpenCall) else kind(0, "id_1", **fields)
+        called = ("call_1", offering.Target(kind.kind, "f")) if issubclass(kind, spoken.OpenCall) else ()
+        item = kind(0, "id_1", *called, **fields)
+        if isinstance(item, spoken.OpenBuiltInCall):
+            item.push(json.dumps({"commands": ["ls"], "command": ["ls"], "type": "delete_file", "path": "a"}))
         said.add(item.to_json()["type"])
         require("OutputItem", item.to_json())
     assert said == told

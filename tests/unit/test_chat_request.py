@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from worker.translation.request import callable_names, chat_request, custom_tools
+from worker.translation.offer import offer
+from worker.translation.request import chat_request
 
 FUNCTION = {"type": "function", "name": "look", "description": "looks", "parameters": {"type": "object", "properties": {"at": {}}}}
 CHAT_FUNCTION = {"type": "function", "function": {name: FUNCTION[name] for name in ("name", "description", "parameters")}}
@@ -19,7 +20,8 @@ SCHEMA = {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "str
 
 
 def body(parameters: dict[str, Any] | None = None, history: list[dict[str, Any]] | None = None, **options: Any) -> dict[str, Any]:
-    return chat_request(model="m", parameters=parameters or {}, history=history or [], **options)
+    parameters, history = parameters or {}, history or []
+    return chat_request(model="m", parameters=parameters, history=history, offer=offer(parameters, history), **options)
 
 
 def user(*content: dict[str, Any] | str, role: str = "user") -> dict[str, Any]:
@@ -328,7 +330,8 @@ CHOICES: list[tuple[str, Any, set[str] | None]] = [
 
 @pytest.mark.parametrize(("choice", "names"), [row[1:] for row in CHOICES], ids=[row[0] for row in CHOICES])
 def test_the_choice_says_what_may_be_called(choice: Any, names: set[str] | None) -> None:
-    assert callable_names({} if choice is None else {"tool_choice": choice}) == names
+    chosen = {} if choice is None else {"tool_choice": choice}
+    assert offer({"tools": [BARE, CUSTOM, SEARCH], **chosen}).callable_names == names
 
 
 def test_the_token_limit_is_spelled_as_the_upstream_wants_it() -> None:
@@ -359,7 +362,7 @@ def test_a_custom_tool_is_a_function_with_one_string() -> None:
     }
     assert "start: NUMBER" in sent["tools"][1]["function"]["parameters"]["properties"]["input"]["description"]
     assert sent["tool_choice"] == {"type": "function", "function": {"name": "sh"}}
-    assert custom_tools(parameters) == {"sh", "calc"}
+    assert [target.item for target in offer(parameters).targets.values()] == ["custom_tool_call", "custom_tool_call", "function_call"]
 
 
 def test_what_is_given_is_not_changed() -> None:

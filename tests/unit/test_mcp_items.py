@@ -10,6 +10,7 @@ from models.wire.snapshot import closing_events, fold, open_items
 from worker.translation.chunk import CallDelta, Chunk
 from worker.translation.hosted import HostedFunction
 from worker.translation.mcp import OpenApprovalRequest, OpenListTools, OpenMcpCall
+from worker.translation.offer import offer
 from worker.translation.translator import Translator
 
 JSON = dict[str, Any]
@@ -30,7 +31,7 @@ def kinds(events: list[Event]) -> list[str]:
 def translator(item: type[OpenMcpCall | OpenApprovalRequest]) -> Translator:
     numbers = count(1)
     function = HostedFunction({"type": "mcp", **PLACE}, "read", lambda index, new_id: item(index, new_id(item.prefix), **PLACE))
-    return Translator(lambda prefix: f"{prefix}_{next(numbers)}", tool_names=["read"], hosted={"read": function})
+    return Translator(lambda prefix: f"{prefix}_{next(numbers)}", offer=offer({}, hosted={"read": function}))
 
 
 def call(arguments: str = "", name: str = "read") -> Chunk:

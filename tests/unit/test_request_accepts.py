@@ -159,8 +159,12 @@ PARAMETERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("a bare function", {"tools": [FUNCTION | {"parameters": None, "strict": None}]}, {"tools": [FUNCTION]}),
     (
         "a whole function",
-        {"tools": [FUNCTION | {"strict": False, "description": "d", "parameters": {"type": "object"}, "defer_loading": True}]},
-        {"tools": [FUNCTION | {"description": "d", "parameters": {"type": "object"}, "strict": False}]},
+        {
+            "tools": [
+                FUNCTION | {"strict": False, "description": "d", "parameters": {"type": "object"}, "defer_loading": True, "async": True}
+            ]
+        },
+        {"tools": [FUNCTION | {"description": "d", "parameters": {"type": "object"}, "strict": False, "defer_loading": True}]},
     ),
     (
         "web search, unless demanded",

@@ -11,8 +11,8 @@ from models.wire.request import parse_create
 FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object"}}
 SEARCH = {"type": "web_search"}
 SUPPORTED_TOOLS = (
-    "Supported values are: 'function', 'custom', 'mcp', 'web_search', 'web_search_2025_08_26', 'web_search_preview', "
-    "and 'web_search_preview_2025_03_11'."
+    "Supported values are: 'function', 'custom', 'namespace', 'tool_search', 'local_shell', 'shell', 'apply_patch', 'web_search', "
+    "'web_search_2025_08_26', 'web_search_preview', 'web_search_preview_2025_03_11', and 'mcp'."
 )
 
 
@@ -575,7 +575,7 @@ def test_a_wrong_request_is_refused_in_the_words_of_the_contract(case: Case) -> 
     assert (error.param, error.code) == (case.param, case.code)
 
 
-@pytest.mark.parametrize("kind", ["additional_tools", "configuration_update", "compaction_trigger", "compaction", "no_such"])
+@pytest.mark.parametrize("kind", ["configuration_update", "compaction_trigger", "compaction", "no_such"])
 def test_an_item_that_we_cannot_honour_is_refused_by_its_type(kind: str) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         parse_create({"model": "m", "input": [{"role": "user", "content": ""}, {"type": kind}]}, new_id=str)

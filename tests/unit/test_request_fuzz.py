@@ -14,6 +14,7 @@ from models.errors import InvalidRequest
 from models.wire.pairing import require_pairs
 from models.wire.request import CreateRequest, parse_create
 from models.wire.response import ResponseFacts, response_object
+from worker.translation.offer import offer
 from worker.translation.request import chat_request
 
 FULL: dict[str, Any] = {
@@ -45,6 +46,11 @@ FULL: dict[str, Any] = {
         {"type": "function", "name": "f", "parameters": {}, "strict": True, "description": "d"},
         {"type": "custom", "name": "c", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}},
         {"type": "web_search", "filters": {"allowed_domains": ["x"]}},
+        {"type": "namespace", "name": "n", "description": "d", "tools": [{"type": "function", "name": "f", "defer_loading": True}]},
+        {"type": "tool_search", "execution": "client", "description": "d", "parameters": {}},
+        {"type": "shell", "environment": {"type": "local", "skills": [{"name": "x", "description": "x", "path": "x"}]}},
+        {"type": "local_shell"},
+        {"type": "apply_patch"},
     ],
     "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
     "input": [
@@ -74,6 +80,21 @@ FULL: dict[str, Any] = {
         {"type": "custom_tool_call", "call_id": "b", "name": "c", "input": "x"},
         {"type": "function_call_output", "call_id": "a", "output": [{"type": "input_image", "image_url": "data:,"}]},
         {"type": "custom_tool_call_output", "call_id": "b", "output": "x"},
+        {"type": "shell_call", "call_id": "d", "action": {"commands": ["ls"], "timeout_ms": 1, "max_output_length": 1}},
+        {
+            "type": "shell_call_output",
+            "call_id": "d",
+            "output": [{"stdout": "", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}],
+        },
+        {"type": "local_shell_call", "call_id": "e", "action": {"type": "exec", "command": ["ls"], "env": {"a": "b"}}},
+        {"type": "local_shell_call_output", "id": "e", "output": "x"},
+        {"type": "apply_patch_call", "call_id": "g", "operation": {"type": "update_file", "path": "x", "diff": "x"}},
+        {"type": "apply_patch_call_output", "call_id": "g", "status": "failed", "output": "x"},
+        {"type": "tool_search_call", "call_id": "h", "execution": "client", "arguments": {"query": "x"}},
+        {"type": "tool_search_output", "call_id": "h", "tools": [{"type": "function", "name": "g"}]},
+        {"type": "additional_tools", "role": "developer", "tools": [{"type": "custom", "name": "k"}]},
+        {"type": "computer_call", "call_id": "i", "action": {"type": "click", "x": 1, "y": 1}},
+        {"type": "computer_call_output", "call_id": "i", "output": {"type": "computer_screenshot", "image_url": "data:,"}},
         {"type": "web_search_call", "action": {"type": "search"}},
         {"type": "mcp_approval_response", "approval_request_id": "x", "approve": True},
         {"type": "item_reference", "id": "msg_2"},
@@ -114,7 +135,9 @@ def parse(body: Any) -> CreateRequest | None:
         orjson.dumps(refusal.body())
         return None
     orjson.dumps(request.input)
-    orjson.dumps(chat_request(model=request.model, parameters=request.parameters, history=request.input, passthrough=("user",)))
+    offered = offer(request.parameters, request.input)
+    sent = chat_request(model=request.model, parameters=request.parameters, history=request.input, offer=offered, passthrough=("user",))
+    orjson.dumps(sent)
     facts = ResponseFacts(id="resp_1", created_at=0, status="queued", model=request.model, parameters=request.parameters)
     orjson.dumps(response_object(facts, []))
     return request
@@ -162,7 +185,7 @@ def test_many_items_are_checked_in_linear_time() -> None:
         numbers = itertools.count()
         request = parse_create({"model": "m", "input": items}, new_id=lambda prefix: f"{prefix}_{next(numbers)}")
         require_pairs(request.input)
-        chat_request(model="m", parameters={}, history=request.input)
+        chat_request(model="m", parameters={}, history=request.input, offer=offer({}, request.input))
         return perf_counter() - begun
 
     small = min(seconds(3_000) for _ in range(3))

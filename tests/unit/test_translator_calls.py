@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.turns import JSON, call, calls, delta, finish, run
+from tests.unit.turns import JSON, call, calls, delta, finish, offering, run
 
 TOOLS = ("get", "get_weather", "get_time", "ping")
 LONG = "x" * 65
@@ -78,14 +78,14 @@ CALLS = [
 
 @pytest.mark.parametrize(("pieces", "items"), CALLS)
 def test_pieces_find_their_call(pieces: list[JSON], items: list[str]) -> None:
-    turn = run([*(calls(piece) for piece in pieces), finish("stop")], tool_names=TOOLS)
+    turn = run([*(calls(piece) for piece in pieces), finish("stop")], offer=offering(*TOOLS))
     assert turn.items == items
     assert len(turn.calls) == len(items)
 
 
 @pytest.mark.parametrize(("pieces", "items"), CALLS)
 def test_pieces_may_come_in_one_chunk(pieces: list[JSON], items: list[str]) -> None:
-    assert run([calls(*pieces), finish("tool_calls")], tool_names=TOOLS).items == items
+    assert run([calls(*pieces), finish("tool_calls")], offer=offering(*TOOLS)).items == items
 
 
 def test_the_items_id_is_not_the_calls() -> None:

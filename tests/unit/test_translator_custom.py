@@ -8,12 +8,12 @@ import pytest
 from models.errors import UpstreamFailed
 from models.wire.snapshot import closing_events, fold, open_items
 from tests.contract_rules import assert_items_obey_contract
-from tests.unit.turns import JSON, Turn, brief, call, calls, counter, decoded, delta, finish, run
+from tests.unit.turns import JSON, Turn, brief, call, calls, counter, decoded, delta, finish, offering, run
 from worker.translation.translator import Translator
 from worker.translation.wrapping import Wrapping
 from worker.upstream.chunks import parse_chunk
 
-TOOLS: dict[str, Any] = {"tool_names": ("sh", "look"), "custom_names": ("sh",)}
+TOOLS: dict[str, Any] = {"offer": offering("look", custom=["sh"])}
 
 
 def turn_of(*pieces: Any, reason: str = "tool_calls", **options: Any) -> Turn:
@@ -134,7 +134,7 @@ def test_whatever_was_left_open_can_be_closed() -> None:
 
 def test_the_closing_says_what_the_translators_cut_says() -> None:
     for length in range(len(CHUNKS)):
-        translator = Translator(counter(), tool_names=("sh", "look"), custom_names=("sh",))
+        translator = Translator(counter(), **TOOLS)
         heard = [event for chunk in CHUNKS[:length] for event in translator.feed(parse_chunk(json.dumps(chunk).encode()))]
         assert closing_events(open_items(decoded(heard))) == translator.cut()
 
@@ -149,7 +149,7 @@ VIOLATED = "The model called the tool 'sh', which 'tool_choice' does not allow."
     "pieces", [[call(0, "a", "sh", "{}")], [call(0, "a", "sh")], [call(0, "a"), call(0, name="sh"), call(0, arguments="{")]]
 )
 def test_a_call_that_is_not_allowed_becomes_no_item_and_fails_the_turn(allowed: tuple[str, ...], pieces: list[JSON]) -> None:
-    turn = run([delta(content="Hm."), calls(*pieces)], callable_names=allowed, **TOOLS)
+    turn = run([delta(content="Hm."), calls(*pieces)], offer=offering("look", custom=["sh"], allowed=allowed))
     assert turn.items == ["message Hm. (incomplete)"]
     assert turn.outcome is not None
     assert turn.outcome.status == "failed"
@@ -158,7 +158,7 @@ def test_a_call_that_is_not_allowed_becomes_no_item_and_fails_the_turn(allowed: 
 
 
 def test_nothing_more_is_taken_after_it() -> None:
-    translator = Translator(counter(), callable_names=("look",), **TOOLS)
+    translator = Translator(counter(), offer=offering("look", custom=["sh"], allowed=["look"]))
     told = translator.feed(parse_chunk(json.dumps(calls(call(0, "a", "look", "{}"), call(1, "b", "sh", "{}"))).encode()))
     with pytest.raises(UpstreamFailed, match="does not allow"):
         translator.feed(parse_chunk(json.dumps(delta(content="more")).encode()))
@@ -167,7 +167,7 @@ def test_nothing_more_is_taken_after_it() -> None:
 
 
 def test_calls_that_are_allowed_pass() -> None:
-    turn = run([calls(call(0, "a", "look", "{}")), finish("tool_calls")], callable_names=("look",), **TOOLS)
+    turn = run([calls(call(0, "a", "look", "{}")), finish("tool_calls")], offer=offering("look", custom=["sh"], allowed=["look"]))
     assert turn.items == ["look/a {}"]
 
 

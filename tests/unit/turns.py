@@ -10,6 +10,7 @@ from models.wire.events import Event, decode_frame, frame
 from models.wire.snapshot import fold
 from tests.contract.strict_types import check_event, check_item, check_usage
 from tests.contract_rules import assert_items_obey_contract
+from worker.translation.offer import Offer, offer
 from worker.translation.translator import Outcome, Translator
 from worker.upstream.chunks import parse_chunk
 
@@ -64,6 +65,15 @@ class Turn:
         return [_item(item) for item in self.output]
 
 
+def offering(*functions: str, custom: Iterable[str] = (), allowed: Iterable[str] | None = None) -> Offer:
+    """An offer of functions and custom tools, of which only the `allowed` may be called."""
+    tools = [*({"type": "function", "name": name} for name in functions), *({"type": "custom", "name": name} for name in custom)]
+    if allowed is None:
+        return offer({"tools": tools})
+    chosen = [tool for tool in tools if tool["name"] in allowed]
+    return offer({"tools": tools, "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": chosen}})
+
+
 def run(chunks: Iterable[JSON | bytes], *, done_seen: bool = True, cut: bool = False, **options: Any) -> Turn:
     """Puts the chunks through the parser and a translator, and ends the turn."""
     translator = Translator(counter(), **options)
@@ -95,7 +105,7 @@ def brief(event: JSON) -> str:
     place = ".".join(str(event[key]) for key in ("output_index", "content_index") if key in event)
     if kind.startswith("output_item."):
         item = event["item"]
-        what = f"{item['name']}/{item['call_id']}" if "call_id" in item else item["type"]
+        what = f"{item.get('name', item['type'])}/{item['call_id']}" if "call_id" in item else item["type"]
         return f"{place} +{what}" if kind.endswith("added") else f"{place} -{what} {item['status']}"
     if kind.startswith("content_part."):
         return f"{place} {'+' if kind.endswith('added') else '-'}{event['part']['type']}"
@@ -103,12 +113,15 @@ def brief(event: JSON) -> str:
         return f"{place} {event['delta']!r}"
     if kind.endswith("annotation.added"):
         return f"{place} @{event['annotation']['url']}"
-    return f"{place} ={event.get('text', event.get('refusal', event.get('arguments', event.get('input'))))!r}"
+    if kind.endswith("command.added"):
+        return f"{place} +command"
+    return f"{place} ={next(event[key] for key in ('text', 'refusal', 'arguments', 'input', 'command') if key in event)!r}"
 
 
 def _item(item: JSON) -> str:
     mark = "" if item["status"] == "completed" else f" ({item['status']})"
     if "call_id" in item:
-        return f"{item['name']}/{item['call_id']} {item.get('arguments', item.get('input'))}{mark}"
+        told = next(item[key] for key in ("arguments", "input", "action", "operation") if key in item)
+        return f"{item.get('name', item['type'])}/{item['call_id']} {told}{mark}"
     said = [f"refusal {part['refusal']}" if part["type"] == "refusal" else part["text"] for part in item["content"]]
     return f"{item['type']} {' | '.join(said)}{mark}"

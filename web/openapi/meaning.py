@@ -40,9 +40,11 @@ PARAMETERS: dict[str, str] = {
     "stream_options": "Only with `stream`. `include_obfuscation` is accepted; this server never pads events.",
     "include": "Further output to include. `message.output_text.logprobs` asks for log probabilities; what only hosted tools have is "
     "accepted without effect.",
-    "tools": "What the model may call. Web search is accepted and left out, because this server has none. Names must differ. The tools "
-    "of an `mcp` server are listed and called by this server; its credentials and the path of its address are never shown again.",
-    "tool_choice": "Whether and what the model must call; what it names must be among `tools`, and `required` needs some.",
+    "tools": "What the model may call. Web search is accepted and left out, because this server has none. Names must differ within a "
+    "namespace. `shell`, `local_shell`, `apply_patch` and `tool_search` are run by the client. The tools of an `mcp` server are listed "
+    "and called by this server; its credentials and the path of its address are never shown again.",
+    "tool_choice": "Whether and what the model must call; what it names must be among `tools` or the tools that "
+    "`input` adds, and `required` needs some.",
     "parallel_tool_calls": "Whether the model may call several tools in one turn.",
     "max_tool_calls": "The most calls of built-in tools.",
     "max_output_tokens": "The most tokens the model may produce, reasoning included.",

@@ -134,8 +134,8 @@ _OUTPUT_CONTENT: dict[str, Schema] = {
 }
 
 
-def _output_item(**fields: Schema) -> Schema:
-    return thing({"id": _TEXT, "status": _ITEM_STATUS, **fields})
+def _output_item(optional: dict[str, Schema] | None = None, /, **fields: Schema) -> Schema:
+    return thing({"id": _TEXT, "status": _ITEM_STATUS, **fields}, optional)
 
 
 def _hosted_item(fields: dict[str, Schema], **optional: Schema) -> Schema:
@@ -154,15 +154,37 @@ _MCP_ERROR: Schema = one_of(
 
 _CALL_ID: Schema = {"type": "string", "minLength": 1, "maxLength": 64, "description": "Names the call in its output; not the item's id."}
 
+_NAMESPACED: dict[str, Schema] = {"namespace": {"type": "string", "description": "The namespace that the tool was offered in."}}
+_WORDS: Schema = {"type": "array", "items": _TEXT}
+
 _OUTPUT_ITEMS: dict[str, Schema] = {
     "message": _output_item(role=const("assistant"), content={"type": "array", "items": reference("OutputContent")}),
     "reasoning": _output_item(
         summary={"type": "array", "maxItems": 0, "items": {}}, content={"type": "array", "items": reference("ReasoningText")}
     ),
     "function_call": _output_item(
-        call_id=_CALL_ID, name=_TEXT, arguments={"type": "string", "description": "JSON, as the model wrote it."}
+        _NAMESPACED, call_id=_CALL_ID, name=_TEXT, arguments={"type": "string", "description": "JSON, as the model wrote it."}
     ),
-    "custom_tool_call": _output_item(call_id=_CALL_ID, name=_TEXT, input=_TEXT),
+    "custom_tool_call": _output_item(_NAMESPACED, call_id=_CALL_ID, name=_TEXT, input=_TEXT),
+    "shell_call": _output_item(call_id=_CALL_ID, action=thing({"commands": _WORDS}, {"timeout_ms": _COUNT, "max_output_length": _COUNT})),
+    "local_shell_call": _output_item(
+        call_id=_CALL_ID,
+        action=thing(
+            {"type": const("exec"), "command": _WORDS, "env": {"type": "object", "additionalProperties": _TEXT}},
+            {"timeout_ms": _COUNT, "user": _TEXT, "working_directory": _TEXT},
+        ),
+    ),
+    "apply_patch_call": _output_item(
+        call_id=_CALL_ID,
+        operation=one_of(
+            {
+                "create_file": thing({"path": _TEXT, "diff": _TEXT}),
+                "update_file": thing({"path": _TEXT, "diff": _TEXT}),
+                "delete_file": thing({"path": _TEXT}),
+            }
+        ),
+    ),
+    "tool_search_call": _output_item(call_id=_CALL_ID, execution=const("client"), arguments={"type": "object"}),
     "mcp_list_tools": _hosted_item(
         {"server_label": _TEXT, "tools": {"type": "array", "items": thing({"name": _TEXT, "input_schema": {"type": "object"}})}},
         error={"type": "string", "description": "Why the server's tools could not be listed."},

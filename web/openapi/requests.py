@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from models.wire import items, mcp, request, tools
 from models.wire.checks import Check
-from models.wire.response import ResponseFacts, response_object
+from models.wire.response import ECHOED_AS_NULL, ResponseFacts, response_object
 from web.openapi.meaning import PARAMETERS
 from web.openapi.shapes import Reading, Schema, const, or_null, reference, with_type
 
@@ -94,8 +94,9 @@ def _echoed_tools(reading: Reading) -> Schema:
     shape = _unnamed(reading, tools._TOOLS)
     for tool in shape["items"]["oneOf"]:
         if tool["properties"]["type"] == const("function"):
-            tool["properties"] |= {name: or_null(field) for name, field in tool["properties"].items() if name not in tool["required"]}
-            tool["required"] = list(tool["properties"])
+            fields = tool["properties"]
+            fields |= {name: or_null(fields[name]) for name in ECHOED_AS_NULL}
+            tool["required"] = [*tool["required"], *ECHOED_AS_NULL]
     return shape
 
 
@@ -104,7 +105,7 @@ def _item(kind: str, check: Check, reading: Reading) -> Schema:
     properties, required = shape["properties"], shape.get("required", [])
     if not reading.nulls:
         fields = {"id": {"type": "string"}, "type": const(kind), "status": {"type": "string"}, **properties}
-        return {**shape, "properties": fields, "required": ["id", "type", "status", *required]}
+        return {**shape, "properties": fields, "required": list(dict.fromkeys(("id", "type", "status", *required)))}
     if kind == "item_reference":
         untyped = {"properties": {"type": _NOTHING}, "not": {"anyOf": [{"required": ["role"]}, {"required": ["content"]}]}}
         return {**shape, "properties": {"type": or_null(const(kind)), **properties}, "anyOf": [_typed(kind), untyped]}
@@ -182,8 +183,20 @@ def _reasoning_item(reading: Reading) -> Schema:
     return shape if reading.nulls else {**shape, "required": ["summary"]}
 
 
+def _local_shell_output(reading: Reading) -> Schema:
+    shape = reading.schema(items._LOCAL_SHELL_OUTPUT)
+    if not reading.nulls:
+        return {**shape, "required": [*shape["required"], "call_id"]}
+    either = [{"properties": {name: reading.schema(items._CALL_ID)}, "required": [name]} for name in ("call_id", "id")]
+    return {**shape, "anyOf": either}
+
+
 def _tools(reading: Reading) -> Schema:
     return reading.schema(tools._TOOLS)
+
+
+def _more_tools(reading: Reading) -> Schema:
+    return reading.schema(tools._ADDED_TOOLS)
 
 
 def _tool_choice(reading: Reading) -> Schema:
@@ -255,6 +268,7 @@ _NAMED: dict[Check, str] = {
     items._OUTPUT_CONTENT: "AssistantContent",
     items._RESULT_CONTENT: "ResultContent",
     tools._TOOLS: "Tools",
+    tools._ADDED_TOOLS: "AddedTools",
     tools._CHOICE_OBJECT: "ToolChoiceObject",
     request._TEXT: "TextSettings",
 }
@@ -275,7 +289,9 @@ _OWN: dict[Check, Callable[[Reading], Schema]] = {
     mcp._require_approval: _require_approval,
     mcp._authorization: _authorization,
     mcp._headers: _headers,
+    items._local_shell_output: _local_shell_output,
     tools.tools: _tools,
+    tools.more_tools: _more_tools,
     tools.tool_choice: _tool_choice,
     request._reasoning: _reasoning,
     request._metadata: _metadata,

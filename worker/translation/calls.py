@@ -26,6 +26,8 @@ class SpokenCall:
         self.id = ""
         self.name = ""
         self.item: OpenCall | OpenHostedCall | None = None
+        self.is_named = False
+        """Whether the name is settled: from then on it does not change any more."""
         self._held: list[str] = []
 
     @property
@@ -34,8 +36,8 @@ class SpokenCall:
 
     @property
     def has_arguments(self) -> bool:
-        """An item exists only after arguments began or somebody else did, so its name is settled either way."""
-        return self.item is not None or bool(self._held)
+        """A settled name counts as well: it is settled when arguments begin, or when something else does."""
+        return self.is_named or bool(self._held)
 
     def hold(self, arguments: str) -> None:
         """Keeps arguments that came before the name."""
@@ -55,7 +57,7 @@ class SpokenCalls:
     @property
     def any_unnamed(self) -> bool:
         """Whether arguments came for a call whose name never did."""
-        return any(call.item is None and not call.name and call.has_arguments for call in self._all)
+        return any(not call.name and call.has_arguments for call in self._all)
 
     def belongs_to(self, delta: CallDelta) -> SpokenCall | None:
         """The call this piece continues; None when it starts another."""
@@ -76,7 +78,7 @@ class SpokenCalls:
         if delta.id and not call.id:
             call.id = delta.id
             self._by_id[delta.index, delta.id] = call
-        if not delta.name or call.item is not None:
+        if not delta.name or call.is_named:
             return
         joined = call.name + delta.name
         if delta.name != call.name or joined in self._tools:

@@ -12,6 +12,9 @@ from models.wire.events import (
     AnnotationAdded,
     ArgumentsDelta,
     ArgumentsDone,
+    CommandAdded,
+    CommandDelta,
+    CommandDone,
     CustomInputDelta,
     CustomInputDone,
     Event,
@@ -27,6 +30,8 @@ from models.wire.events import (
     TextDelta,
     TextDone,
 )
+from models.wire.tools import Target
+from worker.translation.built_in import fields_of
 from worker.translation.wrapping import Wrapping
 
 IN_PROGRESS = "in_progress"
@@ -122,7 +127,7 @@ class OpenItem:
     """An item of the turn, from its `added` to its `done`, and afterwards as it stands in the output."""
 
     prefix: ClassVar[str]
-    """Of the item's id: `msg`, `rs`, `fc`, `ctc`."""
+    """Of the item's id: `msg`, `rs`, `fc`, …"""
 
     def __init__(self, output_index: int, item_id: str) -> None:
         self.output_index = output_index
@@ -229,10 +234,10 @@ class OpenCall(OpenItem):
 
     kind: ClassVar[str]
 
-    def __init__(self, output_index: int, item_id: str, call_id: str, name: str) -> None:
+    def __init__(self, output_index: int, item_id: str, call_id: str, target: Target) -> None:
         super().__init__(output_index, item_id)
         self.call_id = call_id
-        self.name = name
+        self.target = target
         self._heard = io.StringIO()
 
     @property
@@ -245,10 +250,20 @@ class OpenCall(OpenItem):
         raise NotImplementedError
 
     def to_json(self) -> Item:
-        return {"id": self.id, "type": self.kind, "status": self.status, "call_id": self.call_id, "name": self.name}
+        return {"id": self.id, "type": self.kind, "status": self.status, "call_id": self.call_id}
 
 
-class OpenFunctionCall(OpenCall):
+class OpenNamedCall(OpenCall):
+    """A call of one of the client's own tools, which has a name and perhaps a namespace."""
+
+    def to_json(self) -> Item:
+        named = {"name": self.target.name}
+        if self.target.namespace is not None:
+            named["namespace"] = self.target.namespace
+        return {**super().to_json(), **named}
+
+
+class OpenFunctionCall(OpenNamedCall):
     """A call of a function: its arguments are the client's to parse."""
 
     prefix = "fc"
@@ -264,17 +279,17 @@ class OpenFunctionCall(OpenCall):
     def last_words(self, status: str) -> list[Event]:
         """A call said in full without arguments gets `{}`, as a delta too, so that clients can parse it and the sum still holds."""
         events: list[Event] = self.push("{}") if status == "completed" and not self.arguments.strip() else []
-        return [*events, ArgumentsDone(self.id, self.output_index, self.name, self.arguments)]
+        return [*events, ArgumentsDone(self.id, self.output_index, self.target.name, self.arguments)]
 
 
-class OpenCustomCall(OpenCall):
+class OpenCustomCall(OpenNamedCall):
     """A call of a custom tool: upstream a function with one string argument, for the client that string itself (contract §7.1)."""
 
     prefix = "ctc"
     kind = "custom_tool_call"
 
-    def __init__(self, output_index: int, item_id: str, call_id: str, name: str) -> None:
-        super().__init__(output_index, item_id, call_id, name)
+    def __init__(self, output_index: int, item_id: str, call_id: str, target: Target) -> None:
+        super().__init__(output_index, item_id, call_id, target)
         self._wrapping = Wrapping()
         self._input = io.StringIO()
 
@@ -293,6 +308,78 @@ class OpenCustomCall(OpenCall):
     def _say(self, text: str) -> list[Event]:
         self._input.write(text)
         return [CustomInputDelta(self.id, self.output_index, text)] if text else []
+
+
+class OpenBuiltInCall(OpenCall):
+    """A call of a tool whose arguments are no text for the client but fields of the item (worker/translation/built_in.py).
+
+    It is opened when its arguments are whole and fit: an item that tells half a command would be no item of its type.
+    """
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What the arguments say."""
+        return fields_of(self.kind, self.arguments) or {}
+
+    def push(self, arguments: str) -> list[Event]:
+        self._heard.write(arguments)
+        return []
+
+    def to_json(self) -> Item:
+        return {**super().to_json(), **(self.begun() if self.is_open else self.fields)}
+
+    def begun(self) -> dict[str, Any]:
+        """The fields while the item is open: without what its own events are still going to tell."""
+        return self.fields
+
+    def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - what was said was said in full
+        return []
+
+
+class OpenShellCall(OpenBuiltInCall):
+    """`shell_call`: each of its commands has events of its own (contract §4.4)."""
+
+    prefix = "sh"
+    kind = "shell_call"
+
+    def begun(self) -> dict[str, Any]:
+        return {"action": {**self.fields["action"], "commands": []}}
+
+    def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - what was said was said in full
+        events: list[Event] = []
+        for index, command in enumerate(self.fields["action"]["commands"]):
+            events.append(CommandAdded(self.output_index, index, ""))
+            if command:
+                events.append(CommandDelta(self.output_index, index, command))
+            events.append(CommandDone(self.output_index, index, command))
+        return events
+
+
+class OpenLocalShellCall(OpenBuiltInCall):
+    """`local_shell_call`, the older one: one program, its arguments apart."""
+
+    prefix = "lsh"
+    kind = "local_shell_call"
+
+
+class OpenPatchCall(OpenBuiltInCall):
+    """`apply_patch_call`: what is to become of one file."""
+
+    prefix = "apc"
+    kind = "apply_patch_call"
+
+
+class OpenToolSearchCall(OpenBuiltInCall):
+    """`tool_search_call`: the client is to look for tools and send what it found as `tool_search_output`."""
+
+    prefix = "tsc"
+    kind = "tool_search_call"
+
+
+CALL_KINDS: dict[str, type[OpenCall]] = {
+    kind.kind: kind for kind in (OpenFunctionCall, OpenCustomCall, OpenShellCall, OpenLocalShellCall, OpenPatchCall, OpenToolSearchCall)
+}
+"""type of a call's item -> its class."""
 
 
 def is_whole(arguments: str) -> bool:

@@ -1,15 +1,18 @@
 """A response's parameters and history become one Chat Completions body (contract §7.1). Pure."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 
 from models.wire.events import Item
-from models.wire.pairing import CALLS, OUTPUTS
-from worker.translation.hosted import HostedFunction, is_chosen, spoken_name
+from models.wire.pairing import is_call, is_output
+from models.wire.tools import Target, offered
+from worker.translation.built_in import BUILT_IN
+from worker.translation.hosted import spoken_name
 from worker.translation.items import is_whole
+from worker.translation.offer import Offer
 from worker.translation.wrapping import CUSTOM_TOOL_ARGUMENT
 
 Message = dict[str, Any]
@@ -20,9 +23,6 @@ _SAME = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 
 _SYSTEM = frozenset(("system", "developer"))
 
-_CLIENTS = frozenset(("function", "custom"))
-"""Tools that the client runs, offered as functions."""
-
 _NEVER_FORWARDED = frozenset(("metadata", "store", "background", "truncation", "include", "instructions", "previous_response_id"))
 """Ours alone, whatever `passthrough` says; `store: true` upstream would keep there what our client deletes here."""
 
@@ -32,21 +32,20 @@ def chat_request(
     model: str,
     parameters: dict[str, Any],
     history: list[Item],
+    offer: Offer,
     max_tokens_field: str = "max_completion_tokens",
     developer_role: str = "system",
     single_system_message: bool = False,
     passthrough: Collection[str] = (),
-    hosted: Mapping[str, HostedFunction] | None = None,
 ) -> dict[str, Any]:
     """The body for the upstream, always streamed, always with usage.
 
     `parameters` are those of models/wire/request.py; `history` is everything that was said so far, oldest first, references resolved,
-    calls paired (models/wire/pairing.py); neither is changed. Parameters named in `passthrough` go through under their own names.
-    `hosted` are the functions that this server runs, by the name the model is to know; a call of theirs in the history may say besides
-    its item what the model was told (`answer`) and in which turn it was made (`turn`).
+    calls paired (models/wire/pairing.py); neither is changed. `offer` is what the two let the model call; a call in the history that this
+    server ran may say besides its item what the model was told (`answer`) and in which turn it was made (`turn`). Parameters named in
+    `passthrough` go through under their own names.
     """
-    hosted = hosted or {}
-    messages = _messages(parameters.get("instructions"), history, developer_role, hosted)
+    messages = _messages(parameters.get("instructions"), history, developer_role, offer)
     body: dict[str, Any] = {
         "model": model,
         "messages": _with_one_system_message(messages) if single_system_message else messages,
@@ -63,26 +62,15 @@ def chat_request(
     body.update(_response_format(text))
     if "verbosity" in text and "verbosity" in passthrough:  # only OpenAI's own chat API knows it
         body["verbosity"] = text["verbosity"]
-    body.update(_tools(parameters, hosted))
+    tools = offer.to_json()
+    body.update(tools)
+    if tools and "parallel_tool_calls" in parameters:  # upstreams refuse it without tools
+        body["parallel_tool_calls"] = parameters["parallel_tool_calls"]
     body.update(_logprobs(parameters))
     for name in passthrough:
         if name in parameters and name not in body and name not in _NEVER_FORWARDED:
             body[name] = parameters[name]
     return body
-
-
-def custom_tools(parameters: dict[str, Any]) -> frozenset[str]:
-    """The names whose calls come back as custom tool calls, their one argument unwrapped."""
-    return frozenset(tool["name"] for tool in parameters.get("tools", ()) if tool["type"] == "custom")
-
-
-def callable_names(parameters: dict[str, Any], hosted: Mapping[str, HostedFunction] | None = None) -> frozenset[str] | None:
-    """The only names the model may call, as `tool_choice` has it (contract §7.1: a hard constraint); None when it sets no such bound."""
-    choice = parameters.get("tool_choice", "auto")
-    if isinstance(choice, str):
-        return frozenset() if choice == "none" else None
-    chosen = choice["tools"] if choice["type"] == "allowed_tools" else [choice]
-    return _chosen(chosen, hosted or {}) | {tool["name"] for tool in chosen if tool["type"] in _CLIENTS and "name" in tool}
 
 
 def after_a_call(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -91,10 +79,6 @@ def after_a_call(parameters: dict[str, Any]) -> dict[str, Any]:
     if isinstance(choice, str):
         return {**parameters, "tool_choice": "auto"} if choice == "required" else parameters
     return {**parameters, "tool_choice": {**choice, "mode": "auto"} if choice["type"] == "allowed_tools" else "auto"}
-
-
-def _chosen(chosen: list[dict[str, Any]], hosted: Mapping[str, HostedFunction]) -> frozenset[str]:
-    return frozenset(name for name, function in hosted.items() if any(is_chosen(function.tool, choice) for choice in chosen))
 
 
 def wants_logprobs(parameters: dict[str, Any]) -> bool:
@@ -119,82 +103,28 @@ def _logprobs(parameters: dict[str, Any]) -> dict[str, Any]:
     return {"logprobs": True, "top_logprobs": most} if most else {"logprobs": True}
 
 
-def _tools(parameters: dict[str, Any], hosted: Mapping[str, HostedFunction]) -> dict[str, Any]:
-    """`tools`, `tool_choice` and `parallel_tool_calls`: all three or none, upstreams refuse the last two without the first."""
-    choice = parameters.get("tool_choice")
-    tools = [tool for tool in parameters.get("tools", ()) if tool["type"] in _CLIENTS]
-    if isinstance(choice, dict) and choice["type"] == "allowed_tools":
-        # chat servers other than OpenAI's know no allowed_tools: what is not allowed is not offered
-        allowed = {(tool["type"], tool.get("name")) for tool in choice["tools"]}
-        tools = [tool for tool in tools if (tool["type"], tool["name"]) in allowed]
-        ours = _chosen(choice["tools"], hosted)
-        hosted = {name: function for name, function in hosted.items() if name in ours}
-        choice = choice["mode"]
-    elif isinstance(choice, dict) and choice["type"] not in _CLIENTS:
-        # a server's tools, or the one that has no name of its own: the model must call one of these
-        tools, ours = [], _chosen([choice], hosted)
-        hosted = {name: function for name, function in hosted.items() if name in ours}
-        choice = "required"
-    if not tools and not hosted:
-        return {}
-    sent: dict[str, Any] = {"tools": [*map(_tool, tools), *(_hosted_tool(name, function) for name, function in hosted.items())]}
-    if choice is not None:
-        sent["tool_choice"] = choice if isinstance(choice, str) else {"type": "function", "function": {"name": choice["name"]}}
-    if "parallel_tool_calls" in parameters:
-        sent["parallel_tool_calls"] = parameters["parallel_tool_calls"]
-    return sent
-
-
-def _hosted_tool(name: str, function: HostedFunction) -> dict[str, Any]:
-    described = {} if function.description is None else {"description": function.description}
-    return {"type": "function", "function": {"name": name, **described, "parameters": function.parameters}}
-
-
-def _tool(tool: dict[str, Any]) -> dict[str, Any]:
-    if tool["type"] == "custom":
-        return {"type": "function", "function": _custom_function(tool)}
-    function: dict[str, Any] = {name: tool[name] for name in ("name", "description", "parameters", "strict") if name in tool}
-    function.setdefault("parameters", {"type": "object", "properties": {}})
-    return {"type": "function", "function": function}
-
-
-def _custom_function(tool: dict[str, Any]) -> dict[str, Any]:
-    function: dict[str, Any] = {name: tool[name] for name in ("name", "description") if name in tool}
-    argument = {"type": "string"}
-    shape = tool.get("format", {"type": "text"})
-    if shape["type"] == "grammar":
-        # no chat server holds a model to a grammar; it can at least be told
-        argument["description"] = f"Must match this {shape['syntax']} grammar:\n{shape['definition']}"
-    function["parameters"] = {
-        "type": "object",
-        "properties": {CUSTOM_TOOL_ARGUMENT: argument},
-        "required": [CUSTOM_TOOL_ARGUMENT],
-        "additionalProperties": False,
-    }
-    return function
-
-
-def _messages(instructions: str | None, history: list[Item], developer_role: str, hosted: Mapping[str, HostedFunction]) -> list[Message]:
+def _messages(instructions: str | None, history: list[Item], developer_role: str, offer: Offer) -> list[Message]:
     """The conversation; `instructions` are those of this request alone and come first."""
-    transcript = _Transcript()
+    transcript = _Transcript(offer)
     answers = _answers(history)
     if instructions is not None:
         transcript.messages.append({"role": developer_role, "content": instructions})
     for position, item in enumerate(history):
         kind = item["type"]
-        if kind in CALLS and position in answers:
+        if is_call(item) and position in answers:
             transcript.call(item, answers[position])
-        elif kind in OUTPUTS:
+        elif is_output(item):
             transcript.answered(item["call_id"])
         elif (answer := _hosted_answer(item)) is not None:
-            transcript.ran(_as_function_call(item, spoken_name(item, hosted)), answer, item.get("turn"))
+            transcript.ran(_as_function_call(item, spoken_name(item, offer.hosted)), answer, item.get("turn"))
         elif kind == "message" and item["role"] == "assistant":
             transcript.said(item["content"])
         elif kind == "message":
             role = developer_role if item["role"] == "developer" else item["role"]
             transcript.told(role, item["content"])
         # Left out: calls that broke off with their response, which upstreams refuse for want of an output; reasoning, which is not
-        # resent across turns; and hosted calls whose result nobody knows any more: the answer that followed holds it.
+        # resent across turns; tools that were added, which the offer holds; and hosted calls whose result nobody knows any more: the
+        # answer that followed holds it.
     transcript.end_turn()
     return transcript.messages
 
@@ -215,9 +145,9 @@ def _answers(history: list[Item]) -> dict[int, Item]:
     answers: dict[int, Item] = {}
     waiting: dict[str, int] = {}
     for position, item in enumerate(history):
-        if item["type"] in CALLS:
+        if is_call(item):
             waiting[item["call_id"]] = position
-        elif item["type"] in OUTPUTS and item["call_id"] in waiting:
+        elif is_output(item) and item["call_id"] in waiting:
             answers[waiting.pop(item["call_id"])] = item
     return answers
 
@@ -248,8 +178,9 @@ class _Transcript:
     it. So a turn stays open until its calls are answered or somebody else speaks, and is written when it ends.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, offer: Offer) -> None:
         self.messages: list[Message] = []
+        self._offer = offer
         self._turn = _Turn()
 
     def told(self, role: str, content: list[Part]) -> None:
@@ -296,11 +227,11 @@ class _Transcript:
         if turn.refusals:
             message["refusal"] = "\n\n".join(turn.refusals)
         if turn.calls:
-            message["tool_calls"] = [_tool_call(call) for call, _ in turn.calls]
+            message["tool_calls"] = [_tool_call(call, self._offer) for call, _ in turn.calls]
         self.messages.append(message)
         shown: list[Part] = []
         for call, output in turn.calls:
-            text, attachments = _tool_answer(output["output"], call["call_id"])
+            text, attachments = _tool_answer(_told(output, self._offer), call["call_id"])
             self.messages.append({"role": "tool", "tool_call_id": call["call_id"], "content": text})
             shown += attachments
         if shown:
@@ -335,12 +266,36 @@ def _as_function_call(item: Item, name: str) -> Item:
     return {"type": "function_call", "call_id": item["id"], "name": name, "arguments": arguments if is_whole(arguments) else "{}"}
 
 
-def _tool_call(item: Item) -> dict[str, Any]:
-    if item["type"] == "custom_tool_call":
-        arguments = msgspec.json.encode({CUSTOM_TOOL_ARGUMENT: item["input"]}).decode()
+def _tool_call(item: Item, offer: Offer) -> dict[str, Any]:
+    kind = item["type"]
+    if kind in BUILT_IN:
+        name, arguments = offer.name_of(Target(kind)), _json(BUILT_IN[kind].write(item))
     else:
-        arguments = item["arguments"] or "{}"
-    return {"id": item["call_id"], "type": "function", "function": {"name": item["name"], "arguments": arguments}}
+        name = offer.name_of(Target(kind, item["name"], item.get("namespace")))
+        arguments = item["arguments"] or "{}" if kind == "function_call" else _json({CUSTOM_TOOL_ARGUMENT: item["input"]})
+    return {"id": item["call_id"], "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _told(output: Item, offer: Offer) -> str | list[Part]:
+    """What a call's output tells the model: a text, or the parts the client sent."""
+    match output.get("type"):
+        case "shell_call_output":
+            return _json(output["output"])
+        case "apply_patch_call_output":
+            told: str = output.get("output") or ""
+            return f"{output['status']}: {told}" if told else output["status"]
+        case "tool_search_output":
+            names = [offer.name_of(each.target) for each in offered(output["tools"])]
+            return f"These tools can be called now: {', '.join(names)}." if names else "No tools were found."
+        case "computer_call_output":
+            return [{"type": "input_image", "image_url": output["output"]["image_url"], "detail": "auto"}]
+        case _:
+            said: str | list[Part] = output["output"]
+            return said
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _tool_answer(output: str | list[Part], call_id: str) -> tuple[str, list[Part]]:

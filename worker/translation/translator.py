@@ -2,7 +2,8 @@
 
 The turn is an ordered list of items, and an item's place in that list is its place in the output. Talk (reasoning or a message) is
 one item at a time: it closes when the next item begins, whatever that is, so the ordinary turn comes out as OpenAI sends it. Calls
-stay open side by side until the turn ends, because their arguments may interleave. So:
+stay open side by side until the turn ends, because their arguments may interleave. Calls of built-in tools are told when their arguments
+are whole, at the latest before the next item or at the turn's end; those that fit no such item become calls of a plain function. So:
 
 - reasoning closes when text or a call begins, and reasoning that comes later is a new item;
 - text after a call is a new message, since the earlier one was closed; white space alone opens none, many models end with it;
@@ -13,16 +14,19 @@ A call that `tool_choice` rules out becomes no item: the turn fails with it, at 
 After `finish` or `cut` nothing may be fed any more.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from models.errors import LimitReached, UpstreamFailed
 from models.wire.events import Event, Item
+from models.wire.tools import Target
+from worker.translation.built_in import BUILT_IN, fields_of
 from worker.translation.calls import SpokenCall, SpokenCalls
 from worker.translation.chunk import CallDelta, Chunk
-from worker.translation.hosted import HostedFunction, OpenHostedCall
-from worker.translation.items import OpenCall, OpenCustomCall, OpenFunctionCall, OpenItem, OpenMessage, OpenReasoning, is_whole
+from worker.translation.hosted import OpenHostedCall
+from worker.translation.items import CALL_KINDS, OpenBuiltInCall, OpenCall, OpenItem, OpenMessage, OpenReasoning, is_whole
+from worker.translation.offer import Offer
 from worker.translation.thinking import ThinkTags
 from worker.translation.usage import Usage
 
@@ -54,9 +58,9 @@ class Outcome:
 class Translator:
     """One turn. `new_id` makes an id from its prefix (`msg`, `rs`, `fc`, `call`); `first_index` is the turn's first output_index.
 
-    `tool_names` are the functions the model was offered: they settle whether a second name is a new call or the rest of a name; of
-    them, `custom_names` are custom tools. Only `callable_names` may be called at all; None: whatever the model likes.
-    `output_limit` is the most a turn may say, in bytes; what goes past it raises LimitReached before anything of the chunk is taken.
+    `offer` is what the model was offered: the names settle whether a second name is a new call or the rest of a name, and what they
+    stand for is what a call becomes. `output_limit` is the most a turn may say, in bytes; what goes past it raises LimitReached before
+    anything of the chunk is taken.
     """
 
     def __init__(
@@ -65,10 +69,7 @@ class Translator:
         *,
         first_index: int = 0,
         want_logprobs: bool = False,
-        tool_names: Collection[str] = (),
-        custom_names: Collection[str] = (),
-        callable_names: Collection[str] | None = None,
-        hosted: Mapping[str, HostedFunction] | None = None,
+        offer: Offer = Offer(),  # noqa: B008 - it is frozen
         output_limit: int = 64 << 20,
         think_tags: bool = False,
     ) -> None:
@@ -80,10 +81,10 @@ class Translator:
         self._tags = ThinkTags() if think_tags else None
         self._items: list[OpenItem] = []
         self._talk: OpenMessage | OpenReasoning | None = None
-        self._calls = SpokenCalls(tool_names)
-        self._custom = frozenset(custom_names)
-        self._callable = callable_names
-        self._hosted = hosted or {}
+        self._calls = SpokenCalls(offer.functions)
+        self._offer = offer
+        self._unopened: list[SpokenCall] = []
+        """Calls of built-in tools whose arguments may not be whole yet."""
         self._violation: UpstreamFailed | None = None
         self._naming: SpokenCall | None = None
         self._call_ids: set[str] = set()
@@ -150,7 +151,7 @@ class Translator:
         anything was said (many local servers send no reason); a stream that just stops was cut off (contract §7.2).
         """
         events = self._tell_apart(*self._tags.rest()) if self._tags is not None else []
-        events += self._announce_named()
+        events += [*self._announce_named(), *self._open_built_in(at_the_end=True)]
         self.outcome = outcome = self._judge(done_seen=done_seen)
         if outcome.status == "failed":
             return events + self.cut()
@@ -163,7 +164,7 @@ class Translator:
 
     def cut(self) -> list[Event]:
         """Closes every open item as `incomplete`: a cancel, a failure, a limit, a hand-over. A second time it closes nothing."""
-        events: list[Event] = []
+        events = self._open_built_in(at_the_end=True)
         for item in self._items:
             if item.is_open:
                 events += item.closed("incomplete")
@@ -183,7 +184,7 @@ class Translator:
         talk = self._talk
         if type(talk) is OpenReasoning:
             return talk.think(thought)
-        events = self._announce_named()
+        events = [*self._announce_named(), *self._open_built_in()]
         reasoning = OpenReasoning(self._next_index(), self._new_id(OpenReasoning.prefix))
         events += self._open(reasoning)
         self._talk = reasoning
@@ -230,7 +231,7 @@ class Translator:
         if call.item is not None:
             return events + call.item.push(delta.arguments) if delta.arguments else events
         call.hold(delta.arguments)
-        if call.name:
+        if call.name and not call.is_named:
             self._naming = call
             if call.has_arguments:
                 events += self._announce_named()
@@ -241,21 +242,46 @@ class Translator:
         call, self._naming = self._naming, None
         if call is None or not self._may_call(call.name):
             return []
-        item = self._called(call)
+        call.is_named = True
+        if (function := self._offer.hosted.get(call.name)) is not None:
+            events = self._open_built_in()
+            return events + self._opened(call, function.opens(self._next_index(), self._new_id))
+        target = self._offer.targets.get(call.name) or Target("function_call", call.name)
+        if target.item in BUILT_IN:
+            self._unopened.append(call)
+            return self._end_talk()
+        return [*self._open_built_in(), *self._open_call(call, target)]
+
+    def _open_built_in(self, *, at_the_end: bool = False) -> list[Event]:
+        """Opens the calls of built-in tools that are whole, in order up to the first that is not; at the end of the turn all of them."""
+        events: list[Event] = []
+        while self._unopened:
+            call = self._unopened[0]
+            target = self._offer.targets[call.name]
+            if fields_of(target.item, call.arguments) is None:
+                if not at_the_end:
+                    break
+                target = Target("function_call", BUILT_IN[target.item].name)
+            del self._unopened[0]
+            events += self._open_call(call, target)
+        return events
+
+    def _open_call(self, call: SpokenCall, target: Target) -> list[Event]:
+        kind = CALL_KINDS[target.item]
+        return self._opened(call, kind(self._next_index(), self._new_id(kind.prefix), self._call_id(call.id), target))
+
+    def _opened(self, call: SpokenCall, item: OpenCall | OpenHostedCall) -> list[Event]:
+        """Opens the item of a call and tells what was held back for it."""
         held, call.item = call.arguments, item
+        if isinstance(item, OpenBuiltInCall):  # what it has to say it says at once
+            item.push(held)
+            return self._open(item)
         events = self._open(item)
         return events + item.push(held) if held else events
 
-    def _called(self, call: SpokenCall) -> OpenCall | OpenHostedCall:
-        """The item of a call: ours to run, or the client's."""
-        if (function := self._hosted.get(call.name)) is not None:
-            return function.opens(self._next_index(), self._new_id)
-        kind = OpenCustomCall if call.name in self._custom else OpenFunctionCall
-        return kind(self._next_index(), self._new_id(kind.prefix), self._call_id(call.id), call.name)
-
     def _may_call(self, name: str) -> bool:
         """Whether `tool_choice` lets the model call this; if not, the turn has failed."""
-        if self._callable is None or name in self._callable:
+        if self._offer.callable_names is None or name in self._offer.callable_names:
             return True
         if self._violation is None:
             message = f"The model called the tool '{name[:_SHOWN]}', which 'tool_choice' does not allow."
@@ -270,17 +296,21 @@ class Translator:
         return call_id
 
     def _open_message(self, events: list[Event]) -> OpenMessage:
+        events += self._open_built_in()
         message = OpenMessage(self._next_index(), self._new_id(OpenMessage.prefix))
         events += self._open(message)
         self._talk = message
         return message
 
     def _open(self, item: OpenItem) -> list[Event]:
-        events = self._talk.closed("completed") if self._talk is not None else []
-        self._talk = None
+        events = self._end_talk()
         self._items.append(item)
         self._room -= ITEM_WEIGHT
         return events + item.opened()
+
+    def _end_talk(self) -> list[Event]:
+        talk, self._talk = self._talk, None
+        return talk.closed("completed") if talk is not None else []
 
     def _next_index(self) -> int:
         return self._first_index + len(self._items)

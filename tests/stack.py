@@ -6,7 +6,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ from cli.migrate import migrate
 from cli.process import Process, free_port
 from models import keys
 from tests.api import Api, until
-from tests.chaos.proxy import Wires
+from tests.chaos.proxy import Proxy, Wires
 from tests.fake_upstream import FakeUpstream
 
 ROOT = Path(__file__).parents[1]
@@ -204,6 +204,8 @@ class Stack:
     """Each process reaches Postgres, Redis and the upstream through proxies of its own."""
     signed: bool = False
     """Each process' upstream key ends in `/<its name>`, so that the fake's log says who asked."""
+    door: Callable[[str], Proxy] | None = None
+    """Makes what stands between Postgres and the process of this name."""
     _clients: list[openai.AsyncOpenAI] = field(default_factory=list)
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
@@ -223,16 +225,23 @@ class Stack:
         label = f"{name}-{next(self._numbers)}"
         wires = Wires.to(self.dsn, self.redis_url, self.fake.base_url) if self.proxied else None
         environment = self.environment(wires, label)
+        if self.door is not None:
+            environment["DATABASE_URL"] = self.door(label).url(self.dsn)
         process = Service(label, self.folder / f"{label}.log", module, *arguments, environment=environment, port=port, wires=wires)
         process.launch()
         self.started.append(process)
         return process
 
-    async def start_web(self, port: int | None = None) -> Service:
-        """Start a web process and wait until it answers."""
+    def spawn_web(self, port: int | None = None) -> Service:
+        """Start a web process without waiting for it."""
         port = port or free_port()
         process = self._start("web", "web", "--host", "127.0.0.1", "--port", str(port), port=port)
         self.webs.append(process)
+        return process
+
+    async def start_web(self, port: int | None = None) -> Service:
+        """Start a web process and wait until it answers."""
+        process = self.spawn_web(port)
         await until(lambda: self._healthz(process), 60)
         return process
 
@@ -307,15 +316,16 @@ class Stack:
 
     def kill(self, process: Service) -> None:
         """kill -9."""
-        self._forget(process)
+        self.forget(process)
         process.kill()
 
     async def stop(self, process: Service) -> None:
         """SIGTERM, and wait."""
-        self._forget(process)
+        self.forget(process)
         await process.end_cleanly()
 
-    def _forget(self, process: Service) -> None:
+    def forget(self, process: Service) -> None:
+        """It is no longer one of those that should be there."""
         for processes in (self.webs, self.workers):
             if process in processes:
                 processes.remove(process)

@@ -1,0 +1,73 @@
+"""`./dev chaos`: faults at random moments, and an auditor who finds nothing. See docs/reliability.md."""
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.chaos.campaign.campaign import LIMITS, SHORTENED, Campaign
+from tests.chaos.campaign.plan import DEFAULT, SHORT, Plan, monkey, plan
+from tests.chaos.campaign.round import Outcome
+from tests.chaos.campaign.table import Figures
+
+
+def main() -> int:
+    """Run what the arguments say. Exit status 0: no violation; 1: some; 2: the arguments are wrong."""
+    told = _arguments()
+    keep = told.keep or Path(tempfile.mkdtemp(prefix="backburner-chaos-failed-"))
+    settings, patience = (LIMITS, 120.0) if told.defaults or told.monkey else (SHORTENED, 60.0)
+    figures = asyncio.run(_run(_plans(told), Campaign(settings, patience, keep)))
+    print(figures.to_markdown())
+    if told.json is not None:
+        told.json.write_text(json.dumps(figures.to_json(), indent=1) + "\n")
+    if figures.violations:
+        print(f"{len(figures.violations)} violations; logs and transcripts are in {keep}", file=sys.stderr)
+    return 1 if figures.violations else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="./dev chaos", description="Ill-treat a deployment of its own and check what its clients saw.")
+    parser.add_argument("--rounds", type=int, default=20, help="how many (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the first round; the next ones follow (default: %(default)s)")
+    parser.add_argument("--seeds", type=Path, help="replay the seeds in this file instead: one a line, then what it found")
+    parser.add_argument("--defaults", action="store_true", help="default lease times instead of shortened ones; a round takes minutes")
+    parser.add_argument("--monkey", choices=["postgres"], help="instead of rounds: restart Postgres every 5-40 s under load")
+    parser.add_argument("--minutes", type=float, default=10, help="of the monkey (default: %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw figures there")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where logs and transcripts of failed rounds go")
+    return parser.parse_args()
+
+
+def _plans(told: argparse.Namespace) -> list[Plan]:
+    if told.monkey:
+        return [monkey(told.seed, told.minutes)]
+    scale = DEFAULT if told.defaults else SHORT
+    return [plan(seed, scale) for seed in (seeds_in(told.seeds) if told.seeds else range(told.seed, told.seed + told.rounds))]
+
+
+def seeds_in(file: Path) -> list[int]:
+    """The seeds of a file: the first word of each line that is neither empty nor a comment (#)."""
+    lines = (line.split("#", 1)[0].split() for line in file.read_text().splitlines())
+    return [int(words[0]) for words in lines if words]
+
+
+async def _run(plans: list[Plan], campaign: Campaign) -> Figures:
+    figures = Figures()
+    async for outcome in campaign.run(plans):
+        figures.add(outcome)
+        _tell(outcome)
+    return figures
+
+
+def _tell(outcome: Outcome) -> None:
+    """A line for each round on standard error; what failed in full."""
+    deeds = ", ".join(outcome.deeds.elements()) or "nothing"
+    found = len(outcome.report.violations)
+    head = f"seed {outcome.plan.seed}: {outcome.report.responses} responses, {outcome.seconds:.1f} s, {deeds}: {found or 'no'} violations"
+    print(head, *outcome.report.violations, sep="\n    ", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

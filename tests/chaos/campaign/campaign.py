@@ -1,0 +1,78 @@
+"""Rounds one after the other, in a house that is rebuilt now and then."""
+
+import dataclasses
+import json
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.audit.auditor import Report
+from tests.chaos.audit.case import Violation
+from tests.chaos.audit.measures import Measures
+from tests.chaos.audit.record import Record
+from tests.chaos.campaign.house import House, house
+from tests.chaos.campaign.plan import Plan
+from tests.chaos.campaign.round import Outcome, run_round
+from tests.fake_upstream import FakeUpstream
+from tests.stack import IMPATIENT, Surroundings, databases
+
+ROUNDS_PER_HOUSE = 20
+LIMITS = {
+    "BACKBURNER_WORKER__GRACE": "0.5",
+    "BACKBURNER_LIMITS__FIRST_TOKEN": "15",
+    "BACKBURNER_LIMITS__TOKEN_GAP": "10",
+    "BACKBURNER_WEB__CANCEL_WAIT": "3",
+}
+"""A hung upstream is given up while the round still lasts."""
+SHORTENED = {**IMPATIENT, **LIMITS}
+
+
+@dataclasses.dataclass(slots=True)
+class Campaign:
+    """What all rounds share."""
+
+    settings: dict[str, str]
+    patience: float
+    """seconds the last response of a round gets to end"""
+    keep: Path
+    """where logs and transcripts of failed rounds go"""
+
+    async def run(self, plans: Iterable[Plan]) -> AsyncIterator[Outcome]:
+        """The outcome of each plan, as it comes. A failed round, or ROUNDS_PER_HOUSE of them, ask for a new house."""
+        waiting = list(plans)
+        with tempfile.TemporaryDirectory(prefix="backburner-chaos-") as place:
+            folder = Path(place)
+            async with FakeUpstream() as fake, databases(folder / "postgres", Surroundings(database_url=None, redis_url=None)) as servers:
+                while waiting:
+                    seed = waiting[0].seed
+                    async with house(folder, servers, fake, self.settings, seed) as one:
+                        while waiting:
+                            outcome = await self._round(one, waiting.pop(0))
+                            fake.requests.clear()
+                            yield outcome
+                            if outcome.report.violations or len(waiting) % ROUNDS_PER_HOUSE == 0:
+                                break
+
+    async def _round(self, one: House, plan: Plan) -> Outcome:
+        try:
+            outcome = await run_round(one, plan, patience=self.patience)
+        except Exception as fault:  # noqa: BLE001  # whatever it was, the round failed and the next one is to be run
+            violations = [Violation("house", "-", f"the round broke: {fault!r}")]
+            outcome = Outcome(plan, Record(), Report(violations, Measures(), 0))
+        if outcome.report.violations:
+            self._save(one, outcome)
+        return outcome
+
+    def _save(self, one: House, outcome: Outcome) -> None:
+        """The logs and the transcript of a failed round."""
+        folder = self.keep / f"seed-{outcome.plan.seed}"
+        shutil.copytree(one.stack.folder, folder, dirs_exist_ok=True, ignore=lambda _, names: [n for n in names if not n.endswith(".log")])
+        (folder / "violations.txt").write_text("\n".join(map(str, outcome.report.violations)) + "\n")
+        told = {"plan": dataclasses.asdict(outcome.plan), "record": dataclasses.asdict(outcome.record)}
+        (folder / "transcript.json").write_text(json.dumps(told, indent=1, default=_as_text))
+
+
+def _as_text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else repr(value)

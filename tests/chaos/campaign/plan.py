@@ -1,0 +1,170 @@
+"""What a round does and when: all of it chosen by the seed before it begins."""
+
+import random
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+Kind = Literal["streamed", "polled", "chained", "foreground stream", "foreground"]
+Accident = Literal["none", "reset", "drop", "refused first", "hang"]
+Deed = Literal[
+    "kill worker",
+    "stop worker",
+    "freeze worker",
+    "kill quarantine",
+    "kill web",
+    "stop web",
+    "freeze web",
+    "kill redis",
+    "hang redis",
+    "flush redis",
+    "restart postgres",
+    "crash postgres",
+    "injector",
+    "double fault",
+]
+
+T = TypeVar("T", bound=str)
+_KINDS: dict[Kind, int] = {"streamed": 8, "polled": 5, "chained": 3, "foreground stream": 2, "foreground": 2}
+_ACCIDENTS: dict[Accident, int] = {"none": 30, "reset": 2, "drop": 1, "refused first": 2, "hang": 1}
+_DEEDS: dict[Deed, int] = {
+    "kill worker": 6,
+    "stop worker": 3,
+    "freeze worker": 4,
+    "kill quarantine": 1,
+    "kill web": 3,
+    "stop web": 2,
+    "freeze web": 2,
+    "kill redis": 3,
+    "hang redis": 3,
+    "flush redis": 3,
+    "restart postgres": 4,
+    "crash postgres": 2,
+    "injector": 5,
+    "double fault": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One response, and what its clients do. Moments are seconds from the round's begin."""
+
+    at: float
+    kind: Kind
+    words: int
+    gap: float
+    """seconds between two words of the upstream"""
+    accident: Accident
+    accident_at: int
+    """after this many words"""
+    leaves: tuple[int, ...]
+    """the reader goes away after so many events, resumes elsewhere, and so on"""
+    readers: tuple[tuple[int, ...], ...] = ()
+    """further readers of a background response, each with its leaves"""
+    slow: float = 0.0
+    """pause between two reads of one more reader; 0: there is none"""
+    cancel: float | None = None
+    """seconds after the create"""
+    delete: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """One fault."""
+
+    at: float
+    deed: Deed
+    lasts: float
+    """seconds until it is undone, or until the process is started again"""
+    pick: float
+    """0 … 1: which of those that are there"""
+    rate: float = 0.0
+    """the injector's"""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How long things last, in seconds."""
+
+    load: float
+    """clients come for so long"""
+    freeze: float
+    """at most; beyond the lease"""
+    postgres_away: float
+    redis_away: float
+    clients: int
+
+
+SHORT = Scale(load=3.0, freeze=6.0, postgres_away=3.0, redis_away=2.0, clients=24)
+DEFAULT = Scale(load=8.0, freeze=25.0, postgres_away=18.0, redis_away=8.0, clients=40)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole round."""
+
+    seed: int
+    clients: list[Client] = field(default_factory=list)
+    strikes: list[Strike] = field(default_factory=list)
+
+
+def plan(seed: int, scale: Scale = SHORT) -> Plan:
+    """The round of this seed."""
+    chance = random.Random(f"round {seed}")  # must be repeatable, not secret
+    clients = sorted((_client(chance, scale) for _ in range(scale.clients)), key=lambda client: client.at)
+    deeds = chance.choices(list(_DEEDS), list(_DEEDS.values()), k=chance.choice((1, 2, 2, 3)))
+    strikes = sorted((_strike(chance, deed, scale) for deed in deeds), key=lambda strike: strike.at)
+    return Plan(seed, clients, strikes)
+
+
+def monkey(seed: int, minutes: float) -> Plan:
+    """Three responses a second for so long, while Postgres is restarted every 5 to 40 seconds."""
+    chance = random.Random(f"monkey {seed}")
+    clients, strikes, at = [], [], 0.0
+    scale = Scale(load=60 * minutes, freeze=0, postgres_away=5, redis_away=0, clients=0)
+    while (at := at + chance.expovariate(3)) < scale.load:
+        clients.append(_client(chance, scale, at))
+    at = 2.0
+    while at < scale.load:
+        strikes.append(Strike(at, "restart postgres", chance.uniform(0, scale.postgres_away), 0))
+        at += chance.uniform(5, 40)
+    return Plan(seed, clients, strikes)
+
+
+def _client(chance: random.Random, scale: Scale, at: float | None = None) -> Client:
+    kind = _pick(chance, _KINDS)
+    words = chance.randint(3, 70)
+    return Client(
+        at=chance.uniform(0, scale.load) if at is None else at,
+        kind=kind,
+        words=words,
+        gap=chance.choice((0.0, 0.03, 0.05, 0.1)),
+        accident=_pick(chance, _ACCIDENTS),
+        accident_at=chance.randint(0, words),
+        leaves=_leaves(chance),
+        readers=tuple(_leaves(chance) for _ in range(chance.choice((0, 0, 1, 2)))),
+        slow=chance.choice((0, 0, 0, 0.05)),
+        cancel=chance.uniform(0, 2) if chance.random() < 0.15 else None,
+        delete=chance.uniform(0, 4) if chance.random() < 0.07 else None,
+    )
+
+
+def _leaves(chance: random.Random) -> tuple[int, ...]:
+    return tuple(chance.randint(1, 12) for _ in range(chance.choice((0, 0, 1, 3))))
+
+
+def _strike(chance: random.Random, deed: Deed, scale: Scale) -> Strike:
+    most = {"freeze": scale.freeze, "hang redis": scale.redis_away, "kill redis": scale.redis_away, "injector": scale.load}
+    longest = next((seconds for word, seconds in most.items() if deed.startswith(word)), 1.5)
+    if deed.endswith("postgres"):
+        longest = scale.postgres_away
+    return Strike(
+        at=chance.uniform(0.1, 0.9) * scale.load,
+        deed=deed,
+        lasts=chance.uniform(0.3 * longest, longest),
+        pick=chance.random(),
+        rate=chance.uniform(0.05, 0.1),
+    )
+
+
+def _pick(chance: random.Random, weights: dict[T, int]) -> T:
+    return chance.choices(list(weights), list(weights.values()))[0]

@@ -1,0 +1,128 @@
+"""One round: the clients and faults of a plan, until everything is over; then the auditor."""
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tests.chaos.audit.auditor import Report, audit
+from tests.chaos.audit.case import Violation
+from tests.chaos.audit.record import Record, Story
+from tests.chaos.campaign.house import House
+from tests.chaos.campaign.plan import Client, Plan, Strike
+from tests.chaos.witness import TERMINAL, Witness
+from tests.fake_upstream import Script, drop, hang, reply, reset, status, text
+
+_ATTEMPTS = 6
+"""Upstream requests of one response that have words of their own; further ones repeat the last."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a round."""
+
+    plan: Plan
+    record: Record
+    report: Report
+    deeds: Counter[str] = field(default_factory=Counter)
+    injected: int = 0
+    """statements spoilt"""
+    seconds: float = 0.0
+
+
+async def run_round(house: House, plan: Plan, *, patience: float) -> Outcome:
+    """Run it in this house and audit it. `patience`: seconds the last response gets to end after the load."""
+    begun, injected, tracebacks = time.monotonic(), house.injected, len(house.stack.tracebacks())
+    deeds: Counter[str] = Counter()
+    async with Witness(house.stack, plan.seed, patience=patience) as witness:
+        house.serve(witness)
+        crowd = _Crowd(witness, plan.seed)
+        try:
+            async with asyncio.TaskGroup() as work:
+                for number, client in enumerate(plan.clients):
+                    work.create_task(crowd.act(number, client))
+                for strike in plan.strikes:
+                    work.create_task(_strike(house, strike, deeds))
+            await house.whole()
+            record = await witness.settle()
+        finally:
+            house.serve(None)
+    report = audit(record)
+    report.violations += [Violation("house", "-", fault) for fault in house.faults]
+    report.violations += [Violation("house", "-", "a traceback", found) for found in house.stack.tracebacks()[tracebacks:]]
+    house.faults.clear()
+    return Outcome(plan, record, report, deeds, house.injected - injected, time.monotonic() - begun)
+
+
+async def _strike(house: House, strike: Strike, deeds: Counter[str]) -> None:
+    await asyncio.sleep(strike.at)
+    if await house.strike(strike):
+        deeds[strike.deed] += 1
+
+
+class _Crowd:
+    """The clients of a round."""
+
+    def __init__(self, witness: Witness, seed: int) -> None:
+        self._witness = witness
+        self._seed = seed
+        self._parents: list[Story] = []
+        """Background responses that nobody is going to delete."""
+
+    async def act(self, number: int, client: Client) -> None:
+        """All that the clients of one response do."""
+        await asyncio.sleep(client.at)
+        previous = await self._parent() if client.kind == "chained" else None
+        background = not client.kind.startswith("foreground")
+        streams = client.kind in ("streamed", "foreground stream")
+        story = await self._witness.create(
+            *_scripts(number, client), background=background, stream=streams, previous=previous, leave=client.leaves
+        )
+        if story.id is None or not background:
+            return
+        if client.delete is None:
+            self._parents.append(story)
+        if not streams:
+            self._witness.poll_on(story)
+        for leaves in client.readers:
+            self._witness.read_on(story, leaves)
+        if client.slow:
+            self._witness.read_on(story, pause=client.slow)
+        await asyncio.gather(self._cancel(story, client.cancel), self._delete(story, client.delete))
+
+    async def _parent(self) -> Story | None:
+        """An earlier response, once its end was seen; None when there is none."""
+        for story in self._parents:
+            for look in [await self._witness.look(story)]:
+                if look.status == 200 and look.body["status"] in TERMINAL:
+                    return story
+        return None
+
+    async def _cancel(self, story: Story, after: float | None) -> None:
+        if after is not None:
+            await asyncio.sleep(after)
+            await self._witness.cancel(story)
+
+    async def _delete(self, story: Story, after: float | None) -> None:
+        if after is not None:
+            await asyncio.sleep(after)
+            await self._witness.delete(story)
+
+
+def _scripts(number: int, client: Client) -> list[Script]:
+    """What the upstream answers to each request; every word is unique in its round."""
+    answers = [[f"{number}.{attempt}.{word} " for word in range(client.words)] for attempt in range(_ATTEMPTS)]
+    scripts: list[Script] = [reply(*words, gap=client.gap) for words in answers]
+    heard = text(*answers[0][: client.accident_at], gap=client.gap)
+    match client.accident:
+        case "reset":
+            scripts[0] = [heard, reset()]
+        case "drop":
+            scripts[0] = [heard, drop()]
+        case "hang":
+            scripts[0] = [heard, hang()]
+        case "refused first":
+            scripts.insert(0, [status(503, retry=True)])
+        case "none":
+            pass
+    return scripts

@@ -1,0 +1,91 @@
+"""The campaign's figures, added up over rounds: as a table, and as JSON."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.chaos.audit.measures import Measures
+from tests.chaos.campaign.round import Outcome
+
+
+@dataclass(slots=True)
+class Figures:
+    """The sum of all rounds so far."""
+
+    rounds: int = 0
+    responses: int = 0
+    deeds: Counter[str] = field(default_factory=Counter)
+    accidents: Counter[str] = field(default_factory=Counter)
+    injected: int = 0
+    violations: list[str] = field(default_factory=list)
+    doubles: int = 0
+    """responses that met the stated double fault"""
+    double_violations: int = 0
+    measures: Measures = field(default_factory=Measures)
+    seconds: float = 0.0
+
+    def add(self, outcome: Outcome) -> None:
+        """One more round."""
+        self.rounds += 1
+        self.responses += outcome.report.responses
+        self.deeds.update(outcome.deeds)
+        self.accidents.update(client.accident for client in outcome.plan.clients if client.accident != "none")
+        self.injected += outcome.injected
+        self.violations += [f"seed {outcome.plan.seed}: {violation}" for violation in outcome.report.violations]
+        self.doubles += len(outcome.report.double_faults)
+        self.double_violations += sum(violation.response in outcome.report.double_faults for violation in outcome.report.violations)
+        self.measures.add(outcome.report.measures)
+        self.seconds += outcome.seconds
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The table: what, and how much."""
+        seen = self.measures
+        faults = ", ".join(f"{name} {count}" for name, count in sorted((self.deeds + self.accidents).items()))
+        return [
+            ("rounds", str(self.rounds)),
+            ("responses accepted", str(self.responses)),
+            ("faults", f"{sum(self.deeds.values()) + sum(self.accidents.values())}: {faults}"),
+            ("statements whose answer or sending was lost", str(self.injected)),
+            ("violations", str(len(self.violations))),
+            ("double faults (design §1; I4 not asserted)", f"{self.doubles} responses, {self.double_violations} violations"),
+            ("recovery after a death, p50 / p99 / max", _three(seen.recovery)),
+            ("running again after SIGTERM, p50 / p99 / max", _three(seen.hand_over)),
+            ("cancel to upstream socket closed, calm, p50 / p99 / max", _three(seen.cancel)),
+            ("cancel to upstream socket closed, faults near, p50 / p99 / max", _three(seen.cancel_in_trouble)),
+            ("longest gap of a reader, p50 / p99 / max", _three(seen.gap)),
+            ("create to first upstream request, p50 / p99 / max", _three(seen.wait)),
+            ("time", f"{self.seconds / 60:.1f} min"),
+        ]
+
+    def to_markdown(self) -> str:
+        """For people, and for docs/reliability.md."""
+        return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in self.rows())])
+
+    def to_json(self) -> dict[str, Any]:
+        """The raw figures. Times in seconds."""
+        return {
+            "rounds": self.rounds,
+            "responses": self.responses,
+            "faults": dict(self.deeds),
+            "upstream_faults": dict(self.accidents),
+            "injected": self.injected,
+            "violations": self.violations,
+            "double_fault_responses": self.doubles,
+            "double_fault_violations": self.double_violations,
+            "seconds": round(self.seconds, 1),
+            **{name: [round(took, 4) for took in sorted(getattr(self.measures, name))] for name in Measures.__slots__},
+        }
+
+
+def _three(values: Sequence[float]) -> str:
+    """`p50 / p99 / max (how many)`."""
+    if not values:
+        return "–"
+    ordered = sorted(values)
+    p50, p99 = (ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in (0.5, 0.99))
+    return " / ".join(_time(value) for value in (p50, p99, ordered[-1])) + f" ({len(ordered)})"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Literal, NoReturn
+from uuid import UUID
 
 import psycopg
 import structlog
@@ -39,6 +40,9 @@ class Lease:
         and what the database counts as ours (`statements.MINE`); only workers own anything."""
         self.id = new_uuid()
         self.kind: Kind = kind
+        self.doubts: dict[UUID, UUID] = {}
+        """Creates that were answered 503 although their commit is unclear: response -> project. They are voided before the lease is
+        renewed, and until then no sweep touches them."""
         self._settings = settings
         self._lease = settings.lease
         self._beaten = beaten
@@ -87,6 +91,7 @@ class Lease:
         self._thread.join(timeout=3)
         try:
             with connect_sync(self._settings, str(self.id), connect_timeout=2) as connection:
+                self._settle_doubts(connection)
                 connection.execute(statements.STOPPED, {"me": self.id})
         except AWAY:
             logger.info("goodbye_unheard", worker=str(self.id))  # the sweepers will see the lease run out
@@ -115,7 +120,13 @@ class Lease:
         connection.execute("SET statement_timeout = '1500ms'")
         return connection
 
+    def _settle_doubts(self, connection: psycopg.Connection[DictRow]) -> None:
+        for doubted, project in list(self.doubts.items()):
+            connection.execute(statements.VOID, {"id": doubted, "project": project})
+            self.doubts.pop(doubted, None)
+
     def _beat(self, connection: psycopg.Connection[DictRow]) -> None:
+        self._settle_doubts(connection)
         sent = time.monotonic()
         renewed = connection.execute(statements.RENEW, {"me": self.id, "lease": self._lease.duration}).fetchone()
         if renewed is None:

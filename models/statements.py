@@ -32,6 +32,13 @@ _OPEN = _among(frozenset(NEXT))
 _ENDED = _among(TERMINAL)
 _FENCE = "me AS MATERIALIZED (SELECT id FROM workers WHERE id = :me AND NOT dead FOR KEY SHARE)"
 _FENCE_NAMED = _FENCE.replace("SELECT id", "SELECT id, kind, host, pid")
+_ABANDONED = "(NOT r.background AND EXISTS (SELECT 1 FROM workers w WHERE w.id = r.web AND w.dead))"
+"""A foreground response whose waiting web process is dead: nobody will ever read it."""
+_SETTLED = """(r.attempt > 0 OR r.rings > 0 OR NOT EXISTS (
+            SELECT 1 FROM workers c WHERE c.id = r.web AND NOT c.dead
+            AND c.expires_at - CAST(:lease AS interval) < r.enqueued_at + interval '3 seconds'))"""
+"""A fresh response that a sweep may take or ring for: the web process that stored it has renewed its lease since, and before it renews
+it voids what it has answered 503 (models/lease.py). So an unclear create does not run before it is clear (I9)."""
 _ORPHAN = "(r.worker IS NULL OR EXISTS (SELECT 1 FROM workers w WHERE w.id = r.worker AND w.dead))"
 
 # --- who is alive ------------------------------------------------------------------------------------------------------------
@@ -54,10 +61,10 @@ RENEW = _sql("""
 """)
 """The heartbeat. No row: we have been declared dead. `draining`: an operator wants us to hand over and go."""
 
-MINE = _sql("""
+MINE = _sql(f"""
     SELECT r.id, r.attempt, r.cancel_requested_at IS NOT NULL AS cancelled, r.fail_requested_at IS NOT NULL AS failed,
            r.requeue_requested_at IS NOT NULL AS requeued,
-           EXISTS (SELECT 1 FROM workers w WHERE w.id = r.web AND w.dead) AS abandoned
+           {_ABANDONED} AS abandoned
     FROM responses r WHERE r.worker = :me AND r.status = 'in_progress'
 """)
 """What the database counts as a worker's, to be compared with what it runs. `abandoned`: the waiting web process is dead; `failed` and
@@ -198,7 +205,7 @@ def _claim(conditions: str) -> str:
 
 _WANTED = "r.cancel_requested_at IS NULL AND r.fail_requested_at IS NULL AND r.deadline > clock_timestamp()"
 
-CLAIM_FRESH = _sql(_claim(f"r.worker IS NULL AND r.attempt = 0 AND {_WANTED}"))
+CLAIM_FRESH = _sql(_claim(f"r.worker IS NULL AND r.attempt = 0 AND NOT {_ABANDONED} AND {_WANTED}"))
 """The common case: nobody has ever run it. Its log is the opening events, so there is nothing to adopt."""
 
 FENCE = _sql(f"WITH {_FENCE} SELECT id FROM me")
@@ -206,7 +213,7 @@ FENCE = _sql(f"WITH {_FENCE} SELECT id FROM me")
 
 LOCK = _sql(f"""
     SELECT r.id, r.worker, r.deaths + (r.worker IS NOT NULL)::int AS deaths, r.cancel_requested_at IS NOT NULL AS cancelled,
-           r.fail_requested_at IS NOT NULL AS failed, r.deadline <= clock_timestamp() AS late, r.started_at IS NOT NULL AS started, (SELECT w.dead FROM workers w WHERE w.id = r.web) IS TRUE AS abandoned
+           r.fail_requested_at IS NOT NULL AS failed, r.deadline <= clock_timestamp() AS late, r.started_at IS NOT NULL AS started, {_ABANDONED} AS abandoned
     FROM responses r WHERE r.id = :id AND r.status IN {_OPEN} AND {_ORPHAN} FOR UPDATE OF r SKIP LOCKED
 """)
 """The row before its claim: who had it (`take` must adopt that worker's journal)."""
@@ -369,10 +376,20 @@ INPUT_ITEMS = {
 }
 
 LOG_PAGE = _sql("""
-    SELECT 0 AS kind, r.attempt, 0 AS first, 0 AS last, convert_to(r.status, 'UTF8') AS frames, r.worker FROM responses r WHERE r.id = :id
+    SELECT 0 AS kind, r.attempt, CASE WHEN CAST(:attempt AS int) = 0 OR r.attempt = :attempt THEN 0 WHEN EXISTS (
+               SELECT 1 FROM event_log e WHERE e.response_id = r.id AND e.attempt > :attempt AND e.first_number <= :after
+           ) OR EXISTS (
+               SELECT 1 FROM workers w JOIN journal j ON j.worker = w.id AND j.batch > w.flushed_batch
+               CROSS JOIN LATERAL (SELECT array_position(j.response_ids, r.id) AS n) p
+               WHERE w.id = r.worker AND p.n IS NOT NULL AND j.attempts[p.n] > :attempt AND j.first_numbers[p.n] <= :after
+           ) THEN 1 ELSE 0 END AS first,
+           0 AS last, convert_to(r.status, 'UTF8') AS frames, r.worker
+    FROM responses r WHERE r.id = :id
     UNION ALL
-    SELECT * FROM (SELECT 1, e.attempt, e.first_number, e.last_number, e.frames, NULL::uuid FROM event_log e
-                   WHERE e.response_id = :id AND e.last_number > :after ORDER BY e.first_number LIMIT :page) stored
+    SELECT 1, page.attempt, page.first_number, page.last_number, page.frames, NULL
+    FROM (SELECT e.*, sum(octet_length(e.frames)) OVER (ORDER BY e.first_number) - octet_length(e.frames) AS before
+          FROM (SELECT * FROM event_log WHERE response_id = :id AND last_number > :after ORDER BY first_number LIMIT :page) e) page
+    WHERE page.before < CAST(:bytes AS bigint)
     UNION ALL
     SELECT 2, j.attempts[p.n], j.first_numbers[p.n], j.last_numbers[p.n], j.frames[p.n], NULL
     FROM responses r JOIN workers w ON w.id = r.worker JOIN journal j ON j.worker = w.id AND j.batch > w.flushed_batch
@@ -380,7 +397,10 @@ LOG_PAGE = _sql("""
     WHERE r.id = :id AND p.n IS NOT NULL AND j.last_numbers[p.n] > :after
     ORDER BY 1, 3, 4
 """)
-"""A reader's look: status, then the event log beyond `after`, then its owner's journal; one snapshot (design §5, joining)."""
+"""A reader's look: status, then the event log beyond `after`, then its owner's journal; one snapshot (design §5, joining).
+
+`page` rows of the event log, and none after `bytes` are full. `attempt`: whose events the reader was shown last, 0 for nobody's;
+`first` of the status row is 1 when a later attempt has told anew what number `after` or one before it was."""
 
 OWNERS = _sql("SELECT DISTINCT worker FROM responses WHERE id = ANY(:ids) AND worker IS NOT NULL")
 BATCHES = _sql("""
@@ -395,7 +415,7 @@ BATCH_NOW = _sql("SELECT coalesce(max(batch), 0) AS last FROM journal WHERE work
 RING = _sql(f"""
     WITH silent AS MATERIALIZED (
         SELECT r.id, r.background, r.deaths + (r.worker IS NOT NULL)::int AS deaths FROM responses r
-        WHERE r.status IN {_OPEN} AND {_ORPHAN} AND (r.requeue_requested_at IS NOT NULL
+        WHERE r.status IN {_OPEN} AND {_ORPHAN} AND {_SETTLED} AND (r.requeue_requested_at IS NOT NULL
           OR r.enqueued_at + CAST(:interval AS interval) * power(2, least(r.rings, 6)) < clock_timestamp())
         ORDER BY r.enqueued_at LIMIT 200 FOR UPDATE OF r SKIP LOCKED
     )
@@ -406,9 +426,9 @@ RING = _sql(f"""
 """Rung by predicate, not by event: every open row without a live owner whose bell was last rung too long ago."""
 
 ORPHANS = _sql(f"""
-    SELECT r.id FROM responses r LEFT JOIN workers w ON w.id = r.web
-    WHERE r.status IN {_OPEN} AND {_ORPHAN}
-      AND (r.status = 'in_progress' OR r.deadline <= clock_timestamp() OR w.dead OR r.enqueued_at < clock_timestamp() - CAST(:waiting AS interval)
+    SELECT r.id FROM responses r
+    WHERE r.status IN {_OPEN} AND {_ORPHAN} AND {_SETTLED}
+      AND (r.status = 'in_progress' OR r.deadline <= clock_timestamp() OR {_ABANDONED} OR r.enqueued_at < clock_timestamp() - CAST(:waiting AS interval)
            OR r.fail_requested_at IS NOT NULL OR r.requeue_requested_at IS NOT NULL)
       AND (CAST(:quarantine AS boolean) = (r.deaths + (r.worker IS NOT NULL)::int >= 2) OR r.cancel_requested_at IS NOT NULL
            OR r.fail_requested_at IS NOT NULL OR r.deadline <= clock_timestamp() OR r.deaths + (r.worker IS NOT NULL)::int > 2)

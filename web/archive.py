@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from models import statements
 from models.channels import control
 from models.channels import events as events_channel
-from models.database import Pool, Row, fetch, read
+from models.database import Pool, Row, read, request
 from models.errors import InvalidRequest, NotFound
 from models.ids import parse_response_id, response_id
 from models.lifecycle import TERMINAL, Status
@@ -22,7 +22,8 @@ from web.relay import Relay
 
 logger = structlog.get_logger()
 
-_WHOLE_LOG = 1_000_000
+_WHOLE_LOG = 2**31 - 1
+"""No page: rows and bytes."""
 
 
 class Archive:
@@ -72,10 +73,10 @@ class Archive:
             "id": row["id"], "completed_at": completed_at, "reason": reason, "number": number,
             "frames": frame(ResponseFailed(response_object(facts, [])), number),
         }  # fmt: skip
-        if await fetch(self._pool, statements.CANCEL_QUEUED, values):
+        if await request(self._pool, statements.CANCEL_QUEUED, values):
             await self._tell(events_channel(row["id"]), b"")
             return True
-        recorded = await fetch(self._pool, statements.REQUEST_CANCEL, {"id": row["id"]})
+        recorded = await request(self._pool, statements.REQUEST_CANCEL, {"id": row["id"]})
         if recorded and recorded[0]["worker"] is not None:
             await self._tell(control(recorded[0]["worker"]), row["id"].hex.encode())
         return bool(recorded)
@@ -83,10 +84,10 @@ class Archive:
     async def delete(self, project: UUID, row: Row) -> None:
         """Hides the response at once, cancels it if it runs, and deletes it with all it has; what cannot be deleted yet the sweep takes."""
         named = {"id": row["id"], "project": project}
-        await fetch(self._pool, statements.REQUEST_DELETE, named)
+        await request(self._pool, statements.REQUEST_DELETE, named)
         if row["status"] not in TERMINAL and await self.request_cancel(row, "deleted"):
             await self._relay.ended(row["id"], self._cancel_wait)
-        await fetch(self._pool, statements.DELETE_ENDED, named)
+        await request(self._pool, statements.DELETE_ENDED, named)
 
     async def input_items(self, row: Row, *, limit: int, order: str, after: str | None) -> dict[str, Any]:
         """A page of the response's own input, in the list envelope (contract §1.1)."""
@@ -107,7 +108,7 @@ class Archive:
 
     async def _running(self, row: Row) -> tuple[Row, list[Item]]:
         """Row and output of a response that runs, or has ended meanwhile: finished turns, and the fold of what this attempt said since."""
-        values = {"id": row["id"], "after": row["checkpoint_number"], "page": _WHOLE_LOG}
+        values = {"id": row["id"], "after": row["checkpoint_number"], "attempt": 0, "page": _WHOLE_LOG, "bytes": _WHOLE_LOG}
         log = await read(self._pool, statements.LOG_PAGE, values)
         stored = await self._items(row["id"])
         if not log or log[0]["frames"] != Status.IN_PROGRESS.encode():

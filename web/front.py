@@ -62,7 +62,7 @@ class Front:
         front = cls(
             settings=settings, pool=pool, redis=redis, lease=lease, bell=bell, bus=bus, relay=relay,
             archive=Archive(pool, redis, relay, settings.web.cancel_wait.total_seconds()),
-            intake=Intake(settings, pool, bell, lease.id), keys=Keys(pool), catalogue=Catalogue(settings.upstream),
+            intake=Intake(settings, pool, bell, lease), keys=Keys(pool), catalogue=Catalogue(settings.upstream),
         )  # fmt: skip
         front._watch(asyncio.create_task(lease.tick(), name="tick"))
         front._watch(asyncio.create_task(bus.run(), name="bus"))
@@ -109,7 +109,8 @@ class Front:
     async def _ring_at_start(self) -> None:
         """Rows whose bell was rung by a process that died before it sounded."""
         try:
-            for row in await fetch(self.pool, statements.RING, {"interval": self.settings.lease.ring_interval}):
+            values = {"interval": self.settings.lease.ring_interval, "lease": self.settings.lease.duration}
+            for row in await fetch(self.pool, statements.RING, values):
                 self.bell.ring(row["id"], queue_for(background=row["background"], deaths=row["deaths"]))
         except AWAY as error:
             logger.warning("start_ring_away", error=str(error).strip())  # the sweepers ring as well

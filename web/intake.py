@@ -23,6 +23,7 @@ from models.database import AWAY, Json, Pool, Row, fetch, read
 from models.egress import Egress, Refused
 from models.errors import InvalidRequest, Unavailable
 from models.ids import new_item_id, new_uuid, parse_response_id, response_id
+from models.lease import Lease
 from models.lifecycle import NEXT, Status
 from models.settings import Settings
 from models.wire.events import Event, Item, ResponseCreated, ResponseQueued, frame
@@ -53,11 +54,11 @@ class Accepted:
 class Intake:
     """Accepts create requests."""
 
-    def __init__(self, settings: Settings, pool: Pool, bell: Bell, me: UUID) -> None:
+    def __init__(self, settings: Settings, pool: Pool, bell: Bell, lease: Lease) -> None:
         self._settings = settings
         self._pool = pool
         self._bell = bell
-        self._me = me
+        self._lease = lease
         self._egress = Egress(settings.egress)
         self._voiding: set[asyncio.Task[None]] = set()
 
@@ -98,7 +99,7 @@ class Intake:
                 "id": accepted_id, "project": project, "background": request.background, "store": request.store, "streamed": request.stream,
                 "model": request.model, "parameters": Json(request.parameters), "previous": previous, "created_at": facts.created_at,
                 "retention": self._settings.retention, "queue_wait": self._settings.limits.queue_wait,
-                "web": None if request.background else self._me, "traceparent": headers.get("traceparent"), "items": orjson.dumps(request.input).decode(),
+                "web": self._lease.id, "traceparent": headers.get("traceparent"), "items": orjson.dumps(request.input).decode(),
                 "last": len(events) - 1, "frames": b"".join(frame(event, number) for number, event in enumerate(events)),
             },
             again,
@@ -175,7 +176,10 @@ class Intake:
         except psycopg.errors.UniqueViolation:
             return accepted_id
         except AWAY as error:
-            voiding = asyncio.create_task(self._void(values))
+            project = values["project"]
+            assert isinstance(project, UUID)
+            self._lease.doubts[accepted_id] = project
+            voiding = asyncio.create_task(self._void(accepted_id, project))
             self._voiding.add(voiding)
             voiding.add_done_callback(self._voiding.discard)
             await asyncio.wait({voiding}, timeout=1)
@@ -191,16 +195,17 @@ class Intake:
                 return _same_request(holder, again)
         return accepted_id
 
-    async def _void(self, values: dict[str, object]) -> None:
-        """Makes sure that a create whose outcome is unknown never runs; goes on after the 503 for as long as Postgres is away."""
-        while True:
+    async def _void(self, doubted: UUID, project: UUID) -> None:
+        """Makes sure that a create whose outcome is unknown never runs; goes on after the 503 for as long as Postgres is away, unless
+        the next heartbeat is quicker."""
+        while doubted in self._lease.doubts:
             try:
-                await fetch(self._pool, statements.VOID, {"id": values["id"], "project": values["project"]})
+                await fetch(self._pool, statements.VOID, {"id": doubted, "project": project})
             except AWAY as error:
-                logger.warning("void_unclear", response=str(values["id"]), error=str(error).strip())
+                logger.warning("void_unclear", response=str(doubted), error=str(error).strip())
                 await asyncio.sleep(0.5)
             else:
-                return
+                self._lease.doubts.pop(doubted, None)
 
 
 def _is_large(headers: Mapping[str, str]) -> bool:

@@ -20,8 +20,8 @@ from web.bus import Block, Bus
 logger = structlog.get_logger()
 
 DONE = b"data: [DONE]\n\n"
-_PAGE = 64
-"""Rows of the event log in one look; a row holds up to about 64 KB."""
+_PAGE = {"page": 64, "bytes": 1024 * 1024}
+"""Rows of the event log in one look, and bytes after which there is no further row: what one slow reader may cost this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,8 @@ class Look:
     """None: the row is gone"""
     blocks: list[Block]
     more: bool
+    torn: bool = False
+    """A later attempt has told anew what this reader was shown."""
 
     @property
     def ended(self) -> bool:
@@ -49,12 +51,16 @@ class Reader:
     torn: bool = field(default=False)
     """A later attempt begins at or below a number already sent: the stated double fault. Better no ending than a mixed stream."""
 
+    def hear(self, block: Block) -> bytes | None:
+        """As `take`, for what the bus brings; None too where another attempt begins: only the log knows at which number."""
+        return None if block.attempt > self.attempt > 0 else self.take(block)
+
     def take(self, block: Block) -> bytes | None:
         """The block's frames that follow on what was sent, maybe none; None when some are missing before it."""
         if block.attempt > self.attempt > 0 and block.first <= self.number:
             self.torn = True
             return b""
-        if block.last <= self.number:
+        if block.attempt < self.attempt or block.last <= self.number:
             return b""
         if block.first > self.number + 1:
             return None
@@ -82,7 +88,8 @@ class Relay:
         reader = Reader(after)
         async with self._bus.subscribe(response_id) as inbox:
             while True:
-                look = await self._look(response_id, reader.number)
+                look = await self._look(response_id, reader)
+                reader.torn = look.torn
                 said = b"".join(filter(None, map(reader.take, look.blocks)))
                 if said:
                     yield said
@@ -98,8 +105,8 @@ class Relay:
                 if look.more:
                     continue
                 while (block := await inbox.next()) is not None:
-                    live = reader.take(block)
-                    if live is None or reader.torn:
+                    live = reader.hear(block)
+                    if live is None:
                         break
                     if live:
                         yield live
@@ -120,10 +127,15 @@ class Relay:
             rows = await read(self._pool, statements.RESPONSE, values)
             return rows[0] if rows else None
 
-    async def _look(self, response_id: UUID, after: int) -> Look:
-        rows = await fetch_when_back(self._pool, statements.LOG_PAGE, {"id": response_id, "after": after, "page": _PAGE})
+    async def _look(self, response_id: UUID, reader: Reader) -> Look:
+        values = {"id": response_id, "after": reader.number, "attempt": reader.attempt, **_PAGE}
+        rows = await fetch_when_back(self._pool, statements.LOG_PAGE, values)
         if not rows:
             return Look(None, [], more=False)
-        blocks = [Block(row["attempt"], row["first"], row["last"], row["frames"]) for row in rows if row["kind"]]
-        stored = sum(row["kind"] == 1 for row in rows)
-        return Look(Status(rows[0]["frames"].decode()), blocks, more=stored == _PAGE)
+        blocks = [Block(row["attempt"], row["first"], row["last"], row["frames"]) for row in rows if row["kind"] == 1]
+        more = len(blocks) == _PAGE["page"] or sum(len(block.frames) for block in blocks) >= _PAGE["bytes"]
+        if rows[0]["first"]:
+            return Look(None, [], more=False, torn=True)
+        if not more:
+            blocks += [Block(row["attempt"], row["first"], row["last"], row["frames"]) for row in rows if row["kind"] == 2]
+        return Look(Status(rows[0]["frames"].decode()), blocks, more)

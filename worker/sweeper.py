@@ -120,12 +120,19 @@ class Sweeper:
         share = -(-self._slots.free_for_background // _SHARE)
         if not share or not self._lease.certain:
             return
-        values = {"waiting": self._settings.lease.ring_interval, "most": share, "quarantine": self._settings.quarantine}
+        values = {
+            "waiting": self._settings.lease.ring_interval,
+            "most": share,
+            "quarantine": self._settings.quarantine,
+            "lease": self._settings.lease.duration,
+        }
         for row in await fetch(self._pool, statements.ORPHANS, values):
             self._slots.spawn(row["id"])
 
     async def _ring(self) -> None:
-        rung = await fetch(self._pool, statements.RING, {"interval": self._settings.lease.ring_interval})
+        rung = await fetch(
+            self._pool, statements.RING, {"interval": self._settings.lease.ring_interval, "lease": self._settings.lease.duration}
+        )
         for row in rung:
             self._bell.ring(row["id"], queue_for(background=row["background"], deaths=row["deaths"]))
         if rung:

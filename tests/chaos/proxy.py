@@ -9,6 +9,7 @@
     snare = proxy.hold(b"INSERT INTO journal")   # the answer to the first such statement waits here, done but unheard
     await snare.caught.wait()
     snare.release()             # or snare.lose(): the connection ends instead
+    proxy.swallow(b"INSERT INTO journal")        # the first such statement is never passed on, and its connection ends
     proxy.heal()
 
 `Wires` are the three proxies of one process: its own Postgres, Redis and upstream can fail while everybody else's work.
@@ -134,6 +135,7 @@ class Proxy:
         self._latency = 0.0
         self._bytes_to_cut: int | None = None
         self._snares: list[Snare] = []
+        self._swallowed: list[bytes] = []
         self._lines: set[_Line] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listen()
@@ -179,11 +181,16 @@ class Proxy:
         self._snares.append(snare)
         return snare
 
+    def swallow(self, words: bytes) -> None:
+        """Keeps the first request that contains `words` from the server; who made it sees the connection end, as if its answer were lost."""
+        self._swallowed.append(words)
+
     def heal(self) -> None:
         """All is well again. Answers held in a snare stay there until that decides."""
         self._latency = 0.0
         self._bytes_to_cut = None
         self._snares.clear()
+        self._swallowed.clear()
         self._flowing.set()
         self._listen()
 
@@ -244,6 +251,9 @@ class Proxy:
         """From the client to the server."""
         while data := await self._piece(reader):
             for request in line.asked(data):
+                if self._swallows(request):
+                    line.abort()
+                    return
                 self._set_snare(line, request)
             self._count(line, len(data))
             line.server.write(data)
@@ -269,6 +279,12 @@ class Proxy:
             await asyncio.sleep(self._latency / 2)
         await self._flowing.wait()
         return data
+
+    def _swallows(self, request: bytes) -> bool:
+        words = next((words for words in self._swallowed if words in request), None)
+        if words is not None:
+            self._swallowed.remove(words)
+        return words is not None
 
     def _set_snare(self, line: _Line, request: bytes) -> None:
         for snare in self._snares:

@@ -41,6 +41,7 @@ from web.relay import Relay
 T = TypeVar("T")
 MOST_RESPONSES, MOST_WORKERS, MOST_WATCHERS = 3, 6, 4
 ENDINGS = {"response.completed", "response.incomplete", "response.failed"}
+WORDS = st.sampled_from(["a", "b ", "\n\n", "é" * 50])
 ANY = st.integers(0, 11)
 """Which of those there are; taken modulo their number."""
 
@@ -146,6 +147,7 @@ class Machine(RuleBasedStateMachine):
         self.start_worker(quarantine=False)
         self.start_worker(quarantine=False)
         self.create(background=True)
+        self.connect(which=0, after=-1)
 
     # --- clients ---
 
@@ -157,7 +159,8 @@ class Machine(RuleBasedStateMachine):
         facts = ResponseFacts(response_id(story.name), 1_800_000_000, "queued" if background else "in_progress", "m", {}, background)
         shown = response_object(facts, [])
         opening = [ResponseCreated(shown), ResponseQueued(shown)] if background else [ResponseCreated(shown)]
-        values["frames"] = b"".join(frame(event, number) for number, event in enumerate(opening))
+        values["frames"] = told = b"".join(frame(event, number) for number, event in enumerate(opening))
+        story.shown.update(_numbered(told))
         self.run(fetch(self.pool, statements.INSERT, values))
         self.stories.append(story)
 
@@ -229,11 +232,33 @@ class Machine(RuleBasedStateMachine):
         story.owner, story.attempt, story.status = worker, story.attempt + 1, "in_progress"
 
     @precondition(lambda self: self.tellings)
-    @rule(which=ANY, words=st.sampled_from(["a", "b ", "\n\n", "é" * 50]), call=st.sampled_from([None, None, 0, 1]))
+    @rule(which=ANY, words=WORDS, call=st.sampled_from([None, None, 0, 1]))
     def append(self, which: int, words: str, call: int | None) -> None:
         worker, telling = pick(self.tellings, which)
         if telling.claim.verdict is None:
             worker.say(telling, words, call=call)
+
+    @precondition(lambda self: self.tellings)
+    @rule(which=ANY, words=WORDS, lost=st.booleans())
+    def tell(self, which: int, words: str, lost: bool) -> None:
+        """What mostly happens: a chunk is stored at once, and then shown, or `lost` on its way."""
+        worker, _ = pick(self.tellings, which)
+        self.append(which=which, words=words, call=None)
+        self.journal(who=self.processes.index(worker))
+        while worker.bus.waiting:
+            self.publish(who=[one for one in self.workers if one.bus.waiting].index(worker), drops=lost)
+
+    @precondition(lambda self: self.open)
+    @rule(which=ANY, who=ANY, crash=st.booleans())
+    def lose_the_owner(self, which: int, who: int, crash: bool) -> None:
+        """The owner dies and another takes over, as so often here; with a `crash` of Postgres just before, the double fault."""
+        story = pick(self.open, which)
+        if story.owner is None or story.owner.buried:
+            return
+        if crash:
+            self.postgres_crashes()
+        self.reap(who=[worker for worker in self.workers if not worker.buried].index(story.owner), stops=False)
+        self.claim(who=who, which=which)
 
     @precondition(lambda self: self.processes)
     @rule(who=ANY)
@@ -506,7 +531,7 @@ def profile() -> settings:
     """The same examples everywhere; or as many as one asks for, others each time."""
     deep = os.environ.get("BACKBURNER_STATE_MACHINE")  # noqa: TID251  # an option of this test, not of the product
     return settings(
-        max_examples=int(deep or 120), stateful_step_count=60 if deep else 40, derandomize=deep is None, deadline=None, database=None,
+        max_examples=int(deep or 80), stateful_step_count=60 if deep else 40, derandomize=deep is None, deadline=None, database=None,
         suppress_health_check=list(HealthCheck), phases=[Phase.generate, Phase.shrink], print_blob=False,
         report_multiple_bugs=False,
     )  # fmt: skip

@@ -252,8 +252,41 @@ async def test_a_flush_removes_the_batches_that_answered_flushes_cover_and_keeps
     await owner.flush(name, 1, 2, 5, answered=2)
     left = await fetch(house.pool, "SELECT batch FROM journal WHERE worker = %(id)s ORDER BY batch", {"id": owner.id})
     assert [row["batch"] for row in left] == [0, 3]
-    look = await fetch(house.pool, statements.LOG_PAGE, {"id": name, "after": 1, "page": 10})
+    look = await fetch(house.pool, statements.LOG_PAGE, {"id": name, "after": 1, "attempt": 0, "page": 10, "bytes": 10_000})
     assert [(row["kind"], row["first"], row["last"]) for row in look] == [(0, 0, 0), (1, 2, 5), (2, 6, 7)]
+
+
+async def test_a_look_stops_after_the_row_that_fills_it(house: House) -> None:
+    owner = await house.worker()
+    name = await house.response()
+    await owner.own.take(name)
+    for number in range(2, 8):
+        await owner.flush(name, 1, number, number)
+    size = len(frames(2, 2))
+    look = await fetch(house.pool, statements.LOG_PAGE, {"id": name, "after": 1, "attempt": 0, "page": 10, "bytes": 2 * size + 1})
+    assert [row["first"] for row in look if row["kind"] == 1] == [2, 3, 4]
+
+
+@pytest.mark.parametrize("stored", ["flushed", "journalled"])
+async def test_a_reader_is_told_that_a_later_attempt_tells_anew_what_it_was_shown(house: House, stored: str) -> None:
+    """The double fault: Postgres has lost the journal, and with it what the first attempt had shown beyond number 5."""
+    first, second = await house.worker(), await house.worker()
+    name = await house.response()
+    await first.own.take(name)
+    await first.flush(name, 1, 2, 5)
+    await house.bury(first)
+    claim = await second.own.take(name)
+    assert claim is not None
+    assert claim.log_end == 5
+    for low, high in ((6, 8), (9, 10), (11, 12)):
+        if stored == "flushed":
+            await second.flush(name, 2, low, high)
+        else:
+            await second.journal(low, name, 2, low, high)
+    for shown, attempt, torn in ((5, 1, 0), (6, 1, 1), (10, 1, 1), (10, 2, 0), (10, 0, 0)):
+        values = {"id": name, "after": shown, "attempt": attempt, "page": 10, "bytes": 10_000}
+        look = await fetch(house.pool, statements.LOG_PAGE, values)
+        assert look[0]["first"] == torn, (shown, attempt)
 
 
 async def test_a_create_answered_503_never_runs_whichever_came_first(house: House) -> None:
@@ -315,11 +348,32 @@ async def test_what_is_cancelled_late_or_left_by_its_web_process_is_taken_only_t
         claim = await taker.own.take(name)
         assert claim is not None
         assert claim.verdict is verdict
-    # A fresh row is claimed by the quick way first; the beat sees the dead web process and stops it.
     claim = await taker.own.take(left)
     assert claim is not None
+    assert claim.verdict is Verdict.CANCELLED, "nobody waits for it any more: it never starts"
     mine = {row["id"]: row for row in await fetch(house.pool, statements.MINE, {"me": taker.id})}
     assert mine[left]["abandoned"] is True
+
+
+async def test_a_sweep_leaves_a_fresh_response_until_its_web_process_has_beaten_since(house: House) -> None:
+    """Before it beats it voids what it answered 503 (I9); dead, it can void nothing more, and what it accepted must run (I1)."""
+    web, dead = await house.worker(kind="web"), await house.worker(kind="web")
+    doubtful, left = await house.response(web=web.id), await house.response(web=dead.id)
+    await house.bury(dead)
+    await fetch(house.pool, "UPDATE responses SET enqueued_at = clock_timestamp() - interval '1 minute'", {})
+    lease = timedelta(seconds=600)
+    values = {"waiting": timedelta(0), "most": 100, "quarantine": False, "lease": lease, "interval": timedelta(0)}
+
+    async def taken() -> set[object]:
+        return {row["id"] for row in await fetch(house.pool, statements.ORPHANS, values)} & {doubtful, left}
+
+    await fetch(house.pool, "UPDATE workers SET expires_at = expires_at - interval '2 minutes' WHERE id = %(id)s", {"id": web.id})
+    assert await taken() == {left}
+    rung = {row["id"] for row in await fetch(house.pool, statements.RING, values)}
+    assert left in rung
+    assert doubtful not in rung
+    await fetch(house.pool, statements.RENEW, {"me": web.id, "lease": lease})
+    assert await taken() == {doubtful, left}
 
 
 async def test_a_queued_response_is_cancelled_by_whoever_asks_unless_it_was_claimed_first(house: House) -> None:

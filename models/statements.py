@@ -402,6 +402,24 @@ LOG_PAGE = _sql("""
 `page` rows of the event log, and none after `bytes` are full. `attempt`: whose events the reader was shown last, 0 for nobody's;
 `first` of the status row is 1 when a later attempt has told anew what number `after` or one before it was."""
 
+AS_IT_STANDS = _sql("""
+    WITH one AS MATERIALIZED (SELECT id, status, attempt, checkpoint_number, worker FROM responses WHERE id = :id)
+    SELECT 0 AS kind, one.attempt, one.checkpoint_number AS first, 0 AS last, convert_to(one.status, 'UTF8') AS frames, NULL::jsonb AS payload FROM one
+    UNION ALL
+    SELECT 1, e.attempt, e.first_number, e.last_number, e.frames, NULL
+    FROM one JOIN event_log e ON e.response_id = one.id AND e.last_number > one.checkpoint_number
+    UNION ALL
+    SELECT 2, j.attempts[p.n], j.first_numbers[p.n], j.last_numbers[p.n], j.frames[p.n], NULL
+    FROM one JOIN workers w ON w.id = one.worker JOIN journal j ON j.worker = w.id AND j.batch > w.flushed_batch
+    CROSS JOIN LATERAL (SELECT array_position(j.response_ids, one.id) AS n) p
+    WHERE p.n IS NOT NULL AND j.last_numbers[p.n] > one.checkpoint_number
+    UNION ALL
+    SELECT 3, 0, i.position, 0, NULL, i.payload FROM one JOIN items i ON i.response_id = one.id AND i.direction = 'output'
+    ORDER BY 1, 3, 4
+""")
+"""What a running response is made of: status and checkpoint, the log and the journal beyond the checkpoint, the items up to it. All in
+one snapshot: a turn that ends between two looks would else be shown twice, or not at all (I7)."""
+
 OWNERS = _sql("SELECT DISTINCT worker FROM responses WHERE id = ANY(:ids) AND worker IS NOT NULL")
 BATCHES = _sql("""
     SELECT batch, response_ids, attempts, first_numbers, last_numbers, frames FROM journal

@@ -22,8 +22,8 @@ from web.relay import Relay
 
 logger = structlog.get_logger()
 
-_WHOLE_LOG = 2**31 - 1
-"""No page: rows and bytes."""
+_ITEM = 3
+"""The kind of the rows of AS_IT_STANDS that are items of finished turns."""
 
 
 class Archive:
@@ -108,17 +108,17 @@ class Archive:
 
     async def _running(self, row: Row) -> tuple[Row, list[Item]]:
         """Row and output of a response that runs, or has ended meanwhile: finished turns, and the fold of what this attempt said since."""
-        values = {"id": row["id"], "after": row["checkpoint_number"], "attempt": 0, "page": _WHOLE_LOG, "bytes": _WHOLE_LOG}
-        log = await read(self._pool, statements.LOG_PAGE, values)
-        stored = await self._items(row["id"])
-        if not log or log[0]["frames"] != Status.IN_PROGRESS.encode():
+        found = await read(self._pool, statements.AS_IT_STANDS, {"id": row["id"]})
+        stored = [one["payload"] for one in found if one["kind"] == _ITEM]
+        if not found or found[0]["frames"] != Status.IN_PROGRESS.encode():
             return (await read(self._pool, statements.RESPONSE, {"id": row["id"]}) or [row])[0], stored
+        now, *blocks = (one for one in found if one["kind"] != _ITEM)
+        number = now["first"]
         events: list[dict[str, Any]] = []
-        number = row["checkpoint_number"]
-        for block in log[1:]:
+        for block in blocks:
             frames = split_frames(block["frames"])[max(0, number + 1 - block["first"]) :]
             number = max(number, block["last"])
-            if block["attempt"] == log[0]["attempt"]:
+            if block["attempt"] == now["attempt"]:
                 events += map(decode_frame, frames)
         return row, stored + fold(events)
 

@@ -94,6 +94,16 @@ class Case:
         seen += [asked.answered for asked in told if asked.answered is not None and asked.body.get("status") in TERMINAL]
         return min(seen, default=None)
 
+    def unfinished_after(self, moment: float) -> bool:
+        """Whether somebody saw after this moment that it had not ended: by asking, or by still listening. A foreground response is 404
+        until its end."""
+        looks = [look for look in self.story.of("get") if look.sent > moment and look.status in (200, 404)]
+        if any(look.body.get("status") not in TERMINAL if look.status == 200 else not self.story.background for look in looks):
+            return True
+        return any(heard.ending is None and (heard.reading.closed or 0) > moment for heard in self.heard) or any(
+            heard.ending is not None and heard.ending.at > moment > heard.reading.opened for heard in self.heard
+        )
+
     # --- what was done to those who served it ---
 
     def faults(self, kinds: frozenset[str], target: str | None = None) -> Iterator[Fault]:

@@ -36,7 +36,9 @@ def measure(cases: Iterable[Case]) -> Measures:
     found = Measures()
     for case in cases:
         for call, fault in deaths_under(case):
-            if (again := running_again(case, call, fault)) is not None and not _lived_on(call.finished, fault.end):
+            again = running_again(case, fault)
+            # nobody may have looked for a while: then the moment at which it was seen says nothing
+            if again is not None and not _lived_on(call.finished, fault.end) and _was_watched(case, again):
                 (found.hand_over if fault.what == "stopped" else found.recovery).append(again - fault.begin)
         for took, calm in _cancels(case):
             (found.cancel if calm else found.cancel_in_trouble).append(took)
@@ -44,6 +46,10 @@ def measure(cases: Iterable[Case]) -> Measures:
         if case.story.create.status == 200 and case.story.background and case.calls and case.story.create.answered is not None:
             found.wait.append(max(0.0, case.calls[0].started - case.story.create.answered))
     return found
+
+
+def _was_watched(case: Case, again: float) -> bool:
+    return again != case.over or case.unfinished_after(again - 1)
 
 
 def _lived_on(finished: float | None, thawed: float | None) -> bool:

@@ -133,8 +133,8 @@ def _was_under(call: UpstreamCall, fault: Fault) -> bool:
     return call.started <= fault.begin <= ended + _AT_ONCE and not (call.whole and ended < fault.begin)
 
 
-def running_again(case: Case, call: UpstreamCall, fault: Fault) -> float | None:
-    """When the response of this request was first seen to run again or to be over."""
+def running_again(case: Case, fault: Fault) -> float | None:
+    """When the response of a request that died was first seen to run again or to be over; None: never."""
     seen = [later.started for later in case.calls if later.started > fault.begin]
     seen += [case.over] if case.over is not None and case.over > fault.begin else []
     return min(seen, default=None)
@@ -145,10 +145,10 @@ def _recovered(case: Case) -> Iterator[Violation]:
         return
     for call, fault in deaths_under(case):
         due = _due(case, fault.begin)
-        seen = running_again(case, call, fault)
+        seen = running_again(case, fault)
         lived_on = fault.what == "frozen" and fault.end is not None and fault.end < due and (call.finished or 0) > fault.end
-        watched = seen is not None or case.record.ended > due
-        if due < _NEVER and watched and not lived_on and (seen is None or seen > due):
+        late = due < _NEVER and (seen is None or seen > due) and case.unfinished_after(due)
+        if late and not lived_on:
             took = "never" if seen is None else f"{seen - fault.begin:.1f} s later"
             yield case.violation("I2", f"its worker {call.worker} was {fault.what}, and it ran again or was over {took}", fault)
 

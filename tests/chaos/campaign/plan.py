@@ -111,8 +111,8 @@ def plan(seed: int, scale: Scale = SHORT) -> Plan:
     """The round of this seed."""
     chance = random.Random(f"round {seed}")  # must be repeatable, not secret
     clients = sorted((_client(chance, scale) for _ in range(scale.clients)), key=lambda client: client.at)
-    deeds = chance.choices(list(_DEEDS), list(_DEEDS.values()), k=chance.choice((1, 2, 2, 3)))
-    strikes = sorted((_strike(chance, deed, scale) for deed in deeds), key=lambda strike: strike.at)
+    deeds = {_pick(chance, _DEEDS) for _ in range(chance.choice((1, 2, 3, 3)))}
+    strikes = sorted((_strike(chance, deed, scale) for deed in sorted(deeds)), key=lambda strike: strike.at)
     return Plan(seed, clients, strikes)
 
 

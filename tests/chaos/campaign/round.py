@@ -13,6 +13,8 @@ from tests.chaos.campaign.plan import Client, Plan, Strike
 from tests.chaos.witness import TERMINAL, Witness
 from tests.fake_upstream import Script, drop, hang, reply, reset, status, text
 
+_TRIES = 4
+"""How often a client that is answered 503 sends its create, a second apart."""
 _ATTEMPTS = 6
 """Upstream requests of one response that have words of their own; further ones repeat the last."""
 
@@ -75,9 +77,12 @@ class _Crowd:
         previous = await self._parent() if client.kind == "chained" else None
         background = not client.kind.startswith("foreground")
         streams = client.kind in ("streamed", "foreground stream")
-        story = await self._witness.create(
-            *_scripts(number, client), background=background, stream=streams, previous=previous, leave=client.leaves
-        )
+        scripts = _scripts(number, client)
+        for _ in range(_TRIES):
+            story = await self._witness.create(*scripts, background=background, stream=streams, previous=previous, leave=client.leaves)
+            if story.create.status != 503:
+                break
+            await asyncio.sleep(1)
         if story.id is None or not background:
             return
         if client.delete is None:

@@ -1,0 +1,35 @@
+"""A short campaign, and the rounds that once found something."""
+
+from pathlib import Path
+
+from tests.chaos.campaign.__main__ import seeds_in
+from tests.chaos.campaign.campaign import SHORTENED, Campaign
+from tests.chaos.campaign.plan import DEFAULT, monkey, plan
+
+SEEDS = [1, 2]
+FOUND = Path(__file__).with_name("seeds.txt")
+
+
+def test_a_seed_is_one_plan() -> None:
+    assert plan(7) == plan(7)
+    assert plan(7) != plan(8)
+    assert plan(7, DEFAULT).strikes != plan(7).strikes
+    assert monkey(7, 1) == monkey(7, 1)
+
+
+def test_plans_use_every_fault() -> None:
+    plans = [plan(seed) for seed in range(200)]
+    assert len({strike.deed for one in plans for strike in one.strikes}) == 14
+    assert {client.accident for one in plans for client in one.clients} == {"none", "reset", "drop", "refused first", "hang"}
+    assert {client.kind for one in plans for client in one.clients} >= {"streamed", "polled", "chained"}
+
+
+async def test_a_short_campaign_finds_nothing(tmp_path: Path) -> None:
+    campaign = Campaign(SHORTENED, patience=60, keep=tmp_path / "failed")
+    plans = [plan(seed) for seed in [*SEEDS, *seeds_in(FOUND)]]
+    outcomes = [outcome async for outcome in campaign.run(plans)]
+    assert [outcome.plan.seed for outcome in outcomes] == [one.seed for one in plans]
+    found = [f"seed {outcome.plan.seed}: {violation}" for outcome in outcomes for violation in outcome.report.violations]
+    assert not found, "\n".join(found)
+    assert sum(outcome.report.responses for outcome in outcomes) > 10 * len(plans)
+    assert all(outcome.deeds for outcome in outcomes)

@@ -1,0 +1,37 @@
+"""The injector does what it says: a statement that happened looks, to whoever sent it, exactly like one that did not."""
+
+import random
+
+import psycopg
+
+from tests.chaos.injector import Injector
+from tests.stack import Databases
+
+
+async def test_what_was_done_and_what_was_lost_look_the_same(servers: Databases) -> None:
+    dsn = await servers.fresh()
+    injector = Injector(dsn, random.Random(3))
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as direct:
+        await direct.execute("CREATE TABLE heard (number int PRIMARY KEY)")
+        try:
+            injector.rate = 1
+            for number in range(40):
+                assert await _is_refused(injector.url(dsn), number)
+            injector.rate = 0
+            assert not await _is_refused(injector.url(dsn), 40)
+            cursor = await direct.execute("SELECT count(*) FROM heard")
+            assert await cursor.fetchone() == (injector.done_unheard + 1,)
+            assert injector.done_unheard + injector.never_sent == 40
+            assert 0 < injector.never_sent < injector.done_unheard
+        finally:
+            await injector.close()
+
+
+async def _is_refused(url: str, number: int) -> bool:
+    """Whether the INSERT seems to have failed with its connection."""
+    try:
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+            await connection.execute("INSERT INTO heard VALUES (%s)", [number])
+    except psycopg.OperationalError:
+        return True
+    return False

@@ -314,6 +314,9 @@ EXCUSES: dict[str, Mutation] = {
     ),
     "a stream that ends with its web process": each(lambda r: drop(r, 11), lambda r: drop(r, 11), faulty("stopped", "web-1", 2.0)),
     "an upstream that failed before its first word": lambda r: r.upstream.insert(0, UpstreamCall("m1", 1.1, "worker-1", finished=1.15)),
+    "a GET that is behind right after a crash of Postgres": each(
+        lambda r: r.stories[0].of("get")[0].body.update(output=[]), faulty("crashed", "postgres", 1.0, 1.5)
+    ),
     "a cancel refused": lambda r: r.stories[0].asked.append(Asked("cancel", "web-1", 4, 4.1, 400, {})),
     "a 503 for a look": lambda r: r.stories[0].asked.insert(0, Asked("get", "web-1", 1.1, 1.2, 503, {}, "1")),
     "a look that was never answered": lambda r: r.stories[0].asked.insert(0, Asked("get", "web-1", 1.1)),

@@ -119,11 +119,9 @@ class Case:
                 return fault
         return None
 
-    def outage(self, target: str, begin: float, end: float) -> Fault | None:
-        """A fault of this server that touches the time between these moments, or has just ended before."""
-        return next(
-            (fault for fault in self.record.faults if fault.target == target and fault.touches(begin, end, self.promise.exit)), None
-        )
+    def outage(self, target: str, begin: float, end: float, *, kinds: frozenset[str]) -> bool:
+        """Whether such a fault of this server touches the time between these moments."""
+        return any(fault.touches(begin, end) for fault in self.faults(kinds, target))
 
     @cached_property
     def is_double_fault(self) -> bool:

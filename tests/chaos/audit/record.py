@@ -162,5 +162,7 @@ class Promise:
     """I10: how long after the answer to a cancel an upstream request may still start, with a live owner"""
     cancel_in_trouble: float = 6
     """I10: the same without Redis"""
+    retell: float = 5
+    """after Postgres has crashed and is back: until what its journal has lost is stored again"""
     exit: float = 5
     """how long a worker that was declared dead may take to be gone"""

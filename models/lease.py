@@ -123,6 +123,7 @@ class Lease:
     def _settle_doubts(self, connection: psycopg.Connection[DictRow]) -> None:
         for doubted, project in list(self.doubts.items()):
             connection.execute(statements.VOID, {"id": doubted, "project": project})
+            connection.execute(statements.WIPE_VOIDED, {"id": doubted})
             self.doubts.pop(doubted, None)
 
     def _beat(self, connection: psycopg.Connection[DictRow]) -> None:

@@ -96,8 +96,26 @@ class Ending:
     error: dict[str, Any] | None = None
     reason: str | None = None
     failure: dict[str, Any] | None = None
+    changed: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    """(position, item) of what was stored at a checkpoint and is otherwise now: calls that were still running"""
     unanswered_calls: list[str] = field(default_factory=list)
     service_tier: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a checkpoint stores: a turn of the model, or calls that come before its first."""
+
+    items: list[dict[str, Any]]
+    position: int
+    """of the first of them in the output"""
+    calls: list[dict[str, Any]]
+    """of `tool_calls`, those we run: position, output_index, turn, finished"""
+    turns: int
+    """1 for a turn of the model, else 0"""
+    usage: dict[str, Any] | None
+    """of the whole response so far"""
+    next_output_index: int
 
 
 class Ownership:
@@ -150,20 +168,37 @@ class Ownership:
             "turns": ending.turns, "error": ending.error and Jsonb(ending.error), "reason": ending.reason,
             "failure": ending.failure and Jsonb(ending.failure), "completed_at": ending.completed_at, "unanswered_calls": ending.unanswered_calls,
             "service_tier": ending.service_tier,
+            "changed": Jsonb([{"position": position, "item": item} for position, item in ending.changed]),
         }  # fmt: skip
         await self._write(statements.END[ending.status], values, done=lambda row: row["status"] in TERMINAL)
 
-    async def checkpoint(
-        self, claim: Claim, tail: Tail, items: list[dict[str, Any]], position: int, usage: dict[str, Any] | None, next_output_index: int
-    ) -> None:
-        """Stores a finished turn that another follows, with the log up to it. Raises as `end` does."""
+    async def checkpoint(self, claim: Claim, tail: Tail, step: Step) -> None:
+        """Stores a finished step that another follows, with the log up to it. Raises as `end` does."""
         values = {
-            "me": self._me, "id": claim.id, "attempt": claim.attempt, **_log(tail), "items": Jsonb(items), "position": position,
-            "usage": usage and Jsonb(usage), "next_output_index": next_output_index,
+            "me": self._me, "id": claim.id, "attempt": claim.attempt, **_log(tail), "items": Jsonb(step.items), "position": step.position,
+            "calls": Jsonb(step.calls), "turns": step.turns, "usage": step.usage and Jsonb(step.usage), "next_output_index": step.next_output_index,
         }  # fmt: skip
         await self._write(
             statements.CHECKPOINT, values, done=lambda row: row["checkpoint_number"] >= tail.last and row["worker"] == self._me
         )
+
+    async def start_call(self, claim: Claim, position: int) -> None:
+        """Notes that a call is about to be made. Raises as `end` does; `Cancelled` also means that it must not be made."""
+        values = {"me": self._me, "id": claim.id, "attempt": claim.attempt, "position": position}
+        await self._write(statements.START_CALL, values, done=_never)
+
+    async def finish_call(self, claim: Claim, tail: Tail, position: int, item: dict[str, Any], answer: Any) -> None:
+        """Stores a call's item as it is in the end, what the model is told if that is not in it, and the log up to its done event."""
+        values = {
+            "me": self._me, "id": claim.id, "attempt": claim.attempt, **_log(tail), "position": position, "item": Jsonb(item),
+            "answer": None if answer is None else Jsonb(answer),
+        }  # fmt: skip
+        await self._write(statements.FINISH_CALL, values, done=_never)
+
+    async def certain(self) -> None:
+        """Returns once the lease was renewed recently enough to begin a turn or a call (design §4.3)."""
+        while not self._lease.certain:  # noqa: ASYNC110  (renewed by another thread)
+            await asyncio.sleep(0.1)
 
     async def release(self, claim: Claim, tail: Tail, parting: Parting = Parting.HANDED_OVER) -> None:
         """Gives the response back, its log complete up to `tail`. Nothing may be written under this claim afterwards."""
@@ -204,6 +239,11 @@ def _log(tail: Tail) -> dict[str, object]:
     return {"first": tail.first, "last": tail.last, "frames": tail.frames}
 
 
+def _never(_: Row) -> bool:
+    """Of a statement that can be repeated: when it moves nothing, it may not be ours any more, but it was never done before."""
+    return False
+
+
 def _verdict(row: Row) -> Verdict | None:
     if row["cancelled"] or row["abandoned"]:
         return Verdict.CANCELLED
@@ -233,4 +273,4 @@ async def _adopt(connection: AsyncConnection[DictRow], response_id: object, prev
     return end
 
 
-__all__ = ["DEATHS_ALONE", "Claim", "Ending", "Json", "Ownership", "Parting", "Tail", "Verdict"]
+__all__ = ["DEATHS_ALONE", "Claim", "Ending", "Json", "Ownership", "Parting", "Step", "Tail", "Verdict"]

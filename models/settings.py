@@ -23,6 +23,8 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from models.secrets import parse_keys
+
 
 def _seconds(value: object) -> object:
     if isinstance(value, str):
@@ -189,6 +191,9 @@ class Settings(BaseSettings):
     worker: WorkerSettings = WorkerSettings()
     tools: ToolSettings = ToolSettings()
     egress: EgressSettings = EgressSettings()
+    secret_keys: SecretStr = SecretStr("")
+    """Seal what clients trust us with (models/secrets.py): keys of 32 bytes in URL-safe base64, parted by commas. The first seals, all open;
+    without any, requests that bring credentials for MCP servers are refused."""
     retention: Duration = timedelta(days=30)
     bootstrap_key: SecretStr | None = None
     """Fixes the first API key: any string of at least 16 characters."""
@@ -205,12 +210,23 @@ class Settings(BaseSettings):
             raise ValueError("must start with postgres://, postgresql:// or postgresql+psycopg://")
         return SecretStr(f"postgresql://{rest}")
 
+    @field_validator("secret_keys")
+    @classmethod
+    def _usable_keys(cls, value: SecretStr) -> SecretStr:
+        parse_keys(value.get_secret_value())
+        return value
+
     @field_validator("bootstrap_key")
     @classmethod
     def _long_enough(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None and len(value.get_secret_value()) < 16:
             raise ValueError("must have at least 16 characters")
         return value
+
+    @property
+    def sealing_keys(self) -> list[bytes]:
+        """The keys of `secret_keys`."""
+        return parse_keys(self.secret_keys.get_secret_value())
 
     @property
     def dsn(self) -> str:

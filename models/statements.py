@@ -117,13 +117,15 @@ def _insert(first: str = "", source: str = "") -> str:
                   SELECT row.id, 'input', e.nr - 1, e.value ->> 'id', e.value ->> 'type', e.value
                   FROM row CROSS JOIN jsonb_array_elements(CAST(:items AS jsonb)) WITH ORDINALITY AS e (value, nr)),
          opened AS (INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)
-                    SELECT row.id, 0, :last, 0, CAST(:frames AS bytea) FROM row)
+                    SELECT row.id, 0, :last, 0, CAST(:frames AS bytea) FROM row),
+         sealed AS (INSERT INTO job_secrets (response_id, key_id, sealed)
+                    SELECT row.id, CAST(:key_id AS text), CAST(:sealed AS bytea) FROM row WHERE CAST(:key_id AS text) IS NOT NULL)
     SELECT id FROM row
 """
 
 
 INSERT = _sql(_insert())
-"""A response, its input and its opening events, in one statement; `deadline` is the queue's until a claim sets the run's."""
+"""A response, its input, its secrets and its opening events, in one statement; `deadline` is the queue's until a claim sets the run's."""
 INSERT_ONCE = _sql(_insert(_KEPT, "FROM key"))
 """The same for a request that may come again: the key and the response are one write. No row: somebody else holds the key (KEY_HOLDER).
 
@@ -141,6 +143,11 @@ VOID = _sql("""
     RETURNING id
 """)
 """Resolves an unclear create before its 503: waits for the old transaction, and whatever that did, nothing of it will run (I9)."""
+
+WIPE_VOIDED = _sql("""
+    DELETE FROM job_secrets s USING responses r WHERE s.response_id = :id AND r.id = s.response_id AND r.reason = 'create_refused'
+""")
+"""After VOID, in a statement of its own: VOID began before the old transaction's rows could be seen."""
 
 PREVIOUS = _sql(
     """
@@ -169,6 +176,8 @@ REFERRED = _sql(
 """What item references mean: the project's newest item of that id, input or output. Clients choose ids, so one may stand for several;
 `payload` is null once all together are larger than `most` bytes."""
 
+SECRETS = _sql("SELECT key_id, sealed FROM job_secrets WHERE response_id = :id")
+
 CHAIN = _sql("""
     WITH RECURSIVE chain AS (
         SELECT r.id, r.previous_response_id, 0 AS depth FROM responses r WHERE r.id = :id
@@ -176,9 +185,10 @@ CHAIN = _sql("""
         SELECT r.id, r.previous_response_id, chain.depth + 1 FROM chain JOIN responses r ON r.id = chain.previous_response_id
         WHERE chain.depth < 10000
     )
-    SELECT chain.depth, i.payload, chain.previous_response_id IS NOT NULL AND p.id IS NULL AS broken
+    SELECT chain.depth, i.payload, chain.previous_response_id IS NOT NULL AND p.id IS NULL AS broken, c.turn, c.answer
     FROM chain LEFT JOIN responses p ON p.id = chain.previous_response_id
     LEFT JOIN items i ON i.response_id = chain.id AND (chain.depth > 0 OR i.direction = 'input')
+    LEFT JOIN tool_calls c ON c.response_id = i.response_id AND i.direction = 'output' AND c.position = i.position
     ORDER BY chain.depth DESC, i.direction, i.position
 """)
 """The history of a response: every ancestor's input and output, then its own input ('input' sorts before 'output')."""
@@ -287,14 +297,48 @@ _STORED = """stored AS (INSERT INTO items (response_id, direction, position, ite
 
 CHECKPOINT = _sql(f"""
     WITH {_FENCE},
-         moved AS (UPDATE responses r SET turns = r.turns + 1, deaths = 0, usage = :usage, checkpoint_number = :last, next_output_index = :next_output_index
+         moved AS (UPDATE responses r SET turns = r.turns + CAST(:turns AS int), deaths = 0, usage = :usage, checkpoint_number = :last, next_output_index = :next_output_index
                    FROM me WHERE {_MINE} AND r.checkpoint_number < CAST(:last AS int) RETURNING r.id),
          {_LOGGED}, {_STORED},
+         called AS (INSERT INTO tool_calls (response_id, position, output_index, turn, finished)
+                    SELECT moved.id, c.position, c.output_index, c.turn, c.finished
+                    FROM moved CROSS JOIN jsonb_to_recordset(CAST(:calls AS jsonb)) AS c (position int, output_index int, turn int, finished bool)
+                    ON CONFLICT DO NOTHING),
          noted AS (UPDATE attempts a SET turns_ended_at = a.turns_ended_at || clock_timestamp() FROM moved
-                   WHERE a.response_id = moved.id AND a.attempt = CAST(:attempt AS int))
+                   WHERE a.response_id = moved.id AND a.attempt = CAST(:attempt AS int) AND CAST(:turns AS int) > 0)
     SELECT id FROM moved
 """)
-"""The end of a turn that another follows: its items and the log up to them. No row: see STANDING."""
+"""The end of a turn that another follows: its items, those calls among them that we run, and the log up to them. No row: see STANDING.
+
+`turns` is 0 for what is run before the model's first turn."""
+
+START_CALL = _sql(f"""
+    WITH {_FENCE},
+         moved AS (SELECT r.id FROM responses r, me WHERE {_MINE} AND r.cancel_requested_at IS NULL FOR NO KEY UPDATE OF r),
+         started AS (UPDATE tool_calls c SET started_attempt = CAST(:attempt AS int) FROM moved
+                     WHERE c.response_id = moved.id AND c.position = CAST(:position AS int) AND NOT c.finished)
+    SELECT id FROM moved
+""")
+"""A call of a tool is about to be made: from here on, its outcome is unknown until FINISH_CALL. None begins after a cancel."""
+
+FINISH_CALL = _sql(f"""
+    WITH {_FENCE},
+         moved AS (UPDATE responses r SET checkpoint_number = greatest(r.checkpoint_number, CAST(:last AS int)) FROM me WHERE {_MINE} RETURNING r.id),
+         {_LOGGED},
+         told AS (UPDATE items i SET payload = CAST(:item AS jsonb) FROM moved
+                  WHERE i.response_id = moved.id AND i.direction = 'output' AND i.position = CAST(:position AS int)),
+         finished AS (UPDATE tool_calls c SET finished = true, answer = CAST(:answer AS jsonb) FROM moved
+                      WHERE c.response_id = moved.id AND c.position = CAST(:position AS int))
+    SELECT id FROM moved
+""")
+"""A call has been answered: its item, what the model is told, and the log up to its done event."""
+
+OUTPUT = _sql("""
+    SELECT i.payload, c.output_index, c.turn, c.started_attempt, c.finished, c.answer
+    FROM items i LEFT JOIN tool_calls c ON c.response_id = i.response_id AND c.position = i.position
+    WHERE i.response_id = :id AND i.direction = 'output' ORDER BY i.position
+""")
+"""What a response has said up to its last checkpoint, for whoever goes on with it."""
 
 
 def _end(status: Status) -> str:
@@ -306,13 +350,16 @@ def _end(status: Status) -> str:
                               expires_at = CASE WHEN r.store THEN r.expires_at ELSE to_timestamp(:completed_at) + interval '10 minutes' END
                        FROM me WHERE {_MINE} AND r.status IN {_among(sources_of(status))} {condition} RETURNING r.id),
              {_LOGGED}, {_STORED},
+             changed AS (UPDATE items i SET payload = e.value -> 'item' FROM moved CROSS JOIN jsonb_array_elements(CAST(:changed AS jsonb)) AS e (value)
+                         WHERE i.response_id = moved.id AND i.direction = 'output' AND i.position = CAST(e.value ->> 'position' AS int)),
              wiped AS (DELETE FROM job_secrets s USING moved WHERE s.response_id = moved.id)
         SELECT id FROM moved
     """
 
 
 END = {status: _sql(_end(status)) for status in TERMINAL}
-"""The one ending: last items, tail of the log with the terminal event, status, usage, secrets wiped. No row: see STANDING."""
+"""The one ending: last items, those of calls that were still running, tail of the log with the terminal event, status, usage, secrets
+wiped. No row: see STANDING."""
 
 RELEASE = _sql(f"""
     WITH {_FENCE},

@@ -160,6 +160,18 @@ items = Table(
     Index("ix_items_item_id", "item_id", "id"),
 )
 
+tool_calls = Table(
+    "tool_calls",
+    metadata,
+    Column("response_id", Uuid, ForeignKey("responses.id", ondelete="CASCADE"), primary_key=True),
+    Column("position", Integer, primary_key=True, autoincrement=False, comment="of its item in the output"),
+    Column("output_index", Integer, nullable=False, comment="of its item in the stream"),
+    Column("turn", Integer, nullable=False, comment="in which the model asked for it; 0: before the first"),
+    Column("started_attempt", Integer, comment="the attempt that began to run it last; not finished besides: its outcome is unknown"),
+    Column("finished", Boolean, nullable=False),
+    Column("answer", JSONB, comment="what the model was told, where the item does not say it: a text, or parts"),
+)
+
 event_log = Table(
     "event_log",
     metadata,

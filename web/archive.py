@@ -120,7 +120,9 @@ class Archive:
             number = max(number, block["last"])
             if block["attempt"] == now["attempt"]:
                 events += map(decode_frame, frames)
-        return row, stored + fold(events)
+        # A checkpoint between the two looks has moved items from the log to the stored ones.
+        ids = {item["id"] for item in stored}
+        return row, stored + [item for item in fold(events) if item["id"] not in ids]
 
     async def _tell(self, channel: str, payload: bytes) -> None:
         try:

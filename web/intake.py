@@ -25,6 +25,7 @@ from models.errors import InvalidRequest, Unavailable
 from models.ids import new_item_id, new_uuid, parse_response_id, response_id
 from models.lease import Lease
 from models.lifecycle import NEXT, Status
+from models.secrets import NoKey, Sealed, Sealer
 from models.settings import Settings
 from models.wire.events import Event, Item, ResponseCreated, ResponseQueued, frame
 from models.wire.items import file_places, references, resolved
@@ -34,6 +35,9 @@ from models.wire.response import ResponseFacts, response_object
 from web.idempotency import Retryable, retryable
 
 logger = structlog.get_logger()
+
+_ENTRUSTED = ("authorization", "headers", "server_url")
+"""Fields of an `mcp` tool that are only ever stored sealed (models/wire/mcp.py)."""
 
 _LARGE = 256 * 1024
 """Bytes of a body from which it is checked beside the event loop: a million items take ten seconds, and the lease is no longer than that."""
@@ -60,6 +64,7 @@ class Intake:
         self._bell = bell
         self._lease = lease
         self._egress = Egress(settings.egress)
+        self._sealer = Sealer(settings.sealing_keys)
         self._voiding: set[asyncio.Task[None]] = set()
 
     async def accept(self, project: UUID, body: Any, headers: Mapping[str, str]) -> Accepted:
@@ -67,7 +72,6 @@ class Intake:
 
         Raises InvalidRequest with nothing written, or Unavailable with nothing that will run.
         """
-        again = retryable(headers, body)
         parse = partial(
             parse_create,
             body,
@@ -82,6 +86,8 @@ class Intake:
         request = await self._resolved(project, request)
         require_pairs(request.input, open_calls)
         accepted_id = new_uuid()
+        sealed = self._sealed(accepted_id, request)
+        again = retryable(headers, self._recognisable(body, request))
         facts = ResponseFacts(
             id=response_id(accepted_id),
             created_at=int(time.time()),
@@ -99,7 +105,8 @@ class Intake:
                 "id": accepted_id, "project": project, "background": request.background, "store": request.store, "streamed": request.stream,
                 "model": request.model, "parameters": Json(request.parameters), "previous": previous, "created_at": facts.created_at,
                 "retention": self._settings.retention, "queue_wait": self._settings.limits.queue_wait,
-                "web": self._lease.id, "traceparent": headers.get("traceparent"), "items": orjson.dumps(request.input).decode(),
+                "web": self._lease.id, "traceparent": headers.get("traceparent"), "key_id": sealed and sealed.key_id,
+                "sealed": sealed and sealed.sealed, "items": orjson.dumps(request.input).decode(),
                 "last": len(events) - 1, "frames": b"".join(frame(event, number) for number, event in enumerate(events)),
             },
             again,
@@ -108,6 +115,24 @@ class Intake:
             return Accepted(stored, request, opening, repeated=True)
         self._bell.ring(accepted_id, queue_for(background=request.background, deaths=0))
         return Accepted(accepted_id, request, opening)
+
+    def _sealed(self, accepted_id: UUID, request: CreateRequest) -> Sealed | None:
+        """What the client entrusts us with, as it may be stored. Raises InvalidRequest where no key is configured to seal it with."""
+        if not request.credentials:
+            return None
+        try:
+            return self._sealer.seal(accepted_id, request.credentials)
+        except NoKey:
+            place = next(index for index, tool in enumerate(request.parameters["tools"]) if tool["type"] == "mcp")
+            message = "Tools of the type 'mcp' are not supported by this server: it has no key to seal their credentials with."
+            raise InvalidRequest(message, param=f"tools[{place}]", code="unsupported_parameter") from None
+
+    def _recognisable(self, body: Any, request: CreateRequest) -> Any:
+        """What makes this request equal to another: the body, with a fingerprint in the place of what nobody may guess from its hash."""
+        if not request.credentials:
+            return body
+        tools = [{**tool, **dict.fromkeys(_ENTRUSTED)} if tool["type"] == "mcp" else tool for tool in body["tools"]]
+        return {**body, "tools": tools, "credentials": self._sealer.fingerprint(request.credentials)}
 
     async def _previous(self, project: UUID, named: str | None) -> tuple[UUID | None, list[str]]:
         """The response to go on from, and the calls it left open (design §11, chaining)."""
@@ -201,6 +226,7 @@ class Intake:
         while doubted in self._lease.doubts:
             try:
                 await fetch(self._pool, statements.VOID, {"id": doubted, "project": project})
+                await fetch(self._pool, statements.WIPE_VOIDED, {"id": doubted})
             except AWAY as error:
                 logger.warning("void_unclear", response=str(doubted), error=str(error).strip())
                 await asyncio.sleep(0.5)

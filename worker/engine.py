@@ -14,15 +14,18 @@ from redis.asyncio import Redis
 
 from models.bell import Bell
 from models.database import AWAY, Pool, Row, open_pool
+from models.egress import Egress
 from models.errors import LeaseLost
 from models.lease import Lease
 from models.live import live_client
 from models.ownership import Claim, Ownership
+from models.secrets import Sealer
 from models.settings import Settings
 from worker.control import Control
 from worker.journal import Journal
 from worker.publisher import Publisher
-from worker.runner import Run, Stop, Tools
+from worker.resources import Resources
+from worker.runner import Run, Stop
 from worker.sweeper import Sweeper
 from worker.upstream.client import Upstream
 
@@ -80,7 +83,10 @@ class Engine:
         publisher = Publisher(live)
         journal = Journal(settings, self._lease, pool, publisher)
         self._ownership = Ownership(pool, self._lease, settings)
-        self._tools = Tools(settings, self._ownership, journal, publisher, pool, self._connections.upstream, self._connections.bell)
+        self._resources = Resources(
+            settings, self._ownership, journal, publisher, pool, self._connections.upstream, self._connections.bell,
+            Egress(settings.egress), Sealer(settings.sealing_keys),
+        )  # fmt: skip
         self._sweeper = Sweeper(settings, self._lease, pool, self, self._connections.bell)
         control = Control(settings, self._lease.id, self.cancel)
         for name, work in {
@@ -105,7 +111,7 @@ class Engine:
         claim = await self._claim(response_id)
         if claim is None:
             return
-        run = self._runs[response_id] = Run(claim, self._tools)
+        run = self._runs[response_id] = Run(claim, self._resources)
         if self._stopping:
             run.stop(Stop.HAND_OVER)
         try:
@@ -129,6 +135,8 @@ class Engine:
     async def stop(self) -> None:
         """Hands everything over (design §4.7): what ends within the grace period ends; the rest is released, its log complete."""
         self._stopping = True
+        for run in self._runs.values():
+            run.retire()
         try:
             async with asyncio.timeout(self._settings.worker.grace.total_seconds()):
                 await self._idle()

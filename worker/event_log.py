@@ -36,6 +36,8 @@ class EventLog:
     size: int = 0
     """Bytes held here, fresh and tail."""
     closed: bool = False
+    withheld: bool = False
+    """A statement is storing fresh frames: the journal leaves them alone, they are shown when it is answered."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a statement writes this response's event log: one at a time."""
 
@@ -82,6 +84,18 @@ class EventLog:
         """An answered transaction holds everything up to `number`."""
         while self.tail and self.tail[0].last <= number:
             self.size -= len(self.tail.popleft().frames)
+
+    def stored_through(self, number: int) -> Block | None:
+        """The same for a transaction that also held fresh frames; gives those back, to be shown without having been in any batch."""
+        self.flushed_through(number)
+        first = self.next_number - len(self.fresh)
+        taken = self.fresh[: number + 1 - first]
+        if not taken:
+            return None
+        del self.fresh[: len(taken)]
+        block = Block(first, number, b"".join(taken), 0)
+        self.size -= len(block.frames)
+        return block
 
     def close(self) -> None:
         """Nothing is written under this claim any more."""

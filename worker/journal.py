@@ -7,6 +7,7 @@ batches that *answered* flushes cover. A statement without an answer is repeated
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable, Iterable
 from typing import LiteralString
 
 import structlog
@@ -17,7 +18,9 @@ from models import statements
 from models.arrays import Byteas, Ints, Uuids
 from models.database import AWAY, Pool, Row, connect, fetch, fetch_on
 from models.lease import Lease
+from models.ownership import Tail
 from models.settings import Settings
+from models.wire.events import Event
 from worker.event_log import Block, EventLog
 from worker.publisher import Publisher
 
@@ -67,6 +70,34 @@ class Journal:
         if log.size >= self._settings.worker.flush_bytes:
             self._full.set()
 
+    def write(self, log: EventLog, events: Iterable[Event]) -> None:
+        """Numbers and encodes the events, and sees to it that they are stored and shown."""
+        written = log.write(events)
+        if written:
+            self.wake(log, written)
+
+    async def store_first(self, log: EventLog, events: Iterable[Event], store: Callable[[Tail], Awaitable[None]]) -> None:
+        """Has `store` write these events and all that the log holds before them; only when it is answered are they shown.
+
+        So whoever has seen them can rely on what was written beside them. Must not be cancelled half-way (worker/undivided.py); raises
+        what `store` raises.
+        """
+        async with log.lock:
+            log.withheld = True
+            try:
+                self._unstored += log.write(events)
+                tail = log.rest()
+                await store(tail)
+                block = log.stored_through(tail.last)
+            finally:
+                log.withheld = False
+                self.wake(log, 0)
+        if block is not None:
+            self._unstored -= len(block.frames)
+            self._show(log, block)
+        async with self._moved:
+            self._moved.notify_all()
+
     async def room(self, log: EventLog) -> None:
         """Returns when the log may take more: back-pressure on the upstream while Postgres is slow (I12)."""
         if not self._crowded(log):
@@ -91,7 +122,7 @@ class Journal:
             await self._wake.wait()
             self._wake.clear()
             begun = time.monotonic()
-            logs = [log for log in self._dirty if log.fresh and not log.closed]
+            logs = [log for log in self._dirty if log.fresh and not log.closed and not log.withheld]
             self._dirty.clear()
             if logs:
                 await self._write_batch(logs)
@@ -104,9 +135,12 @@ class Journal:
         self._answered = self._batch
         self._unstored -= sum(len(block.frames) for _, block in blocks)
         for log, block in blocks:
-            self._publisher.publish(log.channel, b"%d %d %d\n%b" % (log.attempt, block.first, block.last, block.frames))
+            self._show(log, block)
         async with self._moved:
             self._moved.notify_all()
+
+    def _show(self, log: EventLog, block: Block) -> None:
+        self._publisher.publish(log.channel, b"%d %d %d\n%b" % (log.attempt, block.first, block.last, block.frames))
 
     async def _store(self, blocks: list[tuple[EventLog, Block]]) -> None:
         values = {

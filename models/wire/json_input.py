@@ -44,8 +44,8 @@ def _parse(raw: bytes) -> Any:
         # msgspec refuses lone surrogates, which clients do send; it says so in several ways, so we ask the bytes instead
         if b"\\ud" not in raw and b"\\uD" not in raw:
             raise
-        return _clean(json.loads(raw.decode(), parse_constant=_refuse_constant, parse_float=_finite))
-    return _clean(body) if b"\\u0000" in raw else body
+        return cleaned(json.loads(raw.decode(), parse_constant=_refuse_constant, parse_float=_finite))
+    return cleaned(body) if b"\\u0000" in raw else body
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -64,14 +64,15 @@ def storable(text: str) -> str:
     return _UNSTORABLE.sub("\ufffd", text)
 
 
-def _clean(value: Any) -> Any:
+def cleaned(value: Any) -> Any:
+    """JSON with `storable` text, in keys and values."""
     kind = type(value)
     if kind is str:
         return storable(value)
     if kind is dict:
-        return {storable(key): _clean(found) for key, found in value.items()}
+        return {storable(key): cleaned(found) for key, found in value.items()}
     if kind is list:
-        return [_clean(found) for found in value]
+        return [cleaned(found) for found in value]
     return value
 
 

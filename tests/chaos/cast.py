@@ -18,7 +18,7 @@ from models.database import Pool, fetch
 from models.errors import Cancelled
 from models.ids import response_id
 from models.lifecycle import Status
-from models.ownership import Claim, Ending
+from models.ownership import Claim, Ending, Step
 from models.settings import Settings
 from models.wire.events import TERMINAL, Event, Item, ResponseInProgress, decode_frame, split_frames
 from models.wire.response import ResponseFacts, response_object
@@ -142,7 +142,8 @@ class Hand(Worker):
         await self.store()
         items, tail = telling.translator.output, telling.log.rest()
         first_index = telling.translator._next_index()
-        await self.own.checkpoint(telling.claim, tail, items, len(telling.kept), None, first_index)
+        step = Step(items=items, position=len(telling.kept), calls=[], turns=1, usage=None, next_output_index=first_index)
+        await self.own.checkpoint(telling.claim, tail, step)
         telling.log.flushed_through(tail.last)
         telling.kept += items
         telling.left = []

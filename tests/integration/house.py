@@ -1,6 +1,7 @@
 """A database with workers that exist only as rows, for tests of who may do what to a response."""
 
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import orjson
@@ -10,9 +11,9 @@ from models.database import Json, Pool, Row, fetch
 from models.ids import new_uuid
 from models.lease import Kind, Lease
 from models.lifecycle import Status
-from models.ownership import Ending, Ownership, Tail
+from models.ownership import Ending, Ownership, Step, Tail
 from models.settings import LeaseSettings, Settings
-from models.wire.events import ArgumentsDelta, frame
+from models.wire.events import ArgumentsDelta, Item, frame
 
 
 def settings_for(dsn: str, *, quarantine: bool = False) -> Settings:
@@ -95,7 +96,7 @@ class House:
         return {
             "id": name, "project": self.project, "background": background, "store": True, "streamed": False, "model": "m", "parameters": Json({}),
             "previous": previous, "created_at": 1_800_000_000, "retention": timedelta(days=30), "queue_wait": timedelta(days=3650), "web": web,
-            "traceparent": None, "items": orjson.dumps([item]).decode(), "last": last, "frames": frames(0, last),
+            "traceparent": None, "key_id": None, "sealed": None, "items": orjson.dumps([item]).decode(), "last": last, "frames": frames(0, last),
         }  # fmt: skip
 
     async def standing(self, name: UUID) -> Row:
@@ -111,3 +112,8 @@ class House:
 def ending(status: Status, first: int, last: int) -> Ending:
     """An ending whose tail has these numbers."""
     return Ending(status=status, tail=Tail(first, last, frames(first, last)), items=[], position=0, usage=None, completed_at=1_800_000_100)
+
+
+def turn(items: list[Item], usage: dict[str, Any] | None) -> Step:
+    """A finished first turn."""
+    return Step(items=items, position=0, calls=[], turns=1, usage=usage, next_output_index=1)

@@ -11,7 +11,7 @@ from models.database import Row, fetch, open_pool
 from models.errors import Cancelled
 from models.lifecycle import Status
 from models.ownership import Parting, Tail, Verdict
-from tests.integration.house import House, Worker, ending, frames, settings_for
+from tests.integration.house import House, Worker, ending, frames, settings_for, turn
 from tests.stack import Databases
 
 ROUNDS = 20
@@ -169,7 +169,7 @@ async def test_every_attempt_is_noted_with_how_it_parted(house: House) -> None:
     claim = await second.own.take(name)
     assert claim is not None
     assert claim.seconds_lost is not None
-    await second.own.checkpoint(claim, Tail(2, 4, frames(2, 4)), [], 0, None, 1)
+    await second.own.checkpoint(claim, Tail(2, 4, frames(2, 4)), turn([], None))
     await second.own.release(claim, Tail(5, 4, b""), Parting.REQUEUED)
     await third.own.take(name)
     await third.own.release_unknown(name, 3)

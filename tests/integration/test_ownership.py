@@ -13,7 +13,7 @@ from models.errors import Cancelled, LeaseLost
 from models.ids import new_uuid
 from models.lifecycle import Status
 from models.ownership import Tail, Verdict
-from tests.integration.house import House, ending, frames, settings_for
+from tests.integration.house import House, ending, frames, settings_for, turn
 from tests.stack import Databases
 
 
@@ -114,7 +114,7 @@ async def test_a_worker_declared_dead_can_write_nothing(house: House) -> None:
     for write in (
         owner.own.end(claim, ending(Status.COMPLETED, 2, 3)),
         owner.own.end(claim, ending(Status.CANCELLED, 2, 3)),
-        owner.own.checkpoint(claim, Tail(2, 3, frames(2, 3)), [], 0, None, 1),
+        owner.own.checkpoint(claim, Tail(2, 3, frames(2, 3)), turn([], None)),
         owner.own.release(claim, Tail(2, 3, frames(2, 3))),
         owner.own.take(queued),
     ):
@@ -135,7 +135,7 @@ async def test_a_dead_worker_is_told_so_although_a_cancel_is_recorded(house: Hou
     with pytest.raises(LeaseLost):
         await owner.own.release(claim, Tail(2, 3, frames(2, 3)))
     with pytest.raises(LeaseLost):
-        await owner.own.checkpoint(claim, Tail(2, 3, frames(2, 3)), [], 0, None, 1)
+        await owner.own.checkpoint(claim, Tail(2, 3, frames(2, 3)), turn([], None))
 
 
 async def test_a_dead_workers_half_transaction_holds_off_the_reaper_and_its_heartbeat_is_not_held_off(house: House) -> None:
@@ -224,7 +224,7 @@ async def test_a_checkpoint_forgets_deaths_and_is_repeated_without_effect(house:
     assert claim.row["deaths"] == 1
     item = {"id": "msg_9", "type": "message"}
     for _ in range(2):
-        await second.own.checkpoint(claim, Tail(2, 4, frames(2, 4)), [item], 0, {"total_tokens": 3}, 1)
+        await second.own.checkpoint(claim, Tail(2, 4, frames(2, 4)), turn([item], {"total_tokens": 3}))
     standing = await house.standing(name)
     assert (standing["deaths"], standing["turns"], standing["checkpoint_number"], standing["next_output_index"]) == (0, 1, 4, 1)
     stored = await fetch(house.pool, statements.OUTPUT_ITEMS, {"id": name})

@@ -10,6 +10,7 @@ import structlog
 from models.errors import RunError
 from models.settings import ToolSettings
 from models.wire.events import Item
+from models.wire.json_input import cleaned
 from worker.tools.source import Means, NewSource, Refusal, Result, Source
 from worker.translation.hosted import HostedFunction, Opening, spoken_names
 
@@ -53,11 +54,17 @@ class Toolbox:
         try:
             async with asyncio.timeout(seconds):
                 result = await source.run(item)
-            return _within(self._limits.answer, result)
+            return _clean(_within(self._limits.answer, result))
         except Refusal as refusal:
             return refusal
         except RunError:
             raise
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            logger.exception("tool_broke", item=item["id"], type=item["type"])  # a library's own cancellation that got out
+            return Refusal("The tool could not be run: the server had an error.")
         except TimeoutError:
             return Refusal(f"The tool did not answer within {seconds:g} s. What it was asked to do may or may not have happened.")
         except Exception:
@@ -97,6 +104,11 @@ def _within(most: int, result: Result) -> Result:
         parts.append(part)
         most -= size
     return replace(result, answer=parts)
+
+
+def _clean(result: Result) -> Result:
+    """The result without what can be neither stored nor encoded: tools are as hostile as anybody."""
+    return replace(result, fields=cleaned(result.fields), answer=cleaned(result.answer))
 
 
 def _cut(text: str, most: int) -> str:

@@ -382,6 +382,23 @@ CALL_KINDS: dict[str, type[OpenCall]] = {
 """type of a call's item -> its class."""
 
 
+class CallOutput(OpenItem):
+    """Our answer to a call that nobody can carry out: it is said in one go."""
+
+    prefix = "fco"
+
+    def __init__(self, output_index: int, item_id: str, call_id: str, output: str) -> None:
+        super().__init__(output_index, item_id)
+        self._call_id = call_id
+        self._output = output
+
+    def to_json(self) -> Item:
+        return {"id": self.id, "type": "function_call_output", "status": self.status, "call_id": self._call_id, "output": self._output}
+
+    def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - nothing is inside
+        return []
+
+
 def is_whole(arguments: str) -> bool:
     """Whether the arguments are a complete JSON object; truncated ones are not (contract §7.2)."""
     if not arguments.rstrip().endswith("}"):

@@ -25,7 +25,7 @@ from worker.translation.built_in import BUILT_IN, fields_of
 from worker.translation.calls import SpokenCall, SpokenCalls
 from worker.translation.chunk import CallDelta, Chunk
 from worker.translation.hosted import OpenHostedCall
-from worker.translation.items import CALL_KINDS, OpenBuiltInCall, OpenCall, OpenItem, OpenMessage, OpenReasoning, is_whole
+from worker.translation.items import CALL_KINDS, CallOutput, OpenBuiltInCall, OpenCall, OpenItem, OpenMessage, OpenReasoning, is_whole
 from worker.translation.offer import Offer
 from worker.translation.thinking import ThinkTags
 from worker.translation.usage import Usage
@@ -59,7 +59,7 @@ class Translator:
     """One turn. `new_id` makes an id from its prefix (`msg`, `rs`, `fc`, `call`); `first_index` is the turn's first output_index.
 
     `offer` is what the model was offered: the names settle whether a second name is a new call or the rest of a name, and what they
-    stand for is what a call becomes. `output_limit` is the most a turn may say, in bytes; what goes past it raises LimitReached before
+    stand for is what a call becomes. Of the calls that this server runs, the first `calls_allowed` are to be run. `output_limit` is the most a turn may say, in bytes; what goes past it raises LimitReached before
     anything of the chunk is taken.
     """
 
@@ -70,6 +70,7 @@ class Translator:
         first_index: int = 0,
         want_logprobs: bool = False,
         offer: Offer = Offer(),  # noqa: B008 - it is frozen
+        calls_allowed: int = 128,
         output_limit: int = 64 << 20,
         think_tags: bool = False,
     ) -> None:
@@ -83,6 +84,9 @@ class Translator:
         self._talk: OpenMessage | OpenReasoning | None = None
         self._calls = SpokenCalls(offer.functions)
         self._offer = offer
+        self._calls_allowed = calls_allowed
+        self._strangers: list[OpenCall] = []
+        """Calls of functions that were never offered."""
         self._unopened: list[SpokenCall] = []
         """Calls of built-in tools whose arguments may not be whole yet."""
         self._violation: UpstreamFailed | None = None
@@ -97,6 +101,8 @@ class Translator:
         """The tier the upstream says it used."""
         self.outcome: Outcome | None = None
         """Set by `finish`; None while the turn goes on and after a `cut`."""
+        self.refusals: dict[str, str] = {}
+        """Set by `finish`: id of a hosted call that is not to be run -> what the model is told."""
 
     @property
     def output(self) -> list[Item]:
@@ -109,9 +115,20 @@ class Translator:
         return [item.to_json() for item in self._items if isinstance(item, OpenCall) and item.status == "completed"]
 
     @property
+    def items(self) -> list[OpenItem]:
+        """The items themselves; a hosted call that is to be run is open still after `finish`."""
+        return list(self._items)
+
+    @property
     def hosted_calls(self) -> list[OpenHostedCall]:
-        """The calls that this server is to run, in order; open, and after `finish` said in full."""
+        """The calls that this server is to run: said in full, once the turn has ended."""
         return [item for item in self._items if isinstance(item, OpenHostedCall) and item.is_open]
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the model called what is answered here, so that it speaks again; else the turn was the last."""
+        completed = self.outcome is not None and self.outcome.status == "completed"
+        return completed and any(isinstance(item, OpenHostedCall | CallOutput) for item in self._items)
 
     @property
     def usage(self) -> dict[str, Any] | None:
@@ -157,10 +174,10 @@ class Translator:
             return events + self.cut()
         for item in self._items:
             if isinstance(item, OpenHostedCall) and outcome.status == "completed":
-                events += item.asked()
+                events += self._asked(item)
             elif item.is_open:
                 events += item.closed(self._last_status(item, outcome))
-        return events
+        return events + self._answer_unknown() if outcome.status == "completed" else events
 
     def cut(self) -> list[Event]:
         """Closes every open item as `incomplete`: a cancel, a failure, a limit, a hand-over. A second time it closes nothing."""
@@ -168,6 +185,27 @@ class Translator:
         for item in self._items:
             if item.is_open:
                 events += item.closed("incomplete")
+        return events
+
+    def _asked(self, call: OpenHostedCall) -> list[Event]:
+        """A call of ours was said in full: it waits to be run, or is one too many."""
+        self._calls_allowed -= 1
+        if self._calls_allowed >= 0:
+            return call.asked()
+        message = "The limit of tool calls has been reached: this call was not made. Answer with what you have."
+        self.refusals[call.id] = f"Error: {message}"
+        return [*call.asked(), *call.answered(call.failure(message), failed=True)]
+
+    def _answer_unknown(self) -> list[Event]:
+        """Answers calls of functions that were never offered, where this server answers calls at all (docs/adr/0008)."""
+        events: list[Event] = []
+        if not self._offer.hosted:
+            return events
+        for call in self._strangers:
+            text = f"Error: There is no tool named '{call.target.name[:_SHOWN]}'."
+            answer = CallOutput(self._next_index(), self._new_id(CallOutput.prefix), call.call_id, text)
+            self._items.append(answer)
+            events += [*answer.opened(), *answer.closed("completed")]
         return events
 
     def _note(self, chunk: Chunk) -> None:
@@ -246,11 +284,14 @@ class Translator:
         if (function := self._offer.hosted.get(call.name)) is not None:
             events = self._open_built_in()
             return events + self._opened(call, function.opens(self._next_index(), self._new_id))
-        target = self._offer.targets.get(call.name) or Target("function_call", call.name)
-        if target.item in BUILT_IN:
+        target = self._offer.targets.get(call.name)
+        if target is not None and target.item in BUILT_IN:
             self._unopened.append(call)
             return self._end_talk()
-        return [*self._open_built_in(), *self._open_call(call, target)]
+        events = [*self._open_built_in(), *self._open_call(call, target or Target("function_call", call.name))]
+        if target is None and isinstance(call.item, OpenCall):
+            self._strangers.append(call.item)
+        return events
 
     def _open_built_in(self, *, at_the_end: bool = False) -> list[Event]:
         """Opens the calls of built-in tools that are whole, in order up to the first that is not; at the end of the turn all of them."""

@@ -1,0 +1,92 @@
+"""What clients trust us with (MCP tokens and headers), sealed while it rests: AES-256-GCM, bound to its response (design §3).
+
+Keys come from `BACKBURNER_SECRET_KEYS`. The first seals, all of them open, so a key is replaced by putting a new one before it and
+taking the old one away once everything that it sealed has ended. What is sealed names its key by a digest, never by its place.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import orjson
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+KEY_BYTES = 32
+_NONCE_BYTES = 12
+
+
+class NoKey(Exception):
+    """This deployment has no key, so it keeps no secrets."""
+
+
+class Unreadable(Exception):
+    """What was sealed cannot be opened: its key is no longer among ours, or it belongs to another response, or it was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """As it rests in `job_secrets`."""
+
+    key_id: str
+    sealed: bytes
+    """nonce (12 bytes), then ciphertext and tag"""
+
+
+class Sealer:
+    """Seals and opens with one deployment's keys."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        """`keys` of 32 bytes each, the one that seals first; maybe none."""
+        self._keys = {_key_id(key): AESGCM(key) for key in keys}
+        self._first = next(iter(self._keys), None)
+        self._printing = hmac.digest(keys[0], b"fingerprint", "sha256") if keys else None
+
+    def seal(self, response: UUID, secrets_of_it: dict[str, Any]) -> Sealed:
+        """JSON, sealed for this response alone. Raises NoKey."""
+        if self._first is None:
+            raise NoKey
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        sealed = self._keys[self._first].encrypt(nonce, orjson.dumps(secrets_of_it), response.bytes)
+        return Sealed(self._first, nonce + sealed)
+
+    def open(self, response: UUID, kept: Sealed) -> dict[str, Any]:
+        """What was sealed. Raises Unreadable."""
+        key = self._keys.get(kept.key_id)
+        if key is None:
+            raise Unreadable
+        try:
+            opened: dict[str, Any] = orjson.loads(key.decrypt(kept.sealed[:_NONCE_BYTES], kept.sealed[_NONCE_BYTES:], response.bytes))
+        except (InvalidTag, ValueError):
+            raise Unreadable from None
+        return opened
+
+    def fingerprint(self, secrets_of_it: dict[str, Any]) -> str:
+        """Tells equal secrets from others, and nothing else about them to whoever lacks the key: a bare hash could be guessed at."""
+        if self._printing is None:
+            raise NoKey
+        return hmac.digest(self._printing, orjson.dumps(secrets_of_it, option=orjson.OPT_SORT_KEYS), "sha256").hex()
+
+
+def parse_keys(text: str) -> list[bytes]:
+    """The keys in a comma-separated list of URL-safe base64, padded or not. Raises ValueError, which shows nothing of them."""
+    keys = []
+    for number, entry in enumerate((part.strip() for part in text.split(",") if part.strip()), start=1):
+        try:
+            key = base64.b64decode(entry.rstrip("=") + "=" * (-len(entry.rstrip("=")) % 4), altchars=b"-_", validate=True)
+        except (binascii.Error, ValueError):
+            raise ValueError(f"key {number} is not URL-safe base64") from None
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"key {number} has {len(key)} bytes instead of {KEY_BYTES}")
+        keys.append(key)
+    return keys
+
+
+def _key_id(key: bytes) -> str:
+    return hashlib.sha256(b"backburner key id " + key).hexdigest()[:16]

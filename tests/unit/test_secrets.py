@@ -1,0 +1,81 @@
+"""Sealing: what rests in `job_secrets` can be opened for its own response only, with a key that is still among ours."""
+
+import base64
+import secrets
+
+import pytest
+from pydantic import ValidationError
+
+from models.ids import new_uuid
+from models.secrets import NoKey, Sealed, Sealer, Unreadable, parse_keys
+from models.settings import Settings
+
+TOKENS = {"files": {"authorization": "canary-token", "headers": {"X-Key": "canary-header"}}}
+
+
+def test_what_was_sealed_is_opened_and_does_not_show() -> None:
+    sealer, response = Sealer([secrets.token_bytes(32)]), new_uuid()
+    kept = sealer.seal(response, TOKENS)
+    assert sealer.open(response, kept) == TOKENS
+    for shown in (b"canary", base64.b64encode(b"canary")[:7]):
+        assert shown not in kept.sealed
+    assert sealer.seal(response, TOKENS).sealed != kept.sealed, "the same nonce twice gives the key stream away"
+
+
+def test_another_response_cannot_open_it() -> None:
+    sealer = Sealer([secrets.token_bytes(32)])
+    kept = sealer.seal(new_uuid(), TOKENS)
+    with pytest.raises(Unreadable):
+        sealer.open(new_uuid(), kept)
+
+
+def test_a_changed_byte_is_noticed() -> None:
+    sealer, response = Sealer([secrets.token_bytes(32)]), new_uuid()
+    kept = sealer.seal(response, TOKENS)
+    for at in (0, 12, len(kept.sealed) - 1):
+        spoilt = bytearray(kept.sealed)
+        spoilt[at] ^= 1
+        with pytest.raises(Unreadable):
+            sealer.open(response, Sealed(kept.key_id, bytes(spoilt)))
+    with pytest.raises(Unreadable):
+        sealer.open(response, Sealed(kept.key_id, b"short"))
+
+
+def test_the_first_key_seals_and_all_of_them_open() -> None:
+    old, new, response = secrets.token_bytes(32), secrets.token_bytes(32), new_uuid()
+    kept = Sealer([old]).seal(response, TOKENS)
+    rotated = Sealer([new, old])
+    assert rotated.open(response, kept) == TOKENS
+    assert rotated.seal(response, TOKENS).key_id != kept.key_id
+    with pytest.raises(Unreadable):
+        Sealer([new]).open(response, kept)
+
+
+def test_without_a_key_nothing_is_sealed() -> None:
+    with pytest.raises(NoKey):
+        Sealer([]).seal(new_uuid(), TOKENS)
+    with pytest.raises(NoKey):
+        Sealer([]).fingerprint(TOKENS)
+
+
+def test_a_fingerprint_tells_secrets_apart_only_to_whoever_has_the_key() -> None:
+    key = secrets.token_bytes(32)
+    other = {"files": {"authorization": "another"}}
+    assert Sealer([key]).fingerprint(TOKENS) == Sealer([key]).fingerprint(TOKENS) != Sealer([key]).fingerprint(other)
+    assert Sealer([key]).fingerprint(TOKENS) != Sealer([secrets.token_bytes(32)]).fingerprint(TOKENS)
+
+
+@pytest.mark.parametrize("padding", ["", "="])
+def test_keys_are_read_with_and_without_padding(padding: str) -> None:
+    keys = [secrets.token_bytes(32) for _ in range(2)]
+    text = " , ".join(base64.urlsafe_b64encode(key).decode().rstrip("=") + padding for key in keys)
+    assert parse_keys(text + ",") == keys
+
+
+@pytest.mark.parametrize("text", ["canary!", "c2hvcnQ", "A" * 43 + "," + "canary-is-not-a-key"])
+def test_a_bad_key_is_refused_without_being_shown(text: str) -> None:
+    with pytest.raises(ValidationError) as refusal:
+        Settings(database_url="postgresql://x/y", redis_url="redis://x", secret_keys=text)
+    told = refusal.value.errors(include_url=False, include_input=False)
+    assert "key" in told[0]["msg"]
+    assert "canary" not in told[0]["msg"]

@@ -1,0 +1,31 @@
+"""What runs work with; one for the whole process."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from models.bell import Bell
+from models.database import Pool
+from models.egress import Egress
+from models.ids import new_item_id
+from models.ownership import Ownership
+from models.secrets import Sealer
+from models.settings import Settings
+from worker.journal import Journal
+from worker.publisher import Publisher
+from worker.upstream.client import Upstream
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Settings, connections and writers of a worker process."""
+
+    settings: Settings
+    ownership: Ownership
+    journal: Journal
+    publisher: Publisher
+    pool: Pool
+    upstream: Upstream
+    bell: Bell
+    egress: Egress
+    sealer: Sealer
+    new_id: Callable[[str], str] = new_item_id

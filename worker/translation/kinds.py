@@ -1,0 +1,12 @@
+"""Every kind of call that this server runs itself, by its item's type. Pure."""
+
+from models.wire.events import Item
+from worker.translation.hosted import OpenHostedCall
+from worker.translation.mcp import OpenListTools, OpenMcpCall
+
+_KINDS: dict[str, type[OpenHostedCall]] = {kind.kind: kind for kind in (OpenListTools, OpenMcpCall)}
+
+
+def reopened(output_index: int, item: Item) -> OpenHostedCall:
+    """The open call that was stored as this item."""
+    return _KINDS[item["type"]].restored(output_index, item)

@@ -1,0 +1,206 @@
+"""The tool loop: turns of the model, and between them the calls that this server runs (design §4.4).
+
+What is finished rests in Postgres before the next thing begins: a turn with all its items, then each call as begun, then as answered. So
+another worker goes on after the last finished step. A call that was begun and never answered may or may not have taken effect; it is
+repeated only where that does no harm, else the model is told and decides (design §4.6).
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+from models.ownership import Claim
+from models.wire.events import Item
+from models.wire.response import ResponseFacts
+from worker.event_log import EventLog
+from worker.output import Entry, Output
+from worker.resources import Resources
+from worker.tools.source import Refusal, Result
+from worker.tools.toolbox import Toolbox
+from worker.translation.items import OpenItem
+from worker.translation.offer import Offer, offer
+from worker.translation.request import after_a_call, chat_request, wants_logprobs
+from worker.translation.translator import Outcome, Translator
+from worker.undivided import undivided
+
+_LONG_HISTORY = 1000
+"""Items from which a history's translation takes milliseconds."""
+
+_UNKNOWN_OUTCOME = (
+    "The server that ran this call was lost before the answer came. What it was asked to do may or may not have happened; "
+    "it was not tried again."
+)
+
+
+class Turns:
+    """The work of one run. `speaking` is the turn that is not stored yet, None between turns."""
+
+    def __init__(
+        self,
+        claim: Claim,
+        facts: ResponseFacts,
+        log: EventLog,
+        output: Output,
+        resources: Resources,
+        *,
+        history: list[Item],
+        toolbox: Toolbox,
+        is_retiring: Callable[[], bool],
+    ) -> None:
+        """`history`: what was said before this response's output. `is_retiring`: whether to stop before the next step."""
+        self._claim = claim
+        self._facts = facts
+        self._log = log
+        self._output = output
+        self._resources = resources
+        self._history = history
+        self._toolbox = toolbox
+        self._is_retiring = is_retiring
+        self.speaking: Translator | None = None
+
+    async def run(self) -> Outcome | None:
+        """Goes on until nothing is left to do; None: it stopped before the next step because it is to be handed over.
+
+        Raises RunError for what ends the response.
+        """
+        output = self._output
+        await self._answer_calls()
+        while not output.open_calls:
+            if output.waits_for_client:
+                return Outcome("completed")
+            if self._is_retiring():
+                return None
+            if await self._prepare():
+                continue
+            if output.turns >= self._resources.settings.limits.turns:
+                return Outcome("incomplete", incomplete_reason="max_messages")
+            outcome, translator = await self._turn()
+            if not translator.goes_on:
+                return outcome
+            await undivided(self._checkpoint(translator.items, translator))
+            await self._answer_calls()
+        return None
+
+    async def _prepare(self) -> bool:
+        """Runs what must be run before the model speaks: tools listed, approved calls made. False: there was nothing."""
+        first = self._output.next_index
+        calls = [opening(first + at, self._resources.new_id) for at, opening in enumerate(self._toolbox.due(self._said()))]
+        if not calls:
+            return False
+        for call in calls:
+            self._resources.journal.write(self._log, [*call.opened(), *call.asked()])
+        await undivided(self._checkpoint(calls, None))
+        await self._answer_calls()
+        return True
+
+    def _said(self) -> list[Item]:
+        return [*self._history, *self._output.said]
+
+    # --- a turn ---
+
+    async def _turn(self) -> tuple[Outcome, Translator]:
+        """One upstream call, translated as it comes."""
+        resources, log = self._resources, self._log
+        await resources.ownership.certain()
+        parameters = self._facts.parameters if not self._output.calls_made else after_a_call(self._facts.parameters)
+        history = self._said()
+        offered = offer(parameters, history, self._toolbox.offered())
+        body = await self._body(parameters, history, offered)
+        self.speaking = translator = self._translator(parameters, offered)
+        self._output.left = []
+        turn = resources.upstream.turn(body)
+        async with aclosing(turn.chunks()) as reads:
+            async for chunks in reads:
+                for chunk in chunks:
+                    resources.journal.write(log, translator.feed(chunk))
+                await resources.journal.room(log)
+        resources.journal.write(log, translator.finish(done_seen=turn.done_seen))
+        assert translator.outcome is not None
+        self._output.service_tier = translator.service_tier or self._output.service_tier
+        return translator.outcome, translator
+
+    async def _body(self, parameters: dict[str, Any], history: list[Item], offered: Offer) -> dict[str, Any]:
+        upstream = self._resources.upstream.settings
+        translate = partial(
+            chat_request,
+            model=self._facts.model,
+            parameters=parameters,
+            history=history,
+            offer=offered,
+            max_tokens_field=upstream.max_tokens_field,
+            developer_role=upstream.developer_role,
+            single_system_message=upstream.single_system_message,
+            passthrough=upstream.passthrough,
+        )
+        # A long history is walked beside the event loop: a thousand other streams are waiting in it.
+        return translate() if len(history) < _LONG_HISTORY else await asyncio.to_thread(translate)
+
+    def _translator(self, parameters: dict[str, Any], offered: Offer) -> Translator:
+        return Translator(
+            self._resources.new_id,
+            first_index=self._output.next_index,
+            want_logprobs=wants_logprobs(parameters),
+            offer=offered,
+            calls_allowed=self._calls_allowed(parameters),
+            output_limit=self._resources.settings.limits.output,
+            think_tags=self._resources.upstream.settings.think_tags,
+        )
+
+    def _calls_allowed(self, parameters: dict[str, Any]) -> int:
+        """How many calls of ours this turn may make."""
+        most = self._resources.settings.tools.calls
+        return min(most, max(0, parameters["max_tool_calls"] - self._output.calls_made)) if "max_tool_calls" in parameters else most
+
+    async def _checkpoint(self, items: Sequence[OpenItem], translator: Translator | None) -> None:
+        """Stores a step, and is then between turns."""
+        answers = translator.refusals if translator is not None else {}
+        usage = translator.usage if translator is not None else None
+        step = self._output.step(items, answers, usage, turns=0 if translator is None else 1)
+        resources = self._resources
+        await resources.journal.store_first(self._log, (), lambda tail: resources.ownership.checkpoint(self._claim, tail, step))
+        self._output.add(step, items)
+        self.speaking = None
+
+    # --- calls ---
+
+    async def _answer_calls(self) -> None:
+        """Runs all open calls, side by side unless the client wants them one at a time. When retiring, begins none."""
+        side_by_side = self._facts.parameters.get("parallel_tool_calls", True)
+        room = asyncio.Semaphore(self._resources.settings.tools.parallel if side_by_side else 1)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for entry in self._output.open_calls:
+                    group.create_task(self._answer_call(entry, room))
+        except BaseExceptionGroup as faults:
+            raise faults.exceptions[0] from None
+
+    async def _answer_call(self, entry: Entry, room: asyncio.Semaphore) -> None:
+        async with room:
+            if self._is_retiring():
+                return
+            if entry.is_started and not self._toolbox.is_repeatable(entry.item):
+                await undivided(self._finish(entry, Refusal(_UNKNOWN_OUTCOME)))
+                return
+            ownership = self._resources.ownership
+            await ownership.certain()
+            await undivided(ownership.start_call(self._claim, entry.position))
+            result = await self._toolbox.run(entry.item)
+            await undivided(self._finish(entry, result))
+
+    async def _finish(self, entry: Entry, result: Result | Refusal) -> None:
+        """Stores a call's answer, then shows it."""
+        call = entry.call
+        assert call is not None
+        answer: Any
+        if isinstance(result, Refusal):
+            events, answer = call.answered(call.failure(str(result)), failed=True), f"Error: {result}"
+        else:
+            events, answer = call.answered(result.fields, failed=result.failed), result.answer
+        item = call.to_json()
+        ownership = self._resources.ownership
+        await self._resources.journal.store_first(
+            self._log, events, lambda tail: ownership.finish_call(self._claim, tail, entry.position, item, answer)
+        )
+        entry.item, entry.answer, entry.call = item, answer, None

@@ -72,6 +72,18 @@ _THOUGHT = {
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "x"}], "content": [{"type": "reasoning_text", "text": "x"}]}
     ]
 }
+_SPACE = {"tools": [{"type": "namespace", "name": "n", "description": "d", "tools": [{"type": "function", "name": "f"}]}]}
+_SEARCH_TOOL = {"tools": [{"type": "tool_search", "execution": "client", "description": "d", "parameters": {}}]}
+_SHELL = {"tools": [{"type": "shell", "environment": {"type": "local", "skills": [{}]}}]}
+_SHELL_CALL = {"input": [{"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}}]}
+_RAN = {"stdout": "", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
+_SHELL_ANSWER = {"input": [{"type": "shell_call_output", "call_id": "c", "output": [_RAN]}]}
+_EXEC = {"input": [{"type": "local_shell_call", "call_id": "c", "action": {"type": "exec", "command": ["ls"], "env": {}}}]}
+_PATCH = {"input": [{"type": "apply_patch_call", "call_id": "c", "operation": {"type": "update_file", "path": "a", "diff": "b"}}]}
+_PATCHED = {"input": [{"type": "apply_patch_call_output", "call_id": "c", "status": "completed", "output": ""}]}
+_FOUND = {"input": [{"type": "tool_search_output", "call_id": "c", "execution": "client", "tools": [{"type": "function", "name": "f"}]}]}
+_ADDED = {"input": [{"type": "additional_tools", "role": "developer", "tools": []}]}
+_SHOT = {"input": [{"type": "computer_call_output", "call_id": "c", "output": {"type": "computer_screenshot", "image_url": "data:,"}}]}
 
 FIELDS: list[tuple[JSON, str, str]] = [
     *(({}, name, "a string") for name in ("model", "instructions", "previous_response_id", "user", "safety_identifier")),
@@ -104,7 +116,19 @@ FIELDS: list[tuple[JSON, str, str]] = [
     (_CUSTOM, "tools[0].format", "an object"),
     (_CUSTOM, "tools[0].format.syntax", "a string"),
     (_CUSTOM, "tools[0].format.definition", "a string"),
+    (_TOOL, "tools[0].defer_loading", "a boolean"),
+    (_SPACE, "tools[0].name", "a string"),
+    (_SPACE, "tools[0].description", "a string"),
+    (_SPACE, "tools[0].tools", "an array"),
+    (_SPACE, "tools[0].tools[0]", "an object"),
+    (_SPACE, "tools[0].tools[0].name", "a string"),
+    (_SEARCH_TOOL, "tools[0].execution", "a string"),
+    (_SEARCH_TOOL, "tools[0].parameters", "an object"),
+    (_SHELL, "tools[0].environment", "an object"),
+    (_SHELL, "tools[0].environment.skills", "an array"),
+    (_SHELL, "tools[0].environment.skills[0]", "an object"),
     ({}, "tool_choice", "a string or an object"),
+    (_NAMED, "tool_choice.namespace", "a string"),
     (_NAMED, "tool_choice.type", "a string"),
     (_NAMED, "tool_choice.name", "a string"),
     (_ALLOWED, "tool_choice.mode", "a string"),
@@ -141,6 +165,32 @@ FIELDS: list[tuple[JSON, str, str]] = [
     (_ANSWER, "input[0].output", "a string or an array of content parts"),
     (_ANSWER_PART, "input[0].output[0]", "an object"),
     (_ANSWER_PART, "input[0].output[0].text", "a string"),
+    (_SHELL_CALL, "input[0].call_id", "a string"),
+    (_SHELL_CALL, "input[0].action", "an object"),
+    (_SHELL_CALL, "input[0].action.commands", "an array"),
+    (_SHELL_CALL, "input[0].action.commands[0]", "a string"),
+    (_SHELL_CALL, "input[0].action.timeout_ms", "an integer"),
+    (_SHELL_CALL, "input[0].environment", "an object"),
+    (_SHELL_ANSWER, "input[0].output", "an array"),
+    (_SHELL_ANSWER, "input[0].output[0].stdout", "a string"),
+    (_SHELL_ANSWER, "input[0].output[0].outcome", "an object"),
+    (_SHELL_ANSWER, "input[0].output[0].outcome.exit_code", "an integer"),
+    (_SHELL_ANSWER, "input[0].max_output_length", "an integer"),
+    (_EXEC, "input[0].action.command", "an array"),
+    (_EXEC, "input[0].action.env", "an object"),
+    (_EXEC, "input[0].action.working_directory", "a string"),
+    ({"input": [{"type": "local_shell_call_output", "call_id": "c"}]}, "input[0].output", "a string"),
+    (_PATCH, "input[0].operation", "an object"),
+    (_PATCH, "input[0].operation.path", "a string"),
+    (_PATCH, "input[0].operation.diff", "a string"),
+    (_PATCHED, "input[0].status", "a string"),
+    (_PATCHED, "input[0].output", "a string"),
+    (_FOUND, "input[0].execution", "a string"),
+    (_FOUND, "input[0].tools", "an array"),
+    (_FOUND, "input[0].tools[0]", "an object"),
+    (_ADDED, "input[0].role", "a string"),
+    (_SHOT, "input[0].output", "an object"),
+    (_SHOT, "input[0].output.image_url", "an image URL"),
     (_THOUGHT, "input[0].summary", "an array"),
     (_THOUGHT, "input[0].summary[0]", "an object"),
     (_THOUGHT, "input[0].summary[0].text", "a string"),
@@ -194,13 +244,16 @@ def _out_of_range() -> Iterator[Bad]:
             yield Bad(f"{name} is {given:g}", {name: given}, name, f"{kind}_above_max_value", message)
 
 
-TOOL_TYPES = "'function', 'custom', 'mcp', 'web_search', 'web_search_2025_08_26', 'web_search_preview', and 'web_search_preview_2025_03_11'"
+TOOL_TYPES = (
+    "'function', 'custom', 'namespace', 'tool_search', 'local_shell', 'shell', 'apply_patch', 'web_search', 'web_search_2025_08_26', "
+    "'web_search_preview', 'web_search_preview_2025_03_11', and 'mcp'"
+)
 HOSTED = (
-    *("file_search", "code_interpreter", "image_generation", "computer", "computer_use_preview", "shell", "local_shell"),
-    *("apply_patch", "programmatic_tool_calling", "tool_search", "namespace", "Function", "function ", ""),
+    *("file_search", "code_interpreter", "image_generation", "computer", "computer_use_preview", "programmatic_tool_calling"),
+    *("Function", "function ", ""),
 )
 INPUT_PARTS = "'input_text', 'input_image', 'input_file', and 'input_audio'"
-UNREADABLE_ITEMS = ("additional_tools", "configuration_update", "compaction_trigger", "compaction", "riddle", "Message", "")
+UNREADABLE_ITEMS = ("configuration_update", "compaction_trigger", "compaction", "riddle", "Message", "")
 
 
 def unsupported(where: str, given: str, supported: str) -> tuple[str, str, str]:
@@ -243,6 +296,28 @@ UNKNOWN = [
     Bad("a verbosity", {"text": {"verbosity": "loud"}}, *unsupported("text.verbosity", "loud", "'low', 'medium', and 'high'")),
     Bad("a summary", {"reasoning": {"summary": "all"}}, *unsupported("reasoning.summary", "all", "'auto', 'concise', and 'detailed'")),
     Bad("a grammar", put(_CUSTOM, "tools[0].format.syntax", "abnf"), *unsupported("tools[0].format.syntax", "abnf", "'lark' and 'regex'")),
+    Bad(
+        "a shell in a container",
+        put(_SHELL, "tools[0].environment.type", "container_auto"),
+        *unsupported("tools[0].environment.type", "container_auto", "'local'"),
+    ),
+    Bad(
+        "a search by the server",
+        put(_SEARCH_TOOL, "tools[0].execution", "server"),
+        *unsupported("tools[0].execution", "server", "'client'"),
+    ),
+    Bad(
+        "a namespace of namespaces",
+        put(_SPACE, "tools[0].tools[0].type", "namespace"),
+        *unsupported("tools[0].tools[0].type", "namespace", "'function' and 'custom'"),
+    ),
+    Bad("an outcome", put(_SHELL_ANSWER, "input[0].output[0].outcome.type", "x"), *unsupported("input[0].output[0].outcome.type", "x", "'exit' and 'timeout'")),
+    Bad(
+        "an operation",
+        put(_PATCH, "input[0].operation.type", "rename_file"),
+        *unsupported("input[0].operation.type", "rename_file", "'create_file', 'update_file', and 'delete_file'"),
+    ),
+    Bad("tools from a user", put(_ADDED, "input[0].role", "user"), *unsupported("input[0].role", "user", "'developer'")),
     Bad("a mode", put(_ALLOWED, "tool_choice.mode", "none"), *unsupported("tool_choice.mode", "none", "'auto' and 'required'")),
     Bad("an empty name", {"": 1}, "", "unknown_parameter", "Unknown parameter: ''."),
     Bad("a name with a NUL", {"a\0b": 1}, "a\ufffdb", "unknown_parameter", "Unknown parameter: 'a\ufffdb'."),

@@ -280,7 +280,7 @@ def _told(output: Item, offer: Offer) -> str | list[Part]:
     """What a call's output tells the model: a text, or the parts the client sent."""
     match output.get("type"):
         case "shell_call_output":
-            return _json(output["output"])
+            return _json([{name: ran[name] for name in ("stdout", "stderr", "outcome")} for ran in output["output"]])
         case "apply_patch_call_output":
             told: str = output.get("output") or ""
             return f"{output['status']}: {told}" if told else output["status"]

@@ -1,0 +1,52 @@
+"""Every tool under one name that a chat upstream takes, and back."""
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.wire.tools import Target
+from worker.translation.offer import flat_names, offer
+
+USABLE = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+ALPHABETS = st.one_of(st.text(min_size=1, max_size=200), st.text("ab_-", min_size=1, max_size=6), st.text("x", min_size=60, max_size=70))
+ITEMS = st.sampled_from(["function_call", "custom_tool_call", "mcp_call"])
+TARGETS = st.one_of(
+    st.builds(Target, ITEMS, ALPHABETS, st.one_of(st.none(), ALPHABETS)),
+    st.sampled_from(["shell_call", "local_shell_call", "apply_patch_call", "tool_search_call"]).map(Target),
+)
+
+
+@given(st.lists(TARGETS, unique=True, max_size=30), st.lists(st.text("ab_", min_size=1, max_size=4), max_size=5))
+def test_whatever_tools_are_called_their_names_are_usable_and_lead_back(targets: list[Target], others: list[str]) -> None:
+    names = flat_names(targets, others)
+    assert set(names) == set(targets)
+    assert all(USABLE.fullmatch(name) for name in names.values())
+    back = {name: target for target, name in names.items()}
+    assert len(back) == len(targets)
+    assert not set(others) & set(back)
+    assert all(back[names[target]] == target for target in targets)
+
+
+@given(st.lists(TARGETS, unique=True, max_size=30))
+def test_a_tool_is_called_the_same_every_time(targets: list[Target]) -> None:
+    assert flat_names(targets) == flat_names(list(targets))
+
+
+def test_names_that_are_usable_stay_as_they_are() -> None:
+    targets = [
+        Target("function_call", "find", "crm"),
+        Target("function_call", "crm__find"),
+        Target("shell_call"),
+        Target("custom_tool_call", "a"),
+    ]
+    names = flat_names(targets)
+    assert list(names.values())[:2] == ["crm__find", "a"]
+    assert names[Target("shell_call")] == "shell"
+    assert re.fullmatch(r"crm__find_[0-9a-f]{8}", names[targets[0]])
+
+
+def test_a_tool_that_is_gone_is_still_called_something() -> None:
+    assert offer({}).name_of(Target("function_call", "find", "crm")) == "crm__find"
+    assert offer({}).name_of(Target("apply_patch_call")) == "apply_patch"

@@ -3,8 +3,13 @@
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
 
 from models.settings import Settings
+
+UNHEARD = (RedisError, OSError, TimeoutError, RuntimeError)
+"""What a command raises when Redis is away or the connection is gone. RuntimeError is how uvloop refuses to write to a transport that was
+closed a moment ago."""
 
 PATIENCE = 1.0
 """Seconds without an answer after which we go on without Redis."""

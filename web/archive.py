@@ -6,7 +6,6 @@ from uuid import UUID
 
 import structlog
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from models import statements
 from models.channels import control
@@ -15,6 +14,7 @@ from models.database import Pool, Row, read, request
 from models.errors import InvalidRequest, NotFound
 from models.ids import parse_response_id, response_id
 from models.lifecycle import TERMINAL, Status
+from models.live import UNHEARD
 from models.wire.events import Item, ResponseFailed, decode_frame, frame, split_frames
 from models.wire.response import ResponseFacts, response_object
 from models.wire.snapshot import fold
@@ -127,7 +127,7 @@ class Archive:
     async def _tell(self, channel: str, payload: bytes) -> None:
         try:
             await self._redis.publish(channel, payload)
-        except (RedisError, OSError) as error:
+        except UNHEARD as error:
             logger.warning("nudge_unheard", channel=channel, error=str(error))  # heartbeat and slow looks stand behind it
 
 

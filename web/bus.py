@@ -14,11 +14,11 @@ from uuid import UUID
 import structlog
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
-from redis.exceptions import RedisError
 
 from models import statements
 from models.channels import events
 from models.database import AWAY, Pool, fetch
+from models.live import UNHEARD
 from models.patience import Patience
 from models.settings import Settings
 
@@ -136,7 +136,7 @@ class Bus:
             try:
                 async with redis.pubsub() as channel:
                     await self._listen(channel)
-            except (RedisError, OSError, TimeoutError) as error:
+            except UNHEARD as error:
                 logger.warning("bus_away", error=str(error))
             finally:
                 self._channel = None
@@ -169,7 +169,7 @@ class Bus:
             while True:
                 await asyncio.sleep(_PULSE)
                 await channel.ping()
-        except (RedisError, OSError) as error:
+        except UNHEARD as error:
             logger.info("bus_pulse_lost", error=str(error))  # the reading side notices the silence
 
     def _deliver(self, message: list[bytes]) -> None:
@@ -190,7 +190,7 @@ class Bus:
             async with asyncio.timeout(_SUBSCRIBED_WITHIN):
                 await channel.subscribe(name)
                 await confirmed.wait()
-        except (RedisError, OSError, TimeoutError) as error:
+        except UNHEARD as error:
             logger.info("subscription_unheard", error=str(error))  # the slow look at the logs stands behind it
 
     async def _forget(self, name: str) -> None:
@@ -200,7 +200,7 @@ class Bus:
         if self._channel is not None:
             try:
                 await self._channel.unsubscribe(name)
-            except (RedisError, OSError) as error:
+            except UNHEARD as error:
                 logger.info("unsubscribe_unheard", error=str(error))
 
     async def watch_silence(self) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from fastapi import APIRouter, Request
-from redis.exceptions import RedisError
 from starlette.responses import Response
 
 from models import statements
 from models.database import AWAY, read
+from models.live import UNHEARD
 from web.answers import json_answer
 from web.front import Front, front_of
 
@@ -48,7 +48,7 @@ async def readyz(request: Request) -> Response:
 async def _redis(front: Front) -> str:
     try:
         await front.redis.ping()
-    except (RedisError, OSError) as error:
+    except UNHEARD as error:
         return f"unreachable: {type(error).__name__}"
     return "ok" if front.bus.healthy else "connecting"
 

@@ -6,9 +6,9 @@ from uuid import UUID
 
 import structlog
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from models.channels import control
+from models.live import UNHEARD
 from models.settings import Settings
 
 logger = structlog.get_logger()
@@ -41,7 +41,7 @@ class Control:
                     async for message in channel.listen():
                         if message["type"] == "message":
                             self._cancelled(UUID(hex=message["data"].decode()))
-            except (RedisError, OSError) as error:
+            except UNHEARD as error:
                 logger.warning("control_away", error=str(error))
                 await asyncio.sleep(0.5)
             finally:

@@ -6,9 +6,8 @@ import contextlib
 import structlog
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import RedisError
 
-from models.live import PATIENCE
+from models.live import PATIENCE, UNHEARD
 
 logger = structlog.get_logger()
 
@@ -57,7 +56,7 @@ class Publisher:
                     continue
                 try:
                     await self._send(batch)
-                except (RedisError, OSError, TimeoutError) as error:
+                except UNHEARD as error:
                     self._away_until = loop.time() + 0.5
                     logger.warning("bus_away", error=repr(error), dropped=len(batch))
                     await self._hang_up()
@@ -75,5 +74,5 @@ class Publisher:
     async def _hang_up(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with contextlib.suppress(RedisError, OSError):
+            with contextlib.suppress(*UNHEARD):
                 await connection.disconnect(nowait=True)

@@ -1,9 +1,15 @@
 """What campaigns have found, each as a test of its own that meets it every time."""
 
 import asyncio
+from typing import Any, cast
 
+from models.ids import new_uuid
+from models.settings import Settings
+from tests.api import until
 from tests.conftest import PrivateStack
 from tests.fake_upstream import FakeUpstream, done, finish, gate, text, usage
+from web.bus import Bus
+from worker.publisher import Publisher
 
 
 async def test_a_look_across_the_end_of_a_turn_shows_each_item_once(private: PrivateStack, fake: FakeUpstream) -> None:
@@ -22,3 +28,43 @@ async def test_a_look_across_the_end_of_a_turn_shows_each_item_once(private: Pri
             shown = await looking
         assert (shown["status"], shown["output_text"]) == ("in_progress", "ab")
         assert len(shown["output"]) == 1
+
+
+class _Closed:
+    """A connection to Redis as uvloop has it in the moment after it was closed."""
+
+    async def _refuse(self, *_: object, **__: object) -> None:
+        raise RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
+
+    subscribe = unsubscribe = publish = send_packed_command = _refuse
+    connection_pool = property(lambda self: self)
+
+    def make_connection(self) -> "_Closed":
+        return self
+
+    async def connect(self) -> None:
+        """It seems to be there."""
+
+    async def disconnect(self, *, nowait: bool) -> None:
+        """It is gone already."""
+
+
+async def test_a_reader_that_comes_as_redis_goes_is_sent_to_the_log() -> None:
+    """The RuntimeError of a closed connection used to cut the reader off (I3, I8)."""
+    settings = Settings(database_url=cast("Any", "postgres://nobody/none"), redis_url=cast("Any", "redis://nobody"))
+    bus = Bus(settings, cast("Any", None), new_uuid())
+    bus._channel = cast("Any", _Closed())
+    async with bus.subscribe(new_uuid()) as inbox:
+        bus.nudge_all()
+        assert await inbox.next() is None
+
+
+async def test_a_worker_whose_redis_goes_while_it_publishes_goes_on() -> None:
+    """The same in the worker used to end its publisher."""
+    publisher = Publisher(cast("Any", _Closed()))
+    running = asyncio.create_task(publisher.run())
+    publisher.publish("events:x", b"")
+    await until(lambda: publisher._away_until)
+    assert not running.done()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

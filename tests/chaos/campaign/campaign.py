@@ -16,7 +16,7 @@ from tests.chaos.campaign.house import House, house
 from tests.chaos.campaign.plan import Plan
 from tests.chaos.campaign.round import Outcome, run_round
 from tests.fake_upstream import FakeUpstream
-from tests.stack import IMPATIENT, Surroundings, databases
+from tests.stack import IMPATIENT, Databases, Surroundings, databases
 
 ROUNDS_PER_HOUSE = 20
 LIMITS = {
@@ -40,20 +40,31 @@ class Campaign:
     """where logs and transcripts of failed rounds go"""
 
     async def run(self, plans: Iterable[Plan]) -> AsyncIterator[Outcome]:
-        """The outcome of each plan, as it comes. A failed round, or ROUNDS_PER_HOUSE of them, ask for a new house."""
+        """The outcome of each plan, as it comes. A failed round, or ROUNDS_PER_HOUSE of them, asks for a new house."""
         waiting = list(plans)
         with tempfile.TemporaryDirectory(prefix="backburner-chaos-") as place:
             folder = Path(place)
             async with FakeUpstream() as fake, databases(folder / "postgres", Surroundings(database_url=None, redis_url=None)) as servers:
                 while waiting:
-                    seed = waiting[0].seed
-                    async with house(folder, servers, fake, self.settings, seed) as one:
-                        while waiting:
-                            outcome = await self._round(one, waiting.pop(0))
-                            fake.requests.clear()
-                            yield outcome
-                            if outcome.report.violations or len(waiting) % ROUNDS_PER_HOUSE == 0:
-                                break
+                    async for outcome in self._in_one_house(folder, servers, fake, waiting):
+                        yield outcome
+
+    async def _in_one_house(self, folder: Path, servers: Databases, fake: FakeUpstream, waiting: list[Plan]) -> AsyncIterator[Outcome]:
+        """Takes plans from `waiting` until the house is used up. What is wrong with its end is one more outcome."""
+        plan = waiting[0]
+        try:
+            async with house(folder, servers, fake, self.settings, plan.seed) as one:
+                for _ in range(ROUNDS_PER_HOUSE):
+                    plan = waiting.pop(0)
+                    outcome = await self._round(one, plan)
+                    fake.requests.clear()
+                    yield outcome
+                    if outcome.report.violations:
+                        one.stack.forgiven = ("",)  # they are told already
+                    if outcome.report.violations or not waiting:
+                        break
+        except AssertionError as fault:
+            yield Outcome(plan, Record(), Report([Violation("house", "-", f"its end: {fault}")], Measures(), 0))
 
     async def _round(self, one: House, plan: Plan) -> Outcome:
         try:

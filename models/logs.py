@@ -30,6 +30,8 @@ def configure(level: str, **bound: object) -> None:
         )
     )
     logging.basicConfig(level=max(number, logging.INFO), handlers=[foreign], force=True)
-    for chatty in ("celery", "httpx", "httpx2", "openai", "kombu", "amqp"):
+    for chatty in ("celery", "httpx", "httpx2", "httpcore2", "openai", "kombu", "amqp"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    # the MCP client logs what servers send, with a traceback for each of their faults; we tell them where they belong, in the response
+    logging.getLogger("mcp").setLevel(logging.CRITICAL + 1)
     structlog.contextvars.bind_contextvars(**bound)

@@ -152,6 +152,23 @@ class ToolSettings(_Group):
     """Calls of one turn that are run; those after them are refused to the model."""
 
 
+class McpSettings(_Group):
+    """MCP servers. How long a call may take, and how much of its result the model is told, stands in `tools`."""
+
+    connect: Duration = timedelta(seconds=15)
+    """For opening a session, both transports tried."""
+    farewell: Duration = timedelta(seconds=1)
+    """For telling a server that its session is over; nobody waits for more."""
+    answer_bytes: int = 8 * 1024 * 1024
+    """Of one answer: it is read into memory before anything can be cut off."""
+    tools: int = 1024
+    """Tools that one server may list."""
+    list_bytes: int = 2 * 1024 * 1024
+    """Of the list of one server's tools, as JSON."""
+    redirects: int = 3
+    """That are followed for one request, only ever within the server's own origin."""
+
+
 class EgressSettings(_Group):
     """What is fetched on behalf of clients (models/egress.py): files by URL."""
 
@@ -190,6 +207,7 @@ class Settings(BaseSettings):
     web: WebSettings = WebSettings()
     worker: WorkerSettings = WorkerSettings()
     tools: ToolSettings = ToolSettings()
+    mcp: McpSettings = McpSettings()
     egress: EgressSettings = EgressSettings()
     secret_keys: SecretStr = SecretStr("")
     """Seal what clients trust us with (models/secrets.py): keys of 32 bytes in URL-safe base64, parted by commas. The first seals, all open;

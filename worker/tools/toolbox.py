@@ -11,12 +11,13 @@ from models.errors import RunError
 from models.settings import ToolSettings
 from models.wire.events import Item
 from models.wire.json_input import cleaned
+from worker.tools.mcp import McpSource
 from worker.tools.source import Means, NewSource, Refusal, Result, Source
 from worker.translation.hosted import HostedFunction, Opening, spoken_names
 
 logger = structlog.get_logger()
 
-_SOURCES: dict[str, NewSource] = {}
+_SOURCES: dict[str, NewSource] = {"mcp": McpSource}
 """type of a tool -> what makes its source"""
 
 _FAREWELL = 5.0

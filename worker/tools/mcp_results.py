@@ -1,0 +1,60 @@
+"""What an MCP tool gave back, as the item tells it and as the model is told it. Pure; what a server sends is data, and hostile."""
+
+import base64
+import binascii
+import json
+from typing import Any
+
+import mcp_types as types
+
+from models.wire.json_input import storable
+from worker.tools.source import Result
+
+_IMAGES = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
+"""Media types that upstreams take as images."""
+
+
+def result_of(found: types.CallToolResult) -> Result:
+    """The call's `output`, one text, or its `error`; and for the model the images themselves, where there are any.
+
+    Text parts are joined by line breaks; each thing that is no text leaves a line that says what it was. Structured content is told as
+    JSON where no text stands for it, as servers are to send both.
+    """
+    told = [_told(block) for block in found.content]
+    if not told and found.structured_content is not None:
+        told = [storable(json.dumps(found.structured_content, ensure_ascii=False))]
+    if found.is_error:
+        content = [{"type": "text", "text": text} for text in told]
+        return Result(fields={"error": {"type": "mcp_tool_execution_error", "content": content}}, failed=True)
+    output = "\n".join(told)
+    images = [part for block in found.content if (part := _image(block)) is not None]
+    if not images:
+        return Result(fields={"output": output})
+    return Result(fields={"output": output}, answer=[{"type": "input_text", "text": output}, *images])
+
+
+def _told(block: types.ContentBlock) -> str:
+    match block:
+        case types.TextContent(text=text):
+            return storable(text)
+        case types.ImageContent(data=data, mime_type=kind):
+            return storable(f"[image: {kind}, {len(data) * 3 // 4} bytes]")
+        case types.AudioContent(data=data, mime_type=kind):
+            return storable(f"[audio: {kind}, {len(data) * 3 // 4} bytes]")
+        case types.ResourceLink(name=name, uri=uri):
+            return storable(f"[resource: {name} at {uri}]")
+        case types.EmbeddedResource(resource=types.TextResourceContents(text=text)):
+            return storable(text)
+        case types.EmbeddedResource(resource=resource):
+            return storable(f"[resource: {resource.uri}, {resource.mime_type or 'of unknown type'}]")
+
+
+def _image(block: types.ContentBlock) -> dict[str, Any] | None:
+    """The image as a part that upstreams take, or None when it is none or cannot be one."""
+    if not isinstance(block, types.ImageContent) or block.mime_type not in _IMAGES:
+        return None
+    try:
+        base64.b64decode(block.data, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return {"type": "input_image", "detail": "auto", "image_url": f"data:{block.mime_type};base64,{block.data}"}

@@ -1,5 +1,6 @@
 """PostgreSQL refuses to run as root: whom it runs as instead, and what that user can reach."""
 
+import contextlib
 import hashlib
 import os
 import pwd
@@ -44,7 +45,8 @@ def make_stand_in(path: Path) -> Path:
     Those that stand in for what is gone since, a removed checkout or a test's data, are removed on the way.
     """
     for other in ELSEWHERE.glob("backburner-*"):
-        _remove_orphan(other)
+        with contextlib.suppress(FileNotFoundError):  # another process removes it at this moment
+            _remove_orphan(other)
     folder = stand_in(path)
     folder.mkdir(mode=0o711, exist_ok=True)
     status = folder.lstat()

@@ -3,16 +3,32 @@
 from collections.abc import AsyncIterator
 
 import anyio
+import structlog
 from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette.sse import SendTimeoutError
+from starlette.types import Receive, Scope, Send
 
 from models.settings import WebSettings
+
+logger = structlog.get_logger()
 
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
+class SlowReadersLeave(EventSourceResponse):
+    """A stream whose reader may take nothing for as long as `send_timeout`, and is then let go: it can resume by number."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As every ASGI application; the server closes the connection of an answer that was not completed."""
+        try:
+            await super().__call__(scope, receive, send)
+        except* SendTimeoutError:
+            logger.info("reader_let_go", path=scope["path"])
+
+
 def sse_answer(frames: AsyncIterator[bytes], settings: WebSettings) -> EventSourceResponse:
     """Streams `frames`. At shutdown the frames' source is told by its own side (`Relay.close`) and has the grace period to end."""
-    return EventSourceResponse(
+    return SlowReadersLeave(
         frames,
         headers=_HEADERS,
         sep="\n",

@@ -35,6 +35,14 @@ async def until(condition: Callable[[], Any], within: float = 10, *, every: floa
         await asyncio.sleep(every)
 
 
+class Refused(AssertionError):
+    """A stream was asked for, and the answer was no stream."""
+
+    def __init__(self, status: int, said: str) -> None:
+        super().__init__(f"{status}: {said}")
+        self.status = status
+
+
 @dataclass(slots=True)
 class Answer:
     """A whole HTTP answer."""
@@ -78,6 +86,8 @@ class Stream:
     is_done: bool = False
     """Whether `data: [DONE]` came."""
     comments: int = 0
+    pieces: list[tuple[float, bytes]] = field(default_factory=list)
+    """What came, as it came, and when (`time.monotonic()`)."""
     _buffer: bytearray = field(default_factory=bytearray)
 
     @property
@@ -108,6 +118,7 @@ class Stream:
                 if not data:
                     assert not self._buffer, f"the stream broke off inside a frame: {bytes(self._buffer)!r}"
                     return None
+                self.pieces.append((time.monotonic(), data))
                 self._buffer += data
                 continue
             frame = bytes(self._buffer[: cut + 2])
@@ -221,6 +232,6 @@ class Api:
 
 async def _stream(answer: aiohttp.ClientResponse) -> Stream:
     if answer.status != 200:
-        raise AssertionError(f"{answer.status}: {await answer.text()}")
+        raise Refused(answer.status, await answer.text())
     assert answer.headers["content-type"].startswith("text/event-stream"), answer.headers
     return Stream(answer.headers, answer.content)

@@ -26,7 +26,7 @@ from cli.process import free_port
 
 Dialect = Callable[[bytes], list[bytes]]
 """What a client's bytes ask for, piece by piece: bytes in, the requests that they begin out."""
-_PIECE = 256 * 1024
+_PIECE = 64 * 1024
 _SSL_REQUEST, _GSS_REQUEST = 80877103, 80877104
 
 
@@ -132,6 +132,7 @@ class Proxy:
         self._listener: socket.socket | None = None
         self._flowing = asyncio.Event()
         self._flowing.set()
+        self._withheld = 0
         self._latency = 0.0
         self._bytes_to_cut: int | None = None
         self._snares: list[Snare] = []
@@ -139,6 +140,11 @@ class Proxy:
         self._lines: set[_Line] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listen()
+
+    @property
+    def withheld(self) -> int:
+        """Pieces that a hang keeps from going on, and connections that it keeps from being made."""
+        return self._withheld
 
     def url(self, of: str) -> str:
         """The server's URL, with our address in it."""
@@ -229,12 +235,17 @@ class Proxy:
 
     async def _serve(self, connection: socket.socket) -> None:
         asking, client = await asyncio.open_connection(sock=connection)
-        await self._flowing.wait()
         try:
-            answering, server = await asyncio.open_connection(*self._target)
+            await self._flow()
+            # A small buffer on our side: a hang is soon felt by the server behind.
+            answering, server = await asyncio.open_connection(*self._target, limit=_PIECE)
         except OSError:  # the server behind is away: so is this connection
             client.transport.abort()
             return
+        except BaseException:
+            client.close()
+            raise
+        server.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _PIECE)
         line = _Line(self._dialect(), client, server)
         self._lines.add(line)
         directions = {asyncio.create_task(self._ask(line, asking)), asyncio.create_task(self._answer(line, answering))}
@@ -277,7 +288,7 @@ class Proxy:
             return b""
         if self._latency:
             await asyncio.sleep(self._latency / 2)
-        await self._flowing.wait()
+        await self._flow()
         return data
 
     def _swallows(self, request: bytes) -> bool:
@@ -285,6 +296,11 @@ class Proxy:
         if words is not None:
             self._swallowed.remove(words)
         return words is not None
+
+    async def _flow(self) -> None:
+        self._withheld += 1
+        await self._flowing.wait()
+        self._withheld -= 1
 
     def _set_snare(self, line: _Line, request: bytes) -> None:
         for snare in self._snares:

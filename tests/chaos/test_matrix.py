@@ -1,0 +1,55 @@
+"""The fault matrix (issue 4, docs/reliability.md): victim × fault, one named test per cell that makes sense.
+
+The cells of one victim run one after another against one deployment, those of different victims at the same time: they mostly wait
+for leases. Each holds responses of every kind while its fault lasts, and `Load.judge` says what must have become of them.
+"""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.chaos.cells_long import away, everything, patient_zombie, zombie
+from tests.chaos.cells_servers import postgres, redis, upstream
+from tests.chaos.cells_web import reader, web
+from tests.chaos.cells_worker import sweeper, worker
+from tests.chaos.lab import Matrix
+from tests.fake_upstream import FakeUpstream
+from tests.stack import ROOT, Databases, Surroundings
+
+VICTIMS = [everything, away, patient_zombie, zombie, web, worker, sweeper, postgres, redis, upstream, reader]
+CELLS = [name for victim in VICTIMS for name in victim.cells]
+
+
+@pytest.fixture(scope="module")
+async def matrix(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    servers: Databases,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
+    embedded_servers: None,
+) -> AsyncIterator[Matrix]:
+    """Runs the cells whose tests were asked for."""
+    tests = [item.name for item in request.session.items if isinstance(item, pytest.Function) and item.module is request.module]
+    wanted = {name for name in CELLS if f"test_cell[{name}]" in tests}
+    found = Matrix(VICTIMS, wanted, servers, surroundings, fake)
+    async with found.running(tmp_path_factory.mktemp("matrix")):
+        yield found
+
+
+@pytest.fixture(scope="module")
+def embedded_servers(surroundings: Surroundings) -> None:
+    """Not with somebody else's."""
+    if surroundings.redis_url is not None or surroundings.database_url is not None:
+        pytest.skip("DATABASE_URL or REDIS_URL names a server that is not ours to break")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", CELLS)
+async def test_cell(matrix: Matrix, name: str) -> None:
+    await matrix.outcome(name)
+
+
+def test_the_table_names_every_cell() -> None:
+    table = (ROOT / "docs" / "reliability.md").read_text()
+    assert [name for name in CELLS if f"`{name}`" not in table] == []

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.campaign.__main__ import seeds_in
 from tests.chaos.campaign.campaign import SHORTENED, Campaign
 from tests.chaos.campaign.plan import DEFAULT, monkey, plan
@@ -24,6 +26,7 @@ def test_plans_use_every_fault() -> None:
     assert {client.kind for one in plans for client in one.clients} >= {"streamed", "polled", "chained"}
 
 
+@pytest.mark.timeout(600)  # a minute where nobody else works
 async def test_a_short_campaign_finds_nothing(tmp_path: Path) -> None:
     campaign = Campaign(SHORTENED, patience=60, keep=tmp_path / "failed")
     plans = [plan(seed) for seed in [*SEEDS, *seeds_in(FOUND)]]

@@ -21,8 +21,8 @@ from tests.stack import IMPATIENT, Databases, Surroundings, databases
 ROUNDS_PER_HOUSE = 20
 LIMITS = {
     "BACKBURNER_WORKER__GRACE": "0.5",
-    "BACKBURNER_LIMITS__FIRST_TOKEN": "15",
-    "BACKBURNER_LIMITS__TOKEN_GAP": "10",
+    "BACKBURNER_LIMITS__FIRST_TOKEN": "10",
+    "BACKBURNER_LIMITS__TOKEN_GAP": "6",
     "BACKBURNER_WEB__CANCEL_WAIT": "3",
 }
 """A hung upstream is given up while the round still lasts."""

@@ -45,8 +45,7 @@ async def run_round(house: House, plan: Plan, *, patience: float) -> Outcome:
                     work.create_task(crowd.act(number, client))
                 for strike in plan.strikes:
                     work.create_task(_strike(house, strike, deeds))
-            await house.whole()
-            record = await witness.settle()
+            record, _ = await asyncio.gather(witness.settle(), house.whole())
         finally:
             house.serve(None)
     report = audit(record)

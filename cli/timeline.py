@@ -42,7 +42,7 @@ def timeline(row: Row, attempts: Sequence[Row], stored: Sequence[Row]) -> list[M
     # Both are written by the statement that creates it; `created_at` has whole seconds.
     born = min(opening["first_at"], row["enqueued_at"]) if opening and opening["first_at"] else row["created_at"]
     kind = "background" if row["background"] else "foreground"
-    rung = "its bell was rung" if row["rings"] == 0 else f"its bell was rung for the {row['rings'] + 1}th time since it was queued"
+    rung = "its bell was rung" if row["rings"] == 0 else f"its bell was rung again, {row['rings'] + 1} times in all since it was queued"
     moments = [
         Moment(born, "created", f"created: {kind}, model {row['model']}"),
         Moment(born, "queued", "queued"),

@@ -72,6 +72,11 @@ class Lease:
             await asyncio.sleep(0.25)
 
     @property
+    def age(self) -> float:
+        """Seconds since the last renewal was sent."""
+        return time.monotonic() - self._renewed
+
+    @property
     def certain(self) -> bool:
         """Renewed recently enough to begin something new."""
         return time.monotonic() - self._renewed < self._lease.caution.total_seconds()

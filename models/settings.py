@@ -192,6 +192,27 @@ class EgressSettings(_Group):
         return value
 
 
+class MetricsSettings(_Group):
+    """Figures for Prometheus (models/metrics.py)."""
+
+    token: SecretStr | None = None
+    """Who brings it as `Authorization: Bearer` may ask; without one, only processes that listen on a loopback address show figures."""
+    port: int | None = Field(default=None, ge=1, le=65535)
+    """Where a worker shows its own; the first free port from here on, for several on one host. Unset: nowhere."""
+    host: str = "127.0.0.1"
+    """The address for that port."""
+
+    @field_validator("token")
+    @classmethod
+    def _none_when_empty(cls, value: SecretStr | None) -> SecretStr | None:
+        return value if value is not None and value.get_secret_value() else None
+
+    @field_validator("port", mode="before")
+    @classmethod
+    def _unset_when_empty(cls, value: object) -> object:
+        return value or None
+
+
 class Settings(BaseSettings):
     """Everything a process is told from outside."""
 
@@ -209,6 +230,7 @@ class Settings(BaseSettings):
     tools: ToolSettings = ToolSettings()
     mcp: McpSettings = McpSettings()
     egress: EgressSettings = EgressSettings()
+    metrics: MetricsSettings = MetricsSettings()
     secret_keys: SecretStr = SecretStr("")
     """Seal what clients trust us with (models/secrets.py): keys of 32 bytes in URL-safe base64, parted by commas. The first seals, all open;
     without any, requests that bring credentials for MCP servers are refused."""

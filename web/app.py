@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import ipaddress
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,13 +12,15 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from models.errors import MethodNotAllowed
+from models.hosts import is_loopback
 from models.ids import new_item_id
 from models.settings import Settings
-from web import catalogue, errors, health, openapi, responses
+from web import catalogue, errors, health, metrics, openapi, responses
 from web.auth import Project
+from web.counters import ANSWERS
 from web.front import Front
 
-_PARTS = (health, responses, catalogue)
+_PARTS = (health, metrics, responses, catalogue)
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 
 
@@ -36,7 +37,7 @@ class Application(FastAPI):
 
 def create_app(settings: Settings, host: str = "127.0.0.1") -> FastAPI:
     """The application for a process that listens on `host`; its own documentation is served on loopback only."""
-    local = _is_loopback(host)
+    local = is_loopback(host)
     app = Application(
         title="Backburner",
         lifespan=_lifespan,
@@ -45,7 +46,7 @@ def create_app(settings: Settings, host: str = "127.0.0.1") -> FastAPI:
         openapi_url="/openapi.json" if local else None,
         redirect_slashes=False,
     )
-    app.state.settings = settings
+    app.state.settings, app.state.host = settings, host
     errors.install(app)
     for part in _PARTS:
         app.include_router(part.router)
@@ -58,6 +59,7 @@ def create_app(settings: Settings, host: str = "127.0.0.1") -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     front = await Front.open(app.state.settings)
     app.state.front, app.state.keys = front, front.keys
+    metrics.watch(front)
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
@@ -80,15 +82,8 @@ async def _elsewhere(request: Request, _project: Project) -> Response:
     raise refused
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 class RequestIds:
-    """Every answer carries `x-request-id`, which the official clients show in their errors."""
+    """Every answer carries `x-request-id`, which the official clients show in their errors; and every answer is counted."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -101,6 +96,7 @@ class RequestIds:
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
+                ANSWERS.labels(message["status"]).inc()
                 message["headers"] = [*message.get("headers", []), (b"x-request-id", name)]
             await send(message)
 

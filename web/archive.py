@@ -18,6 +18,7 @@ from models.live import UNHEARD
 from models.wire.events import Item, ResponseFailed, decode_frame, frame, split_frames
 from models.wire.response import ResponseFacts, response_object
 from models.wire.snapshot import fold
+from web.counters import CANCEL, ENDED
 from web.relay import Relay
 
 logger = structlog.get_logger()
@@ -59,8 +60,11 @@ class Archive:
         while row["status"] != Status.CANCELLED:
             if row["status"] in TERMINAL:
                 raise InvalidRequest(_UNCANCELLABLE.get(row["status"], "Cannot cancel a response in terminal state."))
+            begun = time.monotonic()
             if await self.request_cancel(row, "cancelled"):
-                return await self._relay.ended(row["id"], self._cancel_wait) or row
+                ended = await self._relay.ended(row["id"], self._cancel_wait) or row
+                CANCEL.observe(time.monotonic() - begun)
+                return ended
             row = (await read(self._pool, statements.RESPONSE, {"id": row["id"]}) or [row])[0]
         return row
 
@@ -74,6 +78,7 @@ class Archive:
             "frames": frame(ResponseFailed(response_object(facts, [])), number),
         }  # fmt: skip
         if await request(self._pool, statements.CANCEL_QUEUED, values):
+            ENDED.labels(Status.CANCELLED.value).inc()
             await self._tell(events_channel(row["id"]), b"")
             return True
         recorded = await request(self._pool, statements.REQUEST_CANCEL, {"id": row["id"]})

@@ -101,6 +101,11 @@ class Bus:
         """The bus answers."""
         return self._channel is not None
 
+    @property
+    def readers(self) -> int:
+        """Inboxes there are: streams, and requests that wait for an ending."""
+        return sum(map(len, self._inboxes.values()))
+
     @asynccontextmanager
     async def subscribe(self, response_id: UUID) -> AsyncIterator[Inbox]:
         """An inbox for one reader, after Redis has acknowledged the subscription or has shown that it will not."""

@@ -32,6 +32,7 @@ from models.wire.items import file_places, references, resolved
 from models.wire.pairing import require_pairs
 from models.wire.request import CreateRequest, parse_create
 from models.wire.response import ResponseFacts, response_object
+from web.counters import ACCEPTED
 from web.idempotency import Retryable, retryable
 
 logger = structlog.get_logger()
@@ -113,6 +114,7 @@ class Intake:
         )  # fmt: skip
         if stored != accepted_id:
             return Accepted(stored, request, opening, repeated=True)
+        ACCEPTED.labels("background" if request.background else "foreground").inc()
         self._bell.ring(accepted_id, queue_for(background=request.background, deaths=0))
         return Accepted(accepted_id, request, opening)
 

@@ -17,10 +17,13 @@ from models.database import AWAY, Pool, Row, open_pool
 from models.egress import Egress
 from models.errors import LeaseLost
 from models.lease import Lease
+from models.lifecycle import Status
 from models.live import live_client
-from models.ownership import Claim, Ownership
+from models.metrics import serve
+from models.ownership import Claim, Ownership, Parting
 from models.secrets import Sealer
 from models.settings import Settings
+from worker import metrics
 from worker.control import Control
 from worker.journal import Journal
 from worker.publisher import Publisher
@@ -97,6 +100,10 @@ class Engine:
             "control": control.run(),
         }.items():
             self._watch(asyncio.create_task(work, name=name))
+        metrics.SLOTS.set(self._slots)
+        metrics.RUNNING.set_function(lambda: len(self._runs))
+        metrics.LEASE_AGE.set_function(lambda: self._lease.age)
+        serve(settings.metrics, metrics.REGISTRY)
         await asyncio.to_thread(self._lease.register)
         self._watch(asyncio.create_task(self._sweeper.run(), name="sweeper"))
         gc.collect()
@@ -111,6 +118,7 @@ class Engine:
         claim = await self._claim(response_id)
         if claim is None:
             return
+        metrics.claimed(claim)
         run = self._runs[response_id] = Run(claim, self._resources)
         if self._stopping:
             run.stop(Stop.HAND_OVER)
@@ -119,6 +127,7 @@ class Engine:
                 await run.run()
         finally:
             del self._runs[response_id]
+            _count(run)
 
     def spawn(self, response_id: UUID) -> None:
         """The same without a bell, for the sweeper."""
@@ -198,6 +207,7 @@ class Engine:
     async def _give_back(self, response_id: UUID, attempt: int) -> None:
         try:
             await self._ownership.release_unknown(response_id, attempt)
+            metrics.ATTEMPTS.labels(Parting.RETURNED.value).inc()
         except AWAY as error:
             logger.warning("release_unclear", response=str(response_id), error=str(error).strip())
 
@@ -211,6 +221,15 @@ class Engine:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.critical("side_task_died", task=task.get_name(), exc_info=error)
             self._lease.die()
+
+
+def _count(run: Run) -> None:
+    """What became of an attempt, for the metrics."""
+    metrics.ATTEMPTS.labels(run.outcome).inc()
+    if run.conclusion is not None:
+        metrics.ENDED.labels(run.conclusion.status.value).inc()
+        if run.conclusion.status is Status.FAILED:
+            metrics.failed(run.conclusion.reason)
 
 
 def _wished(row: Row, run: Run) -> Stop | None:

@@ -1,6 +1,7 @@
 """The log of one attempt: gives events their numbers and their bytes, and holds what Postgres has not confirmed yet."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -38,6 +39,9 @@ class EventLog:
     closed: bool = False
     withheld: bool = False
     """A statement is storing fresh frames: the journal leaves them alone, they are shown when it is answered."""
+    began: float = field(default_factory=time.monotonic)
+    spoke: bool = False
+    """The first word of this attempt is written."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a statement writes this response's event log: one at a time."""
 

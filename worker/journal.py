@@ -21,6 +21,7 @@ from models.lease import Lease
 from models.ownership import Tail
 from models.settings import Settings
 from models.wire.events import Event
+from worker import metrics
 from worker.event_log import Block, EventLog
 from worker.publisher import Publisher
 
@@ -75,6 +76,8 @@ class Journal:
         written = log.write(events)
         if written:
             self.wake(log, written)
+            if not log.spoke:
+                _note_first_event(log)
 
     async def store_first(self, log: EventLog, events: Iterable[Event], store: Callable[[Tail], Awaitable[None]]) -> None:
         """Has `store` write these events and all that the log holds before them; only when it is answered are they shown.
@@ -131,7 +134,9 @@ class Journal:
     async def _write_batch(self, logs: list[EventLog]) -> None:
         self._batch += 1
         blocks = [(log, log.cut_block(self._batch)) for log in logs]
-        await self._store(blocks)
+        with metrics.JOURNAL.time():
+            await self._store(blocks)
+        metrics.EVENTS.inc(sum(block.last - block.first + 1 for _, block in blocks))
         self._answered = self._batch
         self._unstored -= sum(len(block.frames) for _, block in blocks)
         for log, block in blocks:
@@ -218,7 +223,8 @@ class Journal:
                 "frames": Byteas([tail.frames for _, tail in tails]),
                 "answered": deletable,
             }
-            await self._flush_until_answered(values)
+            with metrics.FLUSH.time():
+                await self._flush_until_answered(values)
             self._trimmed = deletable
             for log, tail in tails:
                 log.flushed_through(tail.last)
@@ -244,3 +250,11 @@ class Journal:
         """The last batch of which every frame is in an answered flush, checkpoint or ending."""
         oldest = min((log.tail[0].batch for log in self._logs if log.tail), default=self._answered + 1)
         return min(oldest - 1, self._answered)
+
+
+def _note_first_event(log: EventLog) -> None:
+    """Measures how long the first word of a response took, once it is there: what comes after `response.in_progress`."""
+    if log.next_number > log.claim.log_end + 2:
+        log.spoke = True
+        if log.attempt == 1:
+            metrics.FIRST_EVENT.observe(log.claim.row["seconds_queued"] + time.monotonic() - log.began)

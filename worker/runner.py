@@ -62,6 +62,9 @@ class Run:
     def __init__(self, claim: Claim, resources: Resources) -> None:
         self.claim = claim
         self.began = time.monotonic()
+        self.conclusion: Conclusion | None = None
+        """Set once the ending is stored."""
+        self._parting: Parting | None = None
         self._resources = resources
         self._log = EventLog.of(claim)
         self._facts = _facts(claim)
@@ -80,6 +83,13 @@ class Run:
     def retire(self) -> None:
         """The process is to stop: the run is handed over before its next step, and meanwhile what is under way may end."""
         self._is_retiring = True
+
+    @property
+    def outcome(self) -> str:
+        """What became of this attempt: `ended`, a word of `Parting`, or `lost`."""
+        if self.conclusion is not None:
+            return "ended"
+        return self._parting.value if self._parting is not None else "lost"
 
     def stop(self, why: Stop) -> None:
         """Stops the work; the first reason counts, except that a lost lease beats all."""
@@ -258,6 +268,7 @@ class Run:
             service_tier=service_tier,
         )
         await self._resources.ownership.end(self.claim, ending)
+        self.conclusion = conclusion
 
     async def _release(self) -> None:
         """Hands the response over: its log is stored first, then somebody else may claim it. The next attempt closes the open item."""
@@ -265,6 +276,7 @@ class Run:
         async with self._log.lock:
             parting = Parting.REQUEUED if self._stopped is Stop.REQUEUE else Parting.HANDED_OVER
             await self._resources.ownership.release(self.claim, self._log.rest(), parting)
+            self._parting = parting
         self._resources.bell.ring(self.claim.id, queue_for(background=self._facts.background, deaths=0))
 
 

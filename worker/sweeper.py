@@ -21,6 +21,7 @@ from models.channels import queue_for
 from models.database import AWAY, Pool, fetch, fetch_on
 from models.lease import Lease
 from models.settings import Settings
+from worker import metrics
 
 logger = structlog.get_logger()
 
@@ -113,6 +114,7 @@ class Sweeper:
             if await fetch_on(connection, statements.REAP_LOCK, {"id": worker, "seen": expires_at}):
                 await fetch_on(connection, statements.REAP, {"id": worker, "ended": f"reaped by {self._lease.id}"})
                 logger.warning("worker_reaped", dead=str(worker))
+                metrics.DEATHS.inc()
 
     # --- take and ring ---
 

@@ -101,7 +101,7 @@ def test_the_document_is_whole() -> None:
     for schema in told["components"]["schemas"].values():
         jsonschema_rs.meta.validate({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
     assert "HTTPValidationError" not in told["components"]["schemas"]
-    assert len(operations()) == sum(len(path) for path in told["paths"].values()) == 9
+    assert len(operations()) == sum(len(path) for path in told["paths"].values()) == 10
 
 
 def test_only_a_process_on_loopback_serves_the_document() -> None:

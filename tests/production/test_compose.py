@@ -187,6 +187,7 @@ def test_every_variable_is_explained() -> None:
 def test_everything_is_told_to_those_who_need_it(name: str) -> None:
     service: dict[str, Any] = SERVICES[name]
     told = {"DATABASE_URL", "REDIS_URL", "BACKBURNER_UPSTREAM__BASE_URL", "BACKBURNER_UPSTREAM__API_KEY"}
-    assert set(service["environment"]) == told
+    assert set(service["environment"]) == told | {"BACKBURNER_METRICS__HOST", "BACKBURNER_METRICS__PORT"}
+    assert "BACKBURNER_METRICS__TOKEN=" in DEPLOY.read_text()  # without it nobody is shown any figures
     assert service["env_file"] == [{"path": "backburner.env", "required": False}]
     assert set(service["depends_on"]) == {"migrate", "postgres", "redis"}

@@ -68,6 +68,12 @@ def operations() -> dict[str, Json]:
             {"200": _answer("It can.", "Readiness"), "503": _answer("It cannot, or is stopping.", "Readiness")},
             security=[],
         ),
+        "metrics": _operation(
+            "Figures for Prometheus",
+            {"200": {"description": "Prometheus' text format.", "headers": _headers(), "content": {"text/plain": {"schema": {"type": "string"}}}}},
+            401, 404,
+            security=[],
+        ),
     }  # fmt: skip
 
 

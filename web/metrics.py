@@ -1,0 +1,110 @@
+"""What a web process counts, and `GET /metrics`.
+
+The figures about all responses come from the database: open rows only, one query, at most every few seconds. What has ended is
+counted by those who ended it.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator
+
+from fastapi import APIRouter, Request
+from prometheus_client import Gauge, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from starlette.responses import Response
+
+from models import operations
+from models.channels import BACKGROUND, INTERACTIVE, QUARANTINE
+from models.database import AWAY, Pool, Row, read
+from models.errors import Unauthenticated
+from models.lifecycle import NEXT
+from models.metrics import CONTENT_TYPE, shown_to
+from web.counters import REGISTRY
+from web.errors import unknown_url
+from web.front import Front, front_of
+
+router = APIRouter()
+
+_FRESH = 5.0
+"""Seconds for which the database's figures are shown again."""
+_WITHIN = 3.0
+_QUEUES = (INTERACTIVE, BACKGROUND, QUARANTINE)
+
+READERS = Gauge("backburner_readers", "Streams and waiting requests that this process serves from a response's log.", registry=REGISTRY)
+BUS = Gauge(
+    "backburner_bus_healthy", "1 while Redis delivers live events to this process; 0: readers are served from Postgres.", registry=REGISTRY
+)
+LEASE_AGE = Gauge("backburner_lease_age_seconds", "Since the last renewal of this process's lease.", registry=REGISTRY)
+
+
+class Backlog(Collector):
+    """The open responses, as the database counts them."""
+
+    def __init__(self) -> None:
+        self._rows: list[Row] | None = None
+        self._asked = float("-inf")
+        self._lock = asyncio.Lock()
+
+    async def refresh(self, pool: Pool) -> None:
+        """Asks, unless the last answer is fresh. While Postgres is away there are no figures, and `backburner_database_up` is 0."""
+        async with self._lock:
+            if time.monotonic() - self._asked < _FRESH:
+                return
+            try:
+                async with asyncio.timeout(_WITHIN):
+                    self._rows = await read(pool, operations.GAUGES, {})
+            except (*AWAY, TimeoutError):
+                self._rows = None
+            self._asked = time.monotonic()
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """The names, without a look at the database."""
+        return self._families([])
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """What the last look saw."""
+        up = GaugeMetricFamily("backburner_database_up", "1 when Postgres answered the last look at the backlog.")
+        up.add_metric([], float(self._rows is not None))
+        yield up
+        if self._rows is not None:
+            yield from self._families(self._rows)
+
+    def _families(self, rows: list[Row]) -> list[GaugeMetricFamily]:
+        by_status = GaugeMetricFamily("backburner_responses", "Open responses by status.", labels=["status"])
+        depth = GaugeMetricFamily("backburner_queue_depth", "Responses that wait for a worker, by queue.", labels=["queue"])
+        oldest = GaugeMetricFamily(
+            "backburner_queue_oldest_seconds", "Since the creation of the oldest that waits, by queue.", labels=["queue"]
+        )
+        for status in NEXT:
+            by_status.add_metric([status.value], sum(row["responses"] for row in rows if row["status"] == status))
+        for queue in _QUEUES:
+            waiting = [row for row in rows if row["waiting"] and row["queue"] == queue]
+            depth.add_metric([queue], sum(row["responses"] for row in waiting))
+            oldest.add_metric([queue], max((max(0.0, row["oldest"]) for row in waiting), default=0.0))
+        return [by_status, depth, oldest]
+
+
+BACKLOG = Backlog()
+REGISTRY.register(BACKLOG)
+
+
+def watch(front: Front) -> None:
+    """The gauges look at this front from now on."""
+    READERS.set_function(lambda: front.bus.readers)
+    BUS.set_function(lambda: float(front.bus.healthy))
+    LEASE_AGE.set_function(lambda: front.lease.age)
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """This process's figures, and those of the backlog, in Prometheus' text format. Served where only this machine can ask, or to those
+    who bring the token that the operator has set."""
+    front = front_of(request)
+    shown = shown_to(front.settings.metrics, request.app.state.host, request.headers.get("authorization"))
+    if shown is None:
+        raise unknown_url(request)
+    if not shown:
+        raise Unauthenticated("Send the metrics token: 'Authorization: Bearer TOKEN'.")
+    await BACKLOG.refresh(front.pool)
+    return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE)

@@ -1,0 +1,96 @@
+"""What a worker process counts. Observed per batch, per claim and per ending, never per event: the hot path must not feel it."""
+
+import re
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from models.channels import BACKGROUND, INTERACTIVE
+from models.lifecycle import TERMINAL
+from models.metrics import MILLISECONDS, SECONDS, new_registry
+from models.ownership import Claim, Parting
+
+REGISTRY = new_registry()
+
+RUNNING = Gauge("backburner_running", "Responses this worker runs now.", registry=REGISTRY)
+SLOTS = Gauge("backburner_slots", "Responses this worker can run at a time.", registry=REGISTRY)
+LEASE_AGE = Gauge("backburner_lease_age_seconds", "Since the last renewal of this process's lease.", registry=REGISTRY)
+QUEUE_WAIT = Histogram(
+    "backburner_queue_wait_seconds", "From the creation of a response to its first claim.", ["queue"], buckets=SECONDS, registry=REGISTRY
+)
+FIRST_EVENT = Histogram(
+    "backburner_first_event_seconds",
+    "From the creation of a response to the first event of its output.",
+    buckets=SECONDS,
+    registry=REGISTRY,
+)
+ATTEMPTS = Counter(
+    "backburner_attempts", "Attempts by how they parted; those that died are counted by their successor.", ["outcome"], registry=REGISTRY
+)
+ENDED = Counter("backburner_responses_ended", "Responses this worker has ended, by status.", ["status"], registry=REGISTRY)
+UPSTREAM_ERRORS = Counter(
+    "backburner_upstream_errors", "Responses that failed because of an upstream, by class.", ["class"], registry=REGISTRY
+)
+FAILURES = Counter("backburner_failures", "Responses that failed for another reason.", ["reason"], registry=REGISTRY)
+DEATHS = Counter("backburner_deaths", "Processes that this worker has declared dead.", registry=REGISTRY)
+RECOVERY = Histogram(
+    "backburner_recovery_seconds", "From the end of a dead worker's lease to the claim of its response.", buckets=SECONDS, registry=REGISTRY
+)
+JOURNAL = Histogram("backburner_journal_seconds", "One batch of events into the journal.", buckets=MILLISECONDS, registry=REGISTRY)
+FLUSH = Histogram("backburner_flush_seconds", "One flush of tails into the event log.", buckets=MILLISECONDS, registry=REGISTRY)
+EVENTS = Counter("backburner_events", "Events journalled.", registry=REGISTRY)
+
+_STATUS_CLASSES = {"429": "rate_limited", "401": "credential", "403": "credential"}
+_BY_FIRST_DIGIT = {"3": "redirect", "4": "request", "5": "server"}
+_UPSTREAM_REASONS = {
+    "upstream_error": "reported",
+    "upstream_unreachable": "unreachable",
+    "upstream_reset": "reset",
+    "upstream_ended_early": "ended_early",
+    "upstream_garbage": "garbage",
+    "model_not_found": "model_not_found",
+    "tool_choice_violated": "tool_choice_violated",
+    "first_token": "first_token",
+    "token_gap": "token_gap",
+    "turn_limit": "turn_limit",
+    "output_limit": "output_limit",
+}
+_OWN_REASONS = (
+    "deadline", "queue_wait", "too_many_deaths", "failed_by_operator", "internal_error", "file_unavailable", "history_deleted", "other",
+)  # fmt: skip
+
+for _queue in (INTERACTIVE, BACKGROUND):
+    QUEUE_WAIT.labels(_queue)
+for _outcome in ("ended", "lost", "died", *Parting):
+    ATTEMPTS.labels(str(_outcome))
+for _status in sorted(TERMINAL):
+    ENDED.labels(_status.value)
+for _class in sorted({*_STATUS_CLASSES.values(), *_BY_FIRST_DIGIT.values(), *_UPSTREAM_REASONS.values(), "other"}):
+    UPSTREAM_ERRORS.labels(_class)
+for _reason in _OWN_REASONS:
+    FAILURES.labels(_reason)
+
+
+def claimed(claim: Claim) -> None:
+    """A claim went through."""
+    if claim.attempt == 1:
+        QUEUE_WAIT.labels(BACKGROUND if claim.row["background"] else INTERACTIVE).observe(claim.row["seconds_queued"])
+    if claim.seconds_lost is not None:
+        ATTEMPTS.labels("died").inc()
+        RECOVERY.observe(max(0.0, claim.seconds_lost))
+
+
+def failed(reason: str | None) -> None:
+    """A response has failed; `reason` as in `responses.reason`, of which there may be ever new ones."""
+    known = error_class(reason or "")
+    if known is not None:
+        UPSTREAM_ERRORS.labels(known).inc()
+    else:
+        FAILURES.labels(reason if reason in _OWN_REASONS else "other").inc()
+
+
+def error_class(reason: str) -> str | None:
+    """The class of an upstream's failure: one of a fixed set; None when no upstream is to blame."""
+    status = re.fullmatch(r"upstream_(\d{3})", reason)
+    if status:
+        return _STATUS_CLASSES.get(status[1]) or _BY_FIRST_DIGIT.get(status[1][0], "other")
+    return _UPSTREAM_REASONS.get(reason)

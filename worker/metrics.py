@@ -55,7 +55,8 @@ _UPSTREAM_REASONS = {
     "output_limit": "output_limit",
 }
 _OWN_REASONS = (
-    "deadline", "queue_wait", "too_many_deaths", "failed_by_operator", "internal_error", "file_unavailable", "history_deleted", "other",
+    "deadline", "queue_wait", "too_many_deaths", "failed_by_operator", "internal_error", "file_unavailable", "history_deleted",
+    "secrets_unreadable", "other",
 )  # fmt: skip
 
 for _queue in (INTERACTIVE, BACKGROUND):

@@ -31,7 +31,8 @@ LABELS = {
         "model_not_found", "tool_choice_violated", "first_token", "token_gap", "turn_limit", "output_limit", "other",
     },
     "reason": {
-        "deadline", "queue_wait", "too_many_deaths", "failed_by_operator", "internal_error", "file_unavailable", "history_deleted", "other",
+        "deadline", "queue_wait", "too_many_deaths", "failed_by_operator", "internal_error", "file_unavailable", "history_deleted",
+        "secrets_unreadable", "other",
     },
 }  # fmt: skip
 """Every label there is, and every value it may take. A new one is put here on purpose, or is a leak."""

@@ -33,7 +33,7 @@ async def _mine(worker: Worker) -> dict[object, Row]:
 
 
 async def _orphans(worker: Worker, *, quarantine: bool) -> set[object]:
-    values = {"waiting": timedelta(days=1), "most": 1000, "quarantine": quarantine}
+    values = {"waiting": timedelta(days=1), "most": 1000, "quarantine": quarantine, "lease": timedelta(seconds=10)}
     return {row["id"] for row in await fetch(worker.pool, statements.ORPHANS, values)}
 
 
@@ -137,7 +137,7 @@ async def test_a_requeue_and_a_claim_race_and_the_response_has_one_owner(house: 
 
 async def test_a_requeue_of_what_nobody_runs_is_rung_by_the_next_sweep_and_only_once(house: House) -> None:
     name = await house.response()
-    sweep = {"interval": timedelta(days=1)}
+    sweep = {"interval": timedelta(days=1), "lease": timedelta(seconds=10)}
     rung = await fetch(house.pool, statements.RING, sweep)
     assert name not in {row["id"] for row in rung}
     await fetch(house.pool, operations.REQUEST_REQUEUE, {"id": name})

@@ -14,10 +14,10 @@ from tests.chaos.lab import Lab, Victim
 from tests.chaos.witness import Witness
 from tests.fake_upstream import reply
 
-zombie = Victim("zombie")
-patient_zombie = Victim("zombie", default_leases=True)
+zombie = Victim("zombie", webs=1)
+patient_zombie = Victim("zombie", webs=1, default_leases=True)
 everything = Victim("everything", default_leases=True, quarantine=True)
-away = Victim("postgres-away", own_postgres=True, default_leases=True)
+away = Victim("postgres-away", own_postgres=True, webs=1, default_leases=True)
 
 WORDS = [f"w{number} " for number in range(20)]
 WRITTEN = {
@@ -139,12 +139,12 @@ async def postgres_is_away_for_twenty_seconds(lab: Lab) -> None:
     server = lab.servers.server
     assert server is not None
     fault = lab.fault("away", "postgres")
-    server.stop()
+    await asyncio.to_thread(server.stop)
     load.go_on()
     unheard = []
     while time.monotonic() - fault.begin < 20:
         unheard.append(await refused(lab))
-    server.start()
+    await asyncio.to_thread(server.start)
     fault.end = time.monotonic()
     await nobody_died(lab, load)
     assert len(unheard) > 2

@@ -11,7 +11,7 @@ import psutil
 import psycopg
 from psycopg import sql
 
-from tests.chaos.cells_web import refused
+from tests.chaos.cells_web import reader, refused
 from tests.chaos.lab import PAST_THE_LEASE, Lab, Victim
 from tests.chaos.load import BACKGROUND, Load
 from tests.chaos.proxy import Proxy
@@ -20,8 +20,8 @@ from tests.fake_upstream import reply
 postgres = Victim("postgres", own_postgres=True, settings={"BACKBURNER_LEASE__DURATION": "4", "BACKBURNER_LEASE__CAUTION": "3.5"})
 """Leases somewhat longer than elsewhere: a second's latency makes a heartbeat last two."""
 PAST_THIS_LEASE = PAST_THE_LEASE + 1
-redis = Victim("redis")
-upstream = Victim("upstream", webs=1, workers=1)
+redis = reader.beside("redis")
+upstream = reader.beside("upstream")
 
 
 # --- Postgres ---
@@ -108,8 +108,8 @@ async def postgres_crashes(lab: Lab) -> None:
     assert lab.servers.server is not None
     load.go_on()
     await load.heard(2)
-    lab.servers.server.kill()
-    lab.servers.server.start()
+    await asyncio.to_thread(lab.servers.server.kill)
+    await asyncio.to_thread(lab.servers.server.start)
     await nobody_died(lab, load)
 
 
@@ -117,10 +117,10 @@ async def postgres_crashes(lab: Lab) -> None:
 async def postgres_restarts(lab: Lab) -> None:
     load = await lab.load()
     assert lab.servers.server is not None
-    lab.servers.server.stop()
+    await asyncio.to_thread(lab.servers.server.stop)
     load.go_on()
     unheard = await refused(lab)
-    lab.servers.server.start()
+    await asyncio.to_thread(lab.servers.server.start)
     await nobody_died(lab, load)
     assert not lab.fake.asked(unheard)
 
@@ -249,10 +249,10 @@ async def redis_comes_back_empty(lab: Lab) -> None:
     client = lab.stack.redis()
     await client.flushall()
     await client.aclose()
-    lab.stack.valkey.stop()
+    await asyncio.to_thread(lab.stack.valkey.stop)
     load.go_on()
     queued = await lab.stack.api().background(lab.fake.script(reply("queued")))
-    lab.stack.valkey.start()
+    await asyncio.to_thread(lab.stack.valkey.start)
     assert (await lab.stack.api().ended(queued))["output_text"] == "queued"
     await load.finish()
     await load.judge()
@@ -262,10 +262,10 @@ async def redis_comes_back_empty(lab: Lab) -> None:
 async def redis_is_killed(lab: Lab) -> None:
     load = await lab.load()
     assert lab.stack.valkey is not None
-    lab.stack.valkey.kill()
+    await asyncio.to_thread(lab.stack.valkey.kill)
     load.go_on()
     await load.heard(2)
-    lab.stack.valkey.start()
+    await asyncio.to_thread(lab.stack.valkey.start)
     await load.finish()
     await load.judge()
 

@@ -15,8 +15,9 @@ from tests.chaos.proxy import Proxy
 from tests.contract_rules import assert_stream_obeys_contract
 from tests.fake_upstream import reply
 
-web = Victim("web", workers=1)
-reader = Victim("reader", webs=1, workers=1, settings={"BACKBURNER_WEB__SEND_TIMEOUT": "3"})
+web = Victim("web", workers=1, settings={"BACKBURNER_LEASE__DURATION": "8"})
+"""Its lease is longer than a create takes to be refused."""
+reader = Victim("reader", settings={"BACKBURNER_WEB__SEND_TIMEOUT": "3"})
 
 VISIBLE = b"r.delete_requested_at IS NULL AND (r.background OR"
 RUNNING = b"SELECT 0 AS kind, one.attempt"

@@ -13,8 +13,8 @@ from tests.chaos.proxy import Snare
 from tests.fake_upstream import reply
 from tests.stack import Service
 
-worker = Victim("worker", workers=3)
-sweeper = Victim("sweeper", workers=3, settings={"BACKBURNER_WORKER__POOL_SIZE": "1"})
+worker = Victim("worker", webs=1, workers=3)
+sweeper = Victim("sweeper", webs=1, workers=3, settings={"BACKBURNER_WORKER__POOL_SIZE": "1"})
 
 JOURNAL = b"INSERT INTO journal"
 RENEW = b"UPDATE workers SET expires_at"

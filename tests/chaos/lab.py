@@ -36,6 +36,12 @@ class Victim:
         self.wishes = wishes
         self.cells: dict[str, Cell] = {}
 
+    def beside(self, name: str) -> "Victim":
+        """Another victim, whose cells run in this one's deployment, after its own."""
+        found = Victim(name)
+        found.cells = self.cells
+        return found
+
     def cell(self, fault: str) -> Callable[[Cell], Cell]:
         """Makes a coroutine function the cell `<victim>-<fault>`."""
 

@@ -237,7 +237,6 @@ class Proxy:
         asking, client = await asyncio.open_connection(sock=connection)
         try:
             await self._flow()
-            # A small buffer on our side: a hang is soon felt by the server behind.
             answering, server = await asyncio.open_connection(*self._target, limit=_PIECE)
         except OSError:  # the server behind is away: so is this connection
             client.transport.abort()
@@ -245,6 +244,7 @@ class Proxy:
         except BaseException:
             client.close()
             raise
+        # A small buffer on our side: a hang is soon felt by the server behind.
         server.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _PIECE)
         line = _Line(self._dialect(), client, server)
         self._lines.add(line)

@@ -1,4 +1,4 @@
-"""The fault matrix (issue 4, docs/reliability.md): victim × fault, one named test per cell that makes sense.
+"""The fault matrix (docs/reliability.md): victim × fault, one named test per cell that makes sense.
 
 The cells of one victim run one after another against one deployment, those of different victims at the same time: they mostly wait
 for leases. Each holds responses of every kind while its fault lasts, and `Load.judge` says what must have become of them.
@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.chaos.cells_long import away, everything, patient_zombie, zombie
-from tests.chaos.cells_servers import postgres, redis, upstream
+from tests.chaos.cells_servers import postgres
 from tests.chaos.cells_web import reader, web
 from tests.chaos.cells_worker import sweeper, worker
 from tests.chaos.lab import Matrix
 from tests.fake_upstream import FakeUpstream
 from tests.stack import ROOT, Databases, Surroundings
 
-VICTIMS = [everything, away, patient_zombie, zombie, web, worker, sweeper, postgres, redis, upstream, reader]
+VICTIMS = [everything, away, patient_zombie, zombie, web, worker, sweeper, postgres, reader]
 CELLS = [name for victim in VICTIMS for name in victim.cells]
 
 

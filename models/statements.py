@@ -176,6 +176,19 @@ REFERRED = _sql(
 """What item references mean: the project's newest item of that id, input or output. Clients choose ids, so one may stand for several;
 `payload` is null once all together are larger than `most` bytes."""
 
+APPROVAL_REQUESTS = _sql("""
+    WITH RECURSIVE chain AS (
+        SELECT r.id, r.previous_response_id, 0 AS depth FROM responses r WHERE r.id = :id
+        UNION ALL
+        SELECT r.id, r.previous_response_id, chain.depth + 1 FROM chain JOIN responses r ON r.id = chain.previous_response_id
+        WHERE chain.depth < 10000
+    )
+    SELECT i.item_id AS id, i.payload ->> 'server_label' AS server_label
+    FROM chain JOIN items i ON i.response_id = chain.id
+    WHERE i.type = 'mcp_approval_request' AND i.item_id = ANY(CAST(:ids AS text[]))
+""")
+"""Those of the approval requests that a response or one before it has made or was given."""
+
 SECRETS = _sql("SELECT key_id, sealed FROM job_secrets WHERE response_id = :id")
 
 CHAIN = _sql("""

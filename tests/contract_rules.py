@@ -18,8 +18,14 @@ PART_DELTAS = {
     "response.reasoning_text.delta": ("response.reasoning_text.done", "reasoning_text", "text"),
 }
 """delta event -> its done event, the type of part it belongs to, the key that holds the whole"""
-CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
+CALLS = {"function_call": "arguments", "custom_tool_call": "input", "mcp_call": "arguments"}
 """type of a call -> the key that holds what it was called with"""
+HOSTED = {
+    "mcp_list_tools": ("in_progress", "completed", "failed"),
+    "mcp_call": ("in_progress", "completed", "failed"),
+    "web_search_call": ("in_progress", "searching", "completed"),
+}
+"""type of an item that the server itself runs -> the events of its progress; one of a kind, in this order"""
 PART_DONES = {done: (part, key) for done, part, key in PART_DELTAS.values()}
 
 
@@ -41,6 +47,7 @@ class _Item:
     arguments_done: bool = False
     commands: list[str] = field(default_factory=list)
     commands_done: int = 0
+    progress: list[str] = field(default_factory=list)
     done: dict[str, Any] | None = None
 
 
@@ -105,8 +112,10 @@ def _check_event(items: dict[int, _Item], event: Event) -> None:
         _check_command(item, event)
         return
     assert event["item_id"] == item.item["id"], f"{kind} with item_id {event['item_id']} for item {item.item['id']}"
-    if kind.startswith(("response.function_call_arguments.", "response.custom_tool_call_input.")):
+    if kind.startswith(("response.function_call_arguments.", "response.custom_tool_call_input.", "response.mcp_call_arguments.")):
         _check_arguments(item, event)
+    elif item.item["type"] in HOSTED:
+        _check_progress(item, kind)
     else:
         _check_part(item, event)
 
@@ -134,6 +143,17 @@ def _check_arguments(item: _Item, event: Event) -> None:
     assert event[key] == item.arguments, f"done says {event[key]!r}, the deltas {item.arguments!r}"
     assert event.get("name", item.item["name"]) == item.item["name"]
     item.arguments_done = True
+
+
+def _check_progress(item: _Item, kind: str) -> None:
+    kinds = HOSTED[item.item["type"]]
+    prefix, _, step = kind.rpartition(".")
+    assert prefix == f"response.{item.item['type']}", f"{kind} for a {item.item['type']}"
+    assert step in kinds, f"unknown event {kind}"
+    assert step == kinds[0] or item.progress, f"{kind} before {kinds[0]}"
+    assert all(kinds.index(step) > kinds.index(earlier) for earlier in item.progress), f"{kind} after {item.progress}"
+    assert not {"completed", "failed"} & set(item.progress), f"{kind} after {item.progress}"
+    item.progress.append(step)
 
 
 def _check_command(item: _Item, event: Event) -> None:
@@ -203,11 +223,15 @@ def _check_whole(part: _Part, told: dict[str, Any]) -> None:
 
 def _check_done(item: _Item, told: dict[str, Any]) -> None:
     assert told["status"] in ("completed", "incomplete", "failed"), f"done with status {told['status']}"
-    for key in ("id", "type", "call_id", "name", "namespace", "role"):
+    for key in ("id", "type", "call_id", "name", "namespace", "role", "server_label"):
         assert told.get(key) == item.item.get(key), f"{key} changed from {item.item.get(key)!r} to {told.get(key)!r}"
     if told["type"] in CALLS:
         assert item.arguments_done, "output_item.done before arguments.done"
         assert told[CALLS[told["type"]]] == item.arguments
+    if told["type"] in HOSTED:
+        ended = [step for step in item.progress if step in ("completed", "failed")]
+        expected = told["status"] if told["status"] in HOSTED[told["type"]] else None
+        assert ended == ([] if expected is None else [expected]), f"{item.progress} for an item that is {told['status']}"
     if told["type"] == "shell_call" and told["status"] == "completed":
         assert told["action"]["commands"] == item.commands, "the commands are not those of the events"
     if told["type"] in ("message", "reasoning"):

@@ -32,6 +32,7 @@ from models.wire.items import file_places, references, resolved
 from models.wire.pairing import require_pairs
 from models.wire.request import CreateRequest, parse_create
 from models.wire.response import ResponseFacts, response_object
+from web.approvals import require_requests
 from web.counters import ACCEPTED
 from web.idempotency import Retryable, retryable
 
@@ -86,6 +87,7 @@ class Intake:
         previous, open_calls = await self._previous(project, request.previous_response_id)
         request = await self._resolved(project, request)
         require_pairs(request.input, open_calls)
+        await require_requests(self._pool, previous, request)
         accepted_id = new_uuid()
         sealed = self._sealed(accepted_id, request)
         again = retryable(headers, self._recognisable(body, request))

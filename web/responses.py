@@ -25,8 +25,8 @@ EVENT_NUMBERS = {"minimum": 0, "maximum": 2**31 - 1}
 PAGE_SIZES = {"minimum": 1, "maximum": 100}
 PAGE_SIZE = 20
 ORDERS = ("asc", "desc")
-KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-"""Statuses of upstreams whose error has a `type` of its own."""
+KINDS = {401: "authentication_error", 403: "permission_error", 424: "external_connector_error", 429: "rate_limit_error"}
+"""Statuses of upstreams, and of tools' servers, whose error has a `type` of its own."""
 
 _INTERNAL = ApiError("The server could not finish this response.")
 

@@ -63,6 +63,11 @@ def check_item(item: JSON) -> None:
         assert 0 < len(item["call_id"]) <= 64, item
 
 
+def _may_stand_in_completed(item: JSON) -> bool:
+    """A tool that failed was told to the model, which then answered; nothing else may have gone wrong."""
+    return item["status"] == "completed" or (item["status"] == "failed" and item["type"] in ("mcp_call", "web_search_call"))
+
+
 def check_response(response: JSON) -> None:
     """A Response object: the SDK's types, the keys of contract §3, and what its status implies."""
     for item in response["output"]:
@@ -86,7 +91,7 @@ def check_response(response: JSON) -> None:
         assert response["output"] == []
         assert response["usage"] is None
     if status == "completed":
-        assert all(item["status"] == "completed" for item in response["output"]), response["output"]
+        assert all(_may_stand_in_completed(item) for item in response["output"]), response["output"]
 
 
 def check_usage(usage: JSON) -> None:

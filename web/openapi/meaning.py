@@ -93,6 +93,7 @@ CODES: dict[str, str] = {
     "request_too_large": "the body is larger than this server takes",
     "unsupported_media_type": "the body is not JSON, or is compressed",
     "rate_limit_exceeded": "the upstream wants fewer requests",
+    "http_error": "the tools of an MCP server could not be listed",
     "server_error": "nothing was stored and nothing will run",
 }
 """`error.code` -> when a client gets it."""
@@ -106,6 +107,7 @@ STATUSES: dict[int, str] = {
     413: "The body is larger than this server takes.",
     415: "The body is not JSON, or is compressed.",
     422: "The upstream could not process the request (foreground, before any output). This server itself never answers 422.",
+    424: "The tools of an MCP server could not be listed (foreground, before any output).",
     429: "The upstream wants fewer requests (foreground, before any output).",
     500: "A fault of this server.",
     502: "The upstream is away, broke off or talked nonsense.",

@@ -19,7 +19,7 @@ from models.wire.events import Item
 from models.wire.json_input import decode_body
 from models.wire.mcp import is_allowed, is_repeatable, needs_approval
 from worker.tools.mcp_results import result_of
-from worker.tools.mcp_session import Server, ServerFailed, Session, SessionLost
+from worker.tools.mcp_session import OUT_OF_TIME, Server, ServerFailed, Session, SessionLost
 from worker.tools.source import Means, Refusal, Result
 from worker.translation.hosted import HostedFunction, OpenHostedCall, Opening
 from worker.translation.mcp import OpenApprovalRequest, OpenListTools, OpenMcpCall
@@ -44,8 +44,8 @@ class McpSource:
         """The server's tools that the model may use, by name; None until they are known."""
         self._session: Session | None = None
         self._opening = asyncio.Lock()
-        self._asked: set[str] = set()
-        """The ids of the listings that were tried here."""
+        self._unlisted: ToolFailed | None = None
+        """Why the tools could not be listed: once is enough, the response ends with it."""
 
     # --- what the history asks for ---
 
@@ -53,7 +53,8 @@ class McpSource:
         """The listing, if the history holds none; then the calls that were approved and not made yet. Raises ToolFailed when it failed."""
         listing = next((item for item in reversed(history) if self._is_listing(item)), None)
         if listing is None:
-            self._require_untried(history)
+            if self._unlisted is not None:
+                raise self._unlisted
             return [lambda index, new_id: OpenListTools(index, new_id(OpenListTools.prefix), server_label=self._label)]
         tools = {tool["name"]: tool for tool in listing["tools"]}
         self._listed = {name: tool for name, tool in tools.items() if is_allowed(self._tool, name, tool.get("annotations", {}))}
@@ -66,12 +67,6 @@ class McpSource:
             and "error" not in item
             and item["status"] == "completed"
         )
-
-    def _require_untried(self, history: Sequence[Item]) -> None:
-        """A listing that failed in this response, in whatever way, is not tried again; one that failed in an earlier response is."""
-        for item in history:
-            if item["id"] in self._asked:
-                raise self._unlisted(ServerFailed({"type": "http_error", "code": 504, "message": str(item.get("error"))}))
 
     def _approved_call(self, request: Item) -> Opening:
         told = {"name": request["name"], "arguments": request["arguments"], "approval_request_id": request["id"]}
@@ -110,14 +105,21 @@ class McpSource:
     # --- asking the server ---
 
     async def run(self, item: Item) -> Result:
-        """Lists the tools, or calls one. Raises ToolFailed when they cannot be listed, Refusal when a call was not made."""
+        """Lists the tools, or calls one. A listing that failed ends the response when `due` is asked next. Raises Refusal."""
         if item["type"] == "mcp_call":
             return await self._call(item)
-        self._asked.add(item["id"])
+        self._unlisted = _no_list(self._label, ServerFailed(OUT_OF_TIME))  # until we know better
         try:
-            return Result(fields={"tools": await self._list()})
+            # a little less than the caller grants: it does not know whose time is over
+            async with asyncio.timeout(0.9 * self._means.settings.tools.time.total_seconds()):
+                tools = await self._list()
+        except TimeoutError:
+            return Result(fields={"error": self._unlisted.message}, failed=True)
         except ServerFailed as failed:
-            raise self._unlisted(failed) from failed
+            self._unlisted = _no_list(self._label, failed)
+            return Result(fields={"error": self._unlisted.message}, failed=True)
+        self._unlisted = None
+        return Result(fields={"tools": tools})
 
     async def _call(self, item: Item) -> Result:
         name, arguments = item["name"], _arguments(item["arguments"])
@@ -158,14 +160,6 @@ class McpSource:
         except SessionLost:
             return await (await self._opened()).list_tools(cursor)
 
-    def _unlisted(self, failed: ServerFailed) -> ToolFailed:
-        """Without its tools the model would answer something else than was asked. The words and codes are OpenAI's, but for 401 (design §11)."""
-        why = str(failed)
-        message = f"Error retrieving tool list from MCP server: '{self._label}'. {why}"
-        if failed.status == 401:
-            return ToolFailed(message, reason="mcp_unauthorized", status=401, param="tools", envelope_code="http_error")
-        return ToolFailed(message, reason="mcp_unlisted", status=424, param="tools", envelope_code="http_error")
-
     # --- the session ---
 
     async def _opened(self) -> Session:
@@ -196,6 +190,14 @@ class McpSource:
         """Ends the session."""
         if self._session is not None:
             await self._session.close()
+
+
+def _no_list(label: str, failed: ServerFailed) -> ToolFailed:
+    """Without its tools the model would answer something else than was asked. Words and codes are OpenAI's; 401 is as design §11 has it."""
+    message = f"Error retrieving tool list from MCP server: '{label}'. {failed}"
+    if failed.status == 401:
+        return ToolFailed(message, reason="mcp_unauthorized", status=401, param="tools", envelope_code="http_error")
+    return ToolFailed(message, reason="mcp_unlisted", status=424, param="tools", envelope_code="http_error")
 
 
 def _opened(kind: type[OpenHostedCall], place: Mapping[str, str], index: int, new_id: Any) -> OpenHostedCall:

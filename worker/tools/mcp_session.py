@@ -34,6 +34,9 @@ _NO_SUCH_TRANSPORT = frozenset((400, 404, 405))
 _SAID_BY_THE_SDK = ("Server returned an error response", "Not Found", "Session terminated")
 """What the SDK makes of an answer with a bad status that says nothing itself."""
 
+OUT_OF_TIME = {"type": "http_error", "code": 504, "message": "The MCP server did not answer in time."}
+"""The error of a server that hangs."""
+
 _SESSION_ID = "mcp-session-id"
 _US = types.Implementation(name="backburner", version=version("backburner"))
 
@@ -77,6 +80,8 @@ class Session:
         self._asking: set[asyncio.Task[Any]] = set()
         self._leave = asyncio.Event()
         self._id: str | None = None
+        self._is_abandoned = False
+        """Something was asked and left unanswered: no leave is taken, so that its request is closed at once."""
 
     @property
     def is_open(self) -> bool:
@@ -92,7 +97,7 @@ class Session:
                     failed = _more_telling(failed, await self._connect(self._sse))
         except TimeoutError:
             await self.close(politely=False)
-            raise ServerFailed(_http(504, "The MCP server did not answer in time.")) from None
+            raise ServerFailed(OUT_OF_TIME) from None
         if failed is not None:
             raise failed
 
@@ -122,7 +127,7 @@ class Session:
             asking.cancel()
         if holder is None:
             return
-        if politely and not holder.done():
+        if politely and not self._is_abandoned and not holder.done():
             self._leave.set()
             await asyncio.wait({holder}, timeout=self._settings.farewell.total_seconds())
         holder.cancel()
@@ -201,6 +206,7 @@ class Session:
             unanswerable.cancel()
             if not asking.done():
                 asking.cancel()
+                self._is_abandoned = True
         if not asking.done() or asking.cancelled():
             raise _failure(exchange, None)
         fault = asking.exception()

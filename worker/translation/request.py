@@ -107,6 +107,7 @@ def _messages(instructions: str | None, history: list[Item], developer_role: str
     """The conversation; `instructions` are those of this request alone and come first."""
     transcript = _Transcript(offer)
     answers = _answers(history)
+    requests = {item["id"]: item for item in history if item["type"] == "mcp_approval_request"}
     if instructions is not None:
         transcript.messages.append({"role": developer_role, "content": instructions})
     for position, item in enumerate(history):
@@ -117,6 +118,9 @@ def _messages(instructions: str | None, history: list[Item], developer_role: str
             transcript.answered(item["call_id"])
         elif (answer := _hosted_answer(item)) is not None:
             transcript.ran(_as_function_call(item, spoken_name(item, offer.hosted)), answer, item.get("turn"))
+        elif kind == "mcp_approval_response" and not item["approve"] and item["approval_request_id"] in requests:
+            refused = {**requests[item["approval_request_id"]], "type": "mcp_call"}
+            transcript.ran(_as_function_call(refused, spoken_name(refused, offer.hosted)), _refusal(item), None)
         elif kind == "message" and item["role"] == "assistant":
             transcript.said(item["content"])
         elif kind == "message":
@@ -246,6 +250,12 @@ def _hosted_answer(item: Item) -> Item | None:
         if told is None and item.get("error") is not None:
             told = f"Error: {_error_text(item['error'])}"
     return None if told is None else {"output": told}
+
+
+def _refusal(item: Item) -> Item:
+    """What the model is told of a call that its client did not approve; one that was approved is an item of its own."""
+    reason = item.get("reason")
+    return {"output": "The user refused this call." + (f" Reason: {reason}" if reason else "")}
 
 
 def _error_text(error: Any) -> str:

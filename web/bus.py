@@ -29,6 +29,8 @@ _PULSE = 1.0
 _SUBSCRIBED_WITHIN = 1.0
 _LOOK = 0.25
 """Seconds between two looks at the journals while the bus is away."""
+_BRISK = 2.0
+"""Seconds of silence after which a reader who has just been told something looks at the logs: its worker may have lost Redis (I8)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class Inbox:
     """The reader should look at the logs: an ending, a hole, a bus that came back."""
     quiet: float = 0.0
     """Seconds since something came."""
+    brisk: bool = False
+    """The last look or wait brought something, so that silence is news."""
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     def put(self, block: Block) -> None:
@@ -62,6 +66,7 @@ class Inbox:
         self.blocks.append(block)
         self.size += len(block.frames)
         self.quiet = 0.0
+        self.brisk = True
         self._arrived.set()
 
     def nudge(self) -> None:
@@ -211,13 +216,14 @@ class Bus:
     async def watch_silence(self) -> None:
         """Sends readers to whom nothing has come for a while to the logs: a lost nudge must not leave anybody waiting for ever."""
         poll = self._settings.web.poll.total_seconds()
-        step = min(1.0, poll / 2)
+        step = min(_BRISK / 2, poll / 2)
         while True:
             await asyncio.sleep(step)
             for readers in self._inboxes.values():
                 for inbox in readers:
                     inbox.quiet += step
-                    if inbox.quiet >= poll:
+                    if inbox.quiet >= (min(_BRISK, poll) if inbox.brisk else poll):
+                        inbox.brisk = False
                         inbox.nudge()
 
     # --- away ---

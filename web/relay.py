@@ -92,6 +92,7 @@ class Relay:
                 reader.torn = look.torn
                 said = b"".join(filter(None, map(reader.take, look.blocks)))
                 if said:
+                    inbox.brisk = True
                     yield said
                 if reader.torn:
                     logger.error("stream_torn", response=str(response_id), number=reader.number)

@@ -1,0 +1,26 @@
+"""A worker may lose Redis while everybody else hears it: then silence itself is what a reader goes by (I8)."""
+
+import asyncio
+from typing import cast
+from uuid import uuid4
+
+import pytest
+
+from models.database import Pool
+from models.settings import Settings
+from web import bus as module
+from web.bus import Block, Bus
+
+
+async def test_who_was_just_told_something_looks_soon_and_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BRISK", 0.02)
+    bus = Bus(Settings(database_url="postgresql://unused", redis_url="redis://unused"), cast("Pool", None), uuid4())
+    async with bus.subscribe(uuid4()) as told, bus.subscribe(uuid4()) as waiting:
+        watch = asyncio.create_task(bus.watch_silence())
+        told.put(Block(1, 0, 0, b"data: {}\n\n"))
+        assert await told.next() is not None
+        async with asyncio.timeout(10):
+            assert await told.next() is None
+        assert not told.brisk
+        assert not waiting.look
+        watch.cancel()

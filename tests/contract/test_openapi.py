@@ -162,14 +162,14 @@ def test_the_document_knows_every_item_the_model_can_say() -> None:
     for kind in leaves(spoken.OpenItem):
         fields = {"server_label": "s", "name": "f"} if issubclass(kind, OpenHostedCall) else {}
         called = ("call_1", offering.Target(kind.kind, "f")) if issubclass(kind, spoken.OpenCall) else ()
-        item = kind(0, "id_1", *called, **fields)
+        item = kind(0, "id_1", *(("call_1", "no such tool") if issubclass(kind, spoken.CallOutput) else called), **fields)
         if isinstance(item, spoken.OpenBuiltInCall):
             item.push(json.dumps({"commands": ["ls"], "command": ["ls"], "type": "delete_file", "path": "a"}))
         said.add(item.to_json()["type"])
         require("OutputItem", item.to_json())
     assert said == told
     details = document()["components"]["schemas"]["Response"]["properties"]["incomplete_details"]
-    assert set(details["properties"]["reason"]["enum"]) == set(translator._INCOMPLETE.values())
+    assert set(details["properties"]["reason"]["enum"]) == {*translator._INCOMPLETE.values(), "max_messages"}
 
 
 def test_the_document_knows_every_error() -> None:
@@ -185,7 +185,7 @@ def test_the_document_knows_every_error() -> None:
     }
     made_up = {f"{kind}_{side}_value" for kind in ("integer", "decimal") for side in ("below_min", "above_max")}
     lengths = {"string_above_max_length", "array_above_max_length", "empty_string", "empty_array"}
-    assert {code for code in error["code"]["enum"] if code} == raised | made_up | lengths | {"rate_limit_exceeded"}
+    assert {code for code in error["code"]["enum"] if code} == raised | made_up | lengths | {"rate_limit_exceeded", "http_error"}
     answers = document()["components"]["responses"]
     for kind in ApiError.__subclasses__():
         assert kind.type in error["type"]["enum"]

@@ -97,7 +97,7 @@ _OWN_FIELDS: dict[str, Schema] = {
     "completed_at": {**or_null(_SECONDS), "description": "When it ended; null unless `completed`."},
     "error": {**or_null(thing({"code": _TEXT, "message": _TEXT})), "description": "Why it `failed`; null otherwise."},
     "incomplete_details": {
-        **or_null(thing({"reason": {"type": "string", "enum": ["max_output_tokens", "content_filter"]}})),
+        **or_null(thing({"reason": {"type": "string", "enum": ["max_output_tokens", "content_filter", "max_messages"]}})),
         "description": "Why it is `incomplete`; null otherwise.",
     },
     "output": {"type": "array", "items": reference("OutputItem")},
@@ -185,6 +185,7 @@ _OUTPUT_ITEMS: dict[str, Schema] = {
         ),
     ),
     "tool_search_call": _output_item(call_id=_CALL_ID, execution=const("client"), arguments={"type": "object"}),
+    "function_call_output": _output_item(call_id=_CALL_ID, output=_TEXT),
     "mcp_list_tools": _hosted_item(
         {"server_label": _TEXT, "tools": {"type": "array", "items": thing({"name": _TEXT, "input_schema": {"type": "object"}})}},
         error={"type": "string", "description": "Why the server's tools could not be listed."},

@@ -15,7 +15,7 @@ from web.responses import EVENT_NUMBERS, ORDERS, PAGE_SIZE, PAGE_SIZES
 Json = dict[str, Any]
 
 _JSON = "application/json"
-_UPSTREAM = (400, 401, 403, 404, 408, 413, 422, 429, 502, 504)
+_UPSTREAM = (400, 401, 403, 404, 408, 413, 422, 424, 429, 502, 504)
 """What a foreground response that is not streamed is answered with when its run failed before any output (design §4.9)."""
 
 HEADERS: dict[str, Json] = {

@@ -20,7 +20,7 @@ from web.bus import Block, Bus
 logger = structlog.get_logger()
 
 DONE = b"data: [DONE]\n\n"
-_PAGE = {"page": 64, "bytes": 1024 * 1024}
+_PAGE = {"page": 64, "bytes": 256 * 1024}
 """Rows of the event log in one look, and bytes after which there is no further row: what one slow reader may cost this process."""
 
 

@@ -1,6 +1,7 @@
 """The log of one attempt: gives events their numbers and their bytes, and holds what Postgres has not confirmed yet."""
 
 import asyncio
+import itertools
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -63,17 +64,20 @@ class EventLog:
         self.size += written
         return written
 
-    def cut_block(self, batch: int) -> Block:
-        """Moves the fresh frames into the tail as one block of `batch`."""
-        block = Block(self.next_number - len(self.fresh), self.next_number - 1, b"".join(self.fresh), batch)
-        self.fresh.clear()
+    def cut_block(self, batch: int, most: int) -> Block:
+        """Moves fresh frames into the tail as one block of `batch`: all of them, or as many as are not over `most` bytes, but one at least."""
+        first = self.next_number - len(self.fresh)
+        count = _not_over(most, map(len, self.fresh))
+        block = Block(first, first + count - 1, b"".join(self.fresh[:count]), batch)
+        del self.fresh[:count]
         self.tail.append(block)
         return block
 
-    def batched(self) -> Tail:
-        """The tail that went into batches, as a flush writes it."""
-        first = self.tail[0].first
-        return Tail(first, self.tail[-1].last, b"".join(block.frames for block in self.tail))
+    def batched(self, most: int) -> Tail:
+        """The tail that went into batches, as a flush writes it: all blocks, or those not over `most` bytes, but one at least."""
+        count = _not_over(most, (len(block.frames) for block in self.tail))
+        blocks = list(itertools.islice(self.tail, count))
+        return Tail(blocks[0].first, blocks[-1].last, b"".join(block.frames for block in blocks))
 
     def rest(self, last_event: Event | None = None) -> Tail:
         """Everything not flushed, fresh frames included, and after it `last_event` under the next number, which stays unwritten here:
@@ -107,3 +111,8 @@ class EventLog:
         self.fresh.clear()
         self.tail.clear()
         self.size = 0
+
+
+def _not_over(most: int, sizes: Iterable[int]) -> int:
+    """How many of these, from the first on, are together not over `most`; at least one."""
+    return max(1, sum(total <= most for total in itertools.accumulate(sizes)))

@@ -7,7 +7,7 @@ batches that *answered* flushes cover. A statement without an answer is repeated
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import LiteralString
 
 import structlog
@@ -27,8 +27,12 @@ from worker.publisher import Publisher
 
 logger = structlog.get_logger()
 
-_PROCESS_FRESH = 32 * 1024 * 1024
-"""Bytes not journalled yet, all streams together, beyond which no upstream is read."""
+_PROCESS_TAILS = 64 * 1024 * 1024
+"""Bytes that no answered flush covers, all streams together, beyond which no upstream is read."""
+_STATEMENT = 4 * 1024 * 1024
+"""Bytes of frames in one statement, or one frame: each is copied several times on its way to Postgres."""
+_ROW = 256 * 1024
+"""Bytes of frames of one response in one statement, or one frame: readers read whole rows."""
 _FLUSH_ROWS = 200
 _RETRY = 0.5
 
@@ -49,7 +53,8 @@ class Journal:
         self._batch = 0
         self._answered = 0
         self._trimmed = 0
-        self._unstored = 0
+        self._held = 0
+        """Bytes in all logs together, as of the last answer, and what was written since."""
         self._connection: AsyncConnection[DictRow] | None = None
 
     def open(self, log: EventLog) -> None:
@@ -60,13 +65,13 @@ class Journal:
         """The log is done with: everything of it is in answered transactions, or void."""
         self._logs.discard(log)
         self._dirty.pop(log, None)
-        self._unstored -= sum(map(len, log.fresh))
+        self._held -= log.size
         log.close()
 
     def wake(self, log: EventLog, written: int) -> None:
         """The log has `written` more bytes of fresh frames."""
         self._dirty[log] = None
-        self._unstored += written
+        self._held += written
         self._wake.set()
         if log.size >= self._settings.worker.flush_bytes:
             self._full.set()
@@ -85,10 +90,11 @@ class Journal:
         So whoever has seen them can rely on what was written beside them. Must not be cancelled half-way (worker/undivided.py); raises
         what `store` raises.
         """
+        await self.lightened(log)
         async with log.lock:
             log.withheld = True
             try:
-                self._unstored += log.write(events)
+                self._held += log.write(events)
                 tail = log.rest()
                 await store(tail)
                 block = log.stored_through(tail.last)
@@ -96,10 +102,8 @@ class Journal:
                 log.withheld = False
                 self.wake(log, 0)
         if block is not None:
-            self._unstored -= len(block.frames)
             self._show(log, block)
-        async with self._moved:
-            self._moved.notify_all()
+        await self._tell_those_who_wait()
 
     async def room(self, log: EventLog) -> None:
         """Returns when the log may take more: back-pressure on the upstream while Postgres is slow (I12)."""
@@ -113,8 +117,18 @@ class Journal:
         async with self._moved:
             await self._moved.wait_for(lambda: log.closed or (not log.fresh and (not log.tail or log.tail[-1].batch <= self._answered)))
 
+    async def lightened(self, log: EventLog) -> None:
+        """Returns when an ending has little left to store besides itself: a large tail goes ahead, in pieces."""
+        async with self._moved:
+            await self._moved.wait_for(lambda: log.closed or log.size <= self._settings.worker.tail_bytes)
+
     def _crowded(self, log: EventLog) -> bool:
-        return not log.closed and (log.size > self._settings.worker.tail_bytes or self._unstored > _PROCESS_FRESH)
+        return not log.closed and (log.size > self._settings.worker.tail_bytes or self._held > _PROCESS_TAILS)
+
+    async def _tell_those_who_wait(self) -> None:
+        self._held = sum(log.size for log in self._logs)
+        async with self._moved:
+            self._moved.notify_all()
 
     # --- batches ---
 
@@ -133,16 +147,28 @@ class Journal:
 
     async def _write_batch(self, logs: list[EventLog]) -> None:
         self._batch += 1
-        blocks = [(log, log.cut_block(self._batch)) for log in logs]
+        blocks = list(self._cut(logs))
         with metrics.JOURNAL.time():
             await self._store(blocks)
         metrics.EVENTS.inc(sum(block.last - block.first + 1 for _, block in blocks))
         self._answered = self._batch
-        self._unstored -= sum(len(block.frames) for _, block in blocks)
         for log, block in blocks:
             self._show(log, block)
-        async with self._moved:
-            self._moved.notify_all()
+        if any(log.size >= self._settings.worker.flush_bytes for log, _ in blocks):
+            self._full.set()
+        await self._tell_those_who_wait()
+
+    def _cut(self, logs: list[EventLog]) -> Iterator[tuple[EventLog, Block]]:
+        """A block of each log, until the statement is full; what is left over goes into the next one."""
+        room = _STATEMENT
+        for log in logs:
+            if room > 0:
+                block = log.cut_block(self._batch, min(room, _ROW))
+                room -= len(block.frames)
+                yield log, block
+            if log.fresh:
+                self._dirty[log] = None
+                self._wake.set()
 
     def _show(self, log: EventLog, block: Block) -> None:
         self._publisher.publish(log.channel, b"%d %d %d\n%b" % (log.attempt, block.first, block.last, block.frames))
@@ -210,10 +236,27 @@ class Journal:
         for log in logs:
             await log.lock.acquire()
         try:
-            tails = [(log, log.batched()) for log in logs if log.tail and not log.closed]
-            deletable = self._deletable()
-            if not tails and deletable <= self._trimmed:
-                return
+            while await self._flush_part(logs):
+                await self._tell_those_who_wait()
+        finally:
+            for log in logs:
+                log.lock.release()
+        await self._tell_those_who_wait()
+
+    async def _flush_part(self, logs: list[EventLog]) -> bool:
+        """One statement of these logs' tails; whether it was too full for all of them."""
+        tails: list[tuple[EventLog, Tail]] = []
+        room, is_full = _STATEMENT, False
+        for log in (log for log in logs if log.tail and not log.closed):
+            if room <= 0:
+                is_full = True
+                break
+            tail = log.batched(min(room, _ROW))
+            room -= len(tail.frames)
+            is_full = is_full or tail.last < log.tail[-1].last
+            tails.append((log, tail))
+        deletable = self._deletable()
+        if tails or deletable > self._trimmed:
             values = {
                 "me": self._lease.id,
                 "ids": Uuids([log.claim.id for log, _ in tails]),
@@ -228,11 +271,7 @@ class Journal:
             self._trimmed = deletable
             for log, tail in tails:
                 log.flushed_through(tail.last)
-        finally:
-            for log in logs:
-                log.lock.release()
-        async with self._moved:
-            self._moved.notify_all()
+        return is_full
 
     async def _flush_until_answered(self, values: dict[str, object]) -> None:
         while True:

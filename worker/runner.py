@@ -218,6 +218,7 @@ class Run:
         if self._speaking is not None:
             self._write(self._speaking.cut())
         self._write(self._output.cut())
+        await self._resources.journal.lightened(self._log)
         async with self._log.lock:
             try:
                 await self._end_unless_cancelled(conclusion)

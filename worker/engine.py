@@ -146,6 +146,7 @@ class Engine:
         self._stopping = True
         for run in self._runs.values():
             run.retire()
+        logger.info("worker_stopping", worker=str(self._lease.id), running=len(self._runs))
         try:
             async with asyncio.timeout(self._settings.worker.grace.total_seconds()):
                 await self._idle()

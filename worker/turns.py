@@ -66,6 +66,7 @@ class Turns:
         Raises RunError for what ends the response.
         """
         output = self._output
+        self._toolbox.due(self._said())  # so that the tools know what an earlier attempt had learnt of them
         await self._answer_calls()
         while not output.open_calls:
             if output.waits_for_client:

@@ -145,7 +145,9 @@ class ToolSettings(_Group):
     time: Duration = timedelta(seconds=120)
     """For one call."""
     answer: int = 256 * 1024
-    """Bytes of what one call tells the model; the rest is cut off, and the model is told so."""
+    """Bytes of each text in what one call tells the model; the rest is cut off, and the model is told so."""
+    images: int = 8 * 1024 * 1024
+    """Bytes of all images that one call shows the model, as base64; those beyond are left out, and the model is told so."""
     parallel: int = 16
     """Calls of one turn that run at the same time."""
     calls: int = 128

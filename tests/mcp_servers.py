@@ -223,6 +223,12 @@ def _plain() -> Server[Any]:
         """An image, and a word about it."""
         return ["a red pixel", Image(data=PIXEL, format="png")]
 
+    @server.tool(structured_output=False)
+    def gallery(count: int) -> list[Any]:
+        """That many images of a MiB each, and as much text."""
+        image = types.ImageContent(type="image", data=base64.b64encode(bytes(3 * 262144)).decode(), mime_type="image/png")
+        return ["x" * 1048576, *[image] * count]
+
     @server.tool()
     def weather(city: str) -> dict[str, int]:
         """The weather as structured content."""

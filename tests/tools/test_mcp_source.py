@@ -217,6 +217,20 @@ async def test_an_image_is_shown_to_the_model_and_named_in_the_output(mcp_server
     assert image["image_url"].startswith(f"data:image/png;base64,{PIXEL[:0].decode()}iVBOR")
 
 
+async def test_large_texts_and_images_beyond_the_limit_are_left_out(mcp_servers: McpServers) -> None:
+    limits = ToolSettings(time=timedelta(seconds=30), answer=1000, images=2_500_000)
+    async with asking(mcp_servers.url("plain"), config=settings(tools=limits)) as it:
+        await it.prepare()
+        found = await it.call("gallery", {"count": 3})
+        refused = await it.call("broken", {"why": "y" * 100_000})
+    left_out = "[The rest is left out: the tool's answer was too long.]"
+    assert len(found.fields["output"]) < 1100
+    assert [part["type"] for part in found.answer] == ["input_text", "input_image", "input_image", "input_text"]
+    assert found.answer[3]["text"] == left_out
+    assert found.answer[0]["text"].endswith(left_out)
+    assert len(json.dumps(refused.fields)) < 1300
+
+
 async def test_a_tools_own_error_is_told_as_such(mcp_servers: McpServers) -> None:
     async with asking(mcp_servers.url("plain")) as it:
         await it.prepare()

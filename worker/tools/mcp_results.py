@@ -24,7 +24,7 @@ def result_of(found: types.CallToolResult) -> Result:
     if not told and found.structured_content is not None:
         told = [storable(json.dumps(found.structured_content, ensure_ascii=False))]
     if found.is_error:
-        content = [{"type": "text", "text": text} for text in told]
+        content = [{"type": "text", "text": "\n".join(told)}]
         return Result(fields={"error": {"type": "mcp_tool_execution_error", "content": content}}, failed=True)
     output = "\n".join(told)
     images = [part for block in found.content if (part := _image(block)) is not None]

@@ -55,7 +55,7 @@ class Toolbox:
         try:
             async with asyncio.timeout(seconds):
                 result = await source.run(item)
-            return _clean(_within(self._limits.answer, result))
+            return _clean(_within(self._limits, result))
         except Refusal as refusal:
             return refusal
         except RunError:
@@ -89,22 +89,34 @@ class Toolbox:
         return next((source for source in self._sources if source.owns(item)), None)
 
 
-def _within(most: int, result: Result) -> Result:
-    """The result with what the model is told cut to `most` bytes of text; parts that are no text count whole."""
-    if result.answer is None:
-        output = result.fields.get("output")
-        return replace(result, fields={**result.fields, "output": _cut(output, most)}) if isinstance(output, str) else result
-    if isinstance(result.answer, str):
-        return replace(result, answer=_cut(result.answer, most))
-    parts = []
-    for part in result.answer:
-        size = len(part["text"].encode()) if part["type"] == "input_text" else sum(len(str(value)) for value in part.values())
-        if size > most:
-            parts.append({"type": "input_text", "text": _cut(part["text"], most) if part["type"] == "input_text" else _CUT})
-            break
-        parts.append(part)
-        most -= size
-    return replace(result, answer=parts)
+def _within(limits: ToolSettings, result: Result) -> Result:
+    """The result with each text cut to what the model is told at most, and without images that are too large."""
+    told = {name: _shortened(result.fields[name], limits.answer) for name in ("output", "error") if name in result.fields}
+    answer = result.answer if result.answer is None else _shortened(result.answer, limits.answer)
+    if isinstance(answer, list):
+        answer = _with_images_of(limits.images, answer)
+    return replace(result, fields={**result.fields, **told}, answer=answer)
+
+
+def _shortened(value: Any, most: int) -> Any:
+    """JSON with all its texts cut; what an image holds is no text."""
+    if isinstance(value, str):
+        return _cut(value, most)
+    if isinstance(value, list):
+        return [_shortened(entry, most) for entry in value]
+    if isinstance(value, dict) and value.get("type") != "input_image":
+        return {name: _shortened(found, most) for name, found in value.items()}
+    return value
+
+
+def _with_images_of(most: int, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The parts, with a word in the place of each image for which there is no room any more."""
+    kept: list[dict[str, Any]] = []
+    for part in parts:
+        size = len(part.get("image_url", ""))
+        kept.append(part if size <= most else {"type": "input_text", "text": _CUT})
+        most -= size if size <= most else 0
+    return kept
 
 
 def _clean(result: Result) -> Result:

@@ -171,6 +171,29 @@ class McpSettings(_Group):
     """That are followed for one request, only ever within the server's own origin."""
 
 
+class WebSearchSettings(_Group):
+    """The provider that the `web_search` tool asks (worker/tools/search_providers.py). Without one the tool is left out."""
+
+    provider: Literal["tavily", "brave", "searxng"] | None = None
+    base_url: str = ""
+    """Of the provider's API; for Tavily and Brave their own, unless another is given. It is asked as it is given, also on a private network."""
+    api_key: SecretStr = SecretStr("")
+    timeout: Duration = timedelta(seconds=20)
+    """For one search."""
+    answer_bytes: int = 4 * 1024 * 1024
+    """Of one answer: it is read into memory before anything can be left out."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.base_url and not re.fullmatch(r"https?://[^\s/?#@\\]+(/[^\s?#]*)?", self.base_url):
+            raise ValueError("web_search.base_url must be an http:// or https:// address without user name, query or fragment")
+        if self.provider == "searxng" and not self.base_url:
+            raise ValueError("web_search.base_url must name the SearXNG instance")
+        if self.provider in ("tavily", "brave") and not self.api_key.get_secret_value():
+            raise ValueError(f"web_search.api_key must be set for {self.provider}")
+        return self
+
+
 class EgressSettings(_Group):
     """What is fetched on behalf of clients (models/egress.py): files by URL."""
 
@@ -231,6 +254,7 @@ class Settings(BaseSettings):
     worker: WorkerSettings = WorkerSettings()
     tools: ToolSettings = ToolSettings()
     mcp: McpSettings = McpSettings()
+    web_search: WebSearchSettings = WebSearchSettings()
     egress: EgressSettings = EgressSettings()
     metrics: MetricsSettings = MetricsSettings()
     secret_keys: SecretStr = SecretStr("")

@@ -80,6 +80,7 @@ class Intake:
             new_id=new_item_id,
             passthrough=self._settings.upstream.passthrough,
             ephemeral_background=self._settings.web.ephemeral_background,
+            searches=self._settings.web_search.provider is not None,
         )
         request = await asyncio.to_thread(parse) if _is_large(headers) else parse()
         self._require_fetchable(request.input)

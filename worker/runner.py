@@ -23,6 +23,7 @@ from models.wire.events import TERMINAL, Event, Item, ResponseInProgress, decode
 from models.wire.pairing import unanswered
 from models.wire.response import ResponseFacts, response_object
 from models.wire.snapshot import closing_events, fold, open_items
+from models.wire.tools import with_added_search
 from worker.attachments import with_files
 from worker.event_log import EventLog
 from worker.output import Output, as_told
@@ -149,7 +150,7 @@ class Run:
             async with wall_clock:
                 # Shielded: a cancelled query keeps psycopg busy for up to five seconds, and a cancel means now.
                 history, own = await asyncio.shield(asyncio.ensure_future(self._history()))
-                self._toolbox = await asyncio.shield(asyncio.ensure_future(self._open_toolbox()))
+                self._toolbox = await asyncio.shield(asyncio.ensure_future(self._open_toolbox(history)))
                 self._turns = Turns(
                     self.claim,
                     self._facts,
@@ -183,11 +184,12 @@ class Run:
         self._output.note_closed([event for _, event in told])
         self._write(closing_events(left))
 
-    async def _open_toolbox(self) -> Toolbox:
-        tools = self._facts.parameters.get("tools", [])
+    async def _open_toolbox(self, history: list[Item]) -> Toolbox:
+        tools = with_added_search(self._facts.parameters.get("tools", []), history)
         settings = self._resources.settings
         credentials = await self._credentials() if any(tool["type"] == "mcp" for tool in tools) else {}
-        return Toolbox(tools, Means(settings, self._resources.egress, credentials))
+        include = self._facts.parameters.get("include", ())
+        return Toolbox(tools, Means(settings, self._resources.egress, credentials, include))
 
     async def _credentials(self) -> dict[str, Any]:
         """What the client entrusted us with: server_label -> `authorization`, `headers`."""

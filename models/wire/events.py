@@ -201,6 +201,21 @@ class CommandDone(Event, frozen=True, tag="response.shell_call_command.done"):
     command: str
 
 
+class SearchInProgress(Event, frozen=True, tag="response.web_search_call.in_progress"):
+    item_id: str
+    output_index: int
+
+
+class Searching(Event, frozen=True, tag="response.web_search_call.searching"):
+    item_id: str
+    output_index: int
+
+
+class SearchCompleted(Event, frozen=True, tag="response.web_search_call.completed"):
+    item_id: str
+    output_index: int
+
+
 TERMINAL: dict[str, type[ResponseCompleted | ResponseIncomplete | ResponseFailed]] = {
     "completed": ResponseCompleted,
     "incomplete": ResponseIncomplete,

@@ -51,11 +51,13 @@ class CreateRequest:
     """What of the `mcp` tools is only ever stored sealed: server_label -> `server_url`, `authorization`, `headers` (models/wire/mcp.py)."""
 
 
-def parse_create(body: Any, *, new_id: NewId, passthrough: Collection[str] = (), ephemeral_background: bool = False) -> CreateRequest:
+def parse_create(
+    body: Any, *, new_id: NewId, passthrough: Collection[str] = (), ephemeral_background: bool = False, searches: bool = False
+) -> CreateRequest:
     """The request in a decoded body (models/wire/json_input.py).
 
     `new_id` makes ids for items that come without one; `passthrough` names top-level parameters outside the API that are kept unchecked;
-    `ephemeral_background` allows `background` with `store: false`. Raises InvalidRequest, worded as in contract §5.1.
+    `ephemeral_background` allows `background` with `store: false`; `searches`: this server can search the web. Raises InvalidRequest, worded as in contract §5.1.
     """
     given = _given(body, passthrough)
     for name in ("model", "input"):
@@ -77,7 +79,7 @@ def parse_create(body: Any, *, new_id: NewId, passthrough: Collection[str] = (),
         parameters=checked,
         credentials=credentials,
     )
-    _require_sense(request, ephemeral_background=ephemeral_background)
+    _require_sense(request, ephemeral_background=ephemeral_background, searches=searches)
     return request
 
 
@@ -107,7 +109,7 @@ def _unknown(name: str) -> InvalidRequest:
     return InvalidRequest(message, param=shown(name), code="unknown_parameter")
 
 
-def _require_sense(request: CreateRequest, *, ephemeral_background: bool) -> None:
+def _require_sense(request: CreateRequest, *, ephemeral_background: bool, searches: bool) -> None:
     """What parameters demand of each other (contract §2, design §11)."""
     asked = request.parameters
     if request.conversation is not None:
@@ -126,7 +128,7 @@ def _require_sense(request: CreateRequest, *, ephemeral_background: bool) -> Non
         message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
         raise InvalidRequest(message, param="stream_options", code="invalid_value")
     if "tool_choice" in asked:
-        require_choosable(asked["tool_choice"], [*asked.get("tools", []), *added_tools(request.input)])
+        require_choosable(asked["tool_choice"], [*asked.get("tools", []), *added_tools(request.input)], searches=searches)
 
 
 def _metadata(value: Any, where: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ from models.wire.checks import Check, anything, array, boolean, choice, json_obj
 from models.wire.mcp import mcp_tool, require_distinct_labels
 
 WEB_SEARCH = frozenset(("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"))
-"""Accepted because common clients always send one; left out of what the upstream sees (design §11)."""
+"""Accepted because common clients always send one; where no provider is configured, left out of what the upstream sees (design §11)."""
 
 CALLED = {
     "function": "function_call",
@@ -30,13 +30,14 @@ _BARE = record({})
 _CUSTOM_FORMAT = tagged(
     {"text": _BARE, "grammar": record({"syntax": choice("lark", "regex"), "definition": string()})},
 )
+_DOMAINS = array(string(filled=True, at_most=253), at_most=100)
 _SEARCH = record(
     {},
     {
         "search_context_size": choice("low", "medium", "high"),
         "external_web_access": boolean,
-        "filters": anything,
-        "user_location": anything,
+        "filters": record({}, {"allowed_domains": _DOMAINS, "blocked_domains": _DOMAINS}),
+        "user_location": record({}, {"type": choice("approximate"), **dict.fromkeys(("city", "country", "region", "timezone"), string())}),
         "search_content_types": anything,
     },
 )
@@ -115,6 +116,13 @@ def added_tools(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield from item["tools"]
 
 
+def with_added_search(given: list[dict[str, Any]], items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A request's tools, and the web search that came with its items if it names none itself: the last, should there be several."""
+    if any(tool["type"] in WEB_SEARCH for tool in given):
+        return given
+    return [*given, *[tool for tool in added_tools(items) if tool["type"] in WEB_SEARCH][-1:]]
+
+
 def meant(chosen: dict[str, Any], targets: Iterable[Target]) -> list[Target]:
     """Those of the targets that one object of a `tool_choice` names. A bare name means the tool outside of namespaces, if there is one."""
     if chosen["type"] == "namespace":
@@ -169,18 +177,21 @@ def tool_choice(value: Any, where: str) -> str | dict[str, Any]:
     return chosen
 
 
-def require_choosable(chosen: str | dict[str, Any], available: list[dict[str, Any]]) -> None:
-    """Raises InvalidRequest when the choice demands a tool that is not offered, or that we cannot run."""
+def require_choosable(chosen: str | dict[str, Any], available: list[dict[str, Any]], *, searches: bool = False) -> None:
+    """Raises InvalidRequest when the choice demands a tool that is not offered, or that we cannot run.
+
+    `searches`: whether this server can search the web.
+    """
     if chosen == "required" and not available:
         raise _unchoosable("Tool choice 'required' must be specified with 'tools' parameter.")
     targets = [each.target for each in offered(available)]
-    servers = {tool["server_label"] for tool in available if tool["type"] == "mcp"}
-    if chosen == "required" and not targets and not servers:
+    runnable = [tool for tool in available if tool["type"] == "mcp" or (searches and tool["type"] in WEB_SEARCH)]
+    if chosen == "required" and not targets and not runnable:
         raise _no_search()
     if isinstance(chosen, str):
         return
     one_by_one = chosen["tools"] if chosen["type"] == "allowed_tools" else [chosen]
-    found = [_found(one, available, targets, servers) for one in one_by_one]
+    found = [_found(one, available, targets, runnable) for one in one_by_one]
     if chosen["type"] != "allowed_tools":
         if found[0] > 1:
             raise _unchoosable(f"Tool choice '{chosen['name']}' is in several namespaces: say which one in 'namespace'.")
@@ -191,10 +202,11 @@ def require_choosable(chosen: str | dict[str, Any], available: list[dict[str, An
         raise _no_search() if found else _unchoosable(message)
 
 
-def _found(one: dict[str, Any], available: list[dict[str, Any]], targets: list[Target], servers: set[str]) -> int:
-    """How many tools that can run this names; 0 only for a search that nobody can run. Raises InvalidRequest when it names nothing."""
+def _found(one: dict[str, Any], available: list[dict[str, Any]], targets: list[Target], runnable: list[dict[str, Any]]) -> int:
+    """How many tools that can be called this names; 0 only for a search that nobody can run. Raises InvalidRequest when it names nothing."""
     # the tools of an MCP server are not known before it is asked: a choice is good when it names the server
-    found = int(one["server_label"] in servers) if one["type"] == "mcp" else len(meant(one, targets))
+    ours = sum((tool["type"], tool.get("server_label")) == (one["type"], one.get("server_label")) for tool in runnable)
+    found = len(meant(one, targets)) or min(ours, 1)
     is_search = one["type"] in WEB_SEARCH and any(tool["type"] == one["type"] for tool in available)
     if not found and not is_search:
         raise _absent(one)

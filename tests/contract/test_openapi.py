@@ -35,8 +35,8 @@ from tests.fake_upstream import RESIDENT, call, drop, finish, hang, reasoning, r
 from tests.stack import ROOT, Stack
 from web.app import create_app
 from worker.translation import items as spoken
+from worker.translation import kinds, translator
 from worker.translation import mcp as _mcp  # noqa: F401 - so that its items are known
-from worker.translation import translator
 from worker.translation.hosted import OpenHostedCall
 from worker.upstream import chunks, failures
 
@@ -168,6 +168,7 @@ def test_the_document_knows_every_item_the_model_can_say() -> None:
         said.add(item.to_json()["type"])
         require("OutputItem", item.to_json())
     assert said == told
+    assert set(kinds._KINDS) <= said
     details = document()["components"]["schemas"]["Response"]["properties"]["incomplete_details"]
     assert set(details["properties"]["reason"]["enum"]) == {*translator._INCOMPLETE.values(), "max_messages"}
 

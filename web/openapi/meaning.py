@@ -38,9 +38,9 @@ PARAMETERS: dict[str, str] = {
     "background": "Answer at once and run on the server, whatever becomes of the connection.",
     "stream": "Answer with the events as Server-Sent Events.",
     "stream_options": "Only with `stream`. `include_obfuscation` is accepted; this server never pads events.",
-    "include": "Further output to include. `message.output_text.logprobs` asks for log probabilities; what only hosted tools have is "
-    "accepted without effect.",
-    "tools": "What the model may call. Web search is accepted and left out, because this server has none. Names must differ within a "
+    "include": "Further output to include. `message.output_text.logprobs` asks for log probabilities, "
+    "`web_search_call.action.sources` for what searches have found; the others are accepted without effect.",
+    "tools": "What the model may call. Web search is left out where the server has no provider for it. Names must differ within a "
     "namespace. `shell`, `local_shell`, `apply_patch` and `tool_search` are run by the client. The tools of an `mcp` server are listed "
     "and called by this server; its credentials and the path of its address are never shown again.",
     "tool_choice": "Whether and what the model must call; what it names must be among `tools` or the tools that "

@@ -196,6 +196,22 @@ _OUTPUT_ITEMS: dict[str, Schema] = {
         error=_MCP_ERROR,
         approval_request_id=_TEXT,
     ),
+    "web_search_call": _hosted_item(
+        {
+            "action": thing(
+                {"type": const("search")},
+                {
+                    "query": _TEXT,
+                    "queries": _WORDS,
+                    "sources": {
+                        "type": "array",
+                        "items": thing({"type": const("url"), "url": _TEXT}),
+                        "description": 'What the search has found; only with `include: ["web_search_call.action.sources"]`.',
+                    },
+                },
+            )
+        }
+    ),
     "mcp_approval_request": _output_item(server_label=_TEXT, name=_TEXT, arguments=_TEXT),
 }
 """type -> what the model can put into `output`."""

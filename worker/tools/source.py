@@ -4,7 +4,7 @@ A *source* is one tool of a request that this server runs itself: an MCP server,
 end of the run. All it needs to know about a call is the call's item, so another worker can go on where this one stopped.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -41,6 +41,8 @@ class Means:
     """The guard of every connection that is made for a client."""
     credentials: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """server_label -> what was sealed of that MCP tool: `authorization`, `headers`. Never logged, stored or shown."""
+    include: Collection[str] = ()
+    """What the client wants to see besides (contract §2.1)."""
 
 
 class Source(Protocol):

@@ -11,13 +11,15 @@ from models.errors import RunError
 from models.settings import ToolSettings
 from models.wire.events import Item
 from models.wire.json_input import cleaned
+from models.wire.tools import WEB_SEARCH
 from worker.tools.mcp import McpSource
 from worker.tools.source import Means, NewSource, Refusal, Result, Source
+from worker.tools.web_search import WebSearch
 from worker.translation.hosted import HostedFunction, Opening, spoken_names
 
 logger = structlog.get_logger()
 
-_SOURCES: dict[str, NewSource] = {"mcp": McpSource}
+_SOURCES: dict[str, NewSource] = {"mcp": McpSource, **dict.fromkeys(WEB_SEARCH, WebSearch)}
 """type of a tool -> what makes its source"""
 
 _FAREWELL = 5.0

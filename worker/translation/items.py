@@ -6,6 +6,8 @@ output; nothing here looks at another item. Each method returns the events it ca
 
 import io
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from models.wire.events import (
@@ -32,6 +34,7 @@ from models.wire.events import (
 )
 from models.wire.tools import Target
 from worker.translation.built_in import fields_of
+from worker.translation.citations import Citations
 from worker.translation.wrapping import Wrapping
 
 IN_PROGRESS = "in_progress"
@@ -70,17 +73,21 @@ class OpenPart:
 class TextPart(OpenPart):
     """`output_text`, with its log probabilities and annotations."""
 
-    def __init__(self, item_id: str, output_index: int, content_index: int) -> None:
+    def __init__(self, item_id: str, output_index: int, content_index: int, sources: Mapping[str, str]) -> None:
         super().__init__(item_id, output_index, content_index)
         self._logprobs: list[dict[str, Any]] = []
         self._annotations: list[dict[str, Any]] = []
+        self._citations = Citations(sources) if sources else None
 
-    def say(self, delta: str, logprobs: list[dict[str, Any]]) -> Event:
-        """`logprobs` belong to exactly this delta; empty unless the client asked."""
+    def say(self, delta: str, logprobs: list[dict[str, Any]]) -> list[Event]:
+        """`logprobs` belong to exactly this delta; empty unless the client asked. A citation is told when it has been said in full."""
         self._heard.write(delta)
         if logprobs:
             self._logprobs.extend(logprobs)
-        return TextDelta(self.item_id, self.output_index, self.content_index, delta, logprobs)
+        said: Event = TextDelta(self.item_id, self.output_index, self.content_index, delta, logprobs)
+        if self._citations is None:
+            return [said]
+        return [said, *(self.annotate(citation) for citation in self._citations.find(delta))]
 
     def annotate(self, annotation: dict[str, Any]) -> Event:
         """A citation, already flat."""
@@ -168,17 +175,19 @@ class OpenMessage(OpenItem):
 
     prefix = "msg"
 
-    def __init__(self, output_index: int, item_id: str) -> None:
+    def __init__(self, output_index: int, item_id: str, sources: Mapping[str, str] = MappingProxyType({})) -> None:
+        """`sources`: what its text may cite (worker/translation/citations.py)."""
         super().__init__(output_index, item_id)
+        self._sources = sources
         self._parts: list[OpenPart] = []
 
     def say(self, delta: str, logprobs: list[dict[str, Any]]) -> list[Event]:
         """Text; opens a text part when the last part is none."""
         part = self._parts[-1] if self._parts else None
         if type(part) is TextPart:
-            return [part.say(delta, logprobs)]
-        fresh = TextPart(self.id, self.output_index, len(self._parts))
-        return [*self._turn_to(fresh), fresh.say(delta, logprobs)]
+            return part.say(delta, logprobs)
+        fresh = TextPart(self.id, self.output_index, len(self._parts), self._sources)
+        return [*self._turn_to(fresh), *fresh.say(delta, logprobs)]
 
     def refuse(self, delta: str) -> list[Event]:
         """A refusal; opens a refusal part when the last part is none."""

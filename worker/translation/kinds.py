@@ -3,8 +3,9 @@
 from models.wire.events import Item
 from worker.translation.hosted import OpenHostedCall
 from worker.translation.mcp import OpenListTools, OpenMcpCall
+from worker.translation.web_search import OpenWebSearchCall
 
-_KINDS: dict[str, type[OpenHostedCall]] = {kind.kind: kind for kind in (OpenListTools, OpenMcpCall)}
+_KINDS: dict[str, type[OpenHostedCall]] = {kind.kind: kind for kind in (OpenListTools, OpenMcpCall, OpenWebSearchCall)}
 
 
 def reopened(output_index: int, item: Item) -> OpenHostedCall:

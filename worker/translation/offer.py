@@ -15,6 +15,7 @@ from typing import Any
 from models.wire.events import Item
 from models.wire.tools import Offered, Target, added_tools, meant, offered
 from worker.translation.built_in import BUILT_IN
+from worker.translation.citations import sources_of
 from worker.translation.hosted import HostedFunction, is_chosen
 from worker.translation.wrapping import CUSTOM_TOOL_ARGUMENT
 
@@ -38,6 +39,8 @@ class Offer:
     targets: Mapping[str, Target] = field(default_factory=dict)
     """What a call of each name means; also of tools that are not offered now."""
     names: Mapping[Target, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """What the model may cite: URL -> title (worker/translation/citations.py)."""
     hosted: Mapping[str, HostedFunction] = field(default_factory=dict)
     """What this server runs, also what is not offered now."""
     choice: str | dict[str, Any] | None = None
@@ -81,6 +84,7 @@ def offer(
         functions=functions,
         targets={name: target for target, name in names.items()},
         names=names,
+        sources=sources_of(history),
         hosted=hosted,
         choice=choice.to_chat(),
         callable_names=choice.callable_names,

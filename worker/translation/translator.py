@@ -338,7 +338,7 @@ class Translator:
 
     def _open_message(self, events: list[Event]) -> OpenMessage:
         events += self._open_built_in()
-        message = OpenMessage(self._next_index(), self._new_id(OpenMessage.prefix))
+        message = OpenMessage(self._next_index(), self._new_id(OpenMessage.prefix), self._offer.sources)
         events += self._open(message)
         self._talk = message
         return message

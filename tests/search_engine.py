@@ -1,0 +1,166 @@
+"""One scriptable search engine that speaks the documented wire of three: Tavily, Brave and SearXNG.
+
+Which it is shows in the path it is asked on. What it answers stands under the query, so tests that run side by side do not meet:
+
+    engine.finds("weather", Page("Weather", "https://a.example/w", "It rains."))
+    engine.answers("trouble", whole(500, b"{}"))
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+JSON = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A result."""
+
+    title: str
+    url: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request that came."""
+
+    method: str
+    path: str
+    parameters: JSON
+    """Of the query string, or of the body."""
+    headers: dict[str, str]
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the connection is closed."""
+
+    @property
+    def query(self) -> str:
+        """What is searched for."""
+        return str(self.parameters.get("query", self.parameters.get("q", "")))
+
+
+Answering = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def whole(status: int, body: bytes, content_type: str = "application/json", **headers: str) -> Answering:
+    """This answer."""
+
+    async def answering(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+        head = f"HTTP/1.1 {status} X\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n{more}\r\n"
+        writer.write(head.encode() + body)
+        await writer.drain()
+
+    return answering
+
+
+def broken() -> Answering:
+    """Half an answer."""
+
+    async def answering(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n{"results": [')
+        await writer.drain()
+
+    return answering
+
+
+def endless() -> Answering:
+    """An answer without an end."""
+
+    async def answering(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{"results": ["')
+        while not writer.is_closing():
+            writer.write(b"x" * 65536)
+            await writer.drain()
+
+    return answering
+
+
+def silent() -> Answering:
+    """No answer, until the other side goes."""
+
+    async def answering(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    return answering
+
+
+class SearchEngine:
+    """The server."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.asked: list[Asked] = []
+        self._pages: dict[str, list[Page]] = {}
+        self._answers: dict[str, list[Answering]] = {}
+
+    def finds(self, query: str, *pages: Page) -> None:
+        """What this query finds."""
+        self._pages[query] = list(pages)
+
+    def answers(self, query: str, *answers: Answering) -> None:
+        """What happens to this query: the n-th request gets the n-th, and pages after the last."""
+        self._answers[query] = list(answers)
+
+    def asked_for(self, query: str) -> list[Asked]:
+        """The requests for this query, in order; what a provider wants besides the words may follow them."""
+        return [asked for asked in self.asked if asked.query == query or asked.query.startswith(f"{query} ")]
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, one request."""
+        try:
+            asked = await _request(reader)
+            self.asked.append(asked)
+            words = next(
+                (known for known in (*self._answers, *self._pages) if asked.query == known or asked.query.startswith(f"{known} ")), ""
+            )
+            waiting = self._answers.get(words, [])
+            answer = waiting.pop(0) if waiting else whole(200, json.dumps(_told(asked, self._pages.get(words, []))).encode())
+            await answer(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            if self.asked:
+                asked.gone.set()
+            writer.close()
+
+
+async def _request(reader: asyncio.StreamReader) -> Asked:
+    first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").strip().split("\r\n")
+    method, target, _ = first.split(" ")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    parts = urlsplit(target)
+    parameters = json.loads(body) if body else {name: found[0] for name, found in parse_qs(parts.query).items()}
+    return Asked(method, parts.path, parameters, headers)
+
+
+def _told(asked: Asked, pages: list[Page]) -> JSON:
+    """The results as the provider that was asked writes them."""
+    found: list[JSON] = [{"title": page.title, "url": page.url} for page in pages]
+    if asked.path.endswith("/web/search"):  # Brave
+        told = [{"type": "search_result", **one, "description": page.content} for one, page in zip(found, pages, strict=True)]
+        web = {"web": {"type": "search", "results": told, "family_friendly": True}} if pages else {}
+        return {"type": "search", "query": {"original": asked.query}, **web}
+    if asked.method == "POST":  # Tavily
+        told = [{**one, "content": page.content, "score": 0.9, "raw_content": None} for one, page in zip(found, pages, strict=True)]
+        return {"query": asked.query, "answer": None, "images": [], "results": told, "response_time": 0.1, "request_id": "r"}
+    told = [{**one, "content": page.content, "engine": "x", "category": "general"} for one, page in zip(found, pages, strict=True)]
+    return {"query": asked.query, "number_of_results": 0, "results": told, "answers": [], "infoboxes": [], "unresponsive_engines": []}
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[SearchEngine]:
+    """A search engine on this machine."""
+    engine = SearchEngine()
+    server = await asyncio.start_server(engine.serve, "127.0.0.1", 0)
+    engine.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield engine
+    finally:
+        server.close()

@@ -1,12 +1,15 @@
 """A short campaign, and the rounds that once found something."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.campaign.__main__ import seeds_in
 from tests.chaos.campaign.campaign import SHORTENED, Campaign
-from tests.chaos.campaign.plan import DEFAULT, monkey, plan
+from tests.chaos.campaign.plan import DEFAULT, monkey, plan, with_tools
+from tests.mcp_servers import McpServers
+from tests.tools.loop import TOOL_SETTINGS
 
 SEEDS = [1, 2]
 FOUND = Path(__file__).with_name("seeds.txt")
@@ -26,13 +29,23 @@ def test_plans_use_every_fault() -> None:
     assert {client.kind for one in plans for client in one.clients} >= {"streamed", "polled", "chained"}
 
 
+def test_tools_are_added_to_a_plan_that_is_otherwise_the_same() -> None:
+    plain, tools = plan(7), with_tools(plan(7))
+    assert tools == with_tools(plan(7))
+    assert tools.strikes == plain.strikes
+    assert [replace(client, tools=(), lingers=0.0) for client in tools.clients] == plain.clients
+    assert len({tool for client in tools.clients for turn in client.tools for tool in turn}) == 3
+
+
 @pytest.mark.timeout(600)  # a minute where nobody else works
 async def test_a_short_campaign_finds_nothing(tmp_path: Path) -> None:
-    campaign = Campaign(SHORTENED, patience=60, keep=tmp_path / "failed")
-    plans = [plan(seed) for seed in [*SEEDS, *seeds_in(FOUND)]]
-    outcomes = [outcome async for outcome in campaign.run(plans)]
+    plans = [*map(with_tools, map(plan, SEEDS)), *map(plan, seeds_in(FOUND))]
+    async with McpServers() as mcp:
+        campaign = Campaign({**SHORTENED, **TOOL_SETTINGS}, patience=60, keep=tmp_path / "failed", mcp=mcp)
+        outcomes = [outcome async for outcome in campaign.run(plans)]
     assert [outcome.plan.seed for outcome in outcomes] == [one.seed for one in plans]
     found = [f"seed {outcome.plan.seed}: {violation}" for outcome in outcomes for violation in outcome.report.violations]
     assert not found, "\n".join(found)
     assert sum(outcome.report.responses for outcome in outcomes) > 10 * len(plans)
     assert all(outcome.deeds for outcome in outcomes)
+    assert any(outcome.record.tools for outcome in outcomes)

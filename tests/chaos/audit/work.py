@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from itertools import groupby, pairwise
 
 from tests.chaos.audit.case import Case, Violation
-from tests.chaos.audit.record import DEADLY, Fault, ToolCall, UpstreamCall
+from tests.chaos.audit.record import DEADLY, JSON, Fault, ToolCall, UpstreamCall
 
 _NEVER = float("inf")
+_ANSWER = '"role": "tool"'
+"""In the JSON of an upstream request."""
 _AT_ONCE = 0.1
 """A socket of a killed process closes with it: the two moments are one, as far as a busy machine can tell."""
 _SERVER_DOWN = frozenset({"away", "crashed", "hung", "unclear"})
@@ -22,6 +24,8 @@ def check_work(case: Case) -> Iterator[Violation]:
     yield from _words(case)
     yield from _history(case)
     yield from _tools(case)
+    yield from _forgotten(case)
+    yield from _calls_told(case)
     yield from _recovered(case)
 
 
@@ -70,6 +74,11 @@ def _after_a_cancel(case: Case) -> Iterator[Violation]:
         if late:
             after = f"{late[0].started - asked.answered:.2f} s after the {asked.what} was answered"
             yield case.violation("I10", f"the upstream was asked {after}", late[0].worker)
+        tools = [call for call in case.record.tools if call.marker == case.story.marker and call.started > asked.answered + allowed]
+        if tools:
+            yield case.violation(
+                "I10", f"a tool was called {tools[0].started - asked.answered:.2f} s after the {asked.what} was answered", tools[0]
+            )
         queued = asked.what == "cancel" and not any(call.started < asked.answered for call in case.calls)
         if queued and case.calls and asked.body.get("status") == "cancelled":
             yield case.violation("I10", "it was cancelled before it ran, and ran all the same", case.calls[0].started)
@@ -112,6 +121,36 @@ def _tool(case: Case, key: str, calls: list[ToolCall]) -> Iterator[Violation]:
             yield case.violation("I6", f"the unsafe call {key} was made again", (earlier, later))
         elif case.harm_to(None, earlier.started, later.started) is None:
             yield case.violation("I6", f"the call {key} was made again, though no worker died between", (earlier, later))
+
+
+def _forgotten(case: Case) -> Iterator[Violation]:
+    """I6: no finished turn is asked for again: what the upstream is told of tools only grows."""
+    told = [call.heard.count(_ANSWER) for call in case.calls]
+    for (earlier, before), (later, after) in pairwise(zip(case.calls, told, strict=True)):
+        if after < before:
+            between = f"{earlier.worker} at {earlier.started:.2f} with {before}, then {later.worker} at {later.started:.2f} with {after}"
+            yield case.violation("I6", "a turn that was finished, with its tools' answers, was asked for again", between)
+
+
+def _calls_told(case: Case) -> Iterator[Violation]:
+    """I6: what the output says of tools is what happened: a call that is completed was made, each stands there once, and none without need
+    is failed."""
+    output = [item for item in (case.final or {}).get("output", []) if item["type"] == "mcp_call"]
+    made = {call.key for call in case.record.tools if call.marker == case.story.marker}
+    keys = [_call_key(item) for item in output]
+    if len(set(keys)) < len(keys):
+        yield case.violation("I6", "a call stands in the output twice", keys)
+    for item, key in zip(output, keys, strict=True):
+        if item["status"] == "completed" and key not in made:
+            yield case.violation("I6", f"the call {key} is completed, and nobody made it", item)
+        if item["status"] == "failed" and case.harm_to(None, case.story.create.sent, case.over or _NEVER) is None:
+            yield case.violation("I6", f"the call {key} failed, though no worker died", item)
+
+
+def _call_key(item: JSON) -> str:
+    """As `ToolCall.key`."""
+    key: str = json.loads(item["arguments"])["key"]
+    return f"{item['name']} {key.partition('/')[2]}"
 
 
 # --- recovery ---

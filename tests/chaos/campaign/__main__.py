@@ -2,15 +2,18 @@
 
 import argparse
 import asyncio
+import dataclasses
 import json
 import sys
 import tempfile
 from pathlib import Path
 
 from tests.chaos.campaign.campaign import LIMITS, SHORTENED, Campaign
-from tests.chaos.campaign.plan import DEFAULT, SHORT, Plan, monkey, plan
+from tests.chaos.campaign.plan import DEFAULT, SHORT, Plan, monkey, plan, with_tools
 from tests.chaos.campaign.round import Outcome
 from tests.chaos.campaign.table import Figures
+from tests.mcp_servers import McpServers
+from tests.tools.loop import TOOL_SETTINGS
 
 
 def main() -> int:
@@ -18,7 +21,8 @@ def main() -> int:
     told = _arguments()
     keep = told.keep or Path(tempfile.mkdtemp(prefix="backburner-chaos-failed-"))
     settings, patience = (LIMITS, 120.0) if told.defaults or told.monkey else (SHORTENED, 60.0)
-    figures = asyncio.run(_run(_plans(told), Campaign(settings, patience, keep)))
+    run = _run_with_tools if told.tools else _run
+    figures = asyncio.run(run(_plans(told), Campaign(settings, patience, keep)))
     print(figures.to_markdown())
     if told.json is not None:
         told.json.write_text(json.dumps(figures.to_json(), indent=1) + "\n")
@@ -33,6 +37,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of the first round; the next ones follow (default: %(default)s)")
     parser.add_argument("--seeds", type=Path, help="replay the seeds in this file instead: one a line, then what it found")
     parser.add_argument("--defaults", action="store_true", help="default lease times instead of shortened ones; a round takes minutes")
+    parser.add_argument("--tools", action="store_true", help="most responses call tools of a counting MCP server before they answer")
     parser.add_argument("--monkey", choices=["postgres"], help="instead of rounds: restart Postgres every 5-40 s under load")
     parser.add_argument("--minutes", type=float, default=10, help="of the monkey (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw figures there")
@@ -44,7 +49,8 @@ def _plans(told: argparse.Namespace) -> list[Plan]:
     if told.monkey:
         return [monkey(told.seed, told.minutes)]
     scale = DEFAULT if told.defaults else SHORT
-    return [plan(seed, scale) for seed in (seeds_in(told.seeds) if told.seeds else range(told.seed, told.seed + told.rounds))]
+    plans = [plan(seed, scale) for seed in (seeds_in(told.seeds) if told.seeds else range(told.seed, told.seed + told.rounds))]
+    return [with_tools(one) for one in plans] if told.tools else plans
 
 
 def seeds_in(file: Path) -> list[int]:
@@ -59,6 +65,11 @@ async def _run(plans: list[Plan], campaign: Campaign) -> Figures:
         figures.add(outcome)
         _tell(outcome)
     return figures
+
+
+async def _run_with_tools(plans: list[Plan], campaign: Campaign) -> Figures:
+    async with McpServers() as mcp:
+        return await _run(plans, dataclasses.replace(campaign, mcp=mcp, settings={**campaign.settings, **TOOL_SETTINGS}))
 
 
 def _tell(outcome: Outcome) -> None:

@@ -16,6 +16,7 @@ from tests.chaos.campaign.house import House, house
 from tests.chaos.campaign.plan import Plan
 from tests.chaos.campaign.round import Outcome, run_round
 from tests.fake_upstream import FakeUpstream
+from tests.mcp_servers import McpServers
 from tests.stack import IMPATIENT, Databases, Surroundings, databases
 
 ROUNDS_PER_HOUSE = 20
@@ -38,6 +39,8 @@ class Campaign:
     """seconds the last response of a round gets to end"""
     keep: Path
     """where logs and transcripts of failed rounds go"""
+    mcp: McpServers | None = None
+    """where the tools of responses are, when they have any"""
 
     async def run(self, plans: Iterable[Plan]) -> AsyncIterator[Outcome]:
         """The outcome of each plan, as it comes. A failed round, or ROUNDS_PER_HOUSE of them, asks for a new house."""
@@ -58,6 +61,7 @@ class Campaign:
                     plan = waiting.pop(0)
                     outcome = await self._round(one, plan)
                     fake.requests.clear()
+                    self._forget_calls()
                     yield outcome
                     if outcome.report.violations:
                         one.stack.forgiven = ("",)  # they are told already
@@ -66,9 +70,14 @@ class Campaign:
         except AssertionError as fault:
             yield Outcome(plan, Record(), Report([Violation("house", "-", f"its end: {fault}")], Measures(), 0))
 
+    def _forget_calls(self) -> None:
+        if self.mcp is not None:
+            self.mcp.counting.calls.clear()
+            self.mcp.requests.clear()
+
     async def _round(self, one: House, plan: Plan) -> Outcome:
         try:
-            outcome = await run_round(one, plan, patience=self.patience)
+            outcome = await run_round(one, plan, patience=self.patience, mcp=self.mcp)
         except Exception as fault:  # noqa: BLE001  # whatever it was, the round failed and the next one is to be run
             violations = [Violation("house", "-", f"the round broke: {fault!r}")]
             outcome = Outcome(plan, Record(), Report(violations, Measures(), 0))

@@ -1,8 +1,10 @@
 """What a round does and when: all of it chosen by the seed before it begins."""
 
 import random
-from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
+
+from tests.mcp_servers import COUNTING
 
 Kind = Literal["streamed", "polled", "chained", "foreground stream", "foreground"]
 Accident = Literal["none", "reset", "drop", "refused first", "hang"]
@@ -65,6 +67,10 @@ class Client:
     cancel: float | None = None
     """seconds after the create"""
     delete: float | None = None
+    tools: tuple[tuple[str, ...], ...] = ()
+    """the counting tools that each turn before the last one calls"""
+    lingers: float = 0.0
+    """seconds after the create until its tools answer"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +122,13 @@ def plan(seed: int, scale: Scale = SHORT) -> Plan:
     return Plan(seed, clients, strikes)
 
 
+def with_tools(plain: Plan) -> Plan:
+    """The same round, but two thirds of its responses call tools first."""
+    chance = random.Random(f"tools {plain.seed}")
+    clients = [replace(client, **_tools(chance)) if chance.random() < 2 / 3 else client for client in plain.clients]
+    return replace(plain, clients=clients)
+
+
 def monkey(seed: int, minutes: float) -> Plan:
     """Three responses a second for so long, while Postgres is restarted every 5 to 40 seconds."""
     chance = random.Random(f"monkey {seed}")
@@ -146,6 +159,11 @@ def _client(chance: random.Random, scale: Scale, at: float | None = None) -> Cli
         cancel=chance.uniform(0, 2) if chance.random() < 0.15 else None,
         delete=chance.uniform(0, 4) if chance.random() < 0.07 else None,
     )
+
+
+def _tools(chance: random.Random) -> dict[str, Any]:
+    turns = tuple(tuple(chance.choices(COUNTING, k=chance.randint(1, 3))) for _ in range(chance.randint(1, 3)))
+    return {"tools": turns, "lingers": chance.choice((0.0, 0.5, chance.uniform(0, 5)))}
 
 
 def _leaves(chance: random.Random) -> tuple[int, ...]:

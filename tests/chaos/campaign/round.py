@@ -1,17 +1,24 @@
 """One round: the clients and faults of a plan, until everything is over; then the auditor."""
 
 import asyncio
+import itertools
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.chaos.audit.auditor import Report, audit
 from tests.chaos.audit.case import Violation
 from tests.chaos.audit.record import Record, Story
+from tests.chaos.audit.sources import tool_log
 from tests.chaos.campaign.house import House
 from tests.chaos.campaign.plan import Client, Plan, Strike
 from tests.chaos.witness import TERMINAL, Witness
-from tests.fake_upstream import Script, drop, hang, reply, reset, status, text
+from tests.fake_upstream import Exchange, Script, Step, drop, hang, reply, reset, status, text
+from tests.mcp_servers import COUNTING, McpServers
+from tests.tools.loop import counting, tool_turn
+
+SAFE = frozenset(COUNTING) - {"count_unsafe"}
 
 _TRIES = 4
 """How often a client that is answered 503 sends its create, a second apart."""
@@ -32,13 +39,13 @@ class Outcome:
     seconds: float = 0.0
 
 
-async def run_round(house: House, plan: Plan, *, patience: float) -> Outcome:
-    """Run it in this house and audit it. `patience`: seconds the last response gets to end after the load."""
+async def run_round(house: House, plan: Plan, *, patience: float, mcp: McpServers | None = None) -> Outcome:
+    """Run it in this house and audit it. `patience`: seconds the last response gets to end after the load; `mcp`: where tools are."""
     begun, injected, tracebacks = time.monotonic(), house.injected, len(house.stack.tracebacks())
     deeds: Counter[str] = Counter()
     async with Witness(house.stack, plan.seed, patience=patience) as witness:
         house.serve(witness)
-        crowd = _Crowd(witness, plan.seed)
+        crowd = _Crowd(witness, plan.seed, mcp)
         try:
             async with asyncio.TaskGroup() as work:
                 for number, client in enumerate(plan.clients):
@@ -48,6 +55,10 @@ async def run_round(house: House, plan: Plan, *, patience: float) -> Outcome:
             record, _ = await asyncio.gather(witness.settle(), house.whole())
         finally:
             house.serve(None)
+    if mcp is not None:
+        record.tools = tool_log(mcp.counting, SAFE)
+        house.faults += [f"the MCP server broke: {fault!r}" for fault in mcp.faults]
+        mcp.faults.clear()
     report = audit(record)
     report.violations += [Violation("house", "-", fault) for fault in house.faults]
     report.violations += [Violation("house", "-", "a traceback", found) for found in house.stack.tracebacks()[tracebacks:]]
@@ -64,8 +75,9 @@ async def _strike(house: House, strike: Strike, deeds: Counter[str]) -> None:
 class _Crowd:
     """The clients of a round."""
 
-    def __init__(self, witness: Witness, seed: int) -> None:
+    def __init__(self, witness: Witness, seed: int, mcp: McpServers | None) -> None:
         self._witness = witness
+        self._mcp = mcp
         self._seed = seed
         self._parents: list[Story] = []
         """Background responses that nobody is going to delete."""
@@ -76,9 +88,12 @@ class _Crowd:
         previous = await self._parent() if client.kind == "chained" else None
         background = not client.kind.startswith("foreground")
         streams = client.kind in ("streamed", "foreground stream")
-        scripts = _scripts(number, client)
-        for _ in range(_TRIES):
-            story = await self._witness.create(*scripts, background=background, stream=streams, previous=previous, leave=client.leaves)
+        for attempt in range(_TRIES):
+            marker = f"r{self._seed}-{number}-{attempt}"
+            story = await self._witness.create(
+                *self._scripts(number, client, marker), background=background, stream=streams, previous=previous, leave=client.leaves,
+                marker=marker, turns=1 + len(client.tools), **self._tools(client),
+            )  # fmt: skip
             if story.create.status != 503:
                 break
             await asyncio.sleep(1)
@@ -93,6 +108,21 @@ class _Crowd:
         if client.slow:
             self._witness.read_on(story, pause=client.slow)
         await asyncio.gather(self._cancel(story, client.cancel), self._delete(story, client.delete))
+
+    def _scripts(self, number: int, client: Client, marker: str) -> list[Script]:
+        """What the upstream answers; with tools, by how far the tool loop has come."""
+        if self._mcp is None or not client.tools:
+            return _scripts(number, client)
+        turns = []
+        for turn, tools in enumerate(client.tools):
+            keys = [f"{marker}/{turn}.{place}" for place in range(len(tools))]
+            for key in keys if client.lingers else []:
+                asyncio.get_running_loop().call_later(client.lingers, self._mcp.counting.hold(key).set)
+            turns.append(tool_turn(*zip(tools, keys, strict=True)))
+        return [[_by_turn(turns, _scripts(number, client))]]
+
+    def _tools(self, client: Client) -> dict[str, Any]:
+        return {"tools": [counting(self._mcp)]} if self._mcp is not None and client.tools else {}
 
     async def _parent(self) -> Story | None:
         """An earlier response, once its end was seen; None when there is none."""
@@ -111,6 +141,20 @@ class _Crowd:
         if after is not None:
             await asyncio.sleep(after)
             await self._witness.delete(story)
+
+
+def _by_turn(turns: list[list[Step]], last: list[Script]) -> Step:
+    """Answers with the turn that the conversation has come to: the n-th after n turns with calls since the user spoke."""
+    answers = itertools.chain(last, itertools.repeat(last[-1]))
+
+    async def step(exchange: Exchange) -> None:
+        told = 0
+        for message in exchange.request.messages:
+            told = 0 if message["role"] == "user" else told + ("tool_calls" in message)
+        for one in turns[told] if told < len(turns) else next(answers):
+            await one(exchange)
+
+    return step
 
 
 def _scripts(number: int, client: Client) -> list[Script]:

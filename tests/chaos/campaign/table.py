@@ -1,7 +1,7 @@
 """The campaign's figures, added up over rounds: as a table, and as JSON."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,11 @@ class Figures:
     accidents: Counter[str] = field(default_factory=Counter)
     injected: int = 0
     violations: list[str] = field(default_factory=list)
+    tool_calls: int = 0
+    repeated: int = 0
+    """safe ones that were made again after a death"""
+    unknown: int = 0
+    """calls that the model was told have an unknown outcome"""
     doubles: int = 0
     """responses that met the stated double fault"""
     double_violations: int = 0
@@ -33,6 +38,10 @@ class Figures:
         self.accidents.update(client.accident for client in outcome.plan.clients if client.accident != "none")
         self.injected += outcome.injected
         self.violations += [f"seed {outcome.plan.seed}: {violation}" for violation in outcome.report.violations]
+        calls = Counter((call.marker, call.key) for call in outcome.record.tools)
+        self.tool_calls += calls.total()
+        self.repeated += calls.total() - len(calls)
+        self.unknown += sum(item["status"] == "failed" for item in _calls(outcome))
         self.doubles += len(outcome.report.double_faults)
         self.double_violations += sum(violation.response in outcome.report.double_faults for violation in outcome.report.violations)
         self.measures.add(outcome.report.measures)
@@ -48,6 +57,7 @@ class Figures:
             ("faults", f"{sum(self.deeds.values()) + sum(self.accidents.values())}: {faults}"),
             ("statements whose answer or sending was lost", str(self.injected)),
             ("violations", str(len(self.violations))),
+            ("calls of tools, repeated after a death, of unknown outcome", f"{self.tool_calls}, {self.repeated}, {self.unknown}"),
             ("double faults (design §1; I4 not asserted)", f"{self.doubles} responses, {self.double_violations} violations"),
             ("recovery after a death, p50 / p99 / max", _three(seen.recovery)),
             ("running again after SIGTERM, p50 / p99 / max", _three(seen.hand_over)),
@@ -71,11 +81,21 @@ class Figures:
             "upstream_faults": dict(self.accidents),
             "injected": self.injected,
             "violations": self.violations,
+            "tool_calls": self.tool_calls,
+            "tool_calls_repeated": self.repeated,
+            "tool_calls_unknown": self.unknown,
             "double_fault_responses": self.doubles,
             "double_fault_violations": self.double_violations,
             "seconds": round(self.seconds, 1),
             **{name: [round(took, 4) for took in sorted(getattr(self.measures, name))] for name in Measures.__slots__},
         }
+
+
+def _calls(outcome: Outcome) -> Iterator[dict[str, Any]]:
+    """The calls in the outputs that were seen last."""
+    for story in outcome.record.stories:
+        seen = [look.body for look in story.of("get") if look.status == 200]
+        yield from (item for item in (seen[-1]["output"] if seen else []) if item["type"] == "mcp_call")
 
 
 def _three(values: Sequence[float]) -> str:

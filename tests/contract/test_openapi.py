@@ -49,7 +49,7 @@ SENSIBLE = {
     ("invalid_value", "stream_options"),
     ("unsupported_parameter", "background"),
     ("invalid_value", "tool_choice"),
-    ("invalid_value", "tools[].name"),
+    *(("invalid_value", f"{place}.name") for place in ("tools[]", "tools[].tools[]", "input[].tools[]", "input[].tools[].tools[]")),
     ("invalid_value", "tools[].server_label"),
     ("invalid_value", "tools[].headers"),
     ("string_above_max_length", "tools[].headers"),
@@ -196,7 +196,7 @@ def test_the_document_knows_every_error() -> None:
 def test_a_create_tells_every_status_an_upstream_can_cause() -> None:
     told = {int(code) for code in operations()["create"]["responses"]}
     assert failures._SAME_STATUS | chunks._PASSED_ON | {502, 504} <= told
-    assert told == failures._SAME_STATUS | {200, 415, 500, 502, 503, 504}
+    assert told == failures._SAME_STATUS | {200, 415, 424, 500, 502, 503, 504}
 
 
 # The document's own examples.

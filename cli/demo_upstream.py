@@ -93,6 +93,8 @@ def _example(schema: Any, text: str) -> Any:
     if schema.get("enum"):
         return schema["enum"][0]
     kind = schema.get("type")
+    if kind == "array" and schema.get("items") == {"type": "string"}:
+        return [text]
     return EXAMPLES.get(kind[0] if isinstance(kind, list) and kind else kind, text) if kind else text
 
 

@@ -74,6 +74,7 @@ _THOUGHT = {
 }
 _SPACE = {"tools": [{"type": "namespace", "name": "n", "description": "d", "tools": [{"type": "function", "name": "f"}]}]}
 _SEARCH_TOOL = {"tools": [{"type": "tool_search", "execution": "client", "description": "d", "parameters": {}}]}
+_WEB = {"tools": [{"type": "web_search", "filters": {"allowed_domains": ["a"]}, "user_location": {"type": "approximate", "country": "DE"}}]}
 _SHELL = {"tools": [{"type": "shell", "environment": {"type": "local", "skills": [{}]}}]}
 _SHELL_CALL = {"input": [{"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}}]}
 _RAN = {"stdout": "", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
@@ -124,6 +125,14 @@ FIELDS: list[tuple[JSON, str, str]] = [
     (_SPACE, "tools[0].tools[0].name", "a string"),
     (_SEARCH_TOOL, "tools[0].execution", "a string"),
     (_SEARCH_TOOL, "tools[0].parameters", "an object"),
+    (_WEB, "tools[0].search_context_size", "a string"),
+    (_WEB, "tools[0].external_web_access", "a boolean"),
+    (_WEB, "tools[0].filters", "an object"),
+    (_WEB, "tools[0].filters.allowed_domains", "an array"),
+    (_WEB, "tools[0].filters.allowed_domains[0]", "a string"),
+    (_WEB, "tools[0].filters.blocked_domains", "an array"),
+    (_WEB, "tools[0].user_location", "an object"),
+    (_WEB, "tools[0].user_location.country", "a string"),
     (_SHELL, "tools[0].environment", "an object"),
     (_SHELL, "tools[0].environment.skills", "an array"),
     (_SHELL, "tools[0].environment.skills[0]", "an object"),
@@ -300,6 +309,16 @@ UNKNOWN = [
         "a shell in a container",
         put(_SHELL, "tools[0].environment.type", "container_auto"),
         *unsupported("tools[0].environment.type", "container_auto", "'local'"),
+    ),
+    Bad(
+        "a context size",
+        put(_WEB, "tools[0].search_context_size", "huge"),
+        *unsupported("tools[0].search_context_size", "huge", "'low', 'medium', and 'high'"),
+    ),
+    Bad(
+        "a place of another kind",
+        put(_WEB, "tools[0].user_location.type", "exact"),
+        *unsupported("tools[0].user_location.type", "exact", "'approximate'"),
     ),
     Bad(
         "a search by the server",

@@ -23,7 +23,12 @@ WEATHER: dict[str, Any] = {
         "name": "weather",
         "parameters": {
             "type": "object",
-            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "unit": {"enum": ["celsius", "kelvin"]}},
+            "properties": {
+                "city": {"type": "string"},
+                "days": {"type": "integer"},
+                "unit": {"enum": ["celsius", "kelvin"]},
+                "words": {"type": "array", "items": {"type": "string"}},
+            },
         },
     },
 }
@@ -133,7 +138,7 @@ async def test_tools_model_calls_the_first_function_with_fitting_arguments(base_
     assert choice["message"]["content"] is None
     (call,) = choice["message"]["tool_calls"]
     assert call["function"]["name"] == "weather"
-    assert json.loads(call["function"]["arguments"]) == {"city": "Oslo", "days": 1, "unit": "celsius"}
+    assert json.loads(call["function"]["arguments"]) == {"city": "Oslo", "days": 1, "unit": "celsius", "words": ["Oslo"]}
 
 
 async def test_streamed_call_comes_in_pieces_under_one_id(client: AsyncOpenAI) -> None:

@@ -74,5 +74,8 @@ class Publisher:
     async def _hang_up(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
+            if (writer := connection._writer) is not None:  # noqa: SLF001
+                # Closed, it would keep what a hung Redis does not take, and wait for it for ever.
+                writer.transport.abort()
             with contextlib.suppress(*UNHEARD):
                 await connection.disconnect(nowait=True)

@@ -236,7 +236,7 @@ class Ears:
     @asynccontextmanager
     async def subscribe(self, name: UUID) -> AsyncIterator[Inbox]:
         readers = self.inboxes.setdefault(events_channel(name), set())
-        inbox = SteppedInbox(600)
+        inbox = SteppedInbox(4000)
         readers.add(inbox)
         self.joined.put_nowait(inbox)
         try:

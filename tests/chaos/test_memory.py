@@ -143,16 +143,17 @@ async def test_a_hung_postgres_stops_the_upstreams(crowd: Stack, worker: Service
 
 async def test_a_hung_redis_is_left_out(crowd: Stack, worker: Service, fake: FakeUpstream) -> None:
     model = fake.script([text(*["x" * 1000] * 2_000), finish(), usage(), done()])
-    worker.wires.redis.hang()
 
     async def all_told() -> None:
-        ids = [await crowd.api().background(model) for _ in range(20)]
-        for name in ids:
-            await _completed(crowd, name)
+        for _ in range(4):
+            for name in [await crowd.api().background(model) for _ in range(5)]:
+                await _completed(crowd, name)
 
+    await all_told()  # what the responses themselves take
+    worker.wires.redis.hang()
     _, grown = await watched([worker], all_told())
     worker.wires.redis.heal()
-    print(f"40 MB told while Redis hangs: worker +{grown / MB:.0f} MB")
+    print(f"170 MB shown while Redis hangs: worker +{grown / MB:.0f} MB")
     assert grown < 150 * MB
 
 

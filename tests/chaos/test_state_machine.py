@@ -248,6 +248,15 @@ class Machine(RuleBasedStateMachine):
         while worker.bus.waiting:
             self.publish(who=[one for one in self.workers if one.bus.waiting].index(worker), drops=lost)
 
+    @precondition(lambda self: self.tellings)
+    @rule(which=ANY, words=WORDS)
+    def outlive_a_crash(self, which: int, words: str) -> None:
+        """Between two chunks Postgres loses the journal; the worker, which lives, stores anew what was in it."""
+        self.tell(which=which, words=words, lost=False)
+        self.postgres_crashes()
+        if self.tellings:
+            self.tell(which=which, words=words, lost=False)
+
     @precondition(lambda self: self.open)
     @rule(which=ANY, who=ANY, crash=st.booleans())
     def lose_the_owner(self, which: int, who: int, crash: bool) -> None:

@@ -27,6 +27,7 @@ from tests.stack import Databases, Service, Stack, Surroundings, stack
 WEBS, WORKERS = 2, 2
 FORGIVEN = (
     "psycopg.",
+    "psycopg_pool.",
     "redis.exceptions.",
     "kombu.exceptions.OperationalError",
     "ConnectionRefusedError",

@@ -9,6 +9,8 @@ from tests.chaos.audit.record import JSON, Reading
 ENDINGS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 SNAPSHOTS = ENDINGS | {"response.created", "response.queued", "response.in_progress"}
 _DONE = b"data: [DONE]"
+EARLY_DONE = "[DONE] came before the terminal event"
+"""Right only for who asked for what follows the last event."""
 
 
 @dataclass(slots=True)
@@ -65,7 +67,7 @@ def _take(heard: Heard, at: float, frame: bytes) -> None:
     if frame == _DONE:
         heard.done += 1
         if heard.ending is None:
-            heard.faults.append("[DONE] came before the terminal event")
+            heard.faults.append(EARLY_DONE)
         return
     if heard.done:
         heard.faults.append(f"something follows [DONE]: {frame[:200]!r}")

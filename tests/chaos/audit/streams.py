@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tests.chaos.audit.case import Case, Violation
 from tests.chaos.audit.fold import words
-from tests.chaos.audit.sse import ENDINGS, SNAPSHOTS, Heard
+from tests.chaos.audit.sse import EARLY_DONE, ENDINGS, SNAPSHOTS, Heard
 
 _WEB_GONE = frozenset({"killed", "stopped", "frozen", "parted", "died"})
 
@@ -29,7 +29,8 @@ def _where(heard: Heard) -> str:
 
 def _framing(case: Case, heard: Heard) -> Iterator[Violation]:
     for fault in heard.faults:
-        yield case.violation("I4", fault, _where(heard))
+        if fault != EARLY_DONE or not _starts_at_the_end(case, heard):
+            yield case.violation("I4", fault, _where(heard))
     if heard.done > 1:
         yield case.violation("I3", "[DONE] came more than once", _where(heard))
     if heard.rest and heard.reading.end == "clean":

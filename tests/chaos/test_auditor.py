@@ -212,6 +212,13 @@ def for_all_readers(record: Record, at: int, change: Callable[[JSON], object]) -
     change_frame(record, at - 6, change, reader=2)
 
 
+def called(record: Record, status: str, key: str, *, times: int = 1) -> None:
+    """The first response's output ends with this call."""
+    arguments = json.dumps({"key": f"m1/{key}"})
+    items = [{"type": "mcp_call", "id": f"mcp_{n}", "status": status, "name": "write", "arguments": arguments} for n in range(times)]
+    set_final(record, output=[*record.stories[0].of("get")[1].body["output"], *items])
+
+
 def each(*steps: Mutation) -> Mutation:
     """One after the other."""
 
@@ -263,6 +270,18 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
         "I6",
         lambda r: r.tools.extend([ToolCall("m1", "read y", 1.6, 1.7, safe=True), ToolCall("m1", "read y", 1.8, 1.9, safe=True)]),
     ),
+    "a turn whose tools were answered, asked for again": (
+        "I6",
+        each(
+            lambda r: setattr(r.upstream[0], "heard", '[{"role": "tool"}]'),
+            lambda r: die(r.upstream[0], 2.0),
+            faulty("killed", "worker-1", 2.0),
+            lambda r: second_call(r, finished=2.9),
+        ),
+    ),
+    "a completed call that nobody made": ("I6", lambda r: called(r, "completed", "y")),
+    "a call that stands in the output twice": ("I6", lambda r: called(r, "completed", "x", times=2)),
+    "a failed call though nobody died": ("I6", lambda r: called(r, "failed", "x")),
     "a word that was never said": ("I6", lambda r: r.upstream[0].words.__setitem__(1, (1.4, "grey "))),
     "a word lost at the end": ("I6", lambda r: r.upstream[0].words.append((1.9, " and more"))),
     "GET and the terminal event differ": ("I7", lambda r: [look.body.update(model="x") for look in r.stories[0].of("get")[1:]]),
@@ -291,6 +310,10 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
     "a 503'd create that runs": ("I9", ran_after_503),
     "a cancel that was answered, and another ending": ("I10", lambda r: cancel_answered(r, 1.5, "in_progress")),
     "an upstream request after a cancel": ("I10", lambda r: cancelled_in_vain(r, 0.2, "in_progress")),
+    "a tool called after a cancel": (
+        "I10",
+        each(lambda r: cancelled_in_vain(r, 2.6, "cancelled"), lambda r: r.tools.append(ToolCall("m1", "write z", 3.0, 3.1))),
+    ),
     "a queued response that starts after its cancel": ("I10", lambda r: cancelled_in_vain(r, 1.1, "cancelled")),
     "cancelled by nobody": ("I10", lambda r: set_final(r, status="cancelled")),
     "an event of another response": ("I11", crossed),

@@ -17,7 +17,7 @@ from models.lifecycle import TERMINAL, Status
 from models.live import UNHEARD
 from models.wire.events import Item, ResponseFailed, decode_frame, frame, split_frames
 from models.wire.response import ResponseFacts, response_object
-from models.wire.snapshot import fold
+from models.wire.snapshot import standing
 from web.counters import CANCEL, ENDED
 from web.relay import Relay
 
@@ -112,22 +112,21 @@ class Archive:
         return [entry["payload"] for entry in await read(self._pool, statements.OUTPUT_ITEMS, {"id": wanted})]
 
     async def _running(self, row: Row) -> tuple[Row, list[Item]]:
-        """Row and output of a response that runs, or has ended meanwhile: finished turns, and the fold of what this attempt said since."""
+        """Row and output of a response that runs, or has ended meanwhile: finished turns, and the fold of what was said since."""
         found = await read(self._pool, statements.AS_IT_STANDS, {"id": row["id"]})
         stored = [one["payload"] for one in found if one["kind"] == _ITEM]
         if not found or found[0]["frames"] != Status.IN_PROGRESS.encode():
             return (await read(self._pool, statements.RESPONSE, {"id": row["id"]}) or [row])[0], stored
         now, *blocks = (one for one in found if one["kind"] != _ITEM)
         number = now["first"]
-        events: list[dict[str, Any]] = []
+        told: list[tuple[int, dict[str, Any]]] = []
         for block in blocks:
             frames = split_frames(block["frames"])[max(0, number + 1 - block["first"]) :]
             number = max(number, block["last"])
-            if block["attempt"] == now["attempt"]:
-                events += map(decode_frame, frames)
+            told += [(block["attempt"], decode_frame(said)) for said in frames]
         # A checkpoint between the two looks has moved items from the log to the stored ones.
         ids = {item["id"] for item in stored}
-        return row, stored + [item for item in fold(events) if item["id"] not in ids]
+        return row, stored + [item for item in standing(told) if item["id"] not in ids]
 
     async def _tell(self, channel: str, payload: bytes) -> None:
         try:

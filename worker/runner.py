@@ -22,7 +22,7 @@ from models.secrets import Sealed, Unreadable
 from models.wire.events import TERMINAL, Event, Item, ResponseInProgress, decode_frame, split_frames
 from models.wire.pairing import unanswered
 from models.wire.response import ResponseFacts, response_object
-from models.wire.snapshot import closing_events, fold, open_items
+from models.wire.snapshot import closing_events, open_items, standing
 from models.wire.tools import with_added_search
 from worker.attachments import with_files
 from worker.event_log import EventLog
@@ -177,10 +177,7 @@ class Run:
         told = [(attempt, decode_frame(frame)) for attempt, block in self.claim.frames for frame in split_frames(block)]
         left = open_items([event for _, event in told])
         self._output.next_index = max(self._output.next_index, left.highest_index + 1)
-        self._output.left = [
-            {**item, "status": "incomplete"} if item.get("status") == "in_progress" else item
-            for item in fold(event for attempt, event in told if attempt == told[-1][0])
-        ]
+        self._output.left = [{**item, "status": "incomplete"} if item.get("status") == "in_progress" else item for item in standing(told)]
         self._output.note_closed([event for _, event in told])
         self._write(closing_events(left))
 
@@ -241,7 +238,7 @@ class Run:
 
     async def _end_as(self, conclusion: Conclusion) -> None:
         speaking, kept = self._speaking, self._output
-        unstored = speaking.output if speaking is not None else kept.left
+        unstored = speaking.output if speaking is not None and (speaking.output or speaking.outcome is not None) else kept.left
         output = [*kept.items, *unstored]
         usage = add_usage(kept.usage, speaking.usage) if speaking is not None else kept.usage
         service_tier = (speaking.service_tier if speaking is not None else None) or kept.service_tier

@@ -110,7 +110,6 @@ class Turns:
         offered = offer(parameters, history, self._toolbox.offered())
         body = await self._body(parameters, history, offered)
         self.speaking = translator = self._translator(parameters, offered)
-        self._output.left = []
         turn = resources.upstream.turn(body)
         async with aclosing(turn.chunks()) as reads:
             async for chunks in reads:

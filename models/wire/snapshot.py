@@ -92,6 +92,17 @@ def fold(events: Iterable[Json]) -> list[Item]:
     return [item.to_json() if isinstance(item, OpenItem) else item for _, item in sorted(items.items())]
 
 
+def standing(told: Iterable[tuple[int, Json]]) -> list[Item]:
+    """The items after these events of several attempts, `(attempt, event)` in order: those of the last attempt that began one.
+
+    A new attempt gives up what the one before it said when it begins an item of its own; until then that stands, closed or not, and is
+    the output of a response which is cancelled meanwhile.
+    """
+    seen = list(told)
+    speaking = max((attempt for attempt, event in seen if event["type"] == "response.output_item.added"), default=0)
+    return fold(event for attempt, event in seen if attempt >= speaking)
+
+
 def open_items(events: Iterable[Json]) -> OpenItems:
     """What is left to close after these events of a dead attempt (design §4.6)."""
     seen = list(events)

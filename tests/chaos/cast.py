@@ -22,7 +22,7 @@ from models.ownership import Claim, Ending, Step
 from models.settings import Settings
 from models.wire.events import TERMINAL, Event, Item, ResponseInProgress, decode_frame, split_frames
 from models.wire.response import ResponseFacts, response_object
-from models.wire.snapshot import closing_events, fold, open_items
+from models.wire.snapshot import closing_events, open_items, standing
 from tests.integration.house import Worker
 from web.bus import Block, Inbox, _hand_out
 from web.relay import DONE, Relay
@@ -104,8 +104,7 @@ class Hand(Worker):
         kept = [row["payload"] for row in await fetch(self.pool, statements.OUTPUT_ITEMS, {"id": name})]
         told = [(attempt, decode_frame(one)) for attempt, block in claim.frames for one in split_frames(block)]
         open_then = open_items([event for _, event in told])
-        last_attempt = [event for attempt, event in told if attempt == told[-1][0]]
-        left = [{**item, "status": "incomplete"} if item["status"] == "in_progress" else item for item in fold(last_attempt)]
+        left = [{**item, "status": "incomplete"} if item["status"] == "in_progress" else item for item in standing(told)]
         first_index = max(claim.row["next_output_index"], open_then.highest_index + 1)
         telling = self.tellings[name] = Telling(claim, log, Translator(self._new_id, first_index=first_index), kept, left)
         fresh = claim.log_end == (1 if claim.row["background"] else 0)

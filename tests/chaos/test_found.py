@@ -7,7 +7,8 @@ from models.ids import new_uuid
 from models.settings import Settings
 from tests.api import until
 from tests.conftest import PrivateStack
-from tests.fake_upstream import FakeUpstream, done, finish, gate, text, usage
+from tests.fake_upstream import FakeUpstream, done, finish, gate, hang, text, usage
+from tests.stack import IMPATIENT
 from web.bus import Bus
 from worker.publisher import Publisher
 
@@ -30,6 +31,23 @@ async def test_a_look_across_the_end_of_a_turn_shows_each_item_once(private: Pri
         assert len(shown["output"]) == 1
 
 
+async def test_what_was_said_stands_until_the_next_attempt_speaks(private: PrivateStack, fake: FakeUpstream) -> None:
+    """GET used to show nothing from the take-over on, and a cancel then brought the words of the dead attempt back (I7, I10)."""
+    async with private(settings=IMPATIENT) as one:
+        model = fake.script([text("a", "b"), hang()], [hang()])
+        api = one.api()
+        async with api.post_stream(model, background=True) as stream:
+            await stream.until("response.output_text.delta", count=2)
+            one.kill(one.workers[0])
+            await one.start_worker()
+            await until(lambda: len(fake.asked(model)) == 2, 30)
+            shown = await api.get(stream.response_id)
+            assert (shown["status"], shown["output_text"]) == ("in_progress", "ab")
+            await api.cancel(stream.response_id)
+            await stream.to_end()
+            assert [item["id"] for item in stream.final["output"]] == [item["id"] for item in shown["output"]]
+
+
 class _Closed:
     """A connection to Redis as uvloop has it in the moment after it was closed."""
 
@@ -38,6 +56,7 @@ class _Closed:
 
     subscribe = unsubscribe = publish = send_packed_command = _refuse
     connection_pool = property(lambda self: self)
+    _writer = None
 
     def make_connection(self) -> "_Closed":
         return self

@@ -27,6 +27,7 @@ from typing import Any, Self
 import aiohttp
 
 from models import keys
+from tests.api import until
 from tests.chaos.audit.record import JSON, Asked, Fault, Lifetime, Reading, Record, Story, Trouble
 from tests.chaos.audit.sources import upstream_log
 from tests.chaos.audit.sse import parse
@@ -83,7 +84,7 @@ class Witness:
         """
         marker = marker or f"m{self._run}-{next(self._numbers)}"
         self._stack.fake.script(*scripts, name=marker)
-        web = web or self._a_web()
+        web = web or await self._a_web()
         said = f"This is {marker}."
         story = Story(marker, said, background, Asked("create", web.name, time.monotonic()), turns=turns, previous=previous)
         self.record.stories.append(story)
@@ -149,9 +150,9 @@ class Witness:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _a_web(self, other_than: str | None = None) -> Service:
-        """One of the web processes that should be there; another one if there is a choice."""
-        webs = self._stack.webs
+    async def _a_web(self, other_than: str | None = None) -> Service:
+        """One of the web processes that should be there; another one if there is a choice. Waits while all of them are being replaced."""
+        webs = await until(lambda: self._stack.webs, 120)
         others = [web for web in webs if web.name != other_than]
         return self._random.choice(others or webs)
 
@@ -169,7 +170,7 @@ class Witness:
             return  # status None says it
 
     async def _about(self, story: Story, what: Any, method: str, path: str, web: Service | None, key: str | None = None) -> Asked:
-        web = web or self._a_web()
+        web = web or await self._a_web()
         asked = Asked(what, web.name, time.monotonic())
         story.asked.append(asked)
         await self._ask(asked, method, web, f"/responses/{story.id}{path}", key=key)
@@ -187,7 +188,7 @@ class Witness:
     async def _read(self, story: Story, leave: list[int], after: int, pause: float, end: float = float("inf")) -> None:
         web = None
         while not self._over and time.monotonic() < end:
-            web = self._a_web(None if web is None else web.name)
+            web = await self._a_web(None if web is None else web.name)
             reading = Reading(web.name, after, time.monotonic())
             path = f"/responses/{story.id}?stream=true" + ("" if after < 0 else f"&starting_after={after}")
             there = await self._pull(story, reading, web, "GET", path, None, leave.pop(0) if leave else None, pause, None)

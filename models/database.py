@@ -6,6 +6,7 @@ transaction after 3 s, a silent network before a lease ends.
 """
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import Any, LiteralString
 
@@ -88,6 +89,20 @@ def connect_sync(settings: Settings, name: str, connect_timeout: int = 3) -> Con
     return Connection[DictRow].connect(**session(settings, name) | {"connect_timeout": connect_timeout})
 
 
+def reach(settings: Settings, within: float = 30) -> None:
+    """Returns once Postgres takes connections; for the start of a process. `within`: seconds, then raises the last of what `AWAY` names."""
+    end = time.monotonic() + within
+    while True:
+        try:
+            connect_sync(settings, "start").close()
+        except AWAY:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.5)
+        else:
+            return
+
+
 async def fetch(pool: Pool, sql: LiteralString, parameters: Parameters, within: float | None = None) -> list[Row]:
     """All rows of one autocommitted statement; bytes come over in binary, not as hex. `within`: seconds to wait for a free connection,
     if not the pool's own."""
@@ -141,6 +156,7 @@ __all__ = [
     "fetch_when_back",
     "open_pool",
     "prepare",
+    "reach",
     "read",
     "request",
     "session",

@@ -1,12 +1,15 @@
 """`python -m web [--host 127.0.0.1] [--port 8000]`: one web process."""
 
 import argparse
+import sys
 from types import FrameType
 
+import structlog
 import uvicorn
 from fastapi import FastAPI
 
 from models import logs
+from models.database import AWAY, reach
 from models.settings import load
 from web.app import create_app
 from web.front import Front
@@ -28,13 +31,18 @@ class Server(uvicorn.Server):
 
 
 def main() -> None:
-    """Serves until SIGTERM or SIGINT."""
+    """Serves until SIGTERM or SIGINT; exits 1 when Postgres cannot be reached."""
     arguments = argparse.ArgumentParser(prog="python -m web", description="A web process: the HTTP API.")
     arguments.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     arguments.add_argument("--port", type=int, default=8000, help="port to listen on (default 8000)")
     given = arguments.parse_args()
     settings = load()
     logs.configure(settings.log_level, process="web")
+    try:
+        reach(settings)
+    except AWAY as error:
+        structlog.get_logger().critical("database_away", error=str(error).strip())
+        sys.exit(1)
     app = create_app(settings, given.host)
     config = uvicorn.Config(
         app,

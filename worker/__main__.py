@@ -10,7 +10,7 @@ import structlog
 
 from models import logs
 from models.channels import BACKGROUND, INTERACTIVE, QUARANTINE
-from models.database import AWAY
+from models.database import AWAY, reach
 from models.settings import load
 from worker.app import create_app
 
@@ -42,6 +42,7 @@ def main() -> None:
     queues = QUARANTINE if settings.quarantine else f"{INTERACTIVE},{BACKGROUND}"
     options = ["--concurrency", str(slots), "--queues", queues, "--hostname", f"{kind}-{os.getpid()}@%h", "--loglevel", "WARNING"]
     try:
+        reach(settings)
         create_app(settings).worker_main(["--quiet", "worker", *options, "--without-gossip", "--without-mingle", "--without-heartbeat"])
     except AWAY as error:
         structlog.get_logger().critical("database_away", error=str(error).strip())

@@ -14,6 +14,8 @@ import aiohttp
 JSON = dict[str, Any]
 T = TypeVar("T")
 TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
+UNKNOWN = "resp_01a1fc89ade272e095a74eaedfc80911"
+"""An id as ours are, of no response; always the same, because it stands in the names of tests."""
 ENDINGS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 

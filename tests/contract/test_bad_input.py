@@ -18,8 +18,7 @@ import psycopg
 import pytest
 
 from models import keys
-from models.ids import new_uuid, response_id
-from tests.api import JSON, Answer, Api
+from tests.api import JSON, UNKNOWN, Answer, Api
 from tests.contract.bad_bodies import BODIES, USER, Bad, answer, call, unpaired
 from tests.fake_upstream import FakeUpstream, Step, done, finish, hang, reply, text, usage
 from tests.fake_upstream import call as calling
@@ -304,7 +303,6 @@ async def test_calls_that_the_last_response_left_open_must_all_be_answered(
 
 # Routes about one response.
 
-UNKNOWN = response_id(new_uuid())
 QUERIES: list[tuple[str, str, str | None, str]] = [
     *(
         (f"?{name}={value}", name, "invalid_type", f"Invalid type for '{name}': expected a boolean, but got '{value}' instead.")

@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from models.ids import new_uuid, response_id
-from tests.api import Api
+from tests.api import UNKNOWN, Api
 from tests.fake_upstream import FakeUpstream, Step, finish, hang, reply, status, text
 from tests.stack import Stack
 
-UNKNOWN = response_id(new_uuid())
 CALL = {"type": "function_call", "call_id": "call_1", "name": "f", "arguments": "{}"}
 OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "x"}
 USER = {"role": "user", "content": "Hi."}

@@ -8,12 +8,9 @@ from collections.abc import Mapping
 import pytest
 from multidict import CIMultiDict
 
-from models.ids import new_uuid, response_id
-from tests.api import Api
+from tests.api import UNKNOWN, Api
 from tests.fake_upstream import FakeUpstream, reply
 from tests.stack import Stack
-
-UNKNOWN = response_id(new_uuid())
 
 ROUTES = [
     ("POST", "/v1/responses"),

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from cli.main import app
 from cli.process import free_port
-from models.ids import new_uuid, response_id
-from tests.api import until
+from models.ids import new_uuid
+from tests.api import UNKNOWN, until
 from tests.chaos.story import assert_one_story
 from tests.conftest import PrivateStack
 from tests.fake_upstream import FakeUpstream, hang, reply, text
@@ -21,7 +21,6 @@ from tests.stack import IMPATIENT, ROOT, Databases, Stack, Surroundings, stack
 
 DONE, REFUSED, USAGE, AWAY, PENDING = 0, 1, 2, 3, 4
 PROMPT = {**IMPATIENT, "BACKBURNER_WORKER__GRACE": "0.2", "BACKBURNER_WORKER__FLUSH_INTERVAL": "0.1"}
-NOBODY = response_id(new_uuid())
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ async def test_explain_tells_an_ordinary_life_to_programs_and_to_people(one: Sta
 
 
 @pytest.mark.parametrize("command", ["explain", "requeue", "fail"])
-@pytest.mark.parametrize("name", [NOBODY, "resp_1", "\N{SNOWMAN}' OR 1=1"])
+@pytest.mark.parametrize("name", [UNKNOWN, "resp_1", "\N{SNOWMAN}' OR 1=1"])
 async def test_an_id_that_nobody_has_is_refused_in_one_sentence(one: Stack, command: str, name: str) -> None:
     ended = await backburner(one, command, name, "--json")
     assert (ended.code, ended.out, ended.err.count("\n")) == (REFUSED, "", 1)
@@ -193,7 +192,7 @@ async def test_a_drain_of_nobody_and_of_several_is_refused(one: Stack) -> None:
     assert all(process.running() for process in one.started)
 
 
-@pytest.mark.parametrize("command", [["explain", NOBODY], ["stuck"], ["workers"], ["requeue", NOBODY], ["fail", NOBODY], ["drain", "x"]])
+@pytest.mark.parametrize("command", [["explain", UNKNOWN], ["stuck"], ["workers"], ["requeue", UNKNOWN], ["fail", UNKNOWN], ["drain", "x"]])
 async def test_without_a_database_each_command_says_so_in_one_sentence(one: Stack, command: list[str]) -> None:
     nowhere = {"DATABASE_URL": f"postgresql://backburner:hush-hush@127.0.0.1:{free_port()}/none"}
     ended = await backburner(one, *command, environment=nowhere, process=command == ["stuck"])

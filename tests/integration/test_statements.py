@@ -33,7 +33,7 @@ async def dsn(servers: Databases) -> str:
     return await servers.fresh()
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
+@pytest.mark.parametrize("name", sorted(STATEMENTS))
 def test_a_statement_fits_the_schema(name: str, dsn: str) -> None:
     named: list[str] = []
 

@@ -29,7 +29,7 @@ def _where(heard: Heard) -> str:
 
 def _framing(case: Case, heard: Heard) -> Iterator[Violation]:
     for fault in heard.faults:
-        if fault != EARLY_DONE or not _starts_at_the_end(case, heard):
+        if fault != EARLY_DONE or not (case.is_double_fault or _starts_at_the_end(case, heard)):
             yield case.violation("I4", fault, _where(heard))
     if heard.done > 1:
         yield case.violation("I3", "[DONE] came more than once", _where(heard))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from tests.chaos.audit.case import Case
 from tests.chaos.audit.record import DEADLY
-from tests.chaos.audit.work import deaths_under, running_again
+from tests.chaos.audit.work import deaths_under, due_again, running_again
 
 
 @dataclass(slots=True)
@@ -13,7 +13,9 @@ class Measures:
     """One list per question; an entry for each time it arose."""
 
     recovery: list[float] = field(default_factory=list)
-    """from a worker's death to the response running again or over"""
+    """from a worker's death to the response running again or over, with Postgres there and one worker well all the while"""
+    recovery_in_trouble: list[float] = field(default_factory=list)
+    """the same where nothing is promised: Postgres was away as well, or no worker was well"""
     hand_over: list[float] = field(default_factory=list)
     """the same after SIGTERM"""
     cancel: list[float] = field(default_factory=list)
@@ -39,7 +41,9 @@ def measure(cases: Iterable[Case]) -> Measures:
             again = running_again(case, fault)
             # nobody may have looked for a while: then the moment at which it was seen says nothing
             if again is not None and not _lived_on(call.finished, fault.end) and _was_watched(case, again):
-                (found.hand_over if fault.what == "stopped" else found.recovery).append(again - fault.begin)
+                promised = due_again(case, fault.begin) <= fault.begin + case.promise.recovery
+                died = found.recovery if promised else found.recovery_in_trouble
+                (found.hand_over if fault.what == "stopped" else died).append(again - fault.begin)
         for took, calm in _cancels(case):
             (found.cancel if calm else found.cancel_in_trouble).append(took)
         found.gap += _gaps(case)

@@ -183,7 +183,7 @@ def _recovered(case: Case) -> Iterator[Violation]:
     if case.deleted is not None:
         return
     for call, fault in deaths_under(case):
-        due = _due(case, fault.begin)
+        due = due_again(case, fault.begin)
         seen = running_again(case, fault)
         lived_on = fault.what == "frozen" and fault.end is not None and fault.end < due and (call.finished or 0) > fault.end
         late = due < _NEVER and (seen is None or seen > due) and case.unfinished_after(due)
@@ -192,7 +192,7 @@ def _recovered(case: Case) -> Iterator[Violation]:
             yield case.violation("I2", f"its worker {call.worker} was {fault.what}, and it ran again or was over {took}", fault)
 
 
-def _due(case: Case, begin: float) -> float:
+def due_again(case: Case, begin: float) -> float:
     """By when a response whose worker died at `begin` must run again. The clock starts again after an outage of Postgres; without one
     worker that was there all the time there is no promise (lack of capacity)."""
     due = begin + case.promise.recovery

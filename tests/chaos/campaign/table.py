@@ -60,6 +60,7 @@ class Figures:
             ("calls of tools, repeated after a death, of unknown outcome", f"{self.tool_calls}, {self.repeated}, {self.unknown}"),
             ("double faults (design §1; I4 not asserted)", f"{self.doubles} responses, {self.double_violations} violations"),
             ("recovery after a death, p50 / p99 / max", _three(seen.recovery)),
+            ("the same with Postgres away as well, or no worker well", _three(seen.recovery_in_trouble)),
             ("running again after SIGTERM, p50 / p99 / max", _three(seen.hand_over)),
             ("cancel to upstream socket closed, calm, p50 / p99 / max", _three(seen.cancel)),
             ("cancel to upstream socket closed, faults near, p50 / p99 / max", _three(seen.cancel_in_trouble)),

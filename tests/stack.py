@@ -240,9 +240,13 @@ class Stack:
         return process
 
     async def start_web(self, port: int | None = None) -> Service:
-        """Start a web process and wait until it answers."""
+        """Start a web process and wait until it answers; nobody is sent to it before."""
         process = self.spawn_web(port)
-        await until(lambda: self._healthz(process), 60)
+        self.webs.remove(process)
+        try:
+            await until(lambda: self._healthz(process), 60)
+        finally:
+            self.webs.append(process)
         return process
 
     def spawn_worker(self, *, streams: int = 200, quarantine: bool = False) -> Service:

@@ -96,8 +96,10 @@ async def every_process_is_replaced_under_load(lab: Lab) -> None:
         record = await witness.settle()
     report = audit(record)
     assert not report.violations, report
-    assert report.responses == len(record.stories) > 20
-    assert [story.create.status for story in record.stories] == [200] * len(record.stories)
+    refused = [(story.marker, story.background, story.create) for story in record.stories if story.create.status != 200]
+    assert not refused, refused
+    assert len(record.stories) > 20, len(record.stories)
+    assert report.responses == len(record.stories), (report.responses, len(record.stories))
     assert {_status(story) for story in record.stories} == {"completed"}
     assert await lab.stack.value("SELECT sum(deaths) FROM responses") == 0
     assert await lab.stack.value("SELECT count(*) FROM workers WHERE ended IS NOT NULL AND ended <> 'stopped'") == 0

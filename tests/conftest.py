@@ -92,10 +92,15 @@ def embedded_postgres(surroundings: Surroundings) -> None:
         pytest.skip("DATABASE_URL names a server that is not ours to kill")
 
 
+def _with_logs() -> list[Stack]:
+    """A campaign takes the folders of its deployments along when it ends."""
+    return [one for one in RUNNING if one.folder.is_dir()]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Remember how long the logs are, so that a failure shows only what was written during the test."""
-    item.stash[_log_sizes] = {process.name: process.log.stat().st_size for one in RUNNING for process in one.started}
+    item.stash[_log_sizes] = {process.name: process.log.stat().st_size for one in _with_logs() for process in one.started}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -103,7 +108,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """Show the processes' logs with a failure."""
     report = yield
     if report.failed:
-        for one in RUNNING:
+        for one in _with_logs():
             if text := one.tails(4000, item.stash.get(_log_sizes, {})):
                 report.sections.append((f"logs of {one.folder.name} at {time.strftime('%H:%M:%S')}", text))
     return report

@@ -18,7 +18,7 @@ sweeper = Victim("sweeper", webs=1, workers=3, settings={"BACKBURNER_WORKER__POO
 
 JOURNAL = b"INSERT INTO journal"
 RENEW = b"UPDATE workers SET expires_at"
-LOCK = b"IS TRUE AS abandoned"
+LOCK = b"IS NOT NULL AS started"
 """Of the statement that locks a response which is about to be taken over, inside the transaction that does it."""
 REAP_LOCK = b"NOT dead AND expires_at ="
 EXPIRED = b"expires_at < clock_timestamp() ORDER BY id"

@@ -1,17 +1,20 @@
-"""What clients trust us with (MCP tokens and headers), sealed while it rests: AES-256-GCM, bound to its response (design §3).
+"""What clients trust us with (MCP tokens and headers), sealed while it rests: AES-256-GCM, bound to its response (design §3); and what we
+trust clients with: tokens that only this deployment can open, bound to a kind and a project (contract §6.1: `encrypted_content`).
 
 Keys come from `BACKBURNER_SECRET_KEYS`. The first seals, all of them open, so a key is replaced by putting a new one before it and
-taking the old one away once everything that it sealed has ended. What is sealed names its key by a digest, never by its place.
+taking the old one away once everything that it sealed has ended; tokens that clients keep need their key for as long as they are to be
+accepted. What is sealed names its key by a digest, never by its place.
 """
 
 import base64
 import binascii
 import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import orjson
@@ -20,6 +23,11 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
+_TOKEN = re.compile(r"bbs1\.([0-9a-f]{16})\.([A-Za-z0-9_-]+)")
+"""A token: how it is sealed, the key's id, and nonce, ciphertext and tag in URL-safe base64 without padding."""
+
+TokenKind = Literal["compaction", "reasoning"]
+"""What a token may stand for; one kind is never taken for another."""
 
 
 class NoKey(Exception):
@@ -27,7 +35,7 @@ class NoKey(Exception):
 
 
 class Unreadable(Exception):
-    """What was sealed cannot be opened: its key is no longer among ours, or it belongs to another response, or it was changed."""
+    """What was sealed cannot be opened: its key is not among ours, or it belongs to another response or project, or it was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,26 @@ class Sealer:
             raise Unreadable from None
         return opened
 
+    def token(self, kind: TokenKind, project: UUID, payload: Any) -> str:
+        """Any JSON, sealed into ASCII text of letters, digits, `-`, `_` and `.` for a client of this project to keep. Raises NoKey."""
+        if self._first is None:
+            raise NoKey
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        sealed = self._keys[self._first].encrypt(nonce, orjson.dumps(payload), _owner(kind, project))
+        return f"bbs1.{self._first}.{base64.urlsafe_b64encode(nonce + sealed).decode().rstrip('=')}"
+
+    def open_token(self, kind: TokenKind, project: UUID, token: str) -> Any:
+        """What `token` was made of. Raises Unreadable, also for text that never was a token."""
+        parts = _TOKEN.fullmatch(token)
+        key = self._keys.get(parts[1]) if parts is not None else None
+        if parts is None or key is None:
+            raise Unreadable
+        try:
+            sealed = base64.urlsafe_b64decode(parts[2] + "=" * (-len(parts[2]) % 4))
+            return orjson.loads(key.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _owner(kind, project)))
+        except (InvalidTag, ValueError):
+            raise Unreadable from None
+
     def fingerprint(self, secrets_of_it: dict[str, Any]) -> str:
         """Tells equal secrets from others, and nothing else about them to whoever lacks the key: a bare hash could be guessed at."""
         if self._printing is None:
@@ -86,6 +114,11 @@ def parse_keys(text: str) -> list[bytes]:
             raise ValueError(f"key {number} has {len(key)} bytes instead of {KEY_BYTES}")
         keys.append(key)
     return keys
+
+
+def _owner(kind: str, project: UUID) -> bytes:
+    """The associated data of a token; never that of a response's secrets, which is 16 bytes long."""
+    return b"token %b of %b" % (kind.encode(), project.bytes)
 
 
 def _key_id(key: bytes) -> str:

@@ -24,6 +24,7 @@ from worker.translation.offer import Offer, offer
 from worker.translation.request import after_a_call, chat_request, wants_logprobs
 from worker.translation.translator import Outcome, Translator
 from worker.undivided import undivided
+from worker.upstream.dialect import dialect_of
 
 _LONG_HISTORY = 1000
 """Items from which a history's translation takes milliseconds."""
@@ -122,17 +123,13 @@ class Turns:
         return translator.outcome, translator
 
     async def _body(self, parameters: dict[str, Any], history: list[Item], offered: Offer) -> dict[str, Any]:
-        upstream = self._resources.upstream.settings
         translate = partial(
             chat_request,
             model=self._facts.model,
             parameters=parameters,
             history=history,
             offer=offered,
-            max_tokens_field=upstream.max_tokens_field,
-            developer_role=upstream.developer_role,
-            single_system_message=upstream.single_system_message,
-            passthrough=upstream.passthrough,
+            dialect=dialect_of(self._resources.upstream.settings),
         )
         # A long history is walked beside the event loop: a thousand other streams are waiting in it.
         return translate() if len(history) < _LONG_HISTORY else await asyncio.to_thread(translate)

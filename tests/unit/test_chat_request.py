@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from worker.translation.dialect import Dialect
 from worker.translation.offer import offer
 from worker.translation.request import chat_request
 
@@ -21,7 +22,7 @@ SCHEMA = {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "str
 
 def body(parameters: dict[str, Any] | None = None, history: list[dict[str, Any]] | None = None, **options: Any) -> dict[str, Any]:
     parameters, history = parameters or {}, history or []
-    return chat_request(model="m", parameters=parameters, history=history, offer=offer(parameters, history), **options)
+    return chat_request(model="m", parameters=parameters, history=history, offer=offer(parameters, history), dialect=Dialect(**options))
 
 
 def user(*content: dict[str, Any] | str, role: str = "user") -> dict[str, Any]:

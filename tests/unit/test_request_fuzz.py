@@ -14,6 +14,7 @@ from models.errors import InvalidRequest
 from models.wire.pairing import require_pairs
 from models.wire.request import CreateRequest, parse_create
 from models.wire.response import ResponseFacts, response_object
+from worker.translation.dialect import Dialect
 from worker.translation.offer import offer
 from worker.translation.request import chat_request
 
@@ -136,7 +137,7 @@ def parse(body: Any) -> CreateRequest | None:
         return None
     orjson.dumps(request.input)
     offered = offer(request.parameters, request.input)
-    sent = chat_request(model=request.model, parameters=request.parameters, history=request.input, offer=offered, passthrough=("user",))
+    sent = chat_request(model=request.model, parameters=request.parameters, history=request.input, offer=offered, dialect=Dialect(passthrough=("user",)))
     orjson.dumps(sent)
     facts = ResponseFacts(id="resp_1", created_at=0, status="queued", model=request.model, parameters=request.parameters)
     orjson.dumps(response_object(facts, []))

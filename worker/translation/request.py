@@ -1,7 +1,6 @@
 """A response's parameters and history become one Chat Completions body (contract §7.1). Pure."""
 
 import json
-from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -10,6 +9,7 @@ from models.wire.events import Item
 from models.wire.pairing import is_call, is_output
 from models.wire.tools import Target, offered
 from worker.translation.built_in import BUILT_IN
+from worker.translation.dialect import Dialect
 from worker.translation.hosted import spoken_name
 from worker.translation.items import is_whole
 from worker.translation.offer import Offer
@@ -26,6 +26,8 @@ _SYSTEM = frozenset(("system", "developer"))
 _NEVER_FORWARDED = frozenset(("metadata", "store", "background", "truncation", "include", "instructions", "previous_response_id"))
 """Ours alone, whatever `passthrough` says; `store: true` upstream would keep there what our client deletes here."""
 
+_OPENAI = Dialect()
+
 
 def chat_request(
     *,
@@ -33,41 +35,38 @@ def chat_request(
     parameters: dict[str, Any],
     history: list[Item],
     offer: Offer,
-    max_tokens_field: str = "max_completion_tokens",
-    developer_role: str = "system",
-    single_system_message: bool = False,
-    passthrough: Collection[str] = (),
+    dialect: Dialect = _OPENAI,
 ) -> dict[str, Any]:
     """The body for the upstream, always streamed, always with usage.
 
     `parameters` are those of models/wire/request.py; `history` is everything that was said so far, oldest first, references resolved,
     calls paired (models/wire/pairing.py); neither is changed. `offer` is what the two let the model call; a call in the history that this
     server ran may say besides its item what the model was told (`answer`) and in which turn it was made (`turn`). Parameters named in
-    `passthrough` go through under their own names.
+    the dialect's `passthrough` go through under their own names.
     """
-    messages = _messages(parameters.get("instructions"), history, developer_role, offer)
+    messages = _messages(parameters.get("instructions"), history, dialect.developer_role, offer)
     body: dict[str, Any] = {
         "model": model,
-        "messages": _with_one_system_message(messages) if single_system_message else messages,
+        "messages": _with_one_system_message(messages) if dialect.single_system_message else messages,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
     body.update((name, parameters[name]) for name in _SAME if name in parameters)
     if "max_output_tokens" in parameters:
-        body[max_tokens_field] = parameters["max_output_tokens"]
+        body[dialect.max_tokens_field] = parameters["max_output_tokens"]
     effort = parameters.get("reasoning", {}).get("effort")
     if effort is not None:
         body["reasoning_effort"] = effort
     text = parameters.get("text", {})
     body.update(_response_format(text))
-    if "verbosity" in text and "verbosity" in passthrough:  # only OpenAI's own chat API knows it
+    if "verbosity" in text and "verbosity" in dialect.passthrough:  # only OpenAI's own chat API knows it
         body["verbosity"] = text["verbosity"]
     tools = offer.to_json()
     body.update(tools)
     if tools and "parallel_tool_calls" in parameters:  # upstreams refuse it without tools
         body["parallel_tool_calls"] = parameters["parallel_tool_calls"]
     body.update(_logprobs(parameters))
-    for name in passthrough:
+    for name in dialect.passthrough:
         if name in parameters and name not in body and name not in _NEVER_FORWARDED:
             body[name] = parameters[name]
     return body

@@ -16,16 +16,21 @@ PART_DELTAS = {
     "response.output_text.delta": ("response.output_text.done", "output_text", "text"),
     "response.refusal.delta": ("response.refusal.done", "refusal", "refusal"),
     "response.reasoning_text.delta": ("response.reasoning_text.done", "reasoning_text", "text"),
+    "response.reasoning_summary_text.delta": ("response.reasoning_summary_text.done", "summary_text", "text"),
 }
 """delta event -> its done event, the type of part it belongs to, the key that holds the whole"""
-CALLS = {"function_call": "arguments", "custom_tool_call": "input", "mcp_call": "arguments"}
+CALLS = {"function_call": "arguments", "custom_tool_call": "input", "mcp_call": "arguments", "code_interpreter_call": "code"}
 """type of a call -> the key that holds what it was called with"""
 HOSTED = {
     "mcp_list_tools": ("in_progress", "completed", "failed"),
     "mcp_call": ("in_progress", "completed", "failed"),
     "web_search_call": ("in_progress", "searching", "completed"),
+    "file_search_call": ("in_progress", "searching", "completed"),
+    "code_interpreter_call": ("in_progress", "interpreting", "completed"),
+    "image_generation_call": ("in_progress", "generating", "partial_image", "completed"),
 }
 """type of an item that the server itself runs -> the events of its progress; one of a kind, in this order"""
+_ARGUMENTS = tuple(f"response.{call}_{key}." for call, key in CALLS.items())
 PART_DONES = {done: (part, key) for done, part, key in PART_DELTAS.values()}
 
 
@@ -43,6 +48,7 @@ class _Part:
 class _Item:
     item: dict[str, Any]
     parts: list[_Part] = field(default_factory=list)
+    summary: list[_Part] = field(default_factory=list)
     arguments: str = ""
     arguments_done: bool = False
     commands: list[str] = field(default_factory=list)
@@ -112,7 +118,7 @@ def _check_event(items: dict[int, _Item], event: Event) -> None:
         _check_command(item, event)
         return
     assert event["item_id"] == item.item["id"], f"{kind} with item_id {event['item_id']} for item {item.item['id']}"
-    if kind.startswith(("response.function_call_arguments.", "response.custom_tool_call_input.", "response.mcp_call_arguments.")):
+    if kind.startswith(_ARGUMENTS):
         _check_arguments(item, event)
     elif item.item["type"] in HOSTED:
         _check_progress(item, kind)
@@ -124,9 +130,10 @@ def _check_added(item: dict[str, Any]) -> None:
     assert item["status"] == "in_progress", f"added with status {item['status']}"
     if item["type"] in ("message", "reasoning"):
         assert item["content"] == [], "added with content"
+        assert item.get("summary", []) == [], "added with a summary"
     if item["type"] in CALLS:
         assert item[CALLS[item["type"]]] == "", "added with arguments"
-        assert item["name"], "added before its name was known"
+        assert item["type"] == "code_interpreter_call" or item["name"], "added before its name was known"
     if "call_id" in item:
         assert 0 < len(item["call_id"]) <= 64, f"call_id {item['call_id']!r}"
         assert item["call_id"] != item["id"], "item id and call_id are the same"
@@ -141,7 +148,7 @@ def _check_arguments(item: _Item, event: Event) -> None:
         item.arguments += event["delta"]
         return
     assert event[key] == item.arguments, f"done says {event[key]!r}, the deltas {item.arguments!r}"
-    assert event.get("name", item.item["name"]) == item.item["name"]
+    assert event.get("name", item.item.get("name")) == item.item.get("name")
     item.arguments_done = True
 
 
@@ -151,7 +158,8 @@ def _check_progress(item: _Item, kind: str) -> None:
     assert prefix == f"response.{item.item['type']}", f"{kind} for a {item.item['type']}"
     assert step in kinds, f"unknown event {kind}"
     assert step == kinds[0] or item.progress, f"{kind} before {kinds[0]}"
-    assert all(kinds.index(step) > kinds.index(earlier) for earlier in item.progress), f"{kind} after {item.progress}"
+    if step != "partial_image":  # of which there may be several
+        assert all(kinds.index(step) > kinds.index(earlier) for earlier in item.progress), f"{kind} after {item.progress}"
     assert not {"completed", "failed"} & set(item.progress), f"{kind} after {item.progress}"
     item.progress.append(step)
 
@@ -172,18 +180,22 @@ def _check_command(item: _Item, event: Event) -> None:
 
 
 def _check_part(item: _Item, event: Event) -> None:
-    kind, position = event["type"], event["content_index"]
-    if kind == "response.content_part.added":
-        assert position == len(item.parts), f"content_index {position} after {len(item.parts)} parts"
-        assert all(part.done for part in item.parts), "a part was added while another was open"
-        item.parts.append(_Part(event["part"]["type"]))
+    """`content_part.…` and `reasoning_summary_part.…` obey the same rules, each in its own list."""
+    kind, in_summary = event["type"], "summary_index" in event
+    assert in_summary == kind.startswith("response.reasoning_summary_"), kind
+    parts, position = (item.summary, event["summary_index"]) if in_summary else (item.parts, event["content_index"])
+    if kind in ("response.content_part.added", "response.reasoning_summary_part.added"):
+        assert position == len(parts), f"part {position} after {len(parts)} parts"
+        assert all(part.done for part in parts), "a part was added while another was open"
+        assert (event["part"]["type"] == "summary_text") == in_summary, event
+        parts.append(_Part(event["part"]["type"]))
         _check_empty(event["part"])
         return
-    assert position < len(item.parts), f"{kind} for part {position}, which was never added"
-    part = item.parts[position]
+    assert position < len(parts), f"{kind} for part {position}, which was never added"
+    part = parts[position]
     assert not part.done, f"{kind} for part {position}, which is done"
-    if kind == "response.content_part.done":
-        assert part.text_done, "content_part.done before the text was done"
+    if kind in ("response.content_part.done", "response.reasoning_summary_part.done"):
+        assert part.text_done, f"{kind} before the text was done"
         _check_whole(part, event["part"])
         part.done = True
     elif kind in PART_DELTAS:
@@ -238,6 +250,9 @@ def _check_done(item: _Item, told: dict[str, Any]) -> None:
         assert all(part.done for part in item.parts), "output_item.done before its parts were done"
         assert len(told["content"]) == len(item.parts)
         for part, content in zip(item.parts, told["content"], strict=True):
+            _check_whole(part, content)
+        assert all(part.done for part in item.summary), "output_item.done before its summary was done"
+        for part, content in zip(item.summary, told.get("summary", []), strict=True):
             _check_whole(part, content)
 
 

@@ -116,6 +116,34 @@ class ReasoningDone(Event, frozen=True, tag="response.reasoning_text.done"):
     text: str
 
 
+class SummaryPartAdded(Event, frozen=True, tag="response.reasoning_summary_part.added"):
+    item_id: str
+    output_index: int
+    summary_index: int
+    part: dict[str, Any]
+
+
+class SummaryPartDone(Event, frozen=True, tag="response.reasoning_summary_part.done"):
+    item_id: str
+    output_index: int
+    summary_index: int
+    part: dict[str, Any]
+
+
+class SummaryDelta(Event, frozen=True, tag="response.reasoning_summary_text.delta"):
+    item_id: str
+    output_index: int
+    summary_index: int
+    delta: str
+
+
+class SummaryDone(Event, frozen=True, tag="response.reasoning_summary_text.done"):
+    item_id: str
+    output_index: int
+    summary_index: int
+    text: str
+
+
 class ArgumentsDelta(Event, frozen=True, tag="response.function_call_arguments.delta"):
     item_id: str
     output_index: int
@@ -212,6 +240,70 @@ class Searching(Event, frozen=True, tag="response.web_search_call.searching"):
 
 
 class SearchCompleted(Event, frozen=True, tag="response.web_search_call.completed"):
+    item_id: str
+    output_index: int
+
+
+class FileSearchInProgress(Event, frozen=True, tag="response.file_search_call.in_progress"):
+    item_id: str
+    output_index: int
+
+
+class FileSearching(Event, frozen=True, tag="response.file_search_call.searching"):
+    item_id: str
+    output_index: int
+
+
+class FileSearchCompleted(Event, frozen=True, tag="response.file_search_call.completed"):
+    item_id: str
+    output_index: int
+
+
+class CodeInProgress(Event, frozen=True, tag="response.code_interpreter_call.in_progress"):
+    item_id: str
+    output_index: int
+
+
+class CodeInterpreting(Event, frozen=True, tag="response.code_interpreter_call.interpreting"):
+    item_id: str
+    output_index: int
+
+
+class CodeCompleted(Event, frozen=True, tag="response.code_interpreter_call.completed"):
+    item_id: str
+    output_index: int
+
+
+class CodeDelta(Event, frozen=True, tag="response.code_interpreter_call_code.delta"):
+    item_id: str
+    output_index: int
+    delta: str
+
+
+class CodeDone(Event, frozen=True, tag="response.code_interpreter_call_code.done"):
+    item_id: str
+    output_index: int
+    code: str
+
+
+class ImageInProgress(Event, frozen=True, tag="response.image_generation_call.in_progress"):
+    item_id: str
+    output_index: int
+
+
+class ImageGenerating(Event, frozen=True, tag="response.image_generation_call.generating"):
+    item_id: str
+    output_index: int
+
+
+class PartialImage(Event, frozen=True, tag="response.image_generation_call.partial_image"):
+    item_id: str
+    output_index: int
+    partial_image_index: int
+    partial_image_b64: str
+
+
+class ImageCompleted(Event, frozen=True, tag="response.image_generation_call.completed"):
     item_id: str
     output_index: int
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from models.wire.events import (
     ArgumentsDone,
+    CodeDone,
     CustomInputDone,
     Event,
     Item,
@@ -18,21 +19,23 @@ from models.wire.events import (
     PartDone,
     ReasoningDone,
     RefusalDone,
+    SummaryDone,
+    SummaryPartDone,
     TextDone,
 )
 
 Json = dict[str, Any]
 
-_SPOKEN = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text"}
-"""type of a content part -> the key that its deltas add to"""
+_SPOKEN = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text", "summary_text": "text"}
+"""type of a part -> the key that its deltas add to"""
 
-_ASKED = {"function_call": "arguments", "custom_tool_call": "input", "mcp_call": "arguments"}
+_ASKED = {"function_call": "arguments", "custom_tool_call": "input", "mcp_call": "arguments", "code_interpreter_call": "code"}
 """type of a call -> the key that its deltas add to"""
 
 
 @dataclass(slots=True)
 class OpenPart:
-    """A content part that was added. Its deltas are kept apart until somebody asks: adding each to the text would copy it every time."""
+    """A part of an item's content, or of a reasoning's summary, that was added. Its deltas are kept apart until somebody asks: adding each to the text would copy it every time."""
 
     index: int
     shape: Json
@@ -62,6 +65,7 @@ class OpenItem:
     output_index: int
     shape: Item
     parts: dict[int, OpenPart] = field(default_factory=dict)
+    summary: dict[int, OpenPart] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
     arguments_done: bool = False
 
@@ -70,6 +74,8 @@ class OpenItem:
         item = {**self.shape, "status": status}
         if self.parts:
             item["content"] = [self.parts[index].to_json() for index in sorted(self.parts)]
+        if self.summary:
+            item["summary"] = [self.summary[index].to_json() for index in sorted(self.summary)]
         if self.arguments:
             item[_ASKED[item["type"]]] = "".join(self.arguments)
         return item
@@ -115,17 +121,35 @@ def closing_events(left: OpenItems) -> list[Event]:
     """The `…done` events that close these items as `incomplete`; what is done already is not said twice."""
     events: list[Event] = []
     for item in left.items:
+        for index in sorted(item.summary):
+            events += _summary_closing(item, item.summary[index])
         for index in sorted(item.parts):
             events += _part_closing(item, item.parts[index])
         told = item.to_json("incomplete")
-        if told.get("type") == "function_call" and not item.arguments_done:
-            events.append(ArgumentsDone(told["id"], item.output_index, told["name"], told["arguments"]))
-        if told.get("type") == "custom_tool_call" and not item.arguments_done:
-            events.append(CustomInputDone(told["id"], item.output_index, told["input"]))
-        if told.get("type") == "mcp_call" and not item.arguments_done:
-            events.append(McpArgumentsDone(told["id"], item.output_index, told["arguments"]))
+        if not item.arguments_done:
+            events += _arguments_closing(item.output_index, told)
         events.append(ItemDone(item.output_index, told))
     return events
+
+
+def _arguments_closing(index: int, told: Item) -> list[Event]:
+    match told.get("type"):
+        case "function_call":
+            return [ArgumentsDone(told["id"], index, told["name"], told["arguments"])]
+        case "custom_tool_call":
+            return [CustomInputDone(told["id"], index, told["input"])]
+        case "mcp_call":
+            return [McpArgumentsDone(told["id"], index, told["arguments"])]
+        case "code_interpreter_call":
+            return [CodeDone(told["id"], index, told["code"])]
+        case _:
+            return []
+
+
+def _summary_closing(item: OpenItem, part: OpenPart) -> list[Event]:
+    shape, place = part.to_json(), (item.shape["id"], item.output_index, part.index)
+    events: list[Event] = [] if part.text_done else [SummaryDone(*place, shape["text"])]
+    return events if part.done else [*events, SummaryPartDone(*place, shape)]
 
 
 def _part_closing(item: OpenItem, part: OpenPart) -> list[Event]:
@@ -159,7 +183,18 @@ def _collect(events: Iterable[Json]) -> dict[int, OpenItem | Item]:
 
 
 def _part_added(item: OpenItem, event: Json) -> None:
-    item.parts[event["content_index"]] = OpenPart(event["content_index"], {key: _own(value) for key, value in event["part"].items()})
+    parts, index = _place(item, event)
+    parts[index] = OpenPart(index, {key: _own(value) for key, value in event["part"].items()})
+
+
+def _place(item: OpenItem, event: Json) -> tuple[dict[int, OpenPart], int]:
+    """The parts that the event is about one of: the content's, or the summary's."""
+    return (item.parts, event["content_index"]) if "content_index" in event else (item.summary, event["summary_index"])
+
+
+def _part(item: OpenItem, event: Json) -> OpenPart:
+    parts, index = _place(item, event)
+    return parts[index]
 
 
 def _own(value: Any) -> Any:
@@ -168,17 +203,17 @@ def _own(value: Any) -> Any:
 
 
 def _part_heard(item: OpenItem, event: Json) -> None:
-    item.parts[event["content_index"]].hear(event)
+    _part(item, event).hear(event)
 
 
 def _text_done(item: OpenItem, event: Json) -> None:
-    part = item.parts[event["content_index"]]
+    part = _part(item, event)
     part.settle({**part.shape, **{key: _own(event[key]) for key in ("text", "refusal", "logprobs") if key in event}})
     part.text_done = True
 
 
 def _part_done(item: OpenItem, event: Json) -> None:
-    part = item.parts[event["content_index"]]
+    part = _part(item, event)
     part.settle(event["part"])
     part.text_done = part.done = True
 
@@ -206,11 +241,17 @@ _RULES: dict[str, Callable[[OpenItem, Json], None]] = {
     "response.refusal.done": _text_done,
     "response.reasoning_text.delta": _part_heard,
     "response.reasoning_text.done": _text_done,
+    "response.reasoning_summary_part.added": _part_added,
+    "response.reasoning_summary_part.done": _part_done,
+    "response.reasoning_summary_text.delta": _part_heard,
+    "response.reasoning_summary_text.done": _text_done,
     "response.function_call_arguments.delta": _arguments_heard,
     "response.function_call_arguments.done": _arguments_done,
     "response.custom_tool_call_input.delta": _arguments_heard,
     "response.custom_tool_call_input.done": _arguments_done,
     "response.mcp_call_arguments.delta": _arguments_heard,
     "response.mcp_call_arguments.done": _arguments_done,
+    "response.code_interpreter_call_code.delta": _arguments_heard,
+    "response.code_interpreter_call_code.done": _arguments_done,
 }
 """event -> what it does to its item; events that are not here say nothing about the output"""

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -22,7 +23,7 @@ from web.metrics import Backlog
 
 TOKEN = "metrics-token-of-the-tests"
 LABELS = {
-    "status": {"queued", "in_progress", "completed", "incomplete", "failed", "cancelled", "200", "401", "404"},
+    "status": {"queued", "in_progress", "completed", "incomplete", "failed", "cancelled", *(str(code.value) for code in HTTPStatus)},
     "queue": {"interactive", "background", "quarantine"},
     "mode": {"background", "foreground"},
     "outcome": {"ended", "lost", "died", "handed_over", "requeued", "returned"},

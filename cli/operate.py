@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.options import NO_REDIS, Data, database
+from cli.options import NO_REDIS, UNCONFIGURED, Data, database
 from cli.process import StartFailed
 from cli.settings import checked
 from cli.supervisor import say
+from models.configuration import BadSettings
 
 if TYPE_CHECKING:
     from cli.operations import Database
@@ -42,6 +43,10 @@ def _connected(data: Any) -> Iterator["Database"]:
     except Refused as refused:
         say(f"backburner: {refused}")
         raise typer.Exit(REFUSED) from refused
+    except BadSettings as bad:
+        for mistake in bad.mistakes:
+            say(f"backburner: {mistake}")
+        raise typer.Exit(UNCONFIGURED) from bad
     except StartFailed as failure:
         say(f"backburner: {failure}")
         raise typer.Exit(AWAY) from failure

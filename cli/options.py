@@ -11,21 +11,30 @@ from cli.data_folder import default_folder, embedded_database
 from cli.process import StartFailed
 from cli.settings import checked, plain, read_settings
 from cli.supervisor import say
+from models.configuration import BadSettings
 
+UNCONFIGURED = 2
+"""The exit status where `backburner.toml` makes no sense."""
+NO_DATABASE = "postgresql://unused"
 NO_REDIS = "redis://unused"
-"""Commands that only speak to the database need no REDIS_URL, but the settings do."""
+"""Commands that need neither of the two; the settings do."""
 
 Data = Annotated[Path | None, typer.Option(help="Folder of databases, credentials and logs.", show_default=".data in the checkout")]
 
 
 @contextmanager
 def failures_in_one_sentence() -> Iterator[None]:
-    """Exit 1 with the sentence instead of a traceback; what is not foreseen keeps its traceback."""
+    """Exit 1 with the sentence instead of a traceback, 2 with a line for each mistake in `backburner.toml`; what is not foreseen keeps its
+    traceback."""
     try:
         yield
     except StartFailed as failure:
         say(f"backburner: {failure}")
         raise typer.Exit(1) from failure
+    except BadSettings as bad:
+        for mistake in bad.mistakes:
+            say(f"backburner: {mistake}")
+        raise typer.Exit(UNCONFIGURED) from bad
 
 
 def database(data: Path | None) -> str:

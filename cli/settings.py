@@ -2,17 +2,20 @@
 
 from pathlib import Path
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AliasChoices, Field, SecretStr
+from pydantic_settings import SettingsConfigDict
 
 from cli.process import StartFailed
+from models.config_source import FromFileToo
+from models.configuration import UNUSABLE, BadSettings, build, explained
 from models.settings import Settings, UpstreamSettings
+from models.upstreams import Route
 
 ROOT = Path(__file__).resolve().parent.parent
 """The checkout: children run here, and `.data` lies here."""
 
 
-class StackSettings(BaseSettings):
+class StackSettings(FromFileToo):
     """Everything is optional here: what is missing, `up` starts itself."""
 
     model_config = SettingsConfigDict(env_prefix="BACKBURNER_", env_nested_delimiter="__", frozen=True, extra="ignore")
@@ -20,6 +23,8 @@ class StackSettings(BaseSettings):
     database_url: SecretStr | None = Field(default=None, validation_alias=AliasChoices("DATABASE_URL"))
     redis_url: SecretStr | None = Field(default=None, validation_alias=AliasChoices("REDIS_URL"))
     upstream: UpstreamSettings = UpstreamSettings()
+    upstreams: dict[str, UpstreamSettings] = {}
+    routes: dict[str, Route] = {}
     bootstrap_key: SecretStr | None = Field(default=None, min_length=16)
     secret_keys: SecretStr | None = None
     pg_bin: Path | None = None
@@ -32,24 +37,27 @@ def plain(secret: SecretStr | None) -> str | None:
 
 
 def read_settings() -> StackSettings:
-    """The environment's word; StartFailed where it makes no sense."""
+    """The word of the environment and of the file; raises as `checked` does."""
     try:
         return StackSettings()
-    except ValidationError as error:
-        raise StartFailed(sentence(error)) from error
+    except UNUSABLE as error:
+        raise refusal(explained(error)) from error
 
 
 def checked(database_url: str, redis_url: str) -> Settings:
-    """The settings that every process will see with these two addresses; StartFailed if they would refuse to start."""
+    """The settings that every process will see with these two addresses.
+
+    If they would refuse to start: StartFailed where only the environment is at fault, BadSettings where `backburner.toml` is.
+    """
     try:
-        return Settings(database_url=SecretStr(database_url), redis_url=SecretStr(redis_url))
-    except ValidationError as error:
-        raise StartFailed(sentence(error)) from error
+        return build(database_url=SecretStr(database_url), redis_url=SecretStr(redis_url))
+    except BadSettings as bad:
+        raise refusal(bad) from bad
 
 
-def sentence(error: ValidationError) -> str:
-    """The first complaint, without the offending value, which may be a secret."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    name = "__".join(str(part) for part in first["loc"]).upper()
-    known = name if name in {"DATABASE_URL", "REDIS_URL"} else f"BACKBURNER_{name}"
-    return f"the setting {known} is not usable: {first['msg'].removeprefix('Value error, ')}"
+def refusal(bad: BadSettings) -> StartFailed | BadSettings:
+    """The first complaint in one sentence, or, about a file, all of them; without the offending values, which may be secrets."""
+    first = bad.mistakes[0]
+    if any(mistake.source == "file" or mistake.key is None for mistake in bad.mistakes):
+        return bad
+    return StartFailed(f"the setting {first.key} is not usable: {first.message}")

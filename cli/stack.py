@@ -23,7 +23,9 @@ from cli.roll import Roll
 from cli.settings import ROOT, StackSettings, checked, plain
 from cli.supervisor import StopSignal, Supervisor, stop_together
 from models import keys
+from models.config_file import VARIABLE, find
 from models.settings import Settings
+from models.upstreams import DEFAULT
 
 PATIENCE = 60.0
 """Seconds from the launch of web and workers until they must serve."""
@@ -56,7 +58,9 @@ class Stack:
         self._folder = folder
         self._credentials = folder.credentials(plain(settings.bootstrap_key))
         self.api_key = plain(settings.bootstrap_key) or self._credentials.api_key
-        self._upstream = options.upstream or settings.upstream.base_url
+        self._has_upstream = bool(options.upstream or settings.upstream.base_url or settings.upstreams)
+        if options.upstream and DEFAULT in settings.upstreams:
+            raise StartFailed(f"--upstream cannot be used beside [upstreams.{DEFAULT}] in {find()}")
         self.supervisor = Supervisor(folder.record)
         self._servers: list[Process] = []
         self._web: list[Process] = []
@@ -73,11 +77,13 @@ class Stack:
 
     @property
     def example_model(self) -> str:
-        return "MODEL" if self._upstream else "demo"
+        """One that the greeting can show."""
+        named = (pattern for pattern in self._settings.routes if "*" not in pattern)
+        return next(named, "MODEL") if self._has_upstream else "demo"
 
     def start(self, stop: StopSignal) -> None:
         """Everything in order; returns when requests are served and every worker claims. Raises StartFailed or Stopped."""
-        if not self._upstream:
+        if not self._has_upstream:
             self._launch(self._servers, "demo-upstream", "cli.demo_upstream", "--host", "127.0.0.1", "--port", str(self._ports["demo"]))
         settings = self._start_databases(stop)
         migrate(settings.dsn, stop.pause)
@@ -138,9 +144,14 @@ class Stack:
             "DATABASE_URL": settings.dsn,
             "REDIS_URL": settings.redis_url.get_secret_value(),
             "BACKBURNER_SECRET_KEYS": plain(self._settings.secret_keys) or self._credentials.sealing_key,
+            # They run elsewhere: what is our working directory's file is not theirs.
+            VARIABLE: str(file.absolute()) if (file := find()) is not None else "",
         }
-        if self._upstream:
-            return told | {"BACKBURNER_UPSTREAM__BASE_URL": self._upstream}
+        if self._options.upstream:
+            # It alone, as the flag beats the file.
+            return told | {"BACKBURNER_UPSTREAM__BASE_URL": self._options.upstream, "BACKBURNER_ROUTES": f'{{"*": "{DEFAULT}"}}'}
+        if self._has_upstream:
+            return told
         demo = f"http://127.0.0.1:{self._ports['demo']}/v1"
         return told | {"BACKBURNER_UPSTREAM__BASE_URL": demo, "BACKBURNER_UPSTREAM__API_KEY": "demo"}
 

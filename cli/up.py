@@ -4,7 +4,8 @@ import resource
 import sys
 
 from cli.data_folder import DataFolder, default_folder
-from cli.settings import read_settings
+from cli.options import NO_DATABASE, NO_REDIS
+from cli.settings import checked, plain, read_settings
 from cli.stack import Options, Stack
 from cli.supervisor import Stopped, StopSignal, say
 
@@ -16,6 +17,7 @@ FILES_ON_MACOS = 10240
 def up(options: Options) -> None:
     """Run until SIGINT or SIGTERM, then return with nothing left running; StartFailed when it could not start."""
     settings = read_settings()
+    checked(plain(settings.database_url) or NO_DATABASE, plain(settings.redis_url) or NO_REDIS)
     allow_many_files()
     with StopSignal() as stop, DataFolder(options.data or default_folder()) as folder:
         stack = Stack(options, settings, folder)

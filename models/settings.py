@@ -1,14 +1,16 @@
-"""Settings: environment first, then defaults; built once per process and passed down.
+"""Settings: environment first, then `backburner.toml` (models/config_file.py), then defaults; built once per process and passed down.
 
 Durations accept a plain number of seconds ("2", "0.5") or an ISO 8601 duration. Nested names use two underscores:
-`BACKBURNER_LIMITS__FIRST_TOKEN=30`.
+`BACKBURNER_LIMITS__FIRST_TOKEN=30` in the environment is `first_token = 30` under `[limits]` in the file.
 """
 
+import json
+import os
 import re
-import sys
+from collections.abc import Mapping
 from datetime import timedelta
 from ipaddress import ip_network
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AliasChoices,
@@ -16,14 +18,19 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_settings import NoDecode, SettingsConfigDict
 
+from models.config_source import FromFileToo
 from models.secrets import parse_keys
+from models.upstreams import Route, faults
 
 
 def _seconds(value: object) -> object:
@@ -36,7 +43,13 @@ def _seconds(value: object) -> object:
 
 
 def _listed(value: object) -> object:
-    return [entry.strip() for entry in value.split(",") if entry.strip()] if isinstance(value, str) else value
+    """A list from the environment: parted by commas, or as JSON."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value) if value.startswith("[") else [entry.strip() for entry in value.split(",") if entry.strip()]
+    except ValueError:
+        return value
 
 
 Duration = Annotated[timedelta, BeforeValidator(_seconds)]
@@ -47,12 +60,23 @@ class _Group(BaseModel):
 
 
 class UpstreamSettings(_Group):
-    """The OpenAI-compatible server that runs the models."""
+    """An OpenAI-compatible server that runs models, and its quirks (docs/upstreams.md)."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
+
+    name: str = "default"
+    """As routes call it; not configured, models/upstreams.py knows it."""
     base_url: str = ""
     """What a client would use as base URL, with `/v1`."""
-    api_key: SecretStr = SecretStr("none")
-    api: Literal["chat"] = "chat"
+    api_key_env: str | None = None
+    """The variable of the environment that holds the key, where none is given."""
+    api_key: SecretStr = Field(default=SecretStr("none"), validate_default=True)
+    api: Literal["chat", "responses"] = "chat"
+    """What it speaks: Chat Completions, or the Responses API itself."""
+    headers: dict[str, SecretStr] = {}
+    """That every request to it carries besides."""
+    query: dict[str, str] = {}
+    """Parameters that every request's address carries, `api-version` for instance."""
     max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
     developer_role: Literal["developer", "system"] = "system"
     """How the upstream spells the role that gives instructions; templates of local servers know only `system`."""
@@ -60,11 +84,36 @@ class UpstreamSettings(_Group):
     """The model's template knows one system message, at the start: all system and developer messages are put together there."""
     think_tags: bool = False
     """The model writes its reasoning into the text, between `<think>` tags."""
-    passthrough: tuple[str, ...] = ()
+    passthrough: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
     """Top-level parameters outside the Responses API that are handed on to the upstream as they are."""
     max_retries: int = 2
     """Attempts the openai client adds before the first byte, on 408, 409, 429, 5xx and connection errors."""
     connect_timeout: Duration = timedelta(seconds=10)
+
+    @field_validator("base_url")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        if value and not re.fullmatch(r"https?://[^\s/?#@\\]+(/[^\s?#]*)?", value):
+            raise ValueError("must be an http:// or https:// address without user name, query or fragment")
+        return value
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _is_set(cls, value: str | None) -> str | None:
+        if value is not None and not _variable(value):
+            raise ValueError(f"the variable {value} is not set in the environment")
+        return value
+
+    @field_validator("api_key")
+    @classmethod
+    def _from_the_environment(cls, value: SecretStr, info: ValidationInfo) -> SecretStr:
+        named = info.data.get("api_key_env")
+        return SecretStr(_variable(named)) if named is not None and value.get_secret_value() == "none" else value
+
+
+def _variable(name: str) -> str:
+    """A variable of the environment that the file names, empty when it is not set."""
+    return os.environ.get(name, "")  # noqa: TID251  (this is settings being read)
 
 
 class LeaseSettings(_Group):
@@ -238,16 +287,21 @@ class MetricsSettings(_Group):
         return value or None
 
 
-class Settings(BaseSettings):
+class Settings(FromFileToo):
     """Everything a process is told from outside."""
 
     model_config = SettingsConfigDict(
-        env_prefix="BACKBURNER_", env_nested_delimiter="__", frozen=True, extra="ignore", populate_by_name=True
+        env_prefix="BACKBURNER_", env_nested_delimiter="__", frozen=True, extra="forbid", populate_by_name=True
     )
 
     database_url: SecretStr = Field(validation_alias=AliasChoices("DATABASE_URL", "database_url"))
     redis_url: SecretStr = Field(validation_alias=AliasChoices("REDIS_URL", "redis_url"))
     upstream: UpstreamSettings = UpstreamSettings()
+    """The upstream named `default`; where it is the only one, it serves all models."""
+    upstreams: dict[str, UpstreamSettings] = {}
+    """By name."""
+    routes: dict[str, Route] = {}
+    """Pattern -> upstreams that serve the models it matches (models/upstreams.py)."""
     lease: LeaseSettings = LeaseSettings()
     limits: LimitSettings = LimitSettings()
     web: WebSettings = WebSettings()
@@ -266,6 +320,19 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     quarantine: bool = False
     """This worker process runs one response at a time, those that have killed two processes before."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _routable(cls, raw: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Types and routing are checked together, so that all mistakes are told at once."""
+        wrong = list(faults(raw)) if isinstance(raw, Mapping) else []
+        try:
+            built = handler(raw)
+        except ValidationError as error:
+            wrong = [*map(_again, error.errors(include_url=False, include_input=False)), *wrong]
+        if wrong:
+            raise ValidationError.from_exception_data("Settings", wrong)
+        return built
 
     @field_validator("database_url")
     @classmethod
@@ -300,12 +367,15 @@ class Settings(BaseSettings):
         return self.database_url.get_secret_value()
 
 
-def load() -> Settings:
-    """The settings of this process. Ends it with one readable line per mistake (exit status 2) when they are not right."""
-    try:
-        return Settings()
-    except ValidationError as error:
-        for mistake in error.errors(include_url=False, include_input=False):
-            where = "__".join(str(part) for part in mistake["loc"]).upper()
-            print(f"configuration: {where}: {mistake['msg']}", file=sys.stderr)  # noqa: T201  (before there is any logging)
-        sys.exit(2)
+def _again(error: Any) -> InitErrorDetails:
+    """An error as it can be raised once more, without the offending value, which may be a secret."""
+    words = _IN_OUR_WORDS.get(error["type"], error["msg"].removeprefix("Value error, "))
+    return {"type": PydanticCustomError(error["type"], "{words}", {"words": words}), "loc": error["loc"], "input": None}
+
+
+_IN_OUR_WORDS = {
+    "extra_forbidden": "is no setting",
+    "missing": "must be given",
+    "model_type": "must be a table",
+    "too_short": "must not be empty",
+}

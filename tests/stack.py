@@ -217,6 +217,7 @@ class Stack:
             "REDIS_URL": wires.redis.url(self.redis_url) if wires else self.redis_url,
             "BACKBURNER_UPSTREAM__BASE_URL": wires.upstream.url(self.fake.base_url) if wires else self.fake.base_url,
             "BACKBURNER_UPSTREAM__API_KEY": f"upstream-secret/{label}" if self.signed else "upstream-secret",
+            "BACKBURNER_CONFIG": "",
             "PYTHONUNBUFFERED": "1",
             **self.settings,
         }

@@ -27,6 +27,7 @@ from models.lease import Lease
 from models.lifecycle import NEXT, Status
 from models.secrets import NoKey, Sealed, Sealer
 from models.settings import Settings
+from models.upstreams import Routes
 from models.wire.events import Event, Item, ResponseCreated, ResponseQueued, frame
 from models.wire.items import file_places, references, resolved
 from models.wire.pairing import require_pairs
@@ -65,6 +66,7 @@ class Intake:
         self._pool = pool
         self._bell = bell
         self._lease = lease
+        self._routes = Routes(settings)
         self._egress = Egress(settings.egress)
         self._sealer = Sealer(settings.sealing_keys)
         self._voiding: set[asyncio.Task[None]] = set()
@@ -78,11 +80,12 @@ class Intake:
             parse_create,
             body,
             new_id=new_item_id,
-            passthrough=self._settings.upstream.passthrough,
+            passthrough=self._passthrough(body),
             ephemeral_background=self._settings.web.ephemeral_background,
             searches=self._settings.web_search.provider is not None,
         )
         request = await asyncio.to_thread(parse) if _is_large(headers) else parse()
+        self._require_routed(request.model)
         self._require_fetchable(request.input)
         self._require_reachable(request)
         previous, open_calls = await self._previous(project, request.previous_response_id)
@@ -120,6 +123,16 @@ class Intake:
         ACCEPTED.labels("background" if request.background else "foreground").inc()
         self._bell.ring(accepted_id, queue_for(background=request.background, deaths=0))
         return Accepted(accepted_id, request, opening)
+
+    def _passthrough(self, body: Any) -> frozenset[str]:
+        """What the upstreams of the wanted model take beyond the Responses API."""
+        model = body.get("model") if isinstance(body, dict) else None
+        return self._routes.passthrough(model) if isinstance(model, str) else frozenset()
+
+    def _require_routed(self, model: str) -> None:
+        """Refuses a model that no route leads to; where none are configured, its upstream is asked (design §11)."""
+        if not self._routes.find(model):
+            raise InvalidRequest(f"The requested model '{model}' does not exist.", param="model", code="model_not_found")
 
     def _sealed(self, accepted_id: UUID, request: CreateRequest) -> Sealed | None:
         """What the client entrusts us with, as it may be stored. Raises InvalidRequest where no key is configured to seal it with."""

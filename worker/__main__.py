@@ -10,8 +10,8 @@ import structlog
 
 from models import logs
 from models.channels import BACKGROUND, INTERACTIVE, QUARANTINE
+from models.configuration import load
 from models.database import AWAY, reach
-from models.settings import load
 from worker.app import create_app
 
 _FILES_PER_STREAM = 2

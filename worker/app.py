@@ -6,7 +6,8 @@ from celery import Celery
 from celery.signals import setup_logging, worker_ready
 
 from models.channels import RUN_RESPONSE
-from models.settings import Settings, load
+from models.configuration import load
+from models.settings import Settings
 
 
 class WorkerApp(Celery):

@@ -30,7 +30,7 @@ from worker.publisher import Publisher
 from worker.resources import Resources
 from worker.runner import Run, Stop
 from worker.sweeper import Sweeper
-from worker.upstream.client import Upstream
+from worker.upstream.upstreams import Upstreams
 
 logger = structlog.get_logger()
 
@@ -41,12 +41,12 @@ class Connections:
 
     pool: Pool
     live: Redis
-    upstream: Upstream
+    upstreams: Upstreams
     bell: Bell
 
     async def close(self) -> None:
         await asyncio.to_thread(self.bell.close)
-        await self.upstream.close()
+        await self.upstreams.close()
         await self.live.aclose()
         await self.pool.close()
 
@@ -82,12 +82,12 @@ class Engine:
         pool = open_pool(settings, str(self._lease.id), settings.worker.pool_size)
         await pool.open(wait=True)
         live = live_client(settings, f"worker-{self._lease.id.hex}")
-        self._connections = Connections(pool, live, Upstream(settings.upstream, settings.limits, self._slots), Bell(settings))
+        self._connections = Connections(pool, live, Upstreams(settings, self._slots), Bell(settings))
         publisher = Publisher(live)
         journal = Journal(settings, self._lease, pool, publisher)
         self._ownership = Ownership(pool, self._lease, settings)
         self._resources = Resources(
-            settings, self._ownership, journal, publisher, pool, self._connections.upstream, self._connections.bell,
+            settings, self._ownership, journal, publisher, pool, self._connections.upstreams, self._connections.bell,
             Egress(settings.egress), Sealer(settings.sealing_keys),
         )  # fmt: skip
         self._sweeper = Sweeper(settings, self._lease, pool, self, self._connections.bell)

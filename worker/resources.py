@@ -12,7 +12,7 @@ from models.secrets import Sealer
 from models.settings import Settings
 from worker.journal import Journal
 from worker.publisher import Publisher
-from worker.upstream.client import Upstream
+from worker.upstream.upstreams import Upstreams
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Resources:
     journal: Journal
     publisher: Publisher
     pool: Pool
-    upstream: Upstream
+    upstreams: Upstreams
     bell: Bell
     egress: Egress
     sealer: Sealer

@@ -11,8 +11,11 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
+import structlog
+
+from models.errors import LimitReached, UpstreamFailed
 from models.ownership import Claim
-from models.wire.events import Item
+from models.wire.events import Event, Item
 from models.wire.response import ResponseFacts
 from worker.event_log import EventLog
 from worker.output import Entry, Output
@@ -25,6 +28,10 @@ from worker.translation.request import after_a_call, chat_request, wants_logprob
 from worker.translation.translator import Outcome, Translator
 from worker.undivided import undivided
 from worker.upstream.dialect import dialect_of
+from worker.upstream.failures import is_its_own_fault, no_such_model
+from worker.upstream.upstreams import Way
+
+logger = structlog.get_logger()
 
 _LONG_HISTORY = 1000
 """Items from which a history's translation takes milliseconds."""
@@ -60,6 +67,8 @@ class Turns:
         self._toolbox = toolbox
         self._is_retiring = is_retiring
         self.speaking: Translator | None = None
+        self._has_spoken = False
+        """Something of the present upstream call has been shown: no other upstream may say the rest."""
 
     async def run(self) -> Outcome | None:
         """Goes on until nothing is left to do; None: it stopped before the next step because it is to be handed over.
@@ -103,38 +112,58 @@ class Turns:
     # --- a turn ---
 
     async def _turn(self) -> tuple[Outcome, Translator]:
-        """One upstream call, translated as it comes."""
-        resources, log = self._resources, self._log
-        await resources.ownership.certain()
+        """One answer of the model, from the first of its upstreams that gives one: while not a word was said, another may be asked."""
+        await self._resources.ownership.certain()
         parameters = self._facts.parameters if not self._output.calls_made else after_a_call(self._facts.parameters)
         history = self._said()
         offered = offer(parameters, history, self._toolbox.offered())
-        body = await self._body(parameters, history, offered)
-        self.speaking = translator = self._translator(parameters, offered)
-        turn = resources.upstream.turn(body)
+        ways = self._resources.upstreams.ways(self._facts.model)
+        if not ways:
+            raise no_such_model(self._facts.model)
+        for way in ways[:-1]:
+            try:
+                return await self._speak(way, parameters, history, offered)
+            except (UpstreamFailed, LimitReached) as failure:
+                if self._has_spoken or not is_its_own_fault(failure):
+                    raise
+                logger.info("upstream_passed_over", response=self._facts.id, upstream=way.upstream.settings.name, reason=failure.reason)
+        return await self._speak(ways[-1], parameters, history, offered)
+
+    async def _speak(self, way: Way, parameters: dict[str, Any], history: list[Item], offered: Offer) -> tuple[Outcome, Translator]:
+        """One upstream call, translated as it comes."""
+        self._has_spoken = False
+        body = await self._body(way, parameters, history, offered)
+        self.speaking = translator = self._translator(way, parameters, offered)
+        turn = way.upstream.turn(body)
         async with aclosing(turn.chunks()) as reads:
             async for chunks in reads:
                 for chunk in chunks:
-                    resources.journal.write(log, translator.feed(chunk))
-                await resources.journal.room(log)
-        resources.journal.write(log, translator.finish(done_seen=turn.done_seen))
+                    self._show(translator.feed(chunk))
+                await self._resources.journal.room(self._log)
+        self._show(translator.finish(done_seen=turn.done_seen))
         assert translator.outcome is not None
+        if translator.outcome.failure is not None and not self._has_spoken:
+            raise translator.outcome.failure
         self._output.service_tier = translator.service_tier or self._output.service_tier
         return translator.outcome, translator
 
-    async def _body(self, parameters: dict[str, Any], history: list[Item], offered: Offer) -> dict[str, Any]:
+    def _show(self, events: list[Event]) -> None:
+        self._has_spoken = self._has_spoken or bool(events)
+        self._resources.journal.write(self._log, events)
+
+    async def _body(self, way: Way, parameters: dict[str, Any], history: list[Item], offered: Offer) -> dict[str, Any]:
         translate = partial(
             chat_request,
-            model=self._facts.model,
+            model=way.model,
             parameters=parameters,
             history=history,
             offer=offered,
-            dialect=dialect_of(self._resources.upstream.settings),
+            dialect=dialect_of(way.upstream.settings),
         )
         # A long history is walked beside the event loop: a thousand other streams are waiting in it.
         return translate() if len(history) < _LONG_HISTORY else await asyncio.to_thread(translate)
 
-    def _translator(self, parameters: dict[str, Any], offered: Offer) -> Translator:
+    def _translator(self, way: Way, parameters: dict[str, Any], offered: Offer) -> Translator:
         return Translator(
             self._resources.new_id,
             first_index=self._output.next_index,
@@ -142,7 +171,7 @@ class Turns:
             offer=offered,
             calls_allowed=self._calls_allowed(parameters),
             output_limit=self._resources.settings.limits.output,
-            think_tags=self._resources.upstream.settings.think_tags,
+            think_tags=way.upstream.settings.think_tags,
         )
 
     def _calls_allowed(self, parameters: dict[str, Any]) -> int:

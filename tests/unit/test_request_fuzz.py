@@ -137,7 +137,9 @@ def parse(body: Any) -> CreateRequest | None:
         return None
     orjson.dumps(request.input)
     offered = offer(request.parameters, request.input)
-    sent = chat_request(model=request.model, parameters=request.parameters, history=request.input, offer=offered, dialect=Dialect(passthrough=("user",)))
+    sent = chat_request(
+        model=request.model, parameters=request.parameters, history=request.input, offer=offered, dialect=Dialect(passthrough=("user",))
+    )
     orjson.dumps(sent)
     facts = ResponseFacts(id="resp_1", created_at=0, status="queued", model=request.model, parameters=request.parameters)
     orjson.dumps(response_object(facts, []))

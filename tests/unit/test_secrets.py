@@ -89,7 +89,17 @@ def test_what_is_no_token_of_ours_is_unreadable() -> None:
     token = sealer.token("compaction", project, {"summary": "s"})
     head, _, body = token.rpartition(".")
     changed = body[:20] + ("A" if body[20] != "A" else "B") + body[21:]
-    for other in ("", "gAAAAABlong", head, head + ".", f"{head}.{body[:-2]}", f"{head}.{changed}", f"{head}.{body}=", token + "\n", f"{head}.é"):
+    for other in (
+        "",
+        "gAAAAABlong",
+        head,
+        head + ".",
+        f"{head}.{body[:-2]}",
+        f"{head}.{changed}",
+        f"{head}.{body}=",
+        token + "\n",
+        f"{head}.é",
+    ):
         with pytest.raises(Unreadable):
             sealer.open_token("compaction", project, other)
 

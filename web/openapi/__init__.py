@@ -8,6 +8,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
 from models.settings import Settings
+from models.upstreams import Routes
 from web.openapi import objects, operations, requests
 from web.openapi.meaning import ABOUT
 
@@ -30,7 +31,7 @@ def document(routes: Iterable[BaseRoute], settings: Settings) -> dict[str, Any]:
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer", "description": "An API key of a project."}},
             "headers": operations.HEADERS,
             "responses": operations.errors(settings),
-            "schemas": {**requests.components(settings.upstream.passthrough), **objects.components()},
+            "schemas": {**requests.components(Routes(settings).all_passthrough), **objects.components()},
         },
     }
 

@@ -1,5 +1,6 @@
 """What an upstream's refusal becomes: the ending of a background response, and the status a foreground client sees (design §4.9)."""
 
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -7,12 +8,15 @@ import aiohttp
 import httpx2
 import openai
 
-from models.errors import UpstreamFailed
+from models.errors import LimitReached, UpstreamFailed
 from models.wire.json_input import storable
 
 _SAME_STATUS = frozenset({400, 401, 403, 404, 408, 413, 422, 429})
 _UNSPOKEN = frozenset({401, 403})
 """The upstream's words about our credential are for operators, not for clients."""
+_NOT_THE_REQUESTS = frozenset({"upstream_401", "upstream_403", "upstream_404", "upstream_405", "upstream_408", "upstream_429"})
+"""Refusals that say nothing of the request: our credential, an address where nothing is, a queue that is full."""
+_THE_REQUESTS = frozenset({"model_not_found", "history_deleted", "tool_choice_violated"})
 _WORDS = 500
 """Characters of an upstream's message that are shown."""
 _BODY = 64 * 1024
@@ -63,10 +67,7 @@ def refused(error: openai.APIStatusError, model: str) -> UpstreamFailed:
     """The upstream answered with a status of 3xx, 4xx or 5xx."""
     status = error.status_code
     if status == 404 and _about_model(error):
-        return UpstreamFailed(
-            f"The requested model '{model}' does not exist.",
-            code="invalid_prompt", reason="model_not_found", status=400, param="model", envelope_code="model_not_found",
-        )  # fmt: skip
+        return no_such_model(model)
     return UpstreamFailed(
         _message(error, status),
         code=_code(status),
@@ -75,6 +76,22 @@ def refused(error: openai.APIStatusError, model: str) -> UpstreamFailed:
         retry_after=_retry_after(error),
         envelope_code="rate_limit_exceeded" if status == 429 else None,
     )
+
+
+def no_such_model(model: str) -> UpstreamFailed:
+    """Nobody serves a model of this name."""
+    return UpstreamFailed(
+        f"The requested model '{model}' does not exist.",
+        code="invalid_prompt", reason="model_not_found", status=400, param="model", envelope_code="model_not_found",
+    )  # fmt: skip
+
+
+def is_its_own_fault(failure: UpstreamFailed | LimitReached) -> bool:
+    """Whether another upstream may do better with the same request: it is not the request that is at fault."""
+    if isinstance(failure, LimitReached):
+        return failure.reason == "first_token"
+    status = re.fullmatch(r"upstream_4\d\d", failure.reason)
+    return failure.reason in _NOT_THE_REQUESTS or (status is None and failure.reason not in _THE_REQUESTS)
 
 
 def unreachable(error: openai.APIConnectionError) -> UpstreamFailed:

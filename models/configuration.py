@@ -1,0 +1,74 @@
+"""The settings of a process, or what is wrong with them: which mistake, in which line or variable."""
+
+import os
+import re
+import sys
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_settings import SettingsError
+
+from models.config_file import BadFile, ConfigFile, Mistake, find, read
+from models.config_source import ADDRESSES
+from models.settings import Settings
+
+
+class BadSettings(Exception):
+    """No process can start with these settings."""
+
+    def __init__(self, mistakes: list[Mistake]) -> None:
+        super().__init__("; ".join(map(str, mistakes)))
+        self.mistakes = mistakes
+
+
+UNUSABLE = (BadFile, SettingsError, ValidationError)
+"""What reading settings raises."""
+
+
+def build(**given: Any) -> Settings:
+    """The settings of this process; `given` beats everything. Raises BadSettings."""
+    try:
+        return Settings(**given)
+    except UNUSABLE as error:
+        raise explained(error) from error
+
+
+def explained(error: Exception) -> BadSettings:
+    """All mistakes behind one of UNUSABLE, each with its place, without the offending values."""
+    match error:
+        case BadFile():
+            return BadSettings(error.mistakes)
+        case ValidationError():
+            file = read(find())
+            found = [
+                _mistake(tuple(map(str, each["loc"])), each["msg"], file) for each in error.errors(include_url=False, include_input=False)
+            ]
+            return BadSettings(sorted(found, key=lambda mistake: mistake.line or 0))
+        case _:
+            field = re.search(r'field "(\w+)"', str(error))
+            key = f"BACKBURNER_{field[1]}".upper() if field is not None else None
+            return BadSettings([Mistake("environment", "environment", "cannot be read: JSON is expected there", key=key)])
+
+
+def _mistake(place: tuple[str, ...], message: str, file: ConfigFile) -> Mistake:
+    """A mistake with the innermost place that somebody has written: a variable, or else a line of the file."""
+    for end in range(len(place), 0, -1):
+        inner = place[:end]
+        name = inner[0] if inner[0] in ADDRESSES.values() else f"BACKBURNER_{'__'.join(inner)}".upper()
+        written = [variable.upper() for variable in os.environ]  # noqa: TID251  (only the names)
+        line = file.lines.get((inner[0].lower(), *inner[1:]))
+        if name in written or (line is None and any(variable.startswith(f"{name}__") for variable in written)):
+            return Mistake("environment", "environment", message, key=name if end == len(place) else f"{name}: {'.'.join(place)}")
+        if line is not None:
+            return Mistake("file", str(file.path), message, line, ".".join(place))
+    return Mistake("default", "not set", message, key=place[0] if place[0] in ADDRESSES.values() else ".".join(place))
+
+
+def load() -> Settings:
+    """The settings of this process. Ends it with one readable line per mistake (exit status 2) when they are not right."""
+    try:
+        return build()
+    except BadSettings as error:
+        for mistake in error.mistakes:
+            print(f"configuration: {mistake}", file=sys.stderr)  # noqa: T201  (before there is any logging)
+        sys.exit(2)

@@ -30,7 +30,7 @@ from worker.output import Output, as_told
 from worker.resources import Resources
 from worker.tools.source import Means
 from worker.tools.toolbox import Toolbox
-from worker.translation.translator import Outcome, Translator
+from worker.translation.spoken_turn import Outcome, SpokenTurn
 from worker.translation.usage import add_usage
 from worker.turns import Turns
 
@@ -77,7 +77,7 @@ class Run:
         self._work: asyncio.Task[Outcome | None] | None = None
 
     @property
-    def _speaking(self) -> Translator | None:
+    def _speaking(self) -> SpokenTurn[Any] | None:
         """The turn that is not stored yet."""
         return self._turns.speaking if self._turns is not None else None
 

@@ -25,7 +25,8 @@ from worker.tools.toolbox import Toolbox
 from worker.translation.items import OpenItem
 from worker.translation.offer import Offer, offer
 from worker.translation.request import after_a_call, chat_request, wants_logprobs
-from worker.translation.translator import Outcome, Translator
+from worker.translation.spoken_turn import Outcome, SpokenTurn
+from worker.translation.translator import Translator
 from worker.undivided import undivided
 from worker.upstream.dialect import dialect_of
 from worker.upstream.failures import is_its_own_fault, no_such_model
@@ -66,7 +67,7 @@ class Turns:
         self._history = history
         self._toolbox = toolbox
         self._is_retiring = is_retiring
-        self.speaking: Translator | None = None
+        self.speaking: SpokenTurn[Any] | None = None
         self._has_spoken = False
         """Something of the present upstream call has been shown: no other upstream may say the rest."""
 
@@ -111,7 +112,7 @@ class Turns:
 
     # --- a turn ---
 
-    async def _turn(self) -> tuple[Outcome, Translator]:
+    async def _turn(self) -> tuple[Outcome, SpokenTurn[Any]]:
         """One answer of the model, from the first of its upstreams that gives one: while not a word was said, another may be asked."""
         await self._resources.ownership.certain()
         parameters = self._facts.parameters if not self._output.calls_made else after_a_call(self._facts.parameters)
@@ -129,7 +130,7 @@ class Turns:
                 logger.info("upstream_passed_over", response=self._facts.id, upstream=way.upstream.settings.name, reason=failure.reason)
         return await self._speak(ways[-1], parameters, history, offered)
 
-    async def _speak(self, way: Way, parameters: dict[str, Any], history: list[Item], offered: Offer) -> tuple[Outcome, Translator]:
+    async def _speak(self, way: Way, parameters: dict[str, Any], history: list[Item], offered: Offer) -> tuple[Outcome, SpokenTurn[Any]]:
         """One upstream call, translated as it comes."""
         self._has_spoken = False
         body = await self._body(way, parameters, history, offered)
@@ -163,7 +164,7 @@ class Turns:
         # A long history is walked beside the event loop: a thousand other streams are waiting in it.
         return translate() if len(history) < _LONG_HISTORY else await asyncio.to_thread(translate)
 
-    def _translator(self, way: Way, parameters: dict[str, Any], offered: Offer) -> Translator:
+    def _translator(self, way: Way, parameters: dict[str, Any], offered: Offer) -> SpokenTurn[Any]:
         return Translator(
             self._resources.new_id,
             first_index=self._output.next_index,
@@ -179,7 +180,7 @@ class Turns:
         most = self._resources.settings.tools.calls
         return min(most, max(0, parameters["max_tool_calls"] - self._output.calls_made)) if "max_tool_calls" in parameters else most
 
-    async def _checkpoint(self, items: Sequence[OpenItem], translator: Translator | None) -> None:
+    async def _checkpoint(self, items: Sequence[OpenItem], translator: SpokenTurn[Any] | None) -> None:
         """Stores a step, and is then between turns."""
         answers = translator.refusals if translator is not None else {}
         usage = translator.usage if translator is not None else None

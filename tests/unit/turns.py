@@ -11,7 +11,8 @@ from models.wire.snapshot import fold
 from tests.contract.strict_types import check_event, check_item, check_usage
 from tests.contract_rules import assert_items_obey_contract
 from worker.translation.offer import Offer, offer
-from worker.translation.translator import Outcome, Translator
+from worker.translation.spoken_turn import Outcome
+from worker.translation.translator import Translator
 from worker.upstream.chunks import parse_chunk
 
 JSON = dict[str, Any]

@@ -1,0 +1,167 @@
+"""What every turn has, whichever API its upstream speaks: items in order, an outcome, and what becomes of its calls. Pure.
+
+Translator (chat completions) and NativeTranslator (the Responses API) hear the upstream in words of their own; everything behind them
+(worker/turns.py, worker/runner.py, worker/output.py) knows a turn by this face alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from models.errors import LimitReached, UpstreamFailed
+from models.wire.events import Event, Item
+from worker.translation.hosted import OpenHostedCall
+from worker.translation.items import CallOutput, OpenCall, OpenItem
+from worker.translation.offer import Offer
+from worker.translation.usage import Usage
+
+MAX_CALL_ID = 64
+"""Characters; longer ids from an upstream are replaced (contract §3)."""
+
+ITEM_WEIGHT = 1024
+"""Bytes an item costs besides its text, so that an upstream cannot fill memory with empty ones."""
+
+TIERS = frozenset(("auto", "default", "flex", "priority", "fast", "scale", "ultrafast"))
+"""Service tiers that the API knows (contract §2); what else an upstream calls its own is not passed on."""
+
+_SHOWN = 100
+"""Characters of a name that an error repeats."""
+
+Said = TypeVar("Said")
+"""What one event of the upstream says, after the vendors' oddities are gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a turn ended: `completed`, `incomplete` with a reason, or `failed` with what to raise."""
+
+    status: str
+    incomplete_reason: str | None = None
+    failure: UpstreamFailed | None = None
+
+
+class SpokenTurn(Generic[Said]):
+    """One turn. `new_id` makes an id from its prefix (`msg`, `rs`, `fc`, `call`); `first_index` is the turn's first output_index.
+
+    `offer` is what the model was offered. Of the calls that this server runs, the first `calls_allowed` are to be run. `output_limit` is
+    the most a turn may say, in bytes; what goes past it raises LimitReached before anything of the event is taken.
+    """
+
+    def __init__(
+        self,
+        new_id: Callable[[str], str],
+        *,
+        first_index: int = 0,
+        offer: Offer = Offer(),  # noqa: B008 - it is frozen
+        calls_allowed: int = 128,
+        output_limit: int = 64 << 20,
+    ) -> None:
+        self._new_id = new_id
+        self._first_index = first_index
+        self._offer = offer
+        self._calls_allowed = calls_allowed
+        self._room = output_limit
+        self._limit = output_limit
+        self._items: list[OpenItem] = []
+        self._strangers: list[OpenCall] = []
+        """Calls of functions that were never offered."""
+        self._violation: UpstreamFailed | None = None
+        self._call_ids: set[str] = set()
+        self._usage: Usage | None = None
+        self.model: str | None = None
+        """The model the upstream says it used."""
+        self.service_tier: str | None = None
+        """The tier the upstream says it used."""
+        self.outcome: Outcome | None = None
+        """Set by `finish`; None while the turn goes on and after a `cut`."""
+        self.refusals: dict[str, str] = {}
+        """Set by `finish`: id of a hosted call that is not to be run -> what the model is told."""
+
+    @property
+    def output(self) -> list[Item]:
+        """All items of the turn in order, as they stand now; after an ending, as they stand in the final output."""
+        return [item.to_json() for item in self._items]
+
+    @property
+    def calls(self) -> list[Item]:
+        """The calls that were said in full: only these may be acted on."""
+        return [item.to_json() for item in self._items if isinstance(item, OpenCall) and item.status == "completed"]
+
+    @property
+    def items(self) -> list[OpenItem]:
+        """The items themselves; a hosted call that is to be run is open still after `finish`."""
+        return list(self._items)
+
+    @property
+    def hosted_calls(self) -> list[OpenHostedCall]:
+        """The calls that this server is to run: said in full, once the turn has ended."""
+        return [item for item in self._items if isinstance(item, OpenHostedCall) and item.is_open]
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the model called what is answered here, so that it speaks again; else the turn was the last."""
+        completed = self.outcome is not None and self.outcome.status == "completed"
+        return completed and any(isinstance(item, OpenHostedCall | CallOutput) for item in self._items)
+
+    @property
+    def usage(self) -> dict[str, Any] | None:
+        """The last count the upstream sent, in the Responses shape; None when it sent none."""
+        return self._usage.to_json() if self._usage is not None else None
+
+    def feed(self, said: Said) -> list[Event]:
+        """What this makes happen. Raises LimitReached or UpstreamFailed with nothing of it taken."""
+        raise NotImplementedError
+
+    def finish(self, *, done_seen: bool) -> list[Event]:
+        """The upstream's stream has ended without an error; sets `outcome`. `done_seen`: the stream said `[DONE]`."""
+        raise NotImplementedError
+
+    def cut(self) -> list[Event]:
+        """Closes every open item as `incomplete`: a cancel, a failure, a limit, a hand-over. A second time it closes nothing."""
+        return [event for item in self._items if item.is_open for event in item.closed("incomplete")]
+
+    def _spend(self, weight: int) -> None:
+        """Takes that many bytes of what the turn may say."""
+        self._room -= weight
+        if self._room < 0:
+            raise LimitReached(f"The model said more than the limit of {self._limit} bytes in one turn.", reason="output_limit", status=502)
+
+    def _next_index(self) -> int:
+        return self._first_index + len(self._items)
+
+    def _call_id(self, upstream_id: str) -> str:
+        """The upstream's id where it can serve: present, short enough, and not another call's of this turn."""
+        fits = upstream_id and len(upstream_id) <= MAX_CALL_ID and upstream_id not in self._call_ids
+        call_id = upstream_id if fits else self._new_id("call")
+        self._call_ids.add(call_id)
+        return call_id
+
+    def _may_call(self, name: str) -> bool:
+        """Whether `tool_choice` lets the model call this; if not, the turn has failed."""
+        if self._offer.callable_names is None or name in self._offer.callable_names:
+            return True
+        if self._violation is None:
+            message = f"The model called the tool '{name[:_SHOWN]}', which 'tool_choice' does not allow."
+            self._violation = UpstreamFailed(message, reason="tool_choice_violated")
+        return False
+
+    def _asked(self, call: OpenHostedCall) -> list[Event]:
+        """A call of ours was said in full: it waits to be run, or is one too many."""
+        self._calls_allowed -= 1
+        if self._calls_allowed >= 0:
+            return call.asked()
+        message = "The limit of tool calls has been reached: this call was not made. Answer with what you have."
+        self.refusals[call.id] = f"Error: {message}"
+        return [*call.asked(), *call.answered(call.failure(message), failed=True)]
+
+    def _answer_unknown(self) -> list[Event]:
+        """Answers calls of functions that were never offered, where this server answers calls at all (docs/adr/0008)."""
+        events: list[Event] = []
+        if not self._offer.hosted:
+            return events
+        for call in self._strangers:
+            text = f"Error: There is no tool named '{call.target.name[:_SHOWN]}'."
+            answer = CallOutput(self._next_index(), self._new_id(CallOutput.prefix), call.call_id, text)
+            self._items.append(answer)
+            events += [*answer.opened(), *answer.closed("completed")]
+        return events

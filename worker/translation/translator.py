@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from models.errors import UpstreamFailed
-from models.wire.events import Event, Item
+from models.wire.events import Event
 from models.wire.tools import Target
 from worker.translation.built_in import BUILT_IN, fields_of
 from worker.translation.calls import SpokenCall, SpokenCalls

@@ -27,9 +27,11 @@ from worker.translation.offer import Offer, offer
 from worker.translation.request import after_a_call, chat_request, wants_logprobs
 from worker.translation.spoken_turn import Outcome, SpokenTurn
 from worker.translation.translator import Translator
+from worker.translation.truncation import ever_shorter
 from worker.undivided import undivided
 from worker.upstream.dialect import dialect_of
 from worker.upstream.failures import is_its_own_fault, no_such_model
+from worker.upstream.overflow import OVERFLOW
 from worker.upstream.upstreams import Way
 
 logger = structlog.get_logger()
@@ -67,6 +69,8 @@ class Turns:
         self._history = history
         self._toolbox = toolbox
         self._is_retiring = is_retiring
+        self._left_out = 0.0
+        """The share of the history that did not fit the model's context (worker/translation/truncation.py)."""
         self.speaking: SpokenTurn[Any] | None = None
         self._has_spoken = False
         """Something of the present upstream call has been shown: no other upstream may say the rest."""
@@ -113,10 +117,26 @@ class Turns:
     # --- a turn ---
 
     async def _turn(self) -> tuple[Outcome, SpokenTurn[Any]]:
-        """One answer of the model, from the first of its upstreams that gives one: while not a word was said, another may be asked."""
+        """One answer of the model. With `truncation: auto` it is told ever less, until that fits its context."""
         await self._resources.ownership.certain()
         parameters = self._facts.parameters if not self._output.calls_made else after_a_call(self._facts.parameters)
         history = self._said()
+        if parameters.get("truncation") != "auto":
+            return await self._answer(parameters, history)
+        overflow: UpstreamFailed | None = None
+        for share, shorter in ever_shorter(history, self._left_out):
+            self._left_out = share
+            try:
+                return await self._answer(parameters, shorter)
+            except UpstreamFailed as failure:
+                if failure.reason != OVERFLOW or self._has_spoken:
+                    raise
+                overflow = failure
+        assert overflow is not None
+        raise overflow
+
+    async def _answer(self, parameters: dict[str, Any], history: list[Item]) -> tuple[Outcome, SpokenTurn[Any]]:
+        """The answer of the first of the model's upstreams that gives one: while not a word was said, another may be asked."""
         offered = offer(parameters, history, self._toolbox.offered())
         ways = self._resources.upstreams.ways(self._facts.model)
         if not ways:

@@ -128,7 +128,6 @@ ERRORS = [
     pytest.param({"error": {"message": "boom", "code": 429}}, "rate_limit_exceeded", 429, id="429"),
     pytest.param({"error": {"message": "boom", "code": "429"}}, "rate_limit_exceeded", 429, id="429 as a string"),
     pytest.param({"error": {"message": "boom", "type": "rate_limit_error"}}, "rate_limit_exceeded", 502, id="a type without a status"),
-    pytest.param({"error": {"message": "boom", "code": "context_length_exceeded"}}, "invalid_prompt", 502, id="context too long"),
     pytest.param({"error": {"message": "boom", "code": 400, "type": "BadRequestError"}}, "invalid_prompt", 400, id="vLLM, 400"),
     pytest.param({"error": {"message": "boom", "code": "invalid_image_url"}}, "invalid_image_url", 502, id="a code the SDK knows"),
     pytest.param({"error": {"message": "boom", "code": "some_vendor_word"}}, "server_error", 502, id="a code it does not know"),
@@ -149,6 +148,12 @@ def test_an_error_under_http_200_fails_the_turn(body: Any, code: str, status: in
     assert (caught.value.code, caught.value.status, caught.value.reason) == (code, status, "upstream_error")
     assert "boom" in caught.value.message
     assert "\0" not in caught.value.message
+
+
+def test_an_overflow_under_http_200_is_known_as_one() -> None:
+    with pytest.raises(UpstreamFailed) as caught:
+        parse({"error": {"message": "boom", "code": "context_length_exceeded"}})
+    assert (caught.value.reason, caught.value.code, caught.value.status) == ("context_length_exceeded", "invalid_prompt", 400)
 
 
 def test_the_upstreams_words_about_our_credential_are_not_passed_on() -> None:

@@ -15,6 +15,7 @@ from models.errors import UpstreamFailed
 from models.wire.json_input import storable
 from worker.translation.chunk import CallDelta, Chunk
 from worker.translation.usage import Usage
+from worker.upstream.overflow import is_overflow, overflowed
 
 Byte = Annotated[int, msgspec.Meta(ge=0, le=255)]
 
@@ -419,6 +420,8 @@ def _failure(error: Any) -> UpstreamFailed:
     said = _text(told.get("message")) or _text(told.get("detail")) or "it gave no reason"
     if status in _UNSPOKEN:
         said = "it refused this server's credential"
+    elif is_overflow(said, words):
+        return overflowed(f"The upstream reported an error: {said[:_WORDS]}")
     return UpstreamFailed(
         f"The upstream reported an error: {said[:_WORDS]}",
         code=_error_code(words, status),
@@ -433,6 +436,6 @@ def _error_code(words: list[str], status: int) -> str:
         return known
     if status == 429 or any("rate_limit" in word or word in ("too_many_requests", "RESOURCE_EXHAUSTED") for word in words):
         return "rate_limit_exceeded"
-    if status in (400, 413, 422) or not {"invalid_request_error", "BadRequestError", "context_length_exceeded"}.isdisjoint(words):
+    if status in (400, 413, 422) or not {"invalid_request_error", "BadRequestError"}.isdisjoint(words):
         return "invalid_prompt"
     return "server_error"

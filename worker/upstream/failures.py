@@ -10,8 +10,11 @@ import openai
 
 from models.errors import LimitReached, UpstreamFailed
 from models.wire.json_input import storable
+from worker.upstream.overflow import is_overflow, overflowed
 
 _SAME_STATUS = frozenset({400, 401, 403, 404, 408, 413, 422, 429})
+_OVERFLOWING = frozenset({400, 413, 422, 500})
+"""Statuses with which servers refuse a request that is too long; 500 is older llama.cpp's."""
 _UNSPOKEN = frozenset({401, 403})
 """The upstream's words about our credential are for operators, not for clients."""
 _NOT_THE_REQUESTS = frozenset({"upstream_401", "upstream_403", "upstream_404", "upstream_405", "upstream_408", "upstream_429"})
@@ -68,6 +71,8 @@ def refused(error: openai.APIStatusError, model: str) -> UpstreamFailed:
     status = error.status_code
     if status == 404 and _about_model(error):
         return no_such_model(model)
+    if status in _OVERFLOWING and is_overflow(_said(error), (word for word in (error.code, error.type) if isinstance(word, str))):
+        return overflowed(_message(error, status) if status < 500 else f"The upstream refused the request: {_said(error)[:_WORDS]}")
     return UpstreamFailed(
         _message(error, status),
         code=_code(status),

@@ -1,0 +1,46 @@
+"""Whether an upstream's refusal means that the request is too long for the model's context. Servers say it in many words."""
+
+import re
+from collections.abc import Iterable
+
+from models.errors import UpstreamFailed
+
+_WORDS = frozenset(("context_length_exceeded", "exceed_context_size_error", "context_window_exceeded", "model_context_window_exceeded"))
+"""What `code` or `type` of the error say: OpenAI and those who copy it; llama.cpp; litellm; Anthropic."""
+
+_SAID = re.compile(
+    r"""maximum[ ]context[ ]length                                      # OpenAI, vLLM, DeepSeek, OpenRouter
+    | longer[ ]than[ ]the[ ](model'?s[ ]context|maximum[ ]model)[ ]length  # SGLang; vLLM, of the prompt
+    | exceeds?[ ](the[ ])?(available[ ]|model'?s[ ]|maximum[ ])*context[ ](size|length|limit|window)  # llama.cpp, Ollama, Anthropic
+    | exceeds?[ ](the[ ])?(model'?s[ ])?(maximum[ ])?n_ctx            # older llama.cpp
+    | tokens[ ]exceed[ ]context[ ]window                              # llama-cpp-python
+    | prompt[ ]is[ ]too[ ]long                                        # Anthropic
+    | input[ ]is[ ]too[ ]long                                         # Bedrock
+    | input[ ]token[ ]count.*exceeds[ ]the[ ]maximum[ ]number[ ]of[ ]tokens  # Gemini
+    | context[ ](length|window|size)[ ](was[ ]|is[ ]|has[ ]been[ ])?(exceeded|too[ ]small)
+    | context[ ](the[ ])?overflows                                    # LM Studio
+    | greater[ ]than[ ]the[ ]context[ ]length                         # LM Studio, newer
+    | too[ ]large[ ]for[ ]model[ ]with[ ]\d+[ ]maximum[ ]context      # Mistral
+    | inputs`?[ ](tokens[ ]\+|must[ ]have[ ]less[ ]than)              # TGI
+    | reduce[ ]the[ ]length[ ]of[ ]the[ ](messages|prompt|input)      # Groq, vLLM
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_LOOKED_AT = 4000
+"""Characters of a message that are searched: it may be of any length."""
+
+
+def is_overflow(said: str, words: Iterable[str] = ()) -> bool:
+    """Whether a refusal with this message means an overflow; `words`: what its `code` and `type` say."""
+    return not _WORDS.isdisjoint(words) or _SAID.search(said[:_LOOKED_AT]) is not None
+
+
+def overflowed(message: str) -> UpstreamFailed:
+    """The failure; `truncation: auto` tries again with less (worker/truncating.py). `message` is for the client."""
+    return UpstreamFailed(
+        message, code="invalid_prompt", reason=OVERFLOW, status=400, param="input", envelope_code="context_length_exceeded"
+    )
+
+
+OVERFLOW = "context_length_exceeded"
+"""The `reason` of such a failure."""

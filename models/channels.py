@@ -20,6 +20,11 @@ def control(worker_id: UUID) -> str:
     return f"control:{worker_id.hex}"
 
 
+def cached(key: bytes) -> str:
+    """Where in Redis the answer to this question is remembered (models/answer_cache.py)."""
+    return f"cache:{key.hex()}"
+
+
 def queue_for(*, background: bool, deaths: int) -> str:
     """Which queue rings for a response (design §4.1, §4.6).
 

@@ -15,12 +15,12 @@ PATIENCE = 1.0
 """Seconds without an answer after which we go on without Redis."""
 
 
-def live_client(settings: Settings, name: str) -> Redis:
-    """A client that takes one second to connect or to be answered, and does not retry by itself. Not for blocking reads."""
+def live_client(settings: Settings, name: str, patience: float = PATIENCE) -> Redis:
+    """A client that takes `patience` seconds to connect or to be answered, and does not retry by itself. Not for blocking reads."""
     return Redis.from_url(
         settings.redis_url.get_secret_value(),
         client_name=name,
-        socket_timeout=PATIENCE,
-        socket_connect_timeout=PATIENCE,
+        socket_timeout=patience,
+        socket_connect_timeout=patience,
         retry=Retry(NoBackoff(), 0),
     )

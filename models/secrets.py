@@ -26,7 +26,7 @@ _NONCE_BYTES = 12
 _TOKEN = re.compile(r"bbs1\.([0-9a-f]{16})\.([A-Za-z0-9_-]+)")
 """A token: how it is sealed, the key's id, and nonce, ciphertext and tag in URL-safe base64 without padding."""
 
-TokenKind = Literal["compaction", "reasoning"]
+TokenKind = Literal["compaction", "reasoning", "cache"]
 """What a token may stand for; one kind is never taken for another."""
 
 
@@ -55,6 +55,11 @@ class Sealer:
         self._keys = {_key_id(key): AESGCM(key) for key in keys}
         self._first = next(iter(self._keys), None)
         self._printing = hmac.digest(keys[0], b"fingerprint", "sha256") if keys else None
+
+    @property
+    def has_key(self) -> bool:
+        """Whether anything can be sealed."""
+        return self._first is not None
 
     def seal(self, response: UUID, secrets_of_it: dict[str, Any]) -> Sealed:
         """JSON, sealed for this response alone. Raises NoKey."""

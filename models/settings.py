@@ -153,6 +153,25 @@ class LimitSettings(_Group):
     """Bytes of text one turn may produce."""
 
 
+class CacheSettings(_Group):
+    """Answers remembered for requests that ask for it (docs/cache.md)."""
+
+    ttl: Duration = timedelta(hours=1)
+    """For `cache: true`, in whole seconds."""
+    longest_ttl: Duration = timedelta(days=1)
+    """The most a request may ask for."""
+    value_bytes: int = 1024 * 1024
+    """An answer that is larger, sealed and in base64, is not remembered."""
+    patience: Duration = timedelta(milliseconds=250)
+    """How long Redis may take; longer is a miss, and for two seconds it is not asked again."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not timedelta(seconds=1) <= self.ttl <= self.longest_ttl:
+            raise ValueError("cache.ttl must lie between one second and cache.longest_ttl")
+        return self
+
+
 class WebSettings(_Group):
     """The front."""
 
@@ -305,6 +324,7 @@ class Settings(FromFileToo):
     lease: LeaseSettings = LeaseSettings()
     limits: LimitSettings = LimitSettings()
     web: WebSettings = WebSettings()
+    cache: CacheSettings = CacheSettings()
     worker: WorkerSettings = WorkerSettings()
     tools: ToolSettings = ToolSettings()
     mcp: McpSettings = McpSettings()

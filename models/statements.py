@@ -108,10 +108,11 @@ def _insert(first: str = "", source: str = "") -> str:
     return f"""
     WITH {first}
          row AS (INSERT INTO responses (id, project_id, status, background, store, streamed, model, parameters, previous_response_id,
-                                        created_at, expires_at, deadline, enqueued_at, web, traceparent)
+                                        created_at, expires_at, deadline, enqueued_at, web, traceparent, cache_key, cache_ttl)
                  SELECT :id, :project, 'queued', :background, :store, :streamed, :model, :parameters, :previous,
                         to_timestamp(:created_at), to_timestamp(:created_at) + CAST(:retention AS interval),
-                        to_timestamp(:created_at) + CAST(:queue_wait AS interval), clock_timestamp(), :web, :traceparent {source}
+                        to_timestamp(:created_at) + CAST(:queue_wait AS interval), clock_timestamp(), :web, :traceparent, CAST(:cache_key AS bytea),
+                        CAST(:cache_ttl AS int) {source}
                  RETURNING id),
          kept AS (INSERT INTO items (response_id, direction, position, item_id, type, payload)
                   SELECT row.id, 'input', e.nr - 1, e.value ->> 'id', e.value ->> 'type', e.value
@@ -189,6 +190,28 @@ APPROVAL_REQUESTS = _sql("""
 """)
 """Those of the approval requests that a response or one before it has made or was given."""
 
+HISTORY_DIGEST = _sql("""
+    WITH RECURSIVE chain AS (
+        SELECT r.id, r.previous_response_id, 0 AS depth FROM responses r WHERE r.id = CAST(:previous AS uuid)
+        UNION ALL
+        SELECT r.id, r.previous_response_id, chain.depth + 1 FROM chain JOIN responses r ON r.id = chain.previous_response_id
+        WHERE chain.depth < 10000
+    ), said AS (
+        SELECT chain.depth, i.direction, i.position, i.payload, concat(c.turn, ' ', c.answer) AS told
+        FROM chain JOIN items i ON i.response_id = chain.id
+        LEFT JOIN tool_calls c ON c.response_id = i.response_id AND i.direction = 'output' AND c.position = i.position
+        UNION ALL
+        SELECT -1, 'input', e.nr, e.value, ' ' FROM jsonb_array_elements(CAST(:items AS jsonb)) WITH ORDINALITY AS e (value, nr)
+    )
+    SELECT sha256(coalesce(string_agg(sha256(convert_to((payload - 'id')::text || told, 'UTF8')), ''::bytea
+                                      ORDER BY depth DESC, direction, position), ''::bytea)) AS digest,
+           EXISTS (SELECT 1 FROM chain WHERE chain.previous_response_id IS NOT NULL
+                   AND NOT EXISTS (SELECT 1 FROM responses p WHERE p.id = chain.previous_response_id)) AS broken
+    FROM said
+""")
+"""What was said before and is said now, as one SHA-256: item by item without their ids, with what the model was told of calls we ran.
+`broken`: a part of the history is deleted."""
+
 SECRETS = _sql("SELECT key_id, sealed FROM job_secrets WHERE response_id = :id")
 
 CHAIN = _sql("""
@@ -221,7 +244,7 @@ def _claim(conditions: str) -> str:
                        SELECT claimed.id, claimed.attempt, me.id, me.kind, me.host, me.pid FROM claimed, me)
         SELECT id, project_id, attempt, deaths, background, store, model, parameters, previous_response_id, conversation_id,
                extract(epoch FROM created_at)::bigint AS created_at, extract(epoch FROM deadline - clock_timestamp())::float AS seconds_left,
-               extract(epoch FROM clock_timestamp() - CASE WHEN rings = 0 THEN enqueued_at ELSE created_at END)::float AS seconds_queued, checkpoint_number, next_output_index, turns, usage, traceparent
+               extract(epoch FROM clock_timestamp() - CASE WHEN rings = 0 THEN enqueued_at ELSE created_at END)::float AS seconds_queued, checkpoint_number, next_output_index, turns, usage, traceparent, cache_key, cache_ttl
         FROM claimed
     """
 
@@ -392,6 +415,21 @@ STANDING = _sql("""
 
 # --- requests of others ------------------------------------------------------------------------------------------------------
 
+FINISH = _sql("""
+    WITH moved AS (UPDATE responses r SET status = 'completed', started_at = clock_timestamp(), completed_at = to_timestamp(:completed_at), usage = :usage,
+                          service_tier = :service_tier, unanswered_calls = :unanswered_calls,
+                          expires_at = CASE WHEN r.store THEN r.expires_at ELSE to_timestamp(:completed_at) + interval '10 minutes' END
+                   WHERE r.id = :id RETURNING r.id),
+         logged AS (INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)
+                    SELECT moved.id, b.first, b.last, 0, b.frames
+                    FROM moved CROSS JOIN unnest(CAST(:firsts AS int[]), CAST(:lasts AS int[]), CAST(:frames AS bytea[])) AS b (first, last, frames)),
+         stored AS (INSERT INTO items (response_id, direction, position, item_id, type, payload)
+                    SELECT moved.id, 'output', e.nr - 1, e.value ->> 'id', e.value ->> 'type', e.value
+                    FROM moved CROSS JOIN jsonb_array_elements(CAST(:output AS jsonb)) WITH ORDINALITY AS e (value, nr))
+    SELECT id FROM moved
+""")
+"""The ending of a response that no worker has to run, in the very transaction that stores it: nobody has seen it queued."""
+
 CANCEL_QUEUED = _sql(f"""
     WITH moved AS (UPDATE responses SET status = 'cancelled', cancel_requested_at = clock_timestamp(), completed_at = to_timestamp(:completed_at),
                           reason = :reason
@@ -415,7 +453,7 @@ DELETE_ENDED = _sql(f"DELETE FROM responses WHERE id = :id AND project_id = :pro
 
 _FACTS = """
     SELECT r.id, r.status, r.model, r.parameters, r.background, r.store, r.streamed, r.previous_response_id, r.conversation_id, r.usage, r.error, r.reason,
-           r.service_tier, r.failure, r.attempt, r.worker, r.checkpoint_number, r.cancel_requested_at IS NOT NULL AS cancelled,
+           r.service_tier, r.failure, r.attempt, r.worker, r.checkpoint_number, r.cache_key, r.cache_ttl, r.cancel_requested_at IS NOT NULL AS cancelled,
            extract(epoch FROM r.created_at)::bigint AS created_at, floor(extract(epoch FROM r.completed_at))::bigint AS completed_at
     FROM responses r WHERE r.id = :id"""
 RESPONSE = _sql(_FACTS)

@@ -126,6 +126,8 @@ responses = Table(
     Column("next_output_index", Integer, nullable=False, server_default=text("0"), comment="as of the checkpoint"),
     Column("unanswered_calls", ARRAY(Text), nullable=False, server_default=text("'{}'"), comment="call ids a continuation must answer"),
     Column("traceparent", Text),
+    Column("cache_key", LargeBinary, comment="under which its answer is remembered, where the request asked for that"),
+    Column("cache_ttl", Integer, comment="for how many seconds; null: the answer was itself a remembered one"),
     CheckConstraint(f"status IN ({_statuses})", name="status"),
     Index("ix_responses_open", "enqueued_at", postgresql_where=text("status IN ('queued', 'in_progress')")),
     Index("ix_responses_worker", "worker", postgresql_where=text("worker IS NOT NULL")),

@@ -8,6 +8,7 @@ import structlog
 from redis.asyncio import Redis
 
 from models import statements
+from models.answer_cache import AnswerCache
 from models.channels import control
 from models.channels import events as events_channel
 from models.database import Pool, Row, read, request
@@ -30,11 +31,12 @@ _ITEM = 3
 class Archive:
     """One web process's view of the stored responses."""
 
-    def __init__(self, pool: Pool, redis: Redis, relay: Relay, cancel_wait: float) -> None:
+    def __init__(self, pool: Pool, redis: Redis, relay: Relay, cache: AnswerCache, cancel_wait: float) -> None:
         """`cancel_wait`: seconds a cancel waits for the owner to end the response."""
         self._pool = pool
         self._redis = redis
         self._relay = relay
+        self._cache = cache
         self._cancel_wait = cancel_wait
 
     async def find(self, project: UUID, named: str) -> Row:
@@ -87,12 +89,15 @@ class Archive:
         return bool(recorded)
 
     async def delete(self, project: UUID, row: Row) -> None:
-        """Hides the response at once, cancels it if it runs, and deletes it with all it has; what cannot be deleted yet the sweep takes."""
+        """Hides the response at once, cancels it if it runs, and deletes it with all it has, its remembered answer too; what cannot be deleted yet the
+        sweep takes."""
         named = {"id": row["id"], "project": project}
         await request(self._pool, statements.REQUEST_DELETE, named)
         if row["status"] not in TERMINAL and await self.request_cancel(row, "deleted"):
             await self._relay.ended(row["id"], self._cancel_wait)
         await request(self._pool, statements.DELETE_ENDED, named)
+        if row["cache_key"] is not None:
+            await self._cache.forget(bytes(row["cache_key"]))
 
     async def input_items(self, row: Row, *, limit: int, order: str, after: str | None) -> dict[str, Any]:
         """A page of the response's own input, in the list envelope (contract §1.1)."""

@@ -10,9 +10,12 @@ ANSWERS = Counter("backburner_http_answers", "HTTP answers begun, by status.", [
 ACCEPTED = Counter("backburner_responses_accepted", "Responses created, by how the client waits.", ["mode"], registry=REGISTRY)
 ENDED = Counter(
     "backburner_responses_ended",
-    "Responses this process has ended, by status: those that were cancelled while they were queued.",
+    "Responses this process has ended, by status: cancelled while they were queued, or answered from the cache.",
     ["status"],
     registry=REGISTRY,
+)
+CACHE = Counter(
+    "backburner_cache_lookups", "Requests that asked for a remembered answer, by what came of it.", ["result"], registry=REGISTRY
 )
 CANCEL = Histogram(
     "backburner_cancel_seconds",
@@ -24,3 +27,6 @@ CANCEL = Histogram(
 ACCEPTED.labels("background")
 ACCEPTED.labels("foreground")
 ENDED.labels("cancelled")
+ENDED.labels("completed")
+CACHE.labels("hit")
+CACHE.labels("miss")

@@ -10,6 +10,7 @@ from fastapi import Request
 from redis.asyncio import Redis
 
 from models import statements
+from models.answer_cache import AnswerCache
 from models.bell import Bell
 from models.channels import queue_for
 from models.database import AWAY, Pool, fetch, open_pool
@@ -19,6 +20,7 @@ from models.settings import Settings
 from web.archive import Archive
 from web.auth import Keys
 from web.bus import Bus
+from web.caching import Caching
 from web.catalogue import Catalogue
 from web.intake import Intake
 from web.relay import Relay
@@ -43,6 +45,7 @@ class Front:
     intake: Intake
     keys: Keys
     catalogue: Catalogue
+    cache: AnswerCache
     stopping: bool = False
     drained: asyncio.Event = field(default_factory=asyncio.Event)
     """The grace period is over: whoever still waits for a foreground response is told to try elsewhere."""
@@ -59,10 +62,11 @@ class Front:
         bell = Bell(settings)
         bus = Bus(settings, pool, lease.id)
         relay = Relay(pool, bus)
+        cache = AnswerCache(settings, f"web-cache-{lease.id.hex}")
         front = cls(
             settings=settings, pool=pool, redis=redis, lease=lease, bell=bell, bus=bus, relay=relay,
-            archive=Archive(pool, redis, relay, settings.web.cancel_wait.total_seconds()),
-            intake=Intake(settings, pool, bell, lease), keys=Keys(pool), catalogue=Catalogue(settings.upstream),
+            archive=Archive(pool, redis, relay, cache, settings.web.cancel_wait.total_seconds()),
+            intake=Intake(settings, pool, bell, lease, Caching(settings, pool, cache)), keys=Keys(pool), catalogue=Catalogue(settings.upstream), cache=cache,
         )  # fmt: skip
         front._watch(asyncio.create_task(lease.tick(), name="tick"))
         front._watch(asyncio.create_task(bus.run(), name="bus"))
@@ -88,6 +92,7 @@ class Front:
         await asyncio.to_thread(self.bell.close)
         await asyncio.to_thread(self.lease.say_goodbye)
         await self.catalogue.close()
+        await self.cache.close()
         await self.redis.aclose()
         await self.pool.close()
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID
 
 import orjson
@@ -19,7 +19,7 @@ import structlog
 from models import statements
 from models.bell import Bell
 from models.channels import queue_for
-from models.database import AWAY, Json, Pool, Row, fetch, read
+from models.database import AWAY, Json, Pool, Row, fetch, fetch_on, read
 from models.egress import Egress, Refused
 from models.errors import InvalidRequest, Unavailable
 from models.ids import new_item_id, new_uuid, parse_response_id, response_id
@@ -34,7 +34,9 @@ from models.wire.pairing import require_pairs
 from models.wire.request import CreateRequest, parse_create
 from models.wire.response import ResponseFacts, response_object
 from web.approvals import require_requests
-from web.counters import ACCEPTED
+from web.caching import Caching
+from web.counters import ACCEPTED, ENDED
+from web.finished import Finished, finished
 from web.idempotency import Retryable, retryable
 
 logger = structlog.get_logger()
@@ -56,14 +58,19 @@ class Accepted:
     """the Response object as of its creation"""
     repeated: bool = False
     """An earlier request that this one repeats made the response."""
+    cached: bool | None = None
+    """Whether the answer is a remembered one; None: that was not asked for."""
+    ended: dict[str, Any] | None = None
+    """The Response object of one that has ended already."""
 
 
 class Intake:
     """Accepts create requests."""
 
-    def __init__(self, settings: Settings, pool: Pool, bell: Bell, lease: Lease) -> None:
+    def __init__(self, settings: Settings, pool: Pool, bell: Bell, lease: Lease, caching: Caching) -> None:
         self._settings = settings
         self._pool = pool
+        self._caching = caching
         self._bell = bell
         self._lease = lease
         self._routes = Routes(settings)
@@ -94,6 +101,7 @@ class Intake:
         await require_requests(self._pool, previous, request)
         accepted_id = new_uuid()
         sealed = self._sealed(accepted_id, request)
+        look = await self._caching.look(project, request, previous)
         again = retryable(headers, self._recognisable(body, request))
         facts = ResponseFacts(
             id=response_id(accepted_id),
@@ -107,6 +115,8 @@ class Intake:
         )
         opening = response_object(facts, [])
         events: list[Event] = [ResponseCreated(opening), ResponseQueued(opening)] if request.background else [ResponseCreated(opening)]
+        whole = finished(accepted_id, facts, look.answer, first=len(events)) if look.answer is not None else None
+        sealed = sealed if whole is None else None
         stored = await self._store(
             {
                 "id": accepted_id, "project": project, "background": request.background, "store": request.store, "streamed": request.stream,
@@ -115,14 +125,25 @@ class Intake:
                 "web": self._lease.id, "traceparent": headers.get("traceparent"), "key_id": sealed and sealed.key_id,
                 "sealed": sealed and sealed.sealed, "items": orjson.dumps(request.input).decode(),
                 "last": len(events) - 1, "frames": b"".join(frame(event, number) for number, event in enumerate(events)),
+                "cache_key": look.key, "cache_ttl": look.ttl,
             },
             again,
+            whole,
         )  # fmt: skip
         if stored != accepted_id:
-            return Accepted(stored, request, opening, repeated=True)
+            return Accepted(stored, request, opening, repeated=True, cached=await self._was_cached(stored) if request.cache else None)
         ACCEPTED.labels("background" if request.background else "foreground").inc()
+        cached = None if request.cache is None else look.answer is not None
+        if whole is not None:
+            ENDED.labels(Status.COMPLETED.value).inc()
+            return Accepted(accepted_id, request, opening, cached=cached, ended=whole.response)
         self._bell.ring(accepted_id, queue_for(background=request.background, deaths=0))
-        return Accepted(accepted_id, request, opening)
+        return Accepted(accepted_id, request, opening, cached=cached)
+
+    async def _was_cached(self, stored: UUID) -> bool:
+        """Whether the response that an earlier request made has a remembered answer."""
+        rows = await read(self._pool, statements.RESPONSE, {"id": stored})
+        return any(row["cache_key"] is not None and row["cache_ttl"] is None for row in rows)
 
     def _passthrough(self, body: Any) -> frozenset[str]:
         """What the upstreams of the wanted model take beyond the Responses API."""
@@ -202,20 +223,20 @@ class Intake:
             raise InvalidRequest(message, param="input", code="input_too_large")
         return replace(request, input=resolved(request.input, {row["id"]: row["payload"] for row in rows}))
 
-    async def _store(self, values: dict[str, object], again: Retryable | None) -> UUID:
-        """Stores the row; returns its id, or that of the response an equal request made before.
+    async def _store(self, values: dict[str, object], again: Retryable | None, whole: Finished | None) -> UUID:
+        """Stores the row, finished where there is nothing to run; returns its id, or that of the response an equal request made before.
 
         Without an answer the identical row is sent once more: either it is new, or it is there already. Only then is it voided.
         """
         accepted_id = values["id"]
         assert isinstance(accepted_id, UUID)
         try:
-            return await self._insert(accepted_id, values, again)
+            return await self._insert(accepted_id, values, again, whole)
         except AWAY as error:
             logger.warning("create_unclear", response=str(accepted_id), error=str(error).strip())
         try:
             await self._pool.check()
-            return await self._insert(accepted_id, values, again, within=1.0)
+            return await self._insert(accepted_id, values, again, whole, within=1.0)
         except psycopg.errors.UniqueViolation:
             return accepted_id
         except AWAY as error:
@@ -228,15 +249,26 @@ class Intake:
             await asyncio.wait({voiding}, timeout=1)
             raise Unavailable from error
 
-    async def _insert(self, accepted_id: UUID, values: dict[str, object], again: Retryable | None, within: float | None = None) -> UUID:
+    async def _insert(
+        self, accepted_id: UUID, values: dict[str, object], again: Retryable | None, whole: Finished | None, within: float | None = None
+    ) -> UUID:
         if again is None:
-            await fetch(self._pool, statements.INSERT, values, within)
+            await self._write(statements.INSERT, values, whole, within)
             return accepted_id
         kept = values | {"key": again.key, "body_hash": again.body_hash, "kept": again.kept, "replaces": again.replaces}
-        while not await fetch(self._pool, statements.INSERT_ONCE, kept, within):
+        while not await self._write(statements.INSERT_ONCE, kept, whole, within):
             for holder in await read(self._pool, statements.KEY_HOLDER, kept):
                 return _same_request(holder, again)
         return accepted_id
+
+    async def _write(self, insert: LiteralString, values: dict[str, object], whole: Finished | None, within: float | None) -> list[Row]:
+        if whole is None:
+            return await fetch(self._pool, insert, values, within)
+        async with self._pool.connection(timeout=within) as connection, connection.transaction():
+            stored = await fetch_on(connection, insert, values)
+            if stored:
+                await fetch_on(connection, statements.FINISH, whole.values)
+            return stored
 
     async def _void(self, doubted: UUID, project: UUID) -> None:
         """Makes sure that a create whose outcome is unknown never runs; goes on after the 503 for as long as Postgres is away, unless

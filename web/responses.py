@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from uuid import UUID
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -28,8 +29,6 @@ ORDERS = ("asc", "desc")
 KINDS = {401: "authentication_error", 403: "permission_error", 424: "external_connector_error", 429: "rate_limit_error"}
 """Statuses of upstreams, and of tools' servers, whose error has a `type` of its own."""
 
-_INTERNAL = ApiError("The server could not finish this response.")
-
 
 @router.post("")
 async def create(request: Request, project: Project) -> Response:
@@ -37,14 +36,13 @@ async def create(request: Request, project: Project) -> Response:
     front = front_of(request)
     body = await read_json(request, front.settings.limits.body)
     accepted = await front.intake.accept(project, body, request.headers)
-    wanted = accepted.request
-    if wanted.stream:
-        return sse_answer(_stream(front, accepted), front.settings.web)
-    if wanted.background and accepted.repeated:
-        return json_answer(await front.archive.show(await front.archive.find(project, ids.response_id(accepted.id))))
-    if wanted.background:
-        return json_answer(accepted.opening)
-    return await _wait(front, accepted, request)
+    try:
+        answer = await _answer(front, accepted, project, request)
+    except ApiError as error:
+        error.headers |= _cache_header(accepted)
+        raise
+    answer.headers.update(_cache_header(accepted))
+    return answer
 
 
 @router.get("/{response_id}")
@@ -95,6 +93,24 @@ async def input_items(response_id: str, request: Request, project: Project) -> R
     return json_answer(page)
 
 
+async def _answer(front: Front, accepted: Accepted, project: UUID, request: Request) -> Response:
+    wanted = accepted.request
+    if wanted.stream:
+        return sse_answer(_stream(front, accepted), front.settings.web)
+    if accepted.ended is not None:
+        return json_answer(accepted.ended)
+    if wanted.background and accepted.repeated:
+        return json_answer(await front.archive.show(await front.archive.find(project, ids.response_id(accepted.id))))
+    if wanted.background:
+        return json_answer(accepted.opening)
+    return await _wait(front, accepted, request)
+
+
+def _cache_header(accepted: Accepted) -> dict[str, str]:
+    """On every answer to a request that asked for a remembered one (docs/cache.md)."""
+    return {} if accepted.cached is None else {"x-cache": "hit" if accepted.cached else "miss"}
+
+
 def _included(request: Request) -> list[str]:
     return request.query_params.getlist("include[]") + request.query_params.getlist("include")
 
@@ -128,7 +144,7 @@ async def _wait(front: Front, accepted: Accepted, request: Request) -> Response:
         for waiting in (gone, ending, drained):
             waiting.cancel()
     if row is None:
-        raise _INTERNAL
+        raise ApiError("The server could not finish this response.")
     if row["status"] == Status.FAILED and row["failure"] is not None:
         raise _failure(row)
     return json_answer(await front.archive.show(row))

@@ -12,6 +12,7 @@ from uuid import UUID
 import structlog
 from redis.asyncio import Redis
 
+from models.answer_cache import AnswerCache
 from models.bell import Bell
 from models.database import AWAY, Pool, Row, open_pool
 from models.egress import Egress
@@ -43,10 +44,12 @@ class Connections:
     live: Redis
     upstreams: Upstreams
     bell: Bell
+    cache: AnswerCache
 
     async def close(self) -> None:
         await asyncio.to_thread(self.bell.close)
         await self.upstreams.close()
+        await self.cache.close()
         await self.live.aclose()
         await self.pool.close()
 
@@ -82,13 +85,14 @@ class Engine:
         pool = open_pool(settings, str(self._lease.id), settings.worker.pool_size)
         await pool.open(wait=True)
         live = live_client(settings, f"worker-{self._lease.id.hex}")
-        self._connections = Connections(pool, live, Upstreams(settings, self._slots), Bell(settings))
+        cache = AnswerCache(settings, f"worker-cache-{self._lease.id.hex}")
+        self._connections = Connections(pool, live, Upstreams(settings, self._slots), Bell(settings), cache)
         publisher = Publisher(live)
         journal = Journal(settings, self._lease, pool, publisher)
         self._ownership = Ownership(pool, self._lease, settings)
         self._resources = Resources(
             settings, self._ownership, journal, publisher, pool, self._connections.upstreams, self._connections.bell,
-            Egress(settings.egress), Sealer(settings.sealing_keys),
+            Egress(settings.egress), Sealer(settings.sealing_keys), cache,
         )  # fmt: skip
         self._sweeper = Sweeper(settings, self._lease, pool, self, self._connections.bell)
         control = Control(settings, self._lease.id, self.cancel)

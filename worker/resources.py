@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from models.answer_cache import AnswerCache
 from models.bell import Bell
 from models.database import Pool
 from models.egress import Egress
@@ -28,4 +29,5 @@ class Resources:
     bell: Bell
     egress: Egress
     sealer: Sealer
+    cache: AnswerCache
     new_id: Callable[[str], str] = new_item_id

@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from models import statements
+from models.answer_cache import Answer
 from models.channels import queue_for
 from models.database import fetch_when_back
 from models.errors import Cancelled, LeaseLost, LimitReached, RunError, ToolFailed, UpstreamFailed
@@ -72,6 +73,8 @@ class Run:
         self._output = Output(claim, [])
         self._turns: Turns | None = None
         self._toolbox: Toolbox | None = None
+        self._answer: Answer | None = None
+        """What was said in the end, once that is stored."""
         self._is_retiring = False
         self._stopped: Stop | None = None
         self._work: asyncio.Task[Outcome | None] | None = None
@@ -228,7 +231,14 @@ class Run:
                 logger.exception("ending_broke", response=self._facts.id)
                 self._turns, self._output.left = None, []
                 await self._end_unless_cancelled(_broken("The response could not be stored."))
+        await self._remember()
         self._resources.publisher.publish(self._log.channel, b"")
+
+    async def _remember(self) -> None:
+        """Before anybody is told of the ending: who asks the same then is to find the answer."""
+        row = self.claim.row
+        if self._answer is not None and self.conclusion is not None and self.conclusion.status is Status.COMPLETED and row["cache_ttl"]:
+            await self._resources.cache.keep(row["project_id"], bytes(row["cache_key"]), row["cache_ttl"], self._answer)
 
     async def _end_unless_cancelled(self, conclusion: Conclusion) -> None:
         try:
@@ -268,7 +278,7 @@ class Run:
             service_tier=service_tier,
         )
         await self._resources.ownership.end(self.claim, ending)
-        self.conclusion = conclusion
+        self.conclusion, self._answer = conclusion, Answer(output, usage, service_tier)
 
     async def _release(self) -> None:
         """Hands the response over: its log is stored first, then somebody else may claim it. The next attempt closes the open item."""

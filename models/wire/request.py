@@ -33,6 +33,13 @@ _MOST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
+class CacheWish:
+    """`ttl` in seconds; None: as long as this server remembers by default."""
+
+    ttl: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CreateRequest:
     """A request that can be carried out, as far as that can be known without looking anything up."""
 
@@ -47,6 +54,8 @@ class CreateRequest:
     previous_response_id: str | None = None
     """Of the right shape; whether it exists is asked later."""
     conversation: str | None = None
+    cache: CacheWish | None = None
+    """The answer may be a remembered one, and may be remembered (docs/cache.md)."""
     credentials: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
     """What of the `mcp` tools is only ever stored sealed: server_label -> `server_url`, `authorization`, `headers` (models/wire/mcp.py)."""
 
@@ -76,6 +85,7 @@ def parse_create(
         stream=checked.pop("stream", False),
         previous_response_id=checked.pop("previous_response_id", None),
         conversation=checked.pop("conversation", None),
+        cache=checked.pop("cache", None),
         parameters=checked,
         credentials=credentials,
     )
@@ -174,6 +184,15 @@ def _conversation(value: Any, where: str) -> str:
     return _response_id(value, where) if type(value) is str else _CONVERSATION(value, where)["id"]
 
 
+def _cache(value: Any, where: str) -> CacheWish | None:
+    """`true`, or an object that says for how long."""
+    if type(value) is not bool and type(value) is not dict:
+        raise wrong_type(where, "a boolean or an object", value)
+    if type(value) is bool:
+        return CacheWish() if value else None
+    return CacheWish(_CACHE(value, where).get("ttl"))
+
+
 def _prompt(_value: Any, where: str) -> str:
     message = "'prompt' is not supported: this server keeps no prompt templates. Send the text in 'instructions' and 'input'."
     raise InvalidRequest(message, param=where, code="unsupported_parameter")
@@ -182,6 +201,7 @@ def _prompt(_value: Any, where: str) -> str:
 _ID = re.compile(r"[A-Za-z0-9_-]+")
 _METADATA_VALUE = string(at_most=512)
 _CONVERSATION = record({"id": _response_id})
+_CACHE = record({}, {"ttl": integer(1, _MOST)})
 _SUMMARY = choice("auto", "concise", "detailed")
 _REASONING = record(
     {},
@@ -245,6 +265,7 @@ _PARAMETERS: dict[str, Check] = {
     "user": string(),
     "safety_identifier": string(at_most=128),
     "prompt_cache_key": string(),
+    "cache": _cache,
     "prompt": _prompt,
 }
 """name -> check, for everything but `input`, whose check makes ids."""

@@ -23,6 +23,7 @@ from psycopg import AsyncConnection
 from psycopg.rows import DictRow
 
 from models import statements
+from models.answer_cache import AnswerCache
 from models.database import Pool, Row, connect, fetch, open_pool
 from models.errors import LeaseLost
 from models.ids import new_uuid, response_id
@@ -117,7 +118,7 @@ class Machine(RuleBasedStateMachine):
         self.watchers: list[Watcher] = []
         self.ears = Ears()
         self.relay = Relay(self.pool, self.ears)  # type: ignore[arg-type]
-        self.archive = Archive(self.pool, SilentRedis(), self.relay, 0)  # type: ignore[arg-type]
+        self.archive = Archive(self.pool, SilentRedis(), self.relay, AnswerCache(settings_for(self.house.dsn), "silent"), 0)  # type: ignore[arg-type]
         self.numbers = itertools.count(1)
         self.run = self.world.run
 

@@ -25,6 +25,7 @@ TOKEN = "metrics-token-of-the-tests"
 LABELS = {
     "status": {"queued", "in_progress", "completed", "incomplete", "failed", "cancelled", *(str(code.value) for code in HTTPStatus)},
     "queue": {"interactive", "background", "quarantine"},
+    "result": {"hit", "miss"},
     "mode": {"background", "foreground"},
     "outcome": {"ended", "lost", "died", "handed_over", "requeued", "returned"},
     "class": {
@@ -40,7 +41,7 @@ LABELS = {
 OF_WEB = {
     "backburner_responses", "backburner_queue_depth", "backburner_queue_oldest_seconds", "backburner_database_up", "backburner_readers",
     "backburner_bus_healthy", "backburner_lease_age_seconds", "backburner_http_answers", "backburner_responses_accepted",
-    "backburner_responses_ended", "backburner_cancel_seconds",
+    "backburner_responses_ended", "backburner_cancel_seconds", "backburner_cache_lookups",
 }  # fmt: skip
 OF_WORKERS = {
     "backburner_running", "backburner_slots", "backburner_lease_age_seconds", "backburner_queue_wait_seconds",

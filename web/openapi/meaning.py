@@ -61,6 +61,9 @@ PARAMETERS: dict[str, str] = {
     "user": "Deprecated by OpenAI; echoed.",
     "safety_identifier": "Echoed.",
     "prompt_cache_key": "Echoed.",
+    "cache": "No parameter of OpenAI's. The answer may be one that this project got before to exactly the same question, and is remembered "
+    "for it: for `ttl` seconds, or as long as this server does by default. `x-cache` says whether it was. Answers for which "
+    "tools were run on the server are not remembered.",
     "prompt": "Not supported: this server keeps no prompt templates.",
 }
 

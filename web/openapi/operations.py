@@ -22,6 +22,10 @@ HEADERS: dict[str, Json] = {
     "x-request-id": {"schema": {"type": "string"}, "description": "Names this request in the server's logs.", "required": True},
     "x-should-retry": {"schema": {"const": "false"}, "description": "Sent when trying again would not help; the official clients obey it."},
     "retry-after": {"schema": {"type": "string", "pattern": "^[1-9][0-9]*$"}, "description": "Seconds to wait."},
+    "x-cache": {
+        "schema": {"type": "string", "enum": ["hit", "miss"]},
+        "description": "Where the request asked for `cache`: whether the answer is a remembered one.",
+    },
     "www-authenticate": {"schema": {"const": "Bearer"}, "description": "Sent when it is this server that wants a key."},
 }
 _OF_STATUS = {401: ("www-authenticate",), 429: ("retry-after",), 503: ("retry-after",)}
@@ -32,7 +36,7 @@ def operations() -> dict[str, Json]:
     return {
         "create": _operation(
             "Create a response",
-            {"200": _answer("The response: as accepted (background), or as it ended.", "Response", _ACCEPTED, stream=True)},
+            {"200": _answer("The response: as accepted (background), or as it ended.", "Response", _ACCEPTED, "x-cache", stream=True)},
             *_UPSTREAM, 415,
             parameters=_CREATE_HEADERS,
             requestBody={"required": True, "content": {_JSON: {"schema": reference("CreateResponse"), "examples": _bodies()}}},
@@ -100,13 +104,13 @@ def _operation(summary: str, answers: dict[str, Json], *refusals: int, **more: A
     return {"summary": summary, **more, "responses": {**answers, **{status: told[status] for status in told if status not in answers}}}
 
 
-def _answer(description: str, name: str, shown: Mapping[str, Json] | None = None, *, stream: bool = False) -> Json:
+def _answer(description: str, name: str, shown: Mapping[str, Json] | None = None, *headers: str, stream: bool = False) -> Json:
     content: Json = {_JSON: {"schema": reference(name)}}
     if shown:
         content[_JSON]["examples"] = {title: {"value": value} for title, value in shown.items()}
     if stream:
         content["text/event-stream"] = {"itemSchema": _BLOCK, "examples": {"a short answer": {"value": examples.stream()}}}
-    return {"description": description, "headers": _headers(), "content": content}
+    return {"description": description, "headers": _headers(*headers), "content": content}
 
 
 def _bodies() -> Json:

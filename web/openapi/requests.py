@@ -251,6 +251,10 @@ def _response_id(_reading: Reading) -> Schema:
     return {"type": "string", "pattern": f"^{request._ID.pattern}$"}
 
 
+def _cache(reading: Reading) -> Schema:
+    return {"anyOf": [{"type": "boolean"}, reading.schema(request._CACHE)]}
+
+
 def _any(_reading: Reading) -> Schema:
     return {}
 
@@ -297,5 +301,6 @@ _OWN: dict[Check, Callable[[Reading], Schema]] = {
     request._metadata: _metadata,
     request._response_id: _response_id,
     request._conversation: _refused,
+    request._cache: _cache,
     request._prompt: _refused,
 }

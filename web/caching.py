@@ -1,0 +1,77 @@
+"""Which question a request asks, and whether its answer is remembered (docs/cache.md)."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from models import statements
+from models.answer_cache import Answer, AnswerCache
+from models.database import Pool, read
+from models.secrets import Sealer
+from models.settings import Settings
+from models.upstreams import Routes
+from models.wire.checks import integer
+from models.wire.request import CreateRequest
+from web.counters import CACHE
+
+_UNASKED = frozenset(("metadata", "user", "safety_identifier", "prompt_cache_key", "stream_options"))
+"""Parameters that no answer depends on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the cache said of one request."""
+
+    key: bytes | None = None
+    """None: its answer can neither be remembered nor found"""
+    ttl: int | None = None
+    """for which its answer is to be remembered, in seconds; None: not at all"""
+    answer: Answer | None = None
+
+
+NOT_ASKED = Look()
+
+
+class Caching:
+    """One web process's use of the remembered answers."""
+
+    def __init__(self, settings: Settings, pool: Pool, cache: AnswerCache) -> None:
+        self._settings = settings.cache
+        self._pool = pool
+        self._cache = cache
+        self._routes = Routes(settings)
+        self._sealer = Sealer(settings.sealing_keys)
+
+    async def look(self, project: UUID, request: CreateRequest, previous: UUID | None) -> Look:
+        """Looks for the answer, if the request asks for that. Raises InvalidRequest for a `ttl` that is longer than allowed."""
+        if request.cache is None:
+            return NOT_ASKED
+        longest = int(self._settings.longest_ttl.total_seconds())
+        ttl = int(self._settings.ttl.total_seconds()) if request.cache.ttl is None else request.cache.ttl
+        integer(1, longest)(ttl, "cache.ttl")
+        key = await self._key(project, request, previous)
+        answer = await self._cache.find(project, key) if key is not None else None
+        CACHE.labels("miss" if answer is None else "hit").inc()
+        return Look(key, ttl if answer is None and key is not None else None, answer)
+
+    async def _key(self, project: UUID, request: CreateRequest, previous: UUID | None) -> bytes | None:
+        """A digest of all that the answer depends on. None where a part of the history is deleted: such a response fails when it is run."""
+        values = {"previous": previous, "items": orjson.dumps(request.input).decode()}
+        said = (await read(self._pool, statements.HISTORY_DIGEST, values))[0]
+        if said["broken"]:
+            return None
+        asked: dict[str, Any] = {
+            "project": project.hex,
+            "model": request.model,
+            "served_by": [(each.upstream.name, each.upstream.base_url, each.model) for each in self._routes.find(request.model)],
+            "said": said["digest"].hex(),
+            # In the order in which they came: of a schema's keys the model makes something, of the parameters' own it does not.
+            "parameters": sorted((name, value) for name, value in request.parameters.items() if name not in _UNASKED),
+            "credentials": self._sealer.fingerprint(request.credentials) if request.credentials else None,
+        }
+        if self._sealer.has_key:
+            return bytes.fromhex(self._sealer.fingerprint({"asked": hashlib.sha256(orjson.dumps(asked)).hexdigest()}))
+        return hashlib.sha256(orjson.dumps(asked)).digest()

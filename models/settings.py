@@ -84,6 +84,15 @@ class UpstreamSettings(_Group):
     """The model's template knows one system message, at the start: all system and developer messages are put together there."""
     think_tags: bool = False
     """The model writes its reasoning into the text, between `<think>` tags."""
+    effort_field: Literal["reasoning_effort", "reasoning", "enable_thinking", "thinking", "think", "none"] = "reasoning_effort"
+    """How `reasoning.effort` is spelled: OpenAI's word; OpenRouter's object of that name; vLLM's and SGLang's `chat_template_kwargs`; the
+    object `thinking` of DeepSeek, Kimi and GLM; Ollama's `think`; or not at all. The last four only know on and off."""
+    reasoning_back: Literal["none", "reasoning_content", "reasoning", "reasoning_details", "think_tags"] = "none"
+    """The field of an assistant message in which the model gets back what it thought before it called tools, until the user speaks again;
+    `think_tags`: at the head of its text."""
+    structured_output: Literal["json_schema", "json_object", "guided_json", "prompt"] = "json_schema"
+    """How a JSON schema is asked for: as OpenAI's `response_format`; as its older `json_object` with the schema in the instructions; as old
+    vLLM's `guided_json`; or in the instructions alone."""
     passthrough: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
     """Top-level parameters outside the Responses API that are handed on to the upstream as they are."""
     max_retries: int = 2

@@ -1,6 +1,7 @@
 """Responses by their id: shown, cancelled, deleted, their input listed; always within one project (I11)."""
 
 import time
+from collections.abc import Collection
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from models.ids import parse_response_id, response_id
 from models.lifecycle import TERMINAL, Status
 from models.live import UNHEARD
 from models.wire.events import Item, ResponseFailed, decode_frame, frame, split_frames
+from models.wire.includes import included
 from models.wire.response import ResponseFacts, response_object
 from models.wire.snapshot import standing
 from web.counters import CANCEL, ENDED
@@ -47,12 +49,15 @@ class Archive:
             raise NotFound(f"Response with id '{named}' not found.")
         return found[0]
 
-    async def show(self, row: Row) -> dict[str, Any]:
-        """The Response object: the fold of the events so far (I7)."""
+    async def show(self, row: Row, include: Collection[str] | None = None) -> dict[str, Any]:
+        """The Response object: the fold of the events so far (I7). `include`: what a later look at it asks for (contract §2.1), besides what
+        its create asked for; None: the create itself looks, and sees all."""
         if row["status"] == Status.IN_PROGRESS:
             row, output = await self._running(row)
         else:
             output = await self._items(row["id"])
+        if include is not None:
+            output = included(output, {*include, *row["parameters"].get("include", ())})
         return response_object(facts_of(row), output)
 
     async def cancel(self, row: Row) -> Row:

@@ -52,10 +52,11 @@ async def retrieve(response_id: str, request: Request, project: Project) -> Resp
     stream = boolean(request, "stream", default=False)
     boolean(request, "include_obfuscation", default=False)
     after = integer(request, "starting_after", **EVENT_NUMBERS)
-    require_include(_included(request))
+    include = _included(request)
+    require_include(include)
     row = await front.archive.find(project, response_id)
     if not stream:
-        return json_answer(await front.archive.show(row))
+        return json_answer(await front.archive.show(row, include))
     if not row["background"]:
         raise InvalidRequest(
             "This response cannot be streamed because it was not created with background=true.",

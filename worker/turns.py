@@ -19,13 +19,16 @@ from models.wire.events import Event, Item
 from models.wire.response import ResponseFacts
 from worker.event_log import EventLog
 from worker.output import Entry, Output
+from worker.reasoning import seal_for, with_thoughts
 from worker.resources import Resources
 from worker.tools.source import Refusal, Result
 from worker.tools.toolbox import Toolbox
+from worker.translation.dialect import Dialect
 from worker.translation.items import OpenItem
 from worker.translation.offer import Offer, offer
 from worker.translation.request import after_a_call, chat_request, wants_logprobs
 from worker.translation.spoken_turn import Outcome, SpokenTurn
+from worker.translation.structured import told_format
 from worker.translation.translator import Translator
 from worker.translation.truncation import ever_shorter
 from worker.undivided import undivided
@@ -174,7 +177,7 @@ class Turns:
 
     async def _body(self, way: Way, parameters: dict[str, Any], history: list[Item], offered: Offer) -> dict[str, Any]:
         translate = partial(
-            chat_request,
+            self._translated,
             model=way.model,
             parameters=parameters,
             history=history,
@@ -184,7 +187,12 @@ class Turns:
         # A long history is walked beside the event loop: a thousand other streams are waiting in it.
         return translate() if len(history) < _LONG_HISTORY else await asyncio.to_thread(translate)
 
+    def _translated(self, *, history: list[Item], dialect: Dialect, **rest: Any) -> dict[str, Any]:
+        known = with_thoughts(history, self._resources.sealer, self._claim.row["project_id"], dialect)
+        return chat_request(history=known, dialect=dialect, **rest)
+
     def _translator(self, way: Way, parameters: dict[str, Any], offered: Offer) -> SpokenTurn[Any]:
+        upstream = way.upstream.settings
         return Translator(
             self._resources.new_id,
             first_index=self._output.next_index,
@@ -192,7 +200,9 @@ class Turns:
             offer=offered,
             calls_allowed=self._calls_allowed(parameters),
             output_limit=self._resources.settings.limits.output,
-            think_tags=way.upstream.settings.think_tags,
+            think_tags=upstream.think_tags,
+            fenced=told_format(parameters.get("text", {}), upstream.structured_output) is not None,
+            seal=seal_for(self._resources.sealer, self._claim.row["project_id"], parameters, dialect_of(upstream)),
         )
 
     def _calls_allowed(self, parameters: dict[str, Any]) -> int:

@@ -108,7 +108,7 @@ ITEMS = [
     ),
     pytest.param(
         [delta(reasoning_details=[{"type": "reasoning.summary", "summary": "h"}, {"type": "reasoning.text", "text": "m"}, {"data": "x"}]), finish()],
-        ["reasoning hm"],
+        ["reasoning summary h | m"],
         id="reasoning_details alone",
     ),
     pytest.param(

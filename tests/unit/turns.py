@@ -103,12 +103,12 @@ def decoded(events: list[Event]) -> list[JSON]:
 def brief(event: JSON) -> str:
     """`0 +message`, `0.0 +output_text`, `0.0 'Hi'`, `0.0 ='Hi'`, `0.0 -output_text`, `0 -message completed`."""
     kind = event["type"].removeprefix("response.")
-    place = ".".join(str(event[key]) for key in ("output_index", "content_index") if key in event)
+    place = ".".join(str(event[key]) for key in ("output_index", "content_index", "summary_index") if key in event)
     if kind.startswith("output_item."):
         item = event["item"]
         what = f"{item.get('name', item['type'])}/{item['call_id']}" if "call_id" in item else item["type"]
         return f"{place} +{what}" if kind.endswith("added") else f"{place} -{what} {item['status']}"
-    if kind.startswith("content_part."):
+    if kind.startswith(("content_part.", "reasoning_summary_part.")):
         return f"{place} {'+' if kind.endswith('added') else '-'}{event['part']['type']}"
     if kind.endswith(".delta"):
         return f"{place} {event['delta']!r}"
@@ -124,5 +124,6 @@ def _item(item: JSON) -> str:
     if "call_id" in item:
         told = next(item[key] for key in ("arguments", "input", "action", "operation") if key in item)
         return f"{item.get('name', item['type'])}/{item['call_id']} {told}{mark}"
-    said = [f"refusal {part['refusal']}" if part["type"] == "refusal" else part["text"] for part in item["content"]]
+    said = [f"summary {part['text']}" for part in item.get("summary", ())]
+    said += [f"refusal {part['refusal']}" if part["type"] == "refusal" else part["text"] for part in item["content"]]
     return f"{item['type']} {' | '.join(said)}{mark}"

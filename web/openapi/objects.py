@@ -25,6 +25,7 @@ def components() -> dict[str, Schema]:
         "Response": _response(),
         "OutputItem": one_of(_OUTPUT_ITEMS),
         "OutputContent": one_of(_OUTPUT_CONTENT),
+        "SummaryText": one_of({"summary_text": thing({"text": _TEXT})}),
         "ReasoningText": one_of({"reasoning_text": thing({"text": _TEXT})}),
         "Annotation": one_of({"url_citation": thing({"url": _TEXT, "title": _TEXT, "start_index": _COUNT, "end_index": _COUNT})}),
         "Logprob": thing({**_TOKEN, "top_logprobs": {"type": "array", "items": thing(_TOKEN)}}),
@@ -160,7 +161,14 @@ _WORDS: Schema = {"type": "array", "items": _TEXT}
 _OUTPUT_ITEMS: dict[str, Schema] = {
     "message": _output_item(role=const("assistant"), content={"type": "array", "items": reference("OutputContent")}),
     "reasoning": _output_item(
-        summary={"type": "array", "maxItems": 0, "items": {}}, content={"type": "array", "items": reference("ReasoningText")}
+        {
+            "encrypted_content": {
+                "type": "string",
+                "description": "The reasoning, sealed: sent back, it reaches the model again. Only where it was asked for, or the upstream needs it.",
+            }
+        },
+        summary={"type": "array", "items": reference("SummaryText")},
+        content={"type": "array", "items": reference("ReasoningText")},
     ),
     "function_call": _output_item(
         _NAMESPACED, call_id=_CALL_ID, name=_TEXT, arguments={"type": "string", "description": "JSON, as the model wrote it."}
@@ -232,7 +240,7 @@ _READINESS: Schema = thing(
 _FIELDS: dict[str, Schema] = {
     "response": reference("Response"),
     "item": reference("OutputItem"),
-    "part": {"anyOf": [reference("OutputContent"), reference("ReasoningText")]},
+    "part": {"anyOf": [reference("OutputContent"), reference("ReasoningText"), reference("SummaryText")]},
     "annotation": reference("Annotation"),
     "logprobs": _LOGPROBS,
 }

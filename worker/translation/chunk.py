@@ -27,6 +27,10 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     content: str = ""
     refusal: str = ""
     reasoning: str = ""
+    summary: tuple[tuple[int, str], ...] = ()
+    """Pieces of summaries of what it thinks, `(number of the summary, text)`."""
+    details: list[dict[str, Any]] = []
+    """`reasoning_details` as the upstream sent them, signatures and all: some want to have them back."""
     calls: tuple[CallDelta, ...] = ()
     logprobs: list[dict[str, Any]] = []
     """Already in the Responses shape: `{token, logprob, bytes, top_logprobs}`, `bytes` never null."""
@@ -42,7 +46,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
         """About how many bytes of memory keeping this chunk costs, for the turn's `output_limit`."""
         text = self.content or self.reasoning or self.refusal
         weight = len(text) if text.isascii() else len(text.encode())
-        if self.calls or self.logprobs or self.annotations or (self.content and (self.reasoning or self.refusal)):
+        if self.calls or self.logprobs or self.annotations or self.details or (self.content and (self.reasoning or self.refusal)):
             weight = _full_weight(self)
         return weight
 
@@ -50,10 +54,12 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 def _full_weight(chunk: Chunk) -> int:
     weight = sum(len(text.encode()) for text in (chunk.content, chunk.reasoning, chunk.refusal))
     weight += sum(len(call.id) + len(call.name) + len(call.arguments.encode()) for call in chunk.calls)
+    weight += sum(_DETAIL_WEIGHT + len(str(detail)) for detail in chunk.details) + sum(len(text.encode()) for _, text in chunk.summary)
     weight += sum(_LOGPROB_WEIGHT * (1 + len(entry["top_logprobs"])) for entry in chunk.logprobs)
     return weight + sum(_ANNOTATION_WEIGHT + len(str(annotation)) for annotation in chunk.annotations)
 
 
 _LOGPROB_WEIGHT = 256
 _ANNOTATION_WEIGHT = 256
+_DETAIL_WEIGHT = 256
 """Bytes a small dict takes in memory, roughly; the limit is a bound, not a measurement."""

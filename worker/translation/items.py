@@ -29,12 +29,17 @@ from models.wire.events import (
     ReasoningDone,
     RefusalDelta,
     RefusalDone,
+    SummaryDelta,
+    SummaryDone,
+    SummaryPartAdded,
+    SummaryPartDone,
     TextDelta,
     TextDone,
 )
 from models.wire.tools import Target
 from worker.translation.built_in import fields_of
 from worker.translation.citations import Citations
+from worker.translation.reasoning import Seal, sealable
 from worker.translation.wrapping import Wrapping
 
 IN_PROGRESS = "in_progress"
@@ -215,14 +220,42 @@ class OpenMessage(OpenItem):
         return self._parts[-1].closed() if self._parts else []
 
 
+class SummaryPart:
+    """One summary of a reasoning item, in a list of its own beside the content."""
+
+    def __init__(self, item_id: str, output_index: int, summary_index: int, number: int) -> None:
+        """`number`: the upstream's own of this summary; another one begins another part."""
+        self._place = (item_id, output_index, summary_index)
+        self._heard = io.StringIO()
+        self.number = number
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": "summary_text", "text": self._heard.getvalue()}
+
+    def added(self) -> Event:
+        return SummaryPartAdded(*self._place, self.to_json())
+
+    def say(self, delta: str) -> Event:
+        self._heard.write(delta)
+        return SummaryDelta(*self._place, delta)
+
+    def closed(self) -> list[Event]:
+        return [SummaryDone(*self._place, self._heard.getvalue()), SummaryPartDone(*self._place, self.to_json())]
+
+
 class OpenReasoning(OpenItem):
-    """What the model thought before it spoke: one part of raw reasoning text, no summary."""
+    """What the model thought before it spoke: one part of raw text, summaries where the upstream makes them, and what it wants back of both."""
 
     prefix = "rs"
 
-    def __init__(self, output_index: int, item_id: str) -> None:
+    def __init__(self, output_index: int, item_id: str, seal: Seal | None = None) -> None:
+        """`seal`: makes `encrypted_content`; None: there is to be none."""
         super().__init__(output_index, item_id)
         self._part: ReasoningPart | None = None
+        self._summaries: list[SummaryPart] = []
+        self._details: list[dict[str, Any]] = []
+        self._seal = seal
+        self._sealed: str | None = None
 
     def think(self, delta: str) -> list[Event]:
         if self._part is not None:
@@ -230,12 +263,33 @@ class OpenReasoning(OpenItem):
         self._part = ReasoningPart(self.id, self.output_index, 0)
         return [self._part.added(), self._part.say(delta)]
 
+    def summarise(self, number: int, delta: str) -> list[Event]:
+        """A piece of the upstream's summary of this number."""
+        last = self._summaries[-1] if self._summaries else None
+        if last is not None and last.number == number:
+            return [last.say(delta)]
+        fresh = SummaryPart(self.id, self.output_index, len(self._summaries), number)
+        self._summaries.append(fresh)
+        return [*(last.closed() if last is not None else ()), fresh.added(), fresh.say(delta)]
+
+    def keep(self, details: list[dict[str, Any]]) -> None:
+        """What the upstream wants back as it was."""
+        if self._seal is not None:
+            self._details.extend(details)
+
     def to_json(self) -> Item:
         content = [self._part.to_json()] if self._part is not None else []
-        return {"id": self.id, "type": "reasoning", "status": self.status, "summary": [], "content": content}
+        summary = [part.to_json() for part in self._summaries]
+        item = {"id": self.id, "type": "reasoning", "status": self.status, "summary": summary, "content": content}
+        return item if self._sealed is None else {**item, "encrypted_content": self._sealed}
 
-    def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - a part's closing is the same in both cases
-        return self._part.closed() if self._part is not None else []
+    def last_words(self, status: str) -> list[Event]:
+        """The closing of its parts. Only a thought that was thought to its end is sealed: nobody can go on from another."""
+        if self._seal is not None and status == "completed":
+            text = self._part.text() if self._part is not None else ""
+            self._sealed = self._seal(sealable(text, self._details))
+        events = self._summaries[-1].closed() if self._summaries else []
+        return events + (self._part.closed() if self._part is not None else [])
 
 
 class OpenCall(OpenItem):

@@ -9,10 +9,12 @@ from models.wire.events import Item
 from models.wire.pairing import is_call, is_output
 from models.wire.tools import Target, offered
 from worker.translation.built_in import BUILT_IN
-from worker.translation.dialect import Dialect
+from worker.translation.dialect import Dialect, ReasoningBack
 from worker.translation.hosted import spoken_name
 from worker.translation.items import is_whole
 from worker.translation.offer import Offer
+from worker.translation.reasoning import Thoughts
+from worker.translation.structured import asked_format, told_format
 from worker.translation.wrapping import CUSTOM_TOOL_ARGUMENT
 
 Message = dict[str, Any]
@@ -44,7 +46,8 @@ def chat_request(
     server ran may say besides its item what the model was told (`answer`) and in which turn it was made (`turn`). Parameters named in
     the dialect's `passthrough` go through under their own names.
     """
-    messages = _messages(parameters.get("instructions"), history, dialect.developer_role, offer)
+    text = parameters.get("text", {})
+    messages = _messages(_instructions(parameters, dialect), history, dialect, offer, _thoughts_from(parameters, history, dialect))
     body: dict[str, Any] = {
         "model": model,
         "messages": _with_one_system_message(messages) if dialect.single_system_message else messages,
@@ -54,11 +57,8 @@ def chat_request(
     body.update((name, parameters[name]) for name in _SAME if name in parameters)
     if "max_output_tokens" in parameters:
         body[dialect.max_tokens_field] = parameters["max_output_tokens"]
-    effort = parameters.get("reasoning", {}).get("effort")
-    if effort is not None:
-        body["reasoning_effort"] = effort
-    text = parameters.get("text", {})
-    body.update(_response_format(text))
+    body.update(_effort(parameters, dialect))
+    body.update(asked_format(text, dialect.structured_output))
     if "verbosity" in text and "verbosity" in dialect.passthrough:  # only OpenAI's own chat API knows it
         body["verbosity"] = text["verbosity"]
     tools = offer.to_json()
@@ -85,14 +85,45 @@ def wants_logprobs(parameters: dict[str, Any]) -> bool:
     return "message.output_text.logprobs" in parameters.get("include", ())
 
 
-def _response_format(text: dict[str, Any]) -> dict[str, Any]:
-    wanted = text.get("format", {"type": "text"})
-    if wanted["type"] == "text":
+def _instructions(parameters: dict[str, Any], dialect: Dialect) -> str | None:
+    """The client's, and what the upstream has to be told because no field of its API says it."""
+    told = told_format(parameters.get("text", {}), dialect.structured_output)
+    given: str | None = parameters.get("instructions")
+    return given if told is None else told if given is None else f"{given}\n\n{told}"
+
+
+def _effort(parameters: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
+    """`reasoning.effort` in the upstream's words."""
+    effort = parameters.get("reasoning", {}).get("effort")
+    if effort is None:
         return {}
-    if wanted["type"] == "json_object":
-        return {"response_format": {"type": "json_object"}}
-    schema = {name: wanted[name] for name in ("name", "schema", "strict", "description") if name in wanted}
-    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+    thinks = effort != "none"
+    match dialect.effort_field:
+        case "none":
+            return {}
+        case "reasoning":
+            return {"reasoning": {"effort": effort}}
+        case "enable_thinking":
+            switches = {"enable_thinking": thinks, "thinking": thinks}  # templates know one or the other
+            given = parameters.get("chat_template_kwargs") if "chat_template_kwargs" in dialect.passthrough else None
+            return {"chat_template_kwargs": {**switches, **given} if isinstance(given, dict) else switches}
+        case "thinking":
+            return {"thinking": {"type": "enabled" if thinks else "disabled"}}
+        case "think":
+            return {"think": thinks}
+        case _:
+            return {"reasoning_effort": effort}
+
+
+def _thoughts_from(parameters: dict[str, Any], history: list[Item], dialect: Dialect) -> int:
+    """The place in the history from which on the model gets its own thoughts back: since the user spoke last, or from the start where
+    the client wants `reasoning.context: all_turns`."""
+    if dialect.reasoning_back == "none":
+        return len(history)
+    if parameters.get("reasoning", {}).get("context") == "all_turns":
+        return 0
+    users = (place for place in range(len(history), 0, -1) if history[place - 1].get("role") == "user")
+    return next(users, 0)
 
 
 def _logprobs(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -102,9 +133,10 @@ def _logprobs(parameters: dict[str, Any]) -> dict[str, Any]:
     return {"logprobs": True, "top_logprobs": most} if most else {"logprobs": True}
 
 
-def _messages(instructions: str | None, history: list[Item], developer_role: str, offer: Offer) -> list[Message]:
+def _messages(instructions: str | None, history: list[Item], dialect: Dialect, offer: Offer, thoughts_from: int) -> list[Message]:
     """The conversation; `instructions` are those of this request alone and come first."""
-    transcript = _Transcript(offer)
+    transcript = _Transcript(offer, dialect.reasoning_back)
+    developer_role = dialect.developer_role
     answers = _answers(history)
     requests = {item["id"]: item for item in history if item["type"] == "mcp_approval_request"}
     if instructions is not None:
@@ -122,11 +154,13 @@ def _messages(instructions: str | None, history: list[Item], developer_role: str
             transcript.ran(_as_function_call(refused, spoken_name(refused, offer.hosted)), _refusal(item), None)
         elif kind == "message" and item["role"] == "assistant":
             transcript.said(item["content"])
+        elif kind == "reasoning" and position >= thoughts_from:
+            transcript.thought(item)
         elif kind == "message":
             role = developer_role if item["role"] == "developer" else item["role"]
             transcript.told(role, item["content"])
-        # Left out: calls that broke off with their response, which upstreams refuse for want of an output; reasoning, which is not
-        # resent across turns; tools that were added, which the offer holds; and hosted calls whose result nobody knows any more: the
+        # Left out: calls that broke off with their response, which upstreams refuse for want of an output; what the model thought before
+        # the user spoke last; tools that were added, which the offer holds; and hosted calls whose result nobody knows any more: the
         # answer that followed holds it.
     transcript.end_turn()
     return transcript.messages
@@ -167,6 +201,7 @@ class _Turn:
         """Ids of the calls whose output has not come by yet."""
         self.number: int | None = None
         """Tells the turns of a tool loop apart, where it is known."""
+        self.thoughts: Thoughts | None = None
 
     @property
     def is_over(self) -> bool:
@@ -181,19 +216,29 @@ class _Transcript:
     it. So a turn stays open until its calls are answered or somebody else speaks, and is written when it ends.
     """
 
-    def __init__(self, offer: Offer) -> None:
+    def __init__(self, offer: Offer, reasoning_back: ReasoningBack) -> None:
         self.messages: list[Message] = []
         self._offer = offer
+        self._reasoning_back = reasoning_back
         self._turn = _Turn()
+        self._thoughts: list[Item] = []
+        """Reasoning that belongs to the turn of what follows it."""
 
     def told(self, role: str, content: list[Part]) -> None:
         """Somebody other than the model spoke."""
         self.end_turn()
+        self._thoughts = []
         self.messages.append({"role": role, "content": _chat_content(content)})
+
+    def thought(self, item: Item) -> None:
+        """The model thought, and is to be told what."""
+        self._thoughts.append(item)
+        if self._turn.waiting:  # some vendors tell what they thought after the call it led to
+            self._spoken_in(self._turn)
 
     def said(self, content: list[Part]) -> None:
         """The model spoke."""
-        turn = self._open_turn()
+        turn = self._spoken_in(self._open_turn())
         text = "".join(part["text"] for part in content if part["type"] == "output_text")
         if text:
             turn.texts.append(text)
@@ -201,14 +246,14 @@ class _Transcript:
 
     def call(self, item: Item, output: Item) -> None:
         """The model called a tool, which will give this output."""
-        turn = self._open_turn()
+        turn = self._spoken_in(self._open_turn())
         turn.calls.append((item, output))
         turn.waiting.add(item["call_id"])
 
     def ran(self, item: Item, output: Item, number: int | None) -> None:
         """The model called a tool that this server ran, in the turn of this number; unless told otherwise, each call was a turn's only
         one: what came later may have been said for what came before."""
-        turn = self._turn if number is not None and self._turn.number == number else self._open_turn()
+        turn = self._spoken_in(self._turn if number is not None and self._turn.number == number else self._open_turn())
         turn.number = number
         turn.calls.append((item, output))
 
@@ -221,6 +266,15 @@ class _Transcript:
             self.end_turn()
         return self._turn
 
+    def _spoken_in(self, turn: _Turn) -> _Turn:
+        """The turn, with what was thought in it so far."""
+        if self._thoughts:
+            turn.thoughts = turn.thoughts or Thoughts()
+            for item in self._thoughts:
+                turn.thoughts.add(item)
+            self._thoughts = []
+        return turn
+
     def end_turn(self) -> None:
         """Writes the open turn: the assistant's message, then one tool message per call, then what only a user can show."""
         turn, self._turn = self._turn, _Turn()
@@ -229,6 +283,8 @@ class _Transcript:
         message: Message = {"role": "assistant", "content": "\n\n".join(turn.texts) or None}
         if turn.refusals:
             message["refusal"] = "\n\n".join(turn.refusals)
+        if turn.thoughts is not None:
+            message.update(turn.thoughts.fields(self._reasoning_back, message["content"]))
         if turn.calls:
             message["tool_calls"] = [_tool_call(call, self._offer) for call, _ in turn.calls]
         self.messages.append(message)

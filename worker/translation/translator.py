@@ -26,7 +26,9 @@ from worker.translation.chunk import CallDelta, Chunk
 from worker.translation.hosted import OpenHostedCall
 from worker.translation.items import CALL_KINDS, OpenBuiltInCall, OpenCall, OpenItem, OpenMessage, OpenReasoning, is_whole
 from worker.translation.offer import Offer
+from worker.translation.reasoning import Seal
 from worker.translation.spoken_turn import ITEM_WEIGHT, TIERS, Outcome, SpokenTurn
+from worker.translation.structured import Fences
 from worker.translation.thinking import ThinkTags
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -35,7 +37,8 @@ _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"
 
 class Translator(SpokenTurn[Chunk]):
     """One turn of a chat upstream. `offer`: the names settle whether a second name is a new call or the rest of a name, and what they
-    stand for is what a call becomes.
+    stand for is what a call becomes. `fenced`: the text is JSON that may come in a code fence, which is taken off. `seal` makes the
+    `encrypted_content` of reasoning items; None: they get none.
     """
 
     def __init__(
@@ -48,10 +51,17 @@ class Translator(SpokenTurn[Chunk]):
         calls_allowed: int = 128,
         output_limit: int = 64 << 20,
         think_tags: bool = False,
+        fenced: bool = False,
+        seal: Seal | None = None,
     ) -> None:
         super().__init__(new_id, first_index=first_index, offer=offer, calls_allowed=calls_allowed, output_limit=output_limit)
         self._want_logprobs = want_logprobs
         self._tags = ThinkTags() if think_tags else None
+        self._fences = Fences() if fenced else None
+        self._seal = seal
+        self._is_plain = self._tags is None and self._fences is None
+        self._unshown: list[dict[str, Any]] = []
+        """Details of thoughts that came in the middle of a message."""
         self._talk: OpenMessage | OpenReasoning | None = None
         self._calls = SpokenCalls(offer.functions)
         self._unopened: list[SpokenCall] = []
@@ -71,12 +81,16 @@ class Translator(SpokenTurn[Chunk]):
         events: list[Event] = []
         if chunk.logprobs and self._want_logprobs:
             self._logprobs.extend(chunk.logprobs)
-        if chunk.reasoning:
+        if chunk.details:
+            events += self._think_in_detail(chunk)
+        elif chunk.reasoning:
             events += self._think(chunk.reasoning)
         if chunk.content:
-            events += self._say(chunk.content) if self._tags is None else self._tell_apart(*self._tags.split(chunk.content))
+            events += self._say(chunk.content) if self._is_plain else self._take_apart(chunk.content)
         if chunk.refusal:
             events += self._refuse(chunk.refusal)
+        if chunk.calls and self._unshown:
+            events += self._open_reasoning()[0]
         for delta in chunk.calls:
             events += self._call(delta)
         for annotation in chunk.annotations:
@@ -90,7 +104,7 @@ class Translator(SpokenTurn[Chunk]):
         The model's finish_reason is the end of the turn, with or without `[DONE]`. Without a finish_reason, `[DONE]` is enough if
         anything was said (many local servers send no reason); a stream that just stops was cut off (contract §7.2).
         """
-        events = self._tell_apart(*self._tags.rest()) if self._tags is not None else []
+        events = [] if self._is_plain else self._take_apart_the_rest()
         events += [*self._announce_named(), *self._open_built_in(at_the_end=True)]
         self.outcome = outcome = self._judge(done_seen=done_seen)
         if outcome.status == "failed":
@@ -120,11 +134,30 @@ class Translator(SpokenTurn[Chunk]):
         talk = self._talk
         if type(talk) is OpenReasoning:
             return talk.think(thought)
-        events = [*self._announce_named(), *self._open_built_in()]
-        reasoning = OpenReasoning(self._next_index(), self._new_id(OpenReasoning.prefix))
-        events += self._open(reasoning)
-        self._talk = reasoning
+        events, reasoning = self._open_reasoning()
         return events + reasoning.think(thought)
+
+    def _think_in_detail(self, chunk: Chunk) -> list[Event]:
+        """As `_think`, with summaries, and with what cannot be shown but sealed. That alone interrupts no message: it waits for a call."""
+        talk, events = self._talk, list[Event]()
+        if not (chunk.reasoning or chunk.summary) and (self._seal is None or type(talk) is OpenMessage):
+            self._unshown += chunk.details if self._seal is not None else ()
+            return events
+        if type(talk) is not OpenReasoning:
+            events, talk = self._open_reasoning()
+        talk.keep(chunk.details)
+        for number, piece in chunk.summary:
+            events += talk.summarise(number, piece)
+        return events + talk.think(chunk.reasoning) if chunk.reasoning else events
+
+    def _open_reasoning(self) -> tuple[list[Event], OpenReasoning]:
+        events = [*self._announce_named(), *self._open_built_in()]
+        reasoning = OpenReasoning(self._next_index(), self._new_id(OpenReasoning.prefix), self._seal)
+        events += self._open(reasoning)
+        reasoning.keep(self._unshown)
+        self._unshown = []
+        self._talk = reasoning
+        return events, reasoning
 
     def _say(self, text: str) -> list[Event]:
         talk = self._talk
@@ -146,6 +179,15 @@ class Translator(SpokenTurn[Chunk]):
         events = self._announce_named()
         message = self._open_message(events)
         return events + message.refuse(refusal)
+
+    def _take_apart(self, content: str) -> list[Event]:
+        """What is thought in the content, and what is said in it without its fence."""
+        thought, text = self._tags.split(content) if self._tags is not None else ("", content)
+        return self._tell_apart(thought, self._fences.strip(text) if self._fences is not None else text)
+
+    def _take_apart_the_rest(self) -> list[Event]:
+        thought, text = self._tags.rest() if self._tags is not None else ("", "")
+        return self._tell_apart(thought, self._fences.strip(text) + self._fences.rest() if self._fences is not None else text)
 
     def _tell_apart(self, thought: str, text: str) -> list[Event]:
         events = self._think(thought) if thought else []

@@ -151,10 +151,17 @@ def _chunk(body: _Body) -> Chunk:
     if choice.error:
         raise _failure(choice.error)
     delta = choice.delta or choice.message or _NOTHING
+    reasoning = delta.reasoning or delta.reasoning_content or ""
+    summary: tuple[tuple[int, str], ...] = ()
+    details: list[dict[str, Any]] = []
+    if delta.reasoning_details:
+        reasoning, summary, details = _detailed(delta.reasoning_details, reasoning)
     return Chunk(
         delta.content or "",
         delta.refusal or "",
-        delta.reasoning or delta.reasoning_content or (_thought_in(delta.reasoning_details) if delta.reasoning_details else ""),
+        reasoning,
+        summary,
+        details,
         _calls(delta, whole=choice.delta is None) if delta.tool_calls or delta.function_call else (),
         _logprobs(choice.logprobs.content) if choice.logprobs is not None and choice.logprobs.content else [],
         _annotations(delta.annotations) if delta.annotations else [],
@@ -195,9 +202,14 @@ def _arguments(found: str | dict[str, Any] | None) -> str:
     return found if isinstance(found, str) else "" if found is None else msgspec.json.encode(found).decode()
 
 
-def _thought_in(details: list[Any]) -> str:
-    """OpenRouter's list; encrypted thoughts say nothing that can be shown."""
-    return "".join(_text(detail.get("text") or detail.get("summary")) for detail in details if isinstance(detail, dict))
+def _detailed(found: list[Any], beside: str) -> tuple[str, tuple[tuple[int, str], ...], list[dict[str, Any]]]:
+    """OpenRouter's list: the thought, the pieces of its summaries, and all of it as it came. `beside`, the same once more as plain text,
+    counts only where the list says nothing that can be shown: encrypted thoughts do not."""
+    details = _dicts(found)
+    thought = "".join(_text(detail.get("text")) for detail in details)
+    pieces = [(_count(detail.get("index")) or 0, _text(detail.get("summary"))) for detail in details]
+    summary = tuple((number, text) for number, text in pieces if text)
+    return thought or ("" if summary else beside), summary, details
 
 
 def _logprobs(tokens: list[_TokenLogprob]) -> list[dict[str, Any]]:

@@ -10,5 +10,8 @@ def dialect_of(upstream: UpstreamSettings) -> Dialect:
         max_tokens_field=upstream.max_tokens_field,
         developer_role=upstream.developer_role,
         single_system_message=upstream.single_system_message,
+        effort_field=upstream.effort_field,
+        reasoning_back=upstream.reasoning_back,
+        structured_output=upstream.structured_output,
         passthrough=upstream.passthrough,
     )

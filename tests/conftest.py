@@ -1,5 +1,6 @@
 """Fixtures: one shared deployment per session, private ones for the tests that kill things, and the logs of both with a failure."""
 
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -16,6 +17,12 @@ from tests.stack import RUNNING, Databases, Stack, Surroundings, databases, stac
 PrivateStack = Callable[..., AbstractAsyncContextManager[Stack]]
 
 _log_sizes = pytest.StashKey[dict[str, int]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What tests/clients can be told (docs/clients.md)."""
+    parser.addoption("--live", action="store_true", help="install the client libraries of others and run them (needs a network)")
+    parser.addoption("--record", action="store_true", help="with --live: keep what they sent in tests/clients/requests")
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +62,20 @@ async def shared(
     """The deployment that ordinary tests share: two web processes, one worker. Nobody kills anything here."""
     small_bodies = {"BACKBURNER_LIMITS__BODY": "4000000"}
     async with stack(tmp_path_factory.mktemp("shared"), servers, surroundings, fake, webs=2, streams=300, settings=small_bodies) as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+async def tooled(
+    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+) -> AsyncIterator[Stack]:
+    """Shared too: one web process, one worker, that may talk to MCP servers on this machine and can seal. A tool may take 3 s."""
+    settings = {
+        "BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8",
+        "BACKBURNER_SECRET_KEYS": secrets.token_urlsafe(32),
+        "BACKBURNER_TOOLS__TIME": "3",
+    }
+    async with stack(tmp_path_factory.mktemp("tools"), servers, surroundings, fake, settings=settings) as one:
         yield one
 
 

@@ -411,6 +411,7 @@ class FakeUpstream:
     """What went wrong in the fake itself; a test session with any of these has failed."""
     base_url: str = ""
     _scripts: dict[str, list[Script]] = field(default_factory=dict)
+    _minds: dict[str, Callable[[Request], Script]] = field(default_factory=dict)
     _asked: dict[str, int] = field(default_factory=dict)
     _names: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _server: asyncio.Server | None = None
@@ -434,17 +435,23 @@ class FakeUpstream:
         self._scripts[model] = list(scripts)
         return model
 
+    def decide(self, name: str, mind: Callable[[Request], Script]) -> None:
+        """Register a model whose answer follows from the request itself, however often it is asked."""
+        self._minds[name] = mind
+
     def asked(self, model: str) -> list[Request]:
         """The chat requests for this model so far, in order."""
         return [request for request in self.requests if request.method == "POST" and request.model == model]
 
     def steps_for(self, request: Request) -> Script:
         if request.method == "GET" and request.path == "/v1/models":
-            return [_listing(sorted({RESIDENT, *self._scripts}))]
+            return [_listing(sorted({RESIDENT, *self._scripts, *self._minds}))]
         if request.method != "POST" or request.path != "/v1/chat/completions":
             return [status(404)]
         if request.model.startswith("recording:"):
             return self._recorded(request.model)
+        if request.model in self._minds:
+            return self._minds[request.model](request)
         scripts = self._scripts.get(request.model)
         if scripts is None:
             message = f"The model `{request.model}` does not exist."

@@ -1,0 +1,113 @@
+"""The OpenAI Agents SDK for Python: tools, a handoff, sessions, a stream, output of a shape, a guardrail, hosted MCP."""
+
+import asyncio
+import os
+import sys
+
+from agents import Agent, HostedMCPTool, ModelSettings, Runner, SQLiteSession, function_tool, set_tracing_disabled
+from agents.items import MCPApprovalRequestItem
+from openai.types.responses import ResponseTextDeltaEvent
+from openai.types.shared import Reasoning
+from pydantic import BaseModel
+
+set_tracing_disabled(disabled=True)
+MODEL = "puppet"
+WEATHER = 'Weather? [[call get_weather {"city": "Bonn"}]][[call get_weather {"city": "Ulm"}]][[then]][[say It is {result}.]]'
+
+
+class Person(BaseModel):
+    name: str
+    age: int
+
+
+@function_tool
+def get_weather(city: str) -> str:
+    """The weather somewhere."""
+    return f"rain in {city}"
+
+
+async def tools() -> None:
+    agent = Agent(name="Weatherman", instructions="Look it up.", model=MODEL, tools=[get_weather])
+    assert (await Runner.run(agent, WEATHER)).final_output == "It is rain in Ulm."
+
+
+async def stream() -> None:
+    agent = Agent(name="Weatherman", model=MODEL, tools=[get_weather])
+    result = Runner.run_streamed(agent, WEATHER)
+    deltas = [
+        event.data.delta
+        async for event in result.stream_events()
+        if event.type == "raw_response_event" and isinstance(event.data, ResponseTextDeltaEvent)
+    ]
+    assert "".join(deltas) == result.final_output == "It is rain in Ulm."
+
+
+async def thinking() -> None:
+    """Reasoning items go back with the calls they led to, stored or not."""
+    prompt = 'Weather? [[think hm hm]][[call get_weather {"city": "Bonn"}]][[then]][[think so]][[say It is {result}.]]'
+    for settings in (
+        ModelSettings(reasoning=Reasoning(effort="low", summary="auto")),
+        ModelSettings(store=False, reasoning=Reasoning(effort="low"), response_include=["reasoning.encrypted_content"]),
+    ):
+        agent = Agent(name="Thinker", model=MODEL, tools=[get_weather], model_settings=settings)
+        assert (await Runner.run(agent, prompt)).final_output == "It is rain in Bonn."
+
+
+async def handoff() -> None:
+    poet = Agent(name="Poet", instructions="Write.", model=MODEL)
+    desk = Agent(name="Desk", instructions="Send on.", model=MODEL, handoffs=[poet])
+    result = await Runner.run(desk, "A poem. [[call transfer_to_poet {}]][[then]][[say Roses are red.]]")
+    assert (result.final_output, result.last_agent.name) == ("Roses are red.", "Poet")
+
+
+async def session() -> None:
+    memory = SQLiteSession("one")
+    agent = Agent(name="Memory", model=MODEL, tools=[get_weather])
+    await Runner.run(agent, WEATHER, session=memory)
+    result = await Runner.run(agent, "How often did I ask? [[say {heard}]]", session=memory)
+    assert result.final_output == "2"
+
+
+async def chain() -> None:
+    agent = Agent(name="Chain", model=MODEL, tools=[get_weather])
+    first = await Runner.run(agent, WEATHER, auto_previous_response_id=True)
+    second = await Runner.run(agent, "Again. [[say {heard}]]", previous_response_id=first.last_response_id)
+    assert second.final_output == "2"
+
+
+async def structured() -> None:
+    agent = Agent(name="Clerk", model=MODEL, output_type=Person)
+    assert (await Runner.run(agent, 'Who? [[say {"name": "Ada", "age": 36}]]')).final_output == Person(name="Ada", age=36)
+
+
+async def hosted_mcp() -> None:
+    """A tool that needs approval: the run stops, is approved, and goes on."""
+    server = {
+        "type": "mcp",
+        "server_label": "town",
+        "server_url": os.environ["MCP_URL"],  # noqa: TID251  # a program of a client's user
+        "require_approval": "always",
+    }
+    agent = Agent(name="Townsman", model=MODEL, tools=[HostedMCPTool(tool_config=server)])
+    first = await Runner.run(agent, 'Weather? [[call weather {"city": "Bonn"}]][[then]][[say It is {result}.]]')
+    [asked] = [item for item in first.new_items if isinstance(item, MCPApprovalRequestItem)]
+    assert asked.raw_item.name == "weather"
+    state = first.to_state()
+    [interruption] = first.interruptions
+    state.approve(interruption)
+    second = await Runner.run(agent, state)
+    assert "degrees" in second.final_output, second.final_output
+
+
+SCENARIOS = (tools, stream, thinking, handoff, session, chain, structured, hosted_mcp)
+
+
+async def main() -> None:
+    for scenario in SCENARIOS:
+        if sys.argv[1:] in ([], [scenario.__name__]):
+            await scenario()
+            print("ok", scenario.__name__, flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,41 @@
+"""The clients themselves, as they come from their registries, against the product: `./dev test tests/clients --live`.
+
+Without `--live` nothing is installed and these are skipped; test_recorded.py then sends what they sent.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.clients.catalogue import CLIENTS, CannotRun, Client, installed, passed
+from tests.clients.recorded import save
+from tests.clients.recorder import Exchange, recording
+from tests.mcp_servers import McpServers
+from tests.stack import ROOT, Stack
+
+INSTALLED = ROOT / ".data" / "clients"
+"""Kept from run to run."""
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+async def test_a_client_works_unchanged(
+    pytestconfig: pytest.Config, tooled: Stack, mcp_servers: McpServers, tmp_path: Path, client: Client
+) -> None:
+    if not pytestconfig.getoption("--live"):
+        pytest.skip("runs other people's libraries; ./dev test tests/clients --live installs them")
+    try:
+        command = await installed(client, INSTALLED)
+    except CannotRun as reason:
+        pytest.skip(str(reason))
+    heard: list[tuple[str, Exchange]] = []
+    mcp = mcp_servers.url("plain")
+    async with recording(tooled.api().base_url) as recorder:
+        told = {"OPENAI_BASE_URL": recorder.base_url, "OPENAI_API_KEY": tooled.key, "MCP_URL": mcp, "SCRATCH": str(tmp_path)}
+        scenarios = []
+        async for scenario in passed(client, command, told):
+            scenarios.append(scenario)
+            heard += [(scenario, exchange) for exchange in recorder.exchanges[len(heard) :]]
+    assert tuple(scenarios) == client.scenarios
+    if pytestconfig.getoption("--record"):
+        save(client.name, heard, mcp)

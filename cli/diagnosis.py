@@ -64,6 +64,9 @@ def _unowned(row: Row, live: Mapping[str, int]) -> Diagnosis:
             "quarantined",
             f"{before}{row['deaths']} processes died with it; it waits for one of {takers} that run such alone, one at a time",
         )
+    if row["resume_at"] is not None and row["resume_at"] > row["now"]:
+        pause = seconds_between(row["now"], row["resume_at"])
+        return Diagnosis("put_off", f"its upstreams were down or at their limit; a worker takes it again in {pause:.0f} s")
     rung = f"rung {row['rings'] + 1} times, last {seconds_between(row['enqueued_at'], row['now']):.0f} s ago"
     return Diagnosis(
         "orphaned" if row["dead"] else "waiting", f"{before}it waits in `{queue}`, {rung}; {takers} live workers, none has had room for it"

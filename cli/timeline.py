@@ -25,6 +25,7 @@ _PARTINGS = {
     "handed_over": "handed over by its worker, which was stopping",
     "requeued": "given back, as an operator had asked",
     "returned": "given back unrun: the answer to its claim had been lost",
+    "put_off": "put off: its upstreams were down or at their limit",
     "died": "died with its worker, whose lease ran out",
 }
 _REQUESTS = {
@@ -80,4 +81,5 @@ def _ending(row: Row, stored: Sequence[Row]) -> Moment:
     """Its time is that of the last block, which holds the terminal event; `completed_at` has whole seconds."""
     last = max((block["last_at"] for block in stored if block["last_at"] is not None), default=row["completed_at"])
     because = ", ".join(filter(None, (row["reason"], row["error"] and row["error"]["message"])))
-    return Moment(last, "ended", f"ended as {row['status']}{f' ({because})' if because else ''}", row["attempt"] or None)
+    whose = f"; its last turn was answered by the upstream {row['upstream']}" if row["upstream"] else ""
+    return Moment(last, "ended", f"ended as {row['status']}{f' ({because})' if because else ''}{whose}", row["attempt"] or None)

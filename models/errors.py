@@ -12,12 +12,15 @@ Exception
 │   └── Unavailable               503, with Retry-After
 └── RunError                      the run's: turned into an ending once, in worker/runner.py
     ├── UpstreamFailed            the far side refused, broke off, stalled or talked nonsense
+    │   ├── UpstreamBusy          it was not even asked: at its limit, or known to be down
     │   └── ToolFailed            so did the server of a tool, and without it the response cannot go on
+    ├── PutOff                    nobody could be asked: back into the queue, for a while
     ├── LimitReached              one of our own limits ended it
     ├── Cancelled                 somebody asked for it
     └── LeaseLost                 the response is somebody else's now: end in silence
 """
 
+import math
 from typing import Any
 
 
@@ -124,7 +127,8 @@ class UpstreamFailed(RunError):
     """The upstream refused, broke off, stalled, or sent what cannot be read.
 
     `code` is one of the SDK's response error codes (contract §3); `reason` is our own finer word for operators; `status` is the
-    HTTP status a foreground, not streamed client gets when nothing was output yet; `retry_after` is in seconds.
+    HTTP status a foreground, not streamed client gets when nothing was output yet; `retry_after` is in seconds. `unsent`: the request
+    never reached it.
     """
 
     def __init__(
@@ -137,15 +141,37 @@ class UpstreamFailed(RunError):
         param: str | None = None,
         retry_after: int | None = None,
         envelope_code: str | None = None,
+        unsent: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
+        self.unsent = unsent
         self.reason = reason
         self.status = status
         self.param = param
         self.retry_after = retry_after
         self.envelope_code = envelope_code
+
+
+class UpstreamBusy(UpstreamFailed):
+    """The upstream was not asked: it is at its limit, or its circuit is open. It may be asked in `seconds`."""
+
+    def __init__(
+        self, message: str, *, code: str = "server_error", reason: str, status: int, seconds: float, envelope_code: str | None = None
+    ) -> None:
+        super().__init__(
+            message, code=code, reason=reason, status=status, retry_after=math.ceil(seconds), envelope_code=envelope_code, unsent=True
+        )
+        self.seconds = seconds
+
+
+class PutOff(RunError):
+    """No upstream can be asked now, and the response can wait: it goes back into the queue for `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"put off for {seconds:.1f} s")
+        self.seconds = seconds
 
 
 class ToolFailed(UpstreamFailed):

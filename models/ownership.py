@@ -10,6 +10,7 @@ then finds its own traces (`STANDING`) instead of writing twice.
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any, LiteralString
 from uuid import UUID
@@ -40,12 +41,14 @@ class Verdict(StrEnum):
 
 
 class Parting(StrEnum):
-    """Why an attempt has given its response back, as `attempts.outcome` says it; the fourth outcome, `died`, is its successor's to note."""
+    """Why an attempt has given its response back, as `attempts.outcome` says it; one more outcome, `died`, is its successor's to note."""
 
     HANDED_OVER = "handed_over"
     REQUEUED = "requeued"
     RETURNED = "returned"
     """claimed, but the answer never came: it was never run"""
+    PUT_OFF = "put_off"
+    """no upstream could be asked: nobody is to take it for a while"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,8 @@ class Ending:
     """(position, item) of what was stored at a checkpoint and is otherwise now: calls that were still running"""
     unanswered_calls: list[str] = field(default_factory=list)
     service_tier: str | None = None
+    upstream: str | None = None
+    """which answered the last turn"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,8 @@ class Step:
     usage: dict[str, Any] | None
     """of the whole response so far"""
     next_output_index: int
+    upstream: str | None = None
+    """which answered it"""
 
 
 class Ownership:
@@ -167,7 +174,7 @@ class Ownership:
             "items": Jsonb(ending.items), "position": ending.position, "usage": ending.usage and Jsonb(ending.usage),
             "turns": ending.turns, "error": ending.error and Jsonb(ending.error), "reason": ending.reason,
             "failure": ending.failure and Jsonb(ending.failure), "completed_at": ending.completed_at, "unanswered_calls": ending.unanswered_calls,
-            "service_tier": ending.service_tier,
+            "service_tier": ending.service_tier, "upstream": ending.upstream,
             "changed": Jsonb([{"position": position, "item": item} for position, item in ending.changed]),
         }  # fmt: skip
         await self._write(statements.END[ending.status], values, done=lambda row: row["status"] in TERMINAL)
@@ -177,6 +184,7 @@ class Ownership:
         values = {
             "me": self._me, "id": claim.id, "attempt": claim.attempt, **_log(tail), "items": Jsonb(step.items), "position": step.position,
             "calls": Jsonb(step.calls), "turns": step.turns, "usage": step.usage and Jsonb(step.usage), "next_output_index": step.next_output_index,
+            "upstream": step.upstream,
         }  # fmt: skip
         await self._write(
             statements.CHECKPOINT, values, done=lambda row: row["checkpoint_number"] >= tail.last and row["worker"] == self._me
@@ -200,15 +208,16 @@ class Ownership:
         while not self._lease.certain:  # noqa: ASYNC110  (renewed by another thread)
             await asyncio.sleep(0.1)
 
-    async def release(self, claim: Claim, tail: Tail, parting: Parting = Parting.HANDED_OVER) -> None:
-        """Gives the response back, its log complete up to `tail`. Nothing may be written under this claim afterwards."""
-        values = {"me": self._me, "id": claim.id, "attempt": claim.attempt, **_log(tail), "outcome": parting.value}
+    async def release(self, claim: Claim, tail: Tail, parting: Parting = Parting.HANDED_OVER, pause: timedelta | None = None) -> None:
+        """Gives the response back, its log complete up to `tail`; nobody takes it before `pause` is over. Nothing may be written under this
+        claim afterwards."""
+        values = {"me": self._me, "id": claim.id, "attempt": claim.attempt, **_log(tail), "outcome": parting.value, "pause": pause}
         await self._write(statements.RELEASE, values, done=lambda row: row["worker"] is None)
 
     async def release_unknown(self, response_id: UUID, attempt: int) -> None:
         """Gives back what the database counts as ours although we do not run it: a claim whose answer never came."""
         values = {
-            "me": self._me, "id": response_id, "attempt": attempt, "first": 0, "last": -1, "frames": b"", "outcome": Parting.RETURNED.value,
+            "me": self._me, "id": response_id, "attempt": attempt, "first": 0, "last": -1, "frames": b"", "outcome": Parting.RETURNED.value, "pause": None,
         }  # fmt: skip
         await fetch(self._pool, statements.RELEASE, values)
 

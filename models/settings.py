@@ -98,6 +98,18 @@ class UpstreamSettings(_Group):
     max_retries: int = 2
     """Attempts the openai client adds before the first byte, on 408, 409, 429, 5xx and connection errors."""
     connect_timeout: Duration = timedelta(seconds=10)
+    first_token: Duration | None = None
+    token_gap: Duration | None = None
+    turn: Duration | None = None
+    """These three go before those of `limits`."""
+    concurrency: Annotated[int, Field(ge=1)] | None = None
+    """Responses that one worker process runs there at a time. Unset: as many as it has streams; of several upstreams each three quarters."""
+    wait: Duration = timedelta(seconds=10)
+    """For a place where `concurrency` is reached, before the next upstream is asked, or the response is put off or refused."""
+    circuit_failures: Annotated[int, Field(ge=1)] = 5
+    """So many failures in a row, and a worker process asks it no more for `circuit_pause` (docs/upstreams.md)."""
+    circuit_pause: Duration = timedelta(seconds=10)
+    """Twice as long after each probe that fails, at most four times."""
 
     @field_validator("base_url")
     @classmethod

@@ -40,6 +40,8 @@ _SETTLED = """(r.attempt > 0 OR r.rings > 0 OR NOT EXISTS (
 """A fresh response that a sweep may take or ring for: the web process that stored it has renewed its lease since, and before it renews
 it voids what it has answered 503 (models/lease.py). So an unclear create does not run before it is clear (I9)."""
 _ORPHAN = "(r.worker IS NULL OR EXISTS (SELECT 1 FROM workers w WHERE w.id = r.worker AND w.dead))"
+_DUE = "(r.resume_at IS NULL OR r.resume_at <= clock_timestamp())"
+"""Not put off, or not any more."""
 
 # --- who is alive ------------------------------------------------------------------------------------------------------------
 
@@ -236,7 +238,7 @@ def _claim(conditions: str) -> str:
     return f"""
         WITH {_FENCE_NAMED},
              claimed AS (UPDATE responses r SET worker = me.id, attempt = r.attempt + 1, status = 'in_progress',
-                                deaths = r.deaths + (r.worker IS NOT NULL)::int, requeue_requested_at = NULL,
+                                deaths = r.deaths + (r.worker IS NOT NULL)::int, requeue_requested_at = NULL, resume_at = NULL,
                                 deadline = CASE WHEN r.started_at IS NULL THEN clock_timestamp() + CAST(:wall_clock AS interval) ELSE r.deadline END,
                                 started_at = coalesce(r.started_at, clock_timestamp())
                          FROM me WHERE r.id = :id AND r.status IN {_OPEN} AND {conditions} RETURNING r.*),
@@ -264,8 +266,8 @@ LOCK = _sql(f"""
 """)
 """The row before its claim: who had it (`take` must adopt that worker's journal)."""
 
-CLAIM = _sql(_claim(f"{_ORPHAN} AND {_WANTED}"))
-"""Claims a response that nobody runs, or whose owner is dead, to go on with it."""
+CLAIM = _sql(_claim(f"{_ORPHAN} AND {_WANTED} AND ({_DUE} OR r.requeue_requested_at IS NOT NULL)"))
+"""Claims a response that nobody runs, or whose owner is dead, to go on with it; one that was put off only when it is due."""
 CLAIM_TO_END = _sql(_claim(_ORPHAN))
 """The same where the end is already decided: cancelled, failed by an operator, past its deadline, or too many deaths."""
 
@@ -333,7 +335,7 @@ _STORED = """stored AS (INSERT INTO items (response_id, direction, position, ite
 
 CHECKPOINT = _sql(f"""
     WITH {_FENCE},
-         moved AS (UPDATE responses r SET turns = r.turns + CAST(:turns AS int), deaths = 0, usage = :usage, checkpoint_number = :last, next_output_index = :next_output_index
+         moved AS (UPDATE responses r SET turns = r.turns + CAST(:turns AS int), deaths = 0, usage = :usage, upstream = coalesce(:upstream, r.upstream), checkpoint_number = :last, next_output_index = :next_output_index
                    FROM me WHERE {_MINE} AND r.checkpoint_number < CAST(:last AS int) RETURNING r.id),
          {_LOGGED}, {_STORED},
          called AS (INSERT INTO tool_calls (response_id, position, output_index, turn, finished)
@@ -382,7 +384,7 @@ def _end(status: Status) -> str:
     return f"""
         WITH {_FENCE},
              moved AS (UPDATE responses r SET status = '{status}', worker = NULL, turns = r.turns + CAST(:turns AS int), usage = :usage, error = :error,
-                              service_tier = :service_tier, reason = :reason, failure = :failure, unanswered_calls = :unanswered_calls, completed_at = to_timestamp(:completed_at),
+                              upstream = coalesce(:upstream, r.upstream), service_tier = :service_tier, reason = :reason, failure = :failure, unanswered_calls = :unanswered_calls, completed_at = to_timestamp(:completed_at),
                               expires_at = CASE WHEN r.store THEN r.expires_at ELSE to_timestamp(:completed_at) + interval '10 minutes' END
                        FROM me WHERE {_MINE} AND r.status IN {_among(sources_of(status))} {condition} RETURNING r.id),
              {_LOGGED}, {_STORED},
@@ -399,14 +401,16 @@ wiped. No row: see STANDING."""
 
 RELEASE = _sql(f"""
     WITH {_FENCE},
-         moved AS (UPDATE responses r SET worker = NULL, rings = 0, enqueued_at = clock_timestamp(), requeue_requested_at = NULL
+         moved AS (UPDATE responses r SET worker = NULL, rings = 0, enqueued_at = clock_timestamp(), requeue_requested_at = NULL,
+                          resume_at = clock_timestamp() + CAST(:pause AS interval)
                    FROM me WHERE {_MINE} RETURNING r.id),
          {_LOGGED},
          noted AS (UPDATE attempts a SET outcome = :outcome, ended_at = clock_timestamp() FROM moved
                    WHERE a.response_id = moved.id AND a.attempt = CAST(:attempt AS int))
     SELECT id FROM moved
 """)
-"""A live worker gives a response back, its log complete: a hand-over, no death. `outcome`: why, as in `attempts`."""
+"""A live worker gives a response back, its log complete: a hand-over, no death. `outcome`: why, as in `attempts`; `pause`: how long nobody
+is to take it, or null."""
 
 STANDING = _sql("""
     SELECT status, worker, attempt, cancel_requested_at IS NOT NULL AS cancelled, checkpoint_number FROM responses WHERE id = :id
@@ -532,10 +536,10 @@ RING = _sql(f"""
     WITH silent AS MATERIALIZED (
         SELECT r.id, r.background, r.deaths + (r.worker IS NOT NULL)::int AS deaths FROM responses r
         WHERE r.status IN {_OPEN} AND {_ORPHAN} AND {_SETTLED} AND (r.requeue_requested_at IS NOT NULL
-          OR r.enqueued_at + CAST(:interval AS interval) * power(2, least(r.rings, 6)) < clock_timestamp())
+          OR {_DUE} AND r.enqueued_at + CAST(:interval AS interval) * power(2, least(r.rings, 6)) < clock_timestamp())
         ORDER BY r.enqueued_at LIMIT 200 FOR UPDATE OF r SKIP LOCKED
     )
-    UPDATE responses SET enqueued_at = clock_timestamp(), rings = responses.rings + 1, requeue_requested_at = NULL
+    UPDATE responses SET enqueued_at = clock_timestamp(), rings = responses.rings + 1, requeue_requested_at = NULL, resume_at = NULL
     FROM silent WHERE responses.id = silent.id
     RETURNING responses.id, silent.background, silent.deaths
 """)
@@ -544,7 +548,7 @@ RING = _sql(f"""
 ORPHANS = _sql(f"""
     SELECT r.id FROM responses r
     WHERE r.status IN {_OPEN} AND {_ORPHAN} AND {_SETTLED}
-      AND (r.status = 'in_progress' OR r.deadline <= clock_timestamp() OR {_ABANDONED} OR r.enqueued_at < clock_timestamp() - CAST(:waiting AS interval)
+      AND (r.status = 'in_progress' AND {_DUE} OR r.cancel_requested_at IS NOT NULL OR r.deadline <= clock_timestamp() OR {_ABANDONED} OR {_DUE} AND r.enqueued_at < clock_timestamp() - CAST(:waiting AS interval)
            OR r.fail_requested_at IS NOT NULL OR r.requeue_requested_at IS NOT NULL)
       AND (CAST(:quarantine AS boolean) = (r.deaths + (r.worker IS NOT NULL)::int >= 2) OR r.cancel_requested_at IS NOT NULL
            OR r.fail_requested_at IS NOT NULL OR r.deadline <= clock_timestamp() OR r.deaths + (r.worker IS NOT NULL)::int > 2)

@@ -102,6 +102,7 @@ responses = Table(
     Column("previous_response_id", Uuid),
     Column("conversation_id", Uuid, ForeignKey("conversations.id", ondelete="SET NULL")),
     Column("usage", JSONB),
+    Column("upstream", Text, comment="which answered the last turn, by its configured name"),
     Column("service_tier", Text, comment="the tier that the upstream says it used"),
     Column("error", JSONB, comment="{code, message} as the API shows it"),
     Column("reason", Text, comment="why it is incomplete, or our own finer word for a failure"),
@@ -117,6 +118,7 @@ responses = Table(
     Column("deaths", SmallInteger, nullable=False, server_default=text("0"), comment="owners that died since the last checkpoint"),
     Column("enqueued_at", _moment, nullable=False, comment="when its bell was rung last"),
     Column("rings", SmallInteger, nullable=False, server_default=text("0")),
+    Column("resume_at", _moment, comment="put off: nobody is to take it before, unless to end it"),
     Column("cancel_requested_at", _moment),
     Column("delete_requested_at", _moment, comment="gone from the API; purged once it has ended"),
     Column("requeue_requested_at", _moment, comment="an operator wants another worker to go on with it; null again once it was given up"),
@@ -198,7 +200,7 @@ attempts = Table(
     Column("turns_ended_at", ARRAY(_moment), nullable=False, server_default=text("'{}'"), comment="of each turn that another followed"),
     Column("outcome", Text, comment="null: it runs, or has ended the response"),
     Column("ended_at", _moment, comment="with an outcome; of one that died: when its lease ran out"),
-    CheckConstraint("outcome IN ('handed_over', 'requeued', 'returned', 'died')", name="outcome"),
+    CheckConstraint("outcome IN ('handed_over', 'requeued', 'returned', 'put_off', 'died')", name="outcome"),
 )
 
 journal = Table(

@@ -30,6 +30,19 @@ ENDED = Counter("backburner_responses_ended", "Responses this worker has ended, 
 UPSTREAM_ERRORS = Counter(
     "backburner_upstream_errors", "Responses that failed because of an upstream, by class.", ["class"], registry=REGISTRY
 )
+UPSTREAM_STREAMS = Gauge(
+    "backburner_upstream_running", "Responses that this worker runs at an upstream now.", ["upstream"], registry=REGISTRY
+)
+CIRCUITS_OPEN = Gauge(
+    "backburner_upstream_circuits_open",
+    "Circuits that are open: the upstream's own, and those of models there.",
+    ["upstream"],
+    registry=REGISTRY,
+)
+UPSTREAM_TURNS = Counter(
+    "backburner_upstream_turns", "Turns put to an upstream: answered, failed, or busy when it was not even asked.", ["upstream", "outcome"],
+    registry=REGISTRY,
+)  # fmt: skip
 FAILURES = Counter("backburner_failures", "Responses that failed for another reason.", ["reason"], registry=REGISTRY)
 DEATHS = Counter("backburner_deaths", "Processes that this worker has declared dead.", registry=REGISTRY)
 RECOVERY = Histogram(
@@ -47,6 +60,8 @@ _UPSTREAM_REASONS = {
     "upstream_reset": "reset",
     "upstream_ended_early": "ended_early",
     "upstream_garbage": "garbage",
+    "upstream_down": "down",
+    "upstream_full": "full",
     "model_not_found": "model_not_found",
     "tool_choice_violated": "tool_choice_violated",
     "first_token": "first_token",

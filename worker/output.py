@@ -43,6 +43,8 @@ class Output:
         self.turns: int = claim.row["turns"]
         self.usage: dict[str, Any] | None = claim.row["usage"]
         self.service_tier: str | None = None
+        self.upstream: str | None = None
+        """Which answered the last turn."""
         self.left: list[Item] = []
         """What an earlier attempt had said of a turn that was not stored: in the output if the response ends before it is said anew."""
 
@@ -91,6 +93,7 @@ class Output:
             calls=calls,
             turns=turns,
             usage=add_usage(self.usage, usage),
+            upstream=self.upstream,
             next_output_index=max([self.next_index, *(item.output_index + 1 for item in items)]),
         )
 

@@ -4,8 +4,10 @@ A run is stopped from outside by `stop(why)`: that cancels the work and nothing 
 """
 
 import asyncio
+import random
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -15,7 +17,7 @@ from models import statements
 from models.answer_cache import Answer
 from models.channels import queue_for
 from models.database import fetch_when_back
-from models.errors import Cancelled, LeaseLost, LimitReached, RunError, ToolFailed, UpstreamFailed
+from models.errors import Cancelled, LeaseLost, LimitReached, PutOff, RunError, ToolFailed, UpstreamFailed
 from models.ids import response_id
 from models.lifecycle import Status
 from models.ownership import Claim, Ending, Parting, Verdict
@@ -36,6 +38,9 @@ from worker.translation.usage import add_usage
 from worker.turns import Turns
 
 logger = structlog.get_logger()
+
+_LONGEST_PAUSE = 30.0
+"""Seconds: how long a response that is put off again and again waits for its next try, unless a circuit is open for longer."""
 
 
 class Stop(StrEnum):
@@ -67,6 +72,8 @@ class Run:
         self.conclusion: Conclusion | None = None
         """Set once the ending is stored."""
         self._parting: Parting | None = None
+        self._pause: timedelta | None = None
+        """It is put off for this long."""
         self._resources = resources
         self._log = EventLog.of(claim)
         self._facts = _facts(claim)
@@ -137,6 +144,9 @@ class Run:
         if error is None:
             outcome = self._work.result()
             return _of_outcome(outcome) if outcome is not None else None
+        if isinstance(error, PutOff):
+            self._pause = self._spread(error.seconds)
+            return None
         if isinstance(error, RunError):
             return _of_error(error)
         logger.error("run_broke", response=self._facts.id, exc_info=error)
@@ -276,6 +286,7 @@ class Run:
             failure=conclusion.failure if all(item["type"] == "mcp_list_tools" for item in output) else None,
             unanswered_calls=unanswered(output),
             service_tier=service_tier,
+            upstream=kept.upstream,
         )
         await self._resources.ownership.end(self.claim, ending)
         self.conclusion, self._answer = conclusion, Answer(output, usage, service_tier)
@@ -284,10 +295,16 @@ class Run:
         """Hands the response over: its log is stored first, then somebody else may claim it. The next attempt closes the open item."""
         await self._resources.journal.settled(self._log)
         async with self._log.lock:
-            parting = Parting.REQUEUED if self._stopped is Stop.REQUEUE else Parting.HANDED_OVER
-            await self._resources.ownership.release(self.claim, self._log.rest(), parting)
+            parting = Parting.REQUEUED if self._stopped is Stop.REQUEUE else Parting.HANDED_OVER if self._pause is None else Parting.PUT_OFF
+            await self._resources.ownership.release(self.claim, self._log.rest(), parting, self._pause)
             self._parting = parting
-        self._resources.bell.ring(self.claim.id, queue_for(background=self._facts.background, deaths=0))
+        if self._pause is None:
+            self._resources.bell.ring(self.claim.id, queue_for(background=self._facts.background, deaths=0))
+
+    def _spread(self, seconds: float) -> timedelta:
+        """For how long it is put off: longer each time, and not all for the same time, lest thousands come back at once to be sent away."""
+        longer = max(seconds, min(_LONGEST_PAUSE, 1.5**self.claim.attempt))
+        return timedelta(seconds=longer * random.uniform(1.0, 1.25))  # noqa: S311  (nobody has to guess it)
 
 
 _CANCELLED = Conclusion(Status.CANCELLED, reason="cancelled")

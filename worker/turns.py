@@ -13,11 +13,12 @@ from typing import Any
 
 import structlog
 
-from models.errors import LimitReached, UpstreamFailed
+from models.errors import LimitReached, PutOff, UpstreamBusy, UpstreamFailed
 from models.ownership import Claim
 from models.wire.events import Event, Item
 from models.wire.response import ResponseFacts
 from worker.event_log import EventLog
+from worker.metrics import UPSTREAM_TURNS
 from worker.output import Entry, Output
 from worker.reasoning import seal_for, with_thoughts
 from worker.resources import Resources
@@ -35,7 +36,7 @@ from worker.undivided import undivided
 from worker.upstream.dialect import dialect_of
 from worker.upstream.failures import is_its_own_fault, no_such_model
 from worker.upstream.overflow import OVERFLOW
-from worker.upstream.upstreams import Way
+from worker.upstream.upstreams import Way, time_to_wait
 
 logger = structlog.get_logger()
 
@@ -144,30 +145,45 @@ class Turns:
         ways = self._resources.upstreams.ways(self._facts.model)
         if not ways:
             raise no_such_model(self._facts.model)
-        for way in ways[:-1]:
+        asked: UpstreamFailed | LimitReached | None = None
+        for way in ways:
             try:
                 return await self._speak(way, parameters, history, offered)
             except (UpstreamFailed, LimitReached) as failure:
+                UPSTREAM_TURNS.labels(way.name, "busy" if isinstance(failure, UpstreamBusy) else "failed").inc()
                 if self._has_spoken or not is_its_own_fault(failure):
                     raise
-                logger.info("upstream_passed_over", response=self._facts.id, upstream=way.upstream.settings.name, reason=failure.reason)
-        return await self._speak(ways[-1], parameters, history, offered)
+                last = failure
+            asked = asked if isinstance(last, UpstreamBusy) else last
+            if way is not ways[-1]:
+                logger.info("upstream_passed_over", response=self._facts.id, upstream=way.name, reason=last.reason)
+        pause = time_to_wait(ways, last) if self._facts.background else None
+        if pause is None:
+            raise asked or last
+        raise PutOff(pause)
 
     async def _speak(self, way: Way, parameters: dict[str, Any], history: list[Item], offered: Offer) -> tuple[Outcome, SpokenTurn[Any]]:
         """One upstream call, translated as it comes."""
         self._has_spoken = False
         body = await self._body(way, parameters, history, offered)
-        self.speaking = translator = self._translator(way, parameters, offered)
-        turn = way.upstream.turn(body)
-        async with aclosing(turn.chunks()) as reads:
-            async for chunks in reads:
-                for chunk in chunks:
-                    self._show(translator.feed(chunk))
-                await self._resources.journal.room(self._log)
-        self._show(translator.finish(done_seen=turn.done_seen))
-        assert translator.outcome is not None
-        if translator.outcome.failure is not None and not self._has_spoken:
-            raise translator.outcome.failure
+        translator = self._translator(way, parameters, offered)
+        async with way.gate.visit(way.model, interactive=not self._facts.background) as visit:
+            self.speaking = translator
+            turn = way.upstream.turn(body)
+            async with aclosing(turn.chunks()) as reads:
+                async for chunks in reads:
+                    for chunk in chunks:
+                        self._show(translator.feed(chunk))
+                    if self._has_spoken:
+                        visit.answered()
+                    await self._resources.journal.room(self._log)
+            self._show(translator.finish(done_seen=turn.done_seen))
+            assert translator.outcome is not None
+            if translator.outcome.failure is not None and not self._has_spoken:
+                raise translator.outcome.failure
+            visit.answered()
+        UPSTREAM_TURNS.labels(way.name, "answered").inc()
+        self._output.upstream = way.name
         self._output.service_tier = translator.service_tier or self._output.service_tier
         return translator.outcome, translator
 

@@ -10,7 +10,7 @@ import openai
 
 from models.errors import LimitReached, UpstreamFailed
 from models.wire.json_input import storable
-from worker.upstream.overflow import is_overflow, overflowed
+from worker.upstream.overflow import OVERFLOW, is_overflow, overflowed
 
 _SAME_STATUS = frozenset({400, 401, 403, 404, 408, 413, 422, 429})
 _OVERFLOWING = frozenset({400, 413, 422, 500})
@@ -19,7 +19,7 @@ _UNSPOKEN = frozenset({401, 403})
 """The upstream's words about our credential are for operators, not for clients."""
 _NOT_THE_REQUESTS = frozenset({"upstream_401", "upstream_403", "upstream_404", "upstream_405", "upstream_408", "upstream_429"})
 """Refusals that say nothing of the request: our credential, an address where nothing is, a queue that is full."""
-_THE_REQUESTS = frozenset({"model_not_found", "history_deleted", "tool_choice_violated"})
+_THE_REQUESTS = frozenset({OVERFLOW, "model_not_found", "history_deleted", "tool_choice_violated"})
 _WORDS = 500
 """Characters of an upstream's message that are shown."""
 _BODY = 64 * 1024
@@ -106,8 +106,10 @@ def unreachable(error: openai.APIConnectionError) -> UpstreamFailed:
     # The SDK's aiohttp transport calls a reset before the first byte a connect timeout; what aiohttp itself said stands behind that.
     hung_up = isinstance(behind, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError) and not isinstance(behind, TimeoutError)
     if isinstance(error, openai.APITimeoutError) and not hung_up:
-        return UpstreamFailed("The upstream did not answer in time.", reason="upstream_unreachable", status=504)
-    return UpstreamFailed("The upstream could not be reached, or hung up before it answered.", reason="upstream_unreachable", status=502)
+        return UpstreamFailed("The upstream did not answer in time.", reason="upstream_unreachable", status=504, unsent=True)
+    unsent = isinstance(behind, aiohttp.ClientConnectorError) or not hung_up
+    message = "The upstream could not be reached, or hung up before it answered."
+    return UpstreamFailed(message, reason="upstream_unreachable", status=502, unsent=unsent)
 
 
 def broken_off() -> UpstreamFailed:

@@ -1,0 +1,163 @@
+"""Who may ask an upstream now: so many at a time, and nobody while its circuit is open (docs/upstreams.md).
+
+A gate is one process's own: what one worker has found out, another finds out by itself.
+"""
+
+import asyncio
+import re
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import structlog
+
+from models.errors import LimitReached, UpstreamBusy, UpstreamFailed
+from models.settings import UpstreamSettings
+from worker import metrics
+from worker.upstream.circuit import Circuit
+
+logger = structlog.get_logger()
+
+_DOWN = re.compile(r"first_token|upstream_unreachable|upstream_reset|upstream_5\d\d")
+"""Reasons of failures after which, several in a row, an upstream counts as down."""
+_MOST_MODELS = 1000
+
+
+class Visit:
+    """One call that was let through."""
+
+    def __init__(self, circuits: list[Circuit]) -> None:
+        self._circuits = circuits
+        self._probed = [circuit for circuit in circuits if circuit.is_open]
+        self._is_settled = False
+        for circuit in circuits:
+            circuit.asked()
+
+    def answered(self) -> None:
+        """The upstream has spoken. To be called at least for the first word; later calls are free."""
+        if not self._is_settled:
+            self._is_settled = True
+            for circuit in self._circuits:
+                circuit.answered()
+
+    def failed(self, failure: UpstreamFailed | LimitReached) -> None:
+        """It has failed before its first word: who cannot be reached is down for all models, who answers badly for this one."""
+        if self._is_settled:
+            return
+        if not _DOWN.fullmatch(failure.reason):
+            self.answered()
+            return
+        self._is_settled = True
+        upstream, model = self._circuits
+        unsent = isinstance(failure, UpstreamFailed) and failure.unsent
+        down, other = (upstream, model) if unsent else (model, upstream)
+        down.failed(time.monotonic(), as_probe=down in self._probed)
+        if not unsent:
+            other.answered()
+
+    def ended(self) -> None:
+        """Nothing more comes of it."""
+        for circuit in self._circuits:
+            circuit.ended(as_probe=circuit in self._probed)
+
+
+class Gate:
+    """One upstream's."""
+
+    def __init__(self, settings: UpstreamSettings, limit: int | None) -> None:
+        """`limit`: calls at a time; None: as many as there are streams."""
+        self._settings = settings
+        self._limit = limit
+        self._inside = 0
+        self._interactive: deque[asyncio.Future[None]] = deque()
+        self._background: deque[asyncio.Future[None]] = deque()
+        self._whole = self._new_circuit()
+        self._models: dict[str, Circuit] = {}
+        """Those of models that have something to remember, and of those that are asked now."""
+        name = settings.name
+        self._streams = metrics.UPSTREAM_STREAMS.labels(name)
+        metrics.CIRCUITS_OPEN.labels(name).set_function(lambda: sum(circuit.is_open for circuit in (self._whole, *self._models.values())))
+
+    def pause(self, model: str) -> float:
+        """Seconds for which this model is not to be had because a circuit is open; 0: a call may be let through."""
+        now = time.monotonic()
+        return max(self._whole.wait(now), self._models[model].wait(now) if model in self._models else 0.0)
+
+    @asynccontextmanager
+    async def visit(self, model: str, *, interactive: bool) -> AsyncIterator[Visit]:
+        """Waits for room and lets one call through. Raises UpstreamBusy when it cannot be asked now."""
+        self._require_closed(model)
+        await self._enter(interactive=interactive)
+        try:
+            self._require_closed(model)  # it may have opened while we waited
+            circuit = self._models.setdefault(model, self._new_circuit())
+            visit = Visit([self._whole, circuit])
+            try:
+                yield visit
+            except (UpstreamFailed, LimitReached) as failure:
+                was_open = self._whole.is_open or circuit.is_open
+                visit.failed(failure)
+                if not was_open and (self._whole.is_open or circuit.is_open):
+                    logger.warning("circuit_opened", upstream=self._settings.name, reason=failure.reason)
+                raise
+            finally:
+                visit.ended()
+                self._forget(model)
+        finally:
+            self._leave()
+
+    def _forget(self, model: str) -> None:
+        """Models' names are clients' words: only of those that fail anything is kept, and not of ever more."""
+        if model in self._models and self._models[model].is_quiet:
+            del self._models[model]
+        while len(self._models) > _MOST_MODELS:
+            del self._models[next(iter(self._models))]
+
+    def _require_closed(self, model: str) -> None:
+        pause = self.pause(model)
+        if pause > 0:
+            message = "The upstream is down: it has failed several times in a row, and is not asked again for a while."
+            raise UpstreamBusy(message, reason="upstream_down", status=503, seconds=pause)
+
+    async def _enter(self, *, interactive: bool) -> None:
+        if self._limit is None or (self._inside < self._limit and not self._interactive and not (self._background and not interactive)):
+            self._inside += 1
+            self._streams.set(self._inside)
+            return
+        queue = self._interactive if interactive else self._background
+        if not interactive and len(queue) >= self._limit:
+            raise self._full()
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.append(place)
+        try:
+            async with asyncio.timeout(self._settings.wait.total_seconds()):
+                await place
+        except BaseException as error:
+            if place.done() and not place.cancelled():
+                self._leave()  # it was given to us in the same moment
+            else:
+                queue.remove(place)
+            if isinstance(error, TimeoutError):
+                raise self._full() from error
+            raise
+
+    def _leave(self) -> None:
+        """Gives the place to the next: who waits on the line goes first."""
+        for queue in (self._interactive, self._background):
+            while queue:
+                place = queue.popleft()
+                if not place.done():
+                    place.set_result(None)
+                    return
+        self._inside -= 1
+        self._streams.set(self._inside)
+
+    def _full(self) -> UpstreamBusy:
+        return UpstreamBusy(
+            f"The upstream is busy: it runs {self._limit} responses already, as many as this server gives it.",
+            code="rate_limit_exceeded", reason="upstream_full", status=429, seconds=1.0, envelope_code="rate_limit_exceeded",
+        )  # fmt: skip
+
+    def _new_circuit(self) -> Circuit:
+        return Circuit(self._settings.circuit_failures, self._settings.circuit_pause)

@@ -81,6 +81,23 @@ class Routes:
         return frozenset(name for destination in self.find(model) for name in destination.upstream.passthrough)
 
     @property
+    def wild_upstreams(self) -> list[str]:
+        """The upstreams that patterns lead to, in order, each once."""
+        return list(dict.fromkeys(target.upstream for pattern, targets in self.patterns.items() if "*" in pattern for target in targets))
+
+    def names_of(self, upstream: str, model: str) -> Iterator[str]:
+        """By which names clients reach a model of an upstream through patterns; `model` is its name there."""
+        for pattern, targets in self.patterns.items():
+            for target in targets if "*" in pattern else ():
+                there = target.model or pattern
+                found = _expression(there).fullmatch(model) if target.upstream == upstream and "*" in there else None
+                if found is None:
+                    continue
+                name = model if target.model is None else pattern.replace("*", found[1])
+                if any(end.upstream.name == upstream and end.model == model for end in self.find(name)):
+                    yield name
+
+    @property
     def all_passthrough(self) -> list[str]:
         """The same of all upstreams, sorted."""
         return sorted({name for upstream in self.upstreams.values() for name in upstream.passthrough})

@@ -49,6 +49,8 @@ class Request:
     """When the client closed the connection although the script was not through."""
     finished: float | None = None
     """When the script was through."""
+    query: str = ""
+    """What stood behind the path's question mark."""
     words: list[tuple[float, str]] = field(default_factory=list)
     """The pieces of text that were sent, and when."""
     told_why: bool = False
@@ -356,8 +358,9 @@ class _Connection(asyncio.Protocol):
             return
         body = bytes(self._received[head_end + 4 : body_end])
         del self._received[:body_end]
-        method, path, _ = first.split(" ")
-        self._request = Request(method, path, headers, json.loads(body) if body else {}, time.monotonic())
+        method, target, _ = first.split(" ")
+        path, _, query = target.partition("?")
+        self._request = Request(method, path, headers, json.loads(body) if body else {}, time.monotonic(), query=query)
         self._upstream.requests.append(self._request)
         self._task = asyncio.create_task(self._answer(self._request))
 
@@ -410,6 +413,8 @@ class FakeUpstream:
     faults: list[BaseException] = field(default_factory=list)
     """What went wrong in the fake itself; a test session with any of these has failed."""
     base_url: str = ""
+    port: int = 0
+    """Where to listen; 0: anywhere."""
     _scripts: dict[str, list[Script]] = field(default_factory=dict)
     _minds: dict[str, Callable[[Request], Script]] = field(default_factory=dict)
     _asked: dict[str, int] = field(default_factory=dict)
@@ -418,7 +423,7 @@ class FakeUpstream:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", 0, backlog=2048)
+        self._server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", self.port, backlog=2048)
         self.base_url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
         return self
 

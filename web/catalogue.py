@@ -1,15 +1,17 @@
-"""/v1/models: what the upstream offers, remembered for a minute."""
+"""/v1/models: what is routed. Of patterns, what their upstreams offer; each upstream's list is remembered for a minute."""
 
 import asyncio
 import importlib
 import time
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from models.errors import NotFound, RunFailed
-from models.settings import UpstreamSettings
+from models.settings import Settings, UpstreamSettings
+from models.upstreams import Routes
 from web.answers import json_answer
 from web.auth import Project
 
@@ -17,48 +19,99 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 router = APIRouter(prefix="/v1/models")
+logger = structlog.get_logger()
 
 _REMEMBERED = 60.0
+_REMEMBERED_FAILURE = 5.0
+"""Seconds in which an upstream that gave no list is not asked again: nobody waits for it twice."""
+
+Model = dict[str, Any]
+"""`{id, object, created, owned_by}`."""
 
 
-class Catalogue:
-    """The upstream's own list of models."""
+class Listing:
+    """One upstream's own list of models."""
 
     def __init__(self, settings: UpstreamSettings) -> None:
         self._settings = settings
         self._client: AsyncOpenAI | None = None
-        self._models: list[dict[str, Any]] = []
+        self._models: list[Model] | None = None
         self._until = 0.0
+        self._asking = asyncio.Lock()
 
-    async def models(self) -> list[dict[str, Any]]:
-        """The models, each `{id, object, created, owned_by}`. Raises RunFailed (502) when the upstream has no list for us."""
-        if time.monotonic() >= self._until:
-            self._models = await self._listed()
-            self._until = time.monotonic() + _REMEMBERED
+    async def models(self) -> list[Model] | None:
+        """Its models; None when it has no list for us."""
+        async with self._asking:
+            if time.monotonic() >= self._until:
+                self._models = await self._listed()
+                self._until = time.monotonic() + (_REMEMBERED if self._models is not None else _REMEMBERED_FAILURE)
         return self._models
 
-    async def _listed(self) -> list[dict[str, Any]]:
+    async def _listed(self) -> list[Model] | None:
         # A second of CPU that only this route needs: not at start-up, and not in the event loop.
         openai = await asyncio.to_thread(importlib.import_module, "openai")
+        try:
+            listed = await self._connected(openai).models.list()
+            return [
+                {"id": model.id, "object": "model", "created": int(model.created or 0), "owned_by": model.owned_by or "upstream"}
+                for model in listed.data
+            ]
+        except (openai.OpenAIError, TypeError, ValueError, AttributeError) as error:  # the SDK checks nothing of what it is sent
+            logger.warning("models_not_listed", upstream=self._settings.name, error=type(error).__name__)
+            return None
+
+    def _connected(self, openai: Any) -> "AsyncOpenAI":
         if self._client is None:
-            key = self._settings.api_key.get_secret_value()
+            settings = self._settings
             # No redirects: our credential goes where the operator said, and nowhere else.
             http = openai.DefaultAsyncHttpxClient(follow_redirects=False)
-            self._client = openai.AsyncOpenAI(base_url=self._settings.base_url, api_key=key, max_retries=1, timeout=10.0, http_client=http)
-        client: AsyncOpenAI = self._client
-        try:
-            listed = await client.models.list()
-        except openai.OpenAIError as error:
-            raise RunFailed(502, "The upstream's list of models could not be read.", kind="server_error", code=None) from error
-        return [
-            {"id": model.id, "object": "model", "created": int(model.created or 0), "owned_by": model.owned_by or "upstream"}
-            for model in listed.data
-        ]
+            self._client = openai.AsyncOpenAI(
+                base_url=settings.base_url,
+                api_key=settings.api_key.get_secret_value(),
+                default_headers={name: value.get_secret_value() for name, value in settings.headers.items()},
+                default_query=dict(settings.query),
+                max_retries=1,
+                timeout=10.0,
+                http_client=http,
+            )
+        return self._client
 
     async def close(self) -> None:
         """Closes its connections."""
         if self._client is not None:
             await self._client.close()
+
+
+class Catalogue:
+    """The models that clients can ask for."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._routes = Routes(settings)
+        self._listings = {name: Listing(upstream) for name, upstream in self._routes.upstreams.items()}
+
+    async def models(self) -> list[Model]:
+        """Those with a route of their own first. Raises RunFailed (502) when there is nothing to show because no upstream has a list."""
+        found: dict[str, Model] = {
+            name: _routed(name, targets[0].upstream) for name, targets in self._routes.patterns.items() if "*" not in name
+        }
+        asked = self._routes.wild_upstreams
+        listings = await asyncio.gather(*(self._listings[name].models() for name in asked))
+        for upstream, listed in zip(asked, listings, strict=True):
+            for model in listed or ():
+                for name in self._routes.names_of(upstream, model["id"]):
+                    found.setdefault(name, {**model, "id": name})
+        if not found and None in listings:
+            raise RunFailed(502, "The upstream's list of models could not be read.", kind="server_error", code=None)
+        return list(found.values())
+
+    async def close(self) -> None:
+        """Closes its connections."""
+        for listing in self._listings.values():
+            await listing.close()
+
+
+def _routed(name: str, upstream: str) -> Model:
+    return {"id": name, "object": "model", "created": 0, "owned_by": upstream}
 
 
 @router.get("")

@@ -66,7 +66,7 @@ class Front:
         front = cls(
             settings=settings, pool=pool, redis=redis, lease=lease, bell=bell, bus=bus, relay=relay,
             archive=Archive(pool, redis, relay, cache, settings.web.cancel_wait.total_seconds()),
-            intake=Intake(settings, pool, bell, lease, Caching(settings, pool, cache)), keys=Keys(pool), catalogue=Catalogue(settings.upstream), cache=cache,
+            intake=Intake(settings, pool, bell, lease, Caching(settings, pool, cache)), keys=Keys(pool), catalogue=Catalogue(settings), cache=cache,
         )  # fmt: skip
         front._watch(asyncio.create_task(lease.tick(), name="tick"))
         front._watch(asyncio.create_task(bus.run(), name="bus"))

@@ -34,7 +34,7 @@ from worker.translation.translator import Translator
 from worker.translation.truncation import ever_shorter
 from worker.undivided import undivided
 from worker.upstream.dialect import dialect_of
-from worker.upstream.failures import is_its_own_fault, no_such_model
+from worker.upstream.failures import NO_SUCH_MODEL, is_its_own_fault, no_such_model
 from worker.upstream.overflow import OVERFLOW
 from worker.upstream.upstreams import Way, time_to_wait
 
@@ -151,6 +151,8 @@ class Turns:
                 return await self._speak(way, parameters, history, offered)
             except (UpstreamFailed, LimitReached) as failure:
                 UPSTREAM_TURNS.labels(way.name, "busy" if isinstance(failure, UpstreamBusy) else "failed").inc()
+                if failure.reason == NO_SUCH_MODEL:
+                    raise no_such_model(self._facts.model) from failure  # by the name that the client knows
                 if self._has_spoken or not is_its_own_fault(failure):
                     raise
                 last = failure

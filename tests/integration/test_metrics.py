@@ -27,10 +27,11 @@ LABELS = {
     "queue": {"interactive", "background", "quarantine"},
     "result": {"hit", "miss"},
     "mode": {"background", "foreground"},
-    "outcome": {"ended", "lost", "died", "handed_over", "requeued", "returned"},
+    "outcome": {"ended", "lost", "died", "handed_over", "requeued", "returned", "put_off", "answered", "failed", "busy"},
+    "upstream": {"default"},
     "class": {
         "rate_limited", "credential", "redirect", "request", "server", "reported", "unreachable", "reset", "ended_early", "garbage",
-        "model_not_found", "tool_choice_violated", "first_token", "token_gap", "turn_limit", "output_limit", "other",
+        "model_not_found", "tool_choice_violated", "first_token", "token_gap", "turn_limit", "output_limit", "down", "full", "other",
     },
     "reason": {
         "deadline", "queue_wait", "too_many_deaths", "failed_by_operator", "internal_error", "file_unavailable", "history_deleted",
@@ -47,6 +48,7 @@ OF_WORKERS = {
     "backburner_running", "backburner_slots", "backburner_lease_age_seconds", "backburner_queue_wait_seconds",
     "backburner_first_event_seconds", "backburner_attempts", "backburner_responses_ended", "backburner_upstream_errors", "backburner_failures",
     "backburner_deaths", "backburner_recovery_seconds", "backburner_journal_seconds", "backburner_flush_seconds", "backburner_events",
+    "backburner_upstream_running", "backburner_upstream_circuits_open", "backburner_upstream_turns",
 }  # fmt: skip
 
 

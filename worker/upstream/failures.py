@@ -19,7 +19,8 @@ _UNSPOKEN = frozenset({401, 403})
 """The upstream's words about our credential are for operators, not for clients."""
 _NOT_THE_REQUESTS = frozenset({"upstream_401", "upstream_403", "upstream_404", "upstream_405", "upstream_408", "upstream_429"})
 """Refusals that say nothing of the request: our credential, an address where nothing is, a queue that is full."""
-_THE_REQUESTS = frozenset({OVERFLOW, "model_not_found", "history_deleted", "tool_choice_violated"})
+NO_SUCH_MODEL = "model_not_found"
+_THE_REQUESTS = frozenset({OVERFLOW, NO_SUCH_MODEL, "history_deleted", "tool_choice_violated"})
 _WORDS = 500
 """Characters of an upstream's message that are shown."""
 _BODY = 64 * 1024
@@ -87,7 +88,7 @@ def no_such_model(model: str) -> UpstreamFailed:
     """Nobody serves a model of this name."""
     return UpstreamFailed(
         f"The requested model '{model}' does not exist.",
-        code="invalid_prompt", reason="model_not_found", status=400, param="model", envelope_code="model_not_found",
+        code="invalid_prompt", reason=NO_SUCH_MODEL, status=400, param="model", envelope_code="model_not_found",
     )  # fmt: skip
 
 

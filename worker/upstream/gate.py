@@ -77,6 +77,8 @@ class Gate:
         """Those of models that have something to remember, and of those that are asked now."""
         name = settings.name
         self._streams = metrics.UPSTREAM_STREAMS.labels(name)
+        for outcome in ("answered", "failed", "busy"):
+            metrics.UPSTREAM_TURNS.labels(name, outcome)
         metrics.CIRCUITS_OPEN.labels(name).set_function(lambda: sum(circuit.is_open for circuit in (self._whole, *self._models.values())))
 
     def pause(self, model: str) -> float:

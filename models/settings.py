@@ -209,6 +209,10 @@ class WebSettings(_Group):
     """Allow `background` with `store: false`, kept 10 minutes after its end."""
     reader_buffer: int = 256 * 1024
     """Bytes waiting for one slow reader before it is sent back to the log."""
+    sockets: int = 1000
+    """WebSockets that one process holds at a time."""
+    socket_time: Duration = timedelta(hours=1)
+    """How long one of them may be used; OpenAI's own limit."""
 
 
 class WorkerSettings(_Group):

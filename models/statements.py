@@ -155,12 +155,17 @@ WIPE_VOIDED = _sql("""
 PREVIOUS = _sql(
     """
     SELECT status, unanswered_calls FROM responses
-    WHERE id = :id AND project_id = :project AND store AND delete_requested_at IS NULL AND (background OR status NOT IN """
+    WHERE id = :id AND project_id = :project AND (store OR CAST(:remembered AS boolean)) AND delete_requested_at IS NULL
+      AND (background OR status NOT IN """
     + _OPEN
     + """)
 """
 )
-"""What a create must know about its previous_response_id; unstored and unfinished foreground ones do not exist outside."""
+"""What a create must know about its previous_response_id; unfinished foreground ones do not exist outside, and unstored ones only for the
+connection that made them (`remembered`)."""
+
+REMEMBER = _sql("UPDATE responses SET expires_at = clock_timestamp() + CAST(:kept AS interval) WHERE id = ANY(:ids) AND NOT store")
+"""Keeps unstored responses for as long as the connection that made them may go on from them; once it is closed, for no time at all."""
 
 REFERRED = _sql(
     """
@@ -559,7 +564,7 @@ ORPHANS = _sql(f"""
 PURGE = _sql(f"""
     WITH old AS MATERIALIZED (
         SELECT r.id FROM responses r WHERE r.status IN {_ENDED} AND (r.expires_at < clock_timestamp() OR r.delete_requested_at IS NOT NULL)
-          AND (r.delete_requested_at IS NOT NULL OR NOT r.store OR NOT EXISTS (SELECT 1 FROM responses c WHERE c.previous_response_id = r.id))
+          AND (r.delete_requested_at IS NOT NULL OR NOT EXISTS (SELECT 1 FROM responses c WHERE c.previous_response_id = r.id))
           AND (r.reason IS DISTINCT FROM 'create_refused' OR r.expires_at < clock_timestamp())
         ORDER BY r.expires_at LIMIT 100 FOR UPDATE OF r SKIP LOCKED
     )

@@ -13,6 +13,7 @@ from models.configuration import load
 from models.database import AWAY, reach
 from web.app import create_app
 from web.front import Front
+from web.websocket_protocol import WebSocketProtocol
 
 
 class Server(uvicorn.Server):
@@ -50,6 +51,11 @@ def main() -> None:
         port=given.port,
         loop="uvloop",
         http="httptools",
+        ws=WebSocketProtocol,
+        # A larger message ends the connection (1009); one above the limit itself is refused in a frame, and the connection lives on.
+        ws_max_size=2 * settings.limits.body,
+        ws_ping_interval=settings.web.ping.total_seconds(),
+        ws_ping_timeout=settings.web.send_timeout.total_seconds(),
         lifespan="on",
         access_log=False,
         log_config=None,

@@ -15,12 +15,12 @@ from models.errors import MethodNotAllowed
 from models.hosts import is_loopback
 from models.ids import new_item_id
 from models.settings import Settings
-from web import catalogue, errors, health, metrics, openapi, responses
+from web import catalogue, errors, health, metrics, openapi, responses, websocket
 from web.auth import Project
 from web.counters import ANSWERS
 from web.front import Front
 
-_PARTS = (health, metrics, responses, catalogue)
+_PARTS = (health, metrics, responses, websocket, catalogue)
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 
 
@@ -51,6 +51,7 @@ def create_app(settings: Settings, host: str = "127.0.0.1") -> FastAPI:
     for part in _PARTS:
         app.include_router(part.router)
     app.add_api_route("/v1/{rest:path}", _elsewhere, methods=_METHODS, include_in_schema=False)
+    app.add_api_websocket_route("/v1/{rest:path}", websocket.elsewhere)
     app.add_middleware(RequestIds)
     return app
 
@@ -82,21 +83,26 @@ async def _elsewhere(request: Request, _project: Project) -> Response:
     raise refused
 
 
+_STARTS = ("http.response.start", "websocket.accept", "websocket.http.response.start")
+"""The heads of answers; that of a socket which is accepted has the status 101."""
+
+
 class RequestIds:
-    """Every answer carries `x-request-id`, which the official clients show in their errors; and every answer is counted."""
+    """Every answer carries `x-request-id`, which the official clients show in their errors; and every answer is counted. So does the answer
+    to a WebSocket's handshake."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         name = new_item_id("req").encode()
 
         async def named(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                ANSWERS.labels(message["status"]).inc()
+            if message["type"] in _STARTS:
+                ANSWERS.labels(message.get("status", 101)).inc()
                 message["headers"] = [*message.get("headers", []), (b"x-request-id", name)]
             await send(message)
 

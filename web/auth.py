@@ -5,7 +5,8 @@ import time
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import Depends, Request
+from fastapi import Depends
+from starlette.requests import HTTPConnection
 
 from models import statements
 from models.database import Pool, fetch, read
@@ -51,16 +52,21 @@ class Keys:
             await fetch(self._pool, statements.KEY_USED, {"id": key_id})
 
 
-async def project_of(request: Request) -> UUID:
-    """The project of the request's key. Raises Unauthenticated before anything of the request but its headers was looked at."""
-    given = request.headers.getlist("authorization")
+def key_of(connection: HTTPConnection) -> str:
+    """The key that the headers bring. Raises Unauthenticated where they bring none, or several."""
+    given = connection.headers.getlist("authorization")
     if len(given) > 1:
         raise Unauthenticated("You provided more than one Authorization header. Send one: 'Authorization: Bearer YOUR_KEY'.")
     scheme, _, key = given[0].strip().partition(" ") if given else ("", "", "")
     if scheme.lower() != "bearer" or not key.strip():
         raise Unauthenticated("You didn't provide an API key. Send it in an Authorization header: 'Authorization: Bearer YOUR_KEY'.")
-    keys: Keys = request.app.state.keys
-    project = await keys.project_of(key.strip())
+    return key.strip()
+
+
+async def project_of(connection: HTTPConnection) -> UUID:
+    """The project of the request's key. Raises Unauthenticated before anything of the request but its headers was looked at."""
+    keys: Keys = connection.app.state.keys
+    project = await keys.project_of(key_of(connection))
     if project is None:
         raise Unauthenticated("Incorrect API key provided.")
     return project

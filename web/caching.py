@@ -33,6 +33,15 @@ class Look:
 
 
 NOT_ASKED = Look()
+_NO_TOKENS = {
+    "input_tokens": 0,
+    "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+    "output_tokens": 0,
+    "output_tokens_details": {"reasoning_tokens": 0},
+    "total_tokens": 0,
+}
+NOTHING_SAID = Look(answer=Answer([], usage=_NO_TOKENS))
+"""Of a request for which the model is not to be asked."""
 
 
 class Caching:

@@ -4,6 +4,7 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from models.database import AWAY
@@ -31,9 +32,9 @@ def answer(error: ApiError) -> Response:
     return json_answer(error.body(), status=error.status, headers=headers)
 
 
-def unknown_url(request: Request) -> NotFound:
+def unknown_url(connection: HTTPConnection) -> NotFound:
     """No route of ours."""
-    return NotFound(f"Unknown request URL: {request.method} {request.url.path}.", code="unknown_url")
+    return NotFound(f"Unknown request URL: {connection.scope.get('method', 'GET')} {connection.url.path}.", code="unknown_url")
 
 
 async def _told(request: Request, error: Exception) -> Response:

@@ -47,6 +47,10 @@ class Front:
     catalogue: Catalogue
     cache: AnswerCache
     stopping: bool = False
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    """The same, for those who wait for it."""
+    sockets: int = 0
+    """WebSockets that are open."""
     drained: asyncio.Event = field(default_factory=asyncio.Event)
     """The grace period is over: whoever still waits for a foreground response is told to try elsewhere."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -72,12 +76,13 @@ class Front:
         front._watch(asyncio.create_task(bus.run(), name="bus"))
         front._watch(asyncio.create_task(bus.stand_in(), name="stand-in"))
         front._watch(asyncio.create_task(bus.watch_silence(), name="silence"))
-        front._spawn(front._ring_at_start())
+        front.spawn(front._ring_at_start())
         return front
 
     def stop_soon(self) -> None:
         """SIGTERM has come: no longer ready; background streams end cleanly, foreground requests drain."""
         self.stopping = True
+        self.stopped.set()
         self.relay.close()
         asyncio.get_running_loop().call_later(self.settings.web.grace.total_seconds(), self.drained.set)
 
@@ -98,7 +103,7 @@ class Front:
 
     def abandon(self, response_id: UUID) -> None:
         """A foreground client has left: its response is cancelled."""
-        self._spawn(self._cancel(response_id))
+        self.spawn(self._cancel(response_id))
 
     async def _cancel(self, response_id: UUID) -> None:
         while True:
@@ -120,7 +125,8 @@ class Front:
         except AWAY as error:
             logger.warning("start_ring_away", error=str(error).strip())  # the sweepers ring as well
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def spawn(self, work: Coroutine[None, None, None]) -> None:
+        """Work that outlives the request it comes from."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -6,7 +6,7 @@ commit whose answer was lost is resolved before the client hears 503: nothing of
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, LiteralString
@@ -34,7 +34,7 @@ from models.wire.pairing import require_pairs
 from models.wire.request import CreateRequest, parse_create
 from models.wire.response import ResponseFacts, response_object
 from web.approvals import require_requests
-from web.caching import Caching
+from web.caching import NOTHING_SAID, Caching
 from web.counters import ACCEPTED, ENDED
 from web.finished import Finished, finished
 from web.idempotency import Retryable, retryable
@@ -78,10 +78,13 @@ class Intake:
         self._sealer = Sealer(settings.sealing_keys)
         self._voiding: set[asyncio.Task[None]] = set()
 
-    async def accept(self, project: UUID, body: Any, headers: Mapping[str, str]) -> Accepted:
+    async def accept(
+        self, project: UUID, body: Any, headers: Mapping[str, str], *, remembered: Collection[UUID] = (), generate: bool = True
+    ) -> Accepted:
         """Checks, stores and rings; a request that was accepted before gets the first one's response.
 
-        Raises InvalidRequest with nothing written, or Unavailable with nothing that will run.
+        `remembered`: unstored responses that this client may go on from all the same. Without `generate` the model is not asked: the
+        response ends with nothing said (docs/websocket.md). Raises InvalidRequest with nothing written, or Unavailable with nothing that will run.
         """
         parse = partial(
             parse_create,
@@ -90,18 +93,19 @@ class Intake:
             passthrough=self._passthrough(body),
             ephemeral_background=self._settings.web.ephemeral_background,
             searches=self._settings.web_search.provider is not None,
+            generate=generate,
         )
         request = await asyncio.to_thread(parse) if _is_large(headers) else parse()
         self._require_routed(request.model)
         self._require_fetchable(request.input)
         self._require_reachable(request)
-        previous, open_calls = await self._previous(project, request.previous_response_id)
+        previous, open_calls = await self._previous(project, request.previous_response_id, remembered)
         request = await self._resolved(project, request)
         require_pairs(request.input, open_calls)
         await require_requests(self._pool, previous, request)
         accepted_id = new_uuid()
         sealed = self._sealed(accepted_id, request)
-        look = await self._caching.look(project, request, previous)
+        look = await self._caching.look(project, request, previous) if generate else NOTHING_SAID
         again = retryable(headers, self._recognisable(body, request))
         facts = ResponseFacts(
             id=response_id(accepted_id),
@@ -173,12 +177,13 @@ class Intake:
         tools = [{**tool, **dict.fromkeys(_ENTRUSTED)} if tool["type"] == "mcp" else tool for tool in body["tools"]]
         return {**body, "tools": tools, "credentials": self._sealer.fingerprint(request.credentials)}
 
-    async def _previous(self, project: UUID, named: str | None) -> tuple[UUID | None, list[str]]:
+    async def _previous(self, project: UUID, named: str | None, remembered: Collection[UUID]) -> tuple[UUID | None, list[str]]:
         """The response to go on from, and the calls it left open (design §11, chaining)."""
         if named is None:
             return None, []
         previous = parse_response_id(named)
-        found = await read(self._pool, statements.PREVIOUS, {"id": previous, "project": project}) if previous is not None else []
+        values = {"id": previous, "project": project, "remembered": previous in remembered}
+        found = await read(self._pool, statements.PREVIOUS, values) if previous is not None else []
         if not found:
             raise InvalidRequest(
                 f"Previous response with id '{named}' not found.", param="previous_response_id", code="previous_response_not_found"

@@ -32,6 +32,7 @@ _WITHIN = 3.0
 _QUEUES = (INTERACTIVE, BACKGROUND, QUARANTINE)
 
 READERS = Gauge("backburner_readers", "Streams and waiting requests that this process serves from a response's log.", registry=REGISTRY)
+SOCKETS = Gauge("backburner_sockets", "WebSockets that this process holds.", registry=REGISTRY)
 BUS = Gauge(
     "backburner_bus_healthy", "1 while Redis delivers live events to this process; 0: readers are served from Postgres.", registry=REGISTRY
 )
@@ -92,6 +93,7 @@ REGISTRY.register(BACKLOG)
 def watch(front: Front) -> None:
     """The gauges look at this front from now on."""
     READERS.set_function(lambda: front.bus.readers)
+    SOCKETS.set_function(lambda: front.sockets)
     BUS.set_function(lambda: float(front.bus.healthy))
     LEASE_AGE.set_function(lambda: front.lease.age)
 

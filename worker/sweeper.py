@@ -27,8 +27,6 @@ logger = structlog.get_logger()
 
 _PROMPT = 1.0
 """Seconds: a slower answer of Postgres proves nothing about anybody's lease."""
-_PURGE_BATCH = 100
-"""Rows of one purge; as the statement says."""
 _BETWEEN_PURGES = 0.1
 """Seconds in which others get their turn."""
 _SHARE = 4
@@ -78,7 +76,8 @@ class Sweeper:
         await self._ring()
         if time.monotonic() - self._purged > self._settings.worker.purge_interval.total_seconds():
             self._purged = time.monotonic()
-            while len(await fetch(self._pool, statements.PURGE, {})) == _PURGE_BATCH:  # noqa: ASYNC110  (it waits for nobody)
+            # To the end, and not only while batches are full: a chain goes from its last response to its first.
+            while await fetch(self._pool, statements.PURGE, {}):  # noqa: ASYNC110  (it waits for nobody)
                 await asyncio.sleep(_BETWEEN_PURGES)  # others get their turn
             await fetch(self._pool, statements.FORGET_WORKERS, {})
             await fetch(self._pool, statements.FORGET_KEYS, {})

@@ -61,14 +61,23 @@ class CreateRequest:
 
 
 def parse_create(
-    body: Any, *, new_id: NewId, passthrough: Collection[str] = (), ephemeral_background: bool = False, searches: bool = False
+    body: Any,
+    *,
+    new_id: NewId,
+    passthrough: Collection[str] = (),
+    ephemeral_background: bool = False,
+    searches: bool = False,
+    generate: bool = True,
 ) -> CreateRequest:
     """The request in a decoded body (models/wire/json_input.py).
 
     `new_id` makes ids for items that come without one; `passthrough` names top-level parameters outside the API that are kept unchecked;
-    `ephemeral_background` allows `background` with `store: false`; `searches`: this server can search the web. Raises InvalidRequest, worded as in contract §5.1.
+    `ephemeral_background` allows `background` with `store: false`; `searches`: this server can search the web; without `generate` the model
+    is not asked yet, and there may be nothing to say. Raises InvalidRequest, worded as in contract §5.1.
     """
     given = _given(body, passthrough)
+    if not generate:
+        given.setdefault("input", [])
     for name in ("model", "input"):
         if name not in given:
             raise missing(name)
@@ -89,7 +98,7 @@ def parse_create(
         parameters=checked,
         credentials=credentials,
     )
-    _require_sense(request, ephemeral_background=ephemeral_background, searches=searches)
+    _require_sense(request, ephemeral_background=ephemeral_background, searches=searches, generate=generate)
     return request
 
 
@@ -119,7 +128,7 @@ def _unknown(name: str) -> InvalidRequest:
     return InvalidRequest(message, param=shown(name), code="unknown_parameter")
 
 
-def _require_sense(request: CreateRequest, *, ephemeral_background: bool, searches: bool) -> None:
+def _require_sense(request: CreateRequest, *, ephemeral_background: bool, searches: bool, generate: bool) -> None:
     """What parameters demand of each other (contract §2, design §11)."""
     asked = request.parameters
     if request.conversation is not None:
@@ -128,7 +137,7 @@ def _require_sense(request: CreateRequest, *, ephemeral_background: bool, search
             raise InvalidRequest(message, param="conversation", code="mutually_exclusive_parameters")
         message = "'conversation' is not supported by this server. Use 'previous_response_id' to go on from a response."
         raise InvalidRequest(message, param="conversation", code="unsupported_parameter")
-    if not request.input and request.previous_response_id is None:
+    if not request.input and request.previous_response_id is None and generate:
         message = "Invalid 'input': empty array. Expected an array with minimum length 1, but got an empty array instead."
         raise InvalidRequest(message, param="input", code="empty_array")
     if request.background and not request.store and not ephemeral_background:

@@ -118,9 +118,8 @@ async def test_a_head_has_no_body_and_the_same_status(api: Api) -> None:
         assert (status, body) == (401, b""), path
 
 
-async def test_a_web_socket_is_refused_like_any_other_request(shared: Stack) -> None:
-    """There is no WebSocket mode (contract §9); asking for one without a key is one more 401."""
-    for key, status in (("bb-wrong", b"401"), (shared.key, b"405")):
+async def test_a_web_socket_needs_a_key_like_any_other_request(shared: Stack) -> None:
+    for key, status in (("bb-wrong", b"401"), (shared.key, b"101")):
         reader, writer = await asyncio.open_connection("127.0.0.1", shared.webs[0].port)
         upgrade = (
             "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"

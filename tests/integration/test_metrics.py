@@ -40,7 +40,7 @@ LABELS = {
 }  # fmt: skip
 """Every label there is, and every value it may take. A new one is put here on purpose, or is a leak."""
 OF_WEB = {
-    "backburner_responses", "backburner_queue_depth", "backburner_queue_oldest_seconds", "backburner_database_up", "backburner_readers",
+    "backburner_responses", "backburner_queue_depth", "backburner_queue_oldest_seconds", "backburner_database_up", "backburner_readers", "backburner_sockets",
     "backburner_bus_healthy", "backburner_lease_age_seconds", "backburner_http_answers", "backburner_responses_accepted",
     "backburner_responses_ended", "backburner_cancel_seconds", "backburner_cache_lookups",
 }  # fmt: skip

@@ -14,6 +14,9 @@ until the status is none of `queued` and `in_progress`, or read its events with 
 A foreground response cannot be found by its id before it has ended, and only afterwards if it is stored; when its client leaves, it is
 cancelled.
 
+**WebSocket.** `GET /v1/responses` with an upgrade and the same key: `response.create` frames, whose fields are those of the POST's body, are answered
+with the events as frames, one JSON text each. A request can ask for a remembered answer with `cache`. Both are described in the documentation.
+
 **JSON** is UTF-8, nested at most 190 deep; integers fit in 64 bits and are written without a fraction (`16`, not `16.0`); U+0000 and lone
 surrogates become U+FFFD.
 """
@@ -98,6 +101,11 @@ CODES: dict[str, str] = {
     "rate_limit_exceeded": "the upstream wants fewer requests",
     "http_error": "the tools of an MCP server could not be listed",
     "server_error": "nothing was stored and nothing will run",
+    "invalid_stream_id": "over WebSocket: the name of a lane has a wrong form",
+    "websocket_stream_limit_reached": "over WebSocket: the connection has used as many names of lanes as it may",
+    "websocket_queue_full": "over WebSocket: too much waits on the connection",
+    "websocket_connection_limit_reached": "over WebSocket: the connection's time is over",
+    "steering_not_supported": "over WebSocket: `response.steer` is not supported",
 }
 """`error.code` -> when a client gets it."""
 

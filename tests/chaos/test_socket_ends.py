@@ -1,0 +1,168 @@
+"""Ends of a WebSocket that its client did not choose: deaths, restarts, its hour, a revoked key (docs/websocket.md)."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from models import keys
+from tests.api import until
+from tests.contract_rules import assert_stream_obeys_contract
+from tests.fake_upstream import FakeUpstream, done, finish, gate, hang, reply, text, usage
+from tests.sockets import Socket, socket
+from tests.stack import IMPATIENT, Databases, Stack, Surroundings, stack
+
+
+@pytest.fixture(scope="module")
+async def house(
+    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+) -> AsyncIterator[Stack]:
+    """A deployment whose processes come and go, and whose sockets have three minutes' rest in three seconds."""
+    settings = {
+        **IMPATIENT,
+        "BACKBURNER_WEB__SOCKETS": "2",
+        "BACKBURNER_WEB__GRACE": "2",
+        "BACKBURNER_SECRET_KEYS": secrets.token_urlsafe(32),
+    }
+    async with stack(tmp_path_factory.mktemp("sockets"), servers, surroundings, fake, webs=1, workers=2, settings=settings) as one:
+        yield one
+
+
+async def _status(house: Stack, response_id: str) -> str:
+    return str(await house.value("SELECT status FROM responses WHERE id = %s", response_id.removeprefix("resp_")))
+
+
+async def test_a_killed_worker_leaves_no_hole_in_the_socket(house: Stack, fake: FakeUpstream) -> None:
+    model = fake.script([text("lost"), hang()], reply("whole"))
+    async with socket(house.api()) as one:
+        await one.create(model, store=False)
+        await one.until("response.output_text.delta")
+        owner = await house.value("SELECT w.pid FROM workers w JOIN responses r ON r.worker = w.id WHERE r.model = %s", model)
+        house.kill(next(worker for worker in house.workers if worker.pid == owner))
+        await one.ended()
+        events = [Socket.decoded(frame) for frame in one.frames]
+        assert_stream_obeys_contract(events)
+        assert events[-1]["response"]["output_text"] == "whole"
+        following = await one.answer(fake.script(reply("next")), store=False, previous_response_id=events[-1]["response"]["id"])
+        assert following["output_text"] == "next"
+    await house.start_worker()
+
+
+async def test_a_killed_web_process_takes_its_sockets_responses_along(house: Stack, fake: FakeUpstream) -> None:
+    model = fake.script([text("said"), hang()])
+    other = await house.start_web()
+    async with socket(house.api(other)) as one:
+        await one.create(model)
+        response_id = (await one.until("response.created"))["response"]["id"]
+        await one.until("response.output_text.delta")
+        house.kill(other)
+        assert await one.closed() is None
+    [asked] = fake.asked(model)
+    await until(lambda: asked.closed_by_client is not None, 20)
+
+    async def cancelled() -> bool:
+        return await _status(house, response_id) == "cancelled"
+
+    await until(cancelled, 20)
+    async with socket(house.api()) as elsewhere:
+        assert (await elsewhere.answer(fake.script(reply("here")), previous_response_id=response_id))["output_text"] == "here"
+
+
+async def test_a_stopping_web_process_lets_what_runs_end_and_closes(house: Stack, fake: FakeUpstream) -> None:
+    opened = asyncio.Event()
+    model = fake.script([text("be"), gate(opened), text("gun"), finish(), usage(), done()])
+    other = await house.start_web()
+    async with socket(house.api(other)) as busy, socket(house.api(other)) as idle:
+        await busy.create(model)
+        await busy.until("response.output_text.delta")
+        stopping = asyncio.create_task(house.stop(other))
+        assert await idle.closed() == 1012
+        await busy.create(model)
+        refused = await busy.refused()
+        assert (refused["status"], refused["code"], refused["headers"]["retry-after"]) == (503, "server_error", "1")
+        opened.set()
+        assert (await busy.ended())[-1]["response"]["output_text"] == "begun"
+        assert await busy.closed() == 1012
+        await stopping
+    assert len(fake.asked(model)) == 1
+
+
+async def test_what_does_not_end_in_the_grace_period_is_cancelled(house: Stack, fake: FakeUpstream) -> None:
+    model = fake.script([text("for ever"), hang()])
+    other = await house.start_web()
+    async with socket(house.api(other)) as one:
+        await one.create(model)
+        response_id = (await one.until("response.created"))["response"]["id"]
+        await one.until("response.output_text.delta")
+        stopping = asyncio.create_task(house.stop(other))
+        assert (await one.refused_among())["status"] == 503
+        assert await one.closed() == 1012
+        await stopping
+
+    async def cancelled() -> bool:
+        return await _status(house, response_id) == "cancelled"
+
+    await until(cancelled, 20)
+
+
+async def test_a_connection_has_its_hour(house: Stack, fake: FakeUpstream) -> None:
+    opened = asyncio.Event()
+    model = fake.script([text("o"), gate(opened), text("k"), finish(), usage(), done()])
+    house.settings["BACKBURNER_WEB__SOCKET_TIME"] = "2"
+    other = await house.start_web()
+    del house.settings["BACKBURNER_WEB__SOCKET_TIME"]
+    async with socket(house.api(other)) as busy:
+        async with socket(house.api(other)) as idle:
+            await busy.create(model)
+            await busy.until("response.output_text.delta")
+            assert (await idle.refused())["code"] == "websocket_connection_limit_reached"
+            assert await idle.closed() == 1001
+        await busy.create(model)
+        refused = await busy.refused()
+        assert (refused["status"], refused["code"]) == (400, "websocket_connection_limit_reached")
+        opened.set()
+        assert (await busy.ended())[-1]["response"]["output_text"] == "ok"
+        assert (await busy.refused())["code"] == "websocket_connection_limit_reached"
+        assert await busy.closed() == 1001
+    await house.stop(other)
+
+
+async def test_a_process_holds_so_many_sockets_and_no_more(house: Stack) -> None:
+    async with socket(house.api()), socket(house.api()):
+        with pytest.raises(InvalidStatus) as refusal:
+            async with socket(house.api()):
+                pass
+    answer = refusal.value.response
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+    async def open_again() -> bool:
+        try:
+            async with socket(house.api()):
+                return True
+        except InvalidStatus:
+            return False
+
+    await until(open_again)
+
+
+async def test_a_revoked_key_ends_its_sockets_with_the_next_create(house: Stack, fake: FakeUpstream) -> None:
+    key = keys.create(house.dsn, "revoked")
+    model = fake.script(reply("x"))
+    async with socket(house.api(key=key)) as one:
+        await one.answer(model)
+        async with await psycopg.AsyncConnection.connect(house.dsn, autocommit=True) as connection:
+            await connection.execute("UPDATE api_keys SET revoked_at = now() WHERE hash = sha256(convert_to(%s, 'UTF8'))", (key,))
+
+        async def refused() -> bool:
+            await one.create(model)
+            frames = [await one.next()]
+            while frames[-1]["type"] not in ("error", "response.completed"):
+                frames.append(await one.next())
+            return bool(frames[-1]["type"] == "error")
+
+        await until(refused, 20, every=0.5)
+        assert Socket.decoded(one.frames[-1])["error"]["code"] == "invalid_api_key"
+        assert await one.closed() == 1008

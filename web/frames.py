@@ -1,0 +1,111 @@
+"""Frames of the WebSocket: what a client may send, and errors as it is told them (contract §9)."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from models.errors import ApiError, InvalidRequest
+from models.wire.checks import boolean, kind_of, missing, unsupported_value, wrong_type
+from models.wire.json_input import decode_body
+
+CREATE = "response.create"
+_STEER = "response.steer"
+_STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """A `response.create`: the body of the POST it stands for, and what belongs to the socket alone."""
+
+    body: dict[str, Any]
+    size: int
+    """bytes of the frame"""
+    stream_id: str | None
+    """The lane; None: the one without a name."""
+    generate: bool
+    """False: a warm-up."""
+
+
+class FrameRefused(Exception):
+    """A frame that cannot be carried out, and the lane it was meant for, if that could be read."""
+
+    def __init__(self, error: ApiError, stream_id: str | None) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.stream_id = stream_id
+
+
+def parse_frame(raw: bytes) -> Create:
+    """The create in a text frame. Raises FrameRefused."""
+    stream_id = None
+    try:
+        sent = decode_body(raw)
+        if type(sent) is not dict:
+            raise InvalidRequest(f"Invalid frame: expected a JSON object, but got {kind_of(sent)} instead.", code="invalid_type")
+        stream_id = _stream_id(sent.pop("stream_id", None))
+        _require_create(sent.pop("type", None))
+        return Create(_body(sent), len(raw), stream_id, _generate(sent))
+    except ApiError as error:
+        raise FrameRefused(error, stream_id) from None
+
+
+def error_frame(error: ApiError, stream_id: str | None) -> str:
+    """The error as a frame: with the status a POST would have had, and the headers that would have told more."""
+    told = error.body()["error"]
+    if error.headers:
+        told["headers"] = error.headers
+    lane = {} if stream_id is None else {"stream_id": stream_id}
+    return orjson.dumps({"type": "error", "status": error.status, **lane, "error": told}).decode()
+
+
+def event_frame(event: bytes, stream_id: str | None) -> str:
+    """One SSE frame (models/wire/events.py) as a text frame: its very JSON, and the name of the lane if it has one."""
+    told = event[event.index(b"\ndata: ") + 7 : -2]
+    if stream_id is not None:
+        told = b'%b,"stream_id":"%b"}' % (told[:-1], stream_id.encode())
+    return told.decode()
+
+
+def _stream_id(value: Any) -> str | None:
+    if value is None or (type(value) is str and _STREAM_ID.fullmatch(value)):
+        return value
+    message = (
+        "The 'stream_id' field must be a non-empty string with at most 256 characters and may only contain letters, numbers, underscores, "
+        "hyphens, and periods."
+    )
+    raise InvalidRequest(message, param="stream_id", code="invalid_stream_id")
+
+
+def _require_create(kind: Any) -> None:
+    if kind is None:
+        raise missing("type")
+    if type(kind) is not str:
+        raise wrong_type("type", "a string", kind)
+    if kind == _STEER:
+        message = "Steering is not supported: cancel by closing the connection, or send a new 'response.create'."
+        raise InvalidRequest(message, code="steering_not_supported")
+    if kind != CREATE:
+        raise unsupported_value("type", kind, (CREATE,))
+
+
+def _generate(sent: dict[str, Any]) -> bool:
+    """`prompt_cache_options.prewarm` overrides `generate` (openai.types.responses.ResponseCreate)."""
+    options = sent.get("prompt_cache_options")
+    if type(options) is dict and options.get("prewarm") is True:
+        return False
+    generate = sent.pop("generate", None)
+    return generate is None or boolean(generate, "generate")
+
+
+def _body(sent: dict[str, Any]) -> dict[str, Any]:
+    """What a POST would have as its body. Everything is streamed here, so `stream` says nothing."""
+    stream, background = sent.pop("stream", None), sent.pop("background", None)
+    if stream is not None:
+        boolean(stream, "stream")
+    if background is not None and boolean(background, "background"):
+        message = "'background' is not supported over WebSocket. Use POST /v1/responses."
+        raise InvalidRequest(message, param="background", code="unsupported_parameter")
+    sent["stream"] = True
+    return sent

@@ -25,6 +25,7 @@ from models.wire.checks import (
 )
 from models.wire.events import Item
 from models.wire.items import NewId, input_items
+from models.wire.json_schema import require_schema
 from models.wire.mcp import sealed_apart
 from models.wire.tools import added_tools, require_choosable, tool_choice, tools
 
@@ -207,6 +208,14 @@ def _prompt(_value: Any, where: str) -> str:
     raise InvalidRequest(message, param=where, code="unsupported_parameter")
 
 
+def _json_schema(value: Any, where: str) -> dict[str, Any]:
+    """`text.format` of that type; its schema must be one."""
+    kept: dict[str, Any] = _FORMAT(value, where)
+    subject = f"response_format '{kept['name']}'"
+    require_schema(kept["schema"], f"{where}.schema", subject, code="invalid_json_schema", strict=kept.get("strict", False))
+    return kept
+
+
 _ID = re.compile(r"[A-Za-z0-9_-]+")
 _METADATA_VALUE = string(at_most=512)
 _CONVERSATION = record({"id": _response_id})
@@ -222,14 +231,14 @@ _REASONING = record(
         "mode": string(),
     },
 )
-_JSON_SCHEMA = record(
+_FORMAT = record(
     {"name": string(filled=True, at_most=64, pattern="[a-zA-Z0-9_-]+"), "schema": json_object},
     {"description": string(), "strict": boolean},
 )
 _TEXT = record(
     {},
     {
-        "format": tagged({"text": record({}), "json_object": record({}), "json_schema": _JSON_SCHEMA}),
+        "format": tagged({"text": record({}), "json_object": record({}), "json_schema": _json_schema}),
         "verbosity": choice("low", "medium", "high"),
     },
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 from models.errors import InvalidRequest
 from models.wire.checks import Check, anything, array, boolean, choice, json_object, open_object, record, string, tagged, wrong_type
+from models.wire.json_schema import require_schema
 from models.wire.mcp import mcp_tool, require_distinct_labels
 
 WEB_SEARCH = frozenset(("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"))
@@ -41,8 +42,21 @@ _SEARCH = record(
         "search_content_types": anything,
     },
 )
+_FUNCTION = record({"name": _NAME}, {"description": string(), "parameters": json_object, "strict": boolean, "defer_loading": boolean})
+
+
+def _function(value: Any, where: str) -> dict[str, Any]:
+    """A function; its parameters must be a JSON Schema, and one that can be obeyed strictly if they are to be."""
+    kept: dict[str, Any] = _FUNCTION(value, where)
+    if "parameters" in kept:
+        subject = f"function '{kept['name']}'"
+        strict = kept.get("strict", False)
+        require_schema(kept["parameters"], f"{where}.parameters", subject, code="invalid_function_parameters", strict=strict)
+    return kept
+
+
 _NAMED_TOOLS: dict[str, Check] = {
-    "function": record({"name": _NAME}, {"description": string(), "parameters": json_object, "strict": boolean, "defer_loading": boolean}),
+    "function": _function,
     "custom": record({"name": _NAME}, {"description": string(), "format": _CUSTOM_FORMAT, "defer_loading": boolean}),
 }
 _NAMESPACE = record({"name": _NAME, "description": string(), "tools": array(tagged(_NAMED_TOOLS), at_most=MOST_TOOLS)})

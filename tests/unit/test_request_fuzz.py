@@ -18,6 +18,7 @@ from worker.translation.dialect import Dialect
 from worker.translation.offer import offer
 from worker.translation.request import chat_request
 
+CLOSED = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False}
 FULL: dict[str, Any] = {
     "model": "m",
     "instructions": "be brief",
@@ -42,9 +43,9 @@ FULL: dict[str, Any] = {
     "prompt_cache_key": "k",
     "metadata": {"a": "b"},
     "reasoning": {"effort": "low", "summary": "auto", "generate_summary": "auto"},
-    "text": {"format": {"type": "json_schema", "name": "n", "schema": {}, "strict": True, "description": "d"}, "verbosity": "low"},
+    "text": {"format": {"type": "json_schema", "name": "n", "schema": CLOSED, "strict": True, "description": "d"}, "verbosity": "low"},
     "tools": [
-        {"type": "function", "name": "f", "parameters": {}, "strict": True, "description": "d"},
+        {"type": "function", "name": "f", "parameters": CLOSED, "strict": True, "description": "d"},
         {"type": "custom", "name": "c", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}},
         {"type": "web_search", "filters": {"allowed_domains": ["x"]}},
         {"type": "namespace", "name": "n", "description": "d", "tools": [{"type": "function", "name": "f", "defer_loading": True}]},

@@ -88,6 +88,8 @@ CODES: dict[str, str] = {
     "object_above_max_properties": "an object has too many keys",
     "empty_string": "a text is empty",
     "empty_array": "a list is empty",
+    "invalid_json_schema": "the schema of `text.format` is none, or cannot be obeyed strictly",
+    "invalid_function_parameters": "the parameters of a function are no JSON Schema, or one that cannot be obeyed strictly",
     "input_too_large": "the items that are referred to are too large together",
     "item_not_found": "an item reference names nothing that is stored",
     "previous_response_not_found": "there is no such response to go on from",

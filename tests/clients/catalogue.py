@@ -5,7 +5,8 @@ import os
 import shutil
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -22,7 +23,7 @@ class Client:
     """Pinned, as npm or pip take them; the first is the client itself."""
     program: str
     scenarios: tuple[str, ...]
-    environment: tuple[tuple[str, str], ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
 
     @property
     def speaks_node(self) -> bool:
@@ -85,8 +86,9 @@ CLIENTS = (
         ("litellm==1.106.2", "openai==2.54.0", "mcp"),
         "litellm_client.py",
         ("text", "stream", "tools", "bridged"),
-        (("LITELLM_LOCAL_MODEL_COST_MAP", "True"),),  # it would fetch a list of prices at every start
+        {"LITELLM_LOCAL_MODEL_COST_MAP": "True"},  # it would fetch a list of prices at every start
     ),
+    Client("llm", ("llm==0.36", "openai==3.52.0"), "llm_cli.py", ("text", "stream", "conversation", "structured", "tools")),
 )
 
 
@@ -103,7 +105,7 @@ async def installed(client: Client, folder: Path) -> list[str]:
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(parents=True)
         for command in _node(client, home) if client.speaks_node else _python(client, home):
-            await _run(command)
+            await _install(command)
         stamp.write_text(wanted)
     # beside its libraries: Node looks for them from where the program lies
     program = shutil.copy(PROGRAMS / client.program, home / f"program{Path(client.program).suffix}")
@@ -123,30 +125,43 @@ def _python(client: Client, home: Path) -> list[list[str]]:
     return [[sys.executable, "-m", "venv", str(home)], [str(home / "bin" / "pip"), "install", "--quiet", *client.packages]]
 
 
-async def _run(command: list[str]) -> None:
+async def _install(command: list[str]) -> None:
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT)
     said, _ = await process.communicate()
     if process.returncode:
         raise CannotRun(f"{' '.join(command)} failed: {said.decode(errors='replace')[-1500:]}")
 
 
+async def run(command: list[str], told: dict[str, str]) -> str:
+    """Run a program to its end: what it wrote. AssertionError with what it complained of when it fails."""
+    async with asyncio.timeout(PATIENCE), _started(command, told) as process:
+        said, complaint = await process.communicate()
+        assert not process.returncode, complaint.decode(errors="replace")[-4000:]
+        return said.decode()
+
+
 async def passed(client: Client, command: list[str], told: dict[str, str]) -> AsyncIterator[str]:
-    """Run the program; its scenarios as they pass. AssertionError with what it said when it fails."""
-    inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}  # noqa: TID251  # of the child, not ours
-    environment = {**inherited, **told, **dict(client.environment)}
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=pipe, stderr=pipe)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    complaint = asyncio.create_task(process.stderr.read())
-    try:
-        async with asyncio.timeout(PATIENCE):
-            async for line in process.stdout:
-                if line.startswith(b"ok "):
-                    yield line.decode().split()[1]
-            failed = await process.wait()
+    """Run a client's program; its scenarios as they pass. AssertionError with what it said when it fails."""
+    async with asyncio.timeout(PATIENCE), _started(command, {**told, **client.environment}) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        complaint = asyncio.create_task(process.stderr.read())
+        async for line in process.stdout:
+            if line.startswith(b"ok "):
+                yield line.decode().split()[1]
+        failed = await process.wait()
         assert not failed, (await complaint).decode(errors="replace")[-4000:]
+
+
+@asynccontextmanager
+async def _started(command: list[str], told: dict[str, str]) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process that knows of our environment only what it must."""
+    inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}  # noqa: TID251  # of the child, not ours
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, env={**inherited, **told}, stdout=pipe, stderr=pipe)
+    try:
+        yield process
     finally:
         if process.returncode is None:
             process.kill()
-        await complaint
+            await process.wait()

@@ -219,7 +219,8 @@ async def test_a_reasoning_item_has_a_summary_and_may_come_back_without_one(api:
     response = await api.create(model)
     thought = response["output"][0]
     assert (thought["type"], thought["summary"]) == ("reasoning", [])
-    for summary in ({}, {"summary": []}, {"summary": [{"type": "summary_text", "text": "Thought."}]}):
+    summaries: list[JSON] = [{}, {"summary": []}, {"summary": [{"type": "summary_text", "text": "Thought."}]}]
+    for summary in summaries:
         item = {**{key: value for key, value in thought.items() if key != "summary"}, **summary}
         again = await api.create(model, input=[item, *response["output"][1:], {"role": "user", "content": "On."}], store=False)
         assert again["status"] == "completed"

@@ -1,6 +1,6 @@
 """Calls and their outputs: which belong together, which wait (contract §5.1)."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from models.errors import InvalidRequest
 from models.wire.events import Item
@@ -36,6 +36,18 @@ def is_call(item: Item) -> bool:
 def is_output(item: Item) -> bool:
     """Whether the item answers a call."""
     return item["type"] in OUTPUTS and "call_id" in item
+
+
+def pairs(items: Sequence[Item]) -> dict[int, int]:
+    """The position of each answered call -> that of its output. An output belongs to the last call before it: some upstreams use an id again."""
+    found: dict[int, int] = {}
+    waiting: dict[str, int] = {}
+    for position, item in enumerate(items):
+        if is_call(item):
+            waiting[item["call_id"]] = position
+        elif is_output(item) and item["call_id"] in waiting:
+            found[waiting.pop(item["call_id"])] = position
+    return found
 
 
 def unanswered(items: Iterable[Item]) -> list[str]:

@@ -42,6 +42,16 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     model: str | None = None
     service_tier: str | None = None
 
+    @property
+    def is_word(self) -> bool:
+        """Whether the model has said something; many servers send empty chunks to keep the line open."""
+        return bool(self.content or self.reasoning or self.calls or self.refusal or self.annotations or self.finish_reason)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the model has said why it stopped."""
+        return self.finish_reason is not None
+
     def weight(self) -> int:
         """About how many bytes of memory keeping this chunk costs, for the turn's `output_limit`."""
         text = self.content or self.reasoning or self.refusal

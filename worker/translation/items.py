@@ -399,6 +399,12 @@ class OpenBuiltInCall(OpenCall):
         return []
 
 
+def command_told(output_index: int, command_index: int, command: str) -> list[Event]:
+    """One command of a shell call, from its beginning to its end."""
+    said: list[Event] = [CommandDelta(output_index, command_index, command)] if command else []
+    return [CommandAdded(output_index, command_index, ""), *said, CommandDone(output_index, command_index, command)]
+
+
 class OpenShellCall(OpenBuiltInCall):
     """`shell_call`: each of its commands has events of its own (contract §4.4)."""
 
@@ -411,10 +417,7 @@ class OpenShellCall(OpenBuiltInCall):
     def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - what was said was said in full
         events: list[Event] = []
         for index, command in enumerate(self.fields["action"]["commands"]):
-            events.append(CommandAdded(self.output_index, index, ""))
-            if command:
-                events.append(CommandDelta(self.output_index, index, command))
-            events.append(CommandDone(self.output_index, index, command))
+            events += command_told(self.output_index, index, command)
         return events
 
 

@@ -1,17 +1,16 @@
 """A response's parameters and history become one Chat Completions body (contract §7.1). Pure."""
 
-import json
 from typing import Any
 
 import msgspec
 
 from models.wire.events import Item
-from models.wire.pairing import is_call, is_output
+from models.wire.pairing import is_call, is_output, pairs
 from models.wire.tools import Target, offered
 from worker.translation.built_in import BUILT_IN
 from worker.translation.dialect import Dialect, ReasoningBack
 from worker.translation.hosted import spoken_name
-from worker.translation.items import is_whole
+from worker.translation.hosted_history import as_function_call, hosted_answer, refusal
 from worker.translation.offer import Offer
 from worker.translation.reasoning import Thoughts
 from worker.translation.structured import asked_format, told_format
@@ -25,7 +24,7 @@ _SAME = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 
 _SYSTEM = frozenset(("system", "developer"))
 
-_NEVER_FORWARDED = frozenset(("metadata", "store", "background", "truncation", "include", "instructions", "previous_response_id"))
+NEVER_FORWARDED = frozenset(("metadata", "store", "background", "truncation", "include", "instructions", "previous_response_id"))
 """Ours alone, whatever `passthrough` says; `store: true` upstream would keep there what our client deletes here."""
 
 _OPENAI = Dialect()
@@ -67,7 +66,7 @@ def chat_request(
         body["parallel_tool_calls"] = parameters["parallel_tool_calls"]
     body.update(_logprobs(parameters))
     for name in dialect.passthrough:
-        if name in parameters and name not in body and name not in _NEVER_FORWARDED:
+        if name in parameters and name not in body and name not in NEVER_FORWARDED:
             body[name] = parameters[name]
     return body
 
@@ -137,21 +136,21 @@ def _messages(instructions: str | None, history: list[Item], dialect: Dialect, o
     """The conversation; `instructions` are those of this request alone and come first."""
     transcript = _Transcript(offer, dialect.reasoning_back)
     developer_role = dialect.developer_role
-    answers = _answers(history)
+    answers = pairs(history)
     requests = {item["id"]: item for item in history if item["type"] == "mcp_approval_request"}
     if instructions is not None:
         transcript.messages.append({"role": developer_role, "content": instructions})
     for position, item in enumerate(history):
         kind = item["type"]
         if is_call(item) and position in answers:
-            transcript.call(item, answers[position])
+            transcript.call(item, history[answers[position]])
         elif is_output(item):
             transcript.answered(item["call_id"])
-        elif (answer := _hosted_answer(item)) is not None:
-            transcript.ran(_as_function_call(item, spoken_name(item, offer.hosted)), answer, item.get("turn"))
+        elif (answer := hosted_answer(item)) is not None:
+            transcript.ran(as_function_call(item, spoken_name(item, offer.hosted)), answer, item.get("turn"))
         elif kind == "mcp_approval_response" and not item["approve"] and item["approval_request_id"] in requests:
             refused = {**requests[item["approval_request_id"]], "type": "mcp_call"}
-            transcript.ran(_as_function_call(refused, spoken_name(refused, offer.hosted)), _refusal(item), None)
+            transcript.ran(as_function_call(refused, spoken_name(refused, offer.hosted)), refusal(item), None)
         elif kind == "message" and item["role"] == "assistant":
             transcript.said(item["content"])
         elif kind == "reasoning" and position >= thoughts_from:
@@ -175,18 +174,6 @@ def _with_one_system_message(messages: list[Message]) -> list[Message]:
     if not all(isinstance(content, str) for content in said):
         content = [part for content in said for part in ([{"type": "text", "text": content}] if isinstance(content, str) else content)]
     return [{"role": "system", "content": content}, *(message for message in messages if message["role"] not in _SYSTEM)]
-
-
-def _answers(history: list[Item]) -> dict[int, Item]:
-    """The position of each answered call -> its output. An output belongs to the last call before it: some upstreams use an id again."""
-    answers: dict[int, Item] = {}
-    waiting: dict[str, int] = {}
-    for position, item in enumerate(history):
-        if is_call(item):
-            waiting[item["call_id"]] = position
-        elif is_output(item) and item["call_id"] in waiting:
-            answers[waiting.pop(item["call_id"])] = item
-    return answers
 
 
 class _Turn:
@@ -295,40 +282,6 @@ class _Transcript:
             shown += attachments
         if shown:
             self.messages.append({"role": "user", "content": shown})
-
-
-def _hosted_answer(item: Item) -> Item | None:
-    """What the model was told of a call that this server ran, as an output; None when that is not known."""
-    told = item.get("answer")
-    if told is None and item["type"] == "mcp_call" and item.get("status") != "incomplete":
-        told = item.get("output")
-        if told is None and item.get("error") is not None:
-            told = f"Error: {_error_text(item['error'])}"
-    return None if told is None else {"output": told}
-
-
-def _refusal(item: Item) -> Item:
-    """What the model is told of a call that its client did not approve; one that was approved is an item of its own."""
-    reason = item.get("reason")
-    return {"output": "The user refused this call." + (f" Reason: {reason}" if reason else "")}
-
-
-def _error_text(error: Any) -> str:
-    """The words in an error of whatever shape: a string, `{message}`, or `{content: [{text}]}` as MCP's tools give it."""
-    if isinstance(error, dict):
-        content = error.get("content")
-        texts = [part["text"] for part in content if isinstance(part, dict) and "text" in part] if isinstance(content, list) else []
-        error = "\n".join(map(str, texts)) or error.get("message") or json.dumps(error)
-    return str(error)
-
-
-def _as_function_call(item: Item, name: str) -> Item:
-    """A call of a hosted tool as the function call it was for the model."""
-    arguments = item.get("arguments", "")
-    if item["type"] == "web_search_call":
-        arguments = json.dumps({"query": (item.get("action") or {}).get("query", "")}, ensure_ascii=False)
-    # templates of local servers parse the arguments; what is no object would make them refuse the whole conversation
-    return {"type": "function_call", "call_id": item["id"], "name": name, "arguments": arguments if is_whole(arguments) else "{}"}
 
 
 def _tool_call(item: Item, offer: Offer) -> dict[str, Any]:

@@ -142,14 +142,14 @@ def parse_chunk(data: bytes) -> Chunk:
 
 def _chunk(body: _Body) -> Chunk:
     if body.error or body.object == "error":
-        raise _failure(body.error or {"message": body.message, "code": body.code})
+        raise failure_of(body.error or {"message": body.message, "code": body.code})
     choice = _first(body.choices)
     usage = body.usage or (choice.usage if choice else None) or (body.x_groq.usage if body.x_groq else None)
     told = _usage(usage) if usage is not None else None
     if choice is None:
         return Chunk(usage=told, model=body.model or None, service_tier=body.service_tier or None)
     if choice.error:
-        raise _failure(choice.error)
+        raise failure_of(choice.error)
     delta = choice.delta or choice.message or _NOTHING
     reasoning = delta.reasoning or delta.reasoning_content or ""
     summary: tuple[tuple[int, str], ...] = ()
@@ -219,6 +219,11 @@ def _logprobs(tokens: list[_TokenLogprob]) -> list[dict[str, Any]]:
 def _logprob(token: _TokenLogprob | _TopLogprob) -> dict[str, Any]:
     number = token.logprob if math.isfinite(token.logprob) else _LOWEST_LOGPROB
     return {"token": token.token, "logprob": number, "bytes": token.bytes or []}
+
+
+def logprobs_of(found: Any) -> list[dict[str, Any]]:
+    """The same for JSON of any shape: what makes no sense is as if absent."""
+    return _logprobs([_token(token) for token in _dicts(found)])
 
 
 def _annotations(found: list[Any]) -> list[dict[str, Any]]:
@@ -424,7 +429,7 @@ _WORDS = 500
 """Characters of an upstream's message that are passed on."""
 
 
-def _failure(error: Any) -> UpstreamFailed:
+def failure_of(error: Any) -> UpstreamFailed:
     """What to raise for an upstream's error object, or for whatever stands in its place."""
     told = error if isinstance(error, dict) else {"message": error}
     words = [word for word in (told.get("code"), told.get("type"), told.get("status")) if isinstance(word, str)]

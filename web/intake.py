@@ -94,6 +94,7 @@ class Intake:
             ephemeral_background=self._settings.web.ephemeral_background,
             searches=self._settings.web_search.provider is not None,
             generate=generate,
+            native=self._is_native(body),
         )
         request = await asyncio.to_thread(parse) if _is_large(headers) else parse()
         self._require_routed(request.model)
@@ -151,8 +152,11 @@ class Intake:
 
     def _passthrough(self, body: Any) -> frozenset[str]:
         """What the upstreams of the wanted model take beyond the Responses API."""
-        model = body.get("model") if isinstance(body, dict) else None
-        return self._routes.passthrough(model) if isinstance(model, str) else frozenset()
+        return self._routes.passthrough(_model(body))
+
+    def _is_native(self, body: Any) -> bool:
+        """Whether the upstream that is asked first speaks the Responses API."""
+        return any(found.upstream.api == "responses" for found in self._routes.find(_model(body))[:1])
 
     def _require_routed(self, model: str) -> None:
         """Refuses a model that no route leads to; where none are configured, its upstream is asked (design §11)."""
@@ -287,6 +291,12 @@ class Intake:
                 await asyncio.sleep(0.5)
             else:
                 self._lease.doubts.pop(doubted, None)
+
+
+def _model(body: Any) -> str:
+    """The wanted model; empty when the body names none."""
+    model = body.get("model") if isinstance(body, dict) else None
+    return model if isinstance(model, str) else ""
 
 
 def _is_large(headers: Mapping[str, str]) -> bool:

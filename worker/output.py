@@ -11,6 +11,7 @@ from models.wire.pairing import unanswered
 from worker.translation.hosted import OpenHostedCall
 from worker.translation.items import OpenItem
 from worker.translation.kinds import reopened
+from worker.translation.native_items import HOSTED_CALLS
 from worker.translation.usage import add_usage
 
 _UNCOUNTED = frozenset(("mcp_list_tools", "mcp_approval_request"))
@@ -65,8 +66,10 @@ class Output:
 
     @property
     def calls_made(self) -> int:
-        """As `max_tool_calls` counts them."""
-        return sum(entry.turn is not None and entry.item["type"] not in _UNCOUNTED for entry in self.entries)
+        """As `max_tool_calls` counts them: those that this server ran, and those that a native upstream did."""
+        return sum(
+            entry.item["type"] not in _UNCOUNTED if entry.turn is not None else entry.item["type"] in HOSTED_CALLS for entry in self.entries
+        )
 
     @property
     def waits_for_client(self) -> bool:

@@ -17,6 +17,7 @@ from models.errors import LimitReached, PutOff, UpstreamBusy, UpstreamFailed
 from models.ownership import Claim
 from models.wire.events import Event, Item
 from models.wire.response import ResponseFacts
+from models.wire.tools import PASSED_ON
 from worker.event_log import EventLog
 from worker.metrics import UPSTREAM_TURNS
 from worker.output import Entry, Output
@@ -24,8 +25,9 @@ from worker.reasoning import seal_for, with_thoughts
 from worker.resources import Resources
 from worker.tools.source import Refusal, Result
 from worker.tools.toolbox import Toolbox
-from worker.translation.dialect import Dialect
 from worker.translation.items import OpenItem
+from worker.translation.native import NativeTranslator
+from worker.translation.native_request import kept_for, native_request
 from worker.translation.offer import Offer, offer
 from worker.translation.request import after_a_call, chat_request, wants_logprobs
 from worker.translation.spoken_turn import Outcome, SpokenTurn
@@ -34,7 +36,7 @@ from worker.translation.translator import Translator
 from worker.translation.truncation import ever_shorter
 from worker.undivided import undivided
 from worker.upstream.dialect import dialect_of
-from worker.upstream.failures import NO_SUCH_MODEL, is_its_own_fault, no_such_model
+from worker.upstream.failures import NO_SUCH_MODEL, is_its_own_fault, no_such_model, no_such_tool
 from worker.upstream.overflow import OVERFLOW
 from worker.upstream.upstreams import Way, time_to_wait
 
@@ -142,9 +144,7 @@ class Turns:
     async def _answer(self, parameters: dict[str, Any], history: list[Item]) -> tuple[Outcome, SpokenTurn[Any]]:
         """The answer of the first of the model's upstreams that gives one: while not a word was said, another may be asked."""
         offered = offer(parameters, history, self._toolbox.offered())
-        ways = self._resources.upstreams.ways(self._facts.model)
-        if not ways:
-            raise no_such_model(self._facts.model)
+        ways = self._ways()
         asked: UpstreamFailed | LimitReached | None = None
         for way in ways:
             try:
@@ -163,6 +163,17 @@ class Turns:
         if pause is None:
             raise asked or last
         raise PutOff(pause)
+
+    def _ways(self) -> list[Way]:
+        """The upstreams to be asked, in order. Raises UpstreamFailed when there is none."""
+        ways = self._resources.upstreams.ways(self._facts.model)
+        if not ways:
+            raise no_such_model(self._facts.model)
+        needed = next((tool["type"] for tool in self._facts.parameters.get("tools", ()) if tool["type"] in PASSED_ON), None)
+        able = [way for way in ways if needed is None or way.upstream.is_native]
+        if not able:
+            raise no_such_tool(str(needed))
+        return able
 
     async def _speak(self, way: Way, parameters: dict[str, Any], history: list[Item], offered: Offer) -> tuple[Outcome, SpokenTurn[Any]]:
         """One upstream call, translated as it comes."""
@@ -194,34 +205,48 @@ class Turns:
         self._resources.journal.write(self._log, events)
 
     async def _body(self, way: Way, parameters: dict[str, Any], history: list[Item], offered: Offer) -> dict[str, Any]:
-        translate = partial(
-            self._translated,
-            model=way.model,
-            parameters=parameters,
-            history=history,
-            offer=offered,
-            dialect=dialect_of(way.upstream.settings),
-        )
+        translate = partial(self._translated, way, parameters, history, offered)
         # A long history is walked beside the event loop: a thousand other streams are waiting in it.
         return translate() if len(history) < _LONG_HISTORY else await asyncio.to_thread(translate)
 
-    def _translated(self, *, history: list[Item], dialect: Dialect, **rest: Any) -> dict[str, Any]:
+    def _translated(self, way: Way, parameters: dict[str, Any], history: list[Item], offered: Offer) -> dict[str, Any]:
+        if way.upstream.is_native:
+            return native_request(
+                model=way.model,
+                upstream=way.name,
+                parameters=parameters,
+                history=history,
+                offer=offered,
+                passthrough=way.upstream.settings.passthrough,
+                searches=self._resources.settings.web_search.provider is not None,
+                calls_left=max(0, parameters["max_tool_calls"] - self._output.calls_made) if "max_tool_calls" in parameters else None,
+            )
+        dialect = dialect_of(way.upstream.settings)
         known = with_thoughts(history, self._resources.sealer, self._claim.row["project_id"], dialect)
-        return chat_request(history=known, dialect=dialect, **rest)
+        return chat_request(model=way.model, parameters=parameters, history=known, offer=offered, dialect=dialect)
 
     def _translator(self, way: Way, parameters: dict[str, Any], offered: Offer) -> SpokenTurn[Any]:
         upstream = way.upstream.settings
+        if way.upstream.is_native:
+            keep = partial(kept_for, way.name)
+            return NativeTranslator(self._resources.new_id, offer=offered, keep=keep, **self._bounds(parameters))
         return Translator(
             self._resources.new_id,
-            first_index=self._output.next_index,
             want_logprobs=wants_logprobs(parameters),
             offer=offered,
-            calls_allowed=self._calls_allowed(parameters),
-            output_limit=self._resources.settings.limits.output,
+            **self._bounds(parameters),
             think_tags=upstream.think_tags,
             fenced=told_format(parameters.get("text", {}), upstream.structured_output) is not None,
             seal=seal_for(self._resources.sealer, self._claim.row["project_id"], parameters, dialect_of(upstream)),
         )
+
+    def _bounds(self, parameters: dict[str, Any]) -> dict[str, int]:
+        """Where the turn begins, and how much it may say and call."""
+        return {
+            "first_index": self._output.next_index,
+            "calls_allowed": self._calls_allowed(parameters),
+            "output_limit": self._resources.settings.limits.output,
+        }
 
     def _calls_allowed(self, parameters: dict[str, Any]) -> int:
         """How many calls of ours this turn may make."""

@@ -27,7 +27,7 @@ from models.wire.events import Item
 from models.wire.items import NewId, input_items
 from models.wire.json_schema import require_schema
 from models.wire.mcp import sealed_apart
-from models.wire.tools import added_tools, require_choosable, tool_choice, tools
+from models.wire.tools import added_tools, native_tools, require_choosable, tool_choice, tools
 
 _MOST = 2**31 - 1
 """Our own bound for counts: what any upstream's integer holds."""
@@ -69,12 +69,14 @@ def parse_create(
     ephemeral_background: bool = False,
     searches: bool = False,
     generate: bool = True,
+    native: bool = False,
 ) -> CreateRequest:
     """The request in a decoded body (models/wire/json_input.py).
 
     `new_id` makes ids for items that come without one; `passthrough` names top-level parameters outside the API that are kept unchecked;
     `ephemeral_background` allows `background` with `store: false`; `searches`: this server can search the web; without `generate` the model
-    is not asked yet, and there may be nothing to say. Raises InvalidRequest, worded as in contract §5.1.
+    is not asked yet, and there may be nothing to say; `native`: the model's upstream speaks the Responses API and runs tools of its own.
+    Raises InvalidRequest, worded as in contract §5.1.
     """
     given = _given(body, passthrough)
     if not generate:
@@ -82,7 +84,8 @@ def parse_create(
     for name in ("model", "input"):
         if name not in given:
             raise missing(name)
-    checked = {name: _PARAMETERS[name](value, name) if name in _PARAMETERS else value for name, value in given.items()}
+    checks = {**_PARAMETERS, "tools": native_tools} if native else _PARAMETERS
+    checked = {name: checks[name](value, name) if name in checks else value for name, value in given.items()}
     items = input_items(checked.pop("input"), new_id)
     credentials: dict[str, dict[str, Any]] = {}
     if "tools" in checked:
@@ -99,7 +102,7 @@ def parse_create(
         parameters=checked,
         credentials=credentials,
     )
-    _require_sense(request, ephemeral_background=ephemeral_background, searches=searches, generate=generate)
+    _require_sense(request, ephemeral_background=ephemeral_background, searches=searches or native, generate=generate)
     return request
 
 

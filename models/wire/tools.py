@@ -74,6 +74,40 @@ _CLIENT_TOOLS: dict[str, Check] = {
 _TOOLS = array(tagged({**_CLIENT_TOOLS, "mcp": mcp_tool}), at_most=MOST_TOOLS)
 _ADDED_TOOLS = array(tagged(_CLIENT_TOOLS), at_most=MOST_TOOLS)
 
+PASSED_ON = (
+    "file_search",
+    "code_interpreter",
+    "image_generation",
+    "computer",
+    "computer_use",
+    "computer_use_preview",
+    "programmatic_tool_calling",
+)
+"""Tools that only an upstream which speaks the Responses API can run, or knows at all; they are handed on as the client describes them."""
+
+
+def _handed_on(value: Any, where: str) -> dict[str, Any]:
+    """The tool as it is. What it entrusts to a container has no place here: tools are stored and shown."""
+    if _holds(value, "domain_secrets"):
+        message = f"'domain_secrets' inside '{where}' is not supported: this server stores and shows the tools of a response."
+        raise InvalidRequest(message, param=where, code="unsupported_parameter")
+    kept = open_object(value, where)
+    kept.pop("type", None)
+    return kept
+
+
+def _holds(value: Any, name: str) -> bool:
+    if isinstance(value, dict):
+        return name in value or any(_holds(found, name) for found in value.values())
+    return isinstance(value, list) and any(_holds(found, name) for found in value)
+
+
+_NATIVE_TOOLS = array(
+    tagged({**_CLIENT_TOOLS, "mcp": mcp_tool, **dict.fromkeys((*PASSED_ON, "shell", "tool_search", *sorted(WEB_SEARCH)), _handed_on)}),
+    at_most=MOST_TOOLS,
+)
+"""What a native upstream may be offered."""
+
 _HOSTED = (
     *sorted(WEB_SEARCH),
     *("file_search", "code_interpreter", "image_generation", "computer", "computer_use", "computer_use_preview"),
@@ -150,7 +184,15 @@ def meant(chosen: dict[str, Any], targets: Iterable[Target]) -> list[Target]:
 
 def tools(value: Any, where: str) -> list[dict[str, Any]]:
     """The tools, each with its documented fields only. Names must differ within a namespace, because calls come back by name alone."""
-    checked: list[dict[str, Any]] = _TOOLS(value, where)
+    return _distinct(_TOOLS(value, where), where)
+
+
+def native_tools(value: Any, where: str) -> list[dict[str, Any]]:
+    """The same for a model whose upstream speaks the Responses API and runs tools of its own."""
+    return _distinct(_NATIVE_TOOLS(value, where), where)
+
+
+def _distinct(checked: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
     _require_distinct_names(checked, where)
     require_distinct_labels(checked, where)
     return checked
@@ -194,12 +236,12 @@ def tool_choice(value: Any, where: str) -> str | dict[str, Any]:
 def require_choosable(chosen: str | dict[str, Any], available: list[dict[str, Any]], *, searches: bool = False) -> None:
     """Raises InvalidRequest when the choice demands a tool that is not offered, or that we cannot run.
 
-    `searches`: whether this server can search the web.
+    `searches`: whether this server, or the model's upstream, can search the web.
     """
     if chosen == "required" and not available:
         raise _unchoosable("Tool choice 'required' must be specified with 'tools' parameter.")
     targets = [each.target for each in offered(available)]
-    runnable = [tool for tool in available if tool["type"] == "mcp" or (searches and tool["type"] in WEB_SEARCH)]
+    runnable = [tool for tool in available if tool["type"] in ("mcp", *PASSED_ON) or (searches and tool["type"] in WEB_SEARCH)]
     if chosen == "required" and not targets and not runnable:
         raise _no_search()
     if isinstance(chosen, str):

@@ -91,6 +91,8 @@ class NativeTranslator(SpokenTurn[Told]):
         self._by_index: dict[int, _Spoken] = {}
         self._our_call_ids: dict[str, str] = {}
         self._ended: Ended | None = None
+        self._is_free = not offer.callable_names and offer.choice != "none"
+        """`tool_choice` demands a tool of the upstream's own: whether anything else may be called is the upstream's to say."""
 
     def feed(self, told: Told) -> list[Event]:
         """What this event makes happen. After the terminal event nothing counts any more."""
@@ -264,7 +266,7 @@ class NativeTranslator(SpokenTurn[Told]):
         name, namespace = str(shape["name"]), shape.get("namespace")
         function = self._offer.hosted.get(name) if spoken.kind == "function_call" and namespace is None else None
         target = Target(spoken.kind, name, namespace)
-        if not self._may_call(name if function is not None else self._offer.name_of(target)):
+        if not self._is_free and not self._may_call(name if function is not None else self._offer.name_of(target)):
             return []
         if function is not None:
             call = function.opens(self._next_index(), self._new_id)

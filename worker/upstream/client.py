@@ -1,11 +1,11 @@
-"""Speaking with an upstream: one streamed chat completion per turn, through the openai SDK's transport (design §5).
+"""Speaking with an upstream: one streamed answer per turn, in chat completions or in the Responses API, through the openai SDK's transport (design §5).
 
 The SDK does authentication, retries before the first byte, error classes and proxies; its typed iteration is left out, because it
 costs five times what raw bytes and msgspec structs do.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -18,9 +18,14 @@ from models.errors import LimitReached, UpstreamFailed
 from models.patience import Patience
 from models.settings import LimitSettings, UpstreamSettings
 from worker.translation.chunk import Chunk
+from worker.translation.told import Told
 from worker.upstream.chunks import parse_chunk
 from worker.upstream.failures import broken_off, refused, tamed, unintelligible, unreachable, withheld
+from worker.upstream.native import parse_event
 from worker.upstream.sse import SseSplitter
+
+Said = Chunk | Told
+"""What one event of an upstream says, by the API it speaks."""
 
 _EVENT_LIMIT = 16 * 1024 * 1024
 """Bytes of one upstream event: a whole answer may come as one."""
@@ -32,9 +37,11 @@ _AFTERWORD = 10.0
 class Turn:
     """One upstream call, while it is read. `done_seen` says whether the stream closed with `[DONE]`."""
 
-    def __init__(self, client: AsyncOpenAI, body: dict[str, Any], limits: LimitSettings) -> None:
+    def __init__(self, client: AsyncOpenAI, body: dict[str, Any], limits: LimitSettings, *, native: bool) -> None:
+        """`native`: the upstream speaks the Responses API."""
         self._client = client
         self._body = body
+        self._native = native
         self._limits = limits
         self._splitter = SseSplitter(limit=_EVENT_LIMIT)
         self._heard = False
@@ -47,7 +54,7 @@ class Turn:
         """The upstream said `[DONE]`."""
         return self._splitter.done
 
-    async def chunks(self) -> AsyncGenerator[list[Chunk]]:
+    async def chunks(self) -> AsyncGenerator[list[Said]]:
         """The chunks of each read, in order. Raises UpstreamFailed or LimitReached; closing the generator closes the connection.
 
         The first token and every gap between two have their limits. Comments and chunks without a word count for nothing, and neither
@@ -80,14 +87,12 @@ class Turn:
         except UpstreamFailed as failure:
             raise withheld(failure, self._client.api_key) from failure.__cause__
 
-    def _listen(self, said: list[Chunk]) -> bool:
+    def _listen(self, said: list[Said]) -> bool:
         """Whether these chunks hold a word, or the model's last; many servers send empty ones to keep the line open."""
         spoke = False
         for chunk in said:
-            if chunk.content or chunk.reasoning or chunk.calls or chunk.refusal or chunk.annotations:
-                spoke = True
-            if chunk.finish_reason is not None:
-                self._finished = spoke = True
+            spoke = spoke or chunk.is_word
+            self._finished = self._finished or chunk.is_last
         self._heard |= spoke
         return spoke
 
@@ -105,17 +110,17 @@ class Turn:
             case _:
                 return broken_off()
 
-    async def _read(self, answer: AsyncAPIResponse[Any]) -> AsyncGenerator[tuple[list[Chunk], UpstreamFailed | None]]:
+    async def _read(self, answer: AsyncAPIResponse[Any]) -> AsyncGenerator[tuple[list[Said], UpstreamFailed | None]]:
         """What each read brings: chunks, and what is wrong after them."""
         response = answer.http_response
         if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             raise UpstreamFailed("The upstream sent a compressed stream although none was asked for.", reason="upstream_garbage")
         # Raw: with nothing to decode, every layer left out is one less to pass for each token.
         async for data in response.aiter_raw():
-            yield _parsed(self._splitter.feed(data))
+            yield self._parsed(self._splitter.feed(data))
             if self._splitter.done:
                 return
-        yield _parsed(self._splitter.flush())
+        yield self._parsed(self._splitter.flush())
 
     def _expired(self, *, turn_over: bool) -> LimitReached:
         limits = self._limits
@@ -124,8 +129,23 @@ class Turn:
         reason, limit = ("token_gap", limits.token_gap) if self._heard else ("first_token", limits.first_token)
         return LimitReached(f"The upstream was silent for longer than the limit of {_shown(limit)} ({reason}).", reason=reason)
 
+    def _parsed(self, payloads: list[bytes]) -> tuple[list[Said], UpstreamFailed | None]:
+        """What one read says, and what is wrong with the payload after that: what was said before a failure still counts."""
+        parse: Callable[[bytes], Said] = parse_event if self._native else parse_chunk
+        said: list[Said] = []
+        for payload in payloads:
+            try:
+                said.append(parse(payload))
+            except UpstreamFailed as failure:
+                return said, failure
+        return said, None
+
     def _open(self) -> Any:
         # extra_body goes out as it is: the SDK would walk a long history once more to transform it
+        if self._native:
+            return self._client.responses.with_streaming_response.create(
+                model=self._body["model"], input="", stream=True, extra_body=self._body
+            )
         return self._client.chat.completions.with_streaming_response.create(
             model=self._body["model"], messages=[], stream=True, extra_body=self._body
         )
@@ -160,23 +180,17 @@ class Upstream:
         )
 
     def turn(self, body: dict[str, Any]) -> Turn:
-        """The next call, not yet begun; `body` as worker/translation/request.py makes it."""
-        return Turn(self._client, body, self._limits)
+        """The next call, not yet begun; `body` as worker/translation makes it for the API that the upstream speaks."""
+        return Turn(self._client, body, self._limits, native=self.is_native)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether it speaks the Responses API itself."""
+        return self.settings.api == "responses"
 
     async def close(self) -> None:
         """Closes all connections."""
         await self._client.close()
-
-
-def _parsed(payloads: list[bytes]) -> tuple[list[Chunk], UpstreamFailed | None]:
-    """The chunks of one read, and what is wrong with the payload after them: what was said before a failure still counts."""
-    chunks: list[Chunk] = []
-    for payload in payloads:
-        try:
-            chunks.append(parse_chunk(payload))
-        except UpstreamFailed as failure:
-            return chunks, failure
-    return chunks, None
 
 
 def _shown(limit: timedelta) -> str:

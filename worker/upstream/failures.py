@@ -92,6 +92,14 @@ def no_such_model(model: str) -> UpstreamFailed:
     )  # fmt: skip
 
 
+def no_such_tool(kind: str) -> UpstreamFailed:
+    """The request was accepted for an upstream that runs such tools itself, and there is none any more."""
+    return UpstreamFailed(
+        f"No upstream of this model runs tools of the type '{kind}'.",
+        code="invalid_prompt", reason="tool_unavailable", status=400, param="tools", envelope_code="unsupported_parameter",
+    )  # fmt: skip
+
+
 def is_its_own_fault(failure: UpstreamFailed | LimitReached) -> bool:
     """Whether another upstream may do better with the same request: it is not the request that is at fault."""
     if isinstance(failure, LimitReached):

@@ -6,6 +6,7 @@ was said rests in Postgres.
 """
 
 import asyncio
+import contextlib
 import time
 from collections import OrderedDict
 from datetime import timedelta
@@ -71,16 +72,17 @@ class SocketSession:
         """Until the client leaves, its time is over, or the server stops. The socket is accepted."""
         reading = asyncio.create_task(self._read())
         try:
-            code = await self._until_over(reading)
-            if code is not None:
-                await self._socket.close(code)
-        except (WebSocketDisconnect, RuntimeError):
-            logger.info("socket_gone_at_close")  # RuntimeError: Starlette's word for a close after the client's own
+            with contextlib.suppress(WebSocketDisconnect):
+                code = await self._until_over(reading)
+                if code is not None and not reading.done():
+                    await self._socket.close(code)
         finally:
             left = {reading, *self._under_way}
             for task in left:
                 task.cancel()
             await asyncio.wait(left)
+            for fault in filter(None, (task.exception() for task in left if not task.cancelled())):
+                logger.error("socket_broke", exc_info=fault)
             self._front.spawn(self._keep(list(self._remembered), timedelta(0)))
 
     # --- in ---
@@ -162,22 +164,26 @@ class SocketSession:
             await asyncio.wait({before})
         async with self._room:
             try:
-                try:
-                    await self._respond(create)
-                except AWAY as error:
-                    logger.warning("database_away", error=str(error).strip())
-                    await self._tell(Unavailable(), create.stream_id)
-                except ApiError as error:
-                    await self._tell(error, create.stream_id)
-                    if isinstance(error, Unauthenticated):
-                        self._revoked.set()
-                except WebSocketDisconnect:
-                    raise
-                except Exception as error:
-                    logger.exception("socket_create_broke", exc_info=error)
-                    await self._tell(ApiError("The server had an error while processing your request."), create.stream_id)
+                await self._respond(create)
             except WebSocketDisconnect:
                 logger.info("socket_gone")  # who reads has noticed, or will
+            except Exception as error:  # noqa: BLE001  (told apart there)
+                await self._report(error, create.stream_id)
+
+    async def _report(self, error: Exception, stream_id: str | None) -> None:
+        """Tells the client why its create was not carried out."""
+        if isinstance(error, ApiError):
+            told = error
+        elif isinstance(error, AWAY):
+            logger.warning("database_away", error=str(error).strip())
+            told = Unavailable()
+        else:
+            logger.error("socket_create_broke", exc_info=error)
+            told = ApiError("The server had an error while processing your request.")
+        with contextlib.suppress(WebSocketDisconnect):
+            await self._tell(told, stream_id)
+        if isinstance(told, Unauthenticated):
+            self._revoked.set()
 
     async def _respond(self, create: Create) -> None:
         project = await self._front.keys.project_of(self._key)

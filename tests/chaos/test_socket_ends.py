@@ -10,6 +10,7 @@ from websockets.exceptions import InvalidStatus
 
 from models import keys
 from tests.api import until
+from tests.conftest import PrivateStack
 from tests.contract_rules import assert_stream_obeys_contract
 from tests.fake_upstream import FakeUpstream, done, finish, gate, hang, reply, text, usage
 from tests.sockets import Socket, socket
@@ -166,3 +167,26 @@ async def test_a_revoked_key_ends_its_sockets_with_the_next_create(house: Stack,
         await until(refused, 20, every=0.5)
         assert Socket.decoded(one.frames[-1])["error"]["code"] == "invalid_api_key"
         assert await one.closed() == 1008
+
+
+async def test_while_postgres_is_away_creates_are_refused_and_the_socket_lives_on(private: PrivateStack, fake: FakeUpstream) -> None:
+    opened = asyncio.Event()
+    model = fake.script([text("be"), gate(opened), text("gun"), finish(), usage(), done()], reply("after"))
+    async with private(proxied=True, forgiven=("psycopg.",)) as one, socket(one.api()) as busy:
+        await busy.create(model)
+        await busy.until("response.output_text.delta")
+        postgres = one.webs[0].wires.postgres
+        postgres.refuse()
+        postgres.cut()
+        await busy.create(model, stream_id="another")
+        refused = await busy.refused_among()
+        assert (refused["status"], refused["code"]) == (503, "server_error")
+        with pytest.raises(InvalidStatus) as refusal:
+            async with socket(one.api(key="bb-not-looked-up-yet")):
+                pass
+        assert refusal.value.response.status_code == 503
+        postgres.heal()
+        opened.set()
+        assert (await busy.ended())[-1]["response"]["output_text"] == "begun"
+        assert (await busy.answer(model))["output_text"] == "after"
+    assert len(fake.asked(model)) == 2

@@ -61,9 +61,11 @@ async def test_an_expired_response_goes_with_its_items_and_its_log(house: House)
     assert await _rows_of(house, young) > 0
 
 
-async def test_a_response_with_a_child_stays_until_the_child_is_gone(house: House) -> None:
+@pytest.mark.parametrize("store", [True, False])
+async def test_a_response_with_a_child_stays_until_the_child_is_gone(house: House, store: bool) -> None:
     parent = await _ended(house)
     child = await _ended(house, previous=parent)
+    await fetch(house.pool, "UPDATE responses SET store = %(store)s", {"store": store})
     await _expire(house, parent)
     assert await _purge(house) == set()
     await _expire(house, child)

@@ -5,7 +5,7 @@ logs; nothing is ever skipped. The bus is a hint, the log is the truth.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -82,7 +82,7 @@ class Relay:
         self._closing = True
         self._bus.nudge_all()
 
-    async def follow(self, response_id: UUID, after: int, *, background: bool) -> AsyncIterator[bytes]:
+    async def follow(self, response_id: UUID, after: int, *, background: bool) -> AsyncGenerator[bytes]:
         """Frames with numbers above `after`, to the terminal event and `[DONE]`. Ends early only when the row is gone, the stream is torn,
         or this process stops."""
         reader = Reader(after)

@@ -1,7 +1,7 @@
 """/v1/responses: a few lines a route: parse, call, present."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from uuid import UUID
 
 from fastapi import APIRouter, Request
@@ -17,6 +17,7 @@ from web.auth import Project
 from web.body import read_json
 from web.front import Front, front_of
 from web.intake import Accepted
+from web.obfuscation import obfuscated
 from web.query import boolean, choice, integer
 from web.sse import sse_answer
 
@@ -50,7 +51,7 @@ async def retrieve(response_id: str, request: Request, project: Project) -> Resp
     """The response, or with `stream=true` its events above `starting_after`."""
     front = front_of(request)
     stream = boolean(request, "stream", default=False)
-    boolean(request, "include_obfuscation", default=False)
+    padded = boolean(request, "include_obfuscation", default=False)
     after = integer(request, "starting_after", **EVENT_NUMBERS)
     include = _included(request)
     require_include(include)
@@ -63,7 +64,8 @@ async def retrieve(response_id: str, request: Request, project: Project) -> Resp
             param="stream",
             code="invalid_request_error",
         )
-    return sse_answer(front.relay.follow(row["id"], -1 if after is None else after, background=True), front.settings.web)
+    frames = front.relay.follow(row["id"], -1 if after is None else after, background=True)
+    return sse_answer(obfuscated(frames) if padded else frames, front.settings.web)
 
 
 @router.delete("/{response_id}")
@@ -97,7 +99,9 @@ async def input_items(response_id: str, request: Request, project: Project) -> R
 async def _answer(front: Front, accepted: Accepted, project: UUID, request: Request) -> Response:
     wanted = accepted.request
     if wanted.stream:
-        return sse_answer(_stream(front, accepted), front.settings.web)
+        frames = _stream(front, accepted)
+        padded = wanted.parameters.get("stream_options", {}).get("include_obfuscation", False)
+        return sse_answer(obfuscated(frames) if padded else frames, front.settings.web)
     if accepted.ended is not None:
         return json_answer(accepted.ended)
     if wanted.background and accepted.repeated:
@@ -116,7 +120,7 @@ def _included(request: Request) -> list[str]:
     return request.query_params.getlist("include[]") + request.query_params.getlist("include")
 
 
-async def _stream(front: Front, accepted: Accepted) -> AsyncIterator[bytes]:
+async def _stream(front: Front, accepted: Accepted) -> AsyncGenerator[bytes]:
     """The stream of a new response. A foreground client that leaves takes its response along; a background one does not."""
     background = accepted.request.background
     finished = False

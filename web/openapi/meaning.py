@@ -40,7 +40,7 @@ PARAMETERS: dict[str, str] = {
     "store": "Whether the response can be fetched after its end. `background` needs it, unless this deployment allows otherwise.",
     "background": "Answer at once and run on the server, whatever becomes of the connection.",
     "stream": "Answer with the events as Server-Sent Events.",
-    "stream_options": "Only with `stream`. `include_obfuscation` is accepted; this server never pads events.",
+    "stream_options": "Only with `stream`. `include_obfuscation: true` pads the events of deltas, so that their length tells nothing of what they say.",
     "include": "Further output to include. `message.output_text.logprobs` asks for log probabilities, "
     "`web_search_call.action.sources` for what searches have found; the others are accepted without effect.",
     "tools": "What the model may call. Web search is left out where the server has no provider for it. Names must differ within a "

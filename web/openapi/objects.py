@@ -245,6 +245,7 @@ _FIELDS: dict[str, Schema] = {
     "logprobs": _LOGPROBS,
 }
 """Fields of events that hold objects -> what they hold."""
+_PADDING: Schema = {"type": "string", "description": "Only with `include_obfuscation`: means nothing."}
 _SIMPLE: dict[object, Schema] = {int: _COUNT, str: _TEXT}
 
 
@@ -257,7 +258,8 @@ def _events() -> dict[str, Schema]:
         assert isinstance(tag, str)
         fields = {field.name: _FIELDS.get(field.name) or _SIMPLE[field.type] for field in msgspec.structs.fields(kind)}
         name = f"{kind.__name__}Event"
-        events[name] = thing({"type": const(tag), **fields, "sequence_number": _COUNT})
+        padding = {"obfuscation": _PADDING} if tag.endswith(".delta") else {}
+        events[name] = thing({"type": const(tag), **fields, "sequence_number": _COUNT}, padding)
         tags[tag] = reference(name)["$ref"]
     union = {"oneOf": [reference(name) for name in events], "discriminator": {"propertyName": "type", "mapping": tags}}
     return {"StreamEvent": union, **events}

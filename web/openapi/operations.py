@@ -166,7 +166,11 @@ _REPLAY = [
         "Answer with the events, those so far and those to come; only of a background response.",
     ),
     _query("starting_after", {"type": "integer", **EVENT_NUMBERS}, "With `stream`: only events with a higher `sequence_number`."),
-    _query("include_obfuscation", {"type": "boolean", "default": False}, "Accepted; this server never pads events."),
+    _query(
+        "include_obfuscation",
+        {"type": "boolean", "default": False},
+        "Pad the events of deltas, so that their length tells nothing of what they say.",
+    ),
 ]
 
 _PAGING = [

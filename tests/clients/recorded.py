@@ -17,8 +17,8 @@ from tests.clients.recorder import Exchange
 
 JSON = dict[str, Any]
 FOLDER = Path(__file__).parent / "requests"
-_LONGEST = 100
-"""Characters kept of a text that nobody acts on: clients send pages of instructions."""
+_LONGEST = {"description": 30, "x-codex-turn-metadata": 2}
+"""Characters kept of a text that nobody acts on, if not 100: clients send pages of instructions."""
 _WHOLE = frozenset({"arguments", "definition", "encrypted_content", "image_url", "file_data", "output", "schema"})
 _NAMES = frozenset({"id", "call_id"})
 _PATHS = re.compile(r"(/tmp|/root|/home|/var|/Users)/[^\s<>\"'`)\\]*")
@@ -36,6 +36,8 @@ class Recorded:
     status: int
     output: list[str] | None
     """The types of the items it was answered with; None where it did not wait for them."""
+    socket: int | None = None
+    """A frame over this WebSocket, not a request."""
 
 
 def load(client: str) -> list[Recorded]:
@@ -59,6 +61,7 @@ def save(client: str, heard: Sequence[tuple[str, Exchange]], mcp: str) -> None:
                 "body": _trimmed(told[1]),
                 "status": exchange.status,
                 "output": _types(exchange),
+                "socket": exchange.socket,
             }
         )
         places |= {value: f"{{{{{place}}}}}" for place, value in places_in(len(kept) - 1, exchange.answer or {}).items()}
@@ -118,7 +121,8 @@ def _trimmed(value: Any, key: str = "") -> Any:
         text = _PATHS.sub("/somewhere", value)
         if key not in _NAMES:
             text = _UUIDS.sub("00000000-0000-7000-8000-000000000000", text)
-        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+        most = _LONGEST.get(key, 100)
+        return text if len(text) <= most else f"{text[:most]}…"
     if isinstance(value, list):
         return [_trimmed(one, key) for one in value]
     if isinstance(value, dict):

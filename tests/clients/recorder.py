@@ -26,6 +26,8 @@ class Exchange:
     status: int = 0
     answer: JSON | None = None
     """The JSON body, or the response of a stream's last event."""
+    socket: int | None = None
+    """The number of the WebSocket over which this was a frame."""
 
 
 @dataclass(slots=True)
@@ -36,6 +38,7 @@ class Recorder:
     session: aiohttp.ClientSession
     base_url: str = ""
     exchanges: list[Exchange] = field(default_factory=list)
+    sockets: int = 0
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Pass on one request, and its answer as it comes."""
@@ -62,6 +65,7 @@ class Recorder:
 
     async def _socket(self, request: web.Request) -> web.WebSocketResponse:
         """Both directions of a WebSocket; each frame of the client is an exchange, answered by what came until its last event."""
+        number, self.sockets = self.sockets, self.sockets + 1
         client = web.WebSocketResponse(max_msg_size=0)
         await client.prepare(request)
         url = f"{self.target}{request.rel_url.path_qs.removeprefix('/v1')}"
@@ -75,7 +79,7 @@ class Recorder:
 
             told = asyncio.create_task(answers())
             async for frame in client:
-                self.exchanges.append(Exchange("WS", "/responses", json.loads(frame.data)))
+                self.exchanges.append(Exchange("FRAME", "/responses", json.loads(frame.data), socket=number))
                 await server.send_str(frame.data)
             await server.close()
             await told

@@ -3,14 +3,18 @@
 `./dev test tests/clients --live --record` runs the clients themselves and renews the recordings.
 """
 
+from contextlib import AsyncExitStack
+from typing import Self
+
 import pytest
 
-from tests.api import JSON, Api, Stream
+from tests.api import JSON, Api
 from tests.clients.catalogue import CLIENTS, Client
 from tests.clients.recorded import Recorded, filled, load, places_in
 from tests.contract.strict_types import check_event, check_response
 from tests.contract_rules import assert_stream_obeys_contract
 from tests.mcp_servers import McpServers
+from tests.sockets import Socket, socket
 from tests.stack import Stack
 
 EVERY = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
@@ -18,36 +22,59 @@ EVERY = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.nam
 
 @EVERY
 async def test_what_a_client_sent_is_answered_as_it_was(tooled: Stack, mcp_servers: McpServers, client: Client) -> None:
-    api = tooled.api()
     places = {"mcp": mcp_servers.url("plain")}
-    for number, one in enumerate(load(client.name)):
-        answer = await _again(api, one, filled(one.path, places), filled(one.body, places))
-        places |= places_in(number, answer)
-        if one.output is not None:
-            assert [item["type"] for item in answer["output"]] == one.output, (one.scenario, answer)
+    async with _Teller(tooled.api()) as teller:
+        for number, one in enumerate(load(client.name)):
+            answer = await teller.again(one, filled(one.path, places), filled(one.body, places))
+            places |= places_in(number, answer)
+            if one.output is not None:
+                assert [item["type"] for item in answer["output"]] == one.output, (one.scenario, answer)
 
 
-async def _again(api: Api, one: Recorded, path: str, body: JSON | None) -> JSON:
-    """Send one request again, and look at every byte of the answer; the JSON of the answer, or the response that a stream ended with."""
-    if body is not None and body.get("stream"):
-        async with api.post_stream(**body) as stream:
-            return await _checked(stream)
-    answer = await api.call(one.method, path, body)
-    assert answer.status == one.status, (one.scenario, answer.raw)
-    found = answer.body
-    if found.get("object") == "response" and "deleted" not in found:
-        check_response(found)
-        if found["status"] == "queued":
-            found = await api.ended(found["id"])
-    return found
+class _Teller:
+    """Sends requests again, over as many connections as there were, and looks at every event of the answers."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._sockets: dict[int, Socket] = {}
+        self._open = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._open.aclose()
+
+    async def again(self, one: Recorded, path: str, body: JSON | None) -> JSON:
+        """The JSON of the answer, or the response that its events ended with."""
+        if one.socket is not None:
+            assert body is not None
+            return await self._over_socket(one.socket, body)
+        if body is not None and body.get("stream"):
+            async with self._api.post_stream(**body) as stream:
+                return _checked(await stream.to_end())
+        answer = await self._api.call(one.method, path, body)
+        assert answer.status == one.status, (one.scenario, answer.raw)
+        found = answer.body
+        if found.get("object") == "response" and "deleted" not in found:
+            check_response(found)
+            if found["status"] == "queued":
+                found = await self._api.ended(found["id"])
+        return found
+
+    async def _over_socket(self, number: int, frame: JSON) -> JSON:
+        if number not in self._sockets:
+            self._sockets[number] = await self._open.enter_async_context(socket(self._api))
+        await self._sockets[number].send(**frame)
+        return _checked(await self._sockets[number].ended())
 
 
-async def _checked(stream: Stream) -> JSON:
-    events = await stream.to_end()
+def _checked(events: list[JSON]) -> JSON:
     assert_stream_obeys_contract(events)
     for event in events:
         check_event(event)
-    return stream.final
+    ended: JSON = events[-1]["response"]
+    return ended
 
 
 @EVERY

@@ -1,4 +1,4 @@
-// Codex CLI, driven by a model that calls its shell, its patch tool and its code mode. CODEX_SOCKET=true makes it use a WebSocket.
+// Codex CLI, driven by a model that calls its shell, its patch tool and its code mode, over HTTP and over a WebSocket.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { mkdtempSync, readFileSync, writeFileSync } from "node:fs";
@@ -16,7 +16,6 @@ name = "Backburner"
 base_url = "${process.env.OPENAI_BASE_URL}"
 env_key = "OPENAI_API_KEY"
 wire_api = "responses"
-supports_websockets = ${process.env.CODEX_SOCKET ?? "false"}
 `,
 );
 
@@ -26,14 +25,26 @@ function codex(...words) {
 }
 
 const unguarded = ["--sandbox", "danger-full-access"]; // the sandbox wants privileges that a container may lack
+const socket = ["-c", "model_providers.backburner.supports_websockets=true"];
 const patch = "*** Begin Patch\\n*** Add File: b.txt\\n+patched\\n*** End Patch\\n";
+
+function shell(...words) {
+  const said = codex(...unguarded, ...words, 'Write. [[think hm]][[call exec_command {"cmd": "echo hi >> a.txt; cat a.txt"}]][[then]][[say Done: {result}]]');
+  assert.match(said, /Done: [^]*hi/);
+}
+
+function code(...words) {
+  const script = `text(JSON.stringify(await tools.exec_command({cmd: "echo from code"})))`.replaceAll('"', '\\"');
+  const prompt = `Code. [[call functions__exec {"input": "${script}"}]][[then]][[say Done: {result}]]`;
+  assert.match(codex(...unguarded, ...words, "--model", "gpt-6.1-sol", prompt), /Done: [^]*from code/);
+}
+
 const scenarios = {
   text() {
     assert.match(codex("Say hello. [[say Hello from the model.]]"), /Hello from the model/);
   },
   shell() {
-    const said = codex(...unguarded, 'Write. [[think hm]][[call exec_command {"cmd": "echo hi > a.txt; cat a.txt"}]][[then]][[say Done: {result}]]');
-    assert.match(said, /Done: [^]*hi/);
+    shell();
     assert.equal(readFileSync(join(work, "a.txt"), "utf8"), "hi\n");
   },
   patch() {
@@ -46,9 +57,11 @@ const scenarios = {
     assert.match(codex("resume", "--last", "Second. [[say users: {heard}]]"), /users: \d/);
   },
   code_mode() {
-    const script = `text(JSON.stringify(await tools.exec_command({cmd: "echo from code"})))`.replaceAll('"', '\\"');
-    const said = codex(...unguarded, "--model", "gpt-6.1-sol", `Code. [[call functions__exec {"input": "${script}"}]][[then]][[say Done: {result}]]`);
-    assert.match(said, /Done: [^]*from code/);
+    code();
+  },
+  socket() {
+    shell(...socket);
+    code(...socket);
   },
 };
 

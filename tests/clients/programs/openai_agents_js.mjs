@@ -1,7 +1,10 @@
 // The OpenAI Agents SDK for JavaScript: a run with tools, a handoff, a stream, a session, and output of a shape.
 import assert from "node:assert/strict";
-import { Agent, MemorySession, run, setTracingDisabled, tool } from "@openai/agents";
+import { Agent, hostedMcpTool, MemorySession, run, setTracingDisabled, tool, withResponsesWebSocketSession } from "@openai/agents";
+import WebSocket from "ws";
 import { z } from "zod";
+
+globalThis.WebSocket ??= WebSocket; // Node has one of its own from 22 on
 
 setTracingDisabled(true);
 const model = "puppet";
@@ -49,6 +52,23 @@ const scenarios = {
   async structured() {
     const agent = new Agent({ name: "Clerk", model, outputType: z.object({ name: z.string(), age: z.number() }) });
     assert.deepEqual((await run(agent, 'Who? [[say {"name": "Ada", "age": 36}]]')).finalOutput, { name: "Ada", age: 36 });
+  },
+  async hosted_mcp() {
+    const town = hostedMcpTool({ serverLabel: "town", serverUrl: process.env.MCP_URL, requireApproval: "always" });
+    const agent = new Agent({ name: "Townsman", model, tools: [town] });
+    const first = await run(agent, 'Weather? [[call weather {"city": "Bonn"}]][[then]][[say It is {result}.]]');
+    assert.equal(first.interruptions.length, 1);
+    first.state.approve(first.interruptions[0]);
+    assert.match((await run(agent, first.state)).finalOutput, /degrees/);
+  },
+  async socket() {
+    await withResponsesWebSocketSession(async ({ run }) => {
+      const agent = new Agent({ name: "Weatherman", model, tools: [weather] });
+      const first = await run(agent, both);
+      assert.equal(first.finalOutput, "It is rain in Ulm.");
+      const second = await run(agent, "Again. [[say {heard}]]", { previousResponseId: first.lastResponseId });
+      assert.equal(second.finalOutput, "2");
+    });
   },
 };
 

@@ -4,7 +4,16 @@ import asyncio
 import os
 import sys
 
-from agents import Agent, HostedMCPTool, ModelSettings, Runner, SQLiteSession, function_tool, set_tracing_disabled
+from agents import (
+    Agent,
+    HostedMCPTool,
+    ModelSettings,
+    Runner,
+    SQLiteSession,
+    function_tool,
+    responses_websocket_session,
+    set_tracing_disabled,
+)
 from agents.items import MCPApprovalRequestItem
 from openai.types.responses import ResponseTextDeltaEvent
 from openai.types.shared import Reasoning
@@ -99,7 +108,21 @@ async def hosted_mcp() -> None:
     assert "degrees" in second.final_output, second.final_output
 
 
-SCENARIOS = (tools, stream, thinking, handoff, session, chain, structured, hosted_mcp)
+async def socket() -> None:
+    """All the turns of a run over one WebSocket."""
+    async with responses_websocket_session() as memory:
+        agent = Agent(name="Weatherman", model=MODEL, tools=[get_weather])
+        first = memory.run_streamed(agent, WEATHER)
+        async for _ in first.stream_events():
+            pass
+        assert first.final_output == "It is rain in Ulm."
+        second = memory.run_streamed(agent, "Again. [[say {heard}]]", previous_response_id=first.last_response_id)
+        async for _ in second.stream_events():
+            pass
+        assert second.final_output == "2"
+
+
+SCENARIOS = (tools, stream, thinking, handoff, session, chain, structured, hosted_mcp, socket)
 
 
 async def main() -> None:

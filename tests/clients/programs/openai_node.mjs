@@ -1,6 +1,7 @@
 // The official client for Node, as its users use it.
 import assert from "node:assert/strict";
 import OpenAI from "openai";
+import { ResponsesWS } from "openai/resources/responses/ws";
 import { zodTextFormat } from "openai/helpers/zod";
 import { z } from "zod";
 
@@ -78,6 +79,23 @@ const scenarios = {
     const names = [];
     for await (const found of client.models.list()) names.push(found.id);
     assert(names.includes(model));
+  },
+  async socket() {
+    const socket = new ResponsesWS(client);
+    const events = socket.stream()[Symbol.asyncIterator]();
+    const ask = async (body) => {
+      socket.send({ type: "response.create", model, store: false, ...body });
+      for (;;) {
+        const { value } = await events.next();
+        if (value.type === "error") throw value.error;
+        if (value.message?.type === "response.completed") return value.message.response;
+      }
+    };
+    const warm = await ask({ generate: false, instructions: "Be brief.", input: [] });
+    const first = await ask({ previous_response_id: warm.id, input: "One." });
+    const second = await ask({ previous_response_id: first.id, input: "Two. [[say {heard}]]" });
+    assert.equal(second.output_text ?? second.output[0].content[0].text, "2");
+    socket.close();
   },
   async errors() {
     await assert.rejects(client.responses.create({ model, input: "x", temperature: 9 }), OpenAI.BadRequestError);

@@ -217,3 +217,11 @@ async def test_poll_stream_and_replay_agree_on_a_response_with_calls(api: Api, f
         await stream.to_end()
     assert await api.replay(stream.response_id) == stream.frames
     assert (await api.get(stream.response_id))["output"] == stream.final["output"]
+
+
+async def test_an_answer_for_which_tools_ran_is_not_remembered(api: Api, fake: FakeUpstream, servers_of_tools: McpServers) -> None:
+    model = fake.script(tool_turn(("count_unsafe", "cached")), reply("1"), tool_turn(("count_unsafe", "cached")), reply("2"))
+    body = {"model": model, "input": "Hello.", "cache": True, "tools": [counting(servers_of_tools)]}
+    answers = [await api.call("POST", "/responses", body) for _ in range(2)]
+    assert [answer.headers["x-cache"] for answer in answers] == ["miss", "miss"]
+    assert [answer.body["output_text"] for answer in answers] == ["1", "2"]

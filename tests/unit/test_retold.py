@@ -3,6 +3,7 @@
 import itertools
 from typing import Any
 
+from models.answer_cache import Answer
 from models.wire.events import decode_frame, frame
 from models.wire.retold import renamed, retold
 from models.wire.snapshot import fold
@@ -43,3 +44,19 @@ def test_items_get_ids_of_their_own_kind_and_nothing_else_changes() -> None:
     told = renamed(ITEMS, lambda prefix: f"{prefix}_new{next(numbers)}")
     assert [item["id"] for item in told] == [f"{item['id'].partition('_')[0]}_new{at}" for at, item in enumerate(ITEMS, start=1)]
     assert [{**item, "id": None} for item in told] == [{**item, "id": None} for item in ITEMS]
+
+
+HOSTED: list[dict[str, Any]] = [
+    {"id": "mcp_1", "type": "mcp_call", "server_label": "s", "name": "f", "arguments": "{}", "status": "completed"},
+    {"id": "mcpl_1", "type": "mcp_list_tools", "server_label": "s", "tools": [], "status": "completed"},
+    {"id": "mcpr_1", "type": "mcp_approval_request", "server_label": "s", "name": "f", "arguments": "{}", "status": "completed"},
+    {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q"}},
+    {"id": "ci_1", "type": "code_interpreter_call", "status": "completed", "code": "1", "container_id": "c", "outputs": []},
+    {"id": "tsc_1", "type": "tool_search_call", "status": "completed", "execution": "server", "arguments": {}},
+    {"id": "cmp_1", "type": "compaction", "status": "completed", "encrypted_content": "sealed"},
+]
+
+
+def test_only_what_the_model_alone_has_said_may_be_said_again() -> None:
+    assert Answer(ITEMS).is_repeatable
+    assert [item["type"] for item in HOSTED if Answer([*ITEMS, item]).is_repeatable] == []

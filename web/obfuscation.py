@@ -9,11 +9,17 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
 from models.wire.events import split_frames
+from models.wire.request import CreateRequest
 
 _STEP = 64
 """Bytes of which the length of every delta's event becomes a multiple."""
 _FIELD = b',"obfuscation":"%b"}\n\n'
 _END = b"}\n\n"
+
+
+def as_wanted(blocks: AsyncGenerator[bytes], request: CreateRequest) -> AsyncIterator[bytes]:
+    """The frames of a new response as its request wants them."""
+    return obfuscated(blocks) if request.parameters.get("stream_options", {}).get("include_obfuscation") else blocks
 
 
 async def obfuscated(blocks: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:

@@ -17,7 +17,7 @@ from web.auth import Project
 from web.body import read_json
 from web.front import Front, front_of
 from web.intake import Accepted
-from web.obfuscation import obfuscated
+from web.obfuscation import as_wanted, obfuscated
 from web.query import boolean, choice, integer
 from web.sse import sse_answer
 
@@ -99,9 +99,7 @@ async def input_items(response_id: str, request: Request, project: Project) -> R
 async def _answer(front: Front, accepted: Accepted, project: UUID, request: Request) -> Response:
     wanted = accepted.request
     if wanted.stream:
-        frames = _stream(front, accepted)
-        padded = wanted.parameters.get("stream_options", {}).get("include_obfuscation", False)
-        return sse_answer(obfuscated(frames) if padded else frames, front.settings.web)
+        return sse_answer(as_wanted(_stream(front, accepted), wanted), front.settings.web)
     if accepted.ended is not None:
         return json_answer(accepted.ended)
     if wanted.background and accepted.repeated:

@@ -24,6 +24,7 @@ from models.wire.events import split_frames
 from web.frames import Create, FrameRefused, error_frame, event_frame, parse_frame
 from web.front import Front
 from web.intake import Accepted
+from web.obfuscation import as_wanted
 from web.relay import DONE
 
 logger = structlog.get_logger()
@@ -209,7 +210,7 @@ class SocketSession:
             self._remember(accepted.id)
         finished = False
         try:
-            async for frames in self._front.relay.follow(accepted.id, -1, background=False):
+            async for frames in as_wanted(self._front.relay.follow(accepted.id, -1, background=False), accepted.request):
                 if frames == DONE:
                     finished = True
                     continue

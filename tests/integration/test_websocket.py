@@ -52,6 +52,16 @@ async def test_the_frames_hold_what_the_log_holds(shared: Stack, api: Api, fake:
     assert [told.partition(b"\ndata: ")[2][:-2].decode() for told in split_frames(bytes(log))] == one.frames
 
 
+async def test_deltas_are_padded_for_those_who_ask(api: Api, fake: FakeUpstream) -> None:
+    model = fake.script(reply("a", "b" * 50))
+    async with socket(api) as one:
+        await one.create(model, stream_options={"include_obfuscation": True})
+        events = await one.ended()
+    assert_stream_obeys_contract(events)
+    padded = [event for event in events if "obfuscation" in event]
+    assert [event["delta"] for event in padded] == ["a", "b" * 50]
+
+
 async def test_the_official_client_works_unchanged(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
     model = fake.script(reply("one"), reply("two"))
     async with client.responses.connect() as connection:

@@ -1,4 +1,4 @@
-"""Identifiers: UUIDv7 inside, `resp_<32 hex>` outside, `msg_…`, `fc_…` and so on for items."""
+"""Identifiers: UUIDv7 inside, `resp_<32 hex>` and `conv_<32 hex>` outside, `msg_…`, `fc_…` and so on for items."""
 
 import os
 import re
@@ -6,6 +6,7 @@ import time
 from uuid import UUID
 
 _MINE = re.compile(r"resp_([0-9a-f]{32})")
+_CONVERSATION = re.compile(r"conv_([0-9a-f]{32})")
 
 
 def new_uuid() -> UUID:
@@ -24,6 +25,17 @@ def response_id(value: UUID) -> str:
 def parse_response_id(text: str) -> UUID | None:
     """The UUID behind `resp_<32 hex>`, or None when no response of ours can have that id."""
     found = _MINE.fullmatch(text)
+    return UUID(hex=found[1]) if found else None
+
+
+def conversation_id(value: UUID) -> str:
+    """`conv_<32 hex>`: how a conversation's id looks outside."""
+    return f"conv_{value.hex}"
+
+
+def parse_conversation_id(text: str) -> UUID | None:
+    """The UUID behind `conv_<32 hex>`, or None when no conversation of ours can have that id."""
+    found = _CONVERSATION.fullmatch(text)
     return UUID(hex=found[1]) if found else None
 
 

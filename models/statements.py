@@ -95,30 +95,40 @@ FORGET_WORKERS = _sql(f"""
 KEY = _sql("SELECT id, project_id, hash FROM api_keys WHERE hash = :hash AND revoked_at IS NULL")
 KEY_USED = _sql("UPDATE api_keys SET last_used_at = clock_timestamp() WHERE id = :id")
 
-_KEPT = """
+_USED_UP = """(k.expires_at < clock_timestamp() OR EXISTS (
+                SELECT 1 FROM responses r WHERE r.id = k.response_id AND (r.delete_requested_at IS NOT NULL OR r.reason = 'create_refused'
+                OR (NOT r.background AND (r.status = 'cancelled' OR r.cancel_requested_at IS NOT NULL)))))"""
+"""A key whose response satisfies no retry: a departed client cancelled it, it was deleted, or it was answered 503."""
+
+
+def _kept(source: str = "") -> str:
+    return f"""
     key AS (INSERT INTO idempotency_keys AS k (project_id, key, body_hash, response_id, expires_at)
-            VALUES (:project, :key, :body_hash, :id, clock_timestamp() + CAST(:kept AS interval))
+            SELECT :project, :key, CAST(:body_hash AS bytea), :id, clock_timestamp() + CAST(:kept AS interval) {source}
             ON CONFLICT (project_id, key) DO UPDATE
             SET body_hash = excluded.body_hash, response_id = excluded.response_id, expires_at = excluded.expires_at
-            WHERE :replaces OR k.expires_at < clock_timestamp() OR EXISTS (
-                SELECT 1 FROM responses r WHERE r.id = k.response_id AND (r.delete_requested_at IS NOT NULL OR r.reason = 'create_refused'
-                OR (NOT r.background AND (r.status = 'cancelled' OR r.cancel_requested_at IS NOT NULL))))
+            WHERE :replaces OR {_USED_UP}
             RETURNING 1),"""
+
+
+_JOINED = """
+    joined AS (UPDATE conversations SET revision = revision + 1
+               WHERE id = :conversation AND project_id = :project AND revision = CAST(:revision AS bigint) RETURNING id),"""
 
 
 def _insert(first: str = "", source: str = "") -> str:
     return f"""
     WITH {first}
          row AS (INSERT INTO responses (id, project_id, status, background, store, streamed, model, parameters, previous_response_id,
-                                        created_at, expires_at, deadline, enqueued_at, web, traceparent, cache_key, cache_ttl)
+                                        conversation_id, created_at, expires_at, deadline, enqueued_at, web, traceparent, cache_key, cache_ttl)
                  SELECT :id, :project, 'queued', :background, :store, :streamed, :model, :parameters, :previous,
-                        to_timestamp(:created_at), to_timestamp(:created_at) + CAST(:retention AS interval),
+                        CAST(:conversation AS uuid), to_timestamp(:created_at), to_timestamp(:created_at) + CAST(:retention AS interval),
                         to_timestamp(:created_at) + CAST(:queue_wait AS interval), clock_timestamp(), :web, :traceparent, CAST(:cache_key AS bytea),
                         CAST(:cache_ttl AS int) {source}
                  RETURNING id),
          kept AS (INSERT INTO items (response_id, direction, position, item_id, type, payload)
                   SELECT row.id, 'input', e.nr - 1, e.value ->> 'id', e.value ->> 'type', e.value
-                  FROM row CROSS JOIN jsonb_array_elements(CAST(:items AS jsonb)) WITH ORDINALITY AS e (value, nr)),
+                  FROM row CROSS JOIN jsonb_array_elements(CAST(:items AS jsonb)) WITH ORDINALITY AS e (value, nr) ORDER BY e.nr),
          opened AS (INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)
                     SELECT row.id, 0, :last, 0, CAST(:frames AS bytea) FROM row),
          sealed AS (INSERT INTO job_secrets (response_id, key_id, sealed)
@@ -129,11 +139,16 @@ def _insert(first: str = "", source: str = "") -> str:
 
 INSERT = _sql(_insert())
 """A response, its input, its secrets and its opening events, in one statement; `deadline` is the queue's until a claim sets the run's."""
-INSERT_ONCE = _sql(_insert(_KEPT, "FROM key"))
-"""The same for a request that may come again: the key and the response are one write. No row: somebody else holds the key (KEY_HOLDER).
-
-What a departed client cancelled, what was deleted, and what was answered 503 satisfies no retry."""
+INSERT_ONCE = _sql(_insert(_kept(), "FROM key"))
+"""The same for a request that may come again: the key and the response are one write. No row: somebody else holds the key (KEY_HOLDER)."""
 KEY_HOLDER = _sql("SELECT response_id, body_hash FROM idempotency_keys WHERE project_id = :project AND key = :key")
+KEY_STANDS = _sql(f"SELECT response_id, body_hash FROM idempotency_keys k WHERE project_id = :project AND key = :key AND NOT {_USED_UP}")
+"""The same, unless its response satisfies no retry."""
+
+JOIN = _sql(_insert(_JOINED, "FROM joined"))
+"""INSERT into a conversation that is as it was when the request was checked against it. No row: it is not (models/conversations.py)."""
+JOIN_ONCE = _sql(_insert(_JOINED + _kept("FROM joined"), "FROM key"))
+"""The same for a request that may come again. No row: the conversation has moved on, or somebody else holds the key (KEY_STANDS)."""
 
 VOID = _sql("""
     INSERT INTO responses (id, project_id, status, background, store, streamed, model, parameters, created_at, completed_at, expires_at, deadline,
@@ -154,7 +169,7 @@ WIPE_VOIDED = _sql("""
 
 PREVIOUS = _sql(
     """
-    SELECT status, unanswered_calls FROM responses
+    SELECT id, status, unanswered_calls FROM responses
     WHERE id = :id AND project_id = :project AND (store OR CAST(:remembered AS boolean)) AND delete_requested_at IS NULL
       AND (background OR status NOT IN """
     + _OPEN
@@ -172,11 +187,11 @@ REFERRED = _sql(
     SELECT wanted.id, CASE WHEN sum(octet_length(kept.payload::text)) OVER (ORDER BY wanted.nr) <= CAST(:most AS bigint) THEN kept.payload END AS payload
     FROM unnest(CAST(:ids AS text[])) WITH ORDINALITY AS wanted (id, nr)
     CROSS JOIN LATERAL (
-        SELECT i.payload FROM items i JOIN responses r ON r.id = i.response_id
-        WHERE i.item_id = wanted.id AND r.project_id = :project AND r.store AND r.delete_requested_at IS NULL
+        SELECT i.payload FROM items i LEFT JOIN responses r ON r.id = i.response_id LEFT JOIN conversations c ON c.id = i.conversation_id
+        WHERE i.item_id = wanted.id AND (c.project_id = :project OR (r.project_id = :project AND r.store AND r.delete_requested_at IS NULL
           AND (r.background OR r.status NOT IN """
     + _OPEN
-    + """)
+    + """)))
         ORDER BY i.id DESC LIMIT 1
     ) kept
 """
@@ -184,36 +199,54 @@ REFERRED = _sql(
 """What item references mean: the project's newest item of that id, input or output. Clients choose ids, so one may stand for several;
 `payload` is null once all together are larger than `most` bytes."""
 
-APPROVAL_REQUESTS = _sql("""
+_CHAIN = """
     WITH RECURSIVE chain AS (
-        SELECT r.id, r.previous_response_id, 0 AS depth FROM responses r WHERE r.id = :id
+        SELECT r.id, r.previous_response_id, r.conversation_id, 0 AS depth FROM responses r WHERE r.id = :id
         UNION ALL
-        SELECT r.id, r.previous_response_id, chain.depth + 1 FROM chain JOIN responses r ON r.id = chain.previous_response_id
-        WHERE chain.depth < 10000
-    )
+        SELECT r.id, r.previous_response_id, r.conversation_id, chain.depth + 1
+        FROM chain JOIN responses r ON r.id = chain.previous_response_id WHERE chain.depth < 10000
+    ),
+    before AS (
+        SELECT conversation_id, (SELECT min(i.id) FROM items i WHERE i.response_id = chain.id) AS first_item
+        FROM chain WHERE previous_response_id IS NULL AND conversation_id IS NOT NULL
+    )"""
+"""A response and those before it; and of the first of them, where its conversation stood when it was made."""
+_BROKEN = """broken AS (
+        SELECT EXISTS (SELECT 1 FROM chain WHERE chain.previous_response_id IS NOT NULL
+                       AND NOT EXISTS (SELECT 1 FROM responses p WHERE p.id = chain.previous_response_id))
+            OR EXISTS (SELECT 1 FROM before WHERE NOT EXISTS (SELECT 1 FROM conversations v WHERE v.id = before.conversation_id)) AS broken
+    )"""
+_SAID_BEFORE = "items i ON i.conversation_id = before.conversation_id AND (before.first_item IS NULL OR i.id < before.first_item)"
+
+APPROVAL_REQUESTS = _sql(f"""{_CHAIN}
     SELECT i.item_id AS id, i.payload ->> 'server_label' AS server_label
     FROM chain JOIN items i ON i.response_id = chain.id
     WHERE i.type = 'mcp_approval_request' AND i.item_id = ANY(CAST(:ids AS text[]))
+    UNION ALL
+    SELECT i.item_id, i.payload ->> 'server_label' FROM before JOIN {_SAID_BEFORE}
+    WHERE i.type = 'mcp_approval_request' AND i.item_id = ANY(CAST(:ids AS text[]))
 """)
-"""Those of the approval requests that a response or one before it has made or was given."""
+"""Those of the approval requests that a response or what is before it has made or was given."""
 
-HISTORY_DIGEST = _sql("""
-    WITH RECURSIVE chain AS (
-        SELECT r.id, r.previous_response_id, 0 AS depth FROM responses r WHERE r.id = CAST(:previous AS uuid)
+HISTORY_DIGEST = _sql(f"""{_CHAIN},
+    place AS (
+        SELECT conversation_id, first_item FROM before UNION ALL SELECT CAST(:conversation AS uuid), NULL WHERE CAST(:conversation AS uuid) IS NOT NULL
+    ),
+    said AS (
+        SELECT 10001 AS depth, '' AS direction, i.id AS position, i.payload, concat(coalesce(c.turn, i.turn), ' ', coalesce(c.answer, i.answer)) AS told
+        FROM place JOIN items i ON i.conversation_id = place.conversation_id AND (place.first_item IS NULL OR i.id < place.first_item)
+        LEFT JOIN tool_calls c ON c.response_id = i.response_id AND i.direction = 'output' AND c.position = i.position
         UNION ALL
-        SELECT r.id, r.previous_response_id, chain.depth + 1 FROM chain JOIN responses r ON r.id = chain.previous_response_id
-        WHERE chain.depth < 10000
-    ), said AS (
         SELECT chain.depth, i.direction, i.position, i.payload, concat(c.turn, ' ', c.answer) AS told
         FROM chain JOIN items i ON i.response_id = chain.id
         LEFT JOIN tool_calls c ON c.response_id = i.response_id AND i.direction = 'output' AND c.position = i.position
         UNION ALL
         SELECT -1, 'input', e.nr, e.value, ' ' FROM jsonb_array_elements(CAST(:items AS jsonb)) WITH ORDINALITY AS e (value, nr)
-    )
+    ),
+    {_BROKEN}
     SELECT sha256(coalesce(string_agg(sha256(convert_to((payload - 'id')::text || told, 'UTF8')), ''::bytea
                                       ORDER BY depth DESC, direction, position), ''::bytea)) AS digest,
-           EXISTS (SELECT 1 FROM chain WHERE chain.previous_response_id IS NOT NULL
-                   AND NOT EXISTS (SELECT 1 FROM responses p WHERE p.id = chain.previous_response_id)) AS broken
+           (SELECT broken FROM broken) AS broken
     FROM said
 """)
 """What was said before and is said now, as one SHA-256: item by item without their ids, with what the model was told of calls we ran.
@@ -221,20 +254,21 @@ HISTORY_DIGEST = _sql("""
 
 SECRETS = _sql("SELECT key_id, sealed FROM job_secrets WHERE response_id = :id")
 
-CHAIN = _sql("""
-    WITH RECURSIVE chain AS (
-        SELECT r.id, r.previous_response_id, 0 AS depth FROM responses r WHERE r.id = :id
+CHAIN = _sql(f"""{_CHAIN},
+    told AS (
+        SELECT 10001 AS depth, i.id, '' AS direction, 0 AS position, i.payload, coalesce(c.turn, i.turn) AS turn, coalesce(c.answer, i.answer) AS answer
+        FROM before JOIN {_SAID_BEFORE} LEFT JOIN tool_calls c ON c.response_id = i.response_id AND i.direction = 'output' AND c.position = i.position
         UNION ALL
-        SELECT r.id, r.previous_response_id, chain.depth + 1 FROM chain JOIN responses r ON r.id = chain.previous_response_id
-        WHERE chain.depth < 10000
-    )
-    SELECT chain.depth, i.payload, chain.previous_response_id IS NOT NULL AND p.id IS NULL AS broken, c.turn, c.answer
-    FROM chain LEFT JOIN responses p ON p.id = chain.previous_response_id
-    LEFT JOIN items i ON i.response_id = chain.id AND (chain.depth > 0 OR i.direction = 'input')
-    LEFT JOIN tool_calls c ON c.response_id = i.response_id AND i.direction = 'output' AND c.position = i.position
-    ORDER BY chain.depth DESC, i.direction, i.position
+        SELECT chain.depth, i.id, i.direction, i.position, i.payload, c.turn, c.answer
+        FROM chain JOIN items i ON i.response_id = chain.id AND (chain.depth > 0 OR i.direction = 'input')
+        LEFT JOIN tool_calls c ON c.response_id = i.response_id AND i.direction = 'output' AND c.position = i.position
+    ),
+    {_BROKEN}
+    SELECT told.depth, told.payload, told.turn, told.answer, broken.broken FROM broken LEFT JOIN told ON true
+    ORDER BY told.depth DESC, told.direction, told.position, told.id
 """)
-"""The history of a response: every ancestor's input and output, then its own input ('input' sorts before 'output')."""
+"""The history of a response: its conversation up to it, or every ancestor's input and output, then its own input ('input' sorts before
+'output'). `broken`: something of that has been deleted."""
 
 # --- claim and take ----------------------------------------------------------------------------------------------------------
 
@@ -334,15 +368,20 @@ _MINE = "r.id = :id AND r.worker = me.id AND r.attempt = :attempt AND r.status =
 _LOGGED = """logged AS (INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)
                    SELECT id, CAST(:first AS int), CAST(:last AS int), CAST(:attempt AS int), CAST(:frames AS bytea) FROM moved
                    WHERE CAST(:first AS int) <= CAST(:last AS int) ON CONFLICT DO NOTHING)"""
-_STORED = """stored AS (INSERT INTO items (response_id, direction, position, item_id, type, payload)
-                   SELECT moved.id, 'output', CAST(:position AS int) + e.nr - 1, e.value ->> 'id', e.value ->> 'type', e.value
-                   FROM moved CROSS JOIN jsonb_array_elements(CAST(:items AS jsonb)) WITH ORDINALITY AS e (value, nr) ON CONFLICT DO NOTHING)"""
+
+
+def _stored(conversation: str) -> str:
+    return f"""stored AS (INSERT INTO items (response_id, conversation_id, direction, position, item_id, type, payload)
+                   SELECT moved.id, {conversation}, 'output', CAST(:position AS int) + e.nr - 1, e.value ->> 'id', e.value ->> 'type', e.value
+                   FROM moved CROSS JOIN jsonb_array_elements(CAST(:items AS jsonb)) WITH ORDINALITY AS e (value, nr)
+                   ORDER BY e.nr ON CONFLICT DO NOTHING)"""
+
 
 CHECKPOINT = _sql(f"""
     WITH {_FENCE},
          moved AS (UPDATE responses r SET turns = r.turns + CAST(:turns AS int), deaths = 0, usage = :usage, upstream = coalesce(:upstream, r.upstream), checkpoint_number = :last, next_output_index = :next_output_index
                    FROM me WHERE {_MINE} AND r.checkpoint_number < CAST(:last AS int) RETURNING r.id),
-         {_LOGGED}, {_STORED},
+         {_LOGGED}, {_stored("CAST(NULL AS uuid)")},
          called AS (INSERT INTO tool_calls (response_id, position, output_index, turn, finished)
                     SELECT moved.id, c.position, c.output_index, c.turn, c.finished
                     FROM moved CROSS JOIN jsonb_to_recordset(CAST(:calls AS jsonb)) AS c (position int, output_index int, turn int, finished bool)
@@ -384,17 +423,33 @@ OUTPUT = _sql("""
 """What a response has said up to its last checkpoint, for whoever goes on with it."""
 
 
+_SAID = frozenset((Status.COMPLETED, Status.INCOMPLETE))
+"""What ends like this becomes part of its conversation (contract §5), unless it was only to read it (`store: false`)."""
+
+_CHANGED = """jsonb_array_elements(CAST(:changed AS jsonb)) AS e (value)"""
+
+
+_TOLD = """told AS (UPDATE conversations c SET revision = c.revision + 1, unanswered_calls = :unanswered_calls
+                  FROM moved WHERE c.id = moved.conversation_id)"""
+"""What a conversation knows of itself, when a response (`moved`) has become part of it."""
+
+
 def _end(status: Status) -> str:
     condition = "" if status is Status.CANCELLED else "AND r.cancel_requested_at IS NULL"
+    conversation = "CASE WHEN r.store THEN r.conversation_id END" if status in _SAID else "CAST(NULL AS uuid)"
     return f"""
         WITH {_FENCE},
              moved AS (UPDATE responses r SET status = '{status}', worker = NULL, turns = r.turns + CAST(:turns AS int), usage = :usage, error = :error,
                               upstream = coalesce(:upstream, r.upstream), service_tier = :service_tier, reason = :reason, failure = :failure, unanswered_calls = :unanswered_calls, completed_at = to_timestamp(:completed_at),
                               expires_at = CASE WHEN r.store THEN r.expires_at ELSE to_timestamp(:completed_at) + interval '10 minutes' END
-                       FROM me WHERE {_MINE} AND r.status IN {_among(sources_of(status))} {condition} RETURNING r.id),
-             {_LOGGED}, {_STORED},
-             changed AS (UPDATE items i SET payload = e.value -> 'item' FROM moved CROSS JOIN jsonb_array_elements(CAST(:changed AS jsonb)) AS e (value)
+                       FROM me WHERE {_MINE} AND r.status IN {_among(sources_of(status))} {condition} RETURNING r.id, {conversation} AS conversation_id),
+             {_LOGGED}, {_stored("moved.conversation_id")},
+             changed AS (UPDATE items i SET payload = e.value -> 'item', conversation_id = moved.conversation_id FROM moved CROSS JOIN {_CHANGED}
                          WHERE i.response_id = moved.id AND i.direction = 'output' AND i.position = CAST(e.value ->> 'position' AS int)),
+             said AS (UPDATE items i SET conversation_id = moved.conversation_id FROM moved
+                      WHERE moved.conversation_id IS NOT NULL AND i.response_id = moved.id
+                        AND (i.direction = 'input' OR i.position NOT IN (SELECT CAST(e.value ->> 'position' AS int) FROM {_CHANGED}))),
+             {_TOLD},
              wiped AS (DELETE FROM job_secrets s USING moved WHERE s.response_id = moved.id)
         SELECT id FROM moved
     """
@@ -402,7 +457,7 @@ def _end(status: Status) -> str:
 
 END = {status: _sql(_end(status)) for status in TERMINAL}
 """The one ending: last items, those of calls that were still running, tail of the log with the terminal event, status, usage, secrets
-wiped. No row: see STANDING."""
+wiped; input and output become part of the conversation. No row: see STANDING."""
 
 RELEASE = _sql(f"""
     WITH {_FENCE},
@@ -424,17 +479,20 @@ STANDING = _sql("""
 
 # --- requests of others ------------------------------------------------------------------------------------------------------
 
-FINISH = _sql("""
+FINISH = _sql(f"""
     WITH moved AS (UPDATE responses r SET status = 'completed', started_at = clock_timestamp(), completed_at = to_timestamp(:completed_at), usage = :usage,
                           service_tier = :service_tier, unanswered_calls = :unanswered_calls,
                           expires_at = CASE WHEN r.store THEN r.expires_at ELSE to_timestamp(:completed_at) + interval '10 minutes' END
-                   WHERE r.id = :id RETURNING r.id),
+                   WHERE r.id = :id RETURNING r.id, CASE WHEN r.store THEN r.conversation_id END AS conversation_id),
          logged AS (INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)
                     SELECT moved.id, b.first, b.last, 0, b.frames
                     FROM moved CROSS JOIN unnest(CAST(:firsts AS int[]), CAST(:lasts AS int[]), CAST(:frames AS bytea[])) AS b (first, last, frames)),
-         stored AS (INSERT INTO items (response_id, direction, position, item_id, type, payload)
-                    SELECT moved.id, 'output', e.nr - 1, e.value ->> 'id', e.value ->> 'type', e.value
-                    FROM moved CROSS JOIN jsonb_array_elements(CAST(:output AS jsonb)) WITH ORDINALITY AS e (value, nr))
+         stored AS (INSERT INTO items (response_id, conversation_id, direction, position, item_id, type, payload)
+                    SELECT moved.id, moved.conversation_id, 'output', e.nr - 1, e.value ->> 'id', e.value ->> 'type', e.value
+                    FROM moved CROSS JOIN jsonb_array_elements(CAST(:output AS jsonb)) WITH ORDINALITY AS e (value, nr) ORDER BY e.nr),
+         said AS (UPDATE items i SET conversation_id = moved.conversation_id FROM moved
+                  WHERE moved.conversation_id IS NOT NULL AND i.response_id = moved.id),
+         {_TOLD}
     SELECT id FROM moved
 """)
 """The ending of a response that no worker has to run, in the very transaction that stores it: nobody has seen it queued."""
@@ -456,7 +514,19 @@ REQUEST_CANCEL = _sql("""
     WHERE id = :id AND status = 'in_progress' RETURNING worker
 """)
 REQUEST_DELETE = _sql("UPDATE responses SET delete_requested_at = clock_timestamp() WHERE id = :id AND project_id = :project RETURNING id")
-DELETE_ENDED = _sql(f"DELETE FROM responses WHERE id = :id AND project_id = :project AND status IN {_ENDED} RETURNING id")
+_LEFT = """
+    lasting AS MATERIALIZED (
+        SELECT i.id, c.turn, c.answer FROM old JOIN items i ON i.response_id = old.id AND i.conversation_id IS NOT NULL
+        LEFT JOIN tool_calls c ON c.response_id = i.response_id AND i.direction = 'output' AND c.position = i.position
+        ORDER BY i.id FOR UPDATE OF i
+    ),
+    left_behind AS (UPDATE items i SET response_id = NULL, turn = lasting.turn, answer = lasting.answer FROM lasting WHERE i.id = lasting.id)"""
+"""Before responses (`old`) are deleted: their items stay in the conversation that they are part of; the others go with them."""
+
+DELETE_ENDED = _sql(f"""
+    WITH old AS MATERIALIZED (SELECT id FROM responses WHERE id = :id AND project_id = :project AND status IN {_ENDED} FOR UPDATE), {_LEFT}
+    DELETE FROM responses USING old WHERE responses.id = old.id RETURNING responses.id
+""")
 
 # --- reading -----------------------------------------------------------------------------------------------------------------
 
@@ -567,8 +637,9 @@ PURGE = _sql(f"""
           AND (r.delete_requested_at IS NOT NULL OR NOT EXISTS (SELECT 1 FROM responses c WHERE c.previous_response_id = r.id))
           AND (r.reason IS DISTINCT FROM 'create_refused' OR r.expires_at < clock_timestamp())
         ORDER BY r.expires_at LIMIT 100 FOR UPDATE OF r SKIP LOCKED
-    )
+    ), {_LEFT}
     DELETE FROM responses USING old WHERE responses.id = old.id RETURNING responses.id
 """)
-"""One small batch of what has expired or was deleted, with items and event log; a response with a child stays, it is its history."""
+"""One small batch of what has expired or was deleted, with items and event log; a response with a child stays, it is its history.
+What has been said in a conversation stays there (it has no time of its own)."""
 FORGET_KEYS = _sql("DELETE FROM idempotency_keys WHERE expires_at < clock_timestamp()")

@@ -38,6 +38,9 @@ metadata = MetaData(
 _moment = DateTime(timezone=True)
 _statuses = ", ".join(f"'{status}'" for status in Status)
 
+ONE_AT_A_TIME = "uq_responses_conversation_running"
+"""The index that lets one response of a conversation be open."""
+
 projects = Table(
     "projects",
     metadata,
@@ -81,6 +84,8 @@ conversations = Table(
     Column("project_id", Uuid, ForeignKey("projects.id", ondelete="CASCADE"), nullable=False),
     Column("created_at", _moment, nullable=False, server_default=func.now()),
     Column("metadata", JSONB, nullable=False, server_default=text("'{}'")),
+    Column("revision", BigInteger, nullable=False, server_default=text("0"), comment="+1 with everything said or begun in it"),
+    Column("unanswered_calls", ARRAY(Text), nullable=False, server_default=text("'{}'"), comment="call ids that must be answered next"),
 )
 
 responses = Table(
@@ -100,7 +105,7 @@ responses = Table(
         comment="what the client set, without input and secrets; json, not jsonb: key order matters (ADR 0004)",
     ),
     Column("previous_response_id", Uuid),
-    Column("conversation_id", Uuid, ForeignKey("conversations.id", ondelete="SET NULL")),
+    Column("conversation_id", Uuid, comment="no foreign key: a response goes on saying where it was said"),
     Column("usage", JSONB),
     Column("upstream", Text, comment="which answered the last turn, by its configured name"),
     Column("service_tier", Text, comment="the tier that the upstream says it used"),
@@ -134,7 +139,7 @@ responses = Table(
     Index("ix_responses_open", "enqueued_at", postgresql_where=text("status IN ('queued', 'in_progress')")),
     Index("ix_responses_worker", "worker", postgresql_where=text("worker IS NOT NULL")),
     Index(
-        "uq_responses_conversation_running",
+        ONE_AT_A_TIME,
         "conversation_id",
         unique=True,
         postgresql_where=text("conversation_id IS NOT NULL AND status IN ('queued', 'in_progress')"),
@@ -150,16 +155,24 @@ items = Table(
     metadata,
     Column("id", BigInteger, primary_key=True, autoincrement=True),
     Column("response_id", Uuid, ForeignKey("responses.id", ondelete="CASCADE")),
-    Column("conversation_id", Uuid, ForeignKey("conversations.id", ondelete="CASCADE")),
+    Column(
+        "conversation_id",
+        Uuid,
+        ForeignKey("conversations.id", ondelete="CASCADE"),
+        comment="set when it becomes part of it: added directly, or with the end of its response",
+    ),
     Column("direction", Text, nullable=False),
     Column("position", Integer, nullable=False),
     Column("item_id", Text, nullable=False),
     Column("type", Text, nullable=False),
     Column("payload", JSONB, nullable=False),
+    Column("turn", Integer, comment="of tool_calls, once its response is gone"),
+    Column("answer", JSONB, comment="of tool_calls, once its response is gone"),
     CheckConstraint("direction IN ('input', 'output')", name="direction"),
-    CheckConstraint("(response_id IS NULL) <> (conversation_id IS NULL)", name="one_owner"),
+    CheckConstraint("response_id IS NOT NULL OR conversation_id IS NOT NULL", name="owned"),
     UniqueConstraint("response_id", "direction", "position"),
-    UniqueConstraint("conversation_id", "position"),
+    Index("ix_items_conversation_id", "conversation_id", "id", postgresql_where=text("conversation_id IS NOT NULL")),
+    Index("ix_items_conversation_item", "conversation_id", "item_id", postgresql_where=text("conversation_id IS NOT NULL")),
     # An item reference asks for the newest item of its id; clients choose ids, so there may be very many of one.
     Index("ix_items_item_id", "item_id", "id"),
 )

@@ -6,7 +6,21 @@ from typing import Any
 import orjson
 from starlette.responses import Response
 
+from models.wire.events import Item
+
 
 def json_answer(body: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A JSON response; `body` is anything orjson encodes."""
     return Response(orjson.dumps(body), status_code=status, headers=dict(headers or {}), media_type="application/json")
+
+
+def list_envelope(found: list[Item], limit: int) -> dict[str, Any]:
+    """A page of items (contract §1.1); `found` holds one item more than `limit` when there are more."""
+    page = found[:limit]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": len(found) > limit,
+    }

@@ -14,14 +14,16 @@ from models.channels import control
 from models.channels import events as events_channel
 from models.database import Pool, Row, read, request
 from models.errors import InvalidRequest, NotFound
-from models.ids import parse_response_id, response_id
+from models.ids import conversation_id, parse_response_id, response_id
 from models.lifecycle import TERMINAL, Status
 from models.live import UNHEARD
 from models.wire.events import Item, ResponseFailed, decode_frame, frame, split_frames
 from models.wire.includes import included
 from models.wire.response import ResponseFacts, response_object
 from models.wire.snapshot import standing
+from web.answers import list_envelope
 from web.counters import CANCEL, ENDED
+from web.query import Paging
 from web.relay import Relay
 
 logger = structlog.get_logger()
@@ -104,19 +106,11 @@ class Archive:
         if row["cache_key"] is not None:
             await self._cache.forget(bytes(row["cache_key"]))
 
-    async def input_items(self, row: Row, *, limit: int, order: str, after: str | None) -> dict[str, Any]:
+    async def input_items(self, row: Row, wanted: Paging) -> dict[str, Any]:
         """A page of the response's own input, in the list envelope (contract §1.1)."""
-        # No id holds U+0000, and Postgres takes none: as in bodies it becomes U+FFFD, and names nothing.
-        values = {"id": row["id"], "after": after and after.replace("\0", "\ufffd"), "limit": limit + 1}
-        found = [entry["payload"] for entry in await read(self._pool, statements.INPUT_ITEMS[order], values)]
-        page = found[:limit]
-        return {
-            "object": "list",
-            "data": page,
-            "first_id": page[0]["id"] if page else None,
-            "last_id": page[-1]["id"] if page else None,
-            "has_more": len(found) > limit,
-        }
+        values = {"id": row["id"], "after": wanted.after, "limit": wanted.limit + 1}
+        found = await read(self._pool, statements.INPUT_ITEMS[wanted.order], values)
+        return list_envelope([entry["payload"] for entry in found], wanted.limit)
 
     async def _items(self, wanted: UUID) -> list[Item]:
         return [entry["payload"] for entry in await read(self._pool, statements.OUTPUT_ITEMS, {"id": wanted})]
@@ -161,6 +155,7 @@ def facts_of(row: Row) -> ResponseFacts:
         background=row["background"],
         store=row["store"],
         previous_response_id=response_id(previous) if previous is not None else None,
+        conversation_id=conversation_id(row["conversation_id"]) if row["conversation_id"] is not None else None,
         usage=row["usage"],
         error=row["error"],
         incomplete_reason=row["reason"],

@@ -16,6 +16,7 @@ from models.upstreams import Routes
 from models.wire.checks import integer
 from models.wire.request import CreateRequest
 from web.counters import CACHE
+from web.past import Past
 
 _UNASKED = frozenset(("metadata", "user", "safety_identifier", "prompt_cache_key", "stream_options"))
 """Parameters that no answer depends on."""
@@ -54,21 +55,21 @@ class Caching:
         self._routes = Routes(settings)
         self._sealer = Sealer(settings.sealing_keys)
 
-    async def look(self, project: UUID, request: CreateRequest, previous: UUID | None) -> Look:
+    async def look(self, project: UUID, request: CreateRequest, past: Past) -> Look:
         """Looks for the answer, if the request asks for that. Raises InvalidRequest for a `ttl` that is longer than allowed."""
         if request.cache is None:
             return NOT_ASKED
         longest = int(self._settings.longest_ttl.total_seconds())
         ttl = int(self._settings.ttl.total_seconds()) if request.cache.ttl is None else request.cache.ttl
         integer(1, longest)(ttl, "cache.ttl")
-        key = await self._key(project, request, previous)
+        key = await self._key(project, request, past)
         answer = await self._cache.find(project, key) if key is not None else None
         CACHE.labels("miss" if answer is None else "hit").inc()
         return Look(key, ttl if answer is None and key is not None else None, answer)
 
-    async def _key(self, project: UUID, request: CreateRequest, previous: UUID | None) -> bytes | None:
+    async def _key(self, project: UUID, request: CreateRequest, past: Past) -> bytes | None:
         """A digest of all that the answer depends on. None where a part of the history is deleted: such a response fails when it is run."""
-        values = {"previous": previous, "items": orjson.dumps(request.input).decode()}
+        values = {"id": past.previous, "conversation": past.conversation, "items": orjson.dumps(request.input).decode()}
         said = (await read(self._pool, statements.HISTORY_DIGEST, values))[0]
         if said["broken"]:
             return None

@@ -22,6 +22,7 @@ from web.auth import Keys
 from web.bus import Bus
 from web.caching import Caching
 from web.catalogue import Catalogue
+from web.chronicle import Chronicle
 from web.intake import Intake
 from web.relay import Relay
 
@@ -42,6 +43,7 @@ class Front:
     bus: Bus
     relay: Relay
     archive: Archive
+    chronicle: Chronicle
     intake: Intake
     keys: Keys
     catalogue: Catalogue
@@ -70,6 +72,7 @@ class Front:
         front = cls(
             settings=settings, pool=pool, redis=redis, lease=lease, bell=bell, bus=bus, relay=relay,
             archive=Archive(pool, redis, relay, cache, settings.web.cancel_wait.total_seconds()),
+            chronicle=Chronicle(settings, pool),
             intake=Intake(settings, pool, bell, lease, Caching(settings, pool, cache)), keys=Keys(pool), catalogue=Catalogue(settings), cache=cache,
         )  # fmt: skip
         front._watch(asyncio.create_task(lease.tick(), name="tick"))

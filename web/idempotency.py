@@ -30,6 +30,10 @@ class Retryable:
     replaces: bool
     """A request that says it is a first try replaces an earlier equal one instead of being taken for its retry."""
 
+    def row(self) -> dict[str, object]:
+        """The values of the statements that keep it."""
+        return {"key": self.key, "body_hash": self.body_hash, "kept": self.kept, "replaces": self.replaces}
+
 
 def retryable(headers: Mapping[str, str], body: Any) -> Retryable | None:
     """What the headers say about retries of this request; None when nothing. Raises InvalidRequest for an unusable key."""

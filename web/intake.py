@@ -20,29 +20,35 @@ from models import statements
 from models.bell import Bell
 from models.channels import queue_for
 from models.database import AWAY, Json, Pool, Row, fetch, fetch_on, read
-from models.egress import Egress, Refused
+from models.egress import Egress
 from models.errors import InvalidRequest, Unavailable
-from models.ids import new_item_id, new_uuid, parse_response_id, response_id
+from models.ids import new_item_id, new_uuid, response_id
 from models.lease import Lease
-from models.lifecycle import NEXT, Status
+from models.lifecycle import Status
 from models.secrets import NoKey, Sealed, Sealer
 from models.settings import Settings
+from models.tables import ONE_AT_A_TIME
 from models.upstreams import Routes
-from models.wire.events import Event, Item, ResponseCreated, ResponseQueued, frame
-from models.wire.items import file_places, references, resolved
+from models.wire.events import Event, ResponseCreated, ResponseQueued, frame
 from models.wire.pairing import require_pairs
 from models.wire.request import CreateRequest, parse_create
 from models.wire.response import ResponseFacts, response_object
+from web.addresses import require_fetchable, require_reachable
 from web.approvals import require_requests
 from web.caching import NOTHING_SAID, Caching
 from web.counters import ACCEPTED, ENDED
 from web.finished import Finished, finished
 from web.idempotency import Retryable, retryable
+from web.past import locked, past_of
+from web.references import with_referred
 
 logger = structlog.get_logger()
 
 _ENTRUSTED = ("authorization", "headers", "server_url")
 """Fields of an `mcp` tool that are only ever stored sealed (models/wire/mcp.py)."""
+
+Values = dict[str, object]
+"""Of the statements that insert."""
 
 _LARGE = 256 * 1024
 """Bytes of a body from which it is checked beside the event loop: a million items take ten seconds, and the lease is no longer than that."""
@@ -62,6 +68,16 @@ class Accepted:
     """Whether the answer is a remembered one; None: that was not asked for."""
     ended: dict[str, Any] | None = None
     """The Response object of one that has ended already."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """How a request came, besides what it says."""
+
+    traceparent: str | None
+    again: Retryable | None
+    remembered: Collection[UUID]
+    generate: bool
 
 
 class Intake:
@@ -98,16 +114,36 @@ class Intake:
         )
         request = await asyncio.to_thread(parse) if _is_large(headers) else parse()
         self._require_routed(request.model)
-        self._require_fetchable(request.input)
-        self._require_reachable(request)
-        previous, open_calls = await self._previous(project, request.previous_response_id, remembered)
-        request = await self._resolved(project, request)
-        require_pairs(request.input, open_calls)
-        await require_requests(self._pool, previous, request)
+        require_fetchable(self._egress, request.input)
+        require_reachable(self._egress, request)
+        again = retryable(headers, self._recognisable(body, request))
+        arrival = _Arrival(headers.get("traceparent"), again, remembered, generate)
+        accepted = None
+        while accepted is None:
+            accepted = await self._earlier(project, request, again) or await self._placed(project, request, arrival)
+        return accepted
+
+    async def _earlier(self, project: UUID, request: CreateRequest, again: Retryable | None) -> Accepted | None:
+        """In a conversation the response that this request has made before is looked for first: it has changed the conversation, and what
+        was right then would be refused now."""
+        if request.conversation is None or again is None or again.replaces:
+            return None
+        found = await read(self._pool, statements.KEY_STANDS, {"project": project, "key": again.key})
+        return await self._repeated(_same_request(found[0], again), request) if found else None
+
+    async def _repeated(self, stored: UUID, request: CreateRequest) -> Accepted:
+        return Accepted(stored, request, {}, repeated=True, cached=await self._was_cached(stored) if request.cache else None)
+
+    async def _placed(self, project: UUID, request: CreateRequest, arrival: _Arrival) -> Accepted | None:
+        """Checks the request against what it goes on from, and stores it there. None: its conversation has moved on meanwhile."""
+        past = await past_of(self._pool, project, request, arrival.remembered)
+        past.require_new(request.input)
+        request = replace(request, input=await with_referred(self._pool, project, request.input, self._settings.limits.body))
+        require_pairs(request.input, past.open_calls)
+        await require_requests(self._pool, past, request)
         accepted_id = new_uuid()
         sealed = self._sealed(accepted_id, request)
-        look = await self._caching.look(project, request, previous) if generate else NOTHING_SAID
-        again = retryable(headers, self._recognisable(body, request))
+        look = await self._caching.look(project, request, past) if arrival.generate else NOTHING_SAID
         facts = ResponseFacts(
             id=response_id(accepted_id),
             created_at=int(time.time()),
@@ -117,6 +153,7 @@ class Intake:
             background=request.background,
             store=request.store,
             previous_response_id=request.previous_response_id,
+            conversation_id=request.conversation,
         )
         opening = response_object(facts, [])
         events: list[Event] = [ResponseCreated(opening), ResponseQueued(opening)] if request.background else [ResponseCreated(opening)]
@@ -125,18 +162,21 @@ class Intake:
         stored = await self._store(
             {
                 "id": accepted_id, "project": project, "background": request.background, "store": request.store, "streamed": request.stream,
-                "model": request.model, "parameters": Json(request.parameters), "previous": previous, "created_at": facts.created_at,
+                "model": request.model, "parameters": Json(request.parameters), "created_at": facts.created_at,
+                "previous": past.previous, "conversation": past.conversation, "revision": past.revision,
                 "retention": self._settings.retention, "queue_wait": self._settings.limits.queue_wait,
-                "web": self._lease.id, "traceparent": headers.get("traceparent"), "key_id": sealed and sealed.key_id,
+                "web": self._lease.id, "traceparent": arrival.traceparent, "key_id": sealed and sealed.key_id,
                 "sealed": sealed and sealed.sealed, "items": orjson.dumps(request.input).decode(),
                 "last": len(events) - 1, "frames": b"".join(frame(event, number) for number, event in enumerate(events)),
                 "cache_key": look.key, "cache_ttl": look.ttl,
             },
-            again,
+            arrival.again,
             whole,
         )  # fmt: skip
+        if stored is None:
+            return None
         if stored != accepted_id:
-            return Accepted(stored, request, opening, repeated=True, cached=await self._was_cached(stored) if request.cache else None)
+            return await self._repeated(stored, request)
         ACCEPTED.labels("background" if request.background else "foreground").inc()
         cached = None if request.cache is None else look.answer is not None
         if whole is not None:
@@ -181,59 +221,9 @@ class Intake:
         tools = [{**tool, **dict.fromkeys(_ENTRUSTED)} if tool["type"] == "mcp" else tool for tool in body["tools"]]
         return {**body, "tools": tools, "credentials": self._sealer.fingerprint(request.credentials)}
 
-    async def _previous(self, project: UUID, named: str | None, remembered: Collection[UUID]) -> tuple[UUID | None, list[str]]:
-        """The response to go on from, and the calls it left open (design §11, chaining)."""
-        if named is None:
-            return None, []
-        previous = parse_response_id(named)
-        values = {"id": previous, "project": project, "remembered": previous in remembered}
-        found = await read(self._pool, statements.PREVIOUS, values) if previous is not None else []
-        if not found:
-            raise InvalidRequest(
-                f"Previous response with id '{named}' not found.", param="previous_response_id", code="previous_response_not_found"
-            )
-        if Status(found[0]["status"]) in NEXT:
-            raise InvalidRequest(
-                f"Previous response with id '{named}' has not finished yet.",
-                param="previous_response_id",
-                code="previous_response_not_ready",
-            )
-        return previous, found[0]["unanswered_calls"]
-
-    def _require_fetchable(self, items: list[Item]) -> None:
-        """Refuses what the worker's guard would refuse by the address alone; what only the connection shows comes out in the run."""
-        for place in file_places(items):
-            try:
-                self._egress.inspect(place.url)
-            except Refused as refusal:
-                where = place.named(place.item)
-                raise InvalidRequest(f"Invalid '{where}': {refusal}.", param=where, code="invalid_value") from None
-
-    def _require_reachable(self, request: CreateRequest) -> None:
-        """As above for the addresses of MCP servers. The answer repeats nothing of an address, it may hold a key."""
-        for index, tool in enumerate(request.parameters.get("tools", ())):
-            if tool["type"] != "mcp":
-                continue
-            try:
-                self._egress.inspect(request.credentials[tool["server_label"]]["server_url"])
-            except Refused as refusal:
-                where = f"tools[{index}].server_url"
-                raise InvalidRequest(f"Invalid '{where}': {refusal}.", param=where, code="invalid_value") from None
-
-    async def _resolved(self, project: UUID, request: CreateRequest) -> CreateRequest:
-        """The request with what its item references mean in their place (contract §6.1)."""
-        wanted = references(request.input)
-        if not wanted:
-            return request
-        most = self._settings.limits.body
-        rows = await read(self._pool, statements.REFERRED, {"ids": wanted, "project": project, "most": most})
-        if any(row["payload"] is None for row in rows):
-            message = f"The items that 'input' refers to are larger than {most} bytes together."
-            raise InvalidRequest(message, param="input", code="input_too_large")
-        return replace(request, input=resolved(request.input, {row["id"]: row["payload"] for row in rows}))
-
-    async def _store(self, values: dict[str, object], again: Retryable | None, whole: Finished | None) -> UUID:
+    async def _store(self, values: Values, again: Retryable | None, whole: Finished | None) -> UUID | None:
         """Stores the row, finished where there is nothing to run; returns its id, or that of the response an equal request made before.
+        None: its conversation has moved on.
 
         Without an answer the identical row is sent once more: either it is new, or it is there already. Only then is it voided.
         """
@@ -245,7 +235,7 @@ class Intake:
             logger.warning("create_unclear", response=str(accepted_id), error=str(error).strip())
         try:
             await self._pool.check()
-            return await self._insert(accepted_id, values, again, whole, within=1.0)
+            return await self._insert(accepted_id, values, again, whole, within=1.0) or await self._if_there(accepted_id)
         except psycopg.errors.UniqueViolation:
             return accepted_id
         except AWAY as error:
@@ -259,18 +249,38 @@ class Intake:
             raise Unavailable from error
 
     async def _insert(
-        self, accepted_id: UUID, values: dict[str, object], again: Retryable | None, whole: Finished | None, within: float | None = None
-    ) -> UUID:
+        self, accepted_id: UUID, values: Values, again: Retryable | None, whole: Finished | None, within: float | None = None
+    ) -> UUID | None:
+        if values["conversation"] is not None:
+            return await self._join(accepted_id, values, again, whole, within)
         if again is None:
             await self._write(statements.INSERT, values, whole, within)
             return accepted_id
-        kept = values | {"key": again.key, "body_hash": again.body_hash, "kept": again.kept, "replaces": again.replaces}
+        kept = values | again.row()
         while not await self._write(statements.INSERT_ONCE, kept, whole, within):
             for holder in await read(self._pool, statements.KEY_HOLDER, kept):
                 return _same_request(holder, again)
         return accepted_id
 
-    async def _write(self, insert: LiteralString, values: dict[str, object], whole: Finished | None, within: float | None) -> list[Row]:
+    async def _join(
+        self, accepted_id: UUID, values: Values, again: Retryable | None, whole: Finished | None, within: float | None
+    ) -> UUID | None:
+        try:
+            if again is None:
+                joined = await self._write(statements.JOIN, values, whole, within)
+            else:
+                joined = await self._write(statements.JOIN_ONCE, values | again.row(), whole, within)
+        except psycopg.errors.UniqueViolation as error:
+            if error.diag.constraint_name == ONE_AT_A_TIME:
+                raise locked() from None
+            raise
+        return accepted_id if joined else None
+
+    async def _if_there(self, accepted_id: UUID) -> UUID | None:
+        """In a conversation a create that was done before does not come into its own way: the conversation has moved on by it."""
+        return accepted_id if await fetch(self._pool, statements.RESPONSE, {"id": accepted_id}) else None
+
+    async def _write(self, insert: LiteralString, values: Values, whole: Finished | None, within: float | None) -> list[Row]:
         if whole is None:
             return await fetch(self._pool, insert, values, within)
         async with self._pool.connection(timeout=within) as connection, connection.transaction():

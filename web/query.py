@@ -1,10 +1,16 @@
 """Query parameters, checked by hand so that their errors read like all others."""
 
 import re
+from dataclasses import dataclass
 
 from fastapi import Request
 
 from models.errors import InvalidRequest
+from models.wire.request import require_include
+
+PAGE_SIZES = {"minimum": 1, "maximum": 100}
+PAGE_SIZE = 20
+ORDERS = ("asc", "desc")
 
 _INTEGER = re.compile(r"-?[0-9]{1,30}")
 """What JSON would take; `int` also reads other alphabets' digits, underscores and spaces."""
@@ -54,3 +60,31 @@ def choice(request: Request, name: str, allowed: tuple[str, ...]) -> str | None:
         supported = " and ".join(f"'{value}'" for value in allowed)
         raise InvalidRequest(f"Invalid value: '{given[:100]}'. Supported values are: {supported}.", param=name, code="invalid_value")
     return given
+
+
+def included(request: Request) -> list[str]:
+    """The values of `include[]`, which clients also spell `include`. Raises InvalidRequest."""
+    values = request.query_params.getlist("include[]") + request.query_params.getlist("include")
+    require_include(values)
+    return values
+
+
+def named(given: str | None) -> str | None:
+    """An item's id as Postgres takes it: no id holds U+0000; as in bodies it becomes U+FFFD, and names nothing."""
+    return None if given is None else given.replace("\0", "\ufffd")
+
+
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """Which page of a list is wanted."""
+
+    limit: int
+    order: str
+    after: str | None
+
+
+def paging(request: Request) -> Paging:
+    """`limit`, `order` and `after` of a list (contract §1.1). Raises InvalidRequest."""
+    limit = integer(request, "limit", **PAGE_SIZES)
+    order = choice(request, "order", ORDERS) or "desc"
+    return Paging(PAGE_SIZE if limit is None else limit, order, named(request.query_params.get("after")))

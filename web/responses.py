@@ -11,22 +11,18 @@ from models import ids
 from models.database import Row
 from models.errors import ApiError, InvalidRequest, RunFailed, Unavailable
 from models.lifecycle import Status
-from models.wire.request import require_include
 from web.answers import json_answer
 from web.auth import Project
 from web.body import read_json
 from web.front import Front, front_of
 from web.intake import Accepted
 from web.obfuscation import as_wanted, obfuscated
-from web.query import boolean, choice, integer
+from web.query import boolean, included, integer, paging
 from web.sse import sse_answer
 
 router = APIRouter(prefix="/v1/responses")
 
 EVENT_NUMBERS = {"minimum": 0, "maximum": 2**31 - 1}
-PAGE_SIZES = {"minimum": 1, "maximum": 100}
-PAGE_SIZE = 20
-ORDERS = ("asc", "desc")
 KINDS = {401: "authentication_error", 403: "permission_error", 424: "external_connector_error", 429: "rate_limit_error"}
 """Statuses of upstreams, and of tools' servers, whose error has a `type` of its own."""
 
@@ -53,8 +49,7 @@ async def retrieve(response_id: str, request: Request, project: Project) -> Resp
     stream = boolean(request, "stream", default=False)
     padded = boolean(request, "include_obfuscation", default=False)
     after = integer(request, "starting_after", **EVENT_NUMBERS)
-    include = _included(request)
-    require_include(include)
+    include = included(request)
     row = await front.archive.find(project, response_id)
     if not stream:
         return json_answer(await front.archive.show(row, include))
@@ -87,13 +82,10 @@ async def cancel(response_id: str, request: Request, project: Project) -> Respon
 @router.get("/{response_id}/input_items")
 async def input_items(response_id: str, request: Request, project: Project) -> Response:
     """The response's own input, newest first unless `order=asc`."""
-    limit = integer(request, "limit", **PAGE_SIZES)
-    order = choice(request, "order", ORDERS) or "desc"
-    require_include(_included(request))
+    wanted = paging(request)
+    included(request)
     archive = front_of(request).archive
-    row = await archive.find(project, response_id)
-    page = await archive.input_items(row, limit=PAGE_SIZE if limit is None else limit, order=order, after=request.query_params.get("after"))
-    return json_answer(page)
+    return json_answer(await archive.input_items(await archive.find(project, response_id), wanted))
 
 
 async def _answer(front: Front, accepted: Accepted, project: UUID, request: Request) -> Response:
@@ -112,10 +104,6 @@ async def _answer(front: Front, accepted: Accepted, project: UUID, request: Requ
 def _cache_header(accepted: Accepted) -> dict[str, str]:
     """On every answer to a request that asked for a remembered one (docs/cache.md)."""
     return {} if accepted.cached is None else {"x-cache": "hit" if accepted.cached else "miss"}
-
-
-def _included(request: Request) -> list[str]:
-    return request.query_params.getlist("include[]") + request.query_params.getlist("include")
 
 
 async def _stream(front: Front, accepted: Accepted) -> AsyncGenerator[bytes]:

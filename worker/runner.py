@@ -18,7 +18,7 @@ from models.answer_cache import Answer
 from models.channels import queue_for
 from models.database import fetch_when_back
 from models.errors import Cancelled, LeaseLost, LimitReached, PutOff, RunError, ToolFailed, UpstreamFailed
-from models.ids import response_id
+from models.ids import conversation_id, response_id
 from models.lifecycle import Status
 from models.ownership import Claim, Ending, Parting, Verdict
 from models.secrets import Sealed, Unreadable
@@ -215,7 +215,7 @@ class Run:
         rows = await fetch_when_back(self._resources.pool, statements.CHAIN, {"id": self.claim.id})
         if any(row["broken"] for row in rows):
             raise UpstreamFailed(
-                "A response that this one continues has been deleted.", code="invalid_prompt", reason="history_deleted", status=400,
+                "A response or conversation that this one continues has been deleted.", code="invalid_prompt", reason="history_deleted", status=400,
                 param="previous_response_id", envelope_code="previous_response_not_found",
             )  # fmt: skip
         told = [row for row in rows if row["payload"] is not None]
@@ -332,6 +332,7 @@ def _facts(claim: Claim) -> ResponseFacts:
         background=row["background"],
         store=row["store"],
         previous_response_id=response_id(previous) if previous is not None else None,
+        conversation_id=conversation_id(row["conversation_id"]) if row["conversation_id"] is not None else None,
     )
 
 

@@ -57,8 +57,21 @@ def input_items(value: Any, new_id: NewId) -> list[Item]:
         raise wrong_type("input", "a string or an array of input items", value)
     if len(value) > MOST_ITEMS:
         raise too_long("input", "array", MOST_ITEMS, len(value))
-    items = [_item(found, f"input[{index}]", new_id) for index, found in enumerate(value)]
-    _require_distinct_ids(items)
+    return _listed(value, "input", new_id)
+
+
+def conversation_items(value: Any, new_id: NewId, most: int) -> list[Item]:
+    """As above for the `items` that are added to a conversation: a list of at most `most`, whose places are named `items[3]`."""
+    if type(value) is not list:
+        raise wrong_type("items", "an array", value)
+    if len(value) > most:
+        raise too_long("items", "array", most, len(value))
+    return _listed(value, "items", new_id)
+
+
+def _listed(values: list[Any], where: str, new_id: NewId) -> list[Item]:
+    items = [_item(found, f"{where}[{index}]", new_id) for index, found in enumerate(values)]
+    _require_distinct_ids(items, where)
     return items
 
 
@@ -67,12 +80,12 @@ def references(items: list[Item]) -> list[str]:
     return [item["id"] for item in items if item["type"] == "item_reference"]
 
 
-def resolved(items: list[Item], found: Mapping[str, Item]) -> list[Item]:
+def resolved(items: list[Item], found: Mapping[str, Item], where: str = "input") -> list[Item]:
     """The items with each reference replaced by what it names. Raises InvalidRequest naming the first that names nothing."""
     for index, item in enumerate(items):
         if item["type"] == "item_reference" and item["id"] not in found:
             message = f"Item with id '{shown(item['id'])}' not found. Items of responses created with 'store': false cannot be referred to."
-            raise InvalidRequest(message, param=f"input[{index}]", code="item_not_found")
+            raise InvalidRequest(message, param=f"{where}[{index}]", code="item_not_found")
     return [found[item["id"]] if item["type"] == "item_reference" else item for item in items]
 
 
@@ -86,9 +99,9 @@ class FilePlace:
     part: int
     url: str
 
-    def named(self, item: int) -> str:
-        """The place as an error names it, when its item is `input[item]`."""
-        return f"input[{item}].{self.field}[{self.part}].file_url"
+    def named(self, item: int, where: str = "input") -> str:
+        """The place as an error names it, when its item is `where[item]`."""
+        return f"{where}[{item}].{self.field}[{self.part}].file_url"
 
 
 def file_places(items: list[Item]) -> Iterator[FilePlace]:
@@ -100,14 +113,19 @@ def file_places(items: list[Item]) -> Iterator[FilePlace]:
             yield from (FilePlace(index, field, at, part["file_url"]) for at, part in enumerate(parts) if "file_url" in part)
 
 
-def _require_distinct_ids(items: list[Item]) -> None:
-    """The words are OpenAI's (continuedev/continue#10723). References count: an item that stood twice in a list could not be paged."""
+def _require_distinct_ids(items: list[Item], where: str) -> None:
+    """References count: an item that stood twice in a list could not be paged."""
     seen: set[str] = set()
     for item in items:
         if item["id"] in seen:
-            message = f"Duplicate item found with id {shown(item['id'])}. Remove duplicate items from your input and try again."
-            raise InvalidRequest(message, param="input", code="invalid_value")
+            raise duplicate(item["id"], where)
         seen.add(item["id"])
+
+
+def duplicate(item_id: str, where: str) -> InvalidRequest:
+    """An item stands twice, in the list at `where` or there and in its conversation. The words are OpenAI's (continuedev/continue#10723)."""
+    message = f"Duplicate item found with id {shown(item_id)}. Remove duplicate items from your input and try again."
+    return InvalidRequest(message, param=where, code="invalid_value")
 
 
 def _item(value: Any, where: str, new_id: NewId) -> Item:

@@ -71,6 +71,15 @@ def require_pairs(items: list[Item], open_calls: Collection[str] = ()) -> None:
     response may go without. Some upstreams number their calls anew in every turn, so an id may occur several times. Raises
     InvalidRequest(param="input").
     """
+    for call_id, noun in still_open(items, open_calls).items():
+        raise InvalidRequest(f"No tool output found for {noun} {call_id}.", param="input")
+
+
+def still_open(items: list[Item], open_calls: Collection[str] = (), where: str = "input") -> dict[str, str]:
+    """The ids of the calls that wait for an output after these items -> how errors call them; `open_calls` waited before.
+
+    Raises InvalidRequest(param=where) for an output without a call before it.
+    """
     calls = dict.fromkeys(open_calls, CALLS["function_call"])
     answered: set[str] = set()
     for item in items:
@@ -83,8 +92,6 @@ def require_pairs(items: list[Item], open_calls: Collection[str] = ()) -> None:
         elif is_output(item):
             if item["call_id"] not in calls:
                 message = f"No tool call found for {OUTPUTS[item['type']]} with call_id {item['call_id']}."
-                raise InvalidRequest(message, param="input")
+                raise InvalidRequest(message, param=where)
             answered.add(item["call_id"])
-    for call_id, noun in calls.items():
-        if call_id not in answered:
-            raise InvalidRequest(f"No tool output found for {noun} {call_id}.", param="input")
+    return {call_id: noun for call_id, noun in calls.items() if call_id not in answered}

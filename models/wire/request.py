@@ -55,6 +55,7 @@ class CreateRequest:
     previous_response_id: str | None = None
     """Of the right shape; whether it exists is asked later."""
     conversation: str | None = None
+    """The same."""
     cache: CacheWish | None = None
     """The answer may be a remembered one, and may be remembered (docs/cache.md)."""
     credentials: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
@@ -135,13 +136,10 @@ def _unknown(name: str) -> InvalidRequest:
 def _require_sense(request: CreateRequest, *, ephemeral_background: bool, searches: bool, generate: bool) -> None:
     """What parameters demand of each other (contract §2, design §11)."""
     asked = request.parameters
-    if request.conversation is not None:
-        if request.previous_response_id is not None:
-            message = "Mutually exclusive parameters. Ensure you are only providing one of: 'previous_response_id' or 'conversation'."
-            raise InvalidRequest(message, param="conversation", code="mutually_exclusive_parameters")
-        message = "'conversation' is not supported by this server. Use 'previous_response_id' to go on from a response."
-        raise InvalidRequest(message, param="conversation", code="unsupported_parameter")
-    if not request.input and request.previous_response_id is None and generate:
+    if request.conversation is not None and request.previous_response_id is not None:
+        message = "Mutually exclusive parameters. Ensure you are only providing one of: 'previous_response_id' or 'conversation'."
+        raise InvalidRequest(message, param="conversation", code="mutually_exclusive_parameters")
+    if not request.input and request.previous_response_id is None and request.conversation is None and generate:
         message = "Invalid 'input': empty array. Expected an array with minimum length 1, but got an empty array instead."
         raise InvalidRequest(message, param="input", code="empty_array")
     if request.background and not request.store and not ephemeral_background:
@@ -154,7 +152,7 @@ def _require_sense(request: CreateRequest, *, ephemeral_background: bool, search
         require_choosable(asked["tool_choice"], [*asked.get("tools", []), *added_tools(request.input)], searches=searches)
 
 
-def _metadata(value: Any, where: str) -> dict[str, str]:
+def metadata(value: Any, where: str) -> dict[str, str]:
     """At most 16 pairs, keys up to 64 characters, values up to 512 (contract §2)."""
     pairs = {key: found for key, found in json_object(value, where).items() if found is not None}
     if len(pairs) > 16:
@@ -281,7 +279,7 @@ _PARAMETERS: dict[str, Check] = {
     "text": _TEXT,
     "reasoning": _reasoning,
     "truncation": choice("auto", "disabled"),
-    "metadata": _metadata,
+    "metadata": metadata,
     "service_tier": choice("auto", "default", "flex", "priority", "fast", "scale", "ultrafast"),
     "user": string(),
     "safety_identifier": string(at_most=128),

@@ -12,6 +12,7 @@ from tests.api import UNKNOWN, Api
 from tests.fake_upstream import FakeUpstream, reply
 from tests.stack import Stack
 
+CONVERSATION = UNKNOWN.replace("resp_", "conv_")
 ROUTES = [
     ("POST", "/v1/responses"),
     ("GET", f"/v1/responses/{UNKNOWN}"),
@@ -19,6 +20,10 @@ ROUTES = [
     ("DELETE", f"/v1/responses/{UNKNOWN}"),
     ("POST", f"/v1/responses/{UNKNOWN}/cancel"),
     ("GET", f"/v1/responses/{UNKNOWN}/input_items"),
+    ("POST", "/v1/conversations"),
+    *((method, f"/v1/conversations/{CONVERSATION}") for method in ("GET", "POST", "DELETE")),
+    *((method, f"/v1/conversations/{CONVERSATION}/items") for method in ("GET", "POST")),
+    *((method, f"/v1/conversations/{CONVERSATION}/items/msg_1") for method in ("GET", "DELETE")),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/a/b"),
 ]
@@ -26,6 +31,9 @@ ELSEWHERE = [
     *(("GET", path) for path in ("/v1", "/v1/", "/v1/nothing", "/v1/responses/", "/v1/responses/a/b/c", "/v1/chat/completions")),
     *((method, "/v1/responses") for method in ("GET", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")),
     *((method, f"/v1/responses/{UNKNOWN}/cancel") for method in ("GET", "DELETE", "OPTIONS", "TRACE")),
+    *((method, "/v1/conversations") for method in ("GET", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")),
+    *((method, f"/v1/conversations/{CONVERSATION}/items") for method in ("PUT", "PATCH", "DELETE")),
+    *(("GET", f"/v1/conversations/{CONVERSATION}{path}") for path in ("/", "/items/", "/items/a/b", "/else")),
     *((method, "/v1/nothing") for method in ("POST", "PUT", "DELETE", "OPTIONS", "PROPFIND")),
 ]  # fmt: skip
 
@@ -92,7 +100,7 @@ async def test_with_a_key_a_wrong_way_is_told_apart_from_a_wrong_method(api: Api
     error = json.loads(body)["error"]
     assert error["type"] == "invalid_request_error"
     assert (error["param"], error["message"] != "") == (None, True)
-    known = path in ("/v1/responses", f"/v1/responses/{UNKNOWN}/cancel")
+    known = path.removesuffix(f"/{CONVERSATION}/items") in ("/v1/responses", f"/v1/responses/{UNKNOWN}/cancel", "/v1/conversations")
     if known or method in ("TRACE", "PROPFIND"):
         assert (status, error["code"]) == (405, None)
         assert "POST" in headers["allow"]
@@ -103,7 +111,7 @@ async def test_with_a_key_a_wrong_way_is_told_apart_from_a_wrong_method(api: Api
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
 async def test_a_key_is_asked_for_before_the_body_is(shared: Stack, method: str) -> None:
     """The client that waits to be asked for its body is not asked."""
-    for path in ("/v1/responses", "/v1/nothing"):
+    for path in ("/v1/responses", "/v1/conversations", "/v1/nothing"):
         reader, writer = await asyncio.open_connection("127.0.0.1", shared.webs[0].port)
         head = f"{method} {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer bb-wrong\r\ncontent-type: application/json\r\n"
         writer.write(f"{head}expect: 100-continue\r\ncontent-length: 1000\r\n\r\n".encode())

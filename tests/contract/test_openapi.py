@@ -46,6 +46,7 @@ SENSIBLE = {
     ("empty_array", "input"),
     ("invalid_value", "input"),
     (None, "input"),
+    ("mutually_exclusive_parameters", "conversation"),
     ("invalid_value", "stream_options"),
     ("unsupported_parameter", "background"),
     ("invalid_value", "tool_choice"),
@@ -101,7 +102,7 @@ def test_the_document_is_whole() -> None:
     for schema in told["components"]["schemas"].values():
         jsonschema_rs.meta.validate({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
     assert "HTTPValidationError" not in told["components"]["schemas"]
-    assert len(operations()) == sum(len(path) for path in told["paths"].values()) == 10
+    assert len(operations()) == sum(len(path) for path in told["paths"].values()) == 18
 
 
 def test_only_a_process_on_loopback_serves_the_document() -> None:
@@ -216,7 +217,7 @@ def test_the_examples_are_what_they_show() -> None:
                     name = content.get("schema", {}).get("$ref", "").rpartition("/")[2] or kind
                     seen[name] += 1
                     (check_stream if name == "text/event-stream" else checked(name))(example)
-    assert seen.keys() == {"Response", "InputItemList", "Error", "text/event-stream"}
+    assert seen.keys() == {"Response", "InputItemList", "Conversation", "ConversationItemList", "Error", "text/event-stream"}
 
 
 def checked(name: str) -> Callable[[Any], None]:
@@ -320,6 +321,9 @@ class Target:
     models: list[str]
     responses: dict[str, list[str]]
     """operation -> responses it may be asked about; none of them runs for ever"""
+    conversations: list[str]
+    items: list[str]
+    """of each conversation"""
     seen: Counter[tuple[str, int, str]] = field(default_factory=Counter)
     """(operation, status, content type) -> how often"""
 
@@ -357,15 +361,20 @@ def fuzz(target: Target, operation: str, mode: GenerationMode, settings: hypothe
         case: Any = data.draw(generated(operation, mode))
         known = target.responses.get(operation, target.responses[""])
         # The list of models is remembered for a minute, so only the one that is always there is sure to be in it.
-        for name, ours in (("response_id", known), ("model", [RESIDENT])):
+        places = (("response_id", known), ("model", [RESIDENT]), ("conversation_id", target.conversations), ("item_id", target.items))
+        for name, ours in places:
             if name in case.path_parameters:
                 case.path_parameters[name] = data.draw(st.sampled_from([case.path_parameters[name], *ours]))
-        if isinstance(case.body, dict) and mode is GenerationMode.POSITIVE:
+        if "conversation_id" in case.path_parameters and isinstance(case.body, dict) and mode is GenerationMode.POSITIVE:
+            case.body = data.draw(st.sampled_from([as_written(case.body), {"items": [{"role": "user", "content": "x"}]}]))
+        elif operation == "create" and isinstance(case.body, dict) and mode is GenerationMode.POSITIVE:
             case.body = as_written(case.body) | data.draw(st.sampled_from(WAYS)) | {"model": data.draw(st.sampled_from(target.models))}
             if data.draw(st.booleans()):
                 case.headers.pop("Idempotency-Key", None)  # generated keys are short and meet again
             if isinstance(case.body.get("previous_response_id"), str):
                 case.body["previous_response_id"] = data.draw(st.sampled_from(known))
+            if case.body.get("conversation") is not None:
+                case.body["conversation"] = data.draw(st.sampled_from(target.conversations))
         target.ask(case, session)
 
     with requests.Session() as session:
@@ -388,7 +397,11 @@ async def target_on(stack: Stack) -> Target:
     deleted = await api.background(said)
     await api.call("DELETE", f"/responses/{deleted}")
     known = {"": [*ended, running[0], deleted], "cancel": [*ended, *running[:4]], "delete": [*running[4:], deleted]}
-    return Target(api.base_url.removesuffix("/v1"), stack.key, [said, short, refusing, broken, limited, away, "nobody"], known)
+    items = [f"msg_{at}" for at in range(8)]
+    begun = {"items": [{"role": "user", "content": "Hm.", "id": item} for item in items]}
+    conversations = [(await api.call("POST", "/conversations", begun)).body["id"] for _ in range(20)]
+    models = [said, short, refusing, broken, limited, away, "nobody"]
+    return Target(api.base_url.removesuffix("/v1"), stack.key, models, known, conversations, items)
 
 
 async def test_the_running_server_answers_as_the_document_says(shared: Stack) -> None:
@@ -417,7 +430,7 @@ async def test_every_route_under_v1_wants_a_key_and_says_so(shared: Stack, api: 
     for path, methods in document()["paths"].items():
         for method, told in methods.items():
             if path.startswith("/v1/"):
-                place = path.removeprefix("/v1").replace("{response_id}", response_id(new_uuid())).replace("{model}", "m")
+                place = re.sub(r"\{\w+\}", new_uuid().hex, path.removeprefix("/v1"))
                 answer = await stranger.call(method.upper(), place)
                 assert answer.status == 401
                 assert "401" in told["responses"]

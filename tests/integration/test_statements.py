@@ -10,19 +10,23 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine
 
-from models import operations, statements
+from models import conversations, operations, statements
 from tests.stack import Databases
 
 ROOT = Path(__file__).parents[2]
 
 
 def _all() -> Iterator[tuple[str, str]]:
-    for name, value in [*vars(statements).items(), *vars(operations).items()]:
+    found = [
+        (f"{module.__name__}.{name}", value) for module in (statements, operations, conversations) for name, value in vars(module).items()
+    ]
+    for named, value in found:
+        name = named.rpartition(".")[2]
         if name.isupper() and not name.startswith("_"):
             if isinstance(value, str):
-                yield name, value
-            elif name in {"END", "INPUT_ITEMS"}:
-                yield from ((f"{name}[{key}]", sql) for key, sql in value.items())
+                yield named, value
+            elif name in {"END", "INPUT_ITEMS", "PAGE"}:
+                yield from ((f"{named}[{key}]", sql) for key, sql in value.items())
 
 
 STATEMENTS = dict(_all())

@@ -109,11 +109,12 @@ TOP = [
         wrong_type("background", "a boolean", "a string"),
     ),
     Case(
-        "conversation",
-        {"conversation": {"id": "conv_1"}},
-        "conversation",
-        "unsupported_parameter",
-        "'conversation' is not supported by this server. Use 'previous_response_id' to go on from a response.",
+        "malformed conversation",
+        {"conversation": {"id": "conv 1!"}},
+        "conversation.id",
+        "invalid_value",
+        "Invalid 'conversation.id': 'conv 1!'. Expected an ID that contains letters, numbers, underscores, or dashes, "
+        "but this value contained additional characters.",
     ),
     Case(
         "conversation and previous response",

@@ -12,6 +12,7 @@ from models.errors import (
     Unavailable,
     UnsupportedMediaType,
 )
+from models.wire.conversation import conversation_object
 from models.wire.events import (
     Event,
     ItemAdded,
@@ -32,6 +33,7 @@ from web.relay import DONE
 Json = dict[str, Any]
 
 RESPONSE_ID = "resp_019abc12de347000a1b2c3d4e5f60718"
+CONVERSATION_ID = "conv_019abc12de347000d1b2c3d4e5f60721"
 _ITEM_ID = "msg_019abc12de357000b1b2c3d4e5f60719"
 _INPUT_ID = "msg_019abc12de347000c1b2c3d4e5f60720"
 _WORDS = ("Hello", " there.")
@@ -50,7 +52,8 @@ REQUESTS: dict[str, Json] = {
     "a text": {"model": "demo", "input": "Say hello."},
     "in the background": {"model": "demo", "input": "Say hello.", "background": True, "metadata": {"job": "42"}},
     "as a stream": {"model": "demo", "input": "Say hello.", "stream": True},
-    "a conversation": {
+    "in a conversation": {"model": "demo", "input": "Say hello.", "conversation": CONVERSATION_ID},
+    "a whole history": {
         "model": "demo",
         "instructions": "Be brief.",
         "input": [
@@ -90,6 +93,9 @@ REQUESTS: dict[str, Json] = {
 }
 """Name -> body of a create."""
 
+ITEMS: Json = {"items": [{"role": "user", "content": "Say hello."}]}
+"""Items for a conversation."""
+
 ERRORS: dict[int, ApiError] = {
     400: InvalidRequest("Missing required parameter: 'model'.", param="model", code="missing_required_parameter"),
     401: Unauthenticated("Incorrect API key provided."),
@@ -108,6 +114,11 @@ def response(*, ended: bool) -> Json:
     if not ended:
         return response_object(_BEGUN, [])
     return response_object(_BEGUN.evolve(status="completed", completed_at=1_790_000_002, usage=_USAGE), [_message(*_WORDS)])
+
+
+def conversation() -> Json:
+    """A conversation."""
+    return conversation_object(CONVERSATION_ID, 1_790_000_000, {"topic": "tides"})
 
 
 def input_items() -> Json:

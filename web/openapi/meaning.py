@@ -32,11 +32,13 @@ PARAMETERS: dict[str, str] = {
     "model": "The model, by the name that the upstream knows it by.",
     "input": "What the model is to answer: a text, which is one user message, or items. Every call needs an output after it and every "
     "output a call before it, in the input and the responses it goes on from together. Item ids must differ. It may only be empty with "
-    "`previous_response_id`. A `file_url` is fetched by this server, from public addresses only, unless this deployment allows others.",
+    "`previous_response_id` or `conversation`. A `file_url` is fetched by this server, from public addresses only, unless this deployment allows others.",
     "instructions": "A system message for this response alone; not inherited through `previous_response_id`.",
     "previous_response_id": "The response to go on from, of the same project and finished. What it was given and what it answered comes "
     "before `input`.",
-    "conversation": "Not supported: use `previous_response_id`.",
+    "conversation": "The conversation to speak in: its id, or an object that holds it as `id`. Its items come before `input`; input and "
+    "output become part of it when the response has ended as `completed` or `incomplete`, unless `store` is false. While a response of it "
+    "runs, another one is 400 `conversation_locked`. Excludes `previous_response_id`.",
     "store": "Whether the response can be fetched after its end. `background` needs it, unless this deployment allows otherwise.",
     "background": "Answer at once and run on the server, whatever becomes of the connection.",
     "stream": "Answer with the events as Server-Sent Events.",
@@ -92,6 +94,8 @@ CODES: dict[str, str] = {
     "invalid_function_parameters": "the parameters of a function are no JSON Schema, or one that cannot be obeyed strictly",
     "input_too_large": "the items that are referred to are too large together",
     "item_not_found": "an item reference names nothing that is stored",
+    "conversation_not_found": "there is no such conversation",
+    "conversation_locked": "a response of the conversation is running",
     "previous_response_not_found": "there is no such response to go on from",
     "previous_response_not_ready": "the response to go on from has not finished",
     "idempotency_key_reused": "the key came before with another body",

@@ -16,6 +16,7 @@ _TRUTH: Schema = {"type": "boolean"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _SECONDS: Schema = {"type": "integer", "description": "Seconds since the epoch."}
 _RESPONSE_ID: Schema = {"type": "string", "pattern": "^resp_[0-9a-f]{32}$"}
+_CONVERSATION_ID: Schema = {"type": "string", "pattern": "^conv_[0-9a-f]{32}$"}
 _ITEM_STATUS: Schema = {"type": "string", "enum": ["in_progress", "completed", "incomplete"]}
 
 
@@ -32,6 +33,12 @@ def components() -> dict[str, Schema]:
         "Usage": _USAGE,
         **_events(),
         "InputItemList": _list(reference("ListedItem"), first_id=or_null(_TEXT), last_id=or_null(_TEXT), has_more=_TRUTH),
+        "Conversation": _CONVERSATION,
+        "ConversationItem": {"anyOf": [reference("ListedItem"), reference("OutputItem")]},
+        "ConversationItemList": _list(reference("ConversationItem"), first_id=or_null(_TEXT), last_id=or_null(_TEXT), has_more=_TRUTH),
+        "DeletedConversation": thing(
+            {"id": _CONVERSATION_ID, "object": const("conversation.deleted"), "deleted": {"type": "boolean", "const": True}}
+        ),
         "DeletedResponse": thing({"id": _RESPONSE_ID, "object": const("response"), "deleted": {"type": "boolean", "const": True}}),
         "Model": thing({"id": _TEXT, "object": const("model"), "created": _SECONDS, "owned_by": _TEXT}),
         "ModelList": _list(reference("Model")),
@@ -71,7 +78,7 @@ def _response() -> Schema:
     keys = response_object(ResponseFacts(id="", created_at=0, status="completed", model="", parameters={}), [])
     fields = _OWN_FIELDS | _echoes()
     return {
-        **thing({key: fields[key] for key in keys}),
+        **thing({key: fields[key] for key in keys}, {"conversation": thing({"id": _CONVERSATION_ID})}),
         "description": "A response as it stands: a snapshot; the stream's terminal event carries the last.",
     }
 
@@ -223,6 +230,10 @@ _OUTPUT_ITEMS: dict[str, Schema] = {
     "mcp_approval_request": _output_item(server_label=_TEXT, name=_TEXT, arguments=_TEXT),
 }
 """type -> what the model can put into `output`."""
+
+_CONVERSATION: Schema = thing(
+    {"id": _CONVERSATION_ID, "object": const("conversation"), "created_at": _SECONDS, "metadata": parameter("metadata", kept())}
+)
 
 _READINESS: Schema = thing(
     {

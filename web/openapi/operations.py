@@ -10,7 +10,8 @@ from web.openapi import examples
 from web.openapi.meaning import STATUSES, STREAM
 from web.openapi.requests import include_values
 from web.openapi.shapes import Schema, const, reference, thing
-from web.responses import EVENT_NUMBERS, ORDERS, PAGE_SIZE, PAGE_SIZES
+from web.query import ORDERS, PAGE_SIZE, PAGE_SIZES
+from web.responses import EVENT_NUMBERS
 
 Json = dict[str, Any]
 
@@ -39,7 +40,7 @@ def operations() -> dict[str, Json]:
             {"200": _answer("The response: as accepted (background), or as it ended.", "Response", _ACCEPTED, "x-cache", stream=True)},
             *_UPSTREAM, 415,
             parameters=_CREATE_HEADERS,
-            requestBody={"required": True, "content": {_JSON: {"schema": reference("CreateResponse"), "examples": _bodies()}}},
+            requestBody=_body("CreateResponse", examples.REQUESTS),
         ),
         "retrieve": _operation(
             "Get a response, or its events",
@@ -61,6 +62,7 @@ def operations() -> dict[str, Json]:
             400, 401, 404,
             parameters=[_RESPONSE_ID, *_PAGING, *_INCLUDE],
         ),
+        **_conversations(),
         "list_models": _operation("List the models", {"200": _answer("What the upstream offers.", "ModelList")}, 401, 502),
         "one_model": _operation(
             "Get a model", {"200": _answer("The model.", "Model")}, 401, 404, 502,
@@ -77,6 +79,41 @@ def operations() -> dict[str, Json]:
             {"200": {"description": "Prometheus' text format.", "headers": _headers(), "content": {"text/plain": {"schema": {"type": "string"}}}}},
             401, 404,
             security=[],
+        ),
+    }  # fmt: skip
+
+
+def _conversations() -> dict[str, Json]:
+    shown = _answer("The conversation.", "Conversation", {"a conversation": examples.conversation()})
+    listed = _answer("Items, in the list envelope.", "ConversationItemList", {"one item": examples.input_items()})
+    return {
+        "create_conversation": _operation(
+            "Create a conversation", {"200": shown}, 400, 401, 413, 415,
+            requestBody=_body("CreateConversation", {"with a first item": examples.ITEMS | {"metadata": {"topic": "tides"}}, "empty": {}}),
+        ),
+        "retrieve_conversation": _operation("Get a conversation", {"200": shown}, 401, 404, parameters=[_CONVERSATION_ID]),
+        "update_conversation": _operation(
+            "Update a conversation", {"200": shown}, 400, 401, 404, 413, 415,
+            parameters=[_CONVERSATION_ID], requestBody=_body("UpdateConversation", {"a topic": {"metadata": {"topic": "tides"}}}),
+        ),
+        "delete_conversation": _operation(
+            "Delete a conversation",
+            {"200": _answer("It is gone; what responses were given and answered stays with them.", "DeletedConversation")}, 400, 401, 404,
+            parameters=[_CONVERSATION_ID],
+        ),
+        "add_items": _operation(
+            "Add items to a conversation", {"200": listed}, 400, 401, 404, 413, 415,
+            parameters=[_CONVERSATION_ID, *_INCLUDE], requestBody=_body("AddItems", {"one item": examples.ITEMS}),
+        ),
+        "list_items": _operation(
+            "List a conversation's items", {"200": listed}, 400, 401, 404, parameters=[_CONVERSATION_ID, *_PAGING, *_INCLUDE],
+        ),
+        "retrieve_item": _operation(
+            "Get an item of a conversation", {"200": _answer("The item.", "ConversationItem")}, 400, 401, 404,
+            parameters=[_CONVERSATION_ID, _ITEM_ID, *_INCLUDE],
+        ),
+        "delete_item": _operation(
+            "Take an item out of a conversation", {"200": shown}, 400, 401, 404, parameters=[_CONVERSATION_ID, _ITEM_ID],
         ),
     }  # fmt: skip
 
@@ -113,8 +150,9 @@ def _answer(description: str, name: str, shown: Mapping[str, Json] | None = None
     return {"description": description, "headers": _headers(*headers), "content": content}
 
 
-def _bodies() -> Json:
-    return {name: {"value": body} for name, body in examples.REQUESTS.items()}
+def _body(name: str, shown: Mapping[str, Json]) -> Json:
+    told = {title: {"value": body} for title, body in shown.items()}
+    return {"required": True, "content": {_JSON: {"schema": reference(name), "examples": told}}}
 
 
 def _query(name: str, schema: Schema, description: str) -> Json:
@@ -142,6 +180,9 @@ _BLOCK: Schema = {
 """One block of a stream, in OpenAPI 3.2's words for Server-Sent Events, which FastAPI writes into 3.1 documents as well."""
 
 _RESPONSE_ID = _path("response_id", "`resp_` and 32 hexadecimal digits; whatever else it is, is not found.")
+
+_CONVERSATION_ID = _path("conversation_id", "`conv_` and 32 hexadecimal digits; whatever else it is, is not found.")
+_ITEM_ID = _path("item_id", "The id of one of its items.")
 
 _CREATE_HEADERS = [
     _header(
@@ -175,6 +216,6 @@ _REPLAY = [
 
 _PAGING = [
     _query("limit", {"type": "integer", **PAGE_SIZES, "default": PAGE_SIZE}, "Items on a page."),
-    _query("order", {"type": "string", "enum": list(ORDERS), "default": "desc"}, "By place in the input; `desc` shows the last one first."),
+    _query("order", {"type": "string", "enum": list(ORDERS), "default": "desc"}, "By place in the list; `desc` shows the last one first."),
     _query("after", {"type": "string"}, "The id of the item after which the page begins."),
 ]

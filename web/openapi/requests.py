@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Mapping
 
 from models.wire import items, mcp, request, tools
 from models.wire.checks import Check
+from models.wire.conversation import MOST_ITEMS
 from models.wire.response import ECHOED_AS_NULL, ResponseFacts, response_object
 from web.openapi.meaning import PARAMETERS
-from web.openapi.shapes import Reading, Schema, const, or_null, reference, with_type
+from web.openapi.shapes import Reading, Schema, const, or_null, reference, thing, with_type
 
 _REQUIRED = ("model", "input")
 _DEFAULTED = (
@@ -37,11 +38,21 @@ def components(passthrough: Collection[str]) -> dict[str, Schema]:
     sent, listed = asked(), kept()
     return {
         "CreateResponse": _create(sent, passthrough),
+        **_conversations(sent),
         **_items(sent, items._KINDS),
         **_items(listed, {kind: known for kind, known in items._KINDS.items() if kind != "item_reference"}),
         **{f"{way.prefix}{name}": _unnamed(way, check) for way in (sent, listed) for check, name in _NAMED.items()},
         "ListedTools": _echoed_tools(listed),
     }
+
+
+def _conversations(reading: Reading) -> dict[str, Schema]:
+    """The bodies of the routes of conversations (models/wire/conversation.py)."""
+    items = {"type": "array", "maxItems": MOST_ITEMS, "items": reading.reference("Item"), "description": "Their ids must differ."}
+    metadata = or_null(parameter("metadata", reading))
+    some = {"type": "object", "properties": {"items": {**items, "minItems": 1}}, "required": ["items"]}
+    both = {"type": "object", "properties": {"items": or_null(items), "metadata": metadata}}
+    return {"CreateConversation": both, "AddItems": some, "UpdateConversation": thing({"metadata": metadata})}
 
 
 def parameter(name: str, reading: Reading) -> Schema:
@@ -255,6 +266,10 @@ def _cache(reading: Reading) -> Schema:
     return {"anyOf": [{"type": "boolean"}, reading.schema(request._CACHE)]}
 
 
+def _conversation(reading: Reading) -> Schema:
+    return {"anyOf": [_response_id(reading), reading.schema(request._CONVERSATION)]}
+
+
 def _any(_reading: Reading) -> Schema:
     return {}
 
@@ -300,9 +315,9 @@ _OWN: dict[Check, Callable[[Reading], Schema]] = {
     tools.tool_choice: _tool_choice,
     request._reasoning: _reasoning,
     request._json_schema: lambda reading: reading.schema(request._FORMAT),
-    request._metadata: _metadata,
+    request.metadata: _metadata,
     request._response_id: _response_id,
-    request._conversation: _refused,
+    request._conversation: _conversation,
     request._cache: _cache,
     request._prompt: _refused,
 }

@@ -118,8 +118,15 @@ def _array(reading: Reading, made: Facts) -> Schema:
     return {"type": "array", "items": reading.schema(made["of"]), **most}
 
 
+_SOMETHING: Schema = {"not": {"type": "null"}}
+"""What a field that must be there takes, where any JSON is taken: null would mean that it is absent."""
+
+
 def _record(reading: Reading, made: Facts) -> Schema:
-    fields = {name: reading.schema(check) if needed else reading.optional(reading.schema(check)) for name, check, needed in made["fields"]}
+    fields = {
+        name: (reading.schema(check) or _SOMETHING) if needed else reading.optional(reading.schema(check))
+        for name, check, needed in made["fields"]
+    }
     required = [name for name, _, needed in made["fields"] if needed]
     return {"type": "object", "properties": fields, **({"required": required} if required else {})}
 

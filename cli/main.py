@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from cli import operate
+from cli import configure, operate
 from cli.options import Data, database, failures_in_one_sentence
 
 app = typer.Typer(
@@ -16,6 +16,8 @@ app = typer.Typer(
 )
 keys_app = typer.Typer(help="API keys.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
+app.add_typer(configure.config_app, name="config")
+app.add_typer(configure.upstream_app, name="upstream")
 app.add_typer(operate.app)
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.options import NO_REDIS, UNCONFIGURED, Data, database
+from cli.options import UNCONFIGURED, Data, database
 from cli.process import StartFailed
-from cli.settings import checked
+from cli.settings import NO_REDIS, checked
 from cli.supervisor import say
 from models.configuration import BadSettings
 

@@ -9,15 +9,12 @@ import typer
 
 from cli.data_folder import default_folder, embedded_database
 from cli.process import StartFailed
-from cli.settings import checked, plain, read_settings
+from cli.settings import NO_REDIS, checked, plain, read_settings
 from cli.supervisor import say
 from models.configuration import BadSettings
 
 UNCONFIGURED = 2
 """The exit status where `backburner.toml` makes no sense."""
-NO_DATABASE = "postgresql://unused"
-NO_REDIS = "redis://unused"
-"""Commands that need neither of the two; the settings do."""
 
 Data = Annotated[Path | None, typer.Option(help="Folder of databases, credentials and logs.", show_default=".data in the checkout")]
 

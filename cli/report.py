@@ -6,7 +6,9 @@ from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from cli.conformance import Conformance
 from cli.diagnosis import process
+from cli.effective import Effective
 from cli.operations import Drained, Explanation, Request, Stuck, Worker
 
 
@@ -48,6 +50,37 @@ def workers(facts: Sequence[Worker]) -> str:
         for each in facts
     ]  # fmt: skip
     return _table(("ID", "KIND", "HOST", "PID", "STATE", "STARTED", "LEASE LEFT", "RUNNING", "ENDED"), rows)
+
+
+def configuration(facts: Effective) -> str:
+    """File, upstreams and routes, and what else is not as by default."""
+    lines = [f"file: {facts.file or 'none'}", ""]
+    if facts.upstreams:
+        lines += [
+            _table(("UPSTREAM", "API", "BASE URL", "KEY"), [(one.name, one.api, one.base_url, one.api_key) for one in facts.upstreams]),
+            "",
+        ]
+        routes = [(route.pattern, ", then ".join(map(_target, route.targets))) for route in facts.routes]
+        lines += [_table(("MODEL", "GOES TO"), routes), ""]
+    else:
+        lines += ["no upstream is configured; `up` starts a demo", ""]
+    values = [(f"{one.name}: {value.key}", _said(value.value), value.source) for one in facts.upstreams for value in one.settings]
+    values += [(value.key, _said(value.value), value.source) for value in facts.settings]
+    return "\n".join([*lines, _table(("SETTING", "VALUE", "FROM"), values)] if values else lines).rstrip()
+
+
+def conformance(facts: Conformance) -> str:
+    """The table of what works."""
+    rows = [(finding.feature, finding.verdict.value, finding.said) for finding in facts.findings]
+    return f"{facts.upstream} ({facts.api}, {facts.base_url}), model {facts.model}\n\n{_table(('FEATURE', 'VERDICT', ''), rows)}"
+
+
+def _target(target: dict[str, str]) -> str:
+    return target["upstream"] if target["model"] == "as asked" else f"{target['upstream']} as {target['model']}"
+
+
+def _said(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def request(facts: Request) -> str:

@@ -6,11 +6,14 @@ from pydantic import AliasChoices, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from cli.process import StartFailed
-from models.config_source import FromFileToo
+from models.config_source import ADDRESSES, FromFileToo
 from models.configuration import UNUSABLE, BadSettings, build, explained
 from models.settings import Settings, UpstreamSettings
 from models.upstreams import Route
 
+NO_DATABASE = "postgresql://unused"
+NO_REDIS = "redis://unused"
+"""Commands that need neither of the two; the settings do."""
 ROOT = Path(__file__).resolve().parent.parent
 """The checkout: children run here, and `.data` lies here."""
 
@@ -53,6 +56,19 @@ def checked(database_url: str, redis_url: str) -> Settings:
         return build(database_url=SecretStr(database_url), redis_url=SecretStr(redis_url))
     except BadSettings as bad:
         raise refusal(bad) from bad
+
+
+def configured() -> Settings:
+    """Those of this environment; addresses of databases may be missing, `up` brings its own. Raises BadSettings."""
+    try:
+        return build()
+    except BadSettings as bad:
+        left = [mistake for mistake in bad.mistakes if mistake.source != "default" or mistake.key not in ADDRESSES.values()]
+        if left:
+            raise BadSettings(left) from bad
+        absent = {mistake.key for mistake in bad.mistakes}
+        unused = {"DATABASE_URL": ("database_url", NO_DATABASE), "REDIS_URL": ("redis_url", NO_REDIS)}
+        return build(**dict(given for variable, given in unused.items() if variable in absent))
 
 
 def refusal(bad: BadSettings) -> StartFailed | BadSettings:

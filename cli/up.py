@@ -4,10 +4,10 @@ import resource
 import sys
 
 from cli.data_folder import DataFolder, default_folder
-from cli.options import NO_DATABASE, NO_REDIS
-from cli.settings import checked, plain, read_settings
+from cli.settings import configured, read_settings, refusal
 from cli.stack import Options, Stack
 from cli.supervisor import Stopped, StopSignal, say
+from models.configuration import BadSettings
 
 FILES_WANTED = 65536
 """A stream takes one or two open files in every process it passes; many systems start with 1024."""
@@ -16,8 +16,11 @@ FILES_ON_MACOS = 10240
 
 def up(options: Options) -> None:
     """Run until SIGINT or SIGTERM, then return with nothing left running; StartFailed when it could not start."""
+    try:
+        configured()  # every mistake is told at once, before anything is started
+    except BadSettings as bad:
+        raise refusal(bad) from bad
     settings = read_settings()
-    checked(plain(settings.database_url) or NO_DATABASE, plain(settings.redis_url) or NO_REDIS)
     allow_many_files()
     with StopSignal() as stop, DataFolder(options.data or default_folder()) as folder:
         stack = Stack(options, settings, folder)

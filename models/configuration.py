@@ -54,14 +54,31 @@ def _mistake(place: tuple[str, ...], message: str, file: ConfigFile) -> Mistake:
     """A mistake with the innermost place that somebody has written: a variable, or else a line of the file."""
     for end in range(len(place), 0, -1):
         inner = place[:end]
-        name = inner[0] if inner[0] in ADDRESSES.values() else f"BACKBURNER_{'__'.join(inner)}".upper()
-        written = [variable.upper() for variable in os.environ]  # noqa: TID251  (only the names)
+        name, written = variable_of(inner), _variables()
         line = file.lines.get((inner[0].lower(), *inner[1:]))
         if name in written or (line is None and any(variable.startswith(f"{name}__") for variable in written)):
             return Mistake("environment", "environment", message, key=name if end == len(place) else f"{name}: {'.'.join(place)}")
         if line is not None:
             return Mistake("file", str(file.path), message, line, ".".join(place))
     return Mistake("default", "not set", message, key=place[0] if place[0] in ADDRESSES.values() else ".".join(place))
+
+
+def variable_of(place: tuple[str, ...]) -> str:
+    """The variable of the environment that goes before this key of the file."""
+    address = ADDRESSES.get(place[0].lower())
+    return address or f"BACKBURNER_{'__'.join(place)}".upper()
+
+
+def origin(place: tuple[str, ...], file: ConfigFile) -> str:
+    """Where a value comes from: `environment NAME`, `file, line N` or `default`."""
+    for end in range(len(place), 0, -1):
+        if variable_of(place[:end]) in _variables():
+            return f"environment {variable_of(place[:end])}"
+    return f"file, line {file.line(place)}" if file.says(place) else "default"
+
+
+def _variables() -> set[str]:
+    return {variable.upper() for variable in os.environ}  # noqa: TID251  (only the names)
 
 
 def load() -> Settings:

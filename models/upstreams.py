@@ -65,7 +65,9 @@ class Routes:
         """Whether anybody has said which models there are. If not, the one upstream is asked for all."""
         self.patterns: dict[str, tuple[Target, ...]] = dict(settings.routes) or {"*": (Target(upstream=next(iter(self.upstreams))),)}
         """As they were given, in order."""
-        self._wild = [(pattern, _expression(pattern)) for pattern in sorted(self.patterns, key=_specificity) if "*" in pattern]
+        self.in_order = sorted(self.patterns, key=lambda pattern: ("*" in pattern, _specificity(pattern)))
+        """The patterns in the order in which they count."""
+        self._wild = [(pattern, _expression(pattern)) for pattern in self.in_order if "*" in pattern]
 
     def find(self, model: str) -> tuple[Destination, ...]:
         """The upstreams of a model, in the order in which they are asked; empty when no route matches."""

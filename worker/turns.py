@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from models.errors import LimitReached, PutOff, UpstreamBusy, UpstreamFailed
+from models.errors import LimitReached, UpstreamBusy, UpstreamFailed
 from models.ownership import Claim
 from models.wire.events import Event, Item
 from models.wire.response import ResponseFacts
@@ -38,7 +38,7 @@ from worker.undivided import undivided
 from worker.upstream.dialect import dialect_of
 from worker.upstream.failures import NO_SUCH_MODEL, is_its_own_fault, no_such_model, no_such_tool
 from worker.upstream.overflow import OVERFLOW
-from worker.upstream.upstreams import Way, time_to_wait
+from worker.upstream.upstreams import Way, unserved
 
 logger = structlog.get_logger()
 
@@ -145,7 +145,7 @@ class Turns:
         """The answer of the first of the model's upstreams that gives one: while not a word was said, another may be asked."""
         offered = offer(parameters, history, self._toolbox.offered())
         ways = self._ways()
-        asked: UpstreamFailed | LimitReached | None = None
+        failures: list[UpstreamFailed | LimitReached] = []
         for way in ways:
             try:
                 return await self._speak(way, parameters, history, offered)
@@ -155,14 +155,10 @@ class Turns:
                     raise no_such_model(self._facts.model) from failure  # by the name that the client knows
                 if self._has_spoken or not is_its_own_fault(failure):
                     raise
-                last = failure
-            asked = asked if isinstance(last, UpstreamBusy) else last
+                failures.append(failure)
             if way is not ways[-1]:
-                logger.info("upstream_passed_over", response=self._facts.id, upstream=way.name, reason=last.reason)
-        pause = time_to_wait(ways, last) if self._facts.background else None
-        if pause is None:
-            raise asked or last
-        raise PutOff(pause)
+                logger.info("upstream_passed_over", response=self._facts.id, upstream=way.name, reason=failures[-1].reason)
+        raise unserved(ways, failures, can_wait=self._facts.background)
 
     def _ways(self) -> list[Way]:
         """The upstreams to be asked, in order. Raises UpstreamFailed when there is none."""

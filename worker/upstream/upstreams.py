@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.errors import UpstreamBusy
+from models.errors import LimitReached, PutOff, RunError, UpstreamBusy, UpstreamFailed
 from models.settings import LimitSettings, Settings, UpstreamSettings
 from models.upstreams import Routes
 from worker.upstream.client import Upstream
@@ -47,15 +47,18 @@ class Upstreams:
             await upstream.close()
 
 
-def time_to_wait(ways: Sequence[Way], failure: Exception) -> float | None:
-    """Seconds after which one of these upstreams may answer what none has; None: the failure is the answer.
+def unserved(ways: Sequence[Way], failures: Sequence[UpstreamFailed | LimitReached], *, can_wait: bool) -> RunError:
+    """What is to be raised when none of these upstreams has said a word: PutOff, if that may pass and the response can wait for it.
 
-    One that fails once has answered. One that has failed several times in a row is down: its circuit is open, and that can be waited out.
+    One that fails once has answered. One that has failed several times in a row is down: its circuit is open, and that can be waited out,
+    as can that one is full. Who cannot wait hears of a failure before that nobody was asked.
     """
     pauses = [pause for way in ways if (pause := way.gate.pause(way.model)) > 0]
-    if isinstance(failure, UpstreamBusy):
-        pauses.append(failure.seconds)
-    return min(pauses, default=None)
+    pauses += [failure.seconds for failure in failures if isinstance(failure, UpstreamBusy)]
+    if can_wait and pauses:
+        return PutOff(min(pauses))
+    asked = [failure for failure in failures if not isinstance(failure, UpstreamBusy)]
+    return (asked or failures)[-1]
 
 
 def _limits(limits: LimitSettings, upstream: UpstreamSettings) -> LimitSettings:

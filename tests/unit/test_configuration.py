@@ -1,0 +1,234 @@
+"""backburner.toml: what it may say, what goes before it, and how each mistake in it is told."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from models.configuration import BadSettings, build, load
+from models.settings import Settings
+from models.upstreams import Routes
+
+ADDRESSES = {"DATABASE_URL": "postgresql://unused", "REDIS_URL": "redis://unused"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, and an environment that says nothing but the two addresses."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BACKBURNER_CONFIG", raising=False)
+    for name, value in ADDRESSES.items():
+        monkeypatch.setenv(name, value)
+    return tmp_path
+
+
+def says(folder: Path, text: str) -> Settings:
+    (folder / "backburner.toml").write_text(text)
+    return build()
+
+
+TWO = """
+[upstreams.a]
+base_url = "http://a.example/v1"
+[upstreams.b]
+base_url = "http://b.example/v1"
+"""
+
+
+def test_without_a_file_the_one_upstream_of_the_environment_serves_everything(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKBURNER_UPSTREAM__BASE_URL", "http://only.example/v1")
+    routes = Routes(build())
+    assert not routes.configured
+    [found] = routes.find("anything/at all")
+    assert (found.upstream.name, found.upstream.base_url, found.model) == ("default", "http://only.example/v1", "anything/at all")
+
+
+def test_the_file_of_the_working_directory_is_read_and_one_that_is_named_goes_before_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert says(folder, "[limits]\nturns = 7").limits.turns == 7
+    (folder / "other.toml").write_text('retention = "P1D"\n[limits]\nturns = 8\nfirst_token = 0.5')
+    monkeypatch.setenv("BACKBURNER_CONFIG", str(folder / "other.toml"))
+    settings = build()
+    assert (settings.limits.turns, settings.limits.first_token) == (8, timedelta(seconds=0.5))
+    assert settings.retention == timedelta(days=1)
+    monkeypatch.setenv("BACKBURNER_CONFIG", "")
+    assert build().limits.turns == 128, "an empty name means no file"
+
+
+def test_the_environment_goes_before_the_file_key_by_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKBURNER_UPSTREAMS__A__BASE_URL", "http://elsewhere.example/v1")
+    monkeypatch.setenv("BACKBURNER_UPSTREAMS__A__PASSTHROUGH", "top_k, min_p")
+    monkeypatch.setenv("BACKBURNER_UPSTREAMS__A__API_KEY", "12345")
+    monkeypatch.setenv("BACKBURNER_LIMITS__TURNS", "9")
+    settings = says(folder, TWO + 'max_retries = 4\n[routes]\n"*" = "a"\n[limits]\nturns = 7\noutput = 1000')
+    upstreams = Routes(settings).upstreams
+    assert upstreams["a"].base_url == "http://elsewhere.example/v1"
+    assert upstreams["a"].passthrough == ("top_k", "min_p")
+    assert upstreams["a"].api_key.get_secret_value() == "12345"
+    assert (upstreams["b"].max_retries, settings.limits.turns, settings.limits.output) == (4, 9, 1000)
+    monkeypatch.setenv("BACKBURNER_ROUTES", '{"only": ["b", {"upstream": "a", "model": "x"}]}')
+    routes = Routes(build())
+    assert list(routes.patterns) == ["only"], "routes of the environment replace those of the file"
+    assert [(found.upstream.name, found.model) for found in routes.find("only")] == [("b", "only"), ("a", "x")]
+
+
+def test_the_key_may_be_named_instead_of_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY_OF_A", "sesame")
+    settings = says(folder, '[upstreams.a]\nbase_url = "http://a.example/v1"\napi_key_env = "KEY_OF_A"')
+    [found] = Routes(settings).find("any")
+    assert found.upstream.api_key.get_secret_value() == "sesame"
+    assert "sesame" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("model", "ends"),
+    [
+        ("gpt-5", ["a as gpt-5"]),
+        ("gpt-5-mini", ["b as gpt-5-mini"]),
+        ("gpt-", ["a as gpt-"]),
+        ("exact", ["b as other"]),
+        ("Exact", ["a as Exact", "b as Exact"]),
+        ("local/llama/3", ["b as llama/3"]),
+        ("a.c", ["b as a.c"]),
+        ("abc", ["a as abc", "b as abc"]),
+        ("left-and-right", ["a as left-and-right"]),
+    ],
+)
+def test_of_several_routes_that_match_the_most_specific_counts(folder: Path, model: str, ends: list[str]) -> None:
+    routes = """
+    [routes]
+    "*" = ["a", "b"]
+    "gpt-*" = "a"
+    "gpt-*-mini" = "b"
+    "exact" = { upstream = "b", model = "other" }
+    "exac*" = "a"
+    "local/*" = { upstream = "b", model = "*" }
+    "a.c" = "b"
+    "left-*" = "a"
+    "*right" = "b"
+    """
+    found = Routes(says(folder, TWO + routes)).find(model)
+    assert [f"{each.upstream.name} as {each.model}" for each in found] == ends
+
+
+def test_a_model_that_no_route_matches_has_no_upstream(folder: Path) -> None:
+    assert Routes(says(folder, TWO + '[routes]\n"gpt-*" = "a"')).find("llama") == ()
+
+
+MISTAKES: dict[str, tuple[str, list[str]]] = {
+    "no TOML": ("[upstreams.a\nx = 1", ["line 1: is not TOML: Expected ']' at the end of a table declaration"]),
+    "cut off": ('[upstreams.a]\nbase_url = "http', ["line 2: is not TOML: Unterminated string"]),
+    "a key twice": ("[limits]\nturns = 1\nturns = 2", ["line 3: is not TOML: Cannot overwrite a value"]),
+    "an unknown group": ("[limit]\nturns = 1", ["line 1: limit: is no setting"]),
+    "an unknown key": (TWO + 'baseurl = "x"\n[routes]\n"*" = "a"', ["line 6: upstreams.b.baseurl: is no setting"]),
+    "another type": (
+        "\n[limits]\n\nturns = 'many'",
+        ["line 4: limits.turns: Input should be a valid integer, unable to parse string as an integer"],
+    ),
+    "no address": ("[upstreams.a]\n", ["line 1: upstreams.a.base_url: must be given: what a client would use as base URL, with /v1"]),
+    "no URL": (
+        '[upstreams.a]\nbase_url = "a.example"',
+        ["line 2: upstreams.a.base_url: must be an http:// or https:// address without user name, query or fragment"],
+    ),
+    "an API nobody speaks": (
+        '[upstreams.a]\nbase_url = "http://a.example/v1"\napi = "soap"',
+        ["line 3: upstreams.a.api: Input should be 'chat' or 'responses'"],
+    ),
+    "a key that is not there": (
+        '[upstreams.a]\nbase_url = "http://a.example/v1"\napi_key_env = "NOBODYS_KEY"',
+        ["line 3: upstreams.a.api_key_env: the variable NOBODYS_KEY is not set in the environment"],
+    ),
+    "a name": (
+        '[upstreams."A b"]\nbase_url = "http://a.example/v1"',
+        ["line 1: upstreams.A b: an upstream's name is made of small letters and digits, parted by single - or _"],
+    ),
+    "a route to nowhere": (
+        TWO + '[routes]\n"*" = ["a", "c"]\n"x" = { upstream = "d" }',
+        ["line 7: routes.*: there is no upstream 'c' (there are: a, b)", "line 8: routes.x: there is no upstream 'd' (there are: a, b)"],
+    ),
+    "a route that is none": (
+        TWO + '[routes]\n"*" = 3\n"y" = []',
+        [
+            "line 7: routes.*: must be an upstream's name, a table { upstream = NAME, model = NAME }, or a list of these",
+            "line 8: routes.y: must not be empty",
+        ],
+    ),
+    "a star without another": (
+        TWO + '[routes]\n"x" = { upstream = "a", model = "*" }',
+        ["line 7: routes.x: a * in 'model' needs exactly one * in the pattern"],
+    ),
+    "several and no routes": (TWO, ["not set: routes: must say which of the upstreams serves which model, for several are configured"]),
+    "limits that make no sense": (
+        TWO + 'concurrency = 0\nwait = "soon"\n[routes]\n"*" = "a"',
+        [
+            "line 6: upstreams.b.concurrency: Input should be greater than or equal to 1",
+            "line 7: upstreams.b.wait: Input should be a valid timedelta, invalid digit in duration",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_each_mistake_is_told_with_its_line(folder: Path, capsys: pytest.CaptureFixture[str], mistake: str) -> None:
+    text, told = MISTAKES[mistake]
+    (folder / "backburner.toml").write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        load()
+    assert ended.value.code == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"configuration: {'' if line.startswith('not set') else 'backburner.toml, '}{line}" for line in told]
+
+
+def test_mistakes_of_all_kinds_are_told_at_once_each_with_its_source(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKBURNER_LEASE__BEAT", "often")
+    monkeypatch.setenv("BACKBURNER_UPSTREAMS__B__API_KEY", "secret")
+    monkeypatch.delenv("REDIS_URL")
+    with pytest.raises(BadSettings) as bad:
+        says(folder, '[upstreams.a]\nbase_url = 7\n[routes]\n"*" = "c"')
+    assert [(mistake.source, mistake.line) for mistake in bad.value.mistakes] == [
+        ("default", None), ("environment", None), ("environment", None), ("file", 2), ("file", 4),
+    ]  # fmt: skip
+    told = str(bad.value)
+    for words in (
+        "not set: REDIS_URL: must be given",
+        "BACKBURNER_LEASE__BEAT",
+        "BACKBURNER_UPSTREAMS__B: upstreams.b.base_url: must be given",
+    ):
+        assert words in told
+    assert "secret" not in told
+
+
+def test_a_file_that_is_named_and_not_there_or_no_text_is_a_mistake(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKBURNER_CONFIG", "nowhere.toml")
+    with pytest.raises(BadSettings, match=r"^nowhere.toml: cannot be read: No such file or directory$"):
+        build()
+    monkeypatch.delenv("BACKBURNER_CONFIG")
+    (folder / "backburner.toml").write_bytes(b"[limits]\n# caf\xe9\n")
+    with pytest.raises(BadSettings, match=r"^backburner.toml, line 2: is not UTF-8 text$"):
+        build()
+
+
+def test_a_variable_that_is_no_json_is_named_without_its_value(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKBURNER_ROUTES", "{secret")
+    with pytest.raises(BadSettings, match=r"^environment: BACKBURNER_ROUTES: cannot be read: JSON is expected there$"):
+        build()
+
+
+def test_lines_are_found_whatever_stands_between_them(folder: Path) -> None:
+    text = '''
+retention = """P
+1D""" # a text over two lines that says nothing sensible
+[upstreams."a"] # [not.a.table]
+'base_url' = "http://a.example/v1" # base_url = 1
+passthrough = [
+  "x", # a comment, with "quotes
+  "y",
+]
+headers = { "x-y" = "=[", z = 1 }
+query.q = "\\"]"
+unknown.key = 1
+'''
+    with pytest.raises(BadSettings) as bad:
+        says(folder, text)
+    assert [(mistake.key, mistake.line) for mistake in bad.value.mistakes] == [("retention", 2), ("upstreams.a.unknown", 12)]

@@ -5,7 +5,7 @@ bytes, live as replayed (I4); nobody is to be surprised by it, only the length i
 """
 
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from models.wire.events import split_frames
@@ -17,12 +17,12 @@ _FIELD = b',"obfuscation":"%b"}\n\n'
 _END = b"}\n\n"
 
 
-def as_wanted(blocks: AsyncGenerator[bytes], request: CreateRequest) -> AsyncIterator[bytes]:
+def as_wanted(blocks: AsyncGenerator[bytes], request: CreateRequest) -> AsyncGenerator[bytes]:
     """The frames of a new response as its request wants them."""
     return obfuscated(blocks) if request.parameters.get("stream_options", {}).get("include_obfuscation") else blocks
 
 
-async def obfuscated(blocks: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
+async def obfuscated(blocks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
     """The same frames, each delta with an `obfuscation`. Closes `blocks` when it is closed itself."""
     async with aclosing(blocks):
         async for block in blocks:

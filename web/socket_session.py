@@ -6,9 +6,9 @@ was said rests in Postgres.
 """
 
 import asyncio
-import contextlib
 import time
 from collections import OrderedDict
+from contextlib import aclosing, suppress
 from datetime import timedelta
 from uuid import UUID
 
@@ -73,7 +73,7 @@ class SocketSession:
         """Until the client leaves, its time is over, or the server stops. The socket is accepted."""
         reading = asyncio.create_task(self._read())
         try:
-            with contextlib.suppress(WebSocketDisconnect):
+            with suppress(WebSocketDisconnect):
                 code = await self._until_over(reading)
                 if code is not None and not reading.done():
                     await self._socket.close(code)
@@ -181,7 +181,7 @@ class SocketSession:
         else:
             logger.error("socket_create_broke", exc_info=error)
             told = ApiError("The server had an error while processing your request.")
-        with contextlib.suppress(WebSocketDisconnect):
+        with suppress(WebSocketDisconnect):
             await self._tell(told, stream_id)
         if isinstance(told, Unauthenticated):
             self._revoked.set()
@@ -210,12 +210,11 @@ class SocketSession:
             self._remember(accepted.id)
         finished = False
         try:
-            async for frames in as_wanted(self._front.relay.follow(accepted.id, -1, background=False), accepted.request):
-                if frames == DONE:
-                    finished = True
-                    continue
-                for event in split_frames(frames):
-                    await self._socket.send_text(event_frame(event, create.stream_id))
+            async with aclosing(as_wanted(self._front.relay.follow(accepted.id, -1, background=False), accepted.request)) as blocks:
+                async for block in blocks:
+                    finished = block == DONE
+                    for event in () if finished else split_frames(block):
+                        await self._socket.send_text(event_frame(event, create.stream_id))
         finally:
             if not finished:
                 self._front.abandon(accepted.id)

@@ -22,7 +22,9 @@ def upgrade() -> None:
                 name, "items", ["conversation_id", column], unique=False, postgresql_where=_IN_A_CONVERSATION, postgresql_concurrently=True
             )
         op.execute("ALTER TABLE items DROP CONSTRAINT IF EXISTS ck_items_owned")
-        op.execute("ALTER TABLE items ADD CONSTRAINT ck_items_owned CHECK (response_id IS NOT NULL OR conversation_id IS NOT NULL) NOT VALID")
+        op.execute(
+            "ALTER TABLE items ADD CONSTRAINT ck_items_owned CHECK (response_id IS NOT NULL OR conversation_id IS NOT NULL) NOT VALID"
+        )
         op.execute("ALTER TABLE items VALIDATE CONSTRAINT ck_items_owned")
     op.add_column(
         "conversations",

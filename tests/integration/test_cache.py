@@ -259,3 +259,39 @@ async def test_a_large_answer_is_not_remembered(api: Api, fake: FakeUpstream) ->
     model = fake.script(reply("x" * 1_100_000))
     results = [(await _post(api, model)).headers["x-cache"] for _ in range(2)]
     assert results == ["miss", "miss"]
+
+
+async def test_a_remembered_answer_becomes_part_of_its_conversation(api: Api, fake: FakeUpstream) -> None:
+    model = fake.script(reply("one"), reply("two"))
+    first, second = [(await api.call("POST", "/conversations", {})).body["id"] for _ in range(2)]
+    results = [
+        (await _post(api, model, conversation=conversation, input=said)).headers["x-cache"]
+        for said in ("1", "2")
+        for conversation in (first, second)
+    ]
+    assert results == ["miss", "hit", "miss", "hit"]
+    texts = [await _texts(api, conversation) for conversation in (first, second)]
+    assert texts == [["1", "one", "2", "two"]] * 2
+
+    read_only = await _post(api, model, conversation=second, input="3", store=False)
+    again = await _post(api, model, conversation=second, input="3", store=False)
+    assert (read_only.headers["x-cache"], again.headers["x-cache"]) == ("miss", "hit")
+    assert await _texts(api, second) == texts[1]
+    assert (await _post(api, model, input="1", background=True, conversation=first)).headers["x-cache"] == "miss"
+
+
+async def test_a_conversation_that_is_busy_is_not_answered_from_memory(api: Api, fake: FakeUpstream) -> None:
+    opened = asyncio.Event()
+    model, slow = fake.script(reply("known")), fake.script([gate(opened), *reply("slow")])
+    conversation = (await api.call("POST", "/conversations", {})).body["id"]
+    await _post(api, model)
+    running = await api.background(slow, conversation=conversation)
+    refused = await api.call("POST", "/responses", {"model": model, "input": "Hello.", "cache": True, "conversation": conversation})
+    assert refused.error["code"] == "conversation_locked"
+    opened.set()
+    await api.ended(running)
+
+
+async def _texts(api: Api, conversation: str) -> list[str]:
+    page = await api.call("GET", f"/conversations/{conversation}/items", params={"order": "asc"})
+    return [item["content"][0]["text"] for item in page.body["data"]]

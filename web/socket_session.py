@@ -108,16 +108,12 @@ class SocketSession:
 
     async def _read(self) -> None:
         """Takes frames until the client leaves. It never waits for a response: pings are answered by those who read."""
-        while True:
-            message = await self._socket.receive()
-            if message["type"] == "websocket.disconnect":
-                return
-            try:
-                await self._take(message.get("text"))
-            except FrameRefused as refused:
-                await self._tell(refused.error, refused.stream_id)
-            except WebSocketDisconnect:
-                return
+        with suppress(WebSocketDisconnect):
+            while (message := await self._socket.receive())["type"] != "websocket.disconnect":
+                try:
+                    await self._take(message.get("text"))
+                except FrameRefused as refused:
+                    await self._tell(refused.error, refused.stream_id)
 
     async def _take(self, text: str | None) -> None:
         """Begins what a frame asks for. Raises FrameRefused."""

@@ -374,6 +374,14 @@ async def test_who_leaves_takes_the_running_response_along(shared: Stack, api: A
     assert len(fake.asked(model)) == 1, "what still waited was begun"
 
 
+async def test_a_client_that_breaks_off_while_it_is_told_of_its_faults_does_no_harm(api: Api, fake: FakeUpstream) -> None:
+    async with socket(api) as one:
+        for _ in range(200):
+            await one.connection.send("{")
+        one.connection.transport.abort()
+    assert (await api.create(fake.script(reply("unharmed"))))["output_text"] == "unharmed"
+
+
 async def test_open_sockets_are_counted(shared: Stack) -> None:
     async def count() -> float:
         async with shared.session.get(f"http://127.0.0.1:{shared.webs[1].port}/metrics") as answer:

@@ -1,4 +1,4 @@
-"""A scriptable chat-completions upstream that speaks the wire itself.
+"""A scriptable upstream that speaks the wire itself: chat completions, and with the steps of tests/native_script.py the Responses API.
 
 A script is a list of steps, each a small coroutine over one `Exchange`. `FakeUpstream.script` registers one under a model name
 and returns that name; given several scripts, the n-th request for the model runs the n-th (the last one repeats). A model named
@@ -55,6 +55,10 @@ class Request:
     """The pieces of text that were sent, and when."""
     told_why: bool = False
     """The answer has said why the model stopped: with `finished` it is a whole turn."""
+    items: list[JSON] = field(default_factory=list)
+    """What a native answer has told, whole (tests/native_script.py)."""
+    events: int = 0
+    """Events it has sent."""
 
     @property
     def model(self) -> str:
@@ -445,13 +449,13 @@ class FakeUpstream:
         self._minds[name] = mind
 
     def asked(self, model: str) -> list[Request]:
-        """The chat requests for this model so far, in order."""
+        """The requests for an answer of this model so far, in order."""
         return [request for request in self.requests if request.method == "POST" and request.model == model]
 
     def steps_for(self, request: Request) -> Script:
         if request.method == "GET" and request.path == "/v1/models":
             return [_listing(sorted({RESIDENT, *self._scripts, *self._minds}))]
-        if request.method != "POST" or request.path != "/v1/chat/completions":
+        if request.method != "POST" or request.path not in ("/v1/chat/completions", "/v1/responses"):
             return [status(404)]
         if request.model.startswith("recording:"):
             return self._recorded(request.model)

@@ -23,6 +23,7 @@ from models.lifecycle import Status
 from models.ownership import Claim, Ending, Parting, Verdict
 from models.secrets import Sealed, Unreadable
 from models.wire.events import TERMINAL, Event, Item, ResponseInProgress, decode_frame, split_frames
+from models.wire.includes import included
 from models.wire.pairing import unanswered
 from models.wire.response import ResponseFacts, response_object
 from models.wire.snapshot import closing_events, open_items, standing
@@ -271,7 +272,8 @@ class Run:
             completed_at=completed_at,
             service_tier=service_tier,
         )
-        last = TERMINAL[conclusion.status](response_object(facts, output))
+        shown = included(output, self._facts.parameters.get("include", ()))
+        last = TERMINAL[conclusion.status](response_object(facts, shown))
         ending = Ending(
             status=conclusion.status,
             tail=self._log.rest(last),

@@ -16,6 +16,7 @@ import structlog
 from models.errors import LimitReached, UpstreamBusy, UpstreamFailed
 from models.ownership import Claim
 from models.wire.events import Event, Item
+from models.wire.includes import SEALED_REASONING
 from models.wire.response import ResponseFacts
 from models.wire.tools import PASSED_ON
 from worker.event_log import EventLog
@@ -225,7 +226,8 @@ class Turns:
         upstream = way.upstream.settings
         if way.upstream.is_native:
             keep = partial(kept_for, way.name)
-            return NativeTranslator(self._resources.new_id, offer=offered, keep=keep, **self._bounds(parameters))
+            shows = SEALED_REASONING in parameters.get("include", ())
+            return NativeTranslator(self._resources.new_id, offer=offered, keep=keep, shows_kept=shows, **self._bounds(parameters))
         return Translator(
             self._resources.new_id,
             want_logprobs=wants_logprobs(parameters),

@@ -21,6 +21,8 @@ _NOT_THE_REQUESTS = frozenset({"upstream_401", "upstream_403", "upstream_404", "
 """Refusals that say nothing of the request: our credential, an address where nothing is, a queue that is full."""
 NO_SUCH_MODEL = "model_not_found"
 _THE_REQUESTS = frozenset({OVERFLOW, NO_SUCH_MODEL, "history_deleted", "tool_choice_violated"})
+_NOT_THERE = frozenset({404, 405})
+"""Where not even the address is right, and no model is named, the upstream does not speak this API."""
 _WORDS = 500
 """Characters of an upstream's message that are shown."""
 _BODY = 64 * 1024
@@ -147,6 +149,10 @@ def _message(error: openai.APIStatusError, status: int) -> str:
     if status < 400:
         return f"The upstream answered with an unexpected redirect (HTTP {status})."
     said = _said(error)
+    if status in _NOT_THERE:
+        path = "/responses" if error.request.url.path.endswith("/responses") else "/chat/completions"
+        nothing = f"The upstream has nothing at {path} (HTTP {status}): its 'base_url' or its 'api' may be wrong."
+        return f"{nothing} It said: {said[:_WORDS]}" if said else nothing
     return f"The upstream refused the request: {said[:_WORDS]}" if said and status < 500 else f"The upstream answered with HTTP {status}."
 
 

@@ -23,7 +23,7 @@ from models.lifecycle import Status
 from models.ownership import Claim, Ending, Parting, Verdict
 from models.secrets import Sealed, Unreadable
 from models.wire.events import TERMINAL, Event, Item, ResponseInProgress, decode_frame, split_frames
-from models.wire.includes import included
+from models.wire.includes import included, shown_events
 from models.wire.pairing import unanswered
 from models.wire.response import ResponseFacts, response_object
 from models.wire.snapshot import closing_events, open_items, standing
@@ -229,7 +229,7 @@ class Run:
 
     async def _end(self, conclusion: Conclusion) -> None:
         if self._speaking is not None:
-            self._write(self._speaking.cut())
+            self._write(shown_events(self._speaking.cut(), self._facts.parameters.get("include", ())))
         self._write(self._output.cut())
         await self._resources.journal.lightened(self._log)
         async with self._log.lock:

@@ -16,7 +16,7 @@ import structlog
 from models.errors import LimitReached, UpstreamBusy, UpstreamFailed
 from models.ownership import Claim
 from models.wire.events import Event, Item
-from models.wire.includes import SEALED_REASONING
+from models.wire.includes import shown_events
 from models.wire.response import ResponseFacts
 from models.wire.tools import PASSED_ON
 from worker.event_log import EventLog
@@ -199,7 +199,7 @@ class Turns:
 
     def _show(self, events: list[Event]) -> None:
         self._has_spoken = self._has_spoken or bool(events)
-        self._resources.journal.write(self._log, events)
+        self._resources.journal.write(self._log, shown_events(events, self._facts.parameters.get("include", ())))
 
     async def _body(self, way: Way, parameters: dict[str, Any], history: list[Item], offered: Offer) -> dict[str, Any]:
         translate = partial(self._translated, way, parameters, history, offered)
@@ -226,8 +226,7 @@ class Turns:
         upstream = way.upstream.settings
         if way.upstream.is_native:
             keep = partial(kept_for, way.name)
-            shows = SEALED_REASONING in parameters.get("include", ())
-            return NativeTranslator(self._resources.new_id, offer=offered, keep=keep, shows_kept=shows, **self._bounds(parameters))
+            return NativeTranslator(self._resources.new_id, offer=offered, keep=keep, **self._bounds(parameters))
         return Translator(
             self._resources.new_id,
             want_logprobs=wants_logprobs(parameters),

@@ -6,7 +6,7 @@ shown, because items that are listed are also sent back. Sealed reasoning is sto
 
 from collections.abc import Collection
 
-from models.wire.events import Item
+from models.wire.events import Event, Item, ItemDone
 
 SEALED_REASONING = "reasoning.encrypted_content"
 
@@ -18,4 +18,16 @@ def included(items: list[Item], include: Collection[str]) -> list[Item]:
     return [
         {name: value for name, value in item.items() if name != "encrypted_content"} if item["type"] == "reasoning" else item
         for item in items
+    ]
+
+
+def shown_events(events: list[Event], include: Collection[str]) -> list[Event]:
+    """The events of a run as its readers see them: an item that is done holds no more than a GET of it shows (I7)."""
+    if SEALED_REASONING in include:
+        return events
+    return [
+        ItemDone(event.output_index, *included([event.item], include))
+        if type(event) is ItemDone and event.item["type"] == "reasoning"
+        else event
+        for event in events
     ]

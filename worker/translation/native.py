@@ -72,7 +72,7 @@ class _Spoken:
 
 
 class NativeTranslator(SpokenTurn[Told]):
-    """One turn of a native upstream. `keep`: what of its `encrypted_content` is stored; `shows_kept`: the client wants to see that."""
+    """One turn of a native upstream. `keep`: what of its `encrypted_content` is stored."""
 
     def __init__(
         self,
@@ -83,11 +83,9 @@ class NativeTranslator(SpokenTurn[Told]):
         calls_allowed: int = 128,
         output_limit: int = 64 << 20,
         keep: Callable[[str], str] = str,
-        shows_kept: bool = True,
     ) -> None:
         super().__init__(new_id, first_index=first_index, offer=offer, calls_allowed=calls_allowed, output_limit=output_limit)
         self._keep = keep
-        self._shows_kept = shows_kept
         self._spoken: list[_Spoken] = []
         self._by_id: dict[str, _Spoken] = {}
         self._by_index: dict[int, _Spoken] = {}
@@ -255,7 +253,7 @@ class NativeTranslator(SpokenTurn[Told]):
         if spoken.kind == "message":
             return NativeMessage(index, self._new_id("msg"), shape, self._offer.sources)
         if spoken.kind == "reasoning":
-            return NativeReasoning(index, self._new_id("rs"), self._keep, shows=self._shows_kept)
+            return NativeReasoning(index, self._new_id("rs"), self._keep)
         if spoken.kind in HOSTED_CALLS:
             hosted = HOSTED_CALLS[spoken.kind]
             return hosted(index, self._new_id(hosted.prefix), shape)

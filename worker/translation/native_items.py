@@ -26,7 +26,6 @@ from models.wire.events import (
     ImageGenerating,
     ImageInProgress,
     Item,
-    ItemDone,
     PartialImage,
     SearchCompleted,
     Searching,
@@ -36,7 +35,6 @@ from models.wire.events import (
     SummaryPartAdded,
     SummaryPartDone,
 )
-from models.wire.includes import included
 from models.wire.tools import Target
 from worker.translation.items import OpenFunctionCall, OpenItem, OpenNamedCall, OpenPart, ReasoningPart, RefusalPart, TextPart, command_told
 from worker.translation.told import Told
@@ -244,12 +242,10 @@ class NativeReasoning(NativeItem):
     prefix = "rs"
     kind = "reasoning"
 
-    def __init__(self, output_index: int, item_id: str, keep: Callable[[str], str], *, shows: bool) -> None:
-        """`keep`: what of the upstream's `encrypted_content` is stored (worker/translation/native_request.py reads it back); `shows`: the
-        client wants to see it."""
+    def __init__(self, output_index: int, item_id: str, keep: Callable[[str], str]) -> None:
+        """`keep`: what of the upstream's `encrypted_content` is stored (worker/translation/native_request.py reads it back)."""
         super().__init__(output_index, item_id)
         self._keep = keep
-        self._shows = shows
         self._encrypted = ""
         self._summary = NativeParts(lambda _, index: SummaryPart(self.id, self.output_index, index))
         self._content = NativeParts(lambda _, index: ReasoningPart(self.id, self.output_index, index))
@@ -283,12 +279,6 @@ class NativeReasoning(NativeItem):
 
     def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - a part's closing is the same in both cases
         return [*self._summary.close(), *self._content.close()]
-
-    def closed(self, status: str) -> list[Event]:
-        *inside, done = super().closed(status)
-        if self._shows or not isinstance(done, ItemDone):
-            return [*inside, done]
-        return [*inside, ItemDone(done.output_index, *included([done.item], ()))]
 
 
 def _heard_part(parts: NativeParts, told: Told, shape: Shape) -> list[Event]:

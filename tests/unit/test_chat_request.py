@@ -13,6 +13,7 @@ from worker.translation.request import chat_request
 FUNCTION = {"type": "function", "name": "look", "description": "looks", "parameters": {"type": "object", "properties": {"at": {}}}}
 CHAT_FUNCTION = {"type": "function", "function": {name: FUNCTION[name] for name in ("name", "description", "parameters")}}
 BARE = {"type": "function", "name": "bare"}
+CLOSED = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
 CHAT_BARE = {"type": "function", "function": {"name": "bare", "parameters": {"type": "object", "properties": {}}}}
 CUSTOM = {"type": "custom", "name": "sh", "description": "runs"}
 SEARCH = {"type": "web_search"}
@@ -235,7 +236,7 @@ PARAMETERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (
         "strict, where it was said",
         {"tools": [BARE | {"strict": True}]},
-        {"tools": [{"type": "function", "function": CHAT_BARE["function"] | {"strict": True}}]},  # type: ignore[operator]
+        {"tools": [{"type": "function", "function": {"name": "bare", "strict": True, "parameters": CLOSED}}]},
     ),
     ("web search is left out", {"tools": [SEARCH, BARE]}, {"tools": [CHAT_BARE]}),
     ("nothing but web search", {"tools": [SEARCH], "tool_choice": "auto", "parallel_tool_calls": True}, {}),

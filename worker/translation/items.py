@@ -135,6 +135,26 @@ class ReasoningPart(OpenPart):
         return ReasoningDone(self.item_id, self.output_index, self.content_index, self.text())
 
 
+class SummaryPart(OpenPart):
+    """`summary_text`, one summary of a reasoning item: its parts are numbered apart from those of the content."""
+
+    def say(self, delta: str) -> Event:
+        self._heard.write(delta)
+        return SummaryDelta(self.item_id, self.output_index, self.content_index, delta)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": "summary_text", "text": self.text()}
+
+    def added(self) -> Event:
+        return SummaryPartAdded(self.item_id, self.output_index, self.content_index, self.to_json())
+
+    def text_done(self) -> Event:
+        return SummaryDone(self.item_id, self.output_index, self.content_index, self.text())
+
+    def closed(self) -> list[Event]:
+        return [self.text_done(), SummaryPartDone(self.item_id, self.output_index, self.content_index, self.to_json())]
+
+
 class OpenItem:
     """An item of the turn, from its `added` to its `done`, and afterwards as it stands in the output."""
 
@@ -220,29 +240,6 @@ class OpenMessage(OpenItem):
         return self._parts[-1].closed() if self._parts else []
 
 
-class SummaryPart:
-    """One summary of a reasoning item, in a list of its own beside the content."""
-
-    def __init__(self, item_id: str, output_index: int, summary_index: int, number: int) -> None:
-        """`number`: the upstream's own of this summary; another one begins another part."""
-        self._place = (item_id, output_index, summary_index)
-        self._heard = io.StringIO()
-        self.number = number
-
-    def to_json(self) -> dict[str, Any]:
-        return {"type": "summary_text", "text": self._heard.getvalue()}
-
-    def added(self) -> Event:
-        return SummaryPartAdded(*self._place, self.to_json())
-
-    def say(self, delta: str) -> Event:
-        self._heard.write(delta)
-        return SummaryDelta(*self._place, delta)
-
-    def closed(self) -> list[Event]:
-        return [SummaryDone(*self._place, self._heard.getvalue()), SummaryPartDone(*self._place, self.to_json())]
-
-
 class OpenReasoning(OpenItem):
     """What the model thought before it spoke: one part of raw text, summaries where the upstream makes them, and what it wants back of both."""
 
@@ -253,6 +250,8 @@ class OpenReasoning(OpenItem):
         super().__init__(output_index, item_id)
         self._part: ReasoningPart | None = None
         self._summaries: list[SummaryPart] = []
+        self._summary = 0
+        """The upstream's own number of the last: another one begins another part."""
         self._details: list[dict[str, Any]] = []
         self._seal = seal
         self._sealed: str | None = None
@@ -266,10 +265,11 @@ class OpenReasoning(OpenItem):
     def summarise(self, number: int, delta: str) -> list[Event]:
         """A piece of the upstream's summary of this number."""
         last = self._summaries[-1] if self._summaries else None
-        if last is not None and last.number == number:
+        if last is not None and self._summary == number:
             return [last.say(delta)]
-        fresh = SummaryPart(self.id, self.output_index, len(self._summaries), number)
+        fresh = SummaryPart(self.id, self.output_index, len(self._summaries))
         self._summaries.append(fresh)
+        self._summary = number
         return [*(last.closed() if last is not None else ()), fresh.added(), fresh.say(delta)]
 
     def keep(self, details: list[dict[str, Any]]) -> None:

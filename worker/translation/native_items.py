@@ -30,13 +30,18 @@ from models.wire.events import (
     SearchCompleted,
     Searching,
     SearchInProgress,
-    SummaryDelta,
-    SummaryDone,
-    SummaryPartAdded,
-    SummaryPartDone,
 )
 from models.wire.tools import Target
-from worker.translation.items import OpenFunctionCall, OpenItem, OpenNamedCall, OpenPart, ReasoningPart, RefusalPart, TextPart, command_told
+from worker.translation.items import (
+    OpenFunctionCall,
+    OpenItem,
+    OpenNamedCall,
+    ReasoningPart,
+    RefusalPart,
+    SummaryPart,
+    TextPart,
+    command_told,
+)
 from worker.translation.told import Told
 
 Shape = Mapping[str, Any]
@@ -51,26 +56,6 @@ def rest_of(heard: str, whole: Any) -> str:
 def as_arguments(found: Any) -> str:
     """Arguments are a string; some servers send the object that it should spell."""
     return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False) if isinstance(found, dict) else ""
-
-
-class SummaryPart(OpenPart):
-    """`summary_text`, one part of a reasoning's summary."""
-
-    def say(self, delta: str) -> Event:
-        self._heard.write(delta)
-        return SummaryDelta(self.item_id, self.output_index, self.content_index, delta)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"type": "summary_text", "text": self.text()}
-
-    def added(self) -> Event:
-        return SummaryPartAdded(self.item_id, self.output_index, self.content_index, self.to_json())
-
-    def text_done(self) -> Event:
-        return SummaryDone(self.item_id, self.output_index, self.content_index, self.text())
-
-    def closed(self) -> list[Event]:
-        return [self.text_done(), SummaryPartDone(self.item_id, self.output_index, self.content_index, self.to_json())]
 
 
 Part = TextPart | RefusalPart | ReasoningPart | SummaryPart

@@ -179,7 +179,9 @@ def _function(each: Offered) -> Function:
     function: Function = {name: tool[name] for name in ("description", "parameters", "strict") if name in tool}
     if item == "custom_tool_call":
         function["parameters"] = _one_text(tool)
-    function.setdefault("parameters", {"type": "object", "properties": {}})
+    if "parameters" not in function:  # one that takes none, which strict upstreams want to hear in full
+        closed = {"required": [], "additionalProperties": False} if function.get("strict") else {}
+        function["parameters"] = {"type": "object", "properties": {}, **closed}
     if each.target.namespace is not None:
         words = (function.get("description"), f"Part of '{each.target.namespace}': {each.namespace}" if each.namespace else None)
         function["description"] = "\n\n".join(word for word in words if word)

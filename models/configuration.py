@@ -11,6 +11,7 @@ from pydantic_settings import SettingsError
 from models.config_file import BadFile, ConfigFile, Mistake, find, read
 from models.config_source import ADDRESSES
 from models.settings import Settings
+from models.upstreams import Routes
 
 
 class BadSettings(Exception):
@@ -82,10 +83,14 @@ def _variables() -> set[str]:
 
 
 def load() -> Settings:
-    """The settings of this process. Ends it with one readable line per mistake (exit status 2) when they are not right."""
+    """The settings of a web or worker process, which need an upstream. Ends it with one readable line per mistake (exit status 2) when they are not right."""
     try:
-        return build()
+        settings = build()
+        if not any(upstream.base_url for upstream in Routes(settings).upstreams.values()):
+            message = "no upstream is configured: name one there, or several in backburner.toml"
+            raise BadSettings([Mistake("default", "not set", message, key="BACKBURNER_UPSTREAM__BASE_URL")])
     except BadSettings as error:
         for mistake in error.mistakes:
             print(f"configuration: {mistake}", file=sys.stderr)  # noqa: T201  (before there is any logging)
         sys.exit(2)
+    return settings

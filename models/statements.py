@@ -465,12 +465,14 @@ RELEASE = _sql(f"""
                           resume_at = clock_timestamp() + CAST(:pause AS interval)
                    FROM me WHERE {_MINE} RETURNING r.id),
          {_LOGGED},
-         noted AS (UPDATE attempts a SET outcome = :outcome, ended_at = clock_timestamp() FROM moved
-                   WHERE a.response_id = moved.id AND a.attempt = CAST(:attempt AS int))
+         noted AS (UPDATE attempts a SET outcome = CAST(:outcome AS text), ended_at = clock_timestamp() FROM moved
+                   WHERE a.response_id = moved.id AND a.attempt = CAST(:attempt AS int)),
+         forgotten AS (DELETE FROM attempts a USING moved WHERE CAST(:outcome AS text) = 'put_off' AND a.response_id = moved.id
+                       AND a.attempt < CAST(:attempt AS int) AND a.outcome = 'put_off' AND a.turns_ended_at = '{{}}')
     SELECT id FROM moved
 """)
 """A live worker gives a response back, its log complete: a hand-over, no death. `outcome`: why, as in `attempts`; `pause`: how long nobody
-is to take it, or null."""
+is to take it, or null. Of attempts that were put off one after another only the last is kept: a response may wait for a day."""
 
 STANDING = _sql("""
     SELECT status, worker, attempt, cancel_requested_at IS NOT NULL AS cancelled, checkpoint_number FROM responses WHERE id = :id

@@ -305,7 +305,7 @@ class Run:
 
     def _spread(self, seconds: float) -> timedelta:
         """For how long it is put off: longer each time, and not all for the same time, lest thousands come back at once to be sent away."""
-        longer = max(seconds, min(_LONGEST_PAUSE, 1.5**self.claim.attempt))
+        longer = max(seconds, min(_LONGEST_PAUSE, 1.5 ** min(self.claim.attempt, 20)))
         return timedelta(seconds=longer * random.uniform(1.0, 1.25))  # noqa: S311  (nobody has to guess it)
 
 

@@ -46,6 +46,10 @@ def test_all_the_services_are_there() -> None:
     assert set(SERVICES) == {"postgres", "redis", *OURS}
 
 
+TOML = "${BACKBURNER_TOML:-/dev/null}:/etc/backburner.toml:ro"
+"""A file of the operator's, and none by default: a device that reads as empty."""
+
+
 @EVERY
 def test_what_it_refers_to_is_defined(name: str) -> None:
     volumes, networks = volumes_and_networks()
@@ -57,7 +61,8 @@ def test_what_it_refers_to_is_defined(name: str) -> None:
         else:
             assert how["condition"] == "service_completed_successfully"
             assert SERVICES[other]["restart"].startswith("on-failure")
-    assert {volume.partition(":")[0] for volume in service.get("volumes", [])} <= set(volumes)
+    named = {volume.partition(":")[0] for volume in service.get("volumes", []) if volume != TOML}
+    assert named <= set(volumes)
     assert service["networks"]
     assert set(service["networks"]) <= set(networks)
 
@@ -161,7 +166,7 @@ def test_every_variable_is_required_or_has_a_default() -> None:
 
 def test_no_secret_has_a_default() -> None:
     secrets = [found for found in _variables() if SECRET.search(found["name"])]
-    assert {found["name"] for found in secrets} == {"POSTGRES_PASSWORD", "REDIS_PASSWORD", "BACKBURNER_UPSTREAM__API_KEY"}
+    assert {found["name"] for found in secrets} == {"POSTGRES_PASSWORD", "REDIS_PASSWORD"}
     assert {found["operator"] for found in secrets} == {":?"}
 
 
@@ -169,9 +174,9 @@ def test_no_secret_has_a_default() -> None:
 def test_a_secret_stands_in_the_environment_alone_and_never_in_plain(name: str) -> None:
     service = SERVICES[name]
     for key, value in service.get("environment", {}).items():
-        if SECRET.search(key):
+        if SECRET.search(key) and value is not None:  # None: as .env has it, or not at all
             assert re.fullmatch(r"\$\{\w+:\?[^}]*\}", value), key
-        if key.endswith("_URL"):
+        if key.endswith("_URL") and value is not None:
             password = re.search(r"://[^@/]*:([^@]+)@", VARIABLE.sub("a variable", value))
             assert password is None or password[1] == "a variable", key
     elsewhere = json.dumps({key: value for key, value in service.items() if key != "environment"})
@@ -187,7 +192,9 @@ def test_every_variable_is_explained() -> None:
 def test_everything_is_told_to_those_who_need_it(name: str) -> None:
     service: dict[str, Any] = SERVICES[name]
     told = {"DATABASE_URL", "REDIS_URL", "BACKBURNER_UPSTREAM__BASE_URL", "BACKBURNER_UPSTREAM__API_KEY"}
-    assert set(service["environment"]) == told | {"BACKBURNER_METRICS__HOST", "BACKBURNER_METRICS__PORT"}
+    assert set(service["environment"]) == told | {"BACKBURNER_METRICS__HOST", "BACKBURNER_METRICS__PORT", "BACKBURNER_CONFIG"}
+    assert service["volumes"] == [TOML]
+    assert service["environment"]["BACKBURNER_CONFIG"] == TOML.split(":")[2]
     assert "BACKBURNER_METRICS__TOKEN=" in DEPLOY.read_text()  # without it nobody is shown any figures
     assert service["env_file"] == [{"path": "backburner.env", "required": False}]
     assert set(service["depends_on"]) == {"migrate", "postgres", "redis"}

@@ -18,7 +18,7 @@ from models.ids import conversation_id, parse_response_id, response_id
 from models.lifecycle import TERMINAL, Status
 from models.live import UNHEARD
 from models.wire.events import Item, ResponseFailed, decode_frame, frame, split_frames
-from models.wire.includes import as_asked
+from models.wire.includes import included
 from models.wire.response import ResponseFacts, response_object
 from models.wire.snapshot import standing
 from web.answers import list_envelope
@@ -59,7 +59,7 @@ class Archive:
         else:
             output = await self._items(row["id"])
         if include is not None:
-            output = as_asked(output, {*include, *row["parameters"].get("include", ())})
+            output = included(output, {*include, *row["parameters"].get("include", ())})
         return response_object(facts_of(row), output)
 
     async def cancel(self, row: Row) -> Row:

@@ -11,7 +11,7 @@ from models.wire.events import Event, Item, ItemDone
 SEALED_REASONING = "reasoning.encrypted_content"
 
 
-def as_asked(items: list[Item], include: Collection[str]) -> list[Item]:
+def included(items: list[Item], include: Collection[str]) -> list[Item]:
     """The items as somebody sees them who asked for this much."""
     if SEALED_REASONING in include:
         return items

@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
@@ -83,14 +83,19 @@ def _variables() -> set[str]:
 
 
 def load() -> Settings:
-    """The settings of a web or worker process, which need an upstream. Ends it with one readable line per mistake (exit status 2) when they are not right."""
+    """The settings of a web or worker process, which need an upstream. Ends it with one readable line per mistake (exit status 2) when they
+    are not right."""
     try:
         settings = build()
-        if not any(upstream.base_url for upstream in Routes(settings).upstreams.values()):
-            message = "no upstream is configured: name one there, or several in backburner.toml"
-            raise BadSettings([Mistake("default", "not set", message, key="BACKBURNER_UPSTREAM__BASE_URL")])
     except BadSettings as error:
-        for mistake in error.mistakes:
-            print(f"configuration: {mistake}", file=sys.stderr)  # noqa: T201  (before there is any logging)
-        sys.exit(2)
+        _refuse(error.mistakes)
+    if not any(upstream.base_url for upstream in Routes(settings).upstreams.values()):
+        message = "no upstream is configured: name one there, or several in backburner.toml"
+        _refuse([Mistake("default", "not set", message, key="BACKBURNER_UPSTREAM__BASE_URL")])
     return settings
+
+
+def _refuse(mistakes: list[Mistake]) -> NoReturn:
+    for mistake in mistakes:
+        print(f"configuration: {mistake}", file=sys.stderr)  # noqa: T201  (before there is any logging)
+    sys.exit(2)

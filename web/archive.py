@@ -51,16 +51,13 @@ class Archive:
             raise NotFound(f"Response with id '{named}' not found.")
         return found[0]
 
-    async def show(self, row: Row, include: Collection[str] | None = None) -> dict[str, Any]:
-        """The Response object: the fold of the events so far (I7). `include`: what a later look at it asks for (contract §2.1), besides what
-        its create asked for; None: the create itself looks, and sees all."""
+    async def show(self, row: Row, include: Collection[str] = ()) -> dict[str, Any]:
+        """The Response object: the fold of the events so far (I7). `include`: what is asked for now, besides what the create asked for."""
         if row["status"] == Status.IN_PROGRESS:
             row, output = await self._running(row)
         else:
             output = await self._items(row["id"])
-        if include is not None:
-            output = included(output, {*include, *row["parameters"].get("include", ())})
-        return response_object(facts_of(row), output)
+        return response_object(facts_of(row), included(output, {*include, *row["parameters"].get("include", ())}))
 
     async def cancel(self, row: Row) -> Row:
         """Cancels a background response and returns its row, ended if its owner was quick enough. Raises InvalidRequest when it cannot be."""

@@ -14,8 +14,8 @@ _KIND: TokenKind = "reasoning"
 
 
 def seal_for(sealer: Sealer, project: UUID, parameters: dict[str, Any], dialect: Dialect) -> Seal | None:
-    """What makes `encrypted_content`: where the client asks for it, and where the upstream wants more back than can be shown. None: there
-    is to be none, also for want of a key."""
+    """What makes `encrypted_content`: where the client asks for it, and where the upstream wants more back than can be shown, in which case
+    it is only stored. None: there is to be none, also for want of a key."""
     if not sealer.has_key or (SEALED_REASONING not in parameters.get("include", ()) and dialect.reasoning_back != "reasoning_details"):
         return None
     return partial(_sealed, sealer, project)

@@ -171,7 +171,7 @@ _OUTPUT_ITEMS: dict[str, Schema] = {
         {
             "encrypted_content": {
                 "type": "string",
-                "description": "The reasoning, sealed: sent back, it reaches the model again. Only where it was asked for, or the upstream needs it.",
+                "description": "The reasoning, sealed: sent back, it reaches the model again. Only where `include` asks for it.",
             }
         },
         summary={"type": "array", "items": reference("SummaryText")},

@@ -20,7 +20,7 @@ from models.database import AWAY
 from models.database import request as change
 from models.errors import ApiError, InvalidRequest, RequestTooLarge, Unauthenticated, Unavailable
 from models.ids import response_id
-from models.wire.events import split_frames
+from models.wire.events import each_frame
 from web.frames import Create, FrameRefused, error_frame, event_frame, parse_frame
 from web.front import Front
 from web.intake import Accepted
@@ -209,7 +209,7 @@ class SocketSession:
             async with aclosing(as_wanted(self._front.relay.follow(accepted.id, -1, background=False), accepted.request)) as blocks:
                 async for block in blocks:
                     finished = block == DONE
-                    for event in () if finished else split_frames(block):
+                    for event in () if finished else each_frame(block):
                         await self._socket.send_text(event_frame(event, create.stream_id))
         finally:
             if not finished:

@@ -4,6 +4,7 @@ An event here has no number: numbers belong to the log (design §5), which calls
 `frame` returns are what rests in Postgres and what every reader gets. Field order is the wire's.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -336,6 +337,14 @@ def frame(event: Event, sequence_number: int) -> bytes:
 def split_frames(block: bytes) -> list[bytes]:
     """The single frames of a stored block, each with its closing empty line. JSON on one line holds no raw LF, so the cut is safe."""
     return [part + b"\n\n" for part in block.split(b"\n\n")[:-1]]
+
+
+def each_frame(block: bytes) -> Iterator[bytes]:
+    """The same, one at a time: for who may have to wait between two, and should not hold the whole block twice meanwhile."""
+    start = 0
+    while (end := block.find(b"\n\n", start)) >= 0:
+        yield block[start : end + 2]
+        start = end + 2
 
 
 def decode_frame(frame_bytes: bytes) -> dict[str, Any]:

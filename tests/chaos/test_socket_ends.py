@@ -131,6 +131,19 @@ async def test_a_connection_has_its_hour(house: Stack, fake: FakeUpstream) -> No
     await house.stop(other)
 
 
+async def test_a_client_that_reads_nothing_is_let_go(house: Stack, fake: FakeUpstream) -> None:
+    model = fake.script([text(*"words"), hang()])
+    house.settings |= {"BACKBURNER_WEB__PING": "1", "BACKBURNER_WEB__SEND_TIMEOUT": "1"}
+    other = await house.start_web()
+    del house.settings["BACKBURNER_WEB__PING"], house.settings["BACKBURNER_WEB__SEND_TIMEOUT"]
+    async with socket(house.api(other), max_queue=1, ping_interval=None, close_timeout=0.1) as deaf:
+        await deaf.create(model)
+        await until(lambda: fake.asked(model))
+        [asked] = fake.asked(model)
+        await until(lambda: asked.closed_by_client is not None, 20)
+    await house.stop(other)
+
+
 async def test_a_process_holds_so_many_sockets_and_no_more(house: Stack) -> None:
     async with socket(house.api()), socket(house.api()):
         with pytest.raises(InvalidStatus) as refusal:

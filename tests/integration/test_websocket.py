@@ -310,6 +310,54 @@ async def test_what_breaks_the_protocol_ends_the_connection(api: Api) -> None:
         assert await one.closed() == 1007
 
 
+HANDSHAKE = {
+    "connection": "upgrade",
+    "upgrade": "websocket",
+    "sec-websocket-version": "13",
+    "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+    "sec-websocket-extensions": "permessage-deflate",
+}
+MASK = b"\0\0\0\0"
+JUNK: dict[str, tuple[bytes, int]] = {
+    "not masked": (b"\x81\x02{}", 1002),
+    "a reserved bit": (b"\xa1\x82" + MASK + b"{}", 1002),
+    "an unknown opcode": (b"\x83\x80" + MASK, 1002),
+    "a continuation of nothing": (b"\x80\x80" + MASK, 1002),
+    "a fragmented ping": (b"\x09\x80" + MASK, 1002),
+    "a ping that is too long": (b"\x89\xfe\x00\x7e" + MASK + b"x" * 126, 1002),
+    "no deflate": (b"\xc1\x84" + MASK + b"\xff\xff\xff\xff", 1002),
+    "a close with half a code": (b"\x88\x81" + MASK + b"\x03", 1002),
+    "longer than any memory": (b"\x81\xff\x7f\xff\xff\xff\xff\xff\xff\xff" + MASK, 1009),
+}
+
+
+@pytest.mark.parametrize("case", sorted(JUNK))
+async def test_bytes_that_are_no_frames_end_the_connection(api: Api, fake: FakeUpstream, case: str) -> None:
+    junk, code = JUNK[case]
+    reader, writer = await _raw_handshake(api, HANDSHAKE)
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+    writer.write(junk)
+    head = await reader.readexactly(4)
+    assert head[:1] == b"\x88", "a close"
+    assert int.from_bytes(head[2:], "big") == code
+    writer.close()
+
+
+@pytest.mark.parametrize("left_out", sorted(HANDSHAKE.keys() - {"connection", "upgrade", "sec-websocket-extensions"}))
+async def test_a_handshake_that_is_none_is_refused(api: Api, left_out: str) -> None:
+    reader, writer = await _raw_handshake(api, {**HANDSHAKE, left_out: "?"})
+    assert b" 400 " in await reader.readuntil(b"\r\n")
+    writer.close()
+
+
+async def _raw_handshake(api: Api, headers: dict[str, str]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    port = int(api.base_url.removesuffix("/v1").rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    lines = [f"{name}: {value}" for name, value in {"host": "x", "authorization": f"Bearer {api.key}", **headers}.items()]
+    writer.write("\r\n".join(["GET /v1/responses HTTP/1.1", *lines, "", ""]).encode())
+    return reader, writer
+
+
 # --- the handshake ---
 
 

@@ -221,7 +221,7 @@ class _Interview:
         question = "What is the weather in Paris, and what in Rome? Call the tool for both at once."
         spoken = await self._ask(question, tools=[_WEATHER], parallel_tool_calls=True)
         both = len(spoken.calls) > 1 and _is_call(spoken.calls)
-        return _judged(both, _called(spoken.calls), f"the model made {len(spoken.calls)} calls in one turn")
+        return _judged(both, _called(spoken.calls), f"calls in one turn: {len(spoken.calls)}")
 
     async def _choice(self) -> tuple[Verdict, str]:
         forced = {"named": {"type": "function", "name": "get_weather"}, "required": "required"}

@@ -195,7 +195,7 @@ async def test_one_that_takes_everything_and_makes_nothing_of_it(fake: FakeUpstr
     assert found.pop("text") == "works"
     assert set(found.values()) == {"unused"}
     shown = await check(fake, fake.script([text("Hello."), finish(), done()]))
-    assert "parallel tools     unused   the model made 0 calls in one turn" in shown.out
+    assert "parallel tools     unused   calls in one turn: 0" in shown.out
 
 
 async def test_one_that_refuses_some_of_it(fake: FakeUpstream) -> None:

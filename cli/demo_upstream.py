@@ -1,6 +1,7 @@
 """A pretend model server, for a first try without any model: chat completions, streamed or whole.
 
-`demo` echoes, `demo-slow` takes a minute, `demo-tools` calls the first function it is offered. Each answer says what it is.
+`demo` echoes, `demo-slow` takes a minute, `demo-tools` calls the first function it is offered. Each answer says what it is. Asked for
+JSON, they give an example of the schema; given a reasoning effort, they pretend to think.
 """
 
 import argparse
@@ -27,6 +28,9 @@ SLOW_WORDS = 60
 LONGEST_ECHO = 64 * 1024
 """Characters."""
 
+DEEPEST = 8
+"""Levels of an example: schemas may refer to themselves."""
+
 EXAMPLES: dict[str, Any] = {"integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}, "null": None}
 
 
@@ -41,11 +45,12 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model will say: words that, joined, are the text, or a call."""
+    """What the model will say: words that, joined, are the text, or a call; and before it, what it thinks."""
 
     words: list[str]
     call: Call | None
     finish_reason: str
+    thoughts: list[str] = field(default_factory=list)
 
 
 class BadRequest(Exception):
@@ -54,14 +59,15 @@ class BadRequest(Exception):
 
 def answer_to(body: dict[str, Any]) -> Answer:
     """The whole answer to a chat completion request for one of our models."""
+    thoughts = _split(f"{MARK} I pretend to think.") if body.get("reasoning_effort") not in (None, "none") else []
     call = _call_for(body) if body["model"] == "demo-tools" else None
     if call:
-        return Answer([], call, "tool_calls")
-    words = _split(_text_for(body))
+        return Answer([], call, "tool_calls", thoughts)
+    words = _split(_json_for(body) or _text_for(body))
     limit = body.get("max_completion_tokens") or body.get("max_tokens")
-    if isinstance(limit, int) and len(words) > limit:
-        return Answer(words[:limit], None, "length")
-    return Answer(words, None, "stop")
+    if isinstance(limit, int) and len(thoughts) + len(words) > limit:
+        return Answer(words[: max(0, limit - len(thoughts))], None, "length", thoughts[:limit])
+    return Answer(words, None, "stop", thoughts)
 
 
 def _text_for(body: dict[str, Any]) -> str:
@@ -86,16 +92,40 @@ def _call_for(body: dict[str, Any]) -> Call | None:
     return Call(str(functions[0].get("name")), json.dumps(arguments))
 
 
-def _example(schema: Any, text: str) -> Any:
-    """A value that fits a property's schema, as far as its type goes; text where text is wanted."""
-    if not isinstance(schema, dict):
+def _json_for(body: dict[str, Any]) -> str | None:
+    """An example of the JSON that is wanted, if it is."""
+    wanted = body.get("response_format")
+    kind = wanted.get("type") if isinstance(wanted, dict) else None
+    if kind == "json_object":
+        return json.dumps({"demo": MARK, "you_said": _last_user_text(body)})
+    schema = (wanted.get("json_schema") or {}).get("schema") if kind == "json_schema" and isinstance(wanted, dict) else None
+    return json.dumps(_example(schema, _last_user_text(body), schema)) if isinstance(schema, dict) else None
+
+
+def _example(schema: Any, text: str, root: Any = None, depth: int = 0) -> Any:
+    """A value that fits a schema, as far as its types go; text where text is wanted. `root`: where references point."""
+    if not isinstance(schema, dict) or depth > DEEPEST:
         return text
+    if isinstance(schema.get("$ref"), str):
+        return _example(_referred(root, schema["$ref"]), text, root, depth + 1)
+    if isinstance(schema.get("anyOf"), list) and schema["anyOf"]:
+        return _example(schema["anyOf"][-1 if depth > DEEPEST // 2 else 0], text, root, depth + 1)
     if schema.get("enum"):
         return schema["enum"][0]
+    if "const" in schema:
+        return schema["const"]
     kind = schema.get("type")
-    if kind == "array" and schema.get("items") == {"type": "string"}:
-        return [text]
+    if kind == "array" and isinstance(schema.get("items"), dict) and depth <= DEEPEST // 2:
+        return [_example(schema["items"], text, root, depth + 1)]
+    if kind == "object" and isinstance(schema.get("properties"), dict):
+        return {name: _example(wanted, text, root, depth + 1) for name, wanted in schema["properties"].items()}
     return EXAMPLES.get(kind[0] if isinstance(kind, list) and kind else kind, text) if kind else text
+
+
+def _referred(root: Any, reference: str) -> Any:
+    for step in reference.split("/")[1:]:
+        root = root.get(step) if isinstance(root, dict) else None
+    return root
 
 
 def _last_user_text(body: dict[str, Any]) -> str:
@@ -119,13 +149,13 @@ def _split(text: str) -> list[str]:
 def usage_of(body: dict[str, Any], answer: Answer) -> dict[str, Any]:
     """A word counts as a token."""
     prompt = sum(len(_text_of(message).split()) for message in body["messages"])
-    completion = len(answer.words) or len(answer.call.arguments.split() if answer.call else ())
+    completion = len(answer.thoughts) + (len(answer.words) or len(answer.call.arguments.split() if answer.call else ()))
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": 0},
-        "completion_tokens_details": {"reasoning_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": len(answer.thoughts)},
     }
 
 
@@ -146,7 +176,7 @@ class Completion:
         try:
             if self._streamed:
                 await self._send_stream(gone, send)
-            elif await self._wait(gone, time.monotonic() + self._gap * len(self._answer.words)):
+            elif await self._wait(gone, time.monotonic() + self._gap * len(self._answer.thoughts + self._answer.words)):
                 await as_json(self._whole())(scope, receive, send)
         finally:
             gone.cancel()
@@ -170,6 +200,8 @@ class Completion:
     def _chunks(self) -> Iterator[dict[str, Any]]:
         """The stream's JSON objects, one for each word or piece of a call, the first and last as OpenAI has them."""
         yield self._chunk({"role": "assistant", "content": None if self._answer.call else ""})
+        for word in self._answer.thoughts:
+            yield self._chunk({"reasoning": word})
         if self._answer.call:
             yield from self._call_chunks(self._answer.call)
         for word in self._answer.words:
@@ -192,6 +224,8 @@ class Completion:
     def _whole(self) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": "".join(self._answer.words) or None, "refusal": None}
         call = self._answer.call
+        if self._answer.thoughts:
+            message["reasoning"] = "".join(self._answer.thoughts)
         if call:
             message["tool_calls"] = [{"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}]
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._answer.finish_reason}

@@ -72,6 +72,34 @@ async def test_demo_echoes_and_says_what_it_is(client: AsyncOpenAI) -> None:
     assert completion.choices[0].finish_reason == "stop"
 
 
+async def test_asked_for_json_it_gives_an_example_of_the_schema(client: AsyncOpenAI) -> None:
+    node = {"type": "object", "properties": {"name": {"type": "string"}, "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}}
+    schema = {
+        "type": "object",
+        "properties": {
+            "size": {"type": "integer"},
+            "tags": {"type": "array", "items": {"enum": ["a", "b"]}},
+            "first": {"$ref": "#/$defs/node"},
+        },
+        "$defs": {"node": node},
+    }
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "thing", "schema": schema}}
+    completion = await client.chat.completions.create(model="demo", messages=said("Hi"), response_format=wanted)  # type: ignore[arg-type]
+    told = json.loads(completion.choices[0].message.content or "")
+    assert (told["size"], told["tags"], told["first"]["name"]) == (1, ["a"], "Hi")
+    whole: Any = {"type": "json_object"}
+    completion = await client.chat.completions.create(model="demo", messages=said("Hi"), response_format=whole)  # type: ignore[arg-type]
+    assert json.loads(completion.choices[0].message.content or "") == {"demo": MARK, "you_said": "Hi"}
+
+
+async def test_given_an_effort_it_pretends_to_think(base_url: str) -> None:
+    _, whole = await post(base_url, {"model": "demo", "messages": said("Hi"), "reasoning_effort": "low"})
+    assert whole["choices"][0]["message"]["reasoning"] == f"{MARK} I pretend to think."
+    assert whole["usage"]["completion_tokens_details"]["reasoning_tokens"] == 7
+    _, silent = await post(base_url, {"model": "demo", "messages": said("Hi"), "reasoning_effort": "none"})
+    assert "reasoning" not in silent["choices"][0]["message"]
+
+
 async def test_whole_answer_carries_usage_with_its_details(client: AsyncOpenAI) -> None:
     usage = (await client.chat.completions.create(model="demo", messages=[{"role": "user", "content": "one two three"}])).usage
     assert usage is not None

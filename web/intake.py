@@ -25,7 +25,7 @@ from models.errors import InvalidRequest, Unavailable
 from models.ids import new_item_id, new_uuid, response_id
 from models.lease import Lease
 from models.lifecycle import Status
-from models.secrets import NoKey, Sealed, Sealer
+from models.secrets import Sealed, Sealer
 from models.settings import Settings
 from models.tables import ONE_AT_A_TIME
 from models.upstreams import Routes
@@ -116,6 +116,7 @@ class Intake:
         self._require_routed(request.model)
         require_fetchable(self._egress, request.input)
         require_reachable(self._egress, request)
+        self._require_sealable(request)
         again = retryable(headers, self._recognisable(body, request))
         arrival = _Arrival(headers.get("traceparent"), again, remembered, generate)
         accepted = None
@@ -203,16 +204,16 @@ class Intake:
         if not self._routes.find(model):
             raise InvalidRequest(f"The requested model '{model}' does not exist.", param="model", code="model_not_found")
 
-    def _sealed(self, accepted_id: UUID, request: CreateRequest) -> Sealed | None:
-        """What the client entrusts us with, as it may be stored. Raises InvalidRequest where no key is configured to seal it with."""
-        if not request.credentials:
-            return None
-        try:
-            return self._sealer.seal(accepted_id, request.credentials)
-        except NoKey:
+    def _require_sealable(self, request: CreateRequest) -> None:
+        """Refuses what the client entrusts us with where no key is configured to seal it with."""
+        if request.credentials and not self._sealer.has_key:
             place = next(index for index, tool in enumerate(request.parameters["tools"]) if tool["type"] == "mcp")
             message = "Tools of the type 'mcp' are not supported by this server: it has no key to seal their credentials with."
-            raise InvalidRequest(message, param=f"tools[{place}]", code="unsupported_parameter") from None
+            raise InvalidRequest(message, param=f"tools[{place}]", code="unsupported_parameter")
+
+    def _sealed(self, accepted_id: UUID, request: CreateRequest) -> Sealed | None:
+        """What the client entrusts us with, as it may be stored."""
+        return self._sealer.seal(accepted_id, request.credentials) if request.credentials else None
 
     def _recognisable(self, body: Any, request: CreateRequest) -> Any:
         """What makes this request equal to another: the body, with a fingerprint in the place of what nobody may guess from its hash."""

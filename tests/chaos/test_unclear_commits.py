@@ -349,7 +349,7 @@ async def test_cancel(product: Stack, web: Service, fake: FakeUpstream, state: s
 
 
 @both_kinds
-@pytest.mark.parametrize("words", [b"SET delete_requested_at", b"DELETE FROM responses WHERE"], ids=["request", "delete"])
+@pytest.mark.parametrize("words", [b"SET delete_requested_at", b"DELETE FROM responses USING"], ids=["request", "delete"])
 async def test_delete(product: Stack, web: Service, fake: FakeUpstream, words: bytes, kind: str) -> None:
     response_id = (await product.api().ended(await product.api().background(fake.script(reply("x")))))["id"]
     lose(web.wires.postgres, words, kind)

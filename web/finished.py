@@ -14,6 +14,7 @@ from models.database import Jsonb
 from models.ids import new_item_id
 from models.lifecycle import Status
 from models.wire.events import Event, ResponseCompleted, ResponseInProgress, frame
+from models.wire.includes import included
 from models.wire.pairing import unanswered
 from models.wire.response import ResponseFacts, response_object
 from models.wire.retold import renamed, retold
@@ -35,10 +36,11 @@ def finished(accepted_id: UUID, facts: ResponseFacts, answer: Answer, *, first: 
     output = renamed(answer.output, new_item_id)
     completed_at = int(time.time())
     ended = facts.evolve(status=Status.COMPLETED.value, usage=answer.usage, service_tier=answer.service_tier, completed_at=completed_at)
-    response = response_object(ended, output)
+    shown = included(output, facts.parameters.get("include", ()))
+    response = response_object(ended, shown)
     events = [
         ResponseInProgress(response_object(facts.evolve(status=Status.IN_PROGRESS.value), [])),
-        *retold(output),
+        *retold(shown),
         ResponseCompleted(response),
     ]
     values: dict[str, object] = {

@@ -9,7 +9,8 @@ import pytest
 from tests.api import JSON, Answer, Api, until
 from tests.chaos.test_redis_away import GONE
 from tests.conftest import PrivateStack
-from tests.fake_upstream import FakeUpstream, reply
+from tests.contract_rules import assert_stream_obeys_contract
+from tests.fake_upstream import FakeUpstream, reasoning, reply
 from tests.stack import Stack
 
 pytestmark = pytest.mark.usefixtures("embedded_redis")
@@ -34,6 +35,7 @@ async def test_redis_learns_neither_question_nor_answer_and_may_lose_both(privat
         assert 0 < await redis.ttl(key) <= 77
         assert not any(word in key + value for word in (b"question", b"answer", model.encode()))
 
+        await _with_sealed_reasoning(one.api(), fake)
         await _without_a_worker(one, model)
 
         await redis.set(key, b'{"output": []}')  # not sealed by us: not believed
@@ -59,6 +61,20 @@ async def test_redis_learns_neither_question_nor_answer_and_may_lose_both(privat
             return answer.body if answer.headers["x-cache"] == "hit" else None
 
         await until(hit, 30, every=0.2)
+
+
+async def _with_sealed_reasoning(api: Api, fake: FakeUpstream) -> None:
+    """What is shown on demand is so in a remembered answer too."""
+    model = fake.script([reasoning("secretly"), *reply("said")])
+    for include in ([], ["reasoning.encrypted_content"]):
+        first, second = [(await _post(api, model, include=include)).body["output"][0] for _ in range(2)]
+        assert {**first, "id": ""} == {**second, "id": ""}
+        assert ("encrypted_content" in second) == bool(include)
+        async with api.post_stream(model, input="a question", cache=True, include=include) as stream:
+            events = await stream.to_end()
+        assert_stream_obeys_contract(events)
+        assert {**stream.final["output"][0], "id": ""} == {**first, "id": ""}
+    assert len(fake.asked(model)) == 2
 
 
 async def _without_a_worker(one: Stack, model: str) -> None:

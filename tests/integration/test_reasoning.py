@@ -1,7 +1,5 @@
 """Reasoning through the whole product: shown, summarised, sealed, and sent back to an upstream that wants it (contract §6.1, §7)."""
 
-import json
-import secrets
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,29 +7,61 @@ import openai
 import pytest
 
 from models import keys
-from tests.api import JSON, Api
+from tests.api import JSON, Api, until
+from tests.conftest import PrivateStack
 from tests.contract.strict_types import check_event, check_response
 from tests.contract_rules import assert_stream_obeys_contract
-from tests.fake_upstream import FakeUpstream, Step, call, delta, done, finish, reasoning, reply, text, usage
+from tests.fake_upstream import FakeUpstream, Step, call, delta, done, finish, hang, reasoning, reply, text, usage
 from tests.mcp_servers import McpServers
-from tests.stack import Databases, Stack, Surroundings, stack
+from tests.stack import IMPATIENT, Databases, Stack, Surroundings, stack
+from tests.tools.loop import TOOL_SETTINGS, counting, tool_turn
 
 ASKED: JSON = {"include": ["reasoning.encrypted_content"]}
 WEATHER: JSON = {"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+
+_OPENROUTER = 'reasoning_back = "reasoning_details"\neffort_field = "reasoning"'
+MAKES = {
+    "deepseek": 'reasoning_back = "reasoning_content"\neffort_field = "thinking"',
+    "vllm": 'reasoning_back = "reasoning"\neffort_field = "enable_thinking"',
+    "minimax": 'reasoning_back = "think_tags"\nthink_tags = true\neffort_field = "none"',
+    "plain": "",
+}
+"""Name of an upstream -> its quirks."""
+THINKS: dict[str, list[Step]] = {
+    "deepseek": [delta({"reasoning_content": "I "}), delta({"reasoning_content": "look."})],
+    "vllm": [reasoning("I ", "look.")],
+    "minimax": [text("<thi", "nk>I look.</think>", "\n\n")],
+    "plain": [reasoning("I look.")],
+}
+"""Name -> how it tells a thought."""
+BACK: dict[str, JSON] = {
+    "deepseek": {"content": None, "reasoning_content": "I look."},
+    "vllm": {"content": None, "reasoning": "I look."},
+    "minimax": {"content": "<think>\nI look.\n</think>\n\n"},
+    "plain": {"content": None},
+}
+"""Name -> how it wants to have it back."""
+EFFORT: dict[str, JSON] = {
+    "deepseek": {"thinking": {"type": "enabled"}},
+    "vllm": {"chat_template_kwargs": {"enable_thinking": True, "thinking": True}},
+    "minimax": {},
+    "plain": {"reasoning_effort": "low"},
+}
 
 
 @pytest.fixture(scope="module")
 async def thinking(
     tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
 ) -> AsyncIterator[Stack]:
-    """A deployment whose upstream speaks as OpenRouter does, with a key to seal with."""
-    settings = {
-        "BACKBURNER_SECRET_KEYS": secrets.token_urlsafe(32),
-        "BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8",
-        "BACKBURNER_UPSTREAM__REASONING_BACK": "reasoning_details",
-        "BACKBURNER_UPSTREAM__EFFORT_FIELD": "reasoning",
-    }
-    async with stack(tmp_path_factory.mktemp("thinking"), servers, surroundings, fake, settings=settings) as one:
+    """A deployment with a key to seal with, and upstreams of several makes; what no other has is OpenRouter's."""
+    folder = tmp_path_factory.mktemp("thinking")
+    upstreams = "".join(
+        f'[upstreams.{name}]\nbase_url = "{fake.base_url}"\n{quirks}\n' for name, quirks in {**MAKES, "openrouter": _OPENROUTER}.items()
+    )
+    routes = "".join(f'"{name}-*" = "{name}"\n' for name in MAKES)
+    (folder / "backburner.toml").write_text(f'{upstreams}[routes]\n{routes}"*" = "openrouter"\n')
+    settings = {**TOOL_SETTINGS, "BACKBURNER_CONFIG": str(folder / "backburner.toml")}
+    async with stack(folder, servers, surroundings, fake, settings=settings) as one:
         yield one
 
 
@@ -96,6 +126,32 @@ async def test_a_client_that_keeps_the_history_itself_gives_the_thoughts_back_se
     assert assistants(fake, model, 1)[0]["reasoning_details"] == [whole("I look.", "s1")]
 
 
+@pytest.mark.parametrize("keeps", ["chain", "conversation", "client"])
+@pytest.mark.parametrize("make", list(MAKES))
+async def test_each_upstream_hears_of_effort_and_of_its_thoughts_in_its_own_words(
+    thinker: Api, fake: FakeUpstream, make: str, keeps: str
+) -> None:
+    model = fake.script(asks_for_weather(*THINKS[make]), reply("It rains."), name=f"{make}-{keeps}")
+    asked: JSON = {"tools": [WEATHER], "reasoning": {"effort": "low"}}
+    if keeps == "conversation":
+        asked["conversation"] = (await thinker.call("POST", "/conversations", {})).body["id"]
+    first = await thinker.create(model, store=keeps != "client", **asked, **(ASKED if keeps == "client" else {}))
+    thought, called = first["output"]
+    assert thought["content"] == [{"type": "reasoning_text", "text": "I look."}]
+    back = [answered()]
+    if keeps == "chain":
+        asked["previous_response_id"] = first["id"]
+    if keeps == "client":
+        copy = {"type": "reasoning", "encrypted_content": thought["encrypted_content"], "summary": []}
+        back = [{"role": "user", "content": "Hello."}, copy, called, answered()]
+    await thinker.create(model, input=back, **asked)
+    for request in fake.asked(model):
+        words = ("reasoning_effort", "reasoning", "thinking", "chat_template_kwargs", "think")
+        assert {name: request.body[name] for name in words if name in request.body} == EFFORT[make]
+    [told] = assistants(fake, model, 1)
+    assert {name: value for name, value in told.items() if name not in ("role", "tool_calls")} == BACK[make]
+
+
 async def test_what_we_did_not_seal_for_this_project_says_nothing_and_harms_nothing(
     thinking: Stack, thinker: Api, fake: FakeUpstream
 ) -> None:
@@ -111,13 +167,30 @@ async def test_what_we_did_not_seal_for_this_project_says_nothing_and_harms_noth
 
 
 async def test_thoughts_go_back_between_turns_of_one_response(thinker: Api, fake: FakeUpstream, mcp_servers: McpServers) -> None:
-    tool = {"type": "mcp", "server_label": "counting", "server_url": mcp_servers.url("counting"), "require_approval": "never"}
-    called = [call(0, "call_a", "note", json.dumps({"key": secrets.token_hex(4)})), finish("tool_calls"), usage(), done()]
-    model = fake.script([signed("I note it.", "s1"), *called], [signed("And again.", "s2"), *called], reply("Noted."))
-    response = await thinker.create(model, tools=[tool])
+    first, second = (tool_turn(("count_read_only", f"thought-{nr}")) for nr in (1, 2))
+    model = fake.script([signed("I note it.", "s1"), *first], [signed("And again.", "s2"), *second], reply("Noted."))
+    response = await thinker.create(model, tools=[counting(mcp_servers)])
     assert response["output_text"] == "Noted."
     told = [message["reasoning_details"] for message in assistants(fake, model, 2)]
     assert told == [[whole("I note it.", "s1")], [whole("And again.", "s2")]]
+
+
+async def test_another_worker_knows_what_was_thought_before(private: PrivateStack, fake: FakeUpstream, mcp_servers: McpServers) -> None:
+    settings = {**IMPATIENT, **TOOL_SETTINGS, "BACKBURNER_UPSTREAM__REASONING_BACK": "reasoning_details"}
+    called = tool_turn(("count_read_only", "thought-3"))
+    model = fake.script([signed("I note it.", "s1"), *called], [text("It is"), hang()], reply("Noted."))
+    async with private(settings=settings) as one:
+        api = one.api()
+        named = await api.background(model, tools=[counting(mcp_servers)], **ASKED)
+        await until(lambda: len(fake.asked(model)) == 2 and fake.asked(model)[1].words)
+        one.kill(one.workers[0])
+        await one.start_worker()
+        response = await api.ended(named)
+    assert (response["status"], response["output_text"]) == ("completed", "Noted.")
+    assert response["output"][1]["type"] == "reasoning"
+    assert response["output"][1]["encrypted_content"]
+    [told] = assistants(fake, model, 2)
+    assert told["reasoning_details"] == [whole("I note it.", "s1")]
 
 
 async def test_sealed_thoughts_are_shown_to_who_asks_at_the_start_or_later(thinker: Api, fake: FakeUpstream) -> None:

@@ -15,7 +15,9 @@ from worker.upstream.chunks import parse_chunk
 
 CITED = [{"type": "url_citation", "url_citation": {"url": "https://x"}}]
 SCORED = {"choices": [{"delta": {"content": "sc"}, "logprobs": {"content": [{"token": "sc", "logprob": -1.0}]}}]}
+SUMMED = [{"type": "reasoning.summary", "summary": text, "index": nr} for nr, text in ((0, "In "), (0, "short."), (1, "And."))]
 CHUNKS: list[JSON] = [
+    *(delta(reasoning_details=[detail]) for detail in SUMMED),
     delta(reasoning="h"),
     delta(reasoning="m"),
     delta(content="Hi "),

@@ -146,6 +146,8 @@ async def test_schemas_may_name_their_dialect(api: Api, fake: FakeUpstream) -> N
         "$defs": {"n": {"type": "string"}},
         "type": "object",
         "properties": {},
+        "required": [],
+        "additionalProperties": False,
     }
     model = fake.script(reply("{}"))
     formatted: JSON = {"type": "json_schema", "name": "n", "schema": schema, "strict": True}

@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 if TYPE_CHECKING:
-    from models.settings import Settings, UpstreamSettings
+    from models.settings import LimitSettings, Settings, UpstreamSettings
 
 DEFAULT = "default"
 """The name of the one upstream that `BACKBURNER_UPSTREAM__*` or `[upstream]` configures."""
@@ -109,6 +109,12 @@ class Routes:
             Destination(self.upstreams[target.upstream], model if target.model is None else target.model.replace("*", stood_for))
             for target in targets
         )
+
+
+def limits_of(limits: "LimitSettings", upstream: "UpstreamSettings") -> "LimitSettings":
+    """The limits of turns there: the upstream's own go first."""
+    own = {name: limit for name in ("first_token", "token_gap", "turn") if (limit := getattr(upstream, name)) is not None}
+    return limits.model_copy(update=own)
 
 
 def _specificity(pattern: str) -> int:

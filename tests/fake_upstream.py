@@ -85,22 +85,30 @@ class Exchange:
         self.request = request
         self._connection = connection
         self.is_streaming = False
+        self.is_whole = request.path.endswith("/chat/completions") and request.body.get("stream") is not True
+        """No stream was asked for: the chunks are put together and sent as one answer at the end."""
+        self._chunks: list[JSON] = []
 
     async def begin(self, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
         """Send the head of a stream, once."""
-        if not self.is_streaming:
+        if not self.is_streaming and not self.is_whole:
             self.is_streaming = True
             fields = {"content-type": "text/event-stream; charset=utf-8", "transfer-encoding": "chunked", **(headers or {})}
             await self._connection.send(_head(status, fields))
 
     async def write(self, data: bytes) -> None:
         """Send body bytes of a stream."""
+        if self.is_whole:
+            return
         await self.begin()
         if data:  # an empty piece would end a chunked body
             await self._connection.send(b"%x\r\n%b\r\n" % (len(data), data))
 
     async def event(self, data: JSON) -> None:
         """Send one chunk as an SSE event."""
+        if self.is_whole:
+            self._chunks.append(data)
+            return
         await self.write(b"data: %b\n\n" % json.dumps(data, ensure_ascii=False).encode())
 
     async def delta(self, delta: JSON, **choice: Any) -> None:
@@ -126,7 +134,9 @@ class Exchange:
         await self._connection.send(_head(status, {"content-length": str(len(body)), **headers}) + body)
 
     async def end(self) -> None:
-        """Close a chunked body properly."""
+        """Close a chunked body properly, or send the chunks as one answer."""
+        if self._chunks and not self._connection.is_closing:
+            await self.answer(200, json.dumps(_completion(self._chunks)).encode(), {"content-type": "application/json"})
         if self.is_streaming and not self._connection.is_closing:
             await self._connection.send(b"0\r\n\r\n")
 
@@ -141,6 +151,25 @@ class Exchange:
     async def closed(self) -> None:
         """Return when the client has gone."""
         await self._connection.closed.wait()
+
+
+def _completion(chunks: list[JSON]) -> JSON:
+    """The `chat.completion` that these chunks make together."""
+    message: JSON = {"role": "assistant", "content": None}
+    calls: dict[int, JSON] = {}
+    whole = {**chunks[0], "object": "chat.completion", "choices": [{"index": 0, "message": message, "finish_reason": None}]}
+    for chunk in chunks:
+        whole |= {"usage": chunk["usage"]} if "usage" in chunk else {}
+        for choice in chunk["choices"]:
+            whole["choices"][0]["finish_reason"] = choice["finish_reason"] or whole["choices"][0]["finish_reason"]
+            if said := choice["delta"].get("content"):
+                message["content"] = (message["content"] or "") + said
+            for call in choice["delta"].get("tool_calls", ()):
+                known = calls.setdefault(call["index"], {**call, "function": {**call["function"], "arguments": ""}})
+                known["function"]["arguments"] += call["function"]["arguments"]
+    return (
+        whole if not calls else {**whole, "choices": [{**whole["choices"][0], "message": {**message, "tool_calls": list(calls.values())}}]}
+    )
 
 
 def _head(status: int, fields: Mapping[str, str]) -> bytes:

@@ -24,6 +24,7 @@ from web.caching import Caching
 from web.catalogue import Catalogue
 from web.chronicle import Chronicle
 from web.intake import Intake
+from web.passage import Passage
 from web.relay import Relay
 
 logger = structlog.get_logger()
@@ -47,6 +48,7 @@ class Front:
     intake: Intake
     keys: Keys
     catalogue: Catalogue
+    passage: Passage
     cache: AnswerCache
     stopping: bool = False
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
@@ -69,11 +71,13 @@ class Front:
         bus = Bus(settings, pool, lease.id)
         relay = Relay(pool, bus)
         cache = AnswerCache(settings, f"web-cache-{lease.id.hex}")
+        drained = asyncio.Event()
         front = cls(
             settings=settings, pool=pool, redis=redis, lease=lease, bell=bell, bus=bus, relay=relay,
             archive=Archive(pool, redis, relay, cache, settings.web.cancel_wait.total_seconds()),
             chronicle=Chronicle(settings, pool),
             intake=Intake(settings, pool, bell, lease, Caching(settings, pool, cache)), keys=Keys(pool), catalogue=Catalogue(settings), cache=cache,
+            passage=Passage(settings, drained), drained=drained,
         )  # fmt: skip
         front._watch(asyncio.create_task(lease.tick(), name="tick"))
         front._watch(asyncio.create_task(bus.run(), name="bus"))
@@ -100,6 +104,7 @@ class Front:
         await asyncio.to_thread(self.bell.close)
         await asyncio.to_thread(self.lease.say_goodbye)
         await self.catalogue.close()
+        await self.passage.close()
         await self.cache.close()
         await self.redis.aclose()
         await self.pool.close()

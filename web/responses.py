@@ -1,6 +1,5 @@
 """/v1/responses: a few lines a route: parse, call, present."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from uuid import UUID
 
@@ -14,6 +13,7 @@ from models.lifecycle import Status
 from web.answers import json_answer
 from web.auth import Project
 from web.body import read_json
+from web.connection import unless_gone
 from web.front import Front, front_of
 from web.intake import Accepted
 from web.obfuscation import as_wanted, obfuscated
@@ -121,29 +121,17 @@ async def _stream(front: Front, accepted: Accepted) -> AsyncGenerator[bytes]:
 
 async def _wait(front: Front, accepted: Accepted, request: Request) -> Response:
     """A foreground response as JSON, once it has ended; cancelled when the client leaves first."""
-    ending = asyncio.ensure_future(front.relay.ended(accepted.id))
-    gone = asyncio.ensure_future(_gone(request))
-    drained = asyncio.ensure_future(front.drained.wait())
     try:
-        await asyncio.wait({ending, gone, drained}, return_when=asyncio.FIRST_COMPLETED)
-        if not ending.done():
-            if not accepted.repeated:
-                front.abandon(accepted.id)
-            raise Unavailable("The server is stopping. Please retry.")
-        row = ending.result()
-    finally:
-        for waiting in (gone, ending, drained):
-            waiting.cancel()
+        row = await unless_gone(front.relay.ended(accepted.id), request.receive, front.drained)
+    except Unavailable:
+        if not accepted.repeated:
+            front.abandon(accepted.id)
+        raise
     if row is None:
         raise ApiError("The server could not finish this response.")
     if row["status"] == Status.FAILED and row["failure"] is not None:
         raise _failure(row)
     return json_answer(await front.archive.show(row))
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _failure(row: Row) -> RunFailed:

@@ -15,6 +15,7 @@ from tests.stack import Stack
 CONVERSATION = UNKNOWN.replace("resp_", "conv_")
 ROUTES = [
     ("POST", "/v1/responses"),
+    ("POST", "/v1/chat/completions"),
     ("GET", f"/v1/responses/{UNKNOWN}"),
     ("GET", f"/v1/responses/{UNKNOWN}?stream=true"),
     ("DELETE", f"/v1/responses/{UNKNOWN}"),
@@ -28,7 +29,8 @@ ROUTES = [
     ("GET", "/v1/models/a/b"),
 ]
 ELSEWHERE = [
-    *(("GET", path) for path in ("/v1", "/v1/", "/v1/nothing", "/v1/responses/", "/v1/responses/a/b/c", "/v1/chat/completions")),
+    *(("GET", path) for path in ("/v1", "/v1/", "/v1/nothing", "/v1/responses/", "/v1/responses/a/b/c", "/v1/chat", "/v1/chat/completions/x")),
+    *((method, "/v1/chat/completions") for method in ("GET", "PUT", "DELETE", "OPTIONS", "TRACE")),
     *((method, "/v1/responses") for method in ("GET", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")),
     *((method, f"/v1/responses/{UNKNOWN}/cancel") for method in ("GET", "DELETE", "OPTIONS", "TRACE")),
     *((method, "/v1/conversations") for method in ("GET", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")),
@@ -100,7 +102,9 @@ async def test_with_a_key_a_wrong_way_is_told_apart_from_a_wrong_method(api: Api
     error = json.loads(body)["error"]
     assert error["type"] == "invalid_request_error"
     assert (error["param"], error["message"] != "") == (None, True)
-    known = path.removesuffix(f"/{CONVERSATION}/items") in ("/v1/responses", f"/v1/responses/{UNKNOWN}/cancel", "/v1/conversations")
+    known = path.removesuffix(f"/{CONVERSATION}/items") in (
+        "/v1/responses", f"/v1/responses/{UNKNOWN}/cancel", "/v1/conversations", "/v1/chat/completions",
+    )  # fmt: skip
     if known or method in ("TRACE", "PROPFIND"):
         assert (status, error["code"]) == (405, None)
         assert "POST" in headers["allow"]

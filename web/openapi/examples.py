@@ -93,6 +93,12 @@ REQUESTS: dict[str, Json] = {
 }
 """Name -> body of a create."""
 
+CHATS: dict[str, Json] = {
+    "a question": {"model": "demo", "messages": [{"role": "user", "content": "Say hello."}]},
+    "as a stream": {"model": "demo", "messages": [{"role": "user", "content": "Say hello."}], "stream": True},
+}
+"""Chat completions."""
+
 ITEMS: Json = {"items": [{"role": "user", "content": "Say hello."}]}
 """Items for a conversation."""
 

@@ -63,6 +63,15 @@ def operations() -> dict[str, Json]:
             parameters=[_RESPONSE_ID, *_PAGING, *_INCLUDE],
         ),
         **_conversations(),
+        "chat": _operation(
+            "Create a chat completion",
+            {
+                "200": {"description": _CHAT, "headers": _headers(), "content": {_JSON: {"schema": {"type": "object"}}, "text/event-stream": _CHUNKS}},
+                **{str(status): _handed_on(status) for status in (*_UPSTREAM, 409, 500, 503) if status not in (401, 403, 424)},
+            },
+            401, 403, 415,
+            requestBody=_body("ChatCompletion", examples.CHATS),
+        ),
         "list_models": _operation("List the models", {"200": _answer("What the upstream offers.", "ModelList")}, 401, 502),
         "one_model": _operation(
             "Get a model", {"200": _answer("The model.", "Model")}, 401, 404, 502,
@@ -141,6 +150,16 @@ def _operation(summary: str, answers: dict[str, Json], *refusals: int, **more: A
     return {"summary": summary, **more, "responses": {**answers, **{status: told[status] for status in told if status not in answers}}}
 
 
+def _handed_on(status: int) -> Json:
+    """A refusal of this server's, or of the upstream's in whatever words it has."""
+    content = {"schema": {"type": "object", "description": "`Error`, or the upstream's own body."}}
+    return {
+        "description": STATUSES.get(status, "What the upstream says."),
+        "headers": _headers(),
+        "content": {_JSON: content, "text/plain": {}},
+    }
+
+
 def _answer(description: str, name: str, shown: Mapping[str, Json] | None = None, *headers: str, stream: bool = False) -> Json:
     content: Json = {_JSON: {"schema": reference(name)}}
     if shown:
@@ -178,6 +197,9 @@ _BLOCK: Schema = {
     ],
 }
 """One block of a stream, in OpenAPI 3.2's words for Server-Sent Events, which FastAPI writes into 3.1 documents as well."""
+
+_CHAT = "What the upstream answers, byte for byte. Its own refusals come with its own status and body, whatever that looks like."
+_CHUNKS: Json = {"itemSchema": {"type": "object", "description": "A chunk as the upstream sends it; `[DONE]` comes last."}}
 
 _RESPONSE_ID = _path("response_id", "`resp_` and 32 hexadecimal digits; whatever else it is, is not found.")
 

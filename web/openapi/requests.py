@@ -39,6 +39,12 @@ def components(passthrough: Collection[str]) -> dict[str, Schema]:
     return {
         "CreateResponse": _create(sent, passthrough),
         **_conversations(sent),
+        "ChatCompletion": {
+            "type": "object",
+            "description": "A body of Chat Completions. Only `model` is looked at, to find the upstream; everything else is the upstream's to judge.",
+            "properties": {"model": {"type": "string", "description": PARAMETERS["model"]}},
+            "required": ["model"],
+        },
         **_items(sent, items._KINDS),
         **_items(listed, {kind: known for kind, known in items._KINDS.items() if kind != "item_reference"}),
         **{f"{way.prefix}{name}": _unnamed(way, check) for way in (sent, listed) for check, name in _NAMED.items()},

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from models.errors import LimitReached, PutOff, RunError, UpstreamBusy, UpstreamFailed
-from models.settings import LimitSettings, Settings, UpstreamSettings
-from models.upstreams import Routes
+from models.settings import Settings
+from models.upstreams import Routes, limits_of
 from worker.upstream.client import Upstream
 from worker.upstream.gate import Gate
 
@@ -35,7 +35,7 @@ class Upstreams:
         self._ways: dict[str, tuple[Upstream, Gate]] = {}
         for name, given in self._routes.upstreams.items():
             limit = given.concurrency or share
-            self._ways[name] = Upstream(given, _limits(settings.limits, given), limit or streams), Gate(given, limit)
+            self._ways[name] = Upstream(given, limits_of(settings.limits, given), limit or streams), Gate(given, limit)
 
     def ways(self, model: str) -> list[Way]:
         """The upstreams to be asked for this model, in order; none when no route leads to one (any more)."""
@@ -59,8 +59,3 @@ def unserved(ways: Sequence[Way], failures: Sequence[UpstreamFailed | LimitReach
         return PutOff(min(pauses))
     asked = [failure for failure in failures if not isinstance(failure, UpstreamBusy)]
     return (asked or failures)[-1]
-
-
-def _limits(limits: LimitSettings, upstream: UpstreamSettings) -> LimitSettings:
-    own = {name: limit for name in ("first_token", "token_gap", "turn") if (limit := getattr(upstream, name)) is not None}
-    return limits.model_copy(update=own)

@@ -79,6 +79,21 @@ async def test_the_official_client_works_unchanged(client: openai.AsyncOpenAI, f
     assert [message["content"] for message in fake.asked(model)[-1].messages] == ["1", "one", "2"]
 
 
+@pytest.mark.filterwarnings("ignore:connect\\(\\) must be used as a context manager:DeprecationWarning")  # the client's own doing
+async def test_the_official_client_works_without_asyncio_too(shared: Stack, fake: FakeUpstream) -> None:
+    model = fake.script(reply("in a thread"))
+
+    def talk() -> str:
+        with (
+            openai.OpenAI(base_url=f"http://127.0.0.1:{shared.webs[0].port}/v1", api_key=shared.key) as one,
+            one.responses.connect() as connection,
+        ):
+            connection.response.create(model=model, input="Hello.")
+            return next(event.response.output_text for event in connection if event.type == "response.completed")
+
+    assert await asyncio.to_thread(talk) == "in a thread"
+
+
 async def _ended(connection: Any) -> ResponsesServerEvent:
     async for event in connection:
         if event.type in ("response.completed", "response.failed", "error"):
@@ -153,7 +168,10 @@ async def test_no_more_than_16_responses_are_under_way_at_a_time(api: Api, fake:
     async with socket(api) as one:
         for number in range(20):
             await one.create(model, stream_id=f"lane-{number}")
-        await until(lambda: len(fake.asked(model)) == 16)
+        await until(lambda: len(fake.asked(model)) >= 16)
+        await one.send(type="something else")
+        await one.refused_among()
+        assert len(fake.asked(model)) == 16
         opened.set()
         for _ in range(20):
             await one.ended()

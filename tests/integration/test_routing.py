@@ -31,7 +31,8 @@ from tests.fake_upstream import (
     status,
     text,
 )
-from tests.stack import Databases, Stack, Surroundings, stack
+from tests.integration.test_operations import backburner
+from tests.stack import IMPATIENT, Databases, Stack, Surroundings, stack
 
 FILE = """
 [upstreams.first]
@@ -376,3 +377,40 @@ async def test_an_upstream_that_hangs_leaves_streams_for_the_others(private: Pri
         opened.set()
         for response_id in hung:
             assert (await api.ended(response_id))["output_text"] == "Late."
+
+
+async def test_a_response_that_was_put_off_outlives_its_worker(private: PrivateStack, tmp_path: Path) -> None:
+    file, closed = tmp_path / "backburner.toml", free_port()
+    file.write_text(
+        f"""
+        [upstreams.gone]
+        base_url = "http://127.0.0.1:{closed}/v1"
+        max_retries = 0
+        circuit_failures = 1
+        circuit_pause = 1
+        [routes]
+        "any" = "gone"
+        """
+    )
+    async with private(settings={**IMPATIENT, "BACKBURNER_CONFIG": str(file)}) as one:
+        api = one.api()
+        ids = [await api.background("any") for _ in range(3)]
+
+        async def put_off() -> bool:
+            states = [(await backburner(one, "explain", response_id, "--json")).facts["response"]["state"] for response_id in ids]
+            return "put_off" in states
+
+        await until(put_off)
+        one.kill(one.workers[0])
+        async with FakeUpstream(port=closed) as back:
+            back.script(reply("Here I am."), name="any")
+            await one.start_worker()
+            for response_id in ids:
+                ended = await api.ended(response_id)
+                assert (ended["status"], ended["output_text"]) == ("completed", "Here I am.")
+                async with api.follow(response_id) as stream:
+                    assert_stream_obeys_contract(await stream.to_end())
+            assert len(back.asked("any")) == len(ids)
+        told = await backburner(one, "explain", ids[0])
+        assert "put off: its upstreams were down or at their limit" in told.out
+        assert "its last turn was answered by the upstream gone" in told.out

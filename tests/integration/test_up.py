@@ -28,6 +28,7 @@ from cli.embedded.valkey import Valkey
 from cli.process import Process, command_of, free_port
 from cli.settings import ROOT
 from tests.api import until
+from tests.fake_upstream import FakeUpstream
 
 KEY_LENGTH = len("bb-") + 43
 NAMES = ["cli.demo_upstream", "postgres", "valkey", "web", "worker", "worker --quarantine"]
@@ -130,16 +131,16 @@ def environment(**settings: str) -> dict[str, str]:
     return {name: value for name, value in kept if not name.startswith(stray)} | settings
 
 
-async def launch(data: Path, *arguments: str, port: int = 0, **settings: str) -> Up:
+async def launch(data: Path, *arguments: str, port: int = 0, folder: Path = ROOT, **settings: str) -> Up:
     whole = [sys.executable, "-m", "cli.main", "up", "--port", str(port), "--data", str(data), *arguments]
     pipe = asyncio.subprocess.PIPE
-    return Up(await asyncio.create_subprocess_exec(*whole, cwd=ROOT, stdout=pipe, stderr=pipe, env=environment(**settings)), data)
+    return Up(await asyncio.create_subprocess_exec(*whole, cwd=folder, stdout=pipe, stderr=pipe, env=environment(**settings)), data)
 
 
 @asynccontextmanager
-async def started(data: Path, *arguments: str, port: int = 0, **settings: str) -> AsyncIterator[Up]:
-    """A ready `up`; killed with all its children if the test leaves it running."""
-    up = await launch(data, *arguments, port=port, **settings)
+async def started(data: Path, *arguments: str, port: int = 0, folder: Path = ROOT, **settings: str) -> AsyncIterator[Up]:
+    """A ready `up` in this working directory; killed with all its children if the test leaves it running."""
+    up = await launch(data, *arguments, port=port, folder=folder, **settings)
     try:
         await up.ready()
         yield up
@@ -179,7 +180,7 @@ def stored(up: Up) -> dict[str, str]:
 
 async def refused(data: Path, *arguments: str, port: int = 0, **settings: str) -> str:
     """The sentence of an `up` that must fail."""
-    ended = await (await launch(data, *arguments, port=port, **settings)).rest()
+    ended = await (await launch(data, *arguments, port=port, folder=ROOT, **settings)).rest()
     assert ended.code == 1
     assert ended.out == ""
     assert len(ended.err.splitlines()) == 1, ended.err
@@ -336,6 +337,22 @@ async def test_failing_child_is_one_sentence_with_its_last_words_and_leaves_noth
     assert str(data / "logs" / "worker.log") in sentence
     with DataFolder(data):  # nobody holds it
         pass
+
+
+async def test_the_file_of_its_working_directory_is_used_and_the_flag_goes_before_it(data: Path, fake: FakeUpstream) -> None:
+    upstream = f'[upstreams.one]\nbase_url = "{fake.base_url}"\n[upstreams.two]\nbase_url = "http://127.0.0.1:9/v1"\n'
+    (data.parent / "backburner.toml").write_text(upstream + '[routes]\n"house" = { upstream = "one", model = "resident" }\n')
+    async with started(data, folder=data.parent) as up:
+        assert "demo-upstream" not in {named(child) for child in psutil.Process(up.process.pid).children()}
+        status, listed = await up.get("/models")
+        assert (status, [model["id"] for model in listed["data"]]) == (200, ["house"])
+        ended = await up.end()
+        assert ended.code == 0
+        assert '"model": "house"' in ended.err, "the greeting shows a model that can be asked for"
+    async with started(data, "--upstream", fake.base_url, folder=data.parent) as up:
+        status, listed = await up.get("/models")
+        assert (status, "resident" in {model["id"] for model in listed["data"]}) == (200, True)
+        assert (await up.end()).code == 0
 
 
 async def test_bootstrap_key_is_the_first_key(data: Path) -> None:

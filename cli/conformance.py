@@ -151,7 +151,7 @@ async def _found(feature: str, question: Callable[[], Awaitable[tuple[Verdict, s
         return Finding(feature, Verdict.FAILS, failure.message + hint)
 
 
-_ELSEWHERE = frozenset({"upstream_404", "upstream_405", "upstream_garbage", "upstream_301", "upstream_302", "upstream_307", "upstream_308"})
+_ELSEWHERE = frozenset({"upstream_garbage", "upstream_301", "upstream_302", "upstream_307", "upstream_308"})
 _NO_SUCH_API = " That address does not seem to speak the API: is base_url what a client would use, with /v1, and is `api` right?"
 
 

@@ -88,6 +88,8 @@ def cases(rows: list[Failing]) -> pytest.MarkDecorator:
 CREDENTIAL = "The upstream refused this server's credential."
 WORDS = "The upstream refused the request: The fake upstream says {}."
 
+NOWHERE = "The upstream has nothing at /chat/completions (HTTP {0}): its 'base_url' or its 'api' may be wrong. It said: The fake upstream says {0}."
+
 
 def _refusing(code: int, shown: int, error: str, message: str, **more: Any) -> Failing:
     return Failing(str(code), [status(code)], shown, error, message.format(code), **more)
@@ -103,8 +105,8 @@ REFUSALS = [
     _refusing(401, 401, "server_error", CREDENTIAL),
     _refusing(402, 502, "server_error", WORDS),
     _refusing(403, 403, "server_error", CREDENTIAL),
-    _refusing(404, 404, "invalid_prompt", WORDS),
-    _refusing(405, 502, "server_error", WORDS),
+    _refusing(404, 404, "invalid_prompt", NOWHERE),
+    _refusing(405, 502, "server_error", NOWHERE),
     _refusing(408, 408, "server_error", WORDS),
     _refusing(409, 502, "server_error", WORDS),
     _refusing(413, 413, "invalid_prompt", WORDS),

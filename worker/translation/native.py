@@ -1,4 +1,4 @@
-"""A native upstream's events of one turn in, ours out (contract §4.3; docs/adr on native upstreams). Pure.
+"""A native upstream's events of one turn in, ours out (contract §4.3; docs/adr/0015). Pure.
 
 The upstream speaks the Responses API itself, with ids, numbers and snapshots of its own, none of which reach our client: its items become
 ours, under our ids, at our places, and only they are told; `response.created`, `.queued` and `.in_progress` say nothing new. An event finds

@@ -1,4 +1,4 @@
-"""A response's parameters and history become one body of the Responses API, for an upstream that speaks it (docs/adr on native upstreams). Pure.
+"""A response's parameters and history become one body of the Responses API, for an upstream that speaks it (docs/adr/0015). Pure.
 
 The upstream keeps nothing: it gets all that was said, `store: false`, and a stream to send. Our client's own tools, and those that the
 upstream is to run, go through as they are; what this server runs is offered as functions, and calls of it are told as calls of these.

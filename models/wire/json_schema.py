@@ -7,13 +7,15 @@ fetched, compiled or recursed into: a schema is walked once, as deep as a body m
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote
 
 from models.errors import InvalidRequest
 from models.wire.checks import shown
 
 Json = dict[str, Any]
+Check = Callable[[Any], str | None]
+"""Says what it wanted instead of a value, or None."""
 
 MOST_PROPERTIES = 5000
 MOST_LEVELS = 10
@@ -23,19 +25,34 @@ MOST_ENUM_VALUES = 1000
 _SHOWN_STEPS = 20
 
 
-class _Place(NamedTuple):
-    """Where in the root a schema stands."""
+class _Place:
+    """Where in the root a schema stands: the way to it from the schema it is in."""
 
-    context: tuple[str, ...] = ()
-    """As OpenAI shows it: `('properties', 'city', 'items')`."""
-    objects: int = 0
-    """How many objects it is inside of."""
+    __slots__ = ("outer", "schema", "way")
 
-    def inside(self, way: tuple[str, ...]) -> "_Place":
-        return _Place((*self.context, *way), self.objects + (way[0] == "properties"))
+    def __init__(self, schema: Json, way: tuple[str, ...] = (), outer: "_Place | None" = None) -> None:
+        self.schema = schema
+        self.way = way
+        self.outer = outer
 
-    def __str__(self) -> str:
-        return f"In context={tuple(map(shown, self.context[:_SHOWN_STEPS]))}, " if self.context else ""
+    @property
+    def context(self) -> tuple[str, ...]:
+        """As OpenAI shows it: `('properties', 'city', 'items')`. Asked for only when something is wrong."""
+        steps: tuple[str, ...] = ()
+        place: _Place | None = self
+        while place is not None:
+            steps, place = place.way + steps, place.outer
+        return steps
+
+    @property
+    def levels(self) -> int:
+        """How many objects it is inside of."""
+        count = 0
+        place: _Place | None = self
+        while place is not None:
+            count += place.way[:1] == ("properties",)
+            place = place.outer
+        return count
 
 
 class _Fault(Exception):
@@ -47,54 +64,50 @@ def require_schema(schema: Json, where: str, subject: str, *, code: str, strict:
 
     `strict`: unless a model can be held to it as well.
     """
-    held = _Strict(schema) if strict else None
-    place = _Place()
-    try:
-        for place, found in _schemas(schema):
-            _look(found)
-            if held is not None:
-                held.look(found, place)
-    except _Fault as fault:
-        raise InvalidRequest(f"Invalid schema for {subject}: {place}{fault}", param=where, code=code) from None
-
-
-def _schemas(root: Json) -> Iterator[tuple[_Place, Json]]:
-    """Every schema in this one, each before those inside it, in the order in which they were written."""
-    waiting = [(_Place(), root)]
+    strictly = _Strict(schema) if strict else None
+    waiting = [_Place(schema)]
     while waiting:
-        place, schema = waiting.pop()
-        yield place, schema
-        inside = [(place.inside(way), found) for way, found in _inside(schema) if isinstance(found, dict)]
-        waiting += reversed(inside)
-
-
-def _inside(schema: Json) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """What stands where a schema holds others, once `_look` has found its keywords good."""
-    for keyword, value in schema.items():
-        check = _KEYWORDS.get(keyword)
-        if check is _schema_or_schemas:
-            check = _schemas_in_order if isinstance(value, list) else _schema
-        if check is _schema:
-            yield (keyword,), value
-        elif check is _schemas_in_order:
-            yield from (((keyword, str(at)), found) for at, found in enumerate(value))
-        elif check in (_schemas_by_name, _dependencies):
-            yield from (((keyword, name), found) for name, found in value.items())
+        place = waiting.pop()
+        try:
+            inside = _look(place)
+            if strictly is not None:
+                strictly.look(place)
+        except _Fault as fault:
+            steps = tuple(map(shown, place.context[:_SHOWN_STEPS]))
+            told = f"In context={steps}, {fault}" if steps else str(fault)
+            raise InvalidRequest(f"Invalid schema for {subject}: {told}", param=where, code=code) from None
+        waiting += reversed(inside)  # so that they are looked at in the order in which they were written
 
 
 # What every schema must be.
 
 
-def _look(schema: Json) -> None:
-    for keyword, value in schema.items():
+def _look(place: _Place) -> list[_Place]:
+    """The schemas in this one. Raises _Fault where a keyword has a value that no draft allows."""
+    inside: list[_Place] = []
+    for keyword, value in place.schema.items():
         check = _KEYWORDS.get(keyword)
-        if check is not None and (wanted := check(value)) is not None:
+        if check is None:
+            continue
+        if (wanted := check(value)) is not None:
             said = f", not '{shown(value)}'" if isinstance(value, str) else ""
             raise _Fault(f"'{keyword}' must be {wanted}{said}.")
+        if check in _HOLDS_SCHEMAS:
+            inside += (_Place(found, (keyword, *way), place) for way, found in _held(check, value) if isinstance(found, dict))
+    return inside
 
 
-def _must(wanted: str, fits: Callable[[Any], bool]) -> Callable[[Any], str | None]:
-    """A check that says what it wanted instead of the value, or None."""
+def _held(check: Check, value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """What stands where a keyword holds schemas, and the rest of the way to it."""
+    if check in (_schemas_by_name, _dependencies):
+        yield from (((name,), found) for name, found in value.items())
+    elif isinstance(value, list):
+        yield from (((str(at),), found) for at, found in enumerate(value))
+    else:
+        yield (), value
+
+
+def _must(wanted: str, fits: Callable[[Any], bool]) -> Check:
     return lambda value: None if fits(value) else wanted
 
 
@@ -136,7 +149,9 @@ _dependencies = _must(
     lambda value: isinstance(value, dict) and all(_is_schema(one) or _are_strings(one) for one in value.values()),
 )
 
-_KEYWORDS: dict[str, Callable[[Any], str | None]] = {
+_HOLDS_SCHEMAS = frozenset((_schema, _schemas_in_order, _schema_or_schemas, _schemas_by_name, _dependencies))
+
+_KEYWORDS: dict[str, Check] = {
     "type": _type,
     "enum": _array,
     "required": _strings,
@@ -178,10 +193,11 @@ class _Strict:
         self._properties = 0
         self._values = 0
 
-    def look(self, schema: Json, place: _Place) -> None:
+    def look(self, place: _Place) -> None:
         """Raises _Fault for the first rule that is broken."""
+        schema = place.schema
         types = schema.get("type")
-        if not place.context and (types != "object" or "anyOf" in schema):
+        if place.outer is None and (types != "object" or "anyOf" in schema):
             told = "anyOf" if types == "object" else f'type: "{shown(str(types))}"'
             raise _Fault(f"schema must be a JSON Schema of 'type: \"object\"', got '{told}'.")
         for keyword in schema:
@@ -211,7 +227,7 @@ class _Strict:
         for found, most, what in (
             (self._properties, MOST_PROPERTIES, "object properties in all"),
             (self._values, MOST_ENUM_VALUES, "enum values in all"),
-            (place.objects, MOST_LEVELS, "levels of nesting"),
+            (place.levels, MOST_LEVELS, "levels of nesting"),
         ):
             if found > most:
                 raise _Fault(f"the schema exceeds the limit of {most} {what}.")

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from cli.diagnosis import process
 from models.database import Row
-from models.lifecycle import TERMINAL
+from models.lifecycle import TERMINAL, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,11 @@ def timeline(row: Row, attempts: Sequence[Row], stored: Sequence[Row]) -> list[M
     born = min(opening["first_at"], row["enqueued_at"]) if opening and opening["first_at"] else row["created_at"]
     kind = "background" if row["background"] else "foreground"
     rung = "its bell was rung" if row["rings"] == 0 else f"its bell was rung again, {row['rings'] + 1} times in all since it was queued"
+    # Nobody has ever run it: a remembered answer, or a warm-up (web/finished.py).
+    was_known = row["status"] == Status.COMPLETED and row["attempt"] == 0
     moments = [
         Moment(born, "created", f"created: {kind}, model {row['model']}"),
-        Moment(born, "queued", "queued"),
-        Moment(row["enqueued_at"], "rung", rung),
+        *([] if was_known else [Moment(born, "queued", "queued"), Moment(row["enqueued_at"], "rung", rung)]),
         *(Moment(row[f"{what}_at"], what, text) for what, text in _REQUESTS.items() if row[f"{what}_at"] is not None),
     ]
     turns = 0
@@ -82,4 +83,6 @@ def _ending(row: Row, stored: Sequence[Row]) -> Moment:
     last = max((block["last_at"] for block in stored if block["last_at"] is not None), default=row["completed_at"])
     because = ", ".join(filter(None, (row["reason"], row["error"] and row["error"]["message"])))
     whose = f"; its last turn was answered by the upstream {row['upstream']}" if row["upstream"] else ""
+    if row["status"] == Status.COMPLETED and row["attempt"] == 0:
+        because = "its answer was known when it was created"
     return Moment(last, "ended", f"ended as {row['status']}{f' ({because})' if because else ''}{whose}", row["attempt"] or None)

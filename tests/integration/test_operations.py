@@ -98,6 +98,14 @@ async def test_explain_tells_an_ordinary_life_to_programs_and_to_people(one: Sta
     assert "ended as completed" in said.out
 
 
+async def test_explain_says_of_a_remembered_answer_that_nobody_ran_it(one: Stack, fake: FakeUpstream) -> None:
+    model = fake.script(reply("Hello."))
+    hit = [await one.api().create(model, cache=True) for _ in range(2)][-1]
+    facts = await told(one, "explain", hit["id"])
+    assert [moment["what"] for moment in facts["timeline"]] == ["created", "ended"]
+    assert facts["timeline"][-1]["text"] == "ended as completed (its answer was known when it was created)"
+
+
 @pytest.mark.parametrize("command", ["explain", "requeue", "fail"])
 @pytest.mark.parametrize("name", [UNKNOWN, "resp_1", "\N{SNOWMAN}' OR 1=1"])
 async def test_an_id_that_nobody_has_is_refused_in_one_sentence(one: Stack, command: str, name: str) -> None:

@@ -253,6 +253,23 @@ async def test_a_warm_up_asks_no_model_and_can_be_continued(api: Api, fake: Fake
         assert (await one.refused())["param"] == "text.format.type"
 
 
+async def test_a_conversation_takes_one_response_at_a_time_over_the_socket_too(api: Api, fake: FakeUpstream) -> None:
+    opened = asyncio.Event()
+    model = fake.script([text("be"), gate(opened), text("gun"), finish(), usage(), done()], reply("next"))
+    conversation = (await api.call("POST", "/conversations", {})).body["id"]
+    async with socket(api) as one:
+        await one.create(model, conversation=conversation)
+        await one.until("response.output_text.delta")
+        await one.create(model, conversation=conversation, stream_id="meanwhile")
+        assert (await one.refused())["code"] == "conversation_locked"
+        opened.set()
+        await one.ended()
+        warm = await one.answer(model, conversation={"id": conversation}, generate=False, input="By the way.")
+        assert warm["conversation"] == {"id": conversation}
+        assert (await one.answer(model, conversation=conversation, input="Go on."))["output_text"] == "next"
+    assert [message["content"] for message in fake.asked(model)[-1].messages] == ["Hello.", "begun", "By the way.", "Go on."]
+
+
 async def test_a_remembered_answer_comes_over_the_socket_too(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(reply("once"))
     async with socket(api) as one:

@@ -138,7 +138,7 @@ class Gate:
         except BaseException as error:
             if place.done() and not place.cancelled():
                 self._leave()  # it was given to us in the same moment
-            else:
+            elif place in queue:  # whoever left meanwhile may have thrown it away
                 queue.remove(place)
             if isinstance(error, TimeoutError):
                 raise self._full() from error

@@ -38,6 +38,7 @@ from worker.translation import items as spoken
 from worker.translation import kinds, translator
 from worker.translation import mcp as _mcp  # noqa: F401 - so that its items are known
 from worker.translation.hosted import OpenHostedCall
+from worker.translation.native_items import NativeItem
 from worker.upstream import chunks, failures
 
 Case = schemathesis.Case[Any]
@@ -152,7 +153,7 @@ def test_the_document_knows_every_event() -> None:
 
 def test_the_document_knows_every_item_the_model_can_say() -> None:
     def leaves(kind: type[spoken.OpenItem]) -> Iterator[type[spoken.OpenItem]]:
-        below = kind.__subclasses__()
+        below = [one for one in kind.__subclasses__() if not issubclass(one, NativeItem)]  # these are for the test below
         for one in below:
             yield from leaves(one)
         if not below and kind is not OpenHostedCall:  # which is what its kinds have in common
@@ -172,6 +173,24 @@ def test_the_document_knows_every_item_the_model_can_say() -> None:
     assert set(kinds._KINDS) <= said
     details = document()["components"]["schemas"]["Response"]["properties"]["incomplete_details"]
     assert set(details["properties"]["reason"]["enum"]) == {*translator._INCOMPLETE.values(), "max_messages"}
+
+
+def test_a_deployment_with_a_native_upstream_says_that_it_takes_more_tools() -> None:
+    native = {"base_url": "http://127.0.0.1/v1", "api": "responses"}
+    settings = Settings(database_url="postgresql://unused", redis_url="redis://unused", upstream=native)
+    told = create_app(settings).openapi()["components"]
+
+    def holds(name: str, value: Any) -> bool:
+        return bool(jsonschema_rs.Draft202012Validator({"$ref": f"#/components/schemas/{name}", "components": told}).is_valid(value))
+
+    files = {"type": "file_search", "vector_store_ids": ["vs_1"]}
+    ran = {"id": "ci_1", "type": "code_interpreter_call", "status": "completed", "code": "1", "container_id": "c"}
+    assert holds("InputTools", [files, {"type": "function", "name": "f"}])
+    assert holds("ListedTools", [files])
+    assert holds("OutputItem", ran)
+    assert not holds("InputTools", [{"type": "telepathy"}])
+    assert not schema_of("InputTools").is_valid([files])
+    assert not schema_of("OutputItem").is_valid(ran)
 
 
 def test_the_document_knows_every_error() -> None:

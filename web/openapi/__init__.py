@@ -16,6 +16,8 @@ from web.openapi.meaning import ABOUT
 def document(routes: Iterable[BaseRoute], settings: Settings) -> dict[str, Any]:
     """The OpenAPI document of these routes. Raises KeyError for a route that nobody has described."""
     known = operations.operations()
+    routing = Routes(settings)
+    native = any(upstream.api == "responses" for upstream in routing.upstreams.values())
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         if isinstance(route, APIRoute):
@@ -31,7 +33,7 @@ def document(routes: Iterable[BaseRoute], settings: Settings) -> dict[str, Any]:
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer", "description": "An API key of a project."}},
             "headers": operations.HEADERS,
             "responses": operations.errors(settings),
-            "schemas": {**requests.components(Routes(settings).all_passthrough), **objects.components()},
+            "schemas": {**requests.components(routing.all_passthrough, native=native), **objects.components(native=native)},
         },
     }
 

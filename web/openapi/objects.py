@@ -20,11 +20,12 @@ _CONVERSATION_ID: Schema = {"type": "string", "pattern": "^conv_[0-9a-f]{32}$"}
 _ITEM_STATUS: Schema = {"type": "string", "enum": ["in_progress", "completed", "incomplete"]}
 
 
-def components() -> dict[str, Schema]:
-    """Every schema of what is answered."""
+def components(*, native: bool) -> dict[str, Schema]:
+    """Every schema of what is answered. `native`: there is an upstream that runs tools of its own."""
+    items = one_of(_OUTPUT_ITEMS)
     return {
         "Response": _response(),
-        "OutputItem": one_of(_OUTPUT_ITEMS),
+        "OutputItem": {"anyOf": [items, _NATIVE_ITEM]} if native else items,
         "OutputContent": one_of(_OUTPUT_CONTENT),
         "SummaryText": one_of({"summary_text": thing({"text": _TEXT})}),
         "ReasoningText": one_of({"reasoning_text": thing({"text": _TEXT})}),
@@ -230,6 +231,11 @@ _OUTPUT_ITEMS: dict[str, Schema] = {
     "mcp_approval_request": _output_item(server_label=_TEXT, name=_TEXT, arguments=_TEXT),
 }
 """type -> what the model can put into `output`."""
+
+_NATIVE_ITEM: Schema = {
+    **thing({"id": _TEXT, "type": _TEXT, "status": {"enum": ["in_progress", "completed", "incomplete", "failed"]}}),
+    "description": "An item of a tool that the upstream itself runs (`file_search_call`, `code_interpreter_call`, …), as it tells it.",
+}
 
 _CONVERSATION: Schema = thing(
     {"id": _CONVERSATION_ID, "object": const("conversation"), "created_at": _SECONDS, "metadata": parameter("metadata", kept())}

@@ -33,8 +33,10 @@ def kept() -> Reading:
     return Reading(nulls=False, prefix="Listed", own=_OWN)
 
 
-def components(passthrough: Collection[str]) -> dict[str, Schema]:
-    """Every schema of a create request and of the input items that are listed. `passthrough`: see UpstreamSettings."""
+def components(passthrough: Collection[str], *, native: bool) -> dict[str, Schema]:
+    """Every schema of a create request and of the input items that are listed. `passthrough`: see UpstreamSettings; `native`: there is an
+    upstream that runs tools of its own."""
+    offered = tools._NATIVE_TOOLS if native else tools._TOOLS
     sent, listed = asked(), kept()
     return {
         "CreateResponse": _create(sent, passthrough),
@@ -48,7 +50,8 @@ def components(passthrough: Collection[str]) -> dict[str, Schema]:
         **_items(sent, items._KINDS),
         **_items(listed, {kind: known for kind, known in items._KINDS.items() if kind != "item_reference"}),
         **{f"{way.prefix}{name}": _unnamed(way, check) for way in (sent, listed) for check, name in _NAMED.items()},
-        "ListedTools": _echoed_tools(listed),
+        "InputTools": _unnamed(sent, offered),
+        "ListedTools": _echoed_tools(listed, offered),
     }
 
 
@@ -106,9 +109,9 @@ def _items(reading: Reading, kinds: Mapping[str, tuple[str, Check]]) -> dict[str
     return {f"{reading.prefix}Item": {"anyOf": [reference(name) for name in named]}, **named}
 
 
-def _echoed_tools(reading: Reading) -> Schema:
+def _echoed_tools(reading: Reading, offered: Check) -> Schema:
     """The tools as the Response shows them: of a function, what was not given is null (models/wire/response.py)."""
-    shape = _unnamed(reading, tools._TOOLS)
+    shape = _unnamed(reading, offered)
     for tool in shape["items"]["oneOf"]:
         if tool["properties"]["type"] == const("function"):
             fields = tool["properties"]
@@ -276,6 +279,10 @@ def _conversation(reading: Reading) -> Schema:
     return {"anyOf": [_response_id(reading), reading.schema(request._CONVERSATION)]}
 
 
+def _handed_on(_reading: Reading) -> Schema:
+    return {"type": "object", "description": "Handed on to the upstream as it is, where the model's upstream speaks the Responses API."}
+
+
 def _any(_reading: Reading) -> Schema:
     return {}
 
@@ -315,6 +322,7 @@ _OWN: dict[Check, Callable[[Reading], Schema]] = {
     mcp._authorization: _authorization,
     mcp._headers: _headers,
     items._local_shell_output: _local_shell_output,
+    tools._handed_on: _handed_on,
     tools._function: lambda reading: reading.schema(tools._FUNCTION),
     tools.tools: _tools,
     tools.more_tools: _more_tools,

@@ -19,7 +19,7 @@ from cli.timeline import Moment, timeline
 from models import operations, statements
 from models.channels import queue_for
 from models.database import Row
-from models.ids import parse_response_id, response_id
+from models.ids import conversation_id, parse_response_id, response_id
 from models.lifecycle import TERMINAL
 
 LISTED = 200
@@ -46,6 +46,7 @@ class Standing:
     why: str
     background: bool
     model: str
+    conversation: str | None
     queue: str
     attempt: int
     deaths: int
@@ -252,7 +253,7 @@ def _standing(row: Row, live: Mapping[str, int]) -> Standing:
     diagnosis = diagnose(row, live)
     return Standing(
         id=response_id(row["id"]), status=row["status"], state=diagnosis.state, why=diagnosis.why, background=row["background"],
-        model=row["model"], queue=queue_for(background=row["background"], deaths=row["deaths"]), attempt=row["attempt"],
+        model=row["model"], conversation=conversation_id(row["conversation_id"]) if row["conversation_id"] is not None else None, queue=queue_for(background=row["background"], deaths=row["deaths"]), attempt=row["attempt"],
         deaths=row["deaths"], turns=row["turns"], rings=row["rings"], worker=row["worker"],
         idle_seconds=round(seconds_between(row["progressed_at"], row["now"]), 3), created_at=row["created_at"],
         completed_at=row["completed_at"], deadline=row["deadline"], reason=row["reason"], error=row["error"],

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from cli.diagnosis import process
 from models.database import Row
+from models.ids import conversation_id, response_id
 from models.lifecycle import TERMINAL, Status
 
 
@@ -47,7 +48,7 @@ def timeline(row: Row, attempts: Sequence[Row], stored: Sequence[Row]) -> list[M
     # Nobody has ever run it: a remembered answer, or a warm-up (web/finished.py).
     was_known = row["status"] == Status.COMPLETED and row["attempt"] == 0
     moments = [
-        Moment(born, "created", f"created: {kind}, model {row['model']}"),
+        Moment(born, "created", f"created: {kind}, model {row['model']}{_past(row)}"),
         *([] if was_known else [Moment(born, "queued", "queued"), Moment(row["enqueued_at"], "rung", rung)]),
         *(Moment(row[f"{what}_at"], what, text) for what, text in _REQUESTS.items() if row[f"{what}_at"] is not None),
     ]
@@ -61,6 +62,13 @@ def timeline(row: Row, attempts: Sequence[Row], stored: Sequence[Row]) -> list[M
     if row["status"] in TERMINAL:
         moments.append(_ending(row, stored))
     return moments
+
+
+def _past(row: Row) -> str:
+    """What it goes on from."""
+    if row["conversation_id"] is not None:
+        return f", in {conversation_id(row['conversation_id'])}"
+    return f", after {response_id(row['previous_response_id'])}" if row["previous_response_id"] is not None else ""
 
 
 def _attempt(attempt: Row, block: Row | None, turns: int) -> Iterator[Moment]:

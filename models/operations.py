@@ -13,7 +13,7 @@ _OPEN = "(" + ", ".join(f"'{status}'" for status in sorted(NEXT)) + ")"
 
 _STATE = """
     SELECT r.id, r.status, r.background, r.model, r.attempt, r.turns, r.rings, r.created_at, r.started_at, r.enqueued_at, r.deadline,
-           r.resume_at, r.upstream,
+           r.resume_at, r.upstream, r.previous_response_id, r.conversation_id,
            r.cancel_requested_at, r.fail_requested_at, r.requeue_requested_at, r.delete_requested_at, r.completed_at, r.reason, r.error,
            r.deaths + (w.dead IS TRUE)::int AS deaths, r.worker, w.kind, w.host, w.pid, w.dead, w.drain_requested_at,
            w.expires_at, clock_timestamp() AS now, progress.at AS progressed_at

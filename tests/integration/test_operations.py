@@ -106,6 +106,15 @@ async def test_explain_says_of_a_remembered_answer_that_nobody_ran_it(one: Stack
     assert facts["timeline"][-1]["text"] == "ended as completed (its answer was known when it was created)"
 
 
+async def test_explain_names_what_a_response_goes_on_from(one: Stack, fake: FakeUpstream) -> None:
+    room = (await one.api().call("POST", "/conversations", {})).body["id"]
+    first = await one.api().create(fake.script(reply("x")), conversation=room)
+    second = await one.api().create(fake.script(reply("x")), previous_response_id=first["id"])
+    assert (await told(one, "explain", first["id"]))["response"]["conversation"] == room
+    assert f", in {room}" in (await backburner(one, "explain", first["id"])).out
+    assert f", after {first['id']}" in (await backburner(one, "explain", second["id"])).out
+
+
 @pytest.mark.parametrize("command", ["explain", "requeue", "fail"])
 @pytest.mark.parametrize("name", [UNKNOWN, "resp_1", "\N{SNOWMAN}' OR 1=1"])
 async def test_an_id_that_nobody_has_is_refused_in_one_sentence(one: Stack, command: str, name: str) -> None:

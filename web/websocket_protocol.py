@@ -13,7 +13,7 @@ _NO_TEXT = 1007
 
 _logger = logging.getLogger("web.websocket")
 _logger.setLevel(logging.WARNING)
-"""uvicorn would write a line for each handshake, with the query that came along."""
+"""Else there would be lines for each connection, and the query of its handshake in one of them."""
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
@@ -21,7 +21,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
         super().__init__(config, server_state, app_state)
-        self.logger = _logger
+        self.logger = self.conn.logger = _logger
         self.close_timeout = _FAREWELL
 
     def shutdown(self) -> None:

@@ -284,6 +284,25 @@ async def test_intake_answers_200_once_it_is_back(product: Stack, web: Service, 
 
 
 @both_kinds
+@pytest.mark.parametrize("in_conversation", [False, True])
+async def test_intake_of_a_remembered_answer(product: Stack, web: Service, fake: FakeUpstream, kind: str, *, in_conversation: bool) -> None:
+    """Stored by a transaction of two statements: once, whatever became of its COMMIT's answer."""
+    api, model = product.api(), fake.script(reply("once"))
+    conversation = (await api.call("POST", "/conversations", {})).body["id"] if in_conversation else None
+    await api.create(model, cache=True)
+    unclear = web.log.read_text().count("create_unclear")
+    lose(web.wires.postgres, b"COMMIT", kind)
+    hit = await api.create(model, cache=True, conversation=conversation)
+    assert web.log.read_text().count("create_unclear") == unclear + 1
+    assert await api.get(hit["id"]) == hit
+    assert len(fake.asked(model)) == 1
+    assert await product.value("SELECT count(*) FROM responses WHERE model = %s", model) == 2
+    if in_conversation:
+        items = (await api.call("GET", f"/conversations/{conversation}/items")).body["data"]
+        assert [item["content"][0]["text"] for item in items] == ["once", "Hello."]
+
+
+@both_kinds
 async def test_intake_that_answered_503_never_runs(product: Stack, web: Service, fake: FakeUpstream, kind: str) -> None:
     """Not before its outcome is clear, while sweeps go on, and not after."""
     api, wire = product.api(), web.wires.postgres

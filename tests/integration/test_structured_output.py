@@ -140,7 +140,8 @@ async def unschooled(
     """A deployment with an upstream for each way in which structured output can be asked for."""
     folder = tmp_path_factory.mktemp("unschooled")
     ways = ("json_object", "guided_json", "prompt")
-    lines = [f'[upstreams.{way}]\nbase_url = "{fake.base_url}"\nstructured_output = "{way}"\n' for way in ways]
+    verbose = 'passthrough = ["verbosity"]'
+    lines = [f'[upstreams.{way}]\nbase_url = "{fake.base_url}"\nstructured_output = "{way}"\n{verbose}\n' for way in ways]
     routes = [f'"{way}-*" = "{way}"' for way in ways]
     (folder / "backburner.toml").write_text("\n".join([*lines, "[routes]", *routes]))
     settings = {"BACKBURNER_CONFIG": str(folder / "backburner.toml")}
@@ -168,3 +169,10 @@ async def test_old_vllm_is_asked_in_its_own_words(unschooled: Stack, fake: FakeU
     assert in_order(sent["guided_json"]) == in_order(SCHEMA)
     assert "response_format" not in sent
     assert [message["role"] for message in sent["messages"]] == ["user"]
+
+
+async def test_verbosity_reaches_who_knows_it(api: Api, unschooled: Stack, fake: FakeUpstream) -> None:
+    for asked, model, told in ((unschooled.api(), "prompt-2", "low"), (api, "plain-verbosity", None)):
+        response = await asked.create(fake.script(reply("x"), name=model), text={"verbosity": "low"})
+        assert response["text"] == {"format": {"type": "text"}, "verbosity": "low"}
+        assert fake.asked(model)[0].body.get("verbosity") == told

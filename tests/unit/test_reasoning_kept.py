@@ -1,7 +1,9 @@
 """Reasoning that is kept between turns: what is sealed of it, what goes back to which upstream, and when."""
 
+import json
 from typing import Any
 
+import orjson
 import pytest
 
 from tests.unit.test_chat_request import body, call, calling, output, said, tool, user
@@ -48,6 +50,30 @@ def test_the_pieces_of_a_detail_are_put_together_and_the_signature_stays() -> No
         ],
     }
     assert pieces[0]["text"] == "I "
+
+
+def test_nothing_an_upstream_calls_a_detail_breaks_the_turn() -> None:
+    deep: Any = "x"
+    for _ in range(400):
+        deep = [deep]
+    junk = [
+        {"deep": deep, "type": {"a": 1}, "text": "h", "index": [], "big": 10**400, "ok": 1.5},
+        3,
+        None,
+        "x",
+        ["y"],
+        {},
+        {"text": {"a": 1}},
+    ]
+    sealed: list[Json] = []
+
+    def seal(kept: Json) -> str:
+        sealed.append(json.loads(orjson.dumps(kept)))
+        return "sealed"
+
+    turn = run([delta(reasoning_details=junk), delta(reasoning_details=[{"text": "m"}]), delta(content="Hi"), finish()], seal=seal)
+    assert turn.items == ["reasoning hm", "message Hi"]
+    assert sealed == [{"text": "hm", "details": [{"text": "h", "ok": 1.5}, {}, {}, {"text": "m"}]}]
 
 
 def test_a_finished_thought_is_sealed_once_and_shown_with_its_item() -> None:

@@ -202,10 +202,15 @@ def _arguments(found: str | dict[str, Any] | None) -> str:
     return found if isinstance(found, str) else "" if found is None else msgspec.json.encode(found).decode()
 
 
+def _is_plain(value: Any) -> bool:
+    """Whether it can be kept and sent back: details are flat, and what is sealed must be JSON that everybody reads."""
+    return value is None or isinstance(value, str | bool | float) or (isinstance(value, int) and abs(value) <= _MOST_TOKENS)
+
+
 def _detailed(found: list[Any], beside: str) -> tuple[str, tuple[tuple[int, str], ...], list[dict[str, Any]]]:
     """OpenRouter's list: the thought, the pieces of its summaries, and all of it as it came. `beside`, the same once more as plain text,
     counts only where the list says nothing that can be shown: encrypted thoughts do not."""
-    details = _dicts(found)
+    details = [{name: value for name, value in detail.items() if _is_plain(value)} for detail in _dicts(found)]
     thought = "".join(_text(detail.get("text")) for detail in details)
     pieces = [(_count(detail.get("index")) or 0, _text(detail.get("summary"))) for detail in details]
     summary = tuple((number, text) for number, text in pieces if text)

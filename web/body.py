@@ -1,6 +1,7 @@
 """A request's body, read within its limit before anything looks at it (design §9)."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import Request
@@ -27,6 +28,12 @@ async def read_json(request: Request, limit: int) -> Any:
         raise RequestTooLarge(limit)
     raw = await _read(request, limit)
     return await asyncio.to_thread(decode_body, raw) if len(raw) > _LARGE else decode_body(raw)
+
+
+def is_large(headers: Mapping[str, str]) -> bool:
+    """Whether a body is too large to be looked at in the event loop: a million items take ten seconds, and a lease is no longer than that."""
+    announced = headers.get("content-length", "")
+    return not announced.isdigit() or int(announced) > _LARGE
 
 
 async def _read(request: Request, limit: int) -> bytes:

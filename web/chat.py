@@ -8,7 +8,7 @@ from starlette.responses import Response
 from models.errors import InvalidRequest, NotFound
 from models.wire.checks import kind_of, missing, wrong_type
 from web.auth import Project
-from web.body import read_json
+from web.body import is_large, read_json
 from web.connection import unless_gone
 from web.front import front_of
 
@@ -24,7 +24,7 @@ async def chat(request: Request, _project: Project) -> Response:
     if not front.passage.knows(body["model"]):
         raise NotFound(f"The model '{body['model']}' does not exist.", param="model", code="model_not_found")
     # It may take long until the first byte: a client that leaves meanwhile takes the request along.
-    return await unless_gone(front.passage.answer(body), request.receive, front.drained)
+    return await unless_gone(front.passage.answer(body, large=is_large(request.headers)), request.receive, front.drained)
 
 
 def _checked(body: Any) -> dict[str, Any]:

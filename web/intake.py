@@ -35,6 +35,7 @@ from models.wire.request import CreateRequest, parse_create
 from models.wire.response import ResponseFacts, response_object
 from web.addresses import require_fetchable, require_reachable
 from web.approvals import require_requests
+from web.body import is_large
 from web.caching import NOTHING_SAID, Caching
 from web.counters import ACCEPTED, ENDED
 from web.finished import Finished, finished
@@ -49,9 +50,6 @@ _ENTRUSTED = ("authorization", "headers", "server_url")
 
 Values = dict[str, object]
 """Of the statements that insert."""
-
-_LARGE = 256 * 1024
-"""Bytes of a body from which it is checked beside the event loop: a million items take ten seconds, and the lease is no longer than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +110,7 @@ class Intake:
             generate=generate,
             native=self._is_native(body),
         )
-        request = await asyncio.to_thread(parse) if _is_large(headers) else parse()
+        request = await asyncio.to_thread(parse) if is_large(headers) else parse()
         self._require_routed(request.model)
         require_fetchable(self._egress, request.input)
         require_reachable(self._egress, request)
@@ -308,11 +306,6 @@ def _model(body: Any) -> str:
     """The wanted model; empty when the body names none."""
     model = body.get("model") if isinstance(body, dict) else None
     return model if isinstance(model, str) else ""
-
-
-def _is_large(headers: Mapping[str, str]) -> bool:
-    announced = headers.get("content-length", "")
-    return not announced.isdigit() or int(announced) > _LARGE
 
 
 def _same_request(holder: Row, again: Retryable) -> UUID:

@@ -57,15 +57,16 @@ class Passage:
         """Whether a route leads anywhere; where none are configured, one does for every name."""
         return bool(self._routes.find(model))
 
-    async def answer(self, body: dict[str, Any]) -> Response:
+    async def answer(self, body: dict[str, Any], *, large: bool) -> Response:
         """The answer of the first of the model's upstreams that gives one. Cancelling closes the connection.
 
-        Raises RunFailed (502, 504) when none does. `body` is what the client sent, `model` a string with a route.
+        Raises RunFailed (502, 504) when none does. `body` is what the client sent, `model` a string with a route; a `large` one is not
+        encoded in the event loop.
         """
         *others, last = self._routes.find(body["model"])
         for way in others:
             try:
-                answer = await self._asked(way, body)
+                answer = await self._asked(way, body, large=large)
             except RunFailed as failure:
                 logger.info("upstream_passed_over", upstream=way.upstream.name, reason=failure.message)
                 continue
@@ -73,14 +74,16 @@ class Passage:
                 return answer
             await answer.close()
             logger.info("upstream_passed_over", upstream=way.upstream.name, reason=f"status {answer.status_code}")
-        return await self._asked(last, body)
+        return await self._asked(last, body, large=large)
 
     async def close(self) -> None:
         """Closes all connections."""
         if self._session is not None:
             await self._session.close()
 
-    async def _asked(self, way: Destination, body: dict[str, Any]) -> "Handed":
+    async def _asked(self, way: Destination, body: dict[str, Any], *, large: bool) -> "Handed":
+        named = {**body, "model": way.model}
+        encoded = await asyncio.to_thread(orjson.dumps, named) if large else orjson.dumps(named)
         upstream, limits = way.upstream, limits_of(self._settings.limits, way.upstream)
         # A stream begins soon; an answer that comes in one piece begins when the model is done.
         patience = (limits.first_token if body.get("stream") is True else limits.turn).total_seconds()
@@ -88,7 +91,7 @@ class Passage:
         request = self._connected().post(
             f"{upstream.base_url.rstrip('/')}/chat/completions",
             params=upstream.query,
-            data=orjson.dumps({**body, "model": way.model}),
+            data=encoded,
             headers={
                 "authorization": f"Bearer {upstream.api_key.get_secret_value()}",
                 **{name: value.get_secret_value() for name, value in upstream.headers.items()},

@@ -1,10 +1,12 @@
 """/v1/chat/completions hands a request through to the model's upstream and its answer back, byte for byte (issue 7)."""
 
 import asyncio
+import io
 import json
 import socket
 import struct
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
@@ -82,6 +84,14 @@ class House:
         asked: JSON = {"model": model, "messages": [{"role": "user", "content": "Hi."}], **body}
         return await self.api.call("POST", "/chat/completions", asked)
 
+    @asynccontextmanager
+    async def streamed(self, model: str) -> AsyncIterator[aiohttp.StreamReader]:
+        """One chat completion as it comes."""
+        body = io.BytesIO(json.dumps({"model": model, "messages": [], "stream": True}).encode())
+        headers = {"authorization": f"Bearer {self.stack.key}", "content-type": "application/json"}
+        async with self.stack.session.post(f"{self.api.base_url}/chat/completions", data=body, headers=headers) as answer:
+            yield answer.content
+
 
 @pytest.fixture(scope="module")
 async def house(
@@ -92,6 +102,7 @@ async def house(
         (folder / "backburner.toml").write_text(FILE.format(first=first.base_url, second=second.base_url, closed=free_port()))
         settings = {
             "BACKBURNER_CONFIG": str(folder / "backburner.toml"), "BACKBURNER_LIMITS__BODY": "1000000", "BACKBURNER_WEB__SEND_TIMEOUT": "2",
+            "BACKBURNER_WEB__GRACE": "1",
         }  # fmt: skip
         async with stack(folder, servers, surroundings, fake, settings=settings) as one:
             yield House(one, first, second)
@@ -121,12 +132,10 @@ async def test_a_stream_arrives_byte_for_byte(house: House) -> None:
 async def test_each_piece_arrives_when_it_is_sent(house: House) -> None:
     opened = asyncio.Event()
     model = house.model([text("early"), gate(opened), text("late"), finish(), done()])
-    body = json.dumps({"model": model, "messages": [], "stream": True}).encode()
-    headers = {"authorization": f"Bearer {house.stack.key}", "content-type": "application/json"}
-    async with house.stack.session.post(f"{house.api.base_url}/chat/completions", data=body, headers=headers) as answer:
-        assert b"early" in await answer.content.readany()
+    async with house.streamed(model) as content:
+        assert b"early" in await content.readany()
         opened.set()
-        assert (await answer.content.read()).endswith(b"data: [DONE]\n\n")
+        assert (await content.read()).endswith(b"data: [DONE]\n\n")
 
 
 async def test_an_answer_in_one_piece_arrives_as_it_is(house: House) -> None:
@@ -286,8 +295,12 @@ async def test_what_is_wrong_with_the_request_is_told_by_the_first(house: House,
 
 
 async def test_after_the_first_byte_nobody_else_is_asked(house: House) -> None:
-    model = house.model([text("so far"), drop()], reply("second"), route="both")
-    assert b"so far" in (await house.ask(model, stream=True)).raw
+    opened = asyncio.Event()
+    model = house.model([text("so far"), gate(opened), drop()], reply("second"), route="both")
+    async with house.streamed(model) as content:
+        assert b"so far" in await content.readany()
+        opened.set()
+        assert b"broke off" in await content.read()
     assert not house.second.asked(model)
 
 
@@ -339,6 +352,28 @@ async def test_a_client_that_reads_nothing_holds_the_upstream_back_and_is_let_go
         await until(lambda: house.first.asked(model) and house.first.asked(model)[0].closed_by_client, 20)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     assert house.first.asked(model)[0].finished is None, "the whole answer was read although nobody took it"
+
+
+async def test_a_process_that_stops_lets_what_ends_soon_end_and_cuts_off_the_rest(house: House) -> None:
+    opened = asyncio.Event()
+    soon, never = house.model([text("so far"), gate(opened), *reply("the rest")]), house.model([text("so far"), hang()])
+    unheard = house.model([hang()])
+    process = await house.stack.start_web()
+    api = house.stack.api(process)
+    asked = [api.call("POST", "/chat/completions", {"model": model, "messages": [], "stream": True}) for model in (soon, never, unheard)]
+    tasks = [asyncio.create_task(one) for one in asked]
+    await until(lambda: all(house.first.asked(model) for model in (soon, never, unheard)))
+    house.stack.forget(process)
+    process.ask_to_stop()
+    opened.set()
+    done_in_time, cut_off, told = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(done_in_time, Answer)
+    assert done_in_time.raw.endswith(b"data: [DONE]\n\n")
+    assert isinstance(cut_off, aiohttp.ClientError)
+    assert isinstance(told, Answer)
+    assert (told.status, told.error["code"]) == (503, "server_error")
+    await until(lambda: all(house.first.asked(model)[0].closed_by_client for model in (never, unheard)))
+    await process.end_cleanly()
 
 
 async def test_many_at_once_do_not_wait_for_each_other(house: House) -> None:

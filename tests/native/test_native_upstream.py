@@ -8,8 +8,9 @@ import pytest
 
 from tests.api import JSON, Api, until
 from tests.chaos.story import assert_one_story
+from tests.conftest import PrivateStack
 from tests.contract.strict_types import check_response
-from tests.fake_upstream import FakeUpstream, Step, done, drop, hang, raw, reply, reset, status
+from tests.fake_upstream import FakeUpstream, Step, call, done, drop, finish, hang, raw, reasoning, reply, reset, status, text, usage
 from tests.mcp_servers import McpServers
 from tests.native_script import begin, end, hosted, native, native_call, native_reply, speech, thought
 from tests.stack import IMPATIENT, Databases, Stack, Surroundings, stack
@@ -418,3 +419,30 @@ async def test_a_running_response_shows_what_was_said_so_far(api: Api, fake: Fak
 
     await until(said)
     await api.cancel(response_id)
+
+
+# --- another deployment as the upstream ---
+
+
+async def test_this_server_may_be_the_upstream_of_another(house: Stack, fake: FakeUpstream, private: PrivateStack) -> None:
+    """A whole implementation of the Responses API on the far side: what it translates from chat goes through natively."""
+    look = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+    fake.script(
+        [reasoning("hm, ", "well"), text("Let me see."), call(0, "call_1", "look", '{"a":', "1}"), finish("tool_calls"), usage(), done()],
+        [text("Se", "en."), finish("length"), usage(), done()], name="small-far",
+    )  # fmt: skip
+    settings = {
+        "BACKBURNER_UPSTREAM__BASE_URL": house.api().base_url, "BACKBURNER_UPSTREAM__API_KEY": house.key, "BACKBURNER_UPSTREAM__API": "responses",
+    }  # fmt: skip
+    async with private(settings=settings) as near:
+        first, _ = await told(near.api(), "small-far", tools=[look], background=True)
+        assert kinds(first) == ["reasoning completed", "message completed", "function_call completed"]
+        assert (first["output"][0]["content"][0]["text"], first["output"][2]["arguments"]) == ("hm, well", '{"a":1}')
+        assert first["usage"]["total_tokens"] == 18
+        output = {"type": "function_call_output", "call_id": "call_1", "output": "a view"}
+        second, _ = await told(near.api(), "small-far", input=[output], previous_response_id=first["id"])
+        assert (second["status"], second["output_text"]) == ("incomplete", "Seen.")
+        assert [message["role"] for message in fake.asked("small-far")[1].messages] == ["user", "assistant", "tool"]
+        unknown = await near.api().call("POST", "/responses", {"model": "nobody-far", "input": "Hi."})
+        assert unknown.status == 400
+        assert "does not exist" in unknown.error["message"]

@@ -162,7 +162,10 @@ def test_why_a_turn_is_incomplete(given: str | None, expected: str) -> None:
 @pytest.mark.parametrize(
     ("error", "code", "status"),
     [
-        ({"code": "rate_limit_exceeded", "message": "slow down"}, "rate_limit_exceeded", 502),
+        ({"code": "rate_limit_exceeded", "message": "slow down"}, "rate_limit_exceeded", 429),
+        ({"code": "invalid_prompt", "message": "no"}, "invalid_prompt", 400),
+        ({"code": "image_too_large", "message": "no"}, "image_too_large", 400),
+        ({"code": "vector_store_timeout", "message": "slow"}, "vector_store_timeout", 502),
         ({"code": "server_error", "message": "oops"}, "server_error", 502),
         ({"code": "something_new", "message": "oops"}, "server_error", 502),
         ({"code": 429, "message": "slow down"}, "rate_limit_exceeded", 429),

@@ -43,7 +43,8 @@ class Turn:
         self._body = body
         self._native = native
         self._limits = limits
-        self._splitter = SseSplitter(limit=_EVENT_LIMIT)
+        # The last event of a native upstream repeats all that was said.
+        self._splitter = SseSplitter(limit=max(_EVENT_LIMIT, limits.output) if native else _EVENT_LIMIT)
         self._heard = False
         """The model has said something."""
         self._finished = False

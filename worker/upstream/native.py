@@ -29,6 +29,9 @@ _ENDINGS = {
     "response.cancelled": "cancelled",
     "response.canceled": "cancelled",
 }
+_SERVERS_OWN = frozenset(("server_error", "vector_store_timeout", "failed_to_download_image"))
+"""Codes of errors that are not the request's fault."""
+_UNCLEAR, _TOO_MANY = 502, 429
 _REASONS = frozenset(("max_output_tokens", "content_filter", "max_messages"))
 _FILTERED = frozenset(("safety", "content_filtered", "recitation"))
 _OPAQUE = frozenset(("tool_search_call", "tool_search_output"))
@@ -83,7 +86,7 @@ def _read(data: bytes) -> dict[str, Any]:
 def _told(found: dict[str, Any], size: int) -> Told:
     kind = _text(found.get("type"))
     if kind in ("error", "response.error") or (not kind and found.get("error")):
-        raise failure_of(found.get("error") or found)
+        raise _failure(found.get("error") or found)
     if kind in _OPENINGS or kind in _ENDINGS:
         return _snapshot(_ENDINGS.get(kind, ""), _object(found.get("response")), size)
     if not kind:
@@ -146,12 +149,22 @@ def _ended(status: str, response: dict[str, Any]) -> Ended:
             known = reason if reason in _REASONS else "content_filter" if reason in _FILTERED else "max_output_tokens"
             return Ended("incomplete", output, known)
         case "failed":
-            return Ended("failed", output, failure=failure_of(response.get("error") or {}))
+            return Ended("failed", output, failure=_failure(response.get("error") or {}))
         case "cancelled":
             return Ended("failed", output, failure=UpstreamFailed("The upstream cancelled its response.", reason="upstream_cancelled"))
         case _:
             message = "The upstream answered with a response that has not ended."
             return Ended("failed", output, failure=UpstreamFailed(message, reason="upstream_garbage"))
+
+
+def _failure(error: Any) -> UpstreamFailed:
+    """What an error object becomes. Its `code` is one of the API's own, which say whose fault it was: other upstreams, and the clients
+    that are told of it, need to know."""
+    failure = failure_of(error)
+    if failure.status == _UNCLEAR and failure.code not in _SERVERS_OWN:
+        failure.status = _TOO_MANY if failure.code == "rate_limit_exceeded" else 400
+        failure.reason = f"upstream_{failure.status}"
+    return failure
 
 
 def _item(found: dict[str, Any]) -> Item:

@@ -23,7 +23,7 @@ from models.wire.events import Event
 from models.wire.pairing import CALLS, OUTPUTS
 from models.wire.tools import Target
 from worker.translation.hosted import OpenHostedCall
-from worker.translation.items import OpenItem, is_whole
+from worker.translation.items import OpenItem
 from worker.translation.native_items import (
     HOSTED_CALLS,
     NATIVE_CALLS,
@@ -116,15 +116,7 @@ class NativeTranslator(SpokenTurn[Told]):
     def finish(self, *, done_seen: bool) -> list[Event]:
         """As every turn's."""
         events = self._settled(self._ended) if self._ended is not None else []
-        self.outcome = outcome = self._judge(done_seen=done_seen)
-        if outcome.status == "failed":
-            return events + self.cut()
-        for item in self._items:
-            if isinstance(item, OpenHostedCall) and outcome.status == "completed":
-                events += self._asked(item)
-            elif item.is_open:
-                events += item.closed("completed" if outcome.status == "completed" else self._last_status(item))
-        return events + self._answer_unknown() if outcome.status == "completed" else events
+        return [*events, *self._concluded(self._judge(done_seen=done_seen))]
 
     # --- which item ---
 
@@ -336,11 +328,6 @@ class NativeTranslator(SpokenTurn[Told]):
         if any(item.status == "incomplete" for item in self._items):
             return Outcome("incomplete", incomplete_reason=ended.incomplete_reason)
         return Outcome("completed")
-
-    def _last_status(self, item: OpenItem) -> str:
-        """In a truncated turn the last item is incomplete; before it stand calls, complete when their arguments are whole."""
-        arguments = getattr(item, "arguments", None)
-        return "completed" if item is not self._items[-1] and arguments is not None and is_whole(arguments) else "incomplete"
 
 
 _TOLD_AT_ONCE = frozenset(("message", "reasoning", *NATIVE_CALLS, *HOSTED_CALLS))

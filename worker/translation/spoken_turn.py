@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from models.errors import LimitReached, UpstreamFailed
 from models.wire.events import Event, Item
 from worker.translation.hosted import OpenHostedCall
-from worker.translation.items import CallOutput, OpenCall, OpenItem
+from worker.translation.items import CallOutput, OpenCall, OpenItem, is_whole
 from worker.translation.offer import Offer
 from worker.translation.usage import Usage
 
@@ -119,6 +119,27 @@ class SpokenTurn(Generic[Said]):
     def cut(self) -> list[Event]:
         """Closes every open item as `incomplete`: a cancel, a failure, a limit, a hand-over. A second time it closes nothing."""
         return [event for item in self._items if item.is_open for event in item.closed("incomplete")]
+
+    def _concluded(self, outcome: Outcome) -> list[Event]:
+        """Ends the turn so: closes what is open, but for calls that are to be run here."""
+        self.outcome = outcome
+        if outcome.status == "failed":
+            return self.cut()
+        events: list[Event] = []
+        for item in self._items:
+            if isinstance(item, OpenHostedCall) and outcome.status == "completed":
+                events += self._asked(item)
+            elif item.is_open:
+                events += item.closed(self._last_status(item, outcome))
+        return events + self._answer_unknown() if outcome.status == "completed" else events
+
+    def _last_status(self, item: OpenItem, outcome: Outcome) -> str:
+        """In a truncated turn the last item is incomplete; before it stand only calls, complete when their arguments are whole."""
+        if outcome.status == "completed":
+            return "completed"
+        if item is not self._items[-1] and isinstance(item, OpenCall) and is_whole(item.arguments):
+            return "completed"
+        return "incomplete"
 
     def _spend(self, weight: int) -> None:
         """Takes that many bytes of what the turn may say."""

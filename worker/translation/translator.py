@@ -24,7 +24,7 @@ from worker.translation.built_in import BUILT_IN, fields_of
 from worker.translation.calls import SpokenCall, SpokenCalls
 from worker.translation.chunk import CallDelta, Chunk
 from worker.translation.hosted import OpenHostedCall
-from worker.translation.items import CALL_KINDS, OpenBuiltInCall, OpenCall, OpenItem, OpenMessage, OpenReasoning, is_whole
+from worker.translation.items import CALL_KINDS, OpenBuiltInCall, OpenCall, OpenItem, OpenMessage, OpenReasoning
 from worker.translation.offer import Offer
 from worker.translation.reasoning import Seal
 from worker.translation.spoken_turn import ITEM_WEIGHT, TIERS, Outcome, SpokenTurn
@@ -106,15 +106,7 @@ class Translator(SpokenTurn[Chunk]):
         """
         events = [] if self._is_plain else self._take_apart_the_rest()
         events += [*self._announce_named(), *self._open_built_in(at_the_end=True)]
-        self.outcome = outcome = self._judge(done_seen=done_seen)
-        if outcome.status == "failed":
-            return events + self.cut()
-        for item in self._items:
-            if isinstance(item, OpenHostedCall) and outcome.status == "completed":
-                events += self._asked(item)
-            elif item.is_open:
-                events += item.closed(self._last_status(item, outcome))
-        return events + self._answer_unknown() if outcome.status == "completed" else events
+        return [*events, *self._concluded(self._judge(done_seen=done_seen))]
 
     def cut(self) -> list[Event]:
         """As ever; calls of built-in tools that were not told yet are told first."""
@@ -297,14 +289,6 @@ class Translator(SpokenTurn[Chunk]):
         if self._calls.any_unnamed:
             return _failed("The upstream sent a function call without a name.", "upstream_garbage")
         return Outcome("completed")
-
-    def _last_status(self, item: OpenItem, outcome: Outcome) -> str:
-        """In a truncated turn the last item is incomplete; before it stand only calls, complete when their arguments are whole."""
-        if outcome.status == "completed":
-            return "completed"
-        if item is not self._items[-1] and isinstance(item, OpenCall) and is_whole(item.arguments):
-            return "completed"
-        return "incomplete"
 
 
 def _failed(message: str, reason: str) -> Outcome:

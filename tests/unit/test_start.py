@@ -16,7 +16,11 @@ def test_without_postgres_it_says_so_and_exits_with_1(side: str) -> None:
     started = subprocess.run(
         [sys.executable, "-c", impatient],
         cwd=ROOT,
-        env={"DATABASE_URL": f"postgresql://127.0.0.1:{free_port()}/none", "REDIS_URL": "redis://127.0.0.1:1"},
+        env={
+            "DATABASE_URL": f"postgresql://127.0.0.1:{free_port()}/none",
+            "REDIS_URL": "redis://127.0.0.1:1",
+            "BACKBURNER_UPSTREAM__BASE_URL": "http://127.0.0.1:1/v1",
+        },
         capture_output=True,
         text=True,
         check=False,

@@ -87,7 +87,7 @@ class UpstreamSettings(_Group):
     effort_field: Literal["reasoning_effort", "reasoning", "enable_thinking", "thinking", "think", "none"] = "reasoning_effort"
     """How `reasoning.effort` is spelled: OpenAI's word; OpenRouter's object of that name; vLLM's and SGLang's `chat_template_kwargs`; the
     object `thinking` of DeepSeek, Kimi and GLM; Ollama's `think`; or not at all. The last four only know on and off."""
-    reasoning_back: Literal["none", "reasoning_content", "reasoning", "reasoning_details", "think_tags"] = "none"
+    reasoning_back: Literal["none", "reasoning_content", "reasoning", "reasoning_details", "thinking_blocks", "think_tags"] = "none"
     """The field of an assistant message in which the model gets back what it thought before it called tools, until the user speaks again;
     `think_tags`: at the head of its text."""
     structured_output: Literal["json_schema", "json_object", "guided_json", "prompt"] = "json_schema"

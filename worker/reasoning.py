@@ -10,13 +10,15 @@ from models.wire.includes import SEALED_REASONING
 from worker.translation.dialect import Dialect
 from worker.translation.reasoning import Seal
 
+_SIGNED = ("reasoning_details", "thinking_blocks")
+"""Ways in which upstreams want more back than can be shown."""
 _KIND: TokenKind = "reasoning"
 
 
 def seal_for(sealer: Sealer, project: UUID, parameters: dict[str, Any], dialect: Dialect) -> Seal | None:
     """What makes `encrypted_content`: where the client asks for it, and where the upstream wants more back than can be shown, in which case
     it is only stored. None: there is to be none, also for want of a key."""
-    if not sealer.has_key or (SEALED_REASONING not in parameters.get("include", ()) and dialect.reasoning_back != "reasoning_details"):
+    if not sealer.has_key or (SEALED_REASONING not in parameters.get("include", ()) and dialect.reasoning_back not in _SIGNED):
         return None
     return partial(_sealed, sealer, project)
 

@@ -24,6 +24,7 @@ MAKES = {
     "deepseek": 'reasoning_back = "reasoning_content"\neffort_field = "thinking"',
     "vllm": 'reasoning_back = "reasoning"\neffort_field = "enable_thinking"',
     "minimax": 'reasoning_back = "think_tags"\nthink_tags = true\neffort_field = "none"',
+    "litellm": 'reasoning_back = "thinking_blocks"',
     "plain": "",
 }
 """Name of an upstream -> its quirks."""
@@ -31,6 +32,11 @@ THINKS: dict[str, list[Step]] = {
     "deepseek": [delta({"reasoning_content": "I "}), delta({"reasoning_content": "look."})],
     "vllm": [reasoning("I ", "look.")],
     "minimax": [text("<thi", "nk>I look.</think>", "\n\n")],
+    "litellm": [
+        delta({"reasoning_content": "I ", "thinking_blocks": [{"type": "thinking", "thinking": "I ", "signature": None}]}),
+        delta({"reasoning_content": "look.", "thinking_blocks": [{"type": "thinking", "thinking": "look.", "signature": ""}]}),
+        delta({"reasoning_content": "", "thinking_blocks": [{"type": "thinking", "thinking": "", "signature": "sig"}]}),
+    ],
     "plain": [reasoning("I look.")],
 }
 """Name -> how it tells a thought."""
@@ -38,6 +44,7 @@ BACK: dict[str, JSON] = {
     "deepseek": {"content": None, "reasoning_content": "I look."},
     "vllm": {"content": None, "reasoning": "I look."},
     "minimax": {"content": "<think>\nI look.\n</think>\n\n"},
+    "litellm": {"content": None, "thinking_blocks": [{"type": "thinking", "thinking": "I look.", "signature": "sig"}]},
     "plain": {"content": None},
 }
 """Name -> how it wants to have it back."""
@@ -45,6 +52,7 @@ EFFORT: dict[str, JSON] = {
     "deepseek": {"thinking": {"type": "enabled"}},
     "vllm": {"chat_template_kwargs": {"enable_thinking": True, "thinking": True}},
     "minimax": {},
+    "litellm": {"reasoning_effort": "low"},
     "plain": {"reasoning_effort": "low"},
 }
 

@@ -52,6 +52,20 @@ def test_the_pieces_of_a_detail_are_put_together_and_the_signature_stays() -> No
     assert pieces[0]["text"] == "I "
 
 
+def test_a_signature_ends_what_it_signs() -> None:
+    blocks = [{"type": "thinking", "thinking": "a", "signature": ""}, {"type": "thinking", "thinking": "b", "signature": "s1"}]
+    more = [
+        {"type": "thinking", "thinking": "c"},
+        {"type": "thinking", "thinking": "", "signature": "s2"},
+        {"type": "redacted_thinking", "data": "x"},
+    ]
+    assert sealable("abc", [*blocks, *more])["details"] == [
+        {"type": "thinking", "thinking": "ab", "signature": "s1"},
+        {"type": "thinking", "thinking": "c", "signature": "s2"},
+        {"type": "redacted_thinking", "data": "x"},
+    ]
+
+
 def test_nothing_an_upstream_calls_a_detail_breaks_the_turn() -> None:
     deep: Any = "x"
     for _ in range(400):

@@ -14,7 +14,7 @@ from worker.translation.dialect import ReasoningBack
 Seal = Callable[[dict[str, Any]], str]
 """What is to be kept -> the text that a client keeps for us."""
 
-_GROWING = {"reasoning.text": "text", "reasoning.summary": "summary"}
+_GROWING = {"reasoning.text": "text", "reasoning.summary": "summary", "thinking": "thinking"}
 """type of a detail that comes in pieces -> the field that they add up to"""
 
 
@@ -33,7 +33,7 @@ def _together(details: list[dict[str, Any]]) -> list[dict[str, Any]]:
         growing = _GROWING.get(str(piece.get("type")))
         if growing and whole and _is_same(whole[-1][0], piece):
             detail, heard = whole[-1]
-            detail.update((name, value) for name, value in piece.items() if value is not None)
+            detail.update((name, value) for name, value in piece.items() if value not in (None, ""))
         else:
             detail, heard = dict(piece), []
             whole.append((detail, heard))
@@ -43,7 +43,12 @@ def _together(details: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _is_same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return all(one.get(name) == other.get(name) for name in ("type", "index"))
+    """A signature ends what it signs."""
+    return not one.get("signature") and all(one.get(name) == other.get(name) for name in ("type", "index"))
+
+
+_PLAIN = {"reasoning_details": "reasoning", "thinking_blocks": "reasoning_content"}
+"""Field of details -> the one that the same upstream takes plain text in."""
 
 
 class Thoughts:
@@ -64,10 +69,10 @@ class Thoughts:
     def fields(self, way: ReasoningBack, content: str | None) -> dict[str, Any]:
         """What the assistant's message gains, `content` being its text. Without details an upstream that knows them takes the text."""
         text = "\n\n".join(self._texts)
-        if way == "reasoning_details" and self._details:
-            return {"reasoning_details": list(self._details)}
+        if way in _PLAIN and self._details:
+            return {way: list(self._details)}
         if way == "none" or not text:
             return {}
         if way == "think_tags":
             return {"content": f"<think>\n{text}\n</think>\n\n{content or ''}"}
-        return {"reasoning" if way == "reasoning_details" else way: text}
+        return {_PLAIN.get(way, way): text}

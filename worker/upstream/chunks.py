@@ -52,6 +52,8 @@ class _Delta(msgspec.Struct, gc=False):
     reasoning: str | None = None
     reasoning_content: str | None = None
     reasoning_details: list[Any] | None = None
+    thinking_blocks: list[Any] | None = None
+    """What LiteLLM calls its details"""
     tool_calls: list[_Call] | None = None
     function_call: _Function | None = None
     annotations: list[Any] | None = None
@@ -154,8 +156,8 @@ def _chunk(body: _Body) -> Chunk:
     reasoning = delta.reasoning or delta.reasoning_content or ""
     summary: tuple[tuple[int, str], ...] = ()
     details: list[dict[str, Any]] = []
-    if delta.reasoning_details:
-        reasoning, summary, details = _detailed(delta.reasoning_details, reasoning)
+    if found := delta.reasoning_details or delta.thinking_blocks:
+        reasoning, summary, details = _detailed(found, reasoning)
     return Chunk(
         delta.content or "",
         delta.refusal or "",
@@ -208,10 +210,10 @@ def _is_plain(value: Any) -> bool:
 
 
 def _detailed(found: list[Any], beside: str) -> tuple[str, tuple[tuple[int, str], ...], list[dict[str, Any]]]:
-    """OpenRouter's list: the thought, the pieces of its summaries, and all of it as it came. `beside`, the same once more as plain text,
+    """OpenRouter's or LiteLLM's list: the thought, the pieces of its summaries, and all of it as it came. `beside`, the same once more as plain text,
     counts only where the list says nothing that can be shown: encrypted thoughts do not."""
     details = [{name: value for name, value in detail.items() if _is_plain(value)} for detail in _dicts(found)]
-    thought = "".join(_text(detail.get("text")) for detail in details)
+    thought = "".join(_text(detail.get("text") or detail.get("thinking")) for detail in details)
     pieces = [(_count(detail.get("index")) or 0, _text(detail.get("summary"))) for detail in details]
     summary = tuple((number, text) for number, text in pieces if text)
     return thought or ("" if summary else beside), summary, details
@@ -332,7 +334,7 @@ def _delta(found: Any) -> _Delta | None:
     parts = found.get("content")
     thoughts = [_text(part.get(part["type"]) or part.get("text")) for part in _dicts(parts) if part.get("type") in _THOUGHT]
     refusals = [_text(part.get("refusal")) for part in _dicts(parts) if part.get("type") == "refusal"]
-    details, annotations = found.get("reasoning_details"), found.get("annotations")
+    details, annotations = found.get("reasoning_details") or found.get("thinking_blocks"), found.get("annotations")
     return _Delta(
         content=_text(parts),
         refusal=_text(found.get("refusal")) or "".join(refusals),

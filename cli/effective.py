@@ -11,7 +11,7 @@ from models.configuration import origin
 from models.settings import Settings, UpstreamSettings
 from models.upstreams import DEFAULT, Routes
 
-_SECRET = frozenset({"api_key", "headers", "token", "database_url", "redis_url", "secret_keys", "bootstrap_key"})
+_SECRET = frozenset({"api_key", "headers", "query", "token", "database_url", "redis_url", "secret_keys", "bootstrap_key"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """A configured upstream; of its key only where it comes from, of its headers only the names."""
+    """A configured upstream; of its key only where it comes from, of headers and query only the names."""
 
     name: str
     base_url: str

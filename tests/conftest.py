@@ -1,5 +1,6 @@
 """Fixtures: one shared deployment per session, private ones for the tests that kill things, and the logs of both with a failure."""
 
+import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
@@ -23,6 +24,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """What tests/clients can be told (docs/clients.md)."""
     parser.addoption("--live", action="store_true", help="install the client libraries of others and run them (needs a network)")
     parser.addoption("--record", action="store_true", help="with --live: keep what they sent in tests/clients/requests")
+
+
+def pytest_configure() -> None:
+    """A developer's own backburner.toml is none of the tests' business, not even while they are collected."""
+    os.environ["BACKBURNER_CONFIG"] = ""  # noqa: TID251
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,7 @@ from tests.fake_upstream import (
     usage,
 )
 from tests.integration.test_operations import Ended, as_process, in_thread
+from tests.native_script import begin, end, native_call, native_reply, speech, thought
 from tests.stack import ROOT, _child_environment
 
 SOUND, UNUSABLE, UNCONFIGURED, INCOMPLETE = 0, 1, 2, 4
@@ -102,6 +103,7 @@ async def test_config_check_shows_what_counts_and_no_secret(tmp_path: Path) -> N
         base_url = "https://cloud.example/v1"
         api_key_env = "CLOUD_KEY"
         headers = { x-org = "secret-1" }
+        query = { key = "secret-5" }
         [upstreams.local]
         base_url = "http://127.0.0.1:8001/v1"
         api_key = "secret-2"
@@ -122,15 +124,17 @@ async def test_config_check_shows_what_counts_and_no_secret(tmp_path: Path) -> N
     facts = ended.facts["effective"]
     assert facts["file"] == str(file)
     cloud, local = facts["upstreams"]
-    assert (cloud["api_key"], local["api_key"], local["base_url"]) == ("environment CLOUD_KEY", "file, line 8", "http://127.0.0.1:9/v1")
-    assert cloud["settings"] == [{"key": "headers", "value": ["x-org"], "source": "file, line 5"}]
-    assert local["settings"] == [{"key": "passthrough", "value": ["top_k"], "source": "file, line 9"}]
+    assert (cloud["api_key"], local["api_key"], local["base_url"]) == ("environment CLOUD_KEY", "file, line 9", "http://127.0.0.1:9/v1")
+    assert cloud["settings"] == [
+        {"key": "headers", "value": ["x-org"], "source": "file, line 5"}, {"key": "query", "value": ["key"], "source": "file, line 6"},
+    ]  # fmt: skip
+    assert local["settings"] == [{"key": "passthrough", "value": ["top_k"], "source": "file, line 10"}]
     assert [route["pattern"] for route in facts["routes"]] == ["house", "*"]
     shown = await in_thread(("config", "check"), told)
     assert shown.code == SOUND
     for words in ("cloud as gpt-5", "local, then cloud", "environment DATABASE_URL"):
         assert words in shown.out
-    assert not any(f"secret-{number}" in ended.out + shown.out + ended.err + shown.err for number in range(1, 5))
+    assert not any(f"secret-{number}" in ended.out + shown.out + ended.err + shown.err for number in range(1, 6))
 
 
 async def test_config_check_of_nothing_at_all(tmp_path: Path) -> None:
@@ -157,13 +161,29 @@ def talented() -> list[Script]:
     ]  # fmt: skip
 
 
-async def check(upstream: FakeUpstream | str, model: str, *arguments: str) -> Ended:
+def native_talents() -> list[Script]:
+    """The same in the words of the Responses API."""
+    weather = [begin(), native_call("call_1", "get_weather", '{"city":', '"Paris"}'), end()]
+    both = [
+        begin(), native_call("call_1", "get_weather", '{"city":"Paris"}'), native_call("call_2", "get_weather", '{"city":"Rome"}'), end(),
+    ]  # fmt: skip
+    return [
+        native_reply("one, ", "two, ", "three"), weather, both, weather, weather, native_reply("I do not know."),
+        native_reply('{"name":"Ada",', '"age":36}'), native_reply("Red."), [begin(), thought("sealed", "Let me count."), speech("3"), end()],
+    ]  # fmt: skip
+
+
+async def check(upstream: FakeUpstream | str, model: str, *arguments: str, api: str = "chat") -> Ended:
     address = upstream if isinstance(upstream, str) else upstream.base_url
+    key = "key-of-the-tests"
     told = environment(
-        BACKBURNER_UPSTREAM__BASE_URL=address, BACKBURNER_UPSTREAM__MAX_RETRIES="0", BACKBURNER_UPSTREAM__API_KEY="key-of-the-tests"
+        BACKBURNER_UPSTREAM__BASE_URL=address,
+        BACKBURNER_UPSTREAM__MAX_RETRIES="0",
+        BACKBURNER_UPSTREAM__API_KEY=key,
+        BACKBURNER_UPSTREAM__API=api,
     )
     ended = await in_thread(("upstream", "check", "default", "--model", model, *arguments), told)
-    assert "key-of-the-tests" not in ended.out + ended.err
+    assert key not in ended.out + ended.err
     return ended
 
 
@@ -185,6 +205,16 @@ async def test_an_upstream_that_can_do_everything(fake: FakeUpstream) -> None:
     ]  # fmt: skip
     assert asked[6]["response_format"]["type"] == "json_schema"
     assert asked[8]["reasoning_effort"] == "low"
+
+
+async def test_a_native_upstream_is_asked_in_its_own_words(fake: FakeUpstream) -> None:
+    model = fake.script(*native_talents())
+    ended = await check(fake, model, "--json", api="responses")
+    assert (ended.code, set(verdicts(ended).values())) == (SOUND, {"works"}), ended.out
+    assert {request.path for request in fake.asked(model)} == {"/v1/responses"}
+    wrong = await check(fake, fake.script([status(404, {"detail": "Not Found"})]), "--json", api="responses")
+    assert wrong.code == UNUSABLE
+    assert "'api' may be wrong" in wrong.facts["findings"][0]["said"]
 
 
 async def test_one_that_takes_everything_and_makes_nothing_of_it(fake: FakeUpstream) -> None:

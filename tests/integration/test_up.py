@@ -128,13 +128,17 @@ def environment(**settings: str) -> dict[str, str]:
     """Ours, without anything that configures the product."""
     stray = ("BACKBURNER_", "DATABASE_URL", "REDIS_URL")
     kept = os.environ.items()  # noqa: TID251 - PATH and the like; settings are what is left out
-    return {name: value for name, value in kept if not name.startswith(stray)} | settings
+    told = {name: value for name, value in kept if not name.startswith(stray)}
+    return told | {"BACKBURNER_CONFIG": ""} | settings  # a developer's own backburner.toml is left alone
 
 
 async def launch(data: Path, *arguments: str, port: int = 0, folder: Path = ROOT, **settings: str) -> Up:
     whole = [sys.executable, "-m", "cli.main", "up", "--port", str(port), "--data", str(data), *arguments]
     pipe = asyncio.subprocess.PIPE
-    return Up(await asyncio.create_subprocess_exec(*whole, cwd=folder, stdout=pipe, stderr=pipe, env=environment(**settings)), data)
+    return Up(
+        await asyncio.create_subprocess_exec(*whole, cwd=folder, stdout=pipe, stderr=pipe, env=environment(**settings)),
+        data,
+    )
 
 
 @asynccontextmanager
@@ -342,14 +346,15 @@ async def test_failing_child_is_one_sentence_with_its_last_words_and_leaves_noth
 async def test_the_file_of_its_working_directory_is_used_and_the_flag_goes_before_it(data: Path, fake: FakeUpstream) -> None:
     upstream = f'[upstreams.one]\nbase_url = "{fake.base_url}"\n[upstreams.two]\nbase_url = "http://127.0.0.1:9/v1"\n'
     (data.parent / "backburner.toml").write_text(upstream + '[routes]\n"house" = { upstream = "one", model = "resident" }\n')
-    async with started(data, folder=data.parent) as up:
+    here = "backburner.toml"  # as if nothing were said: the tests say that there is no file
+    async with started(data, folder=data.parent, BACKBURNER_CONFIG=here) as up:
         assert "demo-upstream" not in {named(child) for child in psutil.Process(up.process.pid).children()}
         status, listed = await up.get("/models")
         assert (status, [model["id"] for model in listed["data"]]) == (200, ["house"])
         ended = await up.end()
         assert ended.code == 0
         assert '"model": "house"' in ended.err, "the greeting shows a model that can be asked for"
-    async with started(data, "--upstream", fake.base_url, folder=data.parent) as up:
+    async with started(data, "--upstream", fake.base_url, folder=data.parent, BACKBURNER_CONFIG=here) as up:
         status, listed = await up.get("/models")
         assert (status, "resident" in {model["id"] for model in listed["data"]}) == (200, True)
         assert (await up.end()).code == 0

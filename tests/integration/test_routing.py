@@ -12,6 +12,7 @@ import pytest
 
 from cli.process import free_port
 from tests.api import Api, until
+from tests.chaos.story import assert_one_story
 from tests.conftest import PrivateStack
 from tests.contract_rules import assert_stream_obeys_contract
 from tests.fake_upstream import (
@@ -32,7 +33,9 @@ from tests.fake_upstream import (
     text,
 )
 from tests.integration.test_operations import backburner
+from tests.mcp_servers import McpServers
 from tests.stack import IMPATIENT, Databases, Stack, Surroundings, stack
+from tests.tools.loop import TOOL_SETTINGS, counting, kinds, tool_turn
 
 FILE = """
 [upstreams.first]
@@ -111,7 +114,8 @@ async def house(
         first, second = [await context.enter_async_context(FakeUpstream()) for _ in range(2)]
         closed = free_port()
         (folder / "backburner.toml").write_text(FILE.format(first=first.base_url, second=second.base_url, closed=closed))
-        told = {"BACKBURNER_CONFIG": str(folder / "backburner.toml"), "FIRST_KEY": "key-of-the-first", "BACKBURNER_LEASE__SWEEP": "0.2"}
+        file = str(folder / "backburner.toml")
+        told = {**TOOL_SETTINGS, "BACKBURNER_CONFIG": file, "FIRST_KEY": "key-of-the-first", "BACKBURNER_LEASE__SWEEP": "0.2"}
         one = await context.enter_async_context(stack(folder, servers, surroundings, fake, settings=told))
         yield House(one, first, second, closed)
         assert not first.faults, first.faults
@@ -319,6 +323,37 @@ async def test_background_responses_outlast_an_upstream_that_is_gone(house: Hous
             ended = await house.api.ended(response_id)
             assert (ended["status"], ended["output_text"]) == ("completed", "Back again.")
         assert len(back.asked("gone-x")) == len(ids)
+
+
+# --- between the turns of a loop ---
+
+
+async def test_each_turn_of_a_loop_is_put_to_the_first_that_answers_it(house: House, mcp_servers: McpServers) -> None:
+    model = "looped-both"
+    house.first.script(tool_turn(("count_unsafe", "both")), [status(503)], name=model)
+    house.second.script(reply("Counted."), name=model)
+    response = await house.api.ended(await house.api.background(model, tools=[counting(mcp_servers)]))
+    assert kinds(response) == ["mcp_list_tools completed", "mcp_call completed", "message completed"]
+    assert (response["output_text"], response["usage"]["total_tokens"]) == ("Counted.", 36)
+    [_, asked] = house.first.asked(model)
+    assert asked.messages == house.second.asked(model)[0].messages, "the second knows what was called and answered"
+
+
+async def test_a_response_is_put_off_between_its_turns_and_calls_nothing_twice(house: House, mcp_servers: McpServers) -> None:
+    model = "first-looped"
+    house.first.script(tool_turn(("count_unsafe", "put-off")), *[[status(500)]] * 3, reply("Counted."), name=model)
+    opened = mcp_servers.counting.hold("put-off")
+    response_id = await house.api.background(model, tools=[counting(mcp_servers)])
+    await until(lambda: house.first.asked(model))
+    for _ in range(3):
+        assert (await house.api.call("POST", "/responses", {"model": model, "input": "Hi."})).status == 502
+    opened.set()
+    ended = await house.api.ended(response_id)
+    assert kinds(ended) == ["mcp_list_tools completed", "mcp_call completed", "message completed"]
+    assert (ended["output"][1]["output"], ended["output_text"]) == ("count_unsafe put-off: call 1", "Counted.")
+    assert_one_story(await house.api.replay(response_id))
+    attempts = await house.stack.value("SELECT attempt FROM responses WHERE id = %s", response_id.removeprefix("resp_"))
+    assert attempts > 1
 
 
 # --- so many at a time ---

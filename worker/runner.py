@@ -171,7 +171,7 @@ class Run:
                     self._log,
                     self._output,
                     self._resources,
-                    history=await with_files(history, own, self._resources.settings.egress),
+                    history=await with_files(history, own, self._resources.settings.egress, before=self._before),
                     toolbox=self._toolbox,
                     is_retiring=lambda: self._is_retiring,
                 )
@@ -210,6 +210,11 @@ class Run:
         except Unreadable:
             message = "The credentials for this response's MCP servers can no longer be read: this server's sealing keys have changed."
             raise ToolFailed(message, reason="secrets_unreadable") from None
+
+    @property
+    def _before(self) -> str:
+        """The parameter that brought what was said before."""
+        return "previous_response_id" if self._facts.conversation_id is None else "conversation"
 
     async def _history(self) -> tuple[list[Item], int]:
         """All that was said so far, and how many items at its end are this response's own input."""

@@ -1,6 +1,7 @@
 """Conversations: what is in them when, in which order, and who may change them."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import openai
@@ -49,7 +50,9 @@ async def items_of(api: Api, named: str) -> list[JSON]:
 async def said(api: Api, named: str) -> list[tuple[str, str]]:
     """Who said what in it; of other items, their type and call."""
     return [
-        (item["role"], "".join(part["text"] for part in item["content"])) if item["type"] == "message" else (item["type"], item["call_id"])
+        (item["role"], "".join(part.get("text", "") for part in item["content"]))
+        if item["type"] == "message"
+        else (item["type"], item["call_id"])
         for item in await items_of(api, named)
     ]
 
@@ -187,6 +190,14 @@ async def test_an_input_may_be_empty_where_there_is_a_conversation(api: Api, fak
     model = fake.script(reply("x"))
     assert (await api.create(model, input=[], conversation=named))["output_text"] == "x"
     assert heard(fake, model) == [("user", "Say x.")]
+
+
+async def test_a_file_of_the_conversation_that_cannot_be_fetched_is_the_conversations_fault(api: Api, fake: FakeUpstream) -> None:
+    part = {"type": "input_file", "file_url": "http://localhost:9/inside.pdf"}
+    named = await conversation(api, {"role": "user", "content": [part]})
+    refused = await api.call("POST", "/responses", {"model": fake.script(reply("never")), "input": "Read it.", "conversation": named})
+    assert (refused.status, refused.error["param"], refused.error["code"]) == (400, "conversation", "invalid_value")
+    assert await said(api, named) == [("user", "")]
 
 
 # The lock.
@@ -418,6 +429,41 @@ async def test_a_response_of_a_conversation_may_be_continued_by_itself(api: Api,
     assert "conversation" not in apart
     assert heard(fake, model) == [("user", "zero"), ("user", "one"), ("assistant", "two"), ("user", "three")]
     assert [words for _, words in await said(api, named)] == ["zero", "one", "two", "later"]
+
+
+async def test_whoever_deletes_what_at_once_nothing_is_left_behind_or_lost(shared: Stack, fake: FakeUpstream) -> None:
+    """A response, an item of it, and their conversation, in every order that comes about."""
+    api, other = shared.api(), shared.api(1)
+    model = fake.script(reply("two"))
+    for round_ in range(12):
+        named = await conversation(api, user("zero", id=f"msg_zero_{round_}"))
+        response = await api.create(model, input=[user("one", id=f"msg_one_{round_}_{model}")], conversation=named)
+        item = response["output"][0]["id"]
+        paths = [f"/responses/{response['id']}", f"/conversations/{named}/items/{item}", f"/conversations/{named}"][: 2 + round_ % 2]
+        answers = await asyncio.gather(*(side.call("DELETE", path) for side, path in zip((api, other, api), paths, strict=False)))
+        assert {one.status for one in answers} <= {200, 404}, [one.raw for one in answers]
+        assert answers[0].status == 200
+        if len(paths) == 2:
+            assert [words for _, words in await said(api, named)] == ["zero", "one"]
+            assert (await api.call("DELETE", f"/conversations/{named}")).status == 200
+        assert (await api.call("GET", f"/conversations/{named}")).status == 404
+        assert [await stored(shared, one) for one in (item, f"msg_zero_{round_}", f"msg_one_{round_}_{model}")] == [0, 0, 0]
+
+
+async def test_an_end_and_a_deletion_of_its_response_at_once_lock_nothing(shared: Stack, fake: FakeUpstream) -> None:
+    api, other = shared.api(), shared.api(1)
+    named = await conversation(api)
+    for _ in range(8):
+        opened = asyncio.Event()
+        model = fake.script([gate(opened), *reply("x")])
+        running = await api.background(model, conversation=named)
+        await until(partial(fake.asked, model))
+        opened.set()
+        assert (await other.call("DELETE", f"/responses/{running}")).status == 200
+    assert (await api.create(fake.script(reply("y")), input="last", conversation=named))["status"] == "completed"
+    words = [words for _, words in await said(api, named)]
+    assert words[-2:] == ["last", "y"]
+    assert words[:-2] == ["Hello.", "x"] * ((len(words) - 2) // 2), "whole turns or none"
 
 
 # Strangers.

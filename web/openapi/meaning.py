@@ -47,7 +47,8 @@ PARAMETERS: dict[str, str] = {
     "`web_search_call.action.sources` for what searches have found; the others are accepted without effect.",
     "tools": "What the model may call. Web search is left out where the server has no provider for it. Names must differ within a "
     "namespace. `shell`, `local_shell`, `apply_patch` and `tool_search` are run by the client. The tools of an `mcp` server are listed "
-    "and called by this server; its credentials and the path of its address are never shown again.",
+    "and called by this server; its credentials and the path of its address are never shown again. Where the model's upstream speaks the "
+    "Responses API itself, tools that it runs (`file_search`, `code_interpreter`, …) are handed on to it; elsewhere they are refused.",
     "tool_choice": "Whether and what the model must call; what it names must be among `tools` or the tools that "
     "`input` adds, and `required` needs some.",
     "parallel_tool_calls": "Whether the model may call several tools in one turn.",

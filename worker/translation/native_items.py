@@ -116,7 +116,7 @@ class NativeParts:
     def settle_all(self, shapes: Any) -> list[Event]:
         """All parts as the whole item lists them: the open one is filled up, those that were never heard of are said now."""
         found = [shape for shape in shapes if isinstance(shape, dict)] if isinstance(shapes, list) else []
-        known = [(PART_OF[shape["type"]], shape) for shape in found if shape.get("type") in PART_OF]
+        known = [(PART_OF[shape["type"]], shape) for shape in found if isinstance(shape.get("type"), str) and shape["type"] in PART_OF]
         events: list[Event] = []
         for index, (kind, shape) in enumerate(known):
             if index >= len(self._parts):
@@ -474,7 +474,7 @@ class NativeWhole(NativeItem):
 
     def __init__(self, output_index: int, item_id: str, shape: Shape) -> None:
         super().__init__(output_index, item_id)
-        self._shape = dict(shape)
+        self._shape = {**shape, "action": _action(shape)} if shape["type"] == "shell_call" else dict(shape)
 
     def hear(self, told: Told) -> list[Event]:  # noqa: ARG002 - it was whole when it was opened
         return []
@@ -485,14 +485,14 @@ class NativeWhole(NativeItem):
     def to_json(self) -> Item:
         shape = self._shape
         if self._shape["type"] == "shell_call" and self.is_open:
-            shape = {**shape, "action": {**_action(shape), "commands": []}}
+            shape = {**shape, "action": {**shape["action"], "commands": []}}
         return {**shape, "id": self.id, "status": self.status}
 
     def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - what was said was said in full
         if self._shape["type"] != "shell_call":
             return []
         events: list[Event] = []
-        for index, command in enumerate(_action(self._shape)["commands"]):
+        for index, command in enumerate(self._shape["action"]["commands"]):
             events += command_told(self.output_index, index, command)
         return events
 

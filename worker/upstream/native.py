@@ -36,6 +36,8 @@ _REASONS = frozenset(("max_output_tokens", "content_filter", "max_messages"))
 _FILTERED = frozenset(("safety", "content_filtered", "recitation"))
 _OPAQUE = frozenset(("tool_search_call", "tool_search_output"))
 """Items that hold JSON of others, where null means something."""
+_WORDS = frozenset(("id", "type", "status", "role", "phase", "call_id", "name", "namespace", "encrypted_content"))
+"""Fields of items that are text, or are as if they were not there."""
 _SUBJECTS = {"reasoning": "reasoning_text", "reasoning_summary": "reasoning_summary_text", "mcp_call": "", "mcp_list_tools": ""}
 """Older spellings, and what is not ours to tell: no MCP server is ever named to an upstream."""
 
@@ -105,7 +107,7 @@ def _told(found: dict[str, Any], size: int) -> Told:
         name=_text(found.get("name")),
         logprobs=logprobs_of(found.get("logprobs")),
         item=_item(found["item"]) if isinstance(found.get("item"), dict) else None,
-        part=anything(found["part"]) if isinstance(found.get("part"), dict) else None,
+        part=anything(found["part"]) if isinstance(_object(found.get("part")).get("type"), str) else None,
         annotation=anything(found["annotation"]) if isinstance(found.get("annotation"), dict) else None,
         image=_text(found.get("partial_image_b64")),
         size=size,
@@ -168,10 +170,11 @@ def _failure(error: Any) -> UpstreamFailed:
 
 
 def _item(found: dict[str, Any]) -> Item:
-    """An item without nulls (design §11)."""
-    if found.get("type") in _OPAQUE:
-        return {name: value for name, value in found.items() if value is not None}
-    kept: Item = anything(found)
+    """An item without nulls (design §11), and with text where everything behind this edge expects it."""
+    fits = {name: value for name, value in found.items() if name not in _WORDS or isinstance(value, str)}
+    if fits.get("type") in _OPAQUE:
+        return {name: value for name, value in fits.items() if value is not None}
+    kept: Item = anything(fits)
     if "type" not in kept and "role" in kept:
         kept["type"] = "message"
     return kept

@@ -72,7 +72,7 @@ def operations() -> dict[str, Json]:
             401, 403, 415,
             requestBody=_body("ChatCompletion", examples.CHATS),
         ),
-        "list_models": _operation("List the models", {"200": _answer("What the upstream offers.", "ModelList")}, 401, 502),
+        "list_models": _operation("List the models", {"200": _answer("What is routed, else what the upstream offers.", "ModelList")}, 401, 502),
         "one_model": _operation(
             "Get a model", {"200": _answer("The model.", "Model")}, 401, 404, 502,
             parameters=[_path("model", "A slash may come as it is or as %2F.")],

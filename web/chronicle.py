@@ -70,10 +70,9 @@ class Chronicle:
         """Adds items to its end; a list of them. Raises InvalidRequest with nothing written."""
         given = parse_addition(body, new_id=new_item_id)
         row = await self._find(project, named, given)
-        for item in given:
-            if item["id"] in row["taken"]:
-                raise duplicate(item["id"], _ITEMS)
         while True:
+            if row["taken"]:
+                raise duplicate(row["taken"][0], _ITEMS)
             _require_idle(row)
             past = Past(conversation=row["id"], open_calls=row["unanswered_calls"])
             items, open_calls = await self._checked(project, given, past)

@@ -254,6 +254,16 @@ async def test_items_that_are_added_at_once_are_all_there_and_stay_together(shar
     assert all(words[at][1:] == words[at + 1][1:] for at in range(0, 20, 2))
 
 
+async def test_of_many_that_add_the_same_item_at_once_one_does(shared: Stack) -> None:
+    api, other = shared.api(), shared.api(1)
+    named = await conversation(api)
+    pairs = [(user("same", id="msg_same"), user(f"beside {at}")) for at in range(8)]
+    answers = await asyncio.gather(*(add((api, other)[at % 2], named, *pair) for at, pair in enumerate(pairs)))
+    assert sorted(one.status for one in answers) == [200] + [400] * 7
+    assert (await said(api, named))[0] == ("user", "same")
+    assert len(await items_of(api, named)) == 2
+
+
 async def test_a_create_and_a_delete_at_once_leave_one_of_two_worlds(shared: Stack, fake: FakeUpstream) -> None:
     api, other = shared.api(), shared.api(1)
     model = fake.script(reply("x"))

@@ -74,6 +74,12 @@ def test_approvals_stay_with_their_requests_and_thoughts_with_what_follows() -> 
     assert "mcpr_1" not in left[-1]
 
 
+def test_a_thought_that_an_instruction_follows_does_not_stay_with_it() -> None:
+    thought = {"id": "rs_1", "type": "reasoning", "summary": [], "status": "completed"}
+    history = [said("user", "old"), thought, said("developer", "rules"), said("user", "new")]
+    assert without_oldest(history, 1.0) == history[2:]
+
+
 def test_what_a_compaction_kept_and_what_adds_tools_is_never_left_out() -> None:
     added = {"id": "at_1", "type": "additional_tools", "role": "developer", "tools": [], "status": "completed"}
     listed = {"id": "mcpl_1", "type": "mcp_list_tools", "server_label": "s", "tools": [], "status": "completed"}

@@ -73,7 +73,8 @@ def _leaders(history: Sequence[Item]) -> list[int]:
     calls: dict[str, int] = {}
     requests: dict[str, int] = {}
     for position, item in enumerate(history):
-        if position and history[position - 1]["type"] == "reasoning" and not is_from_user(item):
+        is_the_models = not is_from_user(item) and not _is_lasting(item)
+        if position and history[position - 1]["type"] == "reasoning" and is_the_models:
             _join(leaders, position - 1, position)
         if is_call(item):
             calls[item["call_id"]] = position

@@ -287,6 +287,17 @@ class WebSearchSettings(_Group):
         return self
 
 
+class CompactionSettings(_Group):
+    """What stands for a history that was summed up (models/wire/compaction.py)."""
+
+    threshold: int = Field(default=100_000, ge=1000)
+    """Tokens of context from which a response with `context_management` is compacted whose client has not said from which."""
+    user_messages: int = Field(default=80_000, ge=0)
+    """Characters of older messages of users that are kept as they were, the newest first; about twenty thousand tokens."""
+    calls: int = Field(default=64, ge=1)
+    """Calls of the model that one compaction may take: a history too long for the model is summed up part by part."""
+
+
 class EgressSettings(_Group):
     """What is fetched on behalf of clients (models/egress.py): files by URL."""
 
@@ -354,6 +365,7 @@ class Settings(FromFileToo):
     tools: ToolSettings = ToolSettings()
     mcp: McpSettings = McpSettings()
     web_search: WebSearchSettings = WebSearchSettings()
+    compaction: CompactionSettings = CompactionSettings()
     egress: EgressSettings = EgressSettings()
     metrics: MetricsSettings = MetricsSettings()
     secret_keys: SecretStr = SecretStr("")

@@ -122,6 +122,9 @@ def _check_event(items: dict[int, _Item], event: Event) -> None:
         _check_arguments(item, event)
     elif item.item["type"] in HOSTED:
         _check_progress(item, kind)
+    elif item.item["type"] == "compaction":
+        assert (kind, item.progress) == ("response.compaction.compacting", []), f"{kind} for a compaction after {item.progress}"
+        item.progress.append("compacting")
     else:
         _check_part(item, event)
 
@@ -134,6 +137,8 @@ def _check_added(item: dict[str, Any]) -> None:
     if item["type"] in CALLS:
         assert item[CALLS[item["type"]]] == "", "added with arguments"
         assert item["type"] == "code_interpreter_call" or item["name"], "added before its name was known"
+    if item["type"] == "compaction":
+        assert item["encrypted_content"] == "", "added with content"
     if "call_id" in item:
         assert 0 < len(item["call_id"]) <= 64, f"call_id {item['call_id']!r}"
         assert item["call_id"] != item["id"], "item id and call_id are the same"
@@ -246,6 +251,9 @@ def _check_done(item: _Item, told: dict[str, Any]) -> None:
         assert ended == ([] if expected is None else [expected]), f"{item.progress} for an item that is {told['status']}"
     if told["type"] == "shell_call" and told["status"] == "completed":
         assert told["action"]["commands"] == item.commands, "the commands are not those of the events"
+    if told["type"] == "compaction" and told["status"] == "completed":
+        assert item.progress, "a compaction without response.compaction.compacting"
+        assert told["encrypted_content"], "a compaction that holds nothing"
     if told["type"] in ("message", "reasoning"):
         assert all(part.done for part in item.parts), "output_item.done before its parts were done"
         assert len(told["content"]) == len(item.parts)

@@ -37,6 +37,7 @@ from web.addresses import require_fetchable, require_reachable
 from web.approvals import require_requests
 from web.body import is_large
 from web.caching import NOTHING_SAID, Caching
+from web.compactions import require_compactable, require_readable, still_told
 from web.counters import ACCEPTED, ENDED
 from web.finished import Finished, finished
 from web.idempotency import Retryable, retryable
@@ -115,6 +116,7 @@ class Intake:
         require_fetchable(self._egress, request.input)
         require_reachable(self._egress, request)
         self._require_sealable(request)
+        require_compactable(request, self._sealer)
         again = retryable(headers, self._recognisable(body, request))
         arrival = _Arrival(headers.get("traceparent"), again, remembered, generate)
         accepted = None
@@ -138,7 +140,8 @@ class Intake:
         past = await past_of(self._pool, project, request, arrival.remembered)
         past.require_new(request.input)
         request = replace(request, input=await with_referred(self._pool, project, request.input, self._settings.limits.body))
-        require_pairs(request.input, past.open_calls)
+        require_readable(request.input, self._sealer, project)
+        require_pairs(*still_told(request.input, past.open_calls))
         await require_requests(self._pool, past, request)
         accepted_id = new_uuid()
         sealed = self._sealed(accepted_id, request)

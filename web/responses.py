@@ -98,7 +98,7 @@ async def _answer(front: Front, accepted: Accepted, project: UUID, request: Requ
         return json_answer(await front.archive.show(await front.archive.find(project, ids.response_id(accepted.id))))
     if wanted.background:
         return json_answer(accepted.opening)
-    return await _wait(front, accepted, request)
+    return json_answer(await front.archive.show(await ended_row(front, accepted, request)))
 
 
 def _cache_header(accepted: Accepted) -> dict[str, str]:
@@ -119,8 +119,11 @@ async def _stream(front: Front, accepted: Accepted) -> AsyncGenerator[bytes]:
             front.abandon(accepted.id)
 
 
-async def _wait(front: Front, accepted: Accepted, request: Request) -> Response:
-    """A foreground response as JSON, once it has ended; cancelled when the client leaves first."""
+async def ended_row(front: Front, accepted: Accepted, request: Request) -> Row:
+    """The row of a foreground response, once it has ended; cancelled when the client leaves first.
+
+    Raises RunFailed when it failed before any output, Unavailable when this process stops first.
+    """
     try:
         row = await unless_gone(front.relay.ended(accepted.id), request.receive, front.drained)
     except Unavailable:
@@ -131,7 +134,7 @@ async def _wait(front: Front, accepted: Accepted, request: Request) -> Response:
         raise ApiError("The server could not finish this response.")
     if row["status"] == Status.FAILED and row["failure"] is not None:
         raise _failure(row)
-    return json_answer(await front.archive.show(row))
+    return row
 
 
 def _failure(row: Row) -> RunFailed:

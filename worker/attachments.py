@@ -25,11 +25,12 @@ async def with_files(
     resolver: AbstractResolver | None = None,
     *,
     before: str = "previous_response_id",
+    skipped: int = 0,
 ) -> list[Item]:
     """The history with every `file_url` replaced by the file itself; `history` is not changed, and is given back if there is none.
 
-    The last `own` items are the response's own input: an error names them as the client numbered them, and those before by the parameter
-    that brought them, `before`. Raises UpstreamFailed, which a client that waits sees as a 400 (design §4.9).
+    The last `own` items are the response's own input, behind `skipped` others that are not here: an error names them as the client numbered
+    them, and those before by the parameter that brought them, `before`. Raises UpstreamFailed, which a client that waits sees as a 400 (design §4.9).
     """
     places = list(file_places(history))
     if not places:
@@ -43,7 +44,7 @@ async def with_files(
         try:
             found = await downloads.fetch(place.url, most=room, within=deadline - loop.time())
         except (Refused, Unfetchable) as fault:
-            raise _failure(place, str(fault), len(history) - own, before) from fault
+            raise _failure(place, str(fault), len(history) - own, skipped, before) from fault
         room -= len(found.content)
         whole[place.item] = _replaced(whole[place.item], place, await asyncio.to_thread(_data_url, found), found.name)
     return whole
@@ -61,13 +62,13 @@ def _replaced(item: Item, place: FilePlace, data_url: str, name: str) -> Item:
     return {**item, place.field: parts}
 
 
-def _failure(place: FilePlace, why: str, first_own: int, before: str) -> UpstreamFailed:
+def _failure(place: FilePlace, why: str, first_own: int, skipped: int, before: str) -> UpstreamFailed:
     own = place.item >= first_own
     return UpstreamFailed(
         f"Failed to download the file from '{shown(place.url)}': {why}.",
         code="invalid_prompt",
         reason="file_unavailable",
         status=400,
-        param=place.named(place.item - first_own) if own else before,
+        param=place.named(place.item - first_own + skipped) if own else before,
         envelope_code="invalid_value",
     )

@@ -26,6 +26,7 @@ from models.secrets import Sealer
 from models.settings import Settings
 from worker import metrics
 from worker.control import Control
+from worker.counting import Counter
 from worker.journal import Journal
 from worker.publisher import Publisher
 from worker.resources import Resources
@@ -92,7 +93,7 @@ class Engine:
         self._ownership = Ownership(pool, self._lease, settings)
         self._resources = Resources(
             settings, self._ownership, journal, publisher, pool, self._connections.upstreams, self._connections.bell,
-            Egress(settings.egress), Sealer(settings.sealing_keys), cache,
+            Egress(settings.egress), Sealer(settings.sealing_keys), Counter(), cache,
         )  # fmt: skip
         self._sweeper = Sweeper(settings, self._lease, pool, self, self._connections.bell)
         control = Control(settings, self._lease.id, self.cancel)

@@ -11,6 +11,7 @@ from models.ids import new_item_id
 from models.ownership import Ownership
 from models.secrets import Sealer
 from models.settings import Settings
+from worker.counting import Counter
 from worker.journal import Journal
 from worker.publisher import Publisher
 from worker.upstream.upstreams import Upstreams
@@ -29,5 +30,6 @@ class Resources:
     bell: Bell
     egress: Egress
     sealer: Sealer
+    counter: Counter
     cache: AnswerCache
     new_id: Callable[[str], str] = new_item_id

@@ -29,6 +29,7 @@ from models.wire.response import ResponseFacts, response_object
 from models.wire.snapshot import closing_events, open_items, standing
 from models.wire.tools import with_added_search
 from worker.attachments import with_files
+from worker.compacting import Compactions, is_forced, opened_input
 from worker.event_log import EventLog
 from worker.output import Output, as_told
 from worker.resources import Resources
@@ -163,7 +164,11 @@ class Run:
         try:
             async with wall_clock:
                 # Shielded: a cancelled query keeps psycopg busy for up to five seconds, and a cancel means now.
-                history, own = await asyncio.shield(asyncio.ensure_future(self._history()))
+                said, own = await asyncio.shield(asyncio.ensure_future(self._history()))
+                compactions = self._compactions(said)
+                history, own, skipped = opened_input(said, own, compactions)
+                if not compactions.is_all:
+                    history = await with_files(history, own, self._resources.settings.egress, before=self._before, skipped=skipped)
                 self._toolbox = await asyncio.shield(asyncio.ensure_future(self._open_toolbox(history)))
                 self._turns = Turns(
                     self.claim,
@@ -171,8 +176,9 @@ class Run:
                     self._log,
                     self._output,
                     self._resources,
-                    history=await with_files(history, own, self._resources.settings.egress, before=self._before),
+                    history=history,
                     toolbox=self._toolbox,
+                    compactions=compactions,
                     is_retiring=lambda: self._is_retiring,
                 )
                 return await self._turns.run()
@@ -192,6 +198,8 @@ class Run:
         left = open_items([event for _, event in told])
         self._output.next_index = max(self._output.next_index, left.highest_index + 1)
         self._output.left = [{**item, "status": "incomplete"} if item.get("status") == "in_progress" else item for item in standing(told)]
+        # A compaction that broke off holds nothing.
+        self._output.left = [item for item in self._output.left if (item["type"], item.get("status")) != ("compaction", "incomplete")]
         self._output.note_closed([event for _, event in told])
         self._write(closing_events(left))
 
@@ -226,6 +234,12 @@ class Run:
             )  # fmt: skip
         told = [row for row in rows if row["payload"] is not None]
         return [as_told(row["payload"], row["turn"], row["answer"]) for row in told], sum(row["depth"] == 0 for row in told)
+
+    def _compactions(self, said: list[Item]) -> Compactions:
+        resources, row = self._resources, self.claim.row
+        return Compactions(
+            row["project_id"], resources.sealer, resources.settings.compaction, row["parameters"], is_all=is_forced(said)
+        )  # fmt: skip
 
     def _write(self, events: list[Event]) -> None:
         self._resources.journal.write(self._log, events)
@@ -290,7 +304,7 @@ class Run:
             turns=1 if speaking is not None else 0,
             error=conclusion.error,
             reason=conclusion.reason,
-            failure=conclusion.failure if all(item["type"] == "mcp_list_tools" for item in output) else None,
+            failure=conclusion.failure if all(item["type"] in _UNSPOKEN for item in output) else None,
             unanswered_calls=unanswered(output),
             service_tier=service_tier,
             upstream=kept.upstream,
@@ -313,6 +327,9 @@ class Run:
         longer = max(seconds, min(_LONGEST_PAUSE, 1.5 ** min(self.claim.attempt, 20)))
         return timedelta(seconds=longer * random.uniform(1.0, 1.25))  # noqa: S311  (nobody has to guess it)
 
+
+_UNSPOKEN = frozenset(("mcp_list_tools", "compaction"))
+"""Items that are no word of the model's: a response that failed with nothing else has said nothing (design §4.9)."""
 
 _CANCELLED = Conclusion(Status.CANCELLED, reason="cancelled")
 

@@ -17,8 +17,9 @@ from models.errors import LimitReached, UpstreamBusy, UpstreamFailed
 from models.ownership import Claim
 from models.wire.events import Event, Item
 from models.wire.includes import shown_events
-from models.wire.response import ResponseFacts
+from models.wire.response import ResponseFacts, output_text
 from models.wire.tools import PASSED_ON
+from worker.compacting import Compactions, Heard
 from worker.event_log import EventLog
 from worker.metrics import UPSTREAM_TURNS
 from worker.output import Entry, Output
@@ -26,7 +27,9 @@ from worker.reasoning import seal_for, with_thoughts
 from worker.resources import Resources
 from worker.tools.source import Refusal, Result
 from worker.tools.toolbox import Toolbox
+from worker.translation.compaction import CompactionTurn
 from worker.translation.items import OpenItem
+from worker.translation.measure import tokens_of
 from worker.translation.native import NativeTranslator
 from worker.translation.native_request import kept_for, native_request
 from worker.translation.offer import Offer, offer
@@ -65,6 +68,7 @@ class Turns:
         *,
         history: list[Item],
         toolbox: Toolbox,
+        compactions: Compactions,
         is_retiring: Callable[[], bool],
     ) -> None:
         """`history`: what was said before this response's output. `is_retiring`: whether to stop before the next step."""
@@ -75,9 +79,12 @@ class Turns:
         self._resources = resources
         self._history = history
         self._toolbox = toolbox
+        self._compactions = compactions
         self._is_retiring = is_retiring
         self._left_out = 0.0
         """The share of the history that did not fit the model's context (worker/translation/truncation.py)."""
+        self._told_before: tuple[int, int] | None = None
+        """The tokens that the upstream counted in the last turn's input, and how many items of output that held."""
         self.speaking: SpokenTurn[Any] | None = None
         self._has_spoken = False
         """Something of the present upstream call has been shown: no other upstream may say the rest."""
@@ -93,15 +100,28 @@ class Turns:
         while not output.open_calls:
             if output.waits_for_client:
                 return Outcome("completed")
+            if self._compactions.is_all and output.entries:
+                return Outcome("completed")
             if self._is_retiring():
                 return None
-            if await self._prepare():
+            if not self._compactions.is_all and await self._prepare():
                 continue
             if output.turns >= self._resources.settings.limits.turns:
                 return Outcome("incomplete", incomplete_reason="max_messages")
-            outcome, translator = await self._turn()
+            if await self._is_too_long():
+                await self._compact()
+                continue
+            try:
+                outcome, translator = await self._turn()
+            except UpstreamFailed as failure:
+                if failure.reason != OVERFLOW or self._has_spoken or not self._may_compact(self._said()):
+                    raise
+                await self._compact()
+                continue
             if not translator.goes_on:
                 return outcome
+            if translator.usage is not None:
+                self._told_before = (translator.usage["input_tokens"], len(output.entries))
             await undivided(self._checkpoint(translator.items, translator))
             await self._answer_calls()
         return None
@@ -119,7 +139,43 @@ class Turns:
         return True
 
     def _said(self) -> list[Item]:
-        return [*self._history, *self._output.said]
+        return self._compactions.opened([*self._history, *self._output.said])
+
+    # --- compaction ---
+
+    async def _is_too_long(self) -> bool:
+        """Whether the history is to be summed up before the next turn."""
+        if self._compactions.is_all:
+            return True
+        history = self._said()
+        return self._may_compact(history) and await self._size(history) > (self._compactions.threshold or 0)
+
+    def _may_compact(self, history: list[Item]) -> bool:
+        return self._compactions.threshold is not None and self._compactions.is_possible(history)
+
+    async def _size(self, history: list[Item]) -> int:
+        """Tokens of what the model would be told: as the upstream counted them the last time and what was said since, else counted anew."""
+        if self._told_before is not None:
+            tokens, items = self._told_before
+            return tokens + tokens_of(self._output.said[items:])
+        way = self._ways()[0]
+        offered = offer(self._facts.parameters, history, self._toolbox.offered())
+        body = await self._body(way, self._facts.parameters, history, offered)
+        return (await self._resources.counter.count(way, body)).tokens
+
+    async def _compact(self) -> None:
+        """Puts a compaction in the place of the history. It is stored before anything follows; until then an attempt begins it anew."""
+        await self._resources.ownership.certain()
+        self.speaking = making = CompactionTurn(self._resources.new_id, first_index=self._output.next_index)
+        self._resources.journal.write(self._log, making.opened())
+        content = await self._compactions.summary(self._said(), self._ask, making.spend_usage)
+        await undivided(self._checkpoint(making.items, making, making.sealed(content)))
+        self._told_before, self._left_out = None, 0.0
+
+    async def _ask(self, parameters: dict[str, Any], history: list[Item]) -> Heard:
+        """What the model says to this, told to nobody."""
+        _, turn = await self._answer(parameters, history, Offer(), aloud=False)
+        return Heard(output_text(turn.output), turn.usage)
 
     # --- a turn ---
 
@@ -128,13 +184,14 @@ class Turns:
         await self._resources.ownership.certain()
         parameters = self._facts.parameters if not self._output.calls_made else after_a_call(self._facts.parameters)
         history = self._said()
-        if parameters.get("truncation") != "auto":
-            return await self._answer(parameters, history)
+        offered = offer(parameters, history, self._toolbox.offered())
+        if parameters.get("truncation") != "auto" or self._may_compact(history):
+            return await self._answer(parameters, history, offered)
         overflow: UpstreamFailed | None = None
         for share, shorter in ever_shorter(history, self._left_out):
             self._left_out = share
             try:
-                return await self._answer(parameters, shorter)
+                return await self._answer(parameters, shorter, offered)
             except UpstreamFailed as failure:
                 if failure.reason != OVERFLOW or self._has_spoken:
                     raise
@@ -142,14 +199,18 @@ class Turns:
         assert overflow is not None
         raise overflow
 
-    async def _answer(self, parameters: dict[str, Any], history: list[Item]) -> tuple[Outcome, SpokenTurn[Any]]:
-        """The answer of the first of the model's upstreams that gives one: while not a word was said, another may be asked."""
-        offered = offer(parameters, history, self._toolbox.offered())
+    async def _answer(
+        self, parameters: dict[str, Any], history: list[Item], offered: Offer, *, aloud: bool = True
+    ) -> tuple[Outcome, SpokenTurn[Any]]:
+        """The answer of the first of the model's upstreams that gives one: while not a word was said, another may be asked.
+
+        Unless it is `aloud`, it is no part of the response: nobody is shown it.
+        """
         ways = self._ways()
         failures: list[UpstreamFailed | LimitReached] = []
         for way in ways:
             try:
-                return await self._speak(way, parameters, history, offered)
+                return await self._speak(way, parameters, history, offered, aloud=aloud)
             except (UpstreamFailed, LimitReached) as failure:
                 UPSTREAM_TURNS.labels(way.name, "busy" if isinstance(failure, UpstreamBusy) else "failed").inc()
                 if failure.reason == NO_SUCH_MODEL:
@@ -172,22 +233,25 @@ class Turns:
             raise no_such_tool(str(needed))
         return able
 
-    async def _speak(self, way: Way, parameters: dict[str, Any], history: list[Item], offered: Offer) -> tuple[Outcome, SpokenTurn[Any]]:
+    async def _speak(
+        self, way: Way, parameters: dict[str, Any], history: list[Item], offered: Offer, *, aloud: bool
+    ) -> tuple[Outcome, SpokenTurn[Any]]:
         """One upstream call, translated as it comes."""
         self._has_spoken = False
         body = await self._body(way, parameters, history, offered)
         translator = self._translator(way, parameters, offered)
         async with way.gate.visit(way.model, interactive=not self._facts.background) as visit:
-            self.speaking = translator
+            if aloud:
+                self.speaking = translator
             turn = way.upstream.turn(body)
             async with aclosing(turn.chunks()) as reads:
                 async for chunks in reads:
                     for chunk in chunks:
-                        self._show(translator.feed(chunk))
+                        self._show(translator.feed(chunk), aloud=aloud)
                     if self._has_spoken:
                         visit.answered()
                     await self._resources.journal.room(self._log)
-            self._show(translator.finish(done_seen=turn.done_seen))
+            self._show(translator.finish(done_seen=turn.done_seen), aloud=aloud)
             assert translator.outcome is not None
             if translator.outcome.failure is not None and not self._has_spoken:
                 raise translator.outcome.failure
@@ -197,7 +261,9 @@ class Turns:
         self._output.service_tier = translator.service_tier or self._output.service_tier
         return translator.outcome, translator
 
-    def _show(self, events: list[Event]) -> None:
+    def _show(self, events: list[Event], *, aloud: bool) -> None:
+        if not aloud:
+            return
         self._has_spoken = self._has_spoken or bool(events)
         self._resources.journal.write(self._log, shown_events(events, self._facts.parameters.get("include", ())))
 
@@ -250,13 +316,13 @@ class Turns:
         most = self._resources.settings.tools.calls
         return min(most, max(0, parameters["max_tool_calls"] - self._output.calls_made)) if "max_tool_calls" in parameters else most
 
-    async def _checkpoint(self, items: Sequence[OpenItem], translator: SpokenTurn[Any] | None) -> None:
-        """Stores a step, and is then between turns."""
+    async def _checkpoint(self, items: Sequence[OpenItem], translator: SpokenTurn[Any] | None, last: Sequence[Event] = ()) -> None:
+        """Stores a step, and is then between turns. `last`: events of it that are shown when it is stored."""
         answers = translator.refusals if translator is not None else {}
         usage = translator.usage if translator is not None else None
         step = self._output.step(items, answers, usage, turns=0 if translator is None else 1)
         resources = self._resources
-        await resources.journal.store_first(self._log, (), lambda tail: resources.ownership.checkpoint(self._claim, tail, step))
+        await resources.journal.store_first(self._log, last, lambda tail: resources.ownership.checkpoint(self._claim, tail, step))
         self._output.add(step, items)
         self.speaking = None
 

@@ -82,7 +82,7 @@ def compacted(history: Sequence[Item], summary: str, room: int) -> Compacted:
         instructions=[_as_instruction(item) for item in history[:first] if is_instruction(item)],
         kept=_newest([item for item in history[:first] if is_from_user(item)], room),
         summary=summary,
-        latest=list(history[first:]),
+        latest=[item for item in history[first:] if item["type"] != "mcp_list_tools"],
     )
 
 
@@ -95,12 +95,19 @@ def first_unanswered(history: Sequence[Item]) -> int:
 
 
 def _is_told(item: Item) -> bool:
-    return item["type"] == "message" and item["role"] != "assistant" and not is_summary(item)
+    if item["type"] == "message":
+        return bool(item["role"] != "assistant") and not is_summary(item)
+    return is_tooling(item)
 
 
 def is_from_user(item: Item) -> bool:
     """Whether a user said it."""
     return item["type"] == "message" and item["role"] == "user" and not is_summary(item)
+
+
+def is_tooling(item: Item) -> bool:
+    """Whether it says what can be called, and nothing else."""
+    return item["type"] in ("additional_tools", "mcp_list_tools")
 
 
 def is_instruction(item: Item) -> bool:

@@ -309,6 +309,11 @@ class ImageCompleted(Event, frozen=True, tag="response.image_generation_call.com
     output_index: int
 
 
+class Compacting(Event, frozen=True, tag="response.compaction.compacting"):
+    item_id: str
+    output_index: int
+
+
 TERMINAL: dict[str, type[ResponseCompleted | ResponseIncomplete | ResponseFailed]] = {
     "completed": ResponseCompleted,
     "incomplete": ResponseIncomplete,

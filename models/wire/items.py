@@ -71,6 +71,7 @@ def conversation_items(value: Any, new_id: NewId, most: int) -> list[Item]:
 
 def _listed(values: list[Any], where: str, new_id: NewId) -> list[Item]:
     items = [_item(found, f"{where}[{index}]", new_id) for index, found in enumerate(values)]
+    _require_last_trigger(items, where)
     _require_distinct_ids(items, where)
     return items
 
@@ -111,6 +112,15 @@ def file_places(items: list[Item]) -> Iterator[FilePlace]:
         parts = item.get(field)
         if type(parts) is list:
             yield from (FilePlace(index, field, at, part["file_url"]) for at, part in enumerate(parts) if "file_url" in part)
+
+
+def _require_last_trigger(items: list[Item], where: str) -> None:
+    """Contract §6.1: a compaction is of everything before it, so nothing may follow."""
+    for index, item in enumerate(items[:-1]):
+        if item["type"] == "compaction_trigger":
+            place = f"{where}[{index}]"
+            message = f"Invalid '{place}': a 'compaction_trigger' must be the last input item."
+            raise InvalidRequest(message, param=place, code="invalid_value")
 
 
 def _require_distinct_ids(items: list[Item], where: str) -> None:
@@ -357,8 +367,10 @@ _KINDS: dict[str, tuple[str, Check]] = {
         record({"tools": more_tools}, {"call_id": _CALL_ID, "execution": _EXECUTION, "status": _STATUS}),
     ),
     "additional_tools": ("at", record({"role": choice("developer"), "tools": more_tools})),
+    "compaction": ("cmp", record({"encrypted_content": _NAME}, {"status": _STATUS})),
+    "compaction_trigger": ("cmpt", record({})),
     "program": ("prog", _hosted("call_id", "code", "fingerprint")),
     "program_output": ("progo", _hosted("call_id", "result")),
 }
 """type -> (prefix of its id, check). Left out, so refused: what would change how the model runs and that we would have to ignore
-(configuration_update, compaction_trigger) and history that only its maker can read (compaction)."""
+(configuration_update)."""

@@ -121,12 +121,13 @@ def _given(body: Any, passthrough: Collection[str]) -> dict[str, Any]:
         if value is None or name in _IGNORED:
             continue
         if name not in _PARAMETERS and name != "input" and name not in passthrough:
-            raise _unknown(name)
+            raise unknown_parameter(name)
         given[name] = value
     return given
 
 
-def _unknown(name: str) -> InvalidRequest:
+def unknown_parameter(name: str) -> InvalidRequest:
+    """What to raise for a parameter that the API does not have; names of Chat Completions get ours."""
     message = f"Unknown parameter: '{shown(name)}'."
     if name in _SPELLINGS:
         message += f" In the Responses API, this parameter is called {_SPELLINGS[name]}."
@@ -176,6 +177,15 @@ def _reasoning(value: Any, where: str) -> dict[str, Any]:
     return kept if alias is None else {"summary": alias, **kept}
 
 
+def _context_management(value: Any, where: str) -> list[dict[str, Any]]:
+    """At least one entry; of several, the lowest threshold counts."""
+    kept: list[dict[str, Any]] = _EDITS(value, where)
+    if not kept:
+        message = f"Invalid '{where}': empty array. Expected an array with minimum length 1, but got an empty array instead."
+        raise InvalidRequest(message, param=where, code="empty_array")
+    return kept
+
+
 def _response_id(value: Any, where: str) -> str:
     if type(value) is not str:
         raise wrong_type(where, "a string", value)
@@ -217,6 +227,7 @@ def _json_schema(value: Any, where: str) -> dict[str, Any]:
     return kept
 
 
+_EDITS = array(tagged({"compaction": record({}, {"compact_threshold": integer(1000, _MOST)})}))
 _ID = re.compile(r"[A-Za-z0-9_-]+")
 _METADATA_VALUE = string(at_most=512)
 _CONVERSATION = record({"id": _response_id})
@@ -279,6 +290,7 @@ _PARAMETERS: dict[str, Check] = {
     "text": _TEXT,
     "reasoning": _reasoning,
     "truncation": choice("auto", "disabled"),
+    "context_management": _context_management,
     "metadata": metadata,
     "service_tier": choice("auto", "default", "flex", "priority", "fast", "scale", "ultrafast"),
     "user": string(),
@@ -291,7 +303,7 @@ _PARAMETERS: dict[str, Check] = {
 
 _IGNORED = frozenset(
     (
-        *("access_programs", "context_management", "image", "moderation", "prompt_cache_options", "prompt_cache_retention"),
+        *("access_programs", "image", "moderation", "prompt_cache_options", "prompt_cache_retention"),
         "client_metadata",  # codex sends it
     )
 )

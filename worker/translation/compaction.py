@@ -1,0 +1,70 @@
+"""A compaction while it is made: its item, and the turn of the model that it takes (contract §4.4, §6.1). Pure."""
+
+from collections.abc import Callable
+from typing import Any
+
+from models.wire.events import Compacting, Event, Item
+from worker.translation.items import OpenItem
+from worker.translation.spoken_turn import Outcome, SpokenTurn
+from worker.translation.usage import add_usage
+
+
+class OpenCompaction(OpenItem):
+    """`compaction`: nothing of it can be told before it is whole."""
+
+    prefix = "cmp"
+
+    def __init__(self, output_index: int, item_id: str) -> None:
+        super().__init__(output_index, item_id)
+        self._sealed = ""
+
+    def opened(self) -> list[Event]:
+        return [self.added(), Compacting(self.id, self.output_index)]
+
+    def sealed(self, content: str) -> list[Event]:
+        """The closing event: `content` is all there is."""
+        self._sealed = content
+        return self.closed("completed")
+
+    def to_json(self) -> Item:
+        return {"id": self.id, "type": "compaction", "status": self.status, "encrypted_content": self._sealed}
+
+    def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - nothing is inside
+        return []
+
+
+class CompactionTurn(SpokenTurn[None]):
+    """What stands for the model's turn while it sums up: one item, and the usage of however many calls that takes."""
+
+    def __init__(self, new_id: Callable[[str], str], *, first_index: int) -> None:
+        super().__init__(new_id, first_index=first_index)
+        self._item = OpenCompaction(first_index, new_id(OpenCompaction.prefix))
+        self._items = [self._item]
+        self._spent: dict[str, Any] | None = None
+
+    @property
+    def item_id(self) -> str:
+        """The compaction's."""
+        return self._item.id
+
+    @property
+    def usage(self) -> dict[str, Any] | None:
+        return self._spent
+
+    @property
+    def output(self) -> list[Item]:
+        """A compaction that broke off holds nothing, and would be refused if it came back: it is no output."""
+        return [] if self._item.status != "completed" else super().output
+
+    def opened(self) -> list[Event]:
+        """The item's opening events."""
+        return self._item.opened()
+
+    def spend_usage(self, usage: dict[str, Any] | None) -> None:
+        """What one call has cost."""
+        self._spent = add_usage(self._spent, usage)
+
+    def sealed(self, content: str) -> list[Event]:
+        """It is done."""
+        self.outcome = Outcome("completed")
+        return self._item.sealed(content)

@@ -95,6 +95,11 @@ class UpstreamSettings(_Group):
     vLLM's `guided_json`; or in the instructions alone."""
     passthrough: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
     """Top-level parameters outside the Responses API that are handed on to the upstream as they are."""
+    count: Literal["auto", "responses", "vllm", "llama.cpp", "none"] = "auto"
+    """How it is asked how many tokens a request has: OpenAI's `/responses/input_tokens`, vLLM's `/tokenize`, llama.cpp's `/apply-template` and
+    `/tokenize`. `auto`: the first of an upstream whose `api` is `responses`, else none."""
+    tokenizer: str = ""
+    """A `tokenizer.json` on the workers' machines, to count with where the upstream does not; it needs the package `tokenizers`."""
     max_retries: int = 2
     """Attempts the openai client adds before the first byte, on 408, 409, 429, 5xx and connection errors."""
     connect_timeout: Duration = timedelta(seconds=10)

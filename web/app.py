@@ -15,12 +15,12 @@ from models.errors import MethodNotAllowed
 from models.hosts import is_loopback
 from models.ids import new_item_id
 from models.settings import Settings
-from web import catalogue, chat, compact, conversations, errors, health, metrics, openapi, responses, websocket
+from web import catalogue, chat, compact, conversations, errors, health, input_tokens, metrics, openapi, responses, websocket
 from web.auth import Project
 from web.counters import ANSWERS
 from web.front import Front
 
-_PARTS = (health, metrics, responses, compact, conversations, chat, websocket, catalogue)
+_PARTS = (health, metrics, responses, compact, input_tokens, conversations, chat, websocket, catalogue)
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 
 

@@ -29,6 +29,7 @@ from models.secrets import Sealed, Sealer
 from models.settings import Settings
 from models.tables import ONE_AT_A_TIME
 from models.upstreams import Routes
+from models.wire.counting import COUNTED
 from models.wire.events import Event, ResponseCreated, ResponseQueued, frame
 from models.wire.pairing import require_pairs
 from models.wire.request import CreateRequest, parse_create
@@ -94,12 +95,20 @@ class Intake:
         self._voiding: set[asyncio.Task[None]] = set()
 
     async def accept(
-        self, project: UUID, body: Any, headers: Mapping[str, str], *, remembered: Collection[UUID] = (), generate: bool = True
+        self,
+        project: UUID,
+        body: Any,
+        headers: Mapping[str, str],
+        *,
+        remembered: Collection[UUID] = (),
+        generate: bool = True,
+        counted: bool = False,
     ) -> Accepted:
         """Checks, stores and rings; a request that was accepted before gets the first one's response.
 
         `remembered`: unstored responses that this client may go on from all the same. Without `generate` the model is not asked: the
-        response ends with nothing said (docs/websocket.md). Raises InvalidRequest with nothing written, or Unavailable with nothing that will run.
+        response ends with nothing said (docs/websocket.md). `counted`: only its tokens are counted (models/wire/counting.py). Raises
+        InvalidRequest with nothing written, or Unavailable with nothing that will run.
         """
         parse = partial(
             parse_create,
@@ -108,16 +117,19 @@ class Intake:
             passthrough=self._passthrough(body),
             ephemeral_background=self._settings.web.ephemeral_background,
             searches=self._settings.web_search.provider is not None,
-            generate=generate,
+            generate=generate and not counted,
             native=self._is_native(body),
         )
         request = await asyncio.to_thread(parse) if is_large(headers) else parse()
+        if counted:
+            request = replace(request, parameters={**request.parameters, COUNTED: True})
         self._require_routed(request.model)
         require_fetchable(self._egress, request.input)
         require_reachable(self._egress, request)
         self._require_sealable(request)
         require_compactable(request, self._sealer)
-        again = retryable(headers, self._recognisable(body, request))
+        known = self._recognisable(body, request)
+        again = retryable(headers, {"counted": known} if counted else known)
         arrival = _Arrival(headers.get("traceparent"), again, remembered, generate)
         accepted = None
         while accepted is None:

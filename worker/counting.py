@@ -1,11 +1,18 @@
 """How many tokens a request has: the upstream's own count where it offers one, else a tokenizer that is present, else an estimate."""
 
 import asyncio
+import importlib
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
-from worker.translation.measure import tokens_of_request
+import structlog
+
+from models.settings import UpstreamSettings
+from worker.translation.measure import Measure, tokens_of_request
 from worker.upstream.upstreams import Way
+
+logger = structlog.get_logger()
 
 Source = Literal["upstream", "tokenizer", "estimate"]
 
@@ -19,8 +26,42 @@ class Count:
 
 
 class Counter:
-    """Counts for a whole process."""
+    """Counts for a whole process. A vocabulary is read once, when it is first needed."""
 
-    async def count(self, way: Way, body: dict[str, Any]) -> Count:  # noqa: ARG002 - who counts will depend on it
+    def __init__(self) -> None:
+        self._measures: dict[str, Measure | None] = {}
+        self._reading = asyncio.Lock()
+
+    async def count(self, way: Way, body: dict[str, Any]) -> Count:
         """Tokens of what `body`, as it would be sent that way, tells the model."""
+        counted = await way.upstream.count(body)
+        if counted is not None:
+            return Count(counted, "upstream")
+        measure = await self._measure(way.upstream.settings)
+        if measure is not None:
+            return Count(await asyncio.to_thread(tokens_of_request, body, measure), "tokenizer")
         return Count(await asyncio.to_thread(tokens_of_request, body), "estimate")
+
+    async def _measure(self, settings: UpstreamSettings) -> Measure | None:
+        path = settings.tokenizer
+        if not path:
+            return None
+        async with self._reading:
+            if path not in self._measures:
+                self._measures[path] = await asyncio.to_thread(_tokenizer, path)
+            return self._measures[path]
+
+
+def _tokenizer(path: str) -> Measure | None:
+    """The tokenizer in a `tokenizer.json`; None, and a word to the operator, when it cannot be read."""
+    try:
+        library = importlib.import_module("tokenizers")
+        tokenizer = library.Tokenizer.from_file(path)
+    except Exception:  # the library raises bare Exception for a file that it cannot read
+        logger.exception("tokenizer_unreadable", path=path)
+        return None
+    return partial(_length, tokenizer)
+
+
+def _length(tokenizer: Any, text: str) -> int:
+    return len(tokenizer.encode(text, add_special_tokens=False).ids)

@@ -22,6 +22,7 @@ from models.ids import conversation_id, response_id
 from models.lifecycle import Status
 from models.ownership import Claim, Ending, Parting, Verdict
 from models.secrets import Sealed, Unreadable
+from models.wire.counting import COUNTED
 from models.wire.events import TERMINAL, Event, Item, ResponseInProgress, decode_frame, split_frames
 from models.wire.includes import included, shown_events
 from models.wire.pairing import unanswered
@@ -167,7 +168,7 @@ class Run:
                 said, own = await asyncio.shield(asyncio.ensure_future(self._history()))
                 compactions = self._compactions(said)
                 history, own, skipped = opened_input(said, own, compactions)
-                if not compactions.is_all:
+                if not compactions.is_all and COUNTED not in self._facts.parameters:
                     history = await with_files(history, own, self._resources.settings.egress, before=self._before, skipped=skipped)
                 self._toolbox = await asyncio.shield(asyncio.ensure_future(self._open_toolbox(history)))
                 self._turns = Turns(

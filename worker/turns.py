@@ -15,11 +15,13 @@ import structlog
 
 from models.errors import LimitReached, UpstreamBusy, UpstreamFailed
 from models.ownership import Claim
+from models.wire.counting import COUNTED, COUNTED_BY
 from models.wire.events import Event, Item
 from models.wire.includes import shown_events
 from models.wire.response import ResponseFacts, output_text
 from models.wire.tools import PASSED_ON
 from worker.compacting import Compactions, Heard
+from worker.counting import Count
 from worker.event_log import EventLog
 from worker.metrics import UPSTREAM_TURNS
 from worker.output import Entry, Output
@@ -38,6 +40,7 @@ from worker.translation.spoken_turn import Outcome, SpokenTurn
 from worker.translation.structured import told_format
 from worker.translation.translator import Translator
 from worker.translation.truncation import ever_shorter
+from worker.translation.usage import Usage
 from worker.undivided import undivided
 from worker.upstream.dialect import dialect_of
 from worker.upstream.failures import NO_SUCH_MODEL, is_its_own_fault, no_such_model, no_such_tool
@@ -95,6 +98,8 @@ class Turns:
         Raises RunError for what ends the response.
         """
         output = self._output
+        if COUNTED in self._facts.parameters:
+            return await self._counted()
         self._toolbox.due(self._said())  # so that the tools know what an earlier attempt had learnt of them
         await self._answer_calls()
         while not output.open_calls:
@@ -158,10 +163,20 @@ class Turns:
         if self._told_before is not None:
             tokens, items = self._told_before
             return tokens + tokens_of(self._output.said[items:])
+        return (await self._count(history)).tokens
+
+    async def _count(self, history: list[Item]) -> Count:
+        """Tokens of what the first of the model's upstreams would be told."""
         way = self._ways()[0]
-        offered = offer(self._facts.parameters, history, self._toolbox.offered())
-        body = await self._body(way, self._facts.parameters, history, offered)
-        return (await self._resources.counter.count(way, body)).tokens
+        parameters = {name: value for name, value in self._facts.parameters.items() if name != COUNTED}
+        body = await self._body(way, parameters, history, offer(parameters, history, self._toolbox.offered()))
+        return await self._resources.counter.count(way, body)
+
+    async def _counted(self) -> Outcome:
+        """The end of a response that is only counted."""
+        count = await self._count(self._said())
+        self._output.usage = {**Usage(input_tokens=count.tokens, total_tokens=count.tokens).to_json(), COUNTED_BY: count.source}
+        return Outcome("completed")
 
     async def _compact(self) -> None:
         """Puts a compaction in the place of the history. It is stored before anything follows; until then an attempt begins it anew."""

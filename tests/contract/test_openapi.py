@@ -385,7 +385,8 @@ def fuzz(target: Target, operation: str, mode: GenerationMode, settings: hypothe
             if name in case.path_parameters:
                 case.path_parameters[name] = data.draw(st.sampled_from([case.path_parameters[name], *ours]))
         if "conversation_id" in case.path_parameters and isinstance(case.body, dict) and mode is GenerationMode.POSITIVE:
-            case.body = data.draw(st.sampled_from([as_written(case.body), {"items": [{"role": "user", "content": "x"}]}]))
+            sane = {"metadata": {"a": "b"}} if operation == "update_conversation" else {"items": [{"role": "user", "content": "x"}]}
+            case.body = data.draw(st.sampled_from([as_written(case.body), sane]))
         elif operation == "chat" and isinstance(case.body, dict) and mode is GenerationMode.POSITIVE:
             case.body = as_written(case.body) | {"model": data.draw(st.sampled_from(target.models))}
         elif operation == "create" and isinstance(case.body, dict) and mode is GenerationMode.POSITIVE:

@@ -183,7 +183,7 @@ PARAMETERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"stream_options": {"include_obfuscation": False}},
     ),
     ("codex", {"include": ["reasoning.encrypted_content"], "client_metadata": {"x": 1}}, {"include": ["reasoning.encrypted_content"]}),
-    ("documented, not acted on", {"prompt_cache_retention": "24h", "moderation": {}, "context_management": [], "image": {}}, {}),
+    ("documented, not acted on", {"prompt_cache_retention": "24h", "moderation": {}, "image": {}}, {}),
     ("penalties", {"presence_penalty": -2, "frequency_penalty": 0.5}, {"presence_penalty": -2, "frequency_penalty": 0.5}),
 ]
 

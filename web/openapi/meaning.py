@@ -61,7 +61,10 @@ PARAMETERS: dict[str, str] = {
     "top_logprobs": "How many alternatives to give for each token.",
     "text": "The form of the text: plain, JSON, or JSON after a schema; and how verbose.",
     "reasoning": "How much the model is to think, and what of that is shown. `generate_summary` is the old name of `summary`.",
-    "truncation": "What to do with an input that is too long: nothing is ever cut by this server.",
+    "truncation": "What to do when the upstream says that the request is too long for the model: `auto` leaves out the oldest turns and tries "
+    "again, `disabled` refuses (foreground) or fails (background).",
+    "context_management": "When the context has more than `compact_threshold` tokens before a turn of the model, or is too long for it, the "
+    "history is summed up: a `compaction` item takes its place. Without a threshold this server has one of its own.",
     "metadata": "Up to 16 pairs, keys up to 64 characters, values up to 512; shown in the Response.",
     "service_tier": "Handed on; the Response tells the tier that was used.",
     "user": "Deprecated by OpenAI; echoed.",
@@ -94,6 +97,8 @@ CODES: dict[str, str] = {
     "invalid_json_schema": "the schema of `text.format` is none, or cannot be obeyed strictly",
     "invalid_function_parameters": "the parameters of a function are no JSON Schema, or one that cannot be obeyed strictly",
     "input_too_large": "the items that are referred to are too large together",
+    "invalid_encrypted_content": "a compaction that was changed, or is not one of this server and project",
+    "context_length_exceeded": "the upstream says that the request is too long for the model",
     "item_not_found": "an item reference names nothing that is stored",
     "conversation_not_found": "there is no such conversation",
     "conversation_locked": "a response of the conversation is running",

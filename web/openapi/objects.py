@@ -34,6 +34,16 @@ def components(*, native: bool) -> dict[str, Schema]:
         "Usage": _USAGE,
         **_events(),
         "InputItemList": _list(reference("ListedItem"), first_id=or_null(_TEXT), last_id=or_null(_TEXT), has_more=_TRUTH),
+        "Compaction": thing(
+            {
+                "id": _RESPONSE_ID,
+                "object": const("response.compaction"),
+                "created_at": _SECONDS,
+                "output": {"type": "array", "items": {"anyOf": [reference("ListedMessage"), reference("OutputItem")]}},
+                "usage": or_null(reference("Usage")),
+            }
+        ),
+        "InputTokens": thing({"object": const("response.input_tokens"), "input_tokens": _COUNT}),
         "Conversation": _CONVERSATION,
         "ConversationItem": {"anyOf": [reference("ListedItem"), reference("OutputItem")]},
         "ConversationItemList": _list(reference("ConversationItem"), first_id=or_null(_TEXT), last_id=or_null(_TEXT), has_more=_TRUTH),
@@ -167,6 +177,9 @@ _NAMESPACED: dict[str, Schema] = {"namespace": {"type": "string", "description":
 _WORDS: Schema = {"type": "array", "items": _TEXT}
 
 _OUTPUT_ITEMS: dict[str, Schema] = {
+    "compaction": _output_item(
+        encrypted_content={"type": "string", "description": "What stands for the history before it; only this server can read it."}
+    ),
     "message": _output_item(role=const("assistant"), content={"type": "array", "items": reference("OutputContent")}),
     "reasoning": _output_item(
         {

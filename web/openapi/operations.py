@@ -6,6 +6,7 @@ from typing import Any
 from models.errors import ApiError
 from models.settings import Settings
 from web.idempotency import _LONGEST as LONGEST_KEY
+from web.input_tokens import COUNT_HEADER
 from web.openapi import examples
 from web.openapi.meaning import STATUSES, STREAM
 from web.openapi.requests import include_values
@@ -22,6 +23,10 @@ _UPSTREAM = (400, 401, 403, 404, 408, 413, 422, 424, 429, 502, 504)
 HEADERS: dict[str, Json] = {
     "x-request-id": {"schema": {"type": "string"}, "description": "Names this request in the server's logs.", "required": True},
     "x-should-retry": {"schema": {"const": "false"}, "description": "Sent when trying again would not help; the official clients obey it."},
+    COUNT_HEADER: {
+        "schema": {"enum": ["upstream", "tokenizer", "estimate"]},
+        "description": "Who counted: the model's upstream, a tokenizer on this server, or nobody: an estimate from the length.",
+    },
     "retry-after": {"schema": {"type": "string", "pattern": "^[1-9][0-9]*$"}, "description": "Seconds to wait."},
     "x-cache": {
         "schema": {"type": "string", "enum": ["hit", "miss"]},
@@ -61,6 +66,15 @@ def operations() -> dict[str, Json]:
             {"200": _answer("A page of input items.", "InputItemList", {"one item": examples.input_items()})},
             400, 401, 404,
             parameters=[_RESPONSE_ID, *_PAGING, *_INCLUDE],
+        ),
+        "compact": _operation(
+            "Sum up a history", {"200": _answer("The messages of users that are kept, and what stands for all.", "Compaction")},
+            *_UPSTREAM, 415,
+            requestBody=_body("CompactResponse", {"a chain": {"model": "demo", "previous_response_id": examples.RESPONSE_ID}}),
+        ),
+        "input_tokens": _operation(
+            "Count a request's tokens", {"200": _answer("The count.", "InputTokens", None, COUNT_HEADER)}, *_UPSTREAM, 415,
+            requestBody=_body("CountInputTokens", {"a text": {"model": "demo", "input": "Say hello."}}),
         ),
         **_conversations(),
         "chat": _operation(

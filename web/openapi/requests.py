@@ -8,6 +8,7 @@ from models.wire import items, mcp, request, tools
 from models.wire.checks import Check
 from models.wire.conversation import MOST_ITEMS
 from models.wire.response import ECHOED_AS_NULL, ResponseFacts, response_object
+from web import compact, input_tokens
 from web.openapi.meaning import PARAMETERS
 from web.openapi.shapes import Reading, Schema, const, or_null, reference, thing, with_type
 
@@ -41,6 +42,7 @@ def components(passthrough: Collection[str], *, native: bool) -> dict[str, Schem
     return {
         "CreateResponse": _create(sent, passthrough),
         **_conversations(sent),
+        **_countings(sent),
         "ChatCompletion": {
             "type": "object",
             "description": "A body of Chat Completions. Only `model` is looked at, to find the upstream; everything else is the upstream's to judge.",
@@ -62,6 +64,25 @@ def _conversations(reading: Reading) -> dict[str, Schema]:
     some = {"type": "object", "properties": {"items": {**items, "minItems": 1}}, "required": ["items"]}
     both = {"type": "object", "properties": {"items": or_null(items), "metadata": metadata}}
     return {"CreateConversation": both, "AddItems": some, "UpdateConversation": thing({"metadata": metadata})}
+
+
+def _countings(reading: Reading) -> dict[str, Schema]:
+    """The bodies of the routes beside the create: what they take of its parameters, and what means nothing to them."""
+    own = {"personality": or_null(reading.schema(input_tokens.PERSONALITY))}
+    ignored = {name: {"description": "Documented by OpenAI; accepted and ignored."} for name in compact.IGNORED}
+    either = [{"required": [name], "properties": {name: {"not": _NOTHING}}} for name in ("input", "previous_response_id")]
+    return {
+        "CompactResponse": {**_taken(reading, compact.TAKEN, ignored), "required": ["model"], "anyOf": either},
+        "CountInputTokens": _taken(reading, input_tokens.TAKEN, own),
+    }
+
+
+def _taken(reading: Reading, names: Collection[str], own: Mapping[str, Schema]) -> Schema:
+    fields: dict[str, Schema] = {}
+    for name in names:
+        schema = _input(reading) if name == "input" else parameter(name, reading)
+        fields[name] = {**or_null(schema), "description": PARAMETERS[name]}
+    return {"type": "object", "properties": {**fields, **own}, "additionalProperties": _NOTHING}
 
 
 def parameter(name: str, reading: Reading) -> Schema:
@@ -283,6 +304,10 @@ def _handed_on(_reading: Reading) -> Schema:
     return {"type": "object", "description": "Handed on to the upstream as it is, where the model's upstream speaks the Responses API."}
 
 
+def _context_management(reading: Reading) -> Schema:
+    return {**reading.schema(request._EDITS), "minItems": 1}
+
+
 def _any(_reading: Reading) -> Schema:
     return {}
 
@@ -331,6 +356,7 @@ _OWN: dict[Check, Callable[[Reading], Schema]] = {
     request._json_schema: lambda reading: reading.schema(request._FORMAT),
     request.metadata: _metadata,
     request._response_id: _response_id,
+    request._context_management: _context_management,
     request._conversation: _conversation,
     request._cache: _cache,
     request._prompt: _refused,

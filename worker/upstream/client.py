@@ -20,6 +20,7 @@ from models.settings import LimitSettings, UpstreamSettings
 from worker.translation.chunk import Chunk
 from worker.translation.told import Told
 from worker.upstream.chunks import parse_chunk
+from worker.upstream.counts import count_upstream
 from worker.upstream.failures import broken_off, refused, tamed, unintelligible, unreachable, withheld
 from worker.upstream.native import parse_event
 from worker.upstream.sse import SseSplitter
@@ -161,6 +162,12 @@ class Upstream:
         self._limits = limits
         # Our own limits end a silent upstream (Patience); a timer of the transport's for every read would only cost.
         timeouts = httpx2.Timeout(None, connect=settings.connect_timeout.total_seconds(), write=60.0)
+        self._http = DefaultAioHttpClient(
+            limits=httpx2.Limits(max_connections=streams + 16, max_keepalive_connections=64),
+            timeout=timeouts,
+            follow_redirects=False,
+            event_hooks={"response": [tamed]},
+        )
         self._client = AsyncOpenAI(
             timeout=timeouts,
             base_url=settings.base_url,
@@ -172,17 +179,16 @@ class Upstream:
                 "accept-encoding": "identity",
             },
             default_query=dict(settings.query),
-            http_client=DefaultAioHttpClient(
-                limits=httpx2.Limits(max_connections=streams + 16, max_keepalive_connections=64),
-                timeout=timeouts,
-                follow_redirects=False,
-                event_hooks={"response": [tamed]},
-            ),
+            http_client=self._http,
         )
 
     def turn(self, body: dict[str, Any]) -> Turn:
         """The next call, not yet begun; `body` as worker/translation makes it for the API that the upstream speaks."""
         return Turn(self._client, body, self._limits, native=self.is_native)
+
+    async def count(self, body: dict[str, Any]) -> int | None:
+        """Tokens of a turn's body as the upstream counts them; None where it offers no count, or gives none now."""
+        return await count_upstream(self._http, self.settings, body)
 
     @property
     def is_native(self) -> bool:

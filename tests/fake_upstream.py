@@ -449,6 +449,8 @@ class FakeUpstream:
     port: int = 0
     """Where to listen; 0: anywhere."""
     _scripts: dict[str, list[Script]] = field(default_factory=dict)
+    counts: dict[str, Script] = field(default_factory=dict)
+    """Path of a count's route -> what it answers, as `script` has it; without any, 404."""
     _minds: dict[str, Callable[[Request], Script]] = field(default_factory=dict)
     _asked: dict[str, int] = field(default_factory=dict)
     _names: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
@@ -484,6 +486,8 @@ class FakeUpstream:
     def steps_for(self, request: Request) -> Script:
         if request.method == "GET" and request.path == "/v1/models":
             return [_listing(sorted({RESIDENT, *self._scripts, *self._minds}))]
+        if request.path in self.counts:
+            return self.counts[request.path]
         if request.method != "POST" or request.path not in ("/v1/chat/completions", "/v1/responses"):
             return [status(404)]
         if request.model.startswith("recording:"):

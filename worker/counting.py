@@ -57,8 +57,8 @@ def _tokenizer(path: str) -> Measure | None:
     try:
         library = importlib.import_module("tokenizers")
         tokenizer = library.Tokenizer.from_file(path)
-    except Exception:  # the library raises bare Exception for a file that it cannot read
-        logger.exception("tokenizer_unreadable", path=path)
+    except Exception as error:  # noqa: BLE001 - the library raises this very class for a file that it cannot read
+        logger.error("tokenizer_unreadable", path=path, error=str(error))  # noqa: TRY400 - a mistake in the settings, no fault of ours
         return None
     return partial(_length, tokenizer)
 

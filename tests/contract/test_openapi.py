@@ -34,6 +34,7 @@ from tests.contract.strict_types import check_event, check_response
 from tests.fake_upstream import RESIDENT, call, drop, finish, hang, reasoning, refusal, status, text, usage
 from tests.stack import ROOT, Stack
 from web.app import create_app
+from worker.translation import compaction as _compaction  # noqa: F401 - so that its item is known
 from worker.translation import items as spoken
 from worker.translation import kinds, translator
 from worker.translation import mcp as _mcp  # noqa: F401 - so that its items are known
@@ -46,6 +47,7 @@ Case = schemathesis.Case[Any]
 SENSIBLE = {
     ("empty_array", "input"),
     ("invalid_value", "input"),
+    ("invalid_value", "input[]"),
     (None, "input"),
     ("mutually_exclusive_parameters", "conversation"),
     ("invalid_value", "stream_options"),
@@ -103,7 +105,7 @@ def test_the_document_is_whole() -> None:
     for schema in told["components"]["schemas"].values():
         jsonschema_rs.meta.validate({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
     assert "HTTPValidationError" not in told["components"]["schemas"]
-    assert len(operations()) == sum(len(path) for path in told["paths"].values()) == 19
+    assert len(operations()) == sum(len(path) for path in told["paths"].values()) == 21
 
 
 def test_only_a_process_on_loopback_serves_the_document() -> None:
@@ -206,7 +208,11 @@ def test_the_document_knows_every_error() -> None:
     }
     made_up = {f"{kind}_{side}_value" for kind in ("integer", "decimal") for side in ("below_min", "above_max")}
     lengths = {"string_above_max_length", "array_above_max_length", "empty_string", "empty_array"}
-    assert {code for code in error["code"]["enum"] if code} == raised | made_up | lengths | {"rate_limit_exceeded", "http_error"}
+    assert {code for code in error["code"]["enum"] if code} == raised | made_up | lengths | {
+        "rate_limit_exceeded",
+        "http_error",
+        "context_length_exceeded",
+    }
     answers = document()["components"]["responses"]
     for kind in ApiError.__subclasses__():
         assert kind.type in error["type"]["enum"]
@@ -387,6 +393,12 @@ def fuzz(target: Target, operation: str, mode: GenerationMode, settings: hypothe
         if "conversation_id" in case.path_parameters and isinstance(case.body, dict) and mode is GenerationMode.POSITIVE:
             sane = {"metadata": {"a": "b"}} if operation == "update_conversation" else {"items": [{"role": "user", "content": "x"}]}
             case.body = data.draw(st.sampled_from([as_written(case.body), sane]))
+        elif operation in ("compact", "input_tokens") and isinstance(case.body, dict) and mode is GenerationMode.POSITIVE:
+            asked = {
+                "model": target.models[0],
+                "input": data.draw(st.sampled_from(["Hello.", case.body.get("input"), [{"role": "user", "content": "x"}]])),
+            }
+            case.body = as_written(data.draw(st.sampled_from([case.body, asked])))
         elif operation == "chat" and isinstance(case.body, dict) and mode is GenerationMode.POSITIVE:
             case.body = as_written(case.body) | {"model": data.draw(st.sampled_from(target.models))}
         elif operation == "create" and isinstance(case.body, dict) and mode is GenerationMode.POSITIVE:
@@ -426,8 +438,8 @@ async def target_on(stack: Stack) -> Target:
     return Target(api.base_url.removesuffix("/v1"), stack.key, models, known, conversations, items)
 
 
-async def test_the_running_server_answers_as_the_document_says(shared: Stack) -> None:
-    target = await target_on(shared)
+async def test_the_running_server_answers_as_the_document_says(tooled: Stack) -> None:
+    target = await target_on(tooled)
     for operation, told in operations().items():
         can_be_wrong = "requestBody" in told or any(one["in"] == "query" for one in told.get("parameters", ()))
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)[: 1 + can_be_wrong]:

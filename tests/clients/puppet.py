@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any
 
-from tests.fake_upstream import JSON, Request, Step, call, done, finish, reasoning, refusal, text, usage
+from tests.fake_upstream import JSON, Request, Step, call, delta, done, finish, reasoning, refusal, text, usage
 
 GREETING = "Hello from the model."
 _WORDS = re.compile(r"\[\[(then|(?:say|think|refuse|call) .+?)\]\]", re.DOTALL)
@@ -22,7 +22,7 @@ def puppet(request: Request) -> list[Step]:
     messages = request.messages
     told = next((at for at in range(len(messages) - 1, -1, -1) if _is_told(messages[at])), None)
     if told is None:
-        return [text(GREETING), finish(), usage(), done()]
+        return [delta({"role": "assistant", "content": ""}), text(GREETING), finish(), usage(), done()]
     turns = _turns(_content(messages[told]))
     since = messages[told + 1 :]
     so_far = sum("tool_calls" in message for message in since)
@@ -57,7 +57,7 @@ def _last_result(messages: list[JSON]) -> str:
 
 
 def _steps(words: list[str], known: dict[str, str], turn: int) -> list[Step]:
-    steps: list[Step] = []
+    steps: list[Step] = [delta({"role": "assistant", "content": ""})]
     calls = 0
     for word in words:
         verb, _, rest = word.partition(" ")

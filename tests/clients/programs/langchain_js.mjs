@@ -35,6 +35,9 @@ const scenarios = {
     const clerk = llm.withStructuredOutput(z.object({ name: z.string(), age: z.number() }), { name: "person" });
     assert.deepEqual(await clerk.invoke('Who? [[say {"name": "Ada", "age": 36}]]'), { name: "Ada", age: 36 });
   },
+  async chat() {
+    assert.equal((await new ChatOpenAI({ model: "puppet" }).invoke("[[say one two three]]")).text, "one two three");
+  },
   async chain() {
     const first = await llm.invoke("One.");
     const second = await llm.invoke("Two. [[say {heard}]]", { previous_response_id: first.response_metadata.id });

@@ -61,7 +61,24 @@ async def chain() -> None:
     assert chained.invoke(messages).text == "2"
 
 
-SCENARIOS = (text, stream, tools, agent, structured, chain)
+async def encrypted() -> None:
+    """Nothing is stored; the thoughts come back sealed."""
+    kept = {"store": False, "include": ["reasoning.encrypted_content"]}
+    for version in ("v0", "responses/v1", "v1"):
+        bound = ChatOpenAI(model="puppet", use_responses_api=True, output_version=version, **kept).bind_tools([get_weather])
+        messages = [HumanMessage(WEATHER)]
+        asked = bound.invoke(messages)
+        messages += [asked, get_weather.invoke(asked.tool_calls[0])]
+        assert bound.invoke(messages).text == "It is rain in Bonn."
+
+
+async def chat() -> None:
+    llm = ChatOpenAI(model="puppet")
+    assert "".join(chunk.text for chunk in llm.stream("[[say one two three]]")) == "one two three"
+    assert llm.with_structured_output(Person).invoke('Who? [[say {"name": "Ada", "age": 36}]]') == Person(name="Ada", age=36)
+
+
+SCENARIOS = (text, stream, tools, agent, structured, chain, encrypted, chat)
 
 
 async def main() -> None:

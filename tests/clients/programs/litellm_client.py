@@ -55,7 +55,14 @@ async def bridged() -> None:
     assert "".join(pieces) == "one two three"
 
 
-SCENARIOS = (text, stream, tools, bridged)
+async def chat() -> None:
+    said = [{"role": "user", "content": "[[say one two three]]"}]
+    assert litellm.completion(model=MODEL, messages=said).choices[0].message.content == "one two three"
+    pieces = [chunk.choices[0].delta.content or "" for chunk in litellm.completion(model=MODEL, messages=said, stream=True)]
+    assert "".join(pieces) == "one two three"
+
+
+SCENARIOS = (text, stream, tools, bridged, chat)
 
 
 async def main() -> None:

@@ -7,7 +7,7 @@ import sys
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
-from llama_index.llms.openai import OpenAIResponses
+from llama_index.llms.openai import OpenAI, OpenAIResponses
 from pydantic import BaseModel
 
 ADDRESS = {"api_base": os.environ["OPENAI_BASE_URL"], "api_key": os.environ["OPENAI_API_KEY"]}  # noqa: TID251  # a program of a client's user
@@ -62,7 +62,11 @@ async def chain() -> None:
     assert llm.chat([ChatMessage(role="user", content="Two. [[say {heard}]]")]).message.content == "2"
 
 
-SCENARIOS = (text, stream, tools, agent, structured, chain)
+async def chat() -> None:
+    assert str(OpenAI(model="gpt-4.1-mini", **ADDRESS).complete("Hello.")) == "Hello from the model."
+
+
+SCENARIOS = (text, stream, tools, agent, structured, chain, chat)
 
 
 async def main() -> None:

@@ -15,6 +15,11 @@ MODELS = """
   responses: true
   supports_tools: true
   supports_schema: true
+- model_id: backburner-chat
+  model_name: puppet
+  api_base: {base_url}
+  api_key_name: backburner
+  supports_tools: true
 """
 WEATHER = """
 def get_weather(city: str) -> str:
@@ -50,7 +55,12 @@ def tools() -> None:
     assert llm("-m", "backburner", "--functions", WEATHER, prompt) == "It is rain in Bonn."
 
 
-SCENARIOS = (text, stream, conversation, structured, tools)
+def chat() -> None:
+    prompt = 'Weather? [[call get_weather {"city": "Bonn"}]][[then]][[say It is {result}.]]'
+    assert llm("-m", "backburner-chat", "--functions", WEATHER, prompt) == "It is rain in Bonn."
+
+
+SCENARIOS = (text, stream, conversation, structured, tools, chat)
 
 if __name__ == "__main__":
     (HOME / "extra-openai-models.yaml").write_text(MODELS.format(base_url=HERE["OPENAI_BASE_URL"]))

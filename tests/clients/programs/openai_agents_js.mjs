@@ -1,6 +1,6 @@
 // The OpenAI Agents SDK for JavaScript: a run with tools, a handoff, a stream, a session, and output of a shape.
 import assert from "node:assert/strict";
-import { Agent, hostedMcpTool, MemorySession, run, setTracingDisabled, tool, withResponsesWebSocketSession } from "@openai/agents";
+import { Agent, hostedMcpTool, MemorySession, OpenAIConversationsSession, run, setTracingDisabled, tool, withResponsesWebSocketSession } from "@openai/agents";
 import WebSocket from "ws";
 import { z } from "zod";
 
@@ -60,6 +60,13 @@ const scenarios = {
     assert.equal(first.interruptions.length, 1);
     first.state.approve(first.interruptions[0]);
     assert.match((await run(agent, first.state)).finalOutput, /degrees/);
+  },
+  async conversation() {
+    const session = new OpenAIConversationsSession();
+    const agent = new Agent({ name: "Memory", model, tools: [weather] });
+    await run(agent, both, { session });
+    assert.equal((await run(agent, "Again. [[say {heard}]]", { session })).finalOutput, "2");
+    await session.clearSession();
   },
   async socket() {
     await withResponsesWebSocketSession(async ({ run }) => {

@@ -6,15 +6,22 @@ import sys
 
 from agents import (
     Agent,
+    ApplyPatchTool,
     HostedMCPTool,
     ModelSettings,
+    OpenAIChatCompletionsModel,
+    OpenAIConversationsSession,
     Runner,
+    ShellTool,
     SQLiteSession,
+    WebSearchTool,
     function_tool,
     responses_websocket_session,
     set_tracing_disabled,
 )
+from agents.editor import ApplyPatchResult
 from agents.items import MCPApprovalRequestItem
+from openai import AsyncOpenAI
 from openai.types.responses import ResponseTextDeltaEvent
 from openai.types.shared import Reasoning
 from pydantic import BaseModel
@@ -108,6 +115,44 @@ async def hosted_mcp() -> None:
     assert "degrees" in second.final_output, second.final_output
 
 
+async def conversation() -> None:
+    """The server keeps what was said: through a session, and through an id."""
+    memory = OpenAIConversationsSession()
+    agent = Agent(name="Memory", model=MODEL, tools=[get_weather])
+    await Runner.run(agent, WEATHER, session=memory)
+    assert (await Runner.run(agent, "Again. [[say {heard}]]", session=memory)).final_output == "2"
+    assert len(await memory.get_items()) == 8
+    await memory.pop_item()
+    kept = (await AsyncOpenAI().conversations.create()).id
+    await Runner.run(agent, WEATHER, conversation_id=kept)
+    assert (await Runner.run(agent, "Again. [[say {heard}]]", conversation_id=kept)).final_output == "2"
+    await memory.clear_session()
+
+
+async def client_tools() -> None:
+    """What the SDK runs for the model besides functions."""
+
+    async def execute(_request: object) -> str:
+        return "out"
+
+    class Editor:
+        def create_file(self, _operation: object) -> ApplyPatchResult:
+            return ApplyPatchResult(output="created")
+
+    hand = Agent(name="Hand", model=MODEL, tools=[ShellTool(executor=execute), ApplyPatchTool(editor=Editor()), WebSearchTool()])
+    ran = await Runner.run(hand, 'Run. [[call shell {"commands": ["ls"]}]][[then]][[say {result}]]')
+    assert "out" in ran.final_output
+    patched = await Runner.run(
+        hand, 'Patch. [[call apply_patch {"type": "create_file", "path": "a", "diff": "+x"}]][[then]][[say {result}]]'
+    )
+    assert "created" in patched.final_output
+
+
+async def chat() -> None:
+    agent = Agent(name="Chat", model=OpenAIChatCompletionsModel(model=MODEL, openai_client=AsyncOpenAI()), tools=[get_weather])
+    assert (await Runner.run(agent, WEATHER)).final_output == "It is rain in Ulm."
+
+
 async def socket() -> None:
     """All the turns of a run over one WebSocket."""
     async with responses_websocket_session() as memory:
@@ -122,7 +167,7 @@ async def socket() -> None:
         assert second.final_output == "2"
 
 
-SCENARIOS = (tools, stream, thinking, handoff, session, chain, structured, hosted_mcp, socket)
+SCENARIOS = (tools, stream, thinking, handoff, session, chain, structured, hosted_mcp, conversation, client_tools, chat, socket)
 
 
 async def main() -> None:

@@ -97,6 +97,22 @@ const scenarios = {
     assert.equal(second.output_text ?? second.output[0].content[0].text, "2");
     socket.close();
   },
+  async conversation() {
+    const conversation = await client.conversations.create({ items: [{ role: "user", content: "Zero." }] });
+    await client.responses.create({ model, conversation: conversation.id, input: "One." });
+    const second = await client.responses.create({ model, conversation: conversation.id, input: "Two. [[say {heard}]]" });
+    assert.equal(second.output_text, "3");
+    const kinds = [];
+    for await (const item of client.conversations.items.list(conversation.id, { order: "asc" })) kinds.push(item.role);
+    assert.deepEqual(kinds, ["user", "user", "assistant", "user", "assistant"]);
+    await client.conversations.delete(conversation.id);
+  },
+  async chat() {
+    const stream = client.chat.completions.stream({ model, messages: [{ role: "user", content: "[[say one two three]]" }] });
+    assert.equal(await stream.finalContent(), "one two three");
+    const asked = await client.chat.completions.create({ model, messages: [{ role: "user", content: "Hello." }] });
+    assert.equal(asked.choices[0].message.content, "Hello from the model.");
+  },
   async errors() {
     await assert.rejects(client.responses.create({ model, input: "x", temperature: 9 }), OpenAI.BadRequestError);
     await assert.rejects(new OpenAI({ apiKey: "bb-wrong" }).responses.create({ model, input: "x" }), OpenAI.AuthenticationError);

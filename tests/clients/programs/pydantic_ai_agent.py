@@ -5,7 +5,7 @@ import sys
 
 from pydantic import BaseModel
 from pydantic_ai import Agent, NativeOutput
-from pydantic_ai.models.openai import OpenAIResponsesModel, OpenAIResponsesModelSettings
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel, OpenAIResponsesModelSettings
 
 MODEL = OpenAIResponsesModel("puppet")  # OPENAI_BASE_URL, OPENAI_API_KEY
 WEATHER = 'Weather? [[think hm]][[call get_weather {"city": "Bonn"}]][[then]][[say It is {result}.]]'
@@ -55,7 +55,11 @@ async def chain() -> None:
     assert again.output == "2"
 
 
-SCENARIOS = (text, stream, tools, structured, chain)
+async def chat() -> None:
+    assert (await Agent(OpenAIChatModel("puppet"), tools=[get_weather]).run(WEATHER)).output == "It is rain in Bonn."
+
+
+SCENARIOS = (text, stream, tools, structured, chain, chat)
 
 
 async def main() -> None:

@@ -45,6 +45,20 @@ const scenarios = {
     for (const kind of ["tool-call", "tool-result", "text-delta", "finish"]) assert(kinds.includes(kind), kind);
     assert.equal(await result.text, 'Told: {"city":"Bonn","sky":"rain"}');
   },
+  async encrypted() {
+    const providerOptions = { openai: { store: false, include: ["reasoning.encrypted_content"], reasoningEffort: "low" } };
+    const { text } = await generateText({ model: provider("gpt-5.5"), tools, prompt, stopWhen: stepCountIs(5), providerOptions });
+    assert.equal(text, 'Told: {"city":"Bonn","sky":"rain"}');
+  },
+  async hosted_mcp() {
+    const town = provider.tools.mcp({ serverLabel: "town", serverUrl: process.env.MCP_URL, requireApproval: "never" });
+    const { text } = await generateText({ model, tools: { mcp: town }, prompt: 'Go. [[call weather {"city": "Bonn"}]][[then]][[say {result}]]' });
+    assert.match(text, /degrees/);
+  },
+  async chat() {
+    const { text } = await generateText({ model: provider.chat("puppet"), tools, prompt, stopWhen: stepCountIs(5) });
+    assert.equal(text, 'Told: {"city":"Bonn","sky":"rain"}');
+  },
   async structured() {
     const { output } = await generateText({
       model,

@@ -181,6 +181,17 @@ def test_a_failed_turn_is_told_in_codes_that_clients_know(error: JSON | None, co
     assert turn.items[0].startswith("message so far")
 
 
+def test_what_a_failed_turn_had_not_finished_is_incomplete() -> None:
+    turn = hear([say("so"), ended(message("so far", status="in_progress"), status="failed")])
+    assert turn.items == ["message so far (incomplete)"]
+
+
+def test_items_listed_under_other_ids_at_the_end_are_the_same_in_order() -> None:
+    told = [one for number in range(50) for one in (added(number, "message", id=f"m{number}"), say("x", number, f"m{number}"))]
+    turn = hear([*told, ended(*(message(f"x{number}", id=f"other{number}") for number in range(50)))])
+    assert turn.items == [f"message x{number}" for number in range(50)]
+
+
 def test_a_turn_that_the_upstream_cancelled_has_failed() -> None:
     turn = hear([say("a"), {"type": "response.cancelled", "response": {"status": "cancelled"}}])
     assert turn.outcome is not None

@@ -14,6 +14,7 @@ The end of a turn is its terminal event. Without one, `[DONE]` will do if the up
 was cut off.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -89,6 +90,8 @@ class NativeTranslator(SpokenTurn[Told]):
         self._spoken: list[_Spoken] = []
         self._by_id: dict[str, _Spoken] = {}
         self._by_index: dict[int, _Spoken] = {}
+        self._latest: dict[str, _Spoken] = {}
+        """Of each kind."""
         self._our_call_ids: dict[str, str] = {}
         self._ended: Ended | None = None
         self._is_free = not offer.callable_names and offer.choice != "none"
@@ -128,7 +131,7 @@ class NativeTranslator(SpokenTurn[Told]):
         found = self._find(kind, told)
         if found is not None:
             return None if found.is_done and told.subject != "output_item" else found
-        spoken = _Spoken(kind, told.item_id)
+        spoken = self._latest[kind] = _Spoken(kind, told.item_id)
         self._spoken.append(spoken)
         if told.item_id:
             self._by_id[told.item_id] = spoken
@@ -160,7 +163,8 @@ class NativeTranslator(SpokenTurn[Told]):
             return by_index if fits and by_index is not None and not self._is_another(by_index, told) else None
         if told.subject == "output_item" and told.step == "added":
             return None
-        return next((spoken for spoken in reversed(self._spoken) if spoken.kind == kind and not spoken.is_done), None)
+        latest = self._latest.get(kind)
+        return None if latest is None or latest.is_done else latest
 
     def _is_another(self, spoken: _Spoken, told: Told) -> bool:
         """Whether an item with another id at an index that is taken is another item: its `added`, or its `done` after one."""
@@ -192,8 +196,9 @@ class NativeTranslator(SpokenTurn[Told]):
             return []
         return self._open(spoken)
 
-    def _done(self, spoken: _Spoken, shape: Mapping[str, Any]) -> list[Event]:
-        """The item is whole: what was not heard of it is said, and it closes. A call that this server runs stays open."""
+    def _done(self, spoken: _Spoken, shape: Mapping[str, Any], *, unsaid: str = "completed") -> list[Event]:
+        """The item is whole: what was not heard of it is said, and it closes. A call that this server runs stays open. `unsaid`: its status
+        where the upstream tells none that is final."""
         if spoken.is_done:
             return []
         spoken.is_done = True
@@ -208,7 +213,7 @@ class NativeTranslator(SpokenTurn[Told]):
         if not isinstance(item, NativeItem):
             spoken.is_done = False  # a call that still lacks its name
             return events
-        return [*events, *item.settle(shape), *item.closed(_status(item, shape))]
+        return [*events, *item.settle(shape), *item.closed(_status(item, shape, unsaid))]
 
     def _heard(self, spoken: _Spoken, told: Told) -> list[Event]:
         if spoken.item is None and spoken.kind in NATIVE_CALLS:
@@ -289,27 +294,31 @@ class NativeTranslator(SpokenTurn[Told]):
     # --- the end ---
 
     def _settled(self, ended: Ended) -> list[Event]:
-        """What the terminal event's own list of items adds to what was said."""
+        """What the terminal event's own list of items adds to what was said: items by their ids, else in order by their kinds."""
+        named = {shape["id"]: self._by_id[shape["id"]] for shape in ended.output if shape.get("id") in self._by_id}
+        taken = set(named.values())
+        unnamed: dict[str, deque[_Spoken]] = {}
+        for spoken in self._spoken:
+            if spoken not in taken:
+                unnamed.setdefault(spoken.kind, deque()).append(spoken)
         events: list[Event] = []
-        left = [spoken for spoken in self._spoken if not spoken.is_done]
-        named = {shape["id"]: spoken for shape in ended.output if (spoken := self._by_id.get(shape.get("id", ""))) is not None}
-        unnamed = [spoken for spoken in self._spoken if spoken not in named.values()]
         for shape in ended.output:
-            kind = shape.get("type")
-            spoken = named.get(shape.get("id", "")) or next((one for one in unnamed if one.kind == kind), None)
-            if spoken in unnamed:
-                unnamed.remove(spoken)
-            if spoken is None and isinstance(kind, str):
-                spoken = _Spoken(kind, shape=dict(shape))
-                self._spoken.append(spoken)
-                left.append(spoken)
-            if spoken in left and spoken is not None and not (ended.status == "failed" and spoken.item is None):
-                events += self._done(spoken, shape)
+            waiting = unnamed.get(shape.get("type", ""))
+            found = named.get(shape.get("id", "")) or (waiting.popleft() if waiting else self._unheard_of(shape))
+            if found is not None and (ended.status != "failed" or found.item is not None):
+                events += self._done(found, shape, unsaid="completed" if ended.status == "completed" else "incomplete")
         if ended.status == "completed":  # whole as far as we can know, though nobody closed them
-            for spoken in left:
-                if spoken.item is None and spoken.shape and not spoken.is_done:
-                    events += self._done(spoken, {})
+            for spoken in self._spoken:
+                events += self._done(spoken, {}) if spoken.item is None and spoken.shape else []
         return events
+
+    def _unheard_of(self, shape: Mapping[str, Any]) -> _Spoken | None:
+        """An item that only the terminal event tells of."""
+        if "type" not in shape:
+            return None
+        spoken = _Spoken(shape["type"], shape=dict(shape))
+        self._spoken.append(spoken)
+        return spoken
 
     def _judge(self, *, done_seen: bool) -> Outcome:
         if self._violation is not None:
@@ -334,16 +343,13 @@ _TOLD_AT_ONCE = frozenset(("message", "reasoning", *NATIVE_CALLS, *HOSTED_CALLS)
 """Types of items that are opened when they begin; all others are held back until they are whole."""
 
 
-def _status(item: OpenItem, shape: Mapping[str, Any]) -> str:
-    """The status with which an item closes. Only calls of tools can fail."""
+def _status(item: OpenItem, shape: Mapping[str, Any], unsaid: str) -> str:
+    """The status with which an item closes. Only calls of tools that the upstream runs can fail."""
     given = shape.get("status")
-    if given == "incomplete":
-        return "incomplete"
-    return (
-        "failed"
-        if given == "failed" and not isinstance(item, NativeMessage | NativeReasoning) and shape.get("type") not in CALLS
-        else "completed"
-    )
+    if given in ("completed", "incomplete"):
+        return str(given)
+    can_fail = not isinstance(item, NativeMessage | NativeReasoning) and shape.get("type") not in CALLS
+    return "failed" if given == "failed" and can_fail else unsaid
 
 
 def _failed(message: str, reason: str) -> Outcome:

@@ -36,7 +36,7 @@ def test_every_setting_of_an_upstream_is_explained() -> None:
 
 
 def test_every_value_of_a_quirk_is_explained() -> None:
-    for name in ("max_tokens_field", "developer_role", "effort_field", "reasoning_back", "structured_output", "api"):
-        values = set(re.findall(r"'(\w+)'", str(UpstreamSettings.model_fields[name].annotation)))
+    for name in ("max_tokens_field", "developer_role", "effort_field", "reasoning_back", "structured_output", "count", "api"):
+        values = set(re.findall(r"'([\w.]+)'", str(UpstreamSettings.model_fields[name].annotation)))
         assert values
         assert {value for value in values if f"`{value}`" not in PAGE and f'"{value}"' not in PAGE} == set(), name

@@ -11,6 +11,7 @@ import pytest
 from models import keys
 from tests.api import JSON, Answer, Api, until
 from tests.fake_upstream import FakeUpstream, call, done, drop, finish, gate, hang, reply, status, text, usage
+from tests.sockets import socket
 from tests.stack import Stack
 
 NOWHERE = "conv_01a1fc89ade272e095a74eaedfc80911"
@@ -198,6 +199,18 @@ async def test_a_file_of_the_conversation_that_cannot_be_fetched_is_the_conversa
     refused = await api.call("POST", "/responses", {"model": fake.script(reply("never")), "input": "Read it.", "conversation": named})
     assert (refused.status, refused.error["param"], refused.error["code"]) == (400, "conversation", "invalid_value")
     assert await said(api, named) == [("user", "")]
+
+
+async def test_a_conversation_goes_on_over_a_socket(api: Api, fake: FakeUpstream) -> None:
+    named = await conversation(api, user("one"))
+    async with socket(api) as one:
+        first = await one.answer(fake.script(reply("three")), input="two", conversation=named)
+        assert first["conversation"] == {"id": named}
+        await one.answer("never", input="four", conversation=named, generate=False)  # a warm-up: said, and not answered
+        model = fake.script(reply("six"))
+        await one.answer(model, input="five", conversation=named, store=False)
+    assert heard(fake, model) == [("user", "one"), ("user", "two"), ("assistant", "three"), ("user", "four"), ("user", "five")]
+    assert [words for _, words in await said(api, named)] == ["one", "two", "three", "four"]
 
 
 # The lock.

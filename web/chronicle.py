@@ -9,6 +9,7 @@ from models.database import Jsonb, Pool, Row, read, request
 from models.egress import Egress
 from models.errors import NotFound
 from models.ids import conversation_id, new_item_id, new_uuid
+from models.secrets import Sealer
 from models.settings import Settings
 from models.wire.checks import shown
 from models.wire.conversation import conversation_object, parse_addition, parse_conversation, parse_update
@@ -18,6 +19,7 @@ from models.wire.pairing import CALLS, OUTPUTS, still_open, unanswered
 from web.addresses import require_fetchable
 from web.answers import list_envelope
 from web.approvals import require_asked
+from web.compactions import require_readable, still_told
 from web.past import Past, conversation_row, locked
 from web.query import Paging
 from web.references import with_referred
@@ -33,6 +35,7 @@ class Chronicle:
         self._settings = settings
         self._pool = pool
         self._egress = Egress(settings.egress)
+        self._sealer = Sealer(settings.sealing_keys)
 
     async def create(self, project: UUID, body: Any) -> dict[str, Any]:
         """A new conversation, with the items it begins with. Raises InvalidRequest with nothing written."""
@@ -126,8 +129,9 @@ class Chronicle:
         """The items as they are stored, and the calls that wait for an output after them. Raises InvalidRequest."""
         require_fetchable(self._egress, items, _ITEMS)
         items = await with_referred(self._pool, project, items, self._settings.limits.body, _ITEMS)
+        require_readable(items, self._sealer, project, _ITEMS)
         await require_asked(self._pool, past, items, _ITEMS)
-        return items, list(still_open(items, past.open_calls, _ITEMS))
+        return items, list(still_open(*still_told(items, past.open_calls), _ITEMS))
 
 
 def _require_idle(row: Row) -> None:

@@ -66,7 +66,12 @@ def conversation_items(value: Any, new_id: NewId, most: int) -> list[Item]:
         raise wrong_type("items", "an array", value)
     if len(value) > most:
         raise too_long("items", "array", most, len(value))
-    return _listed(value, "items", new_id)
+    items = _listed(value, "items", new_id)
+    if items and items[-1]["type"] == "compaction_trigger":
+        place = f"items[{len(items) - 1}]"
+        message = f"Invalid '{place}': a 'compaction_trigger' says nothing that could be kept. Send it in the 'input' of a response."
+        raise InvalidRequest(message, param=place, code="invalid_value")
+    return items
 
 
 def _listed(values: list[Any], where: str, new_id: NewId) -> list[Item]:

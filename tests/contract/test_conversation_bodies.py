@@ -68,6 +68,8 @@ ITEMS: list[tuple[str, Any, str, str, str | None]] = [
     ("a call without a name", [{"type": "function_call", "call_id": "c", "arguments": "{}"}], "items[0].name", "missing_required_parameter", None),
     ("an id of another type", [{**USER, "id": 1}], "items[0].id", "invalid_type", None),
     ("the same id twice", [{**USER, "id": "a"}, {**USER, "id": "a"}], "items", "invalid_value", None),
+    ("somebody else's compaction", [USER, {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA"}], "items[1].encrypted_content", "invalid_encrypted_content", None),
+    ("a trigger", [USER, {"type": "compaction_trigger"}], "items[1]", "invalid_value", None),
     ("a reference to nothing", [USER, {"type": "item_reference", "id": "msg_nowhere"}], "items[1]", "item_not_found", None),
     ("a file of ours", [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}], "items[0].content[0].file_id", "unsupported_parameter", None),
     (

@@ -446,3 +446,13 @@ async def test_this_server_may_be_the_upstream_of_another(house: Stack, fake: Fa
         unknown = await near.api().call("POST", "/responses", {"model": "nobody-far", "input": "Hi."})
         assert unknown.status == 400
         assert "does not exist" in unknown.error["message"]
+
+
+async def test_a_history_is_compacted_by_such_an_upstream_too(api: Api, fake: FakeUpstream) -> None:
+    model = fake.script(native_reply("a summary"), native_reply("on it goes"))
+    said = [{"role": "user", "content": "Remember 42."}, {"role": "assistant", "content": "I do."}]
+    answer = await api.call("POST", "/responses/compact", {"model": model, "input": said})
+    assert answer.status == 200, answer.raw
+    await api.create(model, input=[*answer.body["output"], {"role": "user", "content": "Which number?"}])
+    assert "a summary" in json.dumps(fake.asked(model)[1].body["input"])
+    assert {request.path for request in fake.asked(model)} == {"/v1/responses"}

@@ -296,6 +296,18 @@ async def test_what_is_not_ours_is_refused(api: Api, tooled: Stack, fake: FakeUp
             assert content not in answer.error["message"]
 
 
+async def test_a_conversation_holds_compactions_that_are_ours(api: Api, fake: FakeUpstream) -> None:
+    item = (await compacted(api, fake))["output"][-1]
+    made = await api.call("POST", "/conversations", {"items": [item, said("user", "Well?")]})
+    assert made.status == 200, made.raw
+    model = fake.script(reply("Rex."))
+    await api.create(model, input="And?", conversation=made.body["id"])
+    assert [words for _, words in told(fake.asked(model)[0])][-3:] == ["And my dog?", "Well?", "And?"]
+    for wrong, param in (({"type": "compaction", "encrypted_content": "x"}, "items[0].encrypted_content"), (TRIGGER, "items[0]")):
+        refused = await api.call("POST", f"/conversations/{made.body['id']}/items", {"items": [wrong]})
+        assert (refused.status, refused.error["param"]) == (400, param)
+
+
 async def test_without_a_sealing_key_compaction_is_refused(shared: Stack) -> None:
     keyless = shared.api()
     refused = [

@@ -456,3 +456,18 @@ async def test_a_history_is_compacted_by_such_an_upstream_too(api: Api, fake: Fa
     await api.create(model, input=[*answer.body["output"], {"role": "user", "content": "Which number?"}])
     assert "a summary" in json.dumps(fake.asked(model)[1].body["input"])
     assert {request.path for request in fake.asked(model)} == {"/v1/responses"}
+
+
+async def test_a_native_upstream_sums_up_and_is_told_the_summary(api: Api, fake: FakeUpstream) -> None:
+    model = fake.script(native_reply("The cat is Momo."), native_reply("Rex."))
+    talk = [
+        {"role": "user", "content": "My cat is called Momo."}, {"role": "assistant", "content": "x" * 6000}, {"role": "user", "content": "And?"},
+    ]  # fmt: skip
+    response, events = await told(api, model, input=talk, context_management=[{"type": "compaction", "compact_threshold": 1000}])
+    assert kinds(response) == ["compaction completed", "message completed"]
+    assert "response.compaction.compacting" in [event["type"] for event in events]
+    summed_up, turn = (request.body for request in fake.asked(model) if request.path == "/v1/responses")  # besides, a count was asked for
+    assert "context_management" not in turn
+    assert "tools" not in summed_up
+    assert [item["type"] for item in turn["input"]] == ["message"] * 3
+    assert "The cat is Momo." in json.dumps(turn["input"][1])

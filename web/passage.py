@@ -1,4 +1,4 @@
-"""The way of a chat completion through this server: to the model's upstream, and its answer back, byte for byte (issue 7).
+"""The way of a chat completion through this server: to the model's upstream, and its answer back, byte for byte (docs/adr/0016).
 
 No more is held of an answer than one read: while the client takes nothing, nothing is read. Who is told what: the upstream the operator's
 credential and headers and nothing of the client's but the body; the client the upstream's status, its body, and of its headers those that

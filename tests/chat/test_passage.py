@@ -1,4 +1,4 @@
-"""/v1/chat/completions hands a request through to the model's upstream and its answer back, byte for byte (issue 7)."""
+"""/v1/chat/completions hands a request through to the model's upstream and its answer back, byte for byte (docs/adr/0016)."""
 
 import asyncio
 import io

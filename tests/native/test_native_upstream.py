@@ -1,4 +1,4 @@
-"""An upstream that speaks the Responses API itself, over HTTP: the product's promises are the same (issue 7, native mode)."""
+"""An upstream that speaks the Responses API itself, over HTTP: the product's promises are the same (docs/adr/0015)."""
 
 import json
 from collections.abc import AsyncIterator

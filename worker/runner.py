@@ -209,7 +209,7 @@ class Run:
         settings = self._resources.settings
         credentials = await self._credentials() if any(tool["type"] == "mcp" for tool in tools) else {}
         include = self._facts.parameters.get("include", ())
-        return Toolbox(tools, Means(settings, self._resources.egress, credentials, include))
+        return await Toolbox.of(tools, Means(settings, self._resources.egress, credentials, include))
 
     async def _credentials(self) -> dict[str, Any]:
         """What the client entrusted us with: server_label -> `authorization`, `headers`."""

@@ -37,6 +37,7 @@ def test_tools_are_added_to_a_plan_that_is_otherwise_the_same() -> None:
     assert len({tool for client in tools.clients for turn in client.tools for tool in turn}) == 3
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)  # a minute where nobody else works
 async def test_a_short_campaign_finds_nothing(tmp_path: Path) -> None:
     plans = [*map(with_tools, map(plan, SEEDS)), *map(plan, seeds_in(FOUND))]

@@ -19,6 +19,8 @@ from tests.fake_upstream import Exchange, FakeUpstream, Step, done, finish, gate
 from tests.integration.faults import said, watched
 from tests.stack import RUNNING, Databases, Service, Stack, Surroundings, stack
 
+pytestmark = pytest.mark.long
+
 MB = 1_000_000
 STREAMS = int(os.environ.get("BACKBURNER_STREAMS", "150"))  # noqa: TID251  # an option of this test, not of the product
 

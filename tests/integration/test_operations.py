@@ -223,6 +223,7 @@ async def test_wrong_usage_has_an_exit_code_of_its_own(one: Stack) -> None:
     assert (await backburner(one, "stuck", "--idle", "-1")).code == USAGE
 
 
+@pytest.mark.long
 async def test_a_life_of_deaths_and_drains_can_be_told(private: PrivateStack, fake: FakeUpstream) -> None:
     halves = [[text("half"), hang()], [text("half"), hang()]]
     model, doomed = fake.script(*halves, reply("whole")), fake.script(reply("never"))

@@ -88,7 +88,7 @@ def item(name: str, arguments: str = "{}") -> JSON:
 @asynccontextmanager
 async def asking(url: str, *, sealed: JSON | None = None, config: Settings | None = None, **more: Any) -> Any:
     chosen = config or settings()
-    toolbox = Toolbox([tool(url, **more)], Means(chosen, Egress(chosen.egress), {"it": sealed or {}}))
+    toolbox = Toolbox([tool(url, **more)], Means(chosen, Egress(chosen.egress), {"it": sealed or {}}), {"mcp": McpSource})
     try:
         yield Asked(toolbox)
     finally:

@@ -1,6 +1,7 @@
 """All tools of one response that this server runs, behind one face: who runs a call, within which limits, and what a failure becomes."""
 
 import asyncio
+import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,15 +13,14 @@ from models.settings import ToolSettings
 from models.wire.events import Item
 from models.wire.json_input import cleaned
 from models.wire.tools import WEB_SEARCH
-from worker.tools.mcp import McpSource
 from worker.tools.source import Means, NewSource, Refusal, Result, Source
 from worker.tools.web_search import WebSearch
 from worker.translation.hosted import HostedFunction, Opening, spoken_names
 
 logger = structlog.get_logger()
 
-_SOURCES: dict[str, NewSource] = {"mcp": McpSource, **dict.fromkeys(WEB_SEARCH, WebSearch)}
-"""type of a tool -> what makes its source"""
+_SOURCES: dict[str, NewSource] = dict.fromkeys(WEB_SEARCH, WebSearch)
+"""type of a tool -> what makes its source; those of MCP servers come on demand"""
 
 _FAREWELL = 5.0
 """Seconds a source has to give back what it holds."""
@@ -29,11 +29,21 @@ _FAREWELL = 5.0
 class Toolbox:
     """The sources of one response. Nothing is connected before it is needed."""
 
-    def __init__(self, tools: Sequence[Mapping[str, Any]], means: Means) -> None:
-        """`tools` as the request names them; those that the client runs are none of ours, but their names are taken."""
+    def __init__(self, tools: Sequence[Mapping[str, Any]], means: Means, kinds: Mapping[str, NewSource]) -> None:
+        """`tools` as the request names them; those that the client runs are none of ours, but their names are taken. `kinds`: type of a
+        tool -> what makes its source."""
         self._limits: ToolSettings = means.settings.tools
-        self._sources: list[Source] = [_SOURCES[tool["type"]](tool, means) for tool in tools if tool["type"] in _SOURCES]
+        self._sources: list[Source] = [kinds[tool["type"]](tool, means) for tool in tools if tool["type"] in kinds]
         self._taken = frozenset(tool["name"] for tool in tools if "name" in tool)
+
+    @classmethod
+    async def of(cls, tools: Sequence[Mapping[str, Any]], means: Means) -> "Toolbox":
+        """The sources of these tools. What MCP takes, half a second of CPU and memory that most workers never need, is loaded beside the
+        event loop for the first response that names a server."""
+        if not any(tool["type"] == "mcp" for tool in tools):
+            return cls(tools, means, _SOURCES)
+        mcp = await asyncio.to_thread(importlib.import_module, "worker.tools.mcp")
+        return cls(tools, means, {**_SOURCES, "mcp": mcp.McpSource})
 
     def due(self, history: Sequence[Item]) -> list[Opening]:
         """What must be run before the model speaks, in the order of the tools; see `Source.due`."""

@@ -8,7 +8,7 @@ from cli.options import UNCONFIGURED
 from cli.supervisor import say
 
 if TYPE_CHECKING:
-    from models.settings import Settings
+    from models.config.settings import Settings
 
 UNUSABLE, INCOMPLETE = 1, 4
 """Exit codes beside 0 and 2; docs/upstreams.md explains them."""
@@ -31,8 +31,8 @@ def check_configuration(as_json: AsJson = False) -> None:
     from cli import report
     from cli.effective import effective
     from cli.settings import configured
-    from models.config_file import find, read
-    from models.configuration import BadSettings
+    from models.config.config_file import find, read
+    from models.config.configuration import BadSettings
 
     try:
         settings = configured()
@@ -70,7 +70,7 @@ def check_upstream(
     from cli import report
     from cli.conformance import NoModel, examine
     from cli.settings import configured
-    from models.configuration import BadSettings
+    from models.config.configuration import BadSettings
 
     try:
         settings = configured()
@@ -92,7 +92,7 @@ def _chosen(settings: "Settings", name: str, seconds: float) -> Any:
     """The upstream of this name, limits for a conversation with it, and the name of a model that is routed there, or None."""
     from datetime import timedelta
 
-    from models.upstreams import Routes
+    from models.config.routes import Routes
 
     routes = Routes(settings)
     upstream = routes.upstreams.get(name)

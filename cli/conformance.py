@@ -13,9 +13,9 @@ from typing import Any
 
 import openai
 
+from models.config.settings import LimitSettings, UpstreamSettings
 from models.errors import LimitReached, UpstreamFailed
 from models.ids import new_item_id
-from models.settings import LimitSettings, UpstreamSettings
 from models.wire.events import Item
 from models.wire.request import CreateRequest, parse_create
 from worker.translation.native import NativeTranslator

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from models.channels import QUARANTINE, queue_for
-from models.database import Row
+from models.db.database import Row
 from models.lifecycle import TERMINAL
+from models.redis.channels import QUARANTINE, queue_for
 
 SILENT = 30.0
 """Seconds without anything new after which a response with a live owner counts as silent."""

@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from models.config_file import ConfigFile
-from models.configuration import origin
-from models.settings import Settings, UpstreamSettings
-from models.upstreams import DEFAULT, Routes
+from models.config.config_file import ConfigFile
+from models.config.configuration import origin
+from models.config.routes import DEFAULT, Routes
+from models.config.settings import Settings, UpstreamSettings
 
 _SECRET = frozenset({"api_key", "headers", "query", "token", "database_url", "redis_url", "secret_keys", "bootstrap_key"})
 

@@ -10,7 +10,7 @@ from cli.options import UNCONFIGURED, Data, database
 from cli.process import StartFailed
 from cli.settings import NO_REDIS, checked
 from cli.supervisor import say
-from models.configuration import BadSettings
+from models.config.configuration import BadSettings
 
 if TYPE_CHECKING:
     from cli.operations import Database
@@ -35,7 +35,7 @@ def _connected(data: Any) -> Iterator["Database"]:
     import psycopg
 
     from cli.operations import Refused
-    from models.database import connect_sync
+    from models.db.database import connect_sync
 
     try:
         with connect_sync(checked(database(data), NO_REDIS), "operator") as connection:

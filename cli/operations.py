@@ -16,11 +16,11 @@ from psycopg.rows import DictRow
 
 from cli.diagnosis import diagnose, seconds_between
 from cli.timeline import Moment, timeline
-from models import operations, statements
-from models.channels import queue_for
-from models.database import Row
+from models.db.database import Row
+from models.db.queries import operations, statements
 from models.ids import conversation_id, parse_response_id, response_id
 from models.lifecycle import TERMINAL
+from models.redis.channels import queue_for
 
 LISTED = 200
 """Responses that `stuck` shows; more are only mentioned."""

@@ -11,7 +11,7 @@ from cli.data_folder import default_folder, embedded_database
 from cli.process import StartFailed
 from cli.settings import NO_REDIS, checked, plain, read_settings
 from cli.supervisor import say
-from models.configuration import BadSettings
+from models.config.configuration import BadSettings
 
 UNCONFIGURED = 2
 """The exit status where `backburner.toml` makes no sense."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import create_engine, func, pool, select
 
-from models.tables import workers
+from models.db.tables import workers
 
 
 class Roll:

@@ -6,10 +6,10 @@ from pydantic import AliasChoices, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from cli.process import StartFailed
-from models.config_source import ADDRESSES, FromFileToo
-from models.configuration import UNUSABLE, BadSettings, build, explained
-from models.settings import Settings, UpstreamSettings
-from models.upstreams import Route
+from models.config.config_source import ADDRESSES, FromFileToo
+from models.config.configuration import UNUSABLE, BadSettings, build, explained
+from models.config.routes import Route
+from models.config.settings import Settings, UpstreamSettings
 
 NO_DATABASE = "postgresql://unused"
 NO_REDIS = "redis://unused"

@@ -23,9 +23,9 @@ from cli.roll import Roll
 from cli.settings import ROOT, StackSettings, checked, plain
 from cli.supervisor import StopSignal, Supervisor, stop_together
 from models import keys
-from models.config_file import VARIABLE, find
-from models.settings import Settings
-from models.upstreams import DEFAULT
+from models.config.config_file import VARIABLE, find
+from models.config.routes import DEFAULT
+from models.config.settings import Settings
 
 PATIENCE = 60.0
 """Seconds from the launch of web and workers until they must serve."""

@@ -6,7 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from cli.diagnosis import process
-from models.database import Row
+from models.db.database import Row
 from models.ids import conversation_id, response_id
 from models.lifecycle import TERMINAL, Status
 

@@ -7,7 +7,7 @@ from cli.data_folder import DataFolder, default_folder
 from cli.settings import configured, read_settings, refusal
 from cli.stack import Options, Stack
 from cli.supervisor import Stopped, StopSignal, say
-from models.configuration import BadSettings
+from models.config.configuration import BadSettings
 
 FILES_WANTED = 65536
 """A stream takes one or two open files in every process it passes; many systems start with 1024."""

@@ -3,8 +3,8 @@
 from alembic import context
 from sqlalchemy import Connection, create_engine, pool
 
-from models.settings import Settings
-from models.tables import metadata
+from models.config.settings import Settings
+from models.db.tables import metadata
 
 
 def _run(connection: Connection) -> None:

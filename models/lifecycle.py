@@ -2,7 +2,7 @@
 
 Nobody reads a status, decides, and writes another: every move is one UPDATE whose WHERE names the states it may leave
 (`sources_of`), so that a cancel, an ending and a recovery race in the database and exactly one wins. A claim is no such move:
-it also takes an `in_progress` row whose owner is dead (models/ownership.py).
+it also takes an `in_progress` row whose owner is dead (models/ownership/claims.py).
 """
 
 from enum import StrEnum

@@ -14,8 +14,8 @@ import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
+from models.config.settings import MetricsSettings
 from models.hosts import is_loopback
-from models.settings import MetricsSettings
 
 logger = structlog.get_logger()
 

@@ -9,8 +9,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from models import logs
-from models.configuration import load
-from models.database import AWAY, reach
+from models.config.configuration import load
+from models.db.database import AWAY, reach
 from web.app import create_app
 from web.front import Front
 from web.websocket_protocol import WebSocketProtocol

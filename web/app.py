@@ -11,10 +11,10 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from models.config.settings import Settings
 from models.errors import MethodNotAllowed
 from models.hosts import is_loopback
 from models.ids import new_item_id
-from models.settings import Settings
 from web import catalogue, chat, compact, conversations, errors, health, input_tokens, metrics, openapi, responses, websocket
 from web.auth import Project
 from web.counters import ANSWERS

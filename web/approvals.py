@@ -1,7 +1,7 @@
 """What a client says to approval requests of MCP calls, checked before anything is stored: no run could make sense of it later."""
 
-from models import conversations, statements
-from models.database import Pool, read
+from models.db.database import Pool, read
+from models.db.queries import conversations, statements
 from models.errors import InvalidRequest
 from models.wire.checks import shown
 from models.wire.events import Item

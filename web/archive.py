@@ -8,15 +8,15 @@ from uuid import UUID
 import structlog
 from redis.asyncio import Redis
 
-from models import statements
-from models.answer_cache import AnswerCache
-from models.channels import control
-from models.channels import events as events_channel
-from models.database import Pool, Row, read, request
+from models.db.database import Pool, Row, read, request
+from models.db.queries import statements
 from models.errors import InvalidRequest, NotFound
 from models.ids import conversation_id, parse_response_id, response_id
 from models.lifecycle import TERMINAL, Status
-from models.live import UNHEARD
+from models.redis.answer_cache import AnswerCache
+from models.redis.channels import control
+from models.redis.channels import events as events_channel
+from models.redis.client import UNHEARD
 from models.wire.events import Item, ResponseFailed, decode_frame, frame, split_frames
 from models.wire.includes import included
 from models.wire.response import ResponseFacts, response_object

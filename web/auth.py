@@ -8,8 +8,8 @@ from uuid import UUID
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
-from models import statements
-from models.database import Pool, fetch, read
+from models.db.database import Pool, fetch, read
+from models.db.queries import statements
 from models.errors import Unauthenticated
 from models.keys import fingerprint
 

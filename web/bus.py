@@ -15,12 +15,12 @@ import structlog
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 
-from models import statements
-from models.channels import events
-from models.database import AWAY, Pool, fetch
-from models.live import UNHEARD
-from models.patience import Patience
-from models.settings import Settings
+from models.config.settings import Settings
+from models.db.database import AWAY, Pool, fetch
+from models.db.queries import statements
+from models.deadlines import Patience
+from models.redis.channels import events
+from models.redis.client import UNHEARD
 
 logger = structlog.get_logger()
 

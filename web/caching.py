@@ -7,12 +7,12 @@ from uuid import UUID
 
 import orjson
 
-from models import statements
-from models.answer_cache import Answer, AnswerCache
-from models.database import Pool, read
+from models.config.routes import Routes
+from models.config.settings import Settings
+from models.db.database import Pool, read
+from models.db.queries import statements
+from models.redis.answer_cache import Answer, AnswerCache
 from models.secrets import Sealer
-from models.settings import Settings
-from models.upstreams import Routes
 from models.wire.checks import integer
 from models.wire.request import CreateRequest
 from web.counters import CACHE

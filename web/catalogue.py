@@ -9,9 +9,9 @@ import structlog
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from models.config.routes import Routes
+from models.config.settings import Settings, UpstreamSettings
 from models.errors import NotFound, RunFailed
-from models.settings import Settings, UpstreamSettings
-from models.upstreams import Routes
 from web.answers import json_answer
 from web.auth import Project
 

@@ -4,13 +4,13 @@ import time
 from typing import Any
 from uuid import UUID
 
-from models import conversations
-from models.database import Jsonb, Pool, Row, read, request
+from models.config.settings import Settings
+from models.db.database import Jsonb, Pool, Row, read, request
+from models.db.queries import conversations
 from models.egress import Egress
 from models.errors import NotFound
 from models.ids import conversation_id, new_item_id, new_uuid
 from models.secrets import Sealer
-from models.settings import Settings
 from models.wire.checks import shown
 from models.wire.conversation import conversation_object, parse_addition, parse_conversation, parse_update
 from models.wire.events import Item

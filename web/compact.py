@@ -6,7 +6,7 @@ from uuid import UUID
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from models.database import Row
+from models.db.database import Row
 from models.errors import ApiError, InvalidRequest
 from models.ids import response_id
 from models.lifecycle import Status

@@ -7,7 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
-from models.database import AWAY
+from models.db.database import AWAY
 from models.errors import ApiError, InvalidRequest, MethodNotAllowed, NotFound, Unavailable
 from web.answers import json_answer
 from web.auth import project_of

@@ -9,10 +9,10 @@ from uuid import UUID
 
 import orjson
 
-from models.answer_cache import Answer
-from models.database import Jsonb
+from models.db.database import Jsonb
 from models.ids import new_item_id
 from models.lifecycle import Status
+from models.redis.answer_cache import Answer
 from models.wire.events import Event, ResponseCompleted, ResponseInProgress, frame
 from models.wire.includes import included
 from models.wire.pairing import unanswered

@@ -9,14 +9,14 @@ import structlog
 from fastapi import Request
 from redis.asyncio import Redis
 
-from models import statements
-from models.answer_cache import AnswerCache
-from models.bell import Bell
-from models.channels import queue_for
-from models.database import AWAY, Pool, fetch, open_pool
-from models.lease import Lease
-from models.live import live_client
-from models.settings import Settings
+from models.config.settings import Settings
+from models.db.database import AWAY, Pool, fetch, open_pool
+from models.db.queries import statements
+from models.ownership.lease import Lease
+from models.redis.answer_cache import AnswerCache
+from models.redis.channels import queue_for
+from models.redis.client import live_client
+from models.redis.queue import Bell
 from web.archive import Archive
 from web.auth import Keys
 from web.bus import Bus

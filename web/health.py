@@ -10,9 +10,9 @@ from alembic.script import ScriptDirectory
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from models import statements
-from models.database import AWAY, read
-from models.live import UNHEARD
+from models.db.database import AWAY, read
+from models.db.queries import statements
+from models.redis.client import UNHEARD
 from web.answers import json_answer
 from web.front import Front, front_of
 

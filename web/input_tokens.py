@@ -5,9 +5,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from models.config.routes import Routes
 from models.errors import ApiError, InvalidRequest
 from models.lifecycle import Status
-from models.upstreams import Routes
 from models.wire.checks import kind_of, missing, string
 from models.wire.counting import COUNTED_BY
 from models.wire.request import unknown_parameter

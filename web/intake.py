@@ -16,19 +16,19 @@ import orjson
 import psycopg
 import structlog
 
-from models import statements
-from models.bell import Bell
-from models.channels import queue_for
-from models.database import AWAY, Json, Pool, Row, fetch, fetch_on, read
+from models.config.routes import Routes
+from models.config.settings import Settings
+from models.db.database import AWAY, Json, Pool, Row, fetch, fetch_on, read
+from models.db.queries import statements
+from models.db.tables import ONE_AT_A_TIME
 from models.egress import Egress
 from models.errors import InvalidRequest, Unavailable
 from models.ids import new_item_id, new_uuid, response_id
-from models.lease import Lease
 from models.lifecycle import Status
+from models.ownership.lease import Lease
+from models.redis.channels import queue_for
+from models.redis.queue import Bell
 from models.secrets import Sealed, Sealer
-from models.settings import Settings
-from models.tables import ONE_AT_A_TIME
-from models.upstreams import Routes
 from models.wire.counting import COUNTED
 from models.wire.events import Event, ResponseCreated, ResponseQueued, frame
 from models.wire.pairing import require_pairs

@@ -14,12 +14,12 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 
-from models import operations
-from models.channels import BACKGROUND, INTERACTIVE, QUARANTINE
-from models.database import AWAY, Pool, Row, read
+from models.db.database import AWAY, Pool, Row, read
+from models.db.queries import operations
 from models.errors import Unauthenticated
 from models.lifecycle import NEXT
 from models.metrics import CONTENT_TYPE, shown_to
+from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
 from web.counters import REGISTRY
 from web.errors import unknown_url
 from web.front import Front, front_of

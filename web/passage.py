@@ -17,9 +17,9 @@ import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from models.config.routes import Destination, Routes, limits_of
+from models.config.settings import LimitSettings, Settings, UpstreamSettings
 from models.errors import ApiError, RunFailed
-from models.settings import LimitSettings, Settings, UpstreamSettings
-from models.upstreams import Destination, Routes, limits_of
 from web.connection import gone
 
 logger = structlog.get_logger()

@@ -4,8 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from models import conversations, statements
-from models.database import Pool, Row, read
+from models.db.database import Pool, Row, read
+from models.db.queries import conversations, statements
 from models.errors import InvalidRequest, NotFound
 from models.ids import parse_conversation_id, parse_response_id
 from models.lifecycle import NEXT, Status

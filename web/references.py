@@ -2,8 +2,8 @@
 
 from uuid import UUID
 
-from models import statements
-from models.database import Pool, read
+from models.db.database import Pool, read
+from models.db.queries import statements
 from models.errors import InvalidRequest
 from models.wire.events import Item
 from models.wire.items import references, resolved

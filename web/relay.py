@@ -11,8 +11,8 @@ from uuid import UUID
 
 import structlog
 
-from models import statements
-from models.database import Pool, Row, fetch_when_back, read
+from models.db.database import Pool, Row, fetch_when_back, read
+from models.db.queries import statements
 from models.lifecycle import TERMINAL, Status
 from models.wire.events import split_frames
 from web.bus import Block, Bus

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from models import ids
-from models.database import Row
+from models.db.database import Row
 from models.errors import ApiError, InvalidRequest, RunFailed, Unavailable
 from models.lifecycle import Status
 from web.answers import json_answer

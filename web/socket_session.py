@@ -15,9 +15,9 @@ from uuid import UUID
 import structlog
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from models import statements
-from models.database import AWAY
-from models.database import request as change
+from models.db.database import AWAY
+from models.db.database import request as change
+from models.db.queries import statements
 from models.errors import ApiError, InvalidRequest, RequestTooLarge, Unauthenticated, Unavailable
 from models.ids import response_id
 from models.wire.events import each_frame

@@ -4,7 +4,7 @@ import structlog
 from fastapi import APIRouter
 from starlette.websockets import WebSocket
 
-from models.database import AWAY
+from models.db.database import AWAY
 from models.errors import ApiError, Unavailable
 from web.auth import key_of, project_of
 from web.errors import answer, unknown_url

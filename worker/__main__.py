@@ -9,9 +9,9 @@ import warnings
 import structlog
 
 from models import logs
-from models.channels import BACKGROUND, INTERACTIVE, QUARANTINE
-from models.configuration import load
-from models.database import AWAY, reach
+from models.config.configuration import load
+from models.db.database import AWAY, reach
+from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
 from worker.app import create_app
 
 _FILES_PER_STREAM = 2

@@ -5,9 +5,9 @@ from typing import Any
 from celery import Celery
 from celery.signals import setup_logging, worker_ready
 
-from models.channels import RUN_RESPONSE
-from models.configuration import load
-from models.settings import Settings
+from models.config.configuration import load
+from models.config.settings import Settings
+from models.redis.channels import RUN_RESPONSE
 
 
 class WorkerApp(Celery):

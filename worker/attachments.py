@@ -9,9 +9,9 @@ from typing import Any
 
 from aiohttp.abc import AbstractResolver
 
+from models.config.settings import EgressSettings
 from models.egress import Egress, Refused
 from models.errors import UpstreamFailed
-from models.settings import EgressSettings
 from models.wire.checks import shown
 from models.wire.events import Item
 from models.wire.items import FilePlace, file_places

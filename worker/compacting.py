@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from models.config.settings import CompactionSettings
 from models.errors import UpstreamFailed
 from models.secrets import NoKey, Sealer, Unreadable
-from models.settings import CompactionSettings
 from models.wire.compaction import compacted, first_unanswered, is_tooling, newest_compaction, opened
 from models.wire.events import Item
 from worker.translation.transcript import TASK, entries, parts, question

@@ -7,9 +7,9 @@ from uuid import UUID
 import structlog
 from redis.asyncio import Redis
 
-from models.channels import control
-from models.live import UNHEARD
-from models.settings import Settings
+from models.config.settings import Settings
+from models.redis.channels import control
+from models.redis.client import UNHEARD
 
 logger = structlog.get_logger()
 

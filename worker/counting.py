@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import structlog
 
-from models.settings import UpstreamSettings
+from models.config.settings import UpstreamSettings
 from worker.translation.measure import Measure, tokens_of_request
 from worker.upstream.upstreams import Way
 

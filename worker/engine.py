@@ -12,18 +12,18 @@ from uuid import UUID
 import structlog
 from redis.asyncio import Redis
 
-from models.answer_cache import AnswerCache
-from models.bell import Bell
-from models.database import AWAY, Pool, Row, open_pool
+from models.config.settings import Settings
+from models.db.database import AWAY, Pool, Row, open_pool
 from models.egress import Egress
 from models.errors import LeaseLost
-from models.lease import Lease
 from models.lifecycle import Status
-from models.live import live_client
 from models.metrics import serve
-from models.ownership import Claim, Ownership, Parting
+from models.ownership.claims import Claim, Ownership, Parting
+from models.ownership.lease import Lease
+from models.redis.answer_cache import AnswerCache
+from models.redis.client import live_client
+from models.redis.queue import Bell
 from models.secrets import Sealer
-from models.settings import Settings
 from worker import metrics
 from worker.control import Control
 from worker.counting import Counter

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from models.channels import events as events_channel
-from models.ownership import Claim, Tail
+from models.ownership.claims import Claim, Tail
+from models.redis.channels import events as events_channel
 from models.wire.events import Event, frame
 
 

@@ -14,12 +14,12 @@ import structlog
 from psycopg import AsyncConnection
 from psycopg.rows import DictRow
 
-from models import statements
-from models.arrays import Byteas, Ints, Uuids
-from models.database import AWAY, Pool, Row, connect, fetch, fetch_on
-from models.lease import Lease
-from models.ownership import Tail
-from models.settings import Settings
+from models.config.settings import Settings
+from models.db.arrays import Byteas, Ints, Uuids
+from models.db.database import AWAY, Pool, Row, connect, fetch, fetch_on
+from models.db.queries import statements
+from models.ownership.claims import Tail
+from models.ownership.lease import Lease
 from models.wire.events import Event
 from worker import metrics
 from worker.event_log import Block, EventLog

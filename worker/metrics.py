@@ -4,10 +4,10 @@ import re
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from models.channels import BACKGROUND, INTERACTIVE
 from models.lifecycle import TERMINAL
 from models.metrics import MILLISECONDS, SECONDS, new_registry
-from models.ownership import Claim, Parting
+from models.ownership.claims import Claim, Parting
+from models.redis.channels import BACKGROUND, INTERACTIVE
 
 REGISTRY = new_registry()
 

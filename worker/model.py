@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from models.errors import LimitReached, UpstreamBusy, UpstreamFailed
-from models.ownership import Claim
+from models.ownership.claims import Claim
 from models.wire.events import Event, Item
 from models.wire.includes import shown_events
 from models.wire.response import ResponseFacts

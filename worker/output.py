@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from models.database import Row
-from models.ownership import Claim, Step
+from models.db.database import Row
+from models.ownership.claims import Claim, Step
 from models.wire.events import Event, Item
 from models.wire.pairing import unanswered
 from worker.translation.hosted import OpenHostedCall

@@ -22,7 +22,7 @@ from celery.concurrency.base import BasePool
 from celery.signals import worker_shutting_down
 from kombu.serialization import loads
 
-from models.channels import BACKGROUND
+from models.redis.channels import BACKGROUND
 from worker.engine import Engine
 
 if TYPE_CHECKING:

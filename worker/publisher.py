@@ -7,7 +7,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 
-from models.live import PATIENCE, UNHEARD
+from models.redis.client import PATIENCE, UNHEARD
 
 logger = structlog.get_logger()
 

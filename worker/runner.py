@@ -13,14 +13,14 @@ from typing import Any
 
 import structlog
 
-from models import statements
-from models.answer_cache import Answer
-from models.channels import queue_for
-from models.database import fetch_when_back
+from models.db.database import fetch_when_back
+from models.db.queries import statements
 from models.errors import Cancelled, LeaseLost, LimitReached, PutOff, RunError, ToolFailed, UpstreamFailed
 from models.ids import conversation_id, response_id
 from models.lifecycle import Status
-from models.ownership import Claim, Ending, Parting, Verdict
+from models.ownership.claims import Claim, Ending, Parting, Verdict
+from models.redis.answer_cache import Answer
+from models.redis.channels import queue_for
 from models.secrets import Sealed, Unreadable
 from models.wire.counting import COUNTED
 from models.wire.events import TERMINAL, Event, Item, ResponseInProgress, decode_frame, split_frames

@@ -15,12 +15,12 @@ import structlog
 from psycopg import AsyncConnection
 from psycopg.rows import DictRow
 
-from models import statements
-from models.bell import Bell
-from models.channels import queue_for
-from models.database import AWAY, Pool, fetch, fetch_on
-from models.lease import Lease
-from models.settings import Settings
+from models.config.settings import Settings
+from models.db.database import AWAY, Pool, fetch, fetch_on
+from models.db.queries import statements
+from models.ownership.lease import Lease
+from models.redis.channels import queue_for
+from models.redis.queue import Bell
 from worker import metrics
 
 logger = structlog.get_logger()

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from models.errors import UpstreamFailed
-from models.ownership import Claim
+from models.ownership.claims import Claim
 from models.wire.counting import COUNTED, COUNTED_BY
 from models.wire.events import Event, Item
 from models.wire.response import ResponseFacts, output_text

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 from uuid import UUID
 
-from models import statements
-from models.channels import events as events_channel
-from models.database import Pool, fetch
+from models.config.settings import Settings
+from models.db.database import Pool, fetch
+from models.db.queries import statements
 from models.errors import Cancelled
 from models.ids import response_id
 from models.lifecycle import Status
-from models.ownership import Claim, Ending, Step
-from models.settings import Settings
+from models.ownership.claims import Claim, Ending, Step
+from models.redis.channels import events as events_channel
 from models.wire.events import TERMINAL, Event, Item, ResponseInProgress, decode_frame, split_frames
 from models.wire.response import ResponseFacts, response_object
 from models.wire.snapshot import closing_events, open_items, standing

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any, cast
 
+from models.config.settings import Settings
 from models.ids import new_uuid
-from models.settings import Settings
 from tests.api import until
 from tests.conftest import PrivateStack
 from tests.fake_upstream import FakeUpstream, done, finish, gate, hang, text, usage

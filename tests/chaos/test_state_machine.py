@@ -22,13 +22,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from psycopg import AsyncConnection
 from psycopg.rows import DictRow
 
-from models import statements
-from models.answer_cache import AnswerCache
-from models.database import Pool, Row, connect, fetch, open_pool
+from models.db.database import Pool, Row, connect, fetch, open_pool
+from models.db.queries import statements
 from models.errors import LeaseLost
 from models.ids import new_uuid, response_id
 from models.lifecycle import TERMINAL, Status
-from models.ownership import DEATHS_ALONE
+from models.ownership.claims import DEATHS_ALONE
+from models.redis.answer_cache import AnswerCache
 from models.wire.events import ResponseCreated, ResponseQueued, decode_frame, frame, split_frames
 from models.wire.response import ResponseFacts, response_object
 from models.wire.snapshot import fold

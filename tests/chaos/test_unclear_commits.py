@@ -14,11 +14,11 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from models import statements
-from models.database import AWAY, Row, connect_sync, fetch, open_pool
+from models.db.database import AWAY, Row, connect_sync, fetch, open_pool
+from models.db.queries import statements
 from models.ids import new_uuid
-from models.lease import Lease
 from models.lifecycle import TERMINAL, Status
+from models.ownership.lease import Lease
 from models.wire.events import split_frames
 from tests.api import Api, until
 from tests.chaos.cast import Hand, Telling

@@ -22,9 +22,9 @@ from pydantic import TypeAdapter
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi import checks
 
+from models.config.settings import Settings
 from models.errors import ApiError, InvalidRequest
 from models.ids import new_item_id, new_uuid, response_id
-from models.settings import Settings
 from models.wire import tools as offering
 from models.wire.events import Event
 from models.wire.request import CreateRequest, parse_create

@@ -6,13 +6,13 @@ from uuid import UUID
 
 import orjson
 
-from models import statements
-from models.database import Json, Pool, Row, fetch
+from models.config.settings import LeaseSettings, Settings
+from models.db.database import Json, Pool, Row, fetch
+from models.db.queries import statements
 from models.ids import new_uuid
-from models.lease import Kind, Lease
 from models.lifecycle import Status
-from models.ownership import Ending, Ownership, Step, Tail
-from models.settings import LeaseSettings, Settings
+from models.ownership.claims import Ending, Ownership, Step, Tail
+from models.ownership.lease import Kind, Lease
 from models.wire.events import ArgumentsDelta, Item, frame
 
 

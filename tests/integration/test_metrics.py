@@ -11,10 +11,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from cli.process import free_port
-from models import operations, statements
-from models.database import fetch, fetch_on, open_pool
+from models.config.settings import MetricsSettings
+from models.db.database import fetch, fetch_on, open_pool
+from models.db.queries import operations, statements
 from models.metrics import shown_to
-from models.settings import MetricsSettings
 from tests.api import until
 from tests.fake_upstream import FakeUpstream, hang, reply, status, text
 from tests.integration.house import House, settings_for

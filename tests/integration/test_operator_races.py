@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from models import operations, statements
-from models.database import Row, fetch, open_pool
+from models.db.database import Row, fetch, open_pool
+from models.db.queries import operations, statements
 from models.errors import Cancelled
 from models.lifecycle import Status
-from models.ownership import Parting, Tail, Verdict
+from models.ownership.claims import Parting, Tail, Verdict
 from tests.integration.house import House, Worker, ending, frames, settings_for, turn
 from tests.stack import Databases
 

@@ -7,12 +7,12 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from models import statements
-from models.database import fetch, fetch_on, open_pool
+from models.db.database import fetch, fetch_on, open_pool
+from models.db.queries import statements
 from models.errors import Cancelled, LeaseLost
 from models.ids import new_uuid
 from models.lifecycle import Status
-from models.ownership import Tail, Verdict
+from models.ownership.claims import Tail, Verdict
 from tests.integration.house import House, ending, frames, settings_for, turn
 from tests.stack import Databases
 

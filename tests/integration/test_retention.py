@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from models import statements
-from models.database import fetch, open_pool
+from models.db.database import fetch, open_pool
+from models.db.queries import statements
 from models.lifecycle import Status
 from tests.api import until
 from tests.conftest import PrivateStack

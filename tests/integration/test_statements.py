@@ -10,7 +10,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine
 
-from models import conversations, operations, statements
+from models.db.queries import conversations, operations, statements
 from tests.stack import Databases
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from models.settings import WebSettings, WorkerSettings
+from models.config.settings import WebSettings, WorkerSettings
 from tests.production.files import COMPOSE, DEPLOY, VARIABLE, services, volumes_and_networks, with_defaults
 from web import front
 from worker import pool

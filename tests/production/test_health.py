@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from cli.health import live_kind
 from cli.main import app
 from cli.process import StartFailed
-from models import statements
+from models.db.queries import statements
 from models.ids import new_uuid
 from tests.stack import Databases
 

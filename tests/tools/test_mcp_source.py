@@ -17,9 +17,9 @@ import psutil
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from models.config.settings import EgressSettings, McpSettings, Settings, ToolSettings
 from models.egress import Egress
 from models.errors import ToolFailed
-from models.settings import EgressSettings, McpSettings, Settings, ToolSettings
 from tests.api import until
 from tests.mcp_servers import (
     PIXEL,

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from models import statements
-from models.database import fetch, open_pool
+from models.db.database import fetch, open_pool
+from models.db.queries import statements
 from models.ids import parse_response_id
 from tests.api import JSON, Api
 from tests.fake_upstream import FakeUpstream, reply

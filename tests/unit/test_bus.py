@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from models.database import Pool
-from models.settings import Settings
+from models.config.settings import Settings
+from models.db.database import Pool
 from web import bus as module
 from web.bus import Block, Bus
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from models.configuration import BadSettings, build, load
-from models.settings import Settings
-from models.upstreams import Routes
+from models.config.configuration import BadSettings, build, load
+from models.config.routes import Routes
+from models.config.settings import Settings
 
 ADDRESSES = {"DATABASE_URL": "postgresql://unused", "REDIS_URL": "redis://unused"}
 

@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
+from models.config.settings import EgressSettings
 from models.egress import Egress, Refused
-from models.settings import EgressSettings
 
 CLOSED = Egress(EgressSettings())
 LOCAL = Egress(EgressSettings(allow=("127.0.0.0/8", "fd00:1::/32", "intern.example")))

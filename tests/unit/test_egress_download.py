@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from models.config.settings import EgressSettings
 from models.egress import Egress, Refused
 from models.errors import UpstreamFailed
-from models.settings import EgressSettings
 from worker.attachments import with_files
 from worker.download import Downloads, Unfetchable
 

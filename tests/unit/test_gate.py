@@ -8,8 +8,8 @@ from itertools import count
 
 import pytest
 
+from models.config.settings import UpstreamSettings
 from models.errors import LimitReached, UpstreamBusy, UpstreamFailed
-from models.settings import UpstreamSettings
 from worker.upstream.circuit import Circuit
 from worker.upstream.gate import Gate, Visit
 

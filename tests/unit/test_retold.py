@@ -3,7 +3,7 @@
 import itertools
 from typing import Any
 
-from models.answer_cache import Answer
+from models.redis.answer_cache import Answer
 from models.wire.events import decode_frame, frame
 from models.wire.retold import renamed, retold
 from models.wire.snapshot import fold

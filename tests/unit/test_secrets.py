@@ -7,9 +7,9 @@ import secrets
 import pytest
 from pydantic import ValidationError
 
+from models.config.settings import Settings
 from models.ids import new_uuid
 from models.secrets import NoKey, Sealed, Sealer, Unreadable, parse_keys
-from models.settings import Settings
 
 TOKENS = {"files": {"authorization": "canary-token", "headers": {"X-Key": "canary-header"}}}
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from models.configuration import build
-from models.settings import UpstreamSettings
-from models.upstreams import Routes
+from models.config.configuration import build
+from models.config.routes import Routes
+from models.config.settings import UpstreamSettings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "upstreams.md").read_text()
 FILES = re.findall(r"^```toml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

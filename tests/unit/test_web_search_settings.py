@@ -3,7 +3,7 @@
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from models.settings import WebSearchSettings
+from models.config.settings import WebSearchSettings
 
 
 @pytest.mark.parametrize(

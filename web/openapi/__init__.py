@@ -7,8 +7,8 @@ from typing import Any
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from models.settings import Settings
-from models.upstreams import Routes
+from models.config.routes import Routes
+from models.config.settings import Settings
 from web.openapi import objects, operations, requests
 from web.openapi.meaning import ABOUT
 

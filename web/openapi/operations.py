@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from models.config.settings import Settings
 from models.errors import ApiError
-from models.settings import Settings
 from web.idempotency import _LONGEST as LONGEST_KEY
 from web.input_tokens import COUNT_HEADER
 from web.openapi import examples

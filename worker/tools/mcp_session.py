@@ -19,8 +19,8 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from pydantic import ValidationError
 
+from models.config.settings import McpSettings
 from models.egress import Egress
-from models.settings import McpSettings
 from models.wire.json_input import storable
 from worker.tools.guarded_http import EXCHANGE, UNREACHED, Exchange, GuardedTransport
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
-from models.settings import WebSearchSettings
+from models.config.settings import WebSearchSettings
 from worker.translation.citations import SearchResult
 
 

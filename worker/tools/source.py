@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from models.config.settings import Settings
 from models.egress import Egress
-from models.settings import Settings
 from models.wire.events import Item
 from worker.translation.hosted import HostedFunction, Opening
 

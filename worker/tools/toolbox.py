@@ -8,8 +8,8 @@ from typing import Any
 
 import structlog
 
+from models.config.settings import ToolSettings
 from models.errors import RunError
-from models.settings import ToolSettings
 from models.wire.events import Item
 from models.wire.json_input import cleaned
 from models.wire.tools import WEB_SEARCH

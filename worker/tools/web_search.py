@@ -15,8 +15,8 @@ import msgspec
 import structlog
 from yarl import URL
 
+from models.config.settings import EgressSettings, Settings
 from models.egress import Egress, Refused
-from models.settings import EgressSettings, Settings
 from models.wire.events import Item
 from models.wire.json_input import cleaned
 from worker.download import guarded_connector

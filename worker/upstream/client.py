@@ -14,9 +14,9 @@ import httpx2
 import openai
 from openai import AsyncAPIResponse, AsyncOpenAI, DefaultAioHttpClient
 
+from models.config.settings import LimitSettings, UpstreamSettings
+from models.deadlines import Patience
 from models.errors import LimitReached, UpstreamFailed
-from models.patience import Patience
-from models.settings import LimitSettings, UpstreamSettings
 from worker.translation.chunk import Chunk
 from worker.translation.told import Told
 from worker.upstream.chunks import parse_chunk

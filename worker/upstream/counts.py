@@ -7,7 +7,7 @@ import httpx2
 import orjson
 import structlog
 
-from models.settings import UpstreamSettings
+from models.config.settings import UpstreamSettings
 
 logger = structlog.get_logger()
 

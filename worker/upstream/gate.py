@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 
 import structlog
 
+from models.config.settings import UpstreamSettings
 from models.errors import LimitReached, UpstreamBusy, UpstreamFailed
-from models.settings import UpstreamSettings
 from worker import metrics
 from worker.upstream.circuit import Circuit
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from models.config.routes import Routes, limits_of
+from models.config.settings import Settings
 from models.errors import LimitReached, PutOff, RunError, UpstreamBusy, UpstreamFailed
-from models.settings import Settings
-from models.upstreams import Routes, limits_of
 from worker.upstream.client import Upstream
 from worker.upstream.gate import Gate
 

@@ -15,10 +15,10 @@ import orjson
 import structlog
 from redis.asyncio import Redis
 
-from models.channels import cached
-from models.live import UNHEARD, live_client
+from models.config.settings import Settings
+from models.redis.channels import cached
+from models.redis.client import UNHEARD, live_client
 from models.secrets import NoKey, Sealer, Unreadable
-from models.settings import Settings
 from models.wire.events import Item
 from models.wire.pairing import is_call
 

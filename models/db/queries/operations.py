@@ -6,7 +6,7 @@ where nobody runs the response. Times come back as Postgres has them, durations 
 
 from sqlalchemy import text
 
-from models.database import prepare
+from models.db.database import prepare
 from models.lifecycle import NEXT
 
 _OPEN = "(" + ", ".join(f"'{status}'" for status in sorted(NEXT)) + ")"

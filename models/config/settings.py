@@ -1,4 +1,4 @@
-"""Settings: environment first, then `backburner.toml` (models/config_file.py), then defaults; built once per process and passed down.
+"""Settings: environment first, then `backburner.toml` (models/config/config_file.py), then defaults; built once per process and passed down.
 
 Durations accept a plain number of seconds ("2", "0.5") or an ISO 8601 duration. Nested names use two underscores:
 `BACKBURNER_LIMITS__FIRST_TOKEN=30` in the environment is `first_token = 30` under `[limits]` in the file.
@@ -28,9 +28,9 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from models.config_source import FromFileToo
+from models.config.config_source import FromFileToo
+from models.config.routes import Route, faults
 from models.secrets import parse_keys
-from models.upstreams import Route, faults
 
 
 def _seconds(value: object) -> object:
@@ -65,7 +65,7 @@ class UpstreamSettings(_Group):
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
     name: str = "default"
-    """As routes call it; not configured, models/upstreams.py knows it."""
+    """As routes call it; not configured, models/config/routes.py knows it."""
     base_url: str = ""
     """What a client would use as base URL, with `/v1`."""
     api_key_env: str | None = None
@@ -361,7 +361,7 @@ class Settings(FromFileToo):
     upstreams: dict[str, UpstreamSettings] = {}
     """By name."""
     routes: dict[str, Route] = {}
-    """Pattern -> upstreams that serve the models it matches (models/upstreams.py)."""
+    """Pattern -> upstreams that serve the models it matches (models/config/routes.py)."""
     lease: LeaseSettings = LeaseSettings()
     limits: LimitSettings = LimitSettings()
     web: WebSettings = WebSettings()

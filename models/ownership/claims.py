@@ -18,12 +18,12 @@ from uuid import UUID
 from psycopg import AsyncConnection
 from psycopg.rows import DictRow
 
-from models import statements
-from models.database import AWAY, Json, Jsonb, Pool, Row, fetch, fetch_on
+from models.config.settings import Settings
+from models.db.database import AWAY, Json, Jsonb, Pool, Row, fetch, fetch_on
+from models.db.queries import statements
 from models.errors import Cancelled, LeaseLost
-from models.lease import Lease
 from models.lifecycle import TERMINAL, Status
-from models.settings import Settings
+from models.ownership.lease import Lease
 from models.wire.events import split_frames
 
 DEATHS_ALONE = 2

@@ -18,10 +18,10 @@ import psycopg
 import structlog
 from psycopg.rows import DictRow
 
-from models import statements
-from models.database import AWAY, Row, connect_sync
+from models.config.settings import Settings
+from models.db.database import AWAY, Row, connect_sync
+from models.db.queries import statements
 from models.ids import new_uuid
-from models.settings import Settings
 
 logger = structlog.get_logger()
 

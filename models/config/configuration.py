@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from models.config_file import BadFile, ConfigFile, Mistake, find, read
-from models.config_source import ADDRESSES
-from models.settings import Settings
-from models.upstreams import Routes
+from models.config.config_file import BadFile, ConfigFile, Mistake, find, read
+from models.config.config_source import ADDRESSES
+from models.config.routes import Routes
+from models.config.settings import Settings
 
 
 class BadSettings(Exception):

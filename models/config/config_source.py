@@ -5,7 +5,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from models.config_file import find, read
+from models.config.config_file import find, read
 
 ADDRESSES = {"database_url": "DATABASE_URL", "redis_url": "REDIS_URL"}
 """Settings whose variables have no prefix."""

@@ -16,7 +16,7 @@ from typing import LiteralString
 
 from sqlalchemy import text
 
-from models.database import prepare
+from models.db.database import prepare
 from models.lifecycle import NEXT, TERMINAL, Status, sources_of
 
 
@@ -38,7 +38,7 @@ _SETTLED = """(r.attempt > 0 OR r.rings > 0 OR NOT EXISTS (
             SELECT 1 FROM workers c WHERE c.id = r.web AND NOT c.dead
             AND c.expires_at - CAST(:lease AS interval) < r.enqueued_at + interval '3 seconds'))"""
 """A fresh response that a sweep may take or ring for: the web process that stored it has renewed its lease since, and before it renews
-it voids what it has answered 503 (models/lease.py). So an unclear create does not run before it is clear (I9)."""
+it voids what it has answered 503 (models/ownership/lease.py). So an unclear create does not run before it is clear (I9)."""
 _ORPHAN = "(r.worker IS NULL OR EXISTS (SELECT 1 FROM workers w WHERE w.id = r.worker AND w.dead))"
 _DUE = "(r.resume_at IS NULL OR r.resume_at <= clock_timestamp())"
 """Not put off, or not any more."""
@@ -146,7 +146,7 @@ KEY_STANDS = _sql(f"SELECT response_id, body_hash FROM idempotency_keys k WHERE 
 """The same, unless its response satisfies no retry."""
 
 JOIN = _sql(_insert(_JOINED, "FROM joined"))
-"""INSERT into a conversation that is as it was when the request was checked against it. No row: it is not (models/conversations.py)."""
+"""INSERT into a conversation that is as it was when the request was checked against it. No row: it is not (models/db/queries/conversations.py)."""
 JOIN_ONCE = _sql(_insert(_JOINED + _kept("FROM joined"), "FROM key"))
 """The same for a request that may come again. No row: the conversation has moved on, or somebody else holds the key (KEY_STANDS)."""
 

@@ -13,8 +13,8 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from models.channels import RUN_RESPONSE
-from models.settings import Settings
+from models.config.settings import Settings
+from models.redis.channels import RUN_RESPONSE
 
 logger = structlog.get_logger()
 

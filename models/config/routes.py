@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 if TYPE_CHECKING:
-    from models.settings import LimitSettings, Settings, UpstreamSettings
+    from models.config.settings import LimitSettings, Settings, UpstreamSettings
 
 DEFAULT = "default"
 """The name of the one upstream that `BACKBURNER_UPSTREAM__*` or `[upstream]` configures."""

@@ -15,7 +15,7 @@ from typing import LiteralString
 
 from sqlalchemy import text
 
-from models.database import prepare
+from models.db.database import prepare
 from models.lifecycle import NEXT
 
 _OPEN = ", ".join(f"'{status}'" for status in sorted(NEXT))

@@ -1,6 +1,6 @@
 """Connections to Postgres: how every session is set up, and the pool.
 
-Statements are SQLAlchemy Core (models/statements.py), compiled once, and run on psycopg directly: SQLAlchemy's async engine costs
+Statements are SQLAlchemy Core (models/db/queries/statements.py), compiled once, and run on psycopg directly: SQLAlchemy's async engine costs
 0.3-1 ms more a statement. Sessions are READ COMMITTED, in autocommit, and give up by themselves: a statement after 15 s, an idle
 transaction after 3 s, a silent network before a lease ends.
 """
@@ -20,7 +20,7 @@ from psycopg_pool import AsyncConnectionPool
 from sqlalchemy import TextClause
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
-from models.settings import Settings
+from models.config.settings import Settings
 
 logger = structlog.get_logger()
 

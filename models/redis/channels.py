@@ -21,7 +21,7 @@ def control(worker_id: UUID) -> str:
 
 
 def cached(key: bytes) -> str:
-    """Where in Redis the answer to this question is remembered (models/answer_cache.py)."""
+    """Where in Redis the answer to this question is remembered (models/redis/answer_cache.py)."""
     return f"cache:{key.hex()}"
 
 

@@ -5,7 +5,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from models.settings import Settings
+from models.config.settings import Settings
 
 UNHEARD = (RedisError, OSError, TimeoutError, RuntimeError)
 """What a command raises when Redis is away or the connection is gone. RuntimeError is how uvloop refuses to write to a transport that was

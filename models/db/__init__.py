@@ -1,0 +1,1 @@
+"""PostgreSQL: connections, the tables, and every statement."""

@@ -1,0 +1,1 @@
+"""Every SQL statement, one file a subject."""

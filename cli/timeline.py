@@ -45,7 +45,7 @@ def timeline(row: Row, attempts: Sequence[Row], stored: Sequence[Row]) -> list[M
     born = min(opening["first_at"], row["enqueued_at"]) if opening and opening["first_at"] else row["created_at"]
     kind = "background" if row["background"] else "foreground"
     rung = "its bell was rung" if row["rings"] == 0 else f"its bell was rung again, {row['rings'] + 1} times in all since it was queued"
-    # Nobody has ever run it: a remembered answer, or a warm-up (web/finished.py).
+    # Nobody has ever run it: a remembered answer, or a warm-up (web/responses/precomputed.py).
     was_known = row["status"] == Status.COMPLETED and row["attempt"] == 0
     moments = [
         Moment(born, "created", f"created: {kind}, model {row['model']}{_past(row)}"),

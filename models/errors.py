@@ -1,7 +1,7 @@
 """The error tree.
 
 Exception
-├── ApiError                      the client's: one envelope, rendered once, in web/errors.py
+├── ApiError                      the client's: one envelope, rendered once, in web/http/errors.py
 │   ├── InvalidRequest            400
 │   ├── Unauthenticated           401
 │   ├── NotFound                  404

@@ -12,8 +12,8 @@ from models import logs
 from models.config.configuration import load
 from models.db.database import AWAY, reach
 from web.app import create_app
-from web.front import Front
-from web.websocket_protocol import WebSocketProtocol
+from web.state import Front
+from web.websocket.protocol import WebSocketProtocol
 
 
 class Server(uvicorn.Server):

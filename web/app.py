@@ -15,10 +15,13 @@ from models.config.settings import Settings
 from models.errors import MethodNotAllowed
 from models.hosts import is_loopback
 from models.ids import new_item_id
-from web import catalogue, chat, compact, conversations, errors, health, input_tokens, metrics, openapi, responses, websocket
-from web.auth import Project
+from web import model_catalog
+from web import openapi
 from web.counters import ANSWERS
-from web.front import Front
+from web.http import errors
+from web.http.auth import Project
+from web.routes import chat, compact, conversations, health, input_tokens, metrics, responses, websocket
+from web.state import Front
 
 _PARTS = (health, metrics, responses, compact, input_tokens, conversations, chat, websocket, catalogue)
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]

@@ -1,4 +1,4 @@
-"""What a web process counts while it serves; web/metrics.py shows it."""
+"""What a web process counts while it serves; web/routes/metrics.py shows it."""
 
 from prometheus_client import Counter, Histogram
 

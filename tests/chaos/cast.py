@@ -24,8 +24,8 @@ from models.wire.events import TERMINAL, Event, Item, ResponseInProgress, decode
 from models.wire.response import ResponseFacts, response_object
 from models.wire.snapshot import closing_events, open_items, standing
 from tests.integration.house import Worker
-from web.bus import Block, Inbox, _hand_out
-from web.relay import DONE, Relay
+from web.stream.bus import Block, Inbox, _hand_out
+from web.stream.reader import DONE, Relay
 from worker.event_log import EventLog
 from worker.journal import Journal
 from worker.publisher import Publisher

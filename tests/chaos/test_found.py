@@ -9,7 +9,7 @@ from tests.api import until
 from tests.conftest import PrivateStack
 from tests.fake_upstream import FakeUpstream, done, finish, gate, hang, text, usage
 from tests.stack import IMPATIENT
-from web.bus import Bus
+from web.stream.bus import Bus
 from worker.publisher import Publisher
 
 

@@ -36,8 +36,8 @@ from tests.chaos.cast import Died, Ears, Hand, SilentRedis, Telling, Watcher
 from tests.contract_rules import assert_stream_obeys_contract
 from tests.integration.house import House, settings_for
 from tests.stack import Databases
-from web.archive import Archive
-from web.relay import Relay
+from web.responses.store import Archive
+from web.stream.reader import Relay
 
 T = TypeVar("T")
 MOST_RESPONSES, MOST_WORKERS, MOST_WATCHERS = 3, 6, 4

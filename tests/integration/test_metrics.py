@@ -19,7 +19,7 @@ from tests.api import until
 from tests.fake_upstream import FakeUpstream, hang, reply, status, text
 from tests.integration.house import House, settings_for
 from tests.stack import IMPATIENT, Databases, Service, Stack, Surroundings, stack
-from web.metrics import Backlog
+from web.routes.metrics import Backlog
 
 TOKEN = "metrics-token-of-the-tests"
 LABELS = {

@@ -11,7 +11,7 @@ import pytest
 
 from models.config.settings import WebSettings, WorkerSettings
 from tests.production.files import COMPOSE, DEPLOY, VARIABLE, services, volumes_and_networks, with_defaults
-from web import front
+from web import state as front
 from worker import pool
 
 SERVICES = services()

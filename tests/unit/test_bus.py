@@ -8,8 +8,8 @@ import pytest
 
 from models.config.settings import Settings
 from models.db.database import Pool
-from web import bus as module
-from web.bus import Block, Bus
+from web.stream import bus as module
+from web.stream.bus import Block, Bus
 
 
 async def test_who_was_just_told_something_looks_soon_and_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:

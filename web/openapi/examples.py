@@ -28,7 +28,7 @@ from models.wire.events import (
     frame,
 )
 from models.wire.response import ResponseFacts, response_object
-from web.relay import DONE
+from web.stream.reader import DONE
 
 Json = dict[str, Any]
 

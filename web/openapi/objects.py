@@ -9,7 +9,7 @@ from models.wire.response import ResponseFacts, response_object
 from web.openapi.meaning import CODES
 from web.openapi.requests import kept, parameter
 from web.openapi.shapes import Schema, const, one_of, or_null, reference, thing
-from web.responses import KINDS
+from web.routes.responses import KINDS
 
 _TEXT: Schema = {"type": "string"}
 _TRUTH: Schema = {"type": "boolean"}

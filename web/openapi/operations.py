@@ -5,14 +5,14 @@ from typing import Any
 
 from models.config.settings import Settings
 from models.errors import ApiError
-from web.idempotency import _LONGEST as LONGEST_KEY
-from web.input_tokens import COUNT_HEADER
+from web.http.params import ORDERS, PAGE_SIZE, PAGE_SIZES
 from web.openapi import examples
 from web.openapi.meaning import STATUSES, STREAM
 from web.openapi.requests import include_values
 from web.openapi.shapes import Schema, const, reference, thing
-from web.query import ORDERS, PAGE_SIZE, PAGE_SIZES
-from web.responses import EVENT_NUMBERS
+from web.responses.idempotency import _LONGEST as LONGEST_KEY
+from web.routes.input_tokens import COUNT_HEADER
+from web.routes.responses import EVENT_NUMBERS
 
 Json = dict[str, Any]
 

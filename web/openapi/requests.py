@@ -8,9 +8,9 @@ from models.wire import items, mcp, request, tools
 from models.wire.checks import Check
 from models.wire.conversation import MOST_ITEMS
 from models.wire.response import ECHOED_AS_NULL, ResponseFacts, response_object
-from web import compact, input_tokens
 from web.openapi.meaning import PARAMETERS
 from web.openapi.shapes import Reading, Schema, const, or_null, reference, thing, with_type
+from web.routes import compact, input_tokens
 
 _REQUIRED = ("model", "input")
 _DEFAULTED = (

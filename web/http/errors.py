@@ -9,9 +9,9 @@ from starlette.responses import Response
 
 from models.db.database import AWAY
 from models.errors import ApiError, InvalidRequest, MethodNotAllowed, NotFound, Unavailable
-from web.answers import json_answer
-from web.auth import project_of
-from web.body import drain
+from web.http.auth import project_of
+from web.http.body import drain
+from web.http.json_responses import json_answer
 
 logger = structlog.get_logger()
 

@@ -7,7 +7,7 @@ from models.wire.checks import shown
 from models.wire.events import Item
 from models.wire.mcp import unmet_approvals
 from models.wire.request import CreateRequest
-from web.past import Past
+from web.responses.continuation import Past
 
 
 async def require_requests(pool: Pool, past: Past, request: CreateRequest) -> None:

@@ -13,8 +13,8 @@ from starlette.responses import Response
 from models.db.database import AWAY, read
 from models.db.queries import statements
 from models.redis.client import UNHEARD
-from web.answers import json_answer
-from web.front import Front, front_of
+from web.http.json_responses import json_answer
+from web.state import Front, front_of
 
 router = APIRouter()
 
@@ -56,5 +56,5 @@ async def _redis(front: Front) -> str:
 @cache
 def _head() -> str | None:
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parents[1] / "migrations"))
+    config.set_main_option("script_location", str(Path(__file__).parents[2] / "migrations"))
     return ScriptDirectory.from_config(config).get_current_head()

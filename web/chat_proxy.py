@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from models.config.routes import Destination, Routes, limits_of
 from models.config.settings import LimitSettings, Settings, UpstreamSettings
 from models.errors import ApiError, RunFailed
-from web.connection import gone
+from web.http.connection import gone
 
 logger = structlog.get_logger()
 

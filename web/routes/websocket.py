@@ -6,10 +6,10 @@ from starlette.websockets import WebSocket
 
 from models.db.database import AWAY
 from models.errors import ApiError, Unavailable
-from web.auth import key_of, project_of
-from web.errors import answer, unknown_url
-from web.front import Front
-from web.socket_session import SocketSession
+from web.http.auth import key_of, project_of
+from web.http.errors import answer, unknown_url
+from web.state import Front
+from web.websocket.session import SocketSession
 
 logger = structlog.get_logger()
 

@@ -7,10 +7,10 @@ from starlette.responses import Response
 
 from models.errors import InvalidRequest, NotFound
 from models.wire.checks import kind_of, missing, wrong_type
-from web.auth import Project
-from web.body import is_large, read_json
-from web.connection import unless_gone
-from web.front import front_of
+from web.http.auth import Project
+from web.http.body import is_large, read_json
+from web.http.connection import unless_gone
+from web.state import front_of
 
 router = APIRouter(prefix="/v1/chat/completions")
 

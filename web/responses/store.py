@@ -21,10 +21,10 @@ from models.wire.events import Item, ResponseFailed, decode_frame, frame, split_
 from models.wire.includes import included
 from models.wire.response import ResponseFacts, response_object
 from models.wire.snapshot import standing
-from web.answers import list_envelope
 from web.counters import CANCEL, ENDED
-from web.query import Paging
-from web.relay import Relay
+from web.http.json_responses import list_envelope
+from web.http.params import Paging
+from web.stream.reader import Relay
 
 logger = structlog.get_logger()
 

@@ -11,11 +11,11 @@ from models.lifecycle import Status
 from models.wire.checks import kind_of, missing, string
 from models.wire.counting import COUNTED_BY
 from models.wire.request import unknown_parameter
-from web.answers import json_answer
-from web.auth import Project
-from web.body import read_json
-from web.front import front_of
-from web.responses import ended_row
+from web.http.auth import Project
+from web.http.body import read_json
+from web.http.json_responses import json_answer
+from web.routes.responses import ended_row
+from web.state import front_of
 
 router = APIRouter(prefix="/v1/responses")
 

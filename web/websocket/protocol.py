@@ -11,7 +11,7 @@ _FAREWELL = 1.0
 """Seconds a client has to answer our close; at shutdown nobody waits longer for one that is gone."""
 _NO_TEXT = 1007
 
-_logger = logging.getLogger("web.websocket")
+_logger = logging.getLogger("web.routes.websocket")
 _logger.setLevel(logging.WARNING)
 """Else there would be lines for each connection, and the query of its handshake in one of them."""
 

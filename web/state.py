@@ -17,15 +17,15 @@ from models.redis.answer_cache import AnswerCache
 from models.redis.channels import queue_for
 from models.redis.client import live_client
 from models.redis.queue import Bell
-from web.archive import Archive
-from web.auth import Keys
-from web.bus import Bus
-from web.caching import Caching
-from web.catalogue import Catalogue
-from web.chronicle import Chronicle
-from web.intake import Intake
-from web.passage import Passage
-from web.relay import Relay
+from web.chat_proxy import Passage
+from web.conversations import Chronicle
+from web.http.auth import Keys
+from web.model_catalog import Catalogue
+from web.responses.answer_cache import Caching
+from web.responses.create import Intake
+from web.responses.store import Archive
+from web.stream.bus import Bus
+from web.stream.reader import Relay
 
 logger = structlog.get_logger()
 

@@ -12,8 +12,8 @@ from starlette.responses import Response
 from models.config.routes import Routes
 from models.config.settings import Settings, UpstreamSettings
 from models.errors import NotFound, RunFailed
-from web.answers import json_answer
-from web.auth import Project
+from web.http.auth import Project
+from web.http.json_responses import json_answer
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

@@ -10,15 +10,15 @@ from models import ids
 from models.db.database import Row
 from models.errors import ApiError, InvalidRequest, RunFailed, Unavailable
 from models.lifecycle import Status
-from web.answers import json_answer
-from web.auth import Project
-from web.body import read_json
-from web.connection import unless_gone
-from web.front import Front, front_of
-from web.intake import Accepted
-from web.obfuscation import as_wanted, obfuscated
-from web.query import boolean, included, integer, paging
-from web.sse import sse_answer
+from web.http.auth import Project
+from web.http.body import read_json
+from web.http.connection import unless_gone
+from web.http.json_responses import json_answer
+from web.http.params import boolean, included, integer, paging
+from web.responses.create import Accepted
+from web.state import Front, front_of
+from web.stream.obfuscation import as_wanted, obfuscated
+from web.stream.sse import sse_answer
 
 router = APIRouter(prefix="/v1/responses")
 

@@ -21,8 +21,8 @@ from models.lifecycle import NEXT
 from models.metrics import CONTENT_TYPE, shown_to
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
 from web.counters import REGISTRY
-from web.errors import unknown_url
-from web.front import Front, front_of
+from web.http.errors import unknown_url
+from web.state import Front, front_of
 
 router = APIRouter()
 

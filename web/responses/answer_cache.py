@@ -16,7 +16,7 @@ from models.secrets import Sealer
 from models.wire.checks import integer
 from models.wire.request import CreateRequest
 from web.counters import CACHE
-from web.past import Past
+from web.responses.continuation import Past
 
 _UNASKED = frozenset(("metadata", "user", "safety_identifier", "prompt_cache_key", "stream_options"))
 """Parameters that no answer depends on."""

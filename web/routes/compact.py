@@ -14,11 +14,11 @@ from models.secrets import Sealer
 from models.wire.checks import kind_of, missing
 from models.wire.compaction import Compacted
 from models.wire.request import unknown_parameter
-from web.answers import json_answer
-from web.auth import Project
-from web.body import read_json
-from web.front import Front, front_of
-from web.responses import ended_row
+from web.http.auth import Project
+from web.http.body import read_json
+from web.http.json_responses import json_answer
+from web.routes.responses import ended_row
+from web.state import Front, front_of
 
 router = APIRouter(prefix="/v1/responses")
 

@@ -15,7 +15,7 @@ from models.db.database import Pool, Row, fetch_when_back, read
 from models.db.queries import statements
 from models.lifecycle import TERMINAL, Status
 from models.wire.events import split_frames
-from web.bus import Block, Bus
+from web.stream.bus import Block, Bus
 
 logger = structlog.get_logger()
 

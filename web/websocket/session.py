@@ -21,11 +21,11 @@ from models.db.queries import statements
 from models.errors import ApiError, InvalidRequest, RequestTooLarge, Unauthenticated, Unavailable
 from models.ids import response_id
 from models.wire.events import each_frame
-from web.frames import Create, FrameRefused, error_frame, event_frame, parse_frame
-from web.front import Front
-from web.intake import Accepted
-from web.obfuscation import as_wanted
-from web.relay import DONE
+from web.responses.create import Accepted
+from web.state import Front
+from web.stream.obfuscation import as_wanted
+from web.stream.reader import DONE
+from web.websocket.frames import Create, FrameRefused, error_frame, event_frame, parse_frame
 
 logger = structlog.get_logger()
 

@@ -34,16 +34,16 @@ from models.wire.events import Event, ResponseCreated, ResponseQueued, frame
 from models.wire.pairing import require_pairs
 from models.wire.request import CreateRequest, parse_create
 from models.wire.response import ResponseFacts, response_object
-from web.addresses import require_fetchable, require_reachable
-from web.approvals import require_requests
-from web.body import is_large
-from web.caching import NOTHING_SAID, Caching
-from web.compactions import require_compactable, require_readable, still_told
 from web.counters import ACCEPTED, ENDED
-from web.finished import Finished, finished
-from web.idempotency import Retryable, retryable
-from web.past import locked, past_of
-from web.references import with_referred
+from web.http.body import is_large
+from web.responses.addresses import require_fetchable, require_reachable
+from web.responses.answer_cache import NOTHING_SAID, Caching
+from web.responses.approvals import require_requests
+from web.responses.compactions import require_compactable, require_readable, still_told
+from web.responses.continuation import locked, past_of
+from web.responses.idempotency import Retryable, retryable
+from web.responses.precomputed import Finished, finished
+from web.responses.references import with_referred
 
 logger = structlog.get_logger()
 

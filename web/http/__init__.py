@@ -1,0 +1,1 @@
+"""What every route shares: authentication, bodies, parameters, errors, JSON responses."""

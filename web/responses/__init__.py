@@ -1,0 +1,1 @@
+"""Responses: creating, checking, continuing, storing and showing them."""

@@ -1,0 +1,1 @@
+"""The HTTP routes, one file a resource: parse the request, call the subject, present the result."""

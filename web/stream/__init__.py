@@ -1,0 +1,1 @@
+"""Events on their way to a client: from Redis and the event log to Server-Sent Events."""

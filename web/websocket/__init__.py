@@ -1,0 +1,1 @@
+"""WebSocket mode: one session a connection, its frames, and the protocol class for uvicorn."""

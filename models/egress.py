@@ -2,7 +2,7 @@
 
 Whoever fetches asks twice. `inspect` looks at the address as it is written and gives back a plain spelling of it, the only one that may
 be used from then on, so that no two parsers can read it differently. `require` looks at each address that is about to be connected to:
-at the socket, after every look-up, so a name whose answers change between check and use gains nothing (worker/download.py).
+at the socket, after every look-up, so a name whose answers change between check and use gains nothing (worker/outbound/download.py).
 
 Only what is public is allowed. That is told by the registries of IANA (special-purpose addresses, IPv4 and IPv6), not by Python's
 `is_global`, whose answers change between releases. What a deployment allows besides stands in its settings.

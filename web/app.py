@@ -15,15 +15,14 @@ from models.config.settings import Settings
 from models.errors import MethodNotAllowed
 from models.hosts import is_loopback
 from models.ids import new_item_id
-from web import model_catalog
-from web import openapi
+from web import model_catalog, openapi
 from web.counters import ANSWERS
 from web.http import errors
 from web.http.auth import Project
 from web.routes import chat, compact, conversations, health, input_tokens, metrics, responses, websocket
 from web.state import Front
 
-_PARTS = (health, metrics, responses, compact, input_tokens, conversations, chat, websocket, catalogue)
+_PARTS = (health, metrics, responses, compact, input_tokens, conversations, chat, websocket, model_catalog)
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 
 

@@ -26,11 +26,11 @@ from models.redis.queue import Bell
 from models.secrets import Sealer
 from worker import metrics
 from worker.control import Control
-from worker.counting import Counter
-from worker.journal import Journal
-from worker.publisher import Publisher
-from worker.resources import Resources
-from worker.runner import Run, Stop
+from worker.log.journal import Journal
+from worker.log.publisher import Publisher
+from worker.run.counting import Counter
+from worker.run.resources import Resources
+from worker.run.runner import Run, Stop
 from worker.sweeper import Sweeper
 from worker.upstream.upstreams import Upstreams
 

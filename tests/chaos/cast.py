@@ -26,9 +26,9 @@ from models.wire.snapshot import closing_events, open_items, standing
 from tests.integration.house import Worker
 from web.stream.bus import Block, Inbox, _hand_out
 from web.stream.reader import DONE, Relay
-from worker.event_log import EventLog
-from worker.journal import Journal
-from worker.publisher import Publisher
+from worker.log.event_log import EventLog
+from worker.log.journal import Journal
+from worker.log.publisher import Publisher
 from worker.translation.chunk import CallDelta, Chunk
 from worker.translation.translator import Translator
 

@@ -10,7 +10,7 @@ from tests.conftest import PrivateStack
 from tests.fake_upstream import FakeUpstream, done, finish, gate, hang, text, usage
 from tests.stack import IMPATIENT
 from web.stream.bus import Bus
-from worker.publisher import Publisher
+from worker.log.publisher import Publisher
 
 
 async def test_a_look_across_the_end_of_a_turn_shows_each_item_once(private: PrivateStack, fake: FakeUpstream) -> None:

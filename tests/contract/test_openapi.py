@@ -40,7 +40,7 @@ from worker.translation import kinds, translator
 from worker.translation import mcp as _mcp  # noqa: F401 - so that its items are known
 from worker.translation.hosted import OpenHostedCall
 from worker.translation.native_items import NativeItem
-from worker.upstream import chunks, failures
+from worker.upstream import chat_chunks, failures
 
 Case = schemathesis.Case[Any]
 
@@ -221,7 +221,7 @@ def test_the_document_knows_every_error() -> None:
 
 def test_a_create_tells_every_status_an_upstream_can_cause() -> None:
     told = {int(code) for code in operations()["create"]["responses"]}
-    assert failures._SAME_STATUS | chunks._PASSED_ON | {502, 504} <= told
+    assert failures._SAME_STATUS | chat_chunks._PASSED_ON | {502, 504} <= told
     assert told == failures._SAME_STATUS | {200, 415, 424, 500, 502, 503, 504}
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from models.config.settings import WebSettings, WorkerSettings
 from tests.production.files import COMPOSE, DEPLOY, VARIABLE, services, volumes_and_networks, with_defaults
-from web import state as front
+from web import state
 from worker import pool
 
 SERVICES = services()
@@ -139,7 +139,7 @@ def test_a_worker_may_open_the_files_that_its_streams_need() -> None:
 
 
 def test_postgres_takes_the_connections_of_a_few_of_each() -> None:
-    web, worker = front._POOL + 1, WorkerSettings().pool_size + 2
+    web, worker = state._POOL + 1, WorkerSettings().pool_size + 2
     allowed = next(word for word in SERVICES["postgres"]["command"] if "max_connections" in word)
     assert int(with_defaults(allowed).partition("=")[2]) >= 4 * (web + 1) + 8 * (worker + 1)
     assert f"| web | {web} |" in DEPLOY.read_text()

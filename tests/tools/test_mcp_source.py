@@ -36,7 +36,7 @@ from tests.mcp_servers import (
     results,
 )
 from worker.tools.mcp import McpSource
-from worker.tools.source import Means, Refusal, Result
+from worker.tools.provider import Means, Refusal, Result
 from worker.tools.toolbox import Toolbox
 
 JSON = dict[str, Any]

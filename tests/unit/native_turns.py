@@ -11,7 +11,7 @@ from tests.contract.strict_types import check_event, check_item, check_usage
 from tests.contract_rules import assert_items_obey_contract
 from tests.unit.turns import JSON, Turn, counter, decoded
 from worker.translation.native import NativeTranslator
-from worker.upstream.native import parse_event
+from worker.upstream.responses_events import parse_event
 
 
 def added(index: int | None, kind: str, **shape: Any) -> JSON:

@@ -10,7 +10,7 @@ from models.errors import UpstreamFailed
 from tests.unit.turns import JSON, delta, finish
 from worker.translation.chunk import CallDelta, Chunk
 from worker.translation.usage import Usage
-from worker.upstream.chunks import parse_chunk
+from worker.upstream.chat_chunks import parse_chunk
 
 
 def parse(body: Any) -> Chunk:

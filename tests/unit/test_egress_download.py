@@ -12,8 +12,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from models.config.settings import EgressSettings
 from models.egress import Egress, Refused
 from models.errors import UpstreamFailed
-from worker.attachments import with_files
-from worker.download import Downloads, Unfetchable
+from worker.outbound.download import Downloads, Unfetchable
+from worker.run.attachments import with_files
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/pdf; x=y\r\ncontent-length: 5\r\n\r\nhello"
 

@@ -11,7 +11,7 @@ from worker.translation.mcp import OpenMcpCall
 from worker.translation.offer import offer
 from worker.translation.request import after_a_call, chat_request
 from worker.translation.translator import Translator
-from worker.upstream.chunks import parse_chunk
+from worker.upstream.chat_chunks import parse_chunk
 
 
 def function(label: str, name: str, **more: Any) -> HostedFunction:

@@ -15,7 +15,7 @@ from worker.translation.mcp import OpenMcpCall
 from worker.translation.native import NativeTranslator
 from worker.translation.offer import offer
 from worker.translation.told import Told
-from worker.upstream.native import parse_event
+from worker.upstream.responses_events import parse_event
 
 WHOLE = ["0 +message", "0.0 +output_text", "0.0 'H'", "0.0 'i'", "0.0 ='Hi'", "0.0 -output_text", "0 -message completed"]
 SNAPSHOT = {

@@ -13,7 +13,7 @@ from tests.contract_rules import assert_items_obey_contract
 from tests.unit.native_turns import added, ended, event, message, spoken
 from tests.unit.turns import JSON, counter, decoded, offering
 from worker.translation.native import NativeTranslator
-from worker.upstream.native import parse_event
+from worker.upstream.responses_events import parse_event
 
 JUNK: list[Any] = [
     None,

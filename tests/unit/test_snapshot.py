@@ -11,7 +11,7 @@ from tests.contract_rules import assert_items_obey_contract
 from tests.unit.turns import JSON, brief, call, calls, counter, decoded, delta, finish, run
 from worker.translation.chunk import Chunk
 from worker.translation.translator import Translator
-from worker.upstream.chunks import parse_chunk
+from worker.upstream.chat_chunks import parse_chunk
 
 CITED = [{"type": "url_citation", "url_citation": {"url": "https://x"}}]
 SCORED = {"choices": [{"delta": {"content": "sc"}, "logprobs": {"content": [{"token": "sc", "logprob": -1.0}]}}]}

@@ -14,7 +14,7 @@ from tests.unit.turns import JSON, Turn, call, calls, counter, decoded, delta, f
 from worker.translation.built_in import BUILT_IN, fields_of
 from worker.translation.offer import offer
 from worker.translation.translator import Translator
-from worker.upstream.chunks import parse_chunk
+from worker.upstream.chat_chunks import parse_chunk
 
 TOOLS: list[JSON] = [
     {"type": "shell"},

@@ -11,7 +11,7 @@ from tests.contract_rules import assert_items_obey_contract
 from tests.unit.turns import JSON, Turn, brief, call, calls, counter, decoded, delta, finish, offering, run
 from worker.translation.translator import Translator
 from worker.translation.wrapping import Wrapping
-from worker.upstream.chunks import parse_chunk
+from worker.upstream.chat_chunks import parse_chunk
 
 TOOLS: dict[str, Any] = {"offer": offering("look", custom=["sh"])}
 

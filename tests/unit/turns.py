@@ -13,7 +13,7 @@ from tests.contract_rules import assert_items_obey_contract
 from worker.translation.offer import Offer, offer
 from worker.translation.spoken_turn import Outcome
 from worker.translation.translator import Translator
-from worker.upstream.chunks import parse_chunk
+from worker.upstream.chat_chunks import parse_chunk
 
 JSON = dict[str, Any]
 

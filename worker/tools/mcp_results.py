@@ -8,7 +8,7 @@ from typing import Any
 import mcp_types as types
 
 from models.wire.json_input import storable
-from worker.tools.source import Result
+from worker.tools.provider import Result
 
 _IMAGES = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
 """Media types that upstreams take as images."""

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from models.config.settings import McpSettings
 from models.egress import Egress
 from models.wire.json_input import storable
-from worker.tools.guarded_http import EXCHANGE, UNREACHED, Exchange, GuardedTransport
+from worker.outbound.guarded_http import EXCHANGE, UNREACHED, Exchange, GuardedTransport
 
 _T = TypeVar("_T")
 _Transport = AbstractAsyncContextManager[Any]

@@ -13,7 +13,7 @@ from models.errors import RunError
 from models.wire.events import Item
 from models.wire.json_input import cleaned
 from models.wire.tools import WEB_SEARCH
-from worker.tools.source import Means, NewSource, Refusal, Result, Source
+from worker.tools.provider import Means, NewSource, Refusal, Result, Source
 from worker.tools.web_search import WebSearch
 from worker.translation.hosted import HostedFunction, Opening, spoken_names
 

@@ -19,9 +19,9 @@ from models.config.settings import EgressSettings, Settings
 from models.egress import Egress, Refused
 from models.wire.events import Item
 from models.wire.json_input import cleaned
-from worker.download import guarded_connector
+from worker.outbound.download import guarded_connector
+from worker.tools.provider import Means, Refusal, Result
 from worker.tools.search_providers import PROVIDERS, Ask, Question
-from worker.tools.source import Means, Refusal, Result
 from worker.translation.citations import SearchAnswer, SearchResult
 from worker.translation.hosted import HostedFunction, Opening
 from worker.translation.web_search import OpenWebSearchCall

@@ -1,4 +1,4 @@
-"""What one upstream chunk says, after the vendors' oddities are gone (worker/upstream/chunks.py makes these).
+"""What one upstream chunk says, after the vendors' oddities are gone (worker/upstream/chat_chunks.py makes these).
 
 Empty means "nothing said": no field is null where an empty value says the same. So nothing past this point asks what a vendor
 meant.

@@ -2,7 +2,7 @@
 
 A reasoning item shows what may be read. What else the upstream sent with it, such as the signatures in OpenRouter's `reasoning_details`,
 travels sealed in the item's `encrypted_content`, with the text once more, because clients that hold the history themselves often send
-nothing else back. Who opens it puts what was inside as `sealed` into the item (worker/reasoning.py).
+nothing else back. Who opens it puts what was inside as `sealed` into the item (worker/run/reasoning.py).
 """
 
 from collections.abc import Callable

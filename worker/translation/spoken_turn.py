@@ -1,7 +1,7 @@
 """What every turn has, whichever API its upstream speaks: items in order, an outcome, and what becomes of its calls. Pure.
 
 Translator (chat completions) and NativeTranslator (the Responses API) hear the upstream in words of their own; everything behind them
-(worker/turns.py, worker/runner.py, worker/output.py) knows a turn by this face alone.
+(worker/run/tool_loop.py, worker/run/runner.py, worker/run/output.py) knows a turn by this face alone.
 """
 
 from collections.abc import Callable

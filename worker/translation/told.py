@@ -1,4 +1,4 @@
-"""What one event of a native upstream says, after its oddities are gone (worker/upstream/native.py makes these).
+"""What one event of a native upstream says, after its oddities are gone (worker/upstream/responses_events.py makes these).
 
 An event is about an item (by the upstream's own id and index, of which either may be missing or wrong), about a part of it, or about the
 whole response. Events that say nothing we could show come out as `Told()`.

@@ -19,10 +19,10 @@ from models.deadlines import Patience
 from models.errors import LimitReached, UpstreamFailed
 from worker.translation.chunk import Chunk
 from worker.translation.told import Told
-from worker.upstream.chunks import parse_chunk
+from worker.upstream.chat_chunks import parse_chunk
 from worker.upstream.counts import count_upstream
 from worker.upstream.failures import broken_off, refused, tamed, unintelligible, unreachable, withheld
-from worker.upstream.native import parse_event
+from worker.upstream.responses_events import parse_event
 from worker.upstream.sse import SseSplitter
 
 Said = Chunk | Told

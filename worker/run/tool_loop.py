@@ -16,13 +16,13 @@ from models.ownership.claims import Claim
 from models.wire.counting import COUNTED, COUNTED_BY
 from models.wire.events import Event, Item
 from models.wire.response import ResponseFacts, output_text
-from worker.compacting import Compactions, Heard
-from worker.counting import Count
-from worker.event_log import EventLog
-from worker.model import Model
-from worker.output import Entry, Output
-from worker.resources import Resources
-from worker.tools.source import Refusal, Result
+from worker.log.event_log import EventLog
+from worker.run.compaction import Compactions, Heard
+from worker.run.counting import Count
+from worker.run.model_call import Model
+from worker.run.output import Entry, Output
+from worker.run.resources import Resources
+from worker.tools.provider import Refusal, Result
 from worker.tools.toolbox import Toolbox
 from worker.translation.compaction import CompactionTurn
 from worker.translation.items import OpenItem
@@ -32,7 +32,7 @@ from worker.translation.request import after_a_call
 from worker.translation.spoken_turn import Outcome, SpokenTurn
 from worker.translation.truncation import ever_shorter
 from worker.translation.usage import Usage
-from worker.undivided import undivided
+from worker.uncancellable import undivided
 from worker.upstream.overflow import OVERFLOW
 
 logger = structlog.get_logger()

@@ -29,16 +29,16 @@ from models.wire.pairing import unanswered
 from models.wire.response import ResponseFacts, response_object
 from models.wire.snapshot import closing_events, open_items, standing
 from models.wire.tools import with_added_search
-from worker.attachments import with_files
-from worker.compacting import Compactions, is_forced, opened_input
-from worker.event_log import EventLog
-from worker.output import Output, as_told
-from worker.resources import Resources
-from worker.tools.source import Means
+from worker.log.event_log import EventLog
+from worker.run.attachments import with_files
+from worker.run.compaction import Compactions, is_forced, opened_input
+from worker.run.output import Output, as_told
+from worker.run.resources import Resources
+from worker.run.tool_loop import Turns
+from worker.tools.provider import Means
 from worker.tools.toolbox import Toolbox
 from worker.translation.spoken_turn import Outcome, SpokenTurn
 from worker.translation.usage import add_usage
-from worker.turns import Turns
 
 logger = structlog.get_logger()
 

@@ -17,12 +17,12 @@ from models.wire.events import Event, Item
 from models.wire.includes import shown_events
 from models.wire.response import ResponseFacts
 from models.wire.tools import PASSED_ON
-from worker.counting import Count
-from worker.event_log import EventLog
+from worker.log.event_log import EventLog
 from worker.metrics import UPSTREAM_TURNS
-from worker.output import Output
-from worker.reasoning import seal_for, with_thoughts
-from worker.resources import Resources
+from worker.run.counting import Count
+from worker.run.output import Output
+from worker.run.reasoning import seal_for, with_thoughts
+from worker.run.resources import Resources
 from worker.translation.native import NativeTranslator
 from worker.translation.native_request import kept_for, native_request
 from worker.translation.offer import Offer

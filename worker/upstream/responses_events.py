@@ -15,7 +15,7 @@ from models.wire.json_input import decode_body
 from worker.translation.spoken_turn import TIERS
 from worker.translation.told import Ended, Told
 from worker.translation.usage import Usage
-from worker.upstream.chunks import failure_of, logprobs_of
+from worker.upstream.chat_chunks import failure_of, logprobs_of
 
 _MOST_TOKENS = 2**53
 """The largest count every JSON reader holds exactly."""

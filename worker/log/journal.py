@@ -22,8 +22,8 @@ from models.ownership.claims import Tail
 from models.ownership.lease import Lease
 from models.wire.events import Event
 from worker import metrics
-from worker.event_log import Block, EventLog
-from worker.publisher import Publisher
+from worker.log.event_log import Block, EventLog
+from worker.log.publisher import Publisher
 
 logger = structlog.get_logger()
 
@@ -87,7 +87,7 @@ class Journal:
     async def store_first(self, log: EventLog, events: Iterable[Event], store: Callable[[Tail], Awaitable[None]]) -> None:
         """Has `store` write these events and all that the log holds before them; only when it is answered are they shown.
 
-        So whoever has seen them can rely on what was written beside them. Must not be cancelled half-way (worker/undivided.py); raises
+        So whoever has seen them can rely on what was written beside them. Must not be cancelled half-way (worker/uncancellable.py); raises
         what `store` raises.
         """
         await self.lightened(log)

@@ -15,7 +15,7 @@ from models.errors import UpstreamFailed
 from models.wire.checks import shown
 from models.wire.events import Item
 from models.wire.items import FilePlace, file_places
-from worker.download import Download, Downloads, Unfetchable
+from worker.outbound.download import Download, Downloads, Unfetchable
 
 
 async def with_files(

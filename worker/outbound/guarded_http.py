@@ -1,6 +1,6 @@
 """HTTP for the tools' clients, through the guard (models/egress.py): an httpx2 transport that connects only to judged addresses.
 
-As in worker/download.py, the address that is judged is the one that is connected to: names are looked up here, the guard sees each
+As in worker/outbound/download.py, the address that is judged is the one that is connected to: names are looked up here, the guard sees each
 numeric address, and the connection is opened to just that. Every request passes here, redirects too, so each is judged anew.
 
 Faults of the network never leave as exceptions: an SDK on top would give up all that it does on the same connection. They become an
@@ -19,7 +19,7 @@ import httpx2
 from aiohttp.abc import AbstractResolver
 
 from models.egress import Egress, Refused
-from worker.download import Lookups
+from worker.outbound.download import Lookups
 
 UNREACHED = 424
 """Failed Dependency: the status in which a fault of the network is told."""

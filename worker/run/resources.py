@@ -11,9 +11,9 @@ from models.ownership.claims import Ownership
 from models.redis.answer_cache import AnswerCache
 from models.redis.queue import Bell
 from models.secrets import Sealer
-from worker.counting import Counter
-from worker.journal import Journal
-from worker.publisher import Publisher
+from worker.log.journal import Journal
+from worker.log.publisher import Publisher
+from worker.run.counting import Counter
 from worker.upstream.upstreams import Upstreams
 
 

@@ -1,0 +1,1 @@
+"""The event log of running responses: numbered, journalled, published, flushed."""

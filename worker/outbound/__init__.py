@@ -1,0 +1,1 @@
+"""The guard of every connection that is made for a client."""

@@ -1,0 +1,1 @@
+"""One claimed response: its turns, its tools, its ending."""

@@ -18,13 +18,13 @@ from models.errors import LimitReached, UpstreamFailed
 from models.ids import new_item_id
 from models.wire.events import Item
 from models.wire.request import CreateRequest, parse_create
-from worker.translation.native import NativeTranslator
-from worker.translation.native_request import native_request
-from worker.translation.offer import offer
-from worker.translation.request import chat_request
-from worker.translation.spoken_turn import SpokenTurn
-from worker.translation.structured import told_format
-from worker.translation.translator import Translator
+from worker.translation.chat.request import chat_request
+from worker.translation.chat.structured import told_format
+from worker.translation.chat.translator import Translator
+from worker.translation.responses.request import native_request
+from worker.translation.responses.translator import NativeTranslator
+from worker.translation.tool_catalog import offer
+from worker.translation.turn import SpokenTurn
 from worker.upstream.client import Upstream
 from worker.upstream.dialect import dialect_of
 

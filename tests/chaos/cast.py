@@ -29,8 +29,8 @@ from web.stream.reader import DONE, Relay
 from worker.log.event_log import EventLog
 from worker.log.journal import Journal
 from worker.log.publisher import Publisher
-from worker.translation.chunk import CallDelta, Chunk
-from worker.translation.translator import Translator
+from worker.translation.chat.chunk import CallDelta, Chunk
+from worker.translation.chat.translator import Translator
 
 NewId = Callable[[str], str]
 

@@ -34,12 +34,13 @@ from tests.contract.strict_types import check_event, check_response
 from tests.fake_upstream import RESIDENT, call, drop, finish, hang, reasoning, refusal, status, text, usage
 from tests.stack import ROOT, Stack
 from web.app import create_app
-from worker.translation import compaction as _compaction  # noqa: F401 - so that its item is known
-from worker.translation import items as spoken
-from worker.translation import kinds, translator
-from worker.translation import mcp as _mcp  # noqa: F401 - so that its items are known
-from worker.translation.hosted import OpenHostedCall
-from worker.translation.native_items import NativeItem
+from worker.translation.chat import translator
+from worker.translation.history import compaction as _compaction  # noqa: F401 - so that its item is known
+from worker.translation.items import kinds
+from worker.translation.items import mcp as _mcp  # noqa: F401 - so that its items are known
+from worker.translation.items import text_items as spoken
+from worker.translation.items.server_calls import OpenHostedCall
+from worker.translation.responses.items import NativeItem
 from worker.upstream import chat_chunks, failures
 
 Case = schemathesis.Case[Any]

@@ -10,7 +10,7 @@ from models.wire.snapshot import fold
 from tests.contract.strict_types import check_event, check_item, check_usage
 from tests.contract_rules import assert_items_obey_contract
 from tests.unit.turns import JSON, Turn, counter, decoded
-from worker.translation.native import NativeTranslator
+from worker.translation.responses.translator import NativeTranslator
 from worker.upstream.responses_events import parse_event
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from worker.translation.chat.request import chat_request
 from worker.translation.dialect import Dialect
-from worker.translation.offer import offer
-from worker.translation.request import chat_request
+from worker.translation.tool_catalog import offer
 
 FUNCTION = {"type": "function", "name": "look", "description": "looks", "parameters": {"type": "object", "properties": {"at": {}}}}
 CHAT_FUNCTION = {"type": "function", "function": {name: FUNCTION[name] for name in ("name", "description", "parameters")}}

@@ -8,7 +8,7 @@ import pytest
 
 from models.errors import UpstreamFailed
 from tests.unit.turns import JSON, delta, finish
-from worker.translation.chunk import CallDelta, Chunk
+from worker.translation.chat.chunk import CallDelta, Chunk
 from worker.translation.usage import Usage
 from worker.upstream.chat_chunks import parse_chunk
 

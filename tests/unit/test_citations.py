@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.translation.citations import Citations, sources_of
+from worker.translation.items.citations import Citations, sources_of
 
 SOURCES = {"https://a.example/x": "A", "https://b.example/(1)": "B", "https://c.example": ""}
 

@@ -12,9 +12,9 @@ from models.errors import InvalidRequest
 from models.wire.items import input_items
 from models.wire.pairing import require_pairs
 from tests.histories import JSON, Author, Turn, heard, told_of
+from worker.translation.chat.request import chat_request
 from worker.translation.dialect import Dialect
-from worker.translation.offer import offer
-from worker.translation.request import chat_request
+from worker.translation.tool_catalog import offer
 
 
 def bounded(count: int) -> hypothesis.settings:

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from tests.unit.turns import JSON, counter, decoded
-from worker.translation.hosted import HostedFunction, spoken_name, spoken_names
-from worker.translation.mcp import OpenMcpCall
-from worker.translation.offer import offer
-from worker.translation.request import after_a_call, chat_request
-from worker.translation.translator import Translator
+from worker.translation.chat.request import after_a_call, chat_request
+from worker.translation.chat.translator import Translator
+from worker.translation.items.mcp import OpenMcpCall
+from worker.translation.items.server_calls import HostedFunction, spoken_name, spoken_names
+from worker.translation.tool_catalog import offer
 from worker.upstream.chat_chunks import parse_chunk
 
 

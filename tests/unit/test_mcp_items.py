@@ -7,11 +7,11 @@ import msgspec
 
 from models.wire.events import Event, frame
 from models.wire.snapshot import closing_events, fold, open_items
-from worker.translation.chunk import CallDelta, Chunk
-from worker.translation.hosted import HostedFunction
-from worker.translation.mcp import OpenApprovalRequest, OpenListTools, OpenMcpCall
-from worker.translation.offer import offer
-from worker.translation.translator import Translator
+from worker.translation.chat.chunk import CallDelta, Chunk
+from worker.translation.chat.translator import Translator
+from worker.translation.items.mcp import OpenApprovalRequest, OpenListTools, OpenMcpCall
+from worker.translation.items.server_calls import HostedFunction
+from worker.translation.tool_catalog import offer
 
 JSON = dict[str, Any]
 

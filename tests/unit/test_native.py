@@ -10,11 +10,11 @@ import pytest
 from models.errors import LimitReached, UpstreamFailed
 from tests.unit.native_turns import added, done, ended, event, hear, message, numbered, say, spoken
 from tests.unit.turns import JSON, offering
-from worker.translation.hosted import HostedFunction
-from worker.translation.mcp import OpenMcpCall
-from worker.translation.native import NativeTranslator
-from worker.translation.offer import offer
-from worker.translation.told import Told
+from worker.translation.items.mcp import OpenMcpCall
+from worker.translation.items.server_calls import HostedFunction
+from worker.translation.responses.translator import NativeTranslator
+from worker.translation.tool_catalog import offer
+from worker.translation.upstream_events import Told
 from worker.upstream.responses_events import parse_event
 
 WHOLE = ["0 +message", "0.0 +output_text", "0.0 'H'", "0.0 'i'", "0.0 ='Hi'", "0.0 -output_text", "0 -message completed"]

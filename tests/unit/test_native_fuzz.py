@@ -12,7 +12,7 @@ from models.wire.snapshot import closing_events, fold, open_items
 from tests.contract_rules import assert_items_obey_contract
 from tests.unit.native_turns import added, ended, event, message, spoken
 from tests.unit.turns import JSON, counter, decoded, offering
-from worker.translation.native import NativeTranslator
+from worker.translation.responses.translator import NativeTranslator
 from worker.upstream.responses_events import parse_event
 
 JUNK: list[Any] = [

@@ -5,10 +5,10 @@ from typing import Any
 
 from models.wire.items import input_items
 from tests.unit.turns import JSON, counter
-from worker.translation.hosted import HostedFunction
-from worker.translation.mcp import OpenMcpCall
-from worker.translation.native_request import kept_for, native_request
-from worker.translation.offer import Offer, offer
+from worker.translation.items.mcp import OpenMcpCall
+from worker.translation.items.server_calls import HostedFunction
+from worker.translation.responses.request import kept_for, native_request
+from worker.translation.tool_catalog import Offer, offer
 
 
 def _hosted(**tools: str) -> dict[str, HostedFunction]:

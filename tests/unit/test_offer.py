@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.wire.tools import Target
-from worker.translation.offer import flat_names, offer
+from worker.translation.tool_catalog import flat_names, offer
 
 USABLE = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 

@@ -10,7 +10,7 @@ from tests.unit.test_chat_request import body, call, calling, output, said, tool
 from tests.unit.turns import call as call_piece
 from tests.unit.turns import calls, delta, finish, run
 from worker.translation.dialect import EffortField, ReasoningBack
-from worker.translation.reasoning import sealable
+from worker.translation.items.reasoning import sealable
 
 Json = dict[str, Any]
 

@@ -14,9 +14,9 @@ from models.errors import InvalidRequest
 from models.wire.pairing import require_pairs
 from models.wire.request import CreateRequest, parse_create
 from models.wire.response import ResponseFacts, response_object
+from worker.translation.chat.request import chat_request
 from worker.translation.dialect import Dialect
-from worker.translation.offer import offer
-from worker.translation.request import chat_request
+from worker.translation.tool_catalog import offer
 
 CLOSED = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False}
 FULL: dict[str, Any] = {

@@ -9,8 +9,8 @@ from models.wire.snapshot import closing_events, fold, open_items
 from tests.contract.strict_types import check_event, check_item
 from tests.contract_rules import assert_items_obey_contract
 from tests.unit.turns import JSON, brief, call, calls, counter, decoded, delta, finish, run
-from worker.translation.chunk import Chunk
-from worker.translation.translator import Translator
+from worker.translation.chat.chunk import Chunk
+from worker.translation.chat.translator import Translator
 from worker.upstream.chat_chunks import parse_chunk
 
 CITED = [{"type": "url_citation", "url_citation": {"url": "https://x"}}]

@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.test_chat_request import SCHEMA, body, user
 from tests.unit.turns import delta, finish, run
+from worker.translation.chat.structured import Fences
 from worker.translation.dialect import StructuredOutput
-from worker.translation.structured import Fences
 
 Json = dict[str, Any]
 

@@ -7,8 +7,8 @@ import pytest
 
 from models.errors import LimitReached
 from tests.unit.turns import JSON, call, calls, counter, delta, finish, run
-from worker.translation.chunk import CallDelta, Chunk
-from worker.translation.translator import Translator
+from worker.translation.chat.chunk import CallDelta, Chunk
+from worker.translation.chat.translator import Translator
 from worker.translation.usage import add_usage
 
 EVENTS = [

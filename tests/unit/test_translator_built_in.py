@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from models.wire.snapshot import closing_events, fold, open_items
 from tests.contract_rules import assert_items_obey_contract
 from tests.unit.turns import JSON, Turn, call, calls, counter, decoded, delta, finish, run
-from worker.translation.built_in import BUILT_IN, fields_of
-from worker.translation.offer import offer
-from worker.translation.translator import Translator
+from worker.translation.chat.translator import Translator
+from worker.translation.items.built_in_tools import BUILT_IN, fields_of
+from worker.translation.tool_catalog import offer
 from worker.upstream.chat_chunks import parse_chunk
 
 TOOLS: list[JSON] = [

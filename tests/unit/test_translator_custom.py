@@ -9,8 +9,8 @@ from models.errors import UpstreamFailed
 from models.wire.snapshot import closing_events, fold, open_items
 from tests.contract_rules import assert_items_obey_contract
 from tests.unit.turns import JSON, Turn, brief, call, calls, counter, decoded, delta, finish, offering, run
-from worker.translation.translator import Translator
-from worker.translation.wrapping import Wrapping
+from worker.translation.chat.translator import Translator
+from worker.translation.items.custom_tools import Wrapping
 from worker.upstream.chat_chunks import parse_chunk
 
 TOOLS: dict[str, Any] = {"offer": offering("look", custom=["sh"])}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.wire.compaction import PREAMBLE
-from worker.translation.truncation import SHARES, ever_shorter, without_oldest
+from worker.translation.history.truncation import SHARES, ever_shorter, without_oldest
 
 Item = dict[str, Any]
 

@@ -10,9 +10,9 @@ from models.wire.events import Event, decode_frame, frame
 from models.wire.snapshot import fold
 from tests.contract.strict_types import check_event, check_item, check_usage
 from tests.contract_rules import assert_items_obey_contract
-from worker.translation.offer import Offer, offer
-from worker.translation.spoken_turn import Outcome
-from worker.translation.translator import Translator
+from worker.translation.chat.translator import Translator
+from worker.translation.tool_catalog import Offer, offer
+from worker.translation.turn import Outcome
 from worker.upstream.chat_chunks import parse_chunk
 
 JSON = dict[str, Any]

@@ -10,7 +10,7 @@ from models.errors import UpstreamFailed
 from models.secrets import NoKey, Sealer, Unreadable
 from models.wire.compaction import compacted, first_unanswered, is_tooling, newest_compaction, opened
 from models.wire.events import Item
-from worker.translation.transcript import TASK, entries, parts, question
+from worker.translation.history.transcript import TASK, entries, parts, question
 from worker.upstream.overflow import OVERFLOW
 
 _NOT_FOR_SUMMARIES = frozenset(

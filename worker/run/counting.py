@@ -9,7 +9,7 @@ from typing import Any, Literal
 import structlog
 
 from models.config.settings import UpstreamSettings
-from worker.translation.measure import Measure, tokens_of_request
+from worker.translation.history.measure import Measure, tokens_of_request
 from worker.upstream.upstreams import Way
 
 logger = structlog.get_logger()

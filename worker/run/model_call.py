@@ -23,13 +23,13 @@ from worker.run.counting import Count
 from worker.run.output import Output
 from worker.run.reasoning import seal_for, with_thoughts
 from worker.run.resources import Resources
-from worker.translation.native import NativeTranslator
-from worker.translation.native_request import kept_for, native_request
-from worker.translation.offer import Offer
-from worker.translation.request import chat_request, wants_logprobs
-from worker.translation.spoken_turn import Outcome, SpokenTurn
-from worker.translation.structured import told_format
-from worker.translation.translator import Translator
+from worker.translation.chat.request import chat_request, wants_logprobs
+from worker.translation.chat.structured import told_format
+from worker.translation.chat.translator import Translator
+from worker.translation.responses.request import kept_for, native_request
+from worker.translation.responses.translator import NativeTranslator
+from worker.translation.tool_catalog import Offer
+from worker.translation.turn import Outcome, SpokenTurn
 from worker.upstream.dialect import dialect_of
 from worker.upstream.failures import NO_SUCH_MODEL, is_its_own_fault, no_such_model, no_such_tool
 from worker.upstream.upstreams import Way, unserved

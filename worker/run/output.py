@@ -8,10 +8,10 @@ from models.db.database import Row
 from models.ownership.claims import Claim, Step
 from models.wire.events import Event, Item
 from models.wire.pairing import unanswered
-from worker.translation.hosted import OpenHostedCall
-from worker.translation.items import OpenItem
-from worker.translation.kinds import reopened
-from worker.translation.native_items import HOSTED_CALLS
+from worker.translation.items.kinds import reopened
+from worker.translation.items.server_calls import OpenHostedCall
+from worker.translation.items.text_items import OpenItem
+from worker.translation.responses.items import HOSTED_CALLS
 from worker.translation.usage import add_usage
 
 _UNCOUNTED = frozenset(("mcp_list_tools", "mcp_approval_request"))
@@ -133,7 +133,7 @@ class Output:
 
 
 def as_told(item: Item, turn: int | None, answer: Any) -> Item:
-    """An item as worker/translation/request.py takes it: for calls that we ran, with what Postgres knows of them besides."""
+    """An item as worker/translation/chat/request.py takes it: for calls that we ran, with what Postgres knows of them besides."""
     if turn is None:
         return item
     return {**item, "turn": turn} if answer is None else {**item, "turn": turn, "answer": answer}

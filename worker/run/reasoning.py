@@ -1,4 +1,4 @@
-"""Reasoning between turns: sealed for the client to keep, opened when it comes back (worker/translation/reasoning.py)."""
+"""Reasoning between turns: sealed for the client to keep, opened when it comes back (worker/translation/items/reasoning.py)."""
 
 from functools import partial
 from typing import Any
@@ -8,7 +8,7 @@ from models.secrets import Sealer, TokenKind, Unreadable
 from models.wire.events import Item
 from models.wire.includes import SEALED_REASONING
 from worker.translation.dialect import Dialect
-from worker.translation.reasoning import Seal
+from worker.translation.items.reasoning import Seal
 
 _SIGNED = ("reasoning_details", "thinking_blocks")
 """Ways in which upstreams want more back than can be shown."""

@@ -37,7 +37,7 @@ from worker.run.resources import Resources
 from worker.run.tool_loop import Turns
 from worker.tools.provider import Means
 from worker.tools.toolbox import Toolbox
-from worker.translation.spoken_turn import Outcome, SpokenTurn
+from worker.translation.turn import Outcome, SpokenTurn
 from worker.translation.usage import add_usage
 
 logger = structlog.get_logger()

@@ -24,13 +24,13 @@ from worker.run.output import Entry, Output
 from worker.run.resources import Resources
 from worker.tools.provider import Refusal, Result
 from worker.tools.toolbox import Toolbox
-from worker.translation.compaction import CompactionTurn
-from worker.translation.items import OpenItem
-from worker.translation.measure import tokens_of
-from worker.translation.offer import Offer, offer
-from worker.translation.request import after_a_call
-from worker.translation.spoken_turn import Outcome, SpokenTurn
-from worker.translation.truncation import ever_shorter
+from worker.translation.chat.request import after_a_call
+from worker.translation.history.compaction import CompactionTurn
+from worker.translation.history.measure import tokens_of
+from worker.translation.history.truncation import ever_shorter
+from worker.translation.items.text_items import OpenItem
+from worker.translation.tool_catalog import Offer, offer
+from worker.translation.turn import Outcome, SpokenTurn
 from worker.translation.usage import Usage
 from worker.uncancellable import undivided
 from worker.upstream.overflow import OVERFLOW
@@ -70,7 +70,7 @@ class Turns:
         self._compactions = compactions
         self._is_retiring = is_retiring
         self._left_out = 0.0
-        """The share of the history that did not fit the model's context (worker/translation/truncation.py)."""
+        """The share of the history that did not fit the model's context (worker/translation/history/truncation.py)."""
         self._told_before: tuple[int, int] | None = None
         """The tokens that the upstream counted in the last turn's input, and how many items of output that held."""
         self._model = Model(claim, facts, log, output, resources)

@@ -21,8 +21,8 @@ from models.wire.mcp import is_allowed, is_repeatable, needs_approval
 from worker.tools.mcp_results import result_of
 from worker.tools.mcp_session import OUT_OF_TIME, Server, ServerFailed, Session, SessionLost
 from worker.tools.provider import Means, Refusal, Result
-from worker.translation.hosted import HostedFunction, OpenHostedCall, Opening
-from worker.translation.mcp import OpenApprovalRequest, OpenListTools, OpenMcpCall
+from worker.translation.items.mcp import OpenApprovalRequest, OpenListTools, OpenMcpCall
+from worker.translation.items.server_calls import HostedFunction, OpenHostedCall, Opening
 
 Json = dict[str, Any]
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from models.config.settings import Settings
 from models.egress import Egress
 from models.wire.events import Item
-from worker.translation.hosted import HostedFunction, Opening
+from worker.translation.items.server_calls import HostedFunction, Opening
 
 Answer = str | list[dict[str, Any]]
 """What the model is told: a text, or parts as in a function call's output (`input_text`, `input_image`, `input_file`)."""
@@ -25,7 +25,7 @@ class Result:
     """What the item gains: `output`, `error`, `tools`, `action`."""
     failed: bool = False
     answer: Answer | None = None
-    """What the model is told, where the item does not say it (worker/translation/request.py tells it the item's `output` or `error`)."""
+    """What the model is told, where the item does not say it (worker/translation/chat/request.py tells it the item's `output` or `error`)."""
 
 
 class Refusal(Exception):

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from urllib.parse import urlencode
 
 from models.config.settings import WebSearchSettings
-from worker.translation.citations import SearchResult
+from worker.translation.items.citations import SearchResult
 
 
 @dataclass(frozen=True, slots=True)

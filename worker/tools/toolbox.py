@@ -15,7 +15,7 @@ from models.wire.json_input import cleaned
 from models.wire.tools import WEB_SEARCH
 from worker.tools.provider import Means, NewSource, Refusal, Result, Source
 from worker.tools.web_search import WebSearch
-from worker.translation.hosted import HostedFunction, Opening, spoken_names
+from worker.translation.items.server_calls import HostedFunction, Opening, spoken_names
 
 logger = structlog.get_logger()
 

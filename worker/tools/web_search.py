@@ -22,9 +22,9 @@ from models.wire.json_input import cleaned
 from worker.outbound.download import guarded_connector
 from worker.tools.provider import Means, Refusal, Result
 from worker.tools.search_providers import PROVIDERS, Ask, Question
-from worker.translation.citations import SearchAnswer, SearchResult
-from worker.translation.hosted import HostedFunction, Opening
-from worker.translation.web_search import OpenWebSearchCall
+from worker.translation.items.citations import SearchAnswer, SearchResult
+from worker.translation.items.server_calls import HostedFunction, Opening
+from worker.translation.items.web_search import OpenWebSearchCall
 
 logger = structlog.get_logger()
 

@@ -13,7 +13,7 @@ import msgspec
 
 from models.errors import UpstreamFailed
 from models.wire.json_input import storable
-from worker.translation.chunk import CallDelta, Chunk
+from worker.translation.chat.chunk import CallDelta, Chunk
 from worker.translation.usage import Usage
 from worker.upstream.overflow import is_overflow, overflowed
 

@@ -17,8 +17,8 @@ from openai import AsyncAPIResponse, AsyncOpenAI, DefaultAioHttpClient
 from models.config.settings import LimitSettings, UpstreamSettings
 from models.deadlines import Patience
 from models.errors import LimitReached, UpstreamFailed
-from worker.translation.chunk import Chunk
-from worker.translation.told import Told
+from worker.translation.chat.chunk import Chunk
+from worker.translation.upstream_events import Told
 from worker.upstream.chat_chunks import parse_chunk
 from worker.upstream.counts import count_upstream
 from worker.upstream.failures import broken_off, refused, tamed, unintelligible, unreachable, withheld

@@ -12,8 +12,8 @@ from models.errors import InvalidRequest, UpstreamFailed
 from models.wire.checks import anything
 from models.wire.events import Item
 from models.wire.json_input import decode_body
-from worker.translation.spoken_turn import TIERS
-from worker.translation.told import Ended, Told
+from worker.translation.turn import TIERS
+from worker.translation.upstream_events import Ended, Told
 from worker.translation.usage import Usage
 from worker.upstream.chat_chunks import failure_of, logprobs_of
 

@@ -1,9 +1,9 @@
 """Every kind of call that this server runs itself, by its item's type. Pure."""
 
 from models.wire.events import Item
-from worker.translation.hosted import OpenHostedCall
-from worker.translation.mcp import OpenListTools, OpenMcpCall
-from worker.translation.web_search import OpenWebSearchCall
+from worker.translation.items.mcp import OpenListTools, OpenMcpCall
+from worker.translation.items.server_calls import OpenHostedCall
+from worker.translation.items.web_search import OpenWebSearchCall
 
 _KINDS: dict[str, type[OpenHostedCall]] = {kind.kind: kind for kind in (OpenListTools, OpenMcpCall, OpenWebSearchCall)}
 

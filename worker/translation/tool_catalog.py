@@ -14,10 +14,10 @@ from typing import Any
 
 from models.wire.events import Item
 from models.wire.tools import Offered, Target, added_tools, meant, offered
-from worker.translation.built_in import BUILT_IN
-from worker.translation.citations import sources_of
-from worker.translation.hosted import HostedFunction, is_chosen
-from worker.translation.wrapping import CUSTOM_TOOL_ARGUMENT
+from worker.translation.items.built_in_tools import BUILT_IN
+from worker.translation.items.citations import sources_of
+from worker.translation.items.custom_tools import CUSTOM_TOOL_ARGUMENT
+from worker.translation.items.server_calls import HostedFunction, is_chosen
 
 Function = dict[str, Any]
 """A chat function without its name: `description`, `parameters`, `strict`."""
@@ -40,7 +40,7 @@ class Offer:
     """What a call of each name means; also of tools that are not offered now."""
     names: Mapping[Target, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
-    """What the model may cite: URL -> title (worker/translation/citations.py)."""
+    """What the model may cite: URL -> title (worker/translation/items/citations.py)."""
     hosted: Mapping[str, HostedFunction] = field(default_factory=dict)
     """What this server runs, also what is not offered now."""
     choice: str | dict[str, Any] | None = None
@@ -199,7 +199,7 @@ def _built_in_description(each: Offered) -> str:
 
 
 def _one_text(tool: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a function that stands for a custom tool: one string (worker/translation/wrapping.py takes it out again)."""
+    """The parameters of a function that stands for a custom tool: one string (worker/translation/items/custom_tools.py takes it out again)."""
     argument = {"type": "string"}
     shape = tool.get("format", {"type": "text"})
     if shape["type"] == "grammar":

@@ -1,7 +1,7 @@
 """The text in `{"input": "…"}`, unwrapped while it is being said.
 
 A custom tool takes free text, a chat upstream sends functions' arguments as JSON; so the tool is offered as a function with one string
-argument (worker/translation/request.py), and what the model writes into that string is the call's input. As long as the JSON has just
+argument (worker/translation/chat/request.py), and what the model writes into that string is the call's input. As long as the JSON has just
 this shape, each piece of it is decoded as it comes. A model may write another shape all the same: then nothing is said before the end,
 when the whole can be looked at.
 """

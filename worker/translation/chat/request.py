@@ -7,14 +7,14 @@ import msgspec
 from models.wire.events import Item
 from models.wire.pairing import is_call, is_output, pairs
 from models.wire.tools import Target, offered
-from worker.translation.built_in import BUILT_IN
+from worker.translation.chat.structured import asked_format, told_format
 from worker.translation.dialect import Dialect, ReasoningBack
-from worker.translation.hosted import spoken_name
-from worker.translation.hosted_history import as_function_call, hosted_answer, refusal
-from worker.translation.offer import Offer
-from worker.translation.reasoning import Thoughts
-from worker.translation.structured import asked_format, told_format
-from worker.translation.wrapping import CUSTOM_TOOL_ARGUMENT
+from worker.translation.history.server_calls import as_function_call, hosted_answer, refusal
+from worker.translation.items.built_in_tools import BUILT_IN
+from worker.translation.items.custom_tools import CUSTOM_TOOL_ARGUMENT
+from worker.translation.items.reasoning import Thoughts
+from worker.translation.items.server_calls import spoken_name
+from worker.translation.tool_catalog import Offer
 
 Message = dict[str, Any]
 Part = dict[str, Any]

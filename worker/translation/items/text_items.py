@@ -37,10 +37,10 @@ from models.wire.events import (
     TextDone,
 )
 from models.wire.tools import Target
-from worker.translation.built_in import fields_of
-from worker.translation.citations import Citations
-from worker.translation.reasoning import Seal, sealable
-from worker.translation.wrapping import Wrapping
+from worker.translation.items.built_in_tools import fields_of
+from worker.translation.items.citations import Citations
+from worker.translation.items.custom_tools import Wrapping
+from worker.translation.items.reasoning import Seal, sealable
 
 IN_PROGRESS = "in_progress"
 
@@ -201,7 +201,7 @@ class OpenMessage(OpenItem):
     prefix = "msg"
 
     def __init__(self, output_index: int, item_id: str, sources: Mapping[str, str] = MappingProxyType({})) -> None:
-        """`sources`: what its text may cite (worker/translation/citations.py)."""
+        """`sources`: what its text may cite (worker/translation/items/citations.py)."""
         super().__init__(output_index, item_id)
         self._sources = sources
         self._parts: list[OpenPart] = []
@@ -374,7 +374,7 @@ class OpenCustomCall(OpenNamedCall):
 
 
 class OpenBuiltInCall(OpenCall):
-    """A call of a tool whose arguments are no text for the client but fields of the item (worker/translation/built_in.py).
+    """A call of a tool whose arguments are no text for the client but fields of the item (worker/translation/items/built_in_tools.py).
 
     It is opened when its arguments are whole and fit: an item that tells half a command would be no item of its type.
     """

@@ -20,16 +20,16 @@ from typing import Any
 from models.errors import UpstreamFailed
 from models.wire.events import Event
 from models.wire.tools import Target
-from worker.translation.built_in import BUILT_IN, fields_of
-from worker.translation.calls import SpokenCall, SpokenCalls
-from worker.translation.chunk import CallDelta, Chunk
-from worker.translation.hosted import OpenHostedCall
-from worker.translation.items import CALL_KINDS, OpenBuiltInCall, OpenCall, OpenItem, OpenMessage, OpenReasoning
-from worker.translation.offer import Offer
-from worker.translation.reasoning import Seal
-from worker.translation.spoken_turn import ITEM_WEIGHT, TIERS, Outcome, SpokenTurn
-from worker.translation.structured import Fences
-from worker.translation.thinking import ThinkTags
+from worker.translation.chat.calls import SpokenCall, SpokenCalls
+from worker.translation.chat.chunk import CallDelta, Chunk
+from worker.translation.chat.structured import Fences
+from worker.translation.chat.thinking import ThinkTags
+from worker.translation.items.built_in_tools import BUILT_IN, fields_of
+from worker.translation.items.reasoning import Seal
+from worker.translation.items.server_calls import OpenHostedCall
+from worker.translation.items.text_items import CALL_KINDS, OpenBuiltInCall, OpenCall, OpenItem, OpenMessage, OpenReasoning
+from worker.translation.tool_catalog import Offer
+from worker.translation.turn import ITEM_WEIGHT, TIERS, Outcome, SpokenTurn
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """finish_reason -> `incomplete_details.reason`; everything else but `error` completes the turn."""

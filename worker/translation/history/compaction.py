@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from models.wire.events import Compacting, Event, Item
-from worker.translation.items import OpenItem
-from worker.translation.spoken_turn import Outcome, SpokenTurn
+from worker.translation.items.text_items import OpenItem
+from worker.translation.turn import Outcome, SpokenTurn
 from worker.translation.usage import add_usage
 
 

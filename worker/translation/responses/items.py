@@ -32,7 +32,7 @@ from models.wire.events import (
     SearchInProgress,
 )
 from models.wire.tools import Target
-from worker.translation.items import (
+from worker.translation.items.text_items import (
     OpenFunctionCall,
     OpenItem,
     OpenNamedCall,
@@ -42,7 +42,7 @@ from worker.translation.items import (
     TextPart,
     command_told,
 )
-from worker.translation.told import Told
+from worker.translation.upstream_events import Told
 
 Shape = Mapping[str, Any]
 """An item as the upstream has it, without nulls."""
@@ -184,7 +184,7 @@ class NativeMessage(NativeItem):
     kind = "message"
 
     def __init__(self, output_index: int, item_id: str, shape: Shape, sources: Mapping[str, str]) -> None:
-        """`sources`: what its text may cite of what was found here (worker/translation/citations.py)."""
+        """`sources`: what its text may cite of what was found here (worker/translation/items/citations.py)."""
         super().__init__(output_index, item_id)
         self._phase = shape.get("phase")
         self._sources = sources
@@ -228,7 +228,7 @@ class NativeReasoning(NativeItem):
     kind = "reasoning"
 
     def __init__(self, output_index: int, item_id: str, keep: Callable[[str], str]) -> None:
-        """`keep`: what of the upstream's `encrypted_content` is stored (worker/translation/native_request.py reads it back)."""
+        """`keep`: what of the upstream's `encrypted_content` is stored (worker/translation/responses/request.py reads it back)."""
         super().__init__(output_index, item_id)
         self._keep = keep
         self._encrypted = ""

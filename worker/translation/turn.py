@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar
 
 from models.errors import LimitReached, UpstreamFailed
 from models.wire.events import Event, Item
-from worker.translation.hosted import OpenHostedCall
-from worker.translation.items import CallOutput, OpenCall, OpenItem, is_whole
-from worker.translation.offer import Offer
+from worker.translation.items.server_calls import OpenHostedCall
+from worker.translation.items.text_items import CallOutput, OpenCall, OpenItem, is_whole
+from worker.translation.tool_catalog import Offer
 from worker.translation.usage import Usage
 
 MAX_CALL_ID = 64

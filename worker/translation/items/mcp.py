@@ -15,7 +15,7 @@ from models.wire.events import (
     McpCallFailed,
     McpCallInProgress,
 )
-from worker.translation.hosted import OpenHostedCall
+from worker.translation.items.server_calls import OpenHostedCall
 
 
 class OpenListTools(OpenHostedCall):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from models.wire.compaction import is_from_user, is_instruction, is_summary
 from models.wire.events import Item
 from models.wire.pairing import is_call, is_output
-from worker.translation.measure import tokens_of
+from worker.translation.history.measure import tokens_of
 
 SHARES = (0.125, 0.25, 0.5, 0.75, 1.0)
 """How much of what may go is left out at the first try, the second, …: a bounded number, soon enough for a history many times too long."""

@@ -3,7 +3,7 @@
 from models.errors import InvalidRequest
 from models.wire.events import Event, SearchCompleted, Searching, SearchInProgress
 from models.wire.json_input import decode_body
-from worker.translation.hosted import OpenHostedCall
+from worker.translation.items.server_calls import OpenHostedCall
 
 
 class OpenWebSearchCall(OpenHostedCall):

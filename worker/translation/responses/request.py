@@ -13,10 +13,10 @@ from typing import Any
 from models.wire.events import Item
 from models.wire.pairing import OUTPUTS, is_call, is_output, pairs
 from models.wire.tools import WEB_SEARCH
-from worker.translation.hosted import is_chosen, spoken_name
-from worker.translation.hosted_history import as_function_call, hosted_answer, refusal
-from worker.translation.offer import Offer
-from worker.translation.request import NEVER_FORWARDED
+from worker.translation.chat.request import NEVER_FORWARDED
+from worker.translation.history.server_calls import as_function_call, hosted_answer, refusal
+from worker.translation.items.server_calls import is_chosen, spoken_name
+from worker.translation.tool_catalog import Offer
 
 _SAME = (
     *("instructions", "temperature", "top_p", "presence_penalty", "frequency_penalty", "max_output_tokens", "top_logprobs"),
@@ -48,7 +48,7 @@ def native_request(
 ) -> dict[str, Any]:
     """The body for the upstream of this name, always streamed, never stored there.
 
-    `parameters`, `history` and `offer` as worker/translation/request.py takes them. `searches`: this server searches the web itself.
+    `parameters`, `history` and `offer` as worker/translation/chat/request.py takes them. `searches`: this server searches the web itself.
     `calls_left`: of what `max_tool_calls` allows; at 0 the upstream is offered none of its own tools any more.
     """
     body: dict[str, Any] = {

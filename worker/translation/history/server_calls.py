@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from models.wire.events import Item
-from worker.translation.items import is_whole
+from worker.translation.items.text_items import is_whole
 
 
 def hosted_answer(item: Item) -> Item | None:

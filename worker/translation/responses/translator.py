@@ -23,9 +23,9 @@ from models.errors import UpstreamFailed
 from models.wire.events import Event
 from models.wire.pairing import CALLS, OUTPUTS
 from models.wire.tools import Target
-from worker.translation.hosted import OpenHostedCall
-from worker.translation.items import OpenItem
-from worker.translation.native_items import (
+from worker.translation.items.server_calls import OpenHostedCall
+from worker.translation.items.text_items import OpenItem
+from worker.translation.responses.items import (
     HOSTED_CALLS,
     NATIVE_CALLS,
     PREFIXES,
@@ -36,9 +36,9 @@ from worker.translation.native_items import (
     as_arguments,
     rest_of,
 )
-from worker.translation.offer import Offer
-from worker.translation.spoken_turn import ITEM_WEIGHT, Outcome, SpokenTurn
-from worker.translation.told import Ended, Told
+from worker.translation.tool_catalog import Offer
+from worker.translation.turn import ITEM_WEIGHT, Outcome, SpokenTurn
+from worker.translation.upstream_events import Ended, Told
 
 _ABOUT = {
     "output_text": "message",

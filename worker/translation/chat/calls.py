@@ -14,9 +14,9 @@ never; a name late, in pieces, or again and again (contract §7.2). The rules, f
 
 from collections.abc import Collection
 
-from worker.translation.chunk import CallDelta
-from worker.translation.hosted import OpenHostedCall
-from worker.translation.items import OpenCall, is_whole
+from worker.translation.chat.chunk import CallDelta
+from worker.translation.items.server_calls import OpenHostedCall
+from worker.translation.items.text_items import OpenCall, is_whole
 
 
 class SpokenCall:

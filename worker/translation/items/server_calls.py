@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from models.wire.events import Event, Item, ItemDone
-from worker.translation.items import OpenItem
+from worker.translation.items.text_items import OpenItem
 
 LONGEST_NAME = 64
 """Characters of a function's name that every chat server takes."""

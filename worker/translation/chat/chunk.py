@@ -12,7 +12,7 @@ from worker.translation.usage import Usage
 
 
 class CallDelta(msgspec.Struct, frozen=True, gc=False):
-    """A piece of one tool call. Which call it belongs to is decided in worker/translation/calls.py, never by `index` alone."""
+    """A piece of one tool call. Which call it belongs to is decided in worker/translation/chat/calls.py, never by `index` alone."""
 
     index: int | None = None
     """The upstream's number of the call; None when it gave none."""

@@ -8,7 +8,7 @@ import socket
 
 import psycopg
 
-from cli.process import StartFailed
+from cli.embedded.process import StartFailed
 
 WITHIN = 3
 """Seconds for the connection, and again for the answer."""

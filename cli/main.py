@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from cli import configure, operate
+from cli.configuration import commands as configuration
+from cli.operations import commands as operations
 from cli.options import Data, database, failures_in_one_sentence
 
 app = typer.Typer(
@@ -16,9 +17,9 @@ app = typer.Typer(
 )
 keys_app = typer.Typer(help="API keys.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
-app.add_typer(configure.config_app, name="config")
-app.add_typer(configure.upstream_app, name="upstream")
-app.add_typer(operate.app)
+app.add_typer(configuration.config_app, name="config")
+app.add_typer(configuration.upstream_app, name="upstream")
+app.add_typer(operations.app)
 
 
 # Imports wait until a command needs them: `--help` should not load a database client.
@@ -41,8 +42,8 @@ def up(
     Standard output gets one line when everything serves: ready <base url> <api key>. With DATABASE_URL or REDIS_URL set, those
     servers are used instead of own ones.
     """
-    from cli.stack import Options
-    from cli.up import up as run
+    from cli.embedded.stack import Options
+    from cli.embedded.up import up as run
 
     with failures_in_one_sentence():
         run(Options(port=port, host=host, data=data, streams=streams, workers=workers, upstream=upstream))

@@ -10,7 +10,7 @@ from alembic.util import CommandError
 from sqlalchemy import create_engine, pool
 from sqlalchemy.exc import DBAPIError
 
-from cli.process import StartFailed
+from cli.embedded.process import StartFailed
 from cli.settings import ROOT
 
 LOCK = 0x6261636B6275726E  # "backburn" in ASCII: any fixed number would do, and nobody else takes this one

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from cli.data_folder import default_folder, embedded_database
-from cli.process import StartFailed
+from cli.embedded.data_folder import default_folder, embedded_database
+from cli.embedded.process import StartFailed
+from cli.embedded.supervisor import say
 from cli.settings import NO_REDIS, checked, plain, read_settings
-from cli.supervisor import say
 from models.config.configuration import BadSettings
 
 UNCONFIGURED = 2

@@ -6,10 +6,10 @@ from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cli.conformance import Conformance
-from cli.diagnosis import process
-from cli.effective import Effective
-from cli.operations import Drained, Explanation, Request, Stuck, Worker
+from cli.configuration.conformance import Conformance
+from cli.configuration.effective import Effective
+from cli.operations.diagnosis import process
+from cli.operations.queries import Drained, Explanation, Request, Stuck, Worker
 
 
 def as_json(facts: Any) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import AliasChoices, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from cli.process import StartFailed
+from cli.embedded.process import StartFailed
 from models.config.config_source import ADDRESSES, FromFileToo
 from models.config.configuration import UNUSABLE, BadSettings, build, explained
 from models.config.routes import Route

@@ -22,9 +22,9 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from cli.embedded.postgres import Postgres
+from cli.embedded.process import Process, free_port
 from cli.embedded.valkey import Valkey
 from cli.migrate import migrate
-from cli.process import Process, free_port
 from models import keys
 from tests.api import Api, until
 from tests.chaos.proxy import Proxy, Wires

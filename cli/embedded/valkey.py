@@ -8,7 +8,7 @@ from pathlib import Path
 
 import redis
 
-from cli.process import Server, StartFailed, end_stranger
+from cli.embedded.process import Server, StartFailed, end_stranger
 
 CONFIGURATION = """\
 bind 127.0.0.1

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Self
 from urllib.parse import urlsplit, urlunsplit
 
-from cli.process import free_port
+from cli.embedded.process import free_port
 
 Dialect = Callable[[bytes], list[bytes]]
 """What a client's bytes ask for, piece by piece: bytes in, the requests that they begin out."""

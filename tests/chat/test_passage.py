@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from cli.process import free_port
+from cli.embedded.process import free_port
 from tests.api import JSON, Answer, Api, until
 from tests.fake_upstream import (
     FakeUpstream,

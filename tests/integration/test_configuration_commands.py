@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cli.process import free_port
+from cli.embedded.process import free_port
 from tests.fake_upstream import (
     FakeUpstream,
     Script,

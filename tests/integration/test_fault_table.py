@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cli.process import free_port
+from cli.embedded.process import free_port
 from tests.api import JSON, until
 from tests.conftest import PrivateStack
 from tests.contract.strict_types import check_response

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
-from cli.process import free_port
+from cli.embedded.process import free_port
 from models.config.settings import MetricsSettings
 from models.db.database import fetch, fetch_on, open_pool
 from models.db.queries import operations, statements

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from cli.embedded.process import free_port
 from cli.main import app
-from cli.process import free_port
 from models.ids import new_uuid
 from tests.api import UNKNOWN, until
 from tests.chaos.story import assert_one_story

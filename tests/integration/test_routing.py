@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cli.process import free_port
+from cli.embedded.process import free_port
 from tests.api import Api, until
 from tests.chaos.story import assert_one_story
 from tests.conftest import PrivateStack

@@ -20,12 +20,12 @@ import psutil
 import psycopg
 import pytest
 
-from cli.credentials import Credentials
-from cli.data_folder import DataFolder
 from cli.demo_upstream import MARK
+from cli.embedded.credentials import Credentials
+from cli.embedded.data_folder import DataFolder
 from cli.embedded.postgres import Postgres
+from cli.embedded.process import Process, command_of, free_port
 from cli.embedded.valkey import Valkey
-from cli.process import Process, command_of, free_port
 from cli.settings import ROOT
 from tests.api import until
 from tests.fake_upstream import FakeUpstream

@@ -7,9 +7,9 @@ import psycopg
 import pytest
 from typer.testing import CliRunner
 
+from cli.embedded.process import StartFailed
 from cli.health import live_kind
 from cli.main import app
-from cli.process import StartFailed
 from models.db.queries import statements
 from models.ids import new_uuid
 from tests.stack import Databases

@@ -12,8 +12,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from cli.embedded.process import Process, free_port
 from cli.embedded.valkey import Valkey
-from cli.process import Process, free_port
 from tests.api import until
 from tests.fake_upstream import FakeUpstream
 from tests.production.files import ROOT, copied, services, with_defaults

@@ -12,9 +12,9 @@ import pytest
 from openai import AsyncOpenAI, NotFoundError
 
 from cli.demo_upstream import MARK, SLOW_WORDS
-from cli.process import Process, free_port, port_is_free
+from cli.embedded.process import Process, free_port, port_is_free
+from cli.embedded.up import allow_many_files
 from cli.settings import ROOT
-from cli.up import allow_many_files
 from tests.api import until
 
 WEATHER: dict[str, Any] = {

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cli.process import free_port
+from cli.embedded.process import free_port
 from tests.stack import ROOT
 
 

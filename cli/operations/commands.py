@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.embedded.process import StartFailed
+from cli.embedded.supervisor import say
 from cli.options import UNCONFIGURED, Data, database
-from cli.process import StartFailed
 from cli.settings import NO_REDIS, checked
-from cli.supervisor import say
 from models.config.configuration import BadSettings
 
 if TYPE_CHECKING:
-    from cli.operations import Database
+    from cli.operations.queries import Database
 
 REFUSED, AWAY, PENDING = 1, 3, 4
 """Exit codes beside 0 (done) and 2 (usage); docs/operations.md explains them."""
@@ -34,7 +34,7 @@ def _connected(data: Any) -> Iterator["Database"]:
     """A connection; exits with one sentence when the database cannot be asked, or refuses what was asked."""
     import psycopg
 
-    from cli.operations import Refused
+    from cli.operations.queries import Refused
     from models.db.database import connect_sync
 
     try:
@@ -68,10 +68,11 @@ def _show(facts: Any, words: Callable[[Any], str], *, as_json: bool) -> None:
 @app.command(short_help="Tell one response's life as a timeline.", epilog=_CODES)
 def explain(response: Response, as_json: AsJson = False, data: Data = None) -> None:
     """Tell a response's life: created, queued, rung, claimed by whom, turns, flushes, hand-overs, deaths, ending."""
-    from cli import operations, report
+    from cli import report
+    from cli.operations import queries
 
     with _connected(data) as connection:
-        _show(operations.explain(connection, response), report.explanation, as_json=as_json)
+        _show(queries.explain(connection, response), report.explanation, as_json=as_json)
 
 
 @app.command(short_help="List open responses without progress, and why.", epilog=_CODES)
@@ -81,10 +82,11 @@ def stuck(
     data: Data = None,
 ) -> None:
     """List open responses without progress, and why: nobody runs them, or their owner has had nothing new."""
-    from cli import operations, report
+    from cli import report
+    from cli.operations import queries
 
     with _connected(data) as connection:
-        _show(operations.stuck(connection, idle), report.stuck, as_json=as_json)
+        _show(queries.stuck(connection, idle), report.stuck, as_json=as_json)
 
 
 @app.command(short_help="List live and recently dead processes.", epilog=_CODES)
@@ -94,19 +96,21 @@ def workers(
     data: Data = None,
 ) -> None:
     """List the processes with a lease, web processes too: kind, host, pid, lease left, responses they run; and who died, how."""
-    from cli import operations, report
+    from cli import report
+    from cli.operations import queries
 
     with _connected(data) as connection:
-        _show(operations.workers(connection, since), report.workers, as_json=as_json)
+        _show(queries.workers(connection, since), report.workers, as_json=as_json)
 
 
 @app.command(short_help="Ask that a response go on elsewhere.", epilog=_CODES)
 def requeue(response: Response, wait: Wait = 10, as_json: AsJson = False, data: Data = None) -> None:
     """Ask that a response be given back and go on elsewhere. What was said stays; the turn under way is repeated."""
-    from cli import operations, report
+    from cli import report
+    from cli.operations import queries
 
     with _connected(data) as connection:
-        done = operations.requeue(connection, response, wait)
+        done = queries.requeue(connection, response, wait)
         _show(done, report.request, as_json=as_json)
     raise typer.Exit(0 if done.acted else PENDING)
 
@@ -114,10 +118,11 @@ def requeue(response: Response, wait: Wait = 10, as_json: AsJson = False, data: 
 @app.command(short_help="Ask that a response end as failed.", epilog=_CODES)
 def fail(response: Response, wait: Wait = 10, as_json: AsJson = False, data: Data = None) -> None:
     """Ask that a response end as failed, with the reason failed_by_operator. What was said stays."""
-    from cli import operations, report
+    from cli import report
+    from cli.operations import queries
 
     with _connected(data) as connection:
-        done = operations.fail(connection, response, wait)
+        done = queries.fail(connection, response, wait)
         _show(done, report.request, as_json=as_json)
     raise typer.Exit(0 if done.acted else PENDING)
 
@@ -130,9 +135,10 @@ def drain(
     data: Data = None,
 ) -> None:
     """Ask a process to stop claiming, hand over what it runs, and go, as on SIGTERM. A supervisor may start another in its place."""
-    from cli import operations, report
+    from cli import report
+    from cli.operations import queries
 
     with _connected(data) as connection:
-        done = operations.drain(connection, worker, wait)
+        done = queries.drain(connection, worker, wait)
         _show(done, report.drained, as_json=as_json)
     raise typer.Exit(0 if all(each.gone for each in done) else PENDING)

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.embedded.supervisor import say
 from cli.options import UNCONFIGURED
-from cli.supervisor import say
 
 if TYPE_CHECKING:
     from models.config.settings import Settings
@@ -29,7 +29,7 @@ def check_configuration(as_json: AsJson = False) -> None:
     """Read the environment and backburner.toml as every process does. Name each mistake with its file and line or its variable; without any,
     show upstreams, routes, and what else is not as by default and where it is set. Keys are not shown."""
     from cli import report
-    from cli.effective import effective
+    from cli.configuration.effective import effective
     from cli.settings import configured
     from models.config.config_file import find, read
     from models.config.configuration import BadSettings
@@ -68,7 +68,7 @@ def check_upstream(
     import asyncio
 
     from cli import report
-    from cli.conformance import NoModel, examine
+    from cli.configuration.conformance import NoModel, examine
     from cli.settings import configured
     from models.config.configuration import BadSettings
 

@@ -6,7 +6,7 @@ import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cli.process import StartFailed
+from cli.embedded.process import StartFailed
 from models import keys
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Self
 
-from cli.process import Process, StartFailed, rotate
+from cli.embedded.process import Process, StartFailed, rotate
 
 HEALTHY = 30.0
 """Seconds after which a process counts as started well: its next death is its first again."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-LEASH = Path(__file__).parent / "embedded" / "leash.py"
+LEASH = Path(__file__).parent / "parent_death.py"
 
 LOG_LIMIT = 32 * 1024 * 1024
 """Bytes after which a log is set aside as `<name>.log.1`; so a child's logs take at most about twice this."""

@@ -8,7 +8,7 @@ import shutil
 import stat
 from pathlib import Path
 
-from cli.process import StartFailed, User, command_of
+from cli.embedded.process import StartFailed, User, command_of
 
 ELSEWHERE = Path("/var/tmp")  # noqa: S108 - folders in it are checked to be root's own before use
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from cli.diagnosis import process
+from cli.operations.diagnosis import process
 from models.db.database import Row
 from models.ids import conversation_id, response_id
 from models.lifecycle import TERMINAL, Status

@@ -14,14 +14,14 @@ import psycopg
 import redis
 from sqlalchemy.exc import DBAPIError
 
-from cli.data_folder import DataFolder
+from cli.embedded.data_folder import DataFolder
 from cli.embedded.postgres import Postgres
+from cli.embedded.process import Process, Server, StartFailed, await_port
+from cli.embedded.registrations import Roll
+from cli.embedded.supervisor import StopSignal, Supervisor, stop_together
 from cli.embedded.valkey import Valkey
 from cli.migrate import migrate
-from cli.process import Process, Server, StartFailed, await_port
-from cli.roll import Roll
 from cli.settings import ROOT, StackSettings, checked, plain
-from cli.supervisor import StopSignal, Supervisor, stop_together
 from models import keys
 from models.config.config_file import VARIABLE, find
 from models.config.routes import DEFAULT

@@ -3,10 +3,10 @@
 import resource
 import sys
 
-from cli.data_folder import DataFolder, default_folder
+from cli.embedded.data_folder import DataFolder, default_folder
+from cli.embedded.stack import Options, Stack
+from cli.embedded.supervisor import Stopped, StopSignal, say
 from cli.settings import configured, read_settings, refusal
-from cli.stack import Options, Stack
-from cli.supervisor import Stopped, StopSignal, say
 from models.config.configuration import BadSettings
 
 FILES_WANTED = 65536

@@ -14,8 +14,8 @@ from uuid import UUID
 from psycopg import Connection
 from psycopg.rows import DictRow
 
-from cli.diagnosis import diagnose, seconds_between
-from cli.timeline import Moment, timeline
+from cli.operations.diagnosis import diagnose, seconds_between
+from cli.operations.timeline import Moment, timeline
 from models.db.database import Row
 from models.db.queries import operations, statements
 from models.ids import conversation_id, parse_response_id, response_id

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from cli.credentials import Credentials, load_or_make, write_private
-from cli.embedded.nobody import make_stand_in, reachable
+from cli.embedded.credentials import Credentials, load_or_make, write_private
 from cli.embedded.postgres import Postgres
-from cli.process import Process, Server, StartFailed, end_stranger, free_port
+from cli.embedded.process import Process, Server, StartFailed, end_stranger, free_port
+from cli.embedded.unprivileged_user import make_stand_in, reachable
 from cli.settings import ROOT
 
 

@@ -1,0 +1,1 @@
+"""The commands that check a configuration and an upstream."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from bench import chains
 from bench.figures import Figure
-from tests.fake_upstream import FakeUpstream
-from tests.stack import Surroundings, databases
+from tests.support.fake_upstream import FakeUpstream
+from tests.support.stack import Surroundings, databases
 
 BENCHMARKS = {"chains": chains.run}
 """Name -> what measures it, on servers of its own."""

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.figures import Figure
-from tests.api import Api
-from tests.fake_upstream import FakeUpstream, reply
-from tests.stack import Databases, Surroundings, stack
+from tests.support.api import Api
+from tests.support.fake_upstream import FakeUpstream, reply
+from tests.support.stack import Databases, Surroundings, stack
 
 SHALLOW, DEEP = 1, 99
 """Turns that lie behind the one that is measured."""

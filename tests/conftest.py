@@ -10,10 +10,10 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.api import Api
-from tests.fake_upstream import FakeUpstream
-from tests.mcp_servers import McpServers
-from tests.stack import RUNNING, Databases, Stack, Surroundings, databases, stack
+from tests.support.api import Api
+from tests.support.fake_upstream import FakeUpstream
+from tests.support.mcp_servers import McpServers
+from tests.support.stack import RUNNING, Databases, Stack, Surroundings, databases, stack
 
 PrivateStack = Callable[..., AbstractAsyncContextManager[Stack]]
 

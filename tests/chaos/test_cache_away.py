@@ -6,12 +6,12 @@ import signal
 
 import pytest
 
-from tests.api import JSON, Answer, Api, until
 from tests.chaos.test_redis_away import GONE
 from tests.conftest import PrivateStack
-from tests.contract_rules import assert_stream_obeys_contract
-from tests.fake_upstream import FakeUpstream, reasoning, reply
-from tests.stack import Stack
+from tests.support.api import JSON, Answer, Api, until
+from tests.support.contract_rules import assert_stream_obeys_contract
+from tests.support.fake_upstream import FakeUpstream, reasoning, reply
+from tests.support.stack import Stack
 
 pytestmark = pytest.mark.usefixtures("embedded_redis")
 

@@ -8,8 +8,8 @@ import pytest
 from tests.chaos.campaign.__main__ import seeds_in
 from tests.chaos.campaign.campaign import SHORTENED, Campaign
 from tests.chaos.campaign.plan import DEFAULT, monkey, plan, with_tools
-from tests.mcp_servers import McpServers
-from tests.tools.loop import TOOL_SETTINGS
+from tests.support.mcp_servers import McpServers
+from tests.support.tool_turns import TOOL_SETTINGS
 
 SEEDS = [1, 2]
 FOUND = Path(__file__).with_name("seeds.txt")

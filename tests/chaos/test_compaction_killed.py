@@ -3,11 +3,11 @@
 import asyncio
 import secrets
 
-from tests.api import JSON, until
-from tests.chaos.story import assert_one_story
 from tests.conftest import PrivateStack
-from tests.fake_upstream import FakeUpstream, finish, gate, hang, reply, text
-from tests.stack import IMPATIENT
+from tests.support.api import JSON, until
+from tests.support.chaos.attempts import assert_one_story
+from tests.support.fake_upstream import FakeUpstream, finish, gate, hang, reply, text
+from tests.support.stack import IMPATIENT
 
 TALK: list[JSON] = [
     {"role": "user", "content": "My cat is called Momo."},

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.api import JSON, Api, until
-from tests.chaos.proxy import Proxy
 from tests.conftest import PrivateStack
-from tests.fake_upstream import FakeUpstream, call, done, finish, gate, hang, reply, text, usage
-from tests.stack import IMPATIENT, RUNNING, Databases, Stack, Surroundings, stack
+from tests.support.api import JSON, Api, until
+from tests.support.chaos.proxy import Proxy
+from tests.support.fake_upstream import FakeUpstream, call, done, finish, gate, hang, reply, text, usage
+from tests.support.stack import IMPATIENT, RUNNING, Databases, Stack, Surroundings, stack
 
 SETTINGS = {"BACKBURNER_LEASE__BEAT": "0.5", "BACKBURNER_LEASE__SWEEP": "0.5", "BACKBURNER_LEASE__RING_INTERVAL": "1"}
 both_kinds = pytest.mark.parametrize("kind", ["done", "never"])

@@ -4,8 +4,8 @@ import random
 
 import psycopg
 
-from tests.chaos.injector import Injector
-from tests.stack import Databases
+from tests.support.chaos.injector import Injector
+from tests.support.stack import Databases
 
 
 async def test_what_was_done_and_what_was_lost_look_the_same(servers: Databases) -> None:

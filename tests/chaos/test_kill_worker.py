@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.api import JSON, until
-from tests.chaos.story import assert_abandoned, assert_one_story
 from tests.conftest import PrivateStack
-from tests.fake_upstream import FakeUpstream, Step, call, done, finish, gate, hang, reasoning, reply, text, usage
-from tests.stack import IMPATIENT, Databases, Surroundings, stack
+from tests.support.api import JSON, until
+from tests.support.chaos.attempts import assert_abandoned, assert_one_story
+from tests.support.fake_upstream import FakeUpstream, Step, call, done, finish, gate, hang, reasoning, reply, text, usage
+from tests.support.stack import IMPATIENT, Databases, Surroundings, stack
 
 PROMISE = 20
 """Seconds within which a response whose worker died is running again or over (I2)."""

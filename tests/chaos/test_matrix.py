@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.chaos.cells_long import away, everything, patient_zombie, zombie
-from tests.chaos.cells_servers import postgres
-from tests.chaos.cells_web import reader, web
-from tests.chaos.cells_worker import sweeper, worker
-from tests.chaos.lab import Matrix
-from tests.fake_upstream import FakeUpstream
-from tests.stack import ROOT, Databases, Surroundings
+from tests.chaos.matrix.long import away, everything, patient_zombie, zombie
+from tests.chaos.matrix.servers import postgres
+from tests.chaos.matrix.web import reader, web
+from tests.chaos.matrix.worker import sweeper, worker
+from tests.support.chaos.lab import Matrix
+from tests.support.fake_upstream import FakeUpstream
+from tests.support.stack import ROOT, Databases, Surroundings
 
 VICTIMS = [everything, away, patient_zombie, zombie, web, worker, sweeper, postgres, reader]
 CELLS = [name for victim in VICTIMS for name in victim.cells]

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.api import Stream, decode, until
-from tests.chaos.story import assert_one_story
-from tests.fake_upstream import Exchange, FakeUpstream, Step, done, finish, gate, text, usage
-from tests.integration.faults import said, watched
-from tests.stack import RUNNING, Databases, Service, Stack, Surroundings, stack
+from tests.support.api import Stream, decode, until
+from tests.support.chaos.attempts import assert_one_story
+from tests.support.fake_upstream import Exchange, FakeUpstream, Step, done, finish, gate, text, usage
+from tests.support.stack import RUNNING, Databases, Service, Stack, Surroundings, stack
+from tests.support.upstream_faults import said, watched
 
 pytestmark = pytest.mark.long
 

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from cli.embedded.valkey import Valkey
-from tests.api import until
 from tests.conftest import PrivateStack
-from tests.contract_rules import assert_stream_obeys_contract
-from tests.fake_upstream import FakeUpstream, done, finish, gate, hang, reply, text, usage
-from tests.stack import Databases, Stack, Surroundings, stack
+from tests.support.api import until
+from tests.support.contract_rules import assert_stream_obeys_contract
+from tests.support.fake_upstream import FakeUpstream, done, finish, gate, hang, reply, text, usage
+from tests.support.stack import Databases, Stack, Surroundings, stack
 
 pytestmark = pytest.mark.usefixtures("embedded_redis")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.api import Api, decode, until
-from tests.chaos.story import assert_one_story
-from tests.contract_rules import assert_stream_obeys_contract
-from tests.fake_upstream import FakeUpstream, done, finish, gate, hang, reply, text, usage
-from tests.stack import IMPATIENT, Databases, Stack, Surroundings, databases, stack
+from tests.support.api import Api, decode, until
+from tests.support.chaos.attempts import assert_one_story
+from tests.support.contract_rules import assert_stream_obeys_contract
+from tests.support.fake_upstream import FakeUpstream, done, finish, gate, hang, reply, text, usage
+from tests.support.stack import IMPATIENT, Databases, Stack, Surroundings, databases, stack
 
 WORDS = [f"w{number} " for number in range(100)]
 

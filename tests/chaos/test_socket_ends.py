@@ -9,12 +9,12 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from models import keys
-from tests.api import until
 from tests.conftest import PrivateStack
-from tests.contract_rules import assert_stream_obeys_contract
-from tests.fake_upstream import FakeUpstream, done, finish, gate, hang, reply, text, usage
-from tests.sockets import Socket, socket
-from tests.stack import IMPATIENT, Databases, Stack, Surroundings, stack
+from tests.support.api import until
+from tests.support.contract_rules import assert_stream_obeys_contract
+from tests.support.fake_upstream import FakeUpstream, done, finish, gate, hang, reply, text, usage
+from tests.support.stack import IMPATIENT, Databases, Stack, Surroundings, stack
+from tests.support.websocket_client import Socket, socket
 
 
 @pytest.fixture(scope="module")

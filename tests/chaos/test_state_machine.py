@@ -1,6 +1,6 @@
 """Any order of what workers, readers, clients and faults can do to responses, on a real Postgres: I3-I7 and I10 hold after every step.
 
-Hypothesis chooses the steps. Workers, readers and the bus are tests/chaos/cast.py: the product's own parts, stepped by hand. What is
+Hypothesis chooses the steps. Workers, readers and the bus are tests/support/chaos/step_worker.py: the product's own parts, stepped by hand. What is
 not here is time: a worker is declared dead because the machine says so, alive or not, which is the harder case.
 
 BACKBURNER_STATE_MACHINE=<examples> runs that many, at random; without it CI runs the same ones every time.
@@ -32,10 +32,10 @@ from models.redis.answer_cache import AnswerCache
 from models.wire.events import ResponseCreated, ResponseQueued, decode_frame, frame, split_frames
 from models.wire.response import ResponseFacts, response_object
 from models.wire.snapshot import fold
-from tests.chaos.cast import Died, Ears, Hand, SilentRedis, Telling, Watcher
-from tests.contract_rules import assert_stream_obeys_contract
-from tests.integration.house import House, settings_for
-from tests.stack import Databases
+from tests.support.chaos.step_worker import Died, Ears, Hand, SilentRedis, Telling, Watcher
+from tests.support.contract_rules import assert_stream_obeys_contract
+from tests.support.stack import Databases
+from tests.support.worker_rows import House, settings_for
 from web.responses.store import Archive
 from web.stream.reader import Relay
 

@@ -14,13 +14,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.api import JSON, Api, until
-from tests.chaos.story import assert_one_story
 from tests.conftest import PrivateStack
-from tests.fake_upstream import FakeUpstream, hang, reply
-from tests.mcp_servers import COUNTING, McpServers
-from tests.stack import IMPATIENT, Stack
-from tests.tools.loop import TOOL_SETTINGS, counting, kinds, tool_turn
+from tests.support.api import JSON, Api, until
+from tests.support.chaos.attempts import assert_one_story
+from tests.support.fake_upstream import FakeUpstream, hang, reply
+from tests.support.mcp_servers import COUNTING, McpServers
+from tests.support.stack import IMPATIENT, Stack
+from tests.support.tool_turns import TOOL_SETTINGS, counting, kinds, tool_turn
 
 SETTINGS = {**IMPATIENT, **TOOL_SETTINGS, "BACKBURNER_WORKER__POOL_SIZE": "60"}
 

@@ -20,13 +20,13 @@ from models.ids import new_uuid
 from models.lifecycle import TERMINAL, Status
 from models.ownership.lease import Lease
 from models.wire.events import split_frames
-from tests.api import Api, until
-from tests.chaos.cast import Hand, Telling
-from tests.chaos.proxy import Proxy, Statements
-from tests.chaos.story import assert_one_story
-from tests.fake_upstream import FakeUpstream, hang, reply, text
-from tests.integration.house import House, settings_for
-from tests.stack import RUNNING, Databases, Service, Stack, Surroundings, stack
+from tests.support.api import Api, until
+from tests.support.chaos.attempts import assert_one_story
+from tests.support.chaos.proxy import Proxy, Statements
+from tests.support.chaos.step_worker import Hand, Telling
+from tests.support.fake_upstream import FakeUpstream, hang, reply, text
+from tests.support.stack import RUNNING, Databases, Service, Stack, Surroundings, stack
+from tests.support.worker_rows import House, settings_for
 
 DONE, NEVER = "done", "never"
 both_kinds = pytest.mark.parametrize("kind", [DONE, NEVER])

@@ -2,12 +2,12 @@
 
 import asyncio
 
-from tests.api import until
 from tests.chaos.audit.auditor import audit
-from tests.chaos.witness import Witness
 from tests.conftest import PrivateStack
-from tests.fake_upstream import FakeUpstream, reply
-from tests.stack import IMPATIENT
+from tests.support.api import until
+from tests.support.chaos.recording_client import Witness
+from tests.support.fake_upstream import FakeUpstream, reply
+from tests.support.stack import IMPATIENT
 
 WORDS = [f"w{number} " for number in range(30)]
 

@@ -3,8 +3,8 @@
 import pytest
 
 from cli.demo_upstream import answer_to
-from tests.clients.puppet import puppet
-from tests.fake_upstream import FakeUpstream, Request, Step, call, done, finish, text, usage
+from tests.support.clients.scripted_model import puppet
+from tests.support.fake_upstream import FakeUpstream, Request, Step, call, done, finish, text, usage
 
 PUPPETS = ("puppet", "gpt-4.1-mini", "gpt-5.5", "gpt-6.1-sol")
 """LlamaIndex and Codex look names up, and do more for those they know."""

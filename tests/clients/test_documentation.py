@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.catalogue import CLIENTS, CannotRun, installed, run
 from tests.clients.test_live import INSTALLED
-from tests.stack import ROOT, Stack
+from tests.support.clients.catalogue import CLIENTS, CannotRun, installed, run
+from tests.support.stack import ROOT, Stack
 
 PAGE = (ROOT / "docs" / "clients.md").read_text()
 OFFICIAL = "openai-python"

@@ -8,11 +8,11 @@ from openai import pydantic_function_tool
 from openai.types.responses import ParsedResponse
 from pydantic import BaseModel
 
-from tests.api import JSON, Api
-from tests.contract.strict_types import check_response
-from tests.fake_upstream import FakeUpstream, call, done, finish, reasoning, reply, text, usage
-from tests.mcp_servers import McpServers
-from tests.stack import Stack
+from tests.support.api import JSON, Api
+from tests.support.fake_upstream import FakeUpstream, call, done, finish, reasoning, reply, text, usage
+from tests.support.mcp_servers import McpServers
+from tests.support.stack import Stack
+from tests.support.strict_types import check_response
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 LOOK: JSON = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.catalogue import CLIENTS, CannotRun, Client, installed, passed
-from tests.clients.recorded import save
-from tests.clients.recorder import Exchange, recording
-from tests.mcp_servers import McpServers
-from tests.stack import ROOT, Stack
+from tests.support.clients.catalogue import CLIENTS, CannotRun, Client, installed, passed
+from tests.support.clients.recorded import save
+from tests.support.clients.recorder import Exchange, recording
+from tests.support.mcp_servers import McpServers
+from tests.support.stack import ROOT, Stack
 
 INSTALLED = ROOT / ".data" / "clients"
 """Kept from run to run."""

@@ -8,14 +8,14 @@ from typing import Self
 
 import pytest
 
-from tests.api import JSON, Api
-from tests.clients.catalogue import CLIENTS, Client
-from tests.clients.recorded import Recorded, filled, load, places_in
-from tests.contract.strict_types import check_event, check_response
-from tests.contract_rules import assert_stream_obeys_contract
-from tests.mcp_servers import McpServers
-from tests.sockets import Socket, socket
-from tests.stack import Stack
+from tests.support.api import JSON, Api
+from tests.support.clients.catalogue import CLIENTS, Client
+from tests.support.clients.recorded import Recorded, filled, load, places_in
+from tests.support.contract_rules import assert_stream_obeys_contract
+from tests.support.mcp_servers import McpServers
+from tests.support.stack import Stack
+from tests.support.strict_types import check_event, check_response
+from tests.support.websocket_client import Socket, socket
 
 EVERY = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
 

@@ -18,13 +18,13 @@ import psycopg
 import pytest
 
 from models import keys
-from tests.api import JSON, UNKNOWN, Answer, Api
-from tests.contract.bad_bodies import BODIES, USER, Bad, answer, call, unpaired
-from tests.fake_upstream import FakeUpstream, Step, done, finish, hang, reply, text, usage
-from tests.fake_upstream import call as calling
-from tests.stack import Stack
-from tests.unit.test_request_errors import ABSENT, CASES, Case
-from tests.unit.test_request_json import BAD
+from tests.support.api import JSON, UNKNOWN, Answer, Api
+from tests.support.bad_bodies import BODIES, USER, Bad, answer, call, unpaired
+from tests.support.fake_upstream import FakeUpstream, Step, done, finish, hang, reply, text, usage
+from tests.support.fake_upstream import call as calling
+from tests.support.stack import Stack
+from tests.unit.wire.test_request_errors import ABSENT, CASES, Case
+from tests.unit.wire.test_request_json import BAD
 
 WAYS: list[JSON] = [{}, {"background": True}, {"stream": True}]
 ROWS = "SELECT count(*) FROM responses r JOIN projects p ON p.id = r.project_id WHERE p.name = %s"

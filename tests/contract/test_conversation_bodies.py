@@ -8,9 +8,9 @@ import psycopg
 import pytest
 
 from models import keys
-from tests.api import JSON, Answer, Api
-from tests.stack import Stack
-from tests.unit.test_request_json import BAD
+from tests.support.api import JSON, Answer, Api
+from tests.support.stack import Stack
+from tests.unit.wire.test_request_json import BAD
 
 NOWHERE = "conv_01a1fc89ade272e095a74eaedfc80911"
 USER = {"role": "user", "content": "x"}

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.api import UNKNOWN, Api
-from tests.fake_upstream import FakeUpstream, Step, finish, hang, reply, status, text
-from tests.stack import Stack
+from tests.support.api import UNKNOWN, Api
+from tests.support.fake_upstream import FakeUpstream, Step, finish, hang, reply, status, text
+from tests.support.stack import Stack
 
 CALL = {"type": "function_call", "call_id": "call_1", "name": "f", "arguments": "{}"}
 OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "x"}

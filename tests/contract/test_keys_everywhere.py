@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import pytest
 from multidict import CIMultiDict
 
-from tests.api import UNKNOWN, Api
-from tests.fake_upstream import FakeUpstream, reply
-from tests.stack import Stack
+from tests.support.api import UNKNOWN, Api
+from tests.support.fake_upstream import FakeUpstream, reply
+from tests.support.stack import Stack
 
 CONVERSATION = UNKNOWN.replace("resp_", "conv_")
 ROUTES = [

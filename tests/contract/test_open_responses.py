@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from tests.api import JSON, Api
-from tests.contract.open_responses import require_event, require_response
-from tests.contract_rules import assert_stream_obeys_contract
-from tests.fake_upstream import FakeUpstream, Step, call, delta, done, finish, reasoning, refusal, reply, text, usage
-from tests.search_engine import Page, running
-from tests.stack import Databases, Stack, Surroundings, stack
+from tests.support.api import JSON, Api
+from tests.support.contract_rules import assert_stream_obeys_contract
+from tests.support.fake_upstream import FakeUpstream, Step, call, delta, done, finish, reasoning, refusal, reply, text, usage
+from tests.support.open_responses import require_event, require_response
+from tests.support.search_engine import Page, running
+from tests.support.stack import Databases, Stack, Surroundings, stack
 
 WEATHER: JSON = {
     "type": "function",

@@ -8,10 +8,24 @@ import pytest
 from openai.types.responses import FunctionToolParam, Response, ResponseTextDeltaEvent
 from pydantic import BaseModel
 
-from tests.api import Api, until
-from tests.contract.strict_types import check_response
-from tests.fake_upstream import RESIDENT, FakeUpstream, call, delta, done, finish, gate, hang, reasoning, refusal, reply, text, usage
-from tests.stack import Stack
+from tests.support.api import Api, until
+from tests.support.fake_upstream import (
+    RESIDENT,
+    FakeUpstream,
+    call,
+    delta,
+    done,
+    finish,
+    gate,
+    hang,
+    reasoning,
+    refusal,
+    reply,
+    text,
+    usage,
+)
+from tests.support.stack import Stack
+from tests.support.strict_types import check_response
 
 WEATHER: FunctionToolParam = {
     "type": "function",

@@ -29,10 +29,10 @@ from models.wire import tools as offering
 from models.wire.events import Event
 from models.wire.request import CreateRequest, parse_create
 from models.wire.response import ResponseFacts, response_object
-from tests.api import JSON, Api, decode
-from tests.contract.strict_types import check_event, check_response
-from tests.fake_upstream import RESIDENT, call, drop, finish, hang, reasoning, refusal, status, text, usage
-from tests.stack import ROOT, Stack
+from tests.support.api import JSON, Api, decode
+from tests.support.fake_upstream import RESIDENT, call, drop, finish, hang, reasoning, refusal, status, text, usage
+from tests.support.stack import ROOT, Stack
+from tests.support.strict_types import check_event, check_response
 from web.app import create_app
 from worker.translation.chat import translator
 from worker.translation.history import compaction as _compaction  # noqa: F401 - so that its item is known

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.api import Api
-from tests.contract.strict_types import check_response
-from tests.fake_upstream import FakeUpstream, finish, gate, reply, status, text
+from tests.support.api import Api
+from tests.support.fake_upstream import FakeUpstream, finish, gate, reply, status, text
+from tests.support.strict_types import check_response
 
 TOOL = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
 

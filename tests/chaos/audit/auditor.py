@@ -1,7 +1,7 @@
 """The auditor: reads what clients, the upstream and the faults left behind, and says which promises of design §1 were broken.
 
 It is independent of the product: it imports nothing of it and never looks into its database. What it reads is a `Record`; a `Witness`
-(tests/chaos/witness.py) writes one while it acts as the clients.
+(tests/support/chaos/recording_client.py) writes one while it acts as the clients.
 
     async with Witness(stack) as witness:
         story = await witness.create(reply(...), stream=True)

@@ -1,8 +1,8 @@
 """The logs of the fake upstream and of counting tools, as the auditor reads them."""
 
 from tests.chaos.audit.record import ToolCall, UpstreamCall
-from tests.fake_upstream import FakeUpstream
-from tests.mcp_servers import Counting
+from tests.support.fake_upstream import FakeUpstream
+from tests.support.mcp_servers import Counting
 
 
 def upstream_log(fake: FakeUpstream, markers: set[str]) -> list[UpstreamCall]:

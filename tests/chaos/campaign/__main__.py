@@ -12,8 +12,8 @@ from tests.chaos.campaign.campaign import LIMITS, SHORTENED, Campaign
 from tests.chaos.campaign.plan import DEFAULT, SHORT, Plan, monkey, plan, with_tools
 from tests.chaos.campaign.round import Outcome
 from tests.chaos.campaign.table import Figures
-from tests.mcp_servers import McpServers
-from tests.tools.loop import TOOL_SETTINGS
+from tests.support.mcp_servers import McpServers
+from tests.support.tool_turns import TOOL_SETTINGS
 
 
 def main() -> int:

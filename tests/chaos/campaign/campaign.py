@@ -12,12 +12,12 @@ from tests.chaos.audit.auditor import Report
 from tests.chaos.audit.case import Violation
 from tests.chaos.audit.measures import Measures
 from tests.chaos.audit.record import Record
-from tests.chaos.campaign.house import House, house
+from tests.chaos.campaign.deployment import House, house
 from tests.chaos.campaign.plan import Plan
 from tests.chaos.campaign.round import Outcome, run_round
-from tests.fake_upstream import FakeUpstream
-from tests.mcp_servers import McpServers
-from tests.stack import IMPATIENT, Databases, Surroundings, databases
+from tests.support.fake_upstream import FakeUpstream
+from tests.support.mcp_servers import McpServers
+from tests.support.stack import IMPATIENT, Databases, Surroundings, databases
 
 ROUNDS_PER_HOUSE = 20
 LIMITS = {

@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from tests.mcp_servers import COUNTING
+from tests.support.mcp_servers import COUNTING
 
 Kind = Literal["streamed", "polled", "chained", "foreground stream", "foreground"]
 Accident = Literal["none", "reset", "drop", "refused first", "hang"]

@@ -11,12 +11,12 @@ from tests.chaos.audit.auditor import Report, audit
 from tests.chaos.audit.case import Violation
 from tests.chaos.audit.record import Record, Story
 from tests.chaos.audit.sources import tool_log
-from tests.chaos.campaign.house import House
+from tests.chaos.campaign.deployment import House
 from tests.chaos.campaign.plan import Client, Plan, Strike
-from tests.chaos.witness import TERMINAL, Witness
-from tests.fake_upstream import Exchange, Script, Step, drop, hang, reply, reset, status, text
-from tests.mcp_servers import COUNTING, McpServers
-from tests.tools.loop import counting, tool_turn
+from tests.support.chaos.recording_client import TERMINAL, Witness
+from tests.support.fake_upstream import Exchange, Script, Step, drop, hang, reply, reset, status, text
+from tests.support.mcp_servers import COUNTING, McpServers
+from tests.support.tool_turns import counting, tool_turn
 
 SAFE = frozenset(COUNTING) - {"count_unsafe"}
 

@@ -1,0 +1,480 @@
+"""WebSocket mode (docs/websocket.md): the same events as over HTTP, several creates on a connection, and what it remembers."""
+
+import asyncio
+import json
+from typing import Any
+
+import openai
+import pytest
+from openai.types.responses import ResponsesServerEvent
+from websockets.exceptions import InvalidStatus
+
+from models import keys
+from models.wire.events import split_frames
+from tests.support.api import Answer, Api, until
+from tests.support.contract_rules import assert_stream_obeys_contract
+from tests.support.fake_upstream import FakeUpstream, call, done, finish, gate, hang, reply, text, usage
+from tests.support.stack import Stack
+from tests.support.websocket_client import Socket, socket
+
+FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+
+
+def _handshake(refusal: InvalidStatus) -> Answer:
+    answer = refusal.response
+    return Answer(answer.status_code, answer.headers, bytes(answer.body or b""))
+
+
+# --- one create ---
+
+
+async def test_a_create_brings_the_same_events_as_over_http_and_their_very_bytes(api: Api, fake: FakeUpstream) -> None:
+    model = fake.script(reply("Hello ", "socket"))
+    async with socket(api) as one:
+        await one.create(model, metadata={"by": "socket"})
+        events = await one.ended()
+    assert_stream_obeys_contract(events)
+    assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
+    response = events[-1]["response"]
+    assert (response["output_text"], response["background"], response["metadata"]) == ("Hello socket", False, {"by": "socket"})
+    assert await api.get(response["id"]) == response
+    stored = await api.call("GET", f"/responses/{response['id']}", params={"stream": "true"})
+    assert stored.error["param"] == "stream"  # a foreground response, as any other
+
+
+async def test_the_frames_hold_what_the_log_holds(shared: Stack, api: Api, fake: FakeUpstream) -> None:
+    async with socket(api) as one:
+        response = await one.answer(fake.script(reply("ä ", "ö\n\nü")))
+    log = await shared.value(
+        "SELECT string_agg(frames, ''::bytea ORDER BY first_number) FROM event_log WHERE response_id = %s",
+        response["id"].removeprefix("resp_"),
+    )
+    assert [told.partition(b"\ndata: ")[2][:-2].decode() for told in split_frames(bytes(log))] == one.frames
+
+
+async def test_deltas_are_padded_for_those_who_ask(api: Api, fake: FakeUpstream) -> None:
+    model = fake.script(reply("a", "b" * 50))
+    async with socket(api) as one:
+        await one.create(model, stream_options={"include_obfuscation": True})
+        events = await one.ended()
+    assert_stream_obeys_contract(events)
+    padded = [event for event in events if "obfuscation" in event]
+    assert [event["delta"] for event in padded] == ["a", "b" * 50]
+
+
+async def test_the_official_client_works_unchanged(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+    model = fake.script(reply("one"), reply("two"))
+    async with client.responses.connect() as connection:
+        await connection.response.create(model=model, input="1", store=False)
+        first = await _ended(connection)
+        assert first.type == "response.completed"
+        await connection.response.create(model=model, input="2", store=False, previous_response_id=first.response.id)
+        second = await _ended(connection)
+        assert second.type == "response.completed"
+        assert second.response.output_text == "two"
+        await connection.response.create(model=model, input="3", previous_response_id="resp_nobody")
+        refused = await connection.recv()
+        assert refused.type == "error"
+        assert (refused.status, refused.error.code) == (400, "previous_response_not_found")
+    assert [message["content"] for message in fake.asked(model)[-1].messages] == ["1", "one", "2"]
+
+
+@pytest.mark.filterwarnings("ignore:connect\\(\\) must be used as a context manager:DeprecationWarning")  # the client's own doing
+async def test_the_official_client_works_without_asyncio_too(shared: Stack, fake: FakeUpstream) -> None:
+    model = fake.script(reply("in a thread"))
+
+    def talk() -> str:
+        with (
+            openai.OpenAI(base_url=f"http://127.0.0.1:{shared.webs[0].port}/v1", api_key=shared.key) as one,
+            one.responses.connect() as connection,
+        ):
+            connection.response.create(model=model, input="Hello.")
+            return next(event.response.output_text for event in connection if event.type == "response.completed")
+
+    assert await asyncio.to_thread(talk) == "in a thread"
+
+
+async def _ended(connection: Any) -> ResponsesServerEvent:
+    async for event in connection:
+        if event.type in ("response.completed", "response.failed", "error"):
+            return event  # type: ignore[no-any-return]
+    raise AssertionError("the connection was closed")
+
+
+async def test_a_failed_response_leaves_the_socket_alive(api: Api, fake: FakeUpstream) -> None:
+    async with socket(api) as one:
+        await one.create("nobody-knows")
+        failed = await one.ended()
+        assert failed[-1]["type"] == "response.failed"
+        assert (await one.answer(fake.script(reply("still here"))))["output_text"] == "still here"
+
+
+# --- several creates ---
+
+
+async def test_creates_of_a_lane_run_one_after_the_other(api: Api, fake: FakeUpstream) -> None:
+    opened = asyncio.Event()
+    model = fake.script([text("first"), gate(opened), finish(), usage(), done()], reply("second"))
+    async with socket(api) as one:
+        await one.create(model)
+        await one.create(model)
+        await one.until("response.output_text.delta")
+        assert len(fake.asked(model)) == 1
+        opened.set()
+        await one.ended()
+        events = await one.ended()
+        assert_stream_obeys_contract(events)
+        assert events[-1]["response"]["output_text"] == "second"
+
+
+async def test_lanes_run_side_by_side_and_their_events_say_whose_they_are(api: Api, fake: FakeUpstream) -> None:
+    opened = asyncio.Event()
+    model = fake.script([text("slow"), gate(opened), finish(), usage(), done()], reply("quick"))
+    async with socket(api) as one:
+        await one.create(model, stream_id="planner")
+        await one.until("response.output_text.delta")
+        await one.create(model, stream_id="critic.2")
+        critic = await one.ended()
+        opened.set()
+        planner = await one.ended()
+        assert {event["stream_id"] for event in critic} == {"critic.2"}
+        assert {event["stream_id"] for event in planner} == {"planner"}
+        assert_stream_obeys_contract(critic)
+        unnamed = await one.answer(model)
+        assert "stream_id" not in unnamed
+        await one.send(type="response.create", model=model, input=1, stream_id="planner")
+        await one.refused()
+        assert json.loads(one.frames[-1])["stream_id"] == "planner"
+
+
+async def test_there_are_32_names_of_lanes_and_64_creates_at_a_time(api: Api, fake: FakeUpstream) -> None:
+    quick, slow = fake.script(reply("x")), fake.script([text("slow"), hang()])
+    async with socket(api) as one:
+        for number in range(32):
+            await one.answer(quick, stream_id=f"lane-{number}", generate=False)
+        await one.create(quick, stream_id="lane-32")
+        refused = await one.refused()
+        assert (refused["code"], refused["param"]) == ("websocket_stream_limit_reached", "stream_id")
+        for _ in range(65):
+            await one.create(slow)
+        await one.create(quick, stream_id="lane-1")
+        queued = [await one.refused_among(), await one.refused_among()]
+        assert {refusal["code"] for refusal in queued} == {"websocket_queue_full"}
+
+
+async def test_no_more_than_16_responses_are_under_way_at_a_time(api: Api, fake: FakeUpstream) -> None:
+    opened = asyncio.Event()
+    model = fake.script([gate(opened), *reply("x")])
+    async with socket(api) as one:
+        for number in range(20):
+            await one.create(model, stream_id=f"lane-{number}")
+        await until(lambda: len(fake.asked(model)) >= 16)
+        await one.send(type="something else")
+        await one.refused_among()
+        assert len(fake.asked(model)) == 16
+        opened.set()
+        for _ in range(20):
+            await one.ended()
+    assert len(fake.asked(model)) == 20
+
+
+# --- what a connection remembers ---
+
+
+async def test_an_unstored_response_can_be_continued_on_its_connection_only(shared: Stack, api: Api, fake: FakeUpstream) -> None:
+    """As Codex does it: `store: false`, and only what is new with `previous_response_id`."""
+    model = fake.script(
+        [call(0, "call_a", "look", "{}"), finish("tool_calls"), usage(), done()], reply("seen"), reply("and more"), reply("kept")
+    )
+    async with socket(api) as one, socket(shared.api(1)) as other:
+        first = await one.answer(model, store=False, tools=[FUNCTION])
+        output = [{"type": "function_call_output", "call_id": "call_a", "output": "42"}]
+        second = await one.answer(model, store=False, input=output, previous_response_id=first["id"], tools=[FUNCTION])
+        third = await one.answer(model, store=False, input="More", previous_response_id=second["id"])
+        assert third["previous_response_id"] == second["id"]
+        told = [message["role"] for message in fake.asked(model)[-1].messages]
+        assert told == ["user", "assistant", "tool", "assistant", "user"]
+
+        await other.create(model, input="Mine?", previous_response_id=third["id"])
+        assert (await other.refused())["code"] == "previous_response_not_found"
+        over_http = await api.call("POST", "/responses", {"model": model, "input": "Mine?", "previous_response_id": third["id"]})
+        assert (over_http.status, over_http.error["code"]) == (400, "previous_response_not_found")
+        assert (await api.call("GET", f"/responses/{third['id']}")).status == 404
+
+        kept = await one.answer(model, input="Keep this", previous_response_id=third["id"])
+    assert await api.get(kept["id"]) == kept
+    question = "SELECT count(*) FROM responses WHERE id = ANY(%s::uuid[]) AND expires_at <= clock_timestamp()"
+    ids = [response["id"].removeprefix("resp_") for response in (first, second, third)]
+
+    async def given_up() -> bool:
+        return bool(await shared.value(question, ids) == 3)
+
+    await until(given_up)  # with the connection the memory of it ends
+    assert (await api.create(model, input="Still", previous_response_id=kept["id"]))["status"] == "completed"
+
+
+async def test_a_stored_response_can_be_continued_by_anybody(shared: Stack, api: Api, fake: FakeUpstream) -> None:
+    model = fake.script(reply("one"), reply("two"), reply("three"))
+    async with socket(api) as one:
+        first = await one.answer(model)
+    async with socket(shared.api(1)) as other:
+        second = await other.answer(model, input="2", previous_response_id=first["id"])
+    assert (await api.create(model, input="3", previous_response_id=second["id"]))["output_text"] == "three"
+
+
+async def test_another_projects_responses_do_not_exist(shared: Stack, api: Api, fake: FakeUpstream) -> None:
+    model = fake.script(reply("x"))
+    mine = await api.create(model)
+    async with socket(shared.api(key=keys.create(shared.dsn, "stranger at the socket"))) as stranger:
+        await stranger.create(model, previous_response_id=mine["id"])
+        assert (await stranger.refused())["code"] == "previous_response_not_found"
+
+
+async def test_a_warm_up_asks_no_model_and_can_be_continued(api: Api, fake: FakeUpstream) -> None:
+    model = fake.script(reply("warm"))
+    async with socket(api) as one:
+        await one.create(model, store=False, generate=False, instructions="Be brief.", tools=[FUNCTION])
+        events = await one.ended()
+        assert_stream_obeys_contract(events)
+        warm = events[-1]["response"]
+        assert (warm["status"], warm["output"], warm["usage"]["total_tokens"]) == ("completed", [], 0)
+        assert fake.asked(model) == []
+        answer = await one.answer(model, store=False, input="Now.", previous_response_id=warm["id"])
+        assert answer["output_text"] == "warm"
+        assert [message["content"] for message in fake.asked(model)[0].messages] == ["Hello.", "Now."]
+
+        nothing: list[list[Any] | None] = [[], None]
+        for empty in nothing:
+            bare = await one.answer(model, generate=False, input=empty)
+            assert (await one.answer(model, previous_response_id=bare["id"]))["status"] == "completed"
+        prewarmed = await one.answer(model, prompt_cache_options={"prewarm": True})
+        assert prewarmed["output"] == []
+        await one.create("nobody-knows", input="x", previous_response_id=prewarmed["id"], generate=False, text={"format": {"type": "?"}})
+        assert (await one.refused())["param"] == "text.format.type"
+
+
+async def test_a_conversation_takes_one_response_at_a_time_over_the_socket_too(api: Api, fake: FakeUpstream) -> None:
+    opened = asyncio.Event()
+    model = fake.script([text("be"), gate(opened), text("gun"), finish(), usage(), done()], reply("next"))
+    conversation = (await api.call("POST", "/conversations", {})).body["id"]
+    async with socket(api) as one:
+        await one.create(model, conversation=conversation)
+        await one.until("response.output_text.delta")
+        await one.create(model, conversation=conversation, stream_id="meanwhile")
+        assert (await one.refused())["code"] == "conversation_locked"
+        opened.set()
+        await one.ended()
+        warm = await one.answer(model, conversation={"id": conversation}, generate=False, input="By the way.")
+        assert warm["conversation"] == {"id": conversation}
+        assert (await one.answer(model, conversation=conversation, input="Go on."))["output_text"] == "next"
+    assert [message["content"] for message in fake.asked(model)[-1].messages] == ["Hello.", "begun", "By the way.", "Go on."]
+
+
+async def test_a_remembered_answer_comes_over_the_socket_too(api: Api, fake: FakeUpstream) -> None:
+    model = fake.script(reply("once"))
+    async with socket(api) as one:
+        first, second = [await one.answer(model, cache=True) for _ in range(2)]
+    assert first["output_text"] == second["output_text"]
+    assert len(fake.asked(model)) == 1
+
+
+# --- what a client does wrong ---
+
+
+BAD: dict[str, tuple[str | bytes, int, str | None, str | None]] = {
+    "no json": ("{", 400, "invalid_json", None),
+    "nothing": ("", 400, "invalid_json", None),
+    "a list": ("[]", 400, "invalid_type", None),
+    "binary": (b'{"type": "response.create"}', 400, "invalid_json", None),
+    "no type": ("{}", 400, "missing_required_parameter", "type"),
+    "a number for a type": ('{"type": 1}', 400, "invalid_type", "type"),
+    "an unknown type": ('{"type": "response.cancel"}', 400, "invalid_value", "type"),
+    "steering": ('{"type": "response.steer", "previous_response_id": "resp_1", "input": "x"}', 400, "steering_not_supported", None),
+    "no model": ('{"type": "response.create", "input": "x"}', 400, "missing_required_parameter", "model"),
+    "no input": ('{"type": "response.create", "model": "m"}', 400, "missing_required_parameter", "input"),
+    "background": (
+        '{"type": "response.create", "model": "m", "input": "x", "background": true}',
+        400,
+        "unsupported_parameter",
+        "background",
+    ),
+    "background of a wrong type": ('{"type": "response.create", "background": "no"}', 400, "invalid_type", "background"),
+    "stream of a wrong type": ('{"type": "response.create", "stream": 1}', 400, "invalid_type", "stream"),
+    "generate of a wrong type": ('{"type": "response.create", "generate": "no"}', 400, "invalid_type", "generate"),
+    "an empty stream_id": ('{"type": "response.create", "stream_id": ""}', 400, "invalid_stream_id", "stream_id"),
+    "a number for a stream_id": ('{"type": "response.create", "stream_id": 1}', 400, "invalid_stream_id", "stream_id"),
+    "a blank in a stream_id": ('{"type": "response.create", "stream_id": "a b"}', 400, "invalid_stream_id", "stream_id"),
+    "a body inside": ('{"type": "response.create", "response": {"model": "m"}}', 400, "unknown_parameter", "response"),
+    "too deep": ('{"type": ' + "[" * 300 + "]" * 300 + "}", 400, "invalid_json", None),
+    "too large": ('{"type": "response.create", "input": "' + "x" * 4_000_000 + '"}', 413, "request_too_large", None),
+}
+
+
+@pytest.mark.parametrize("case", sorted(BAD))
+async def test_a_bad_frame_is_told_and_the_socket_lives_on(api: Api, fake: FakeUpstream, case: str) -> None:
+    sent, status, code, param = BAD[case]
+    async with socket(api) as one:
+        await one.connection.send(sent)
+        refused = await one.refused()
+        assert (refused["status"], refused["code"], refused["param"]) == (status, code, param)
+        assert (await one.answer(fake.script(reply("alive")), generate=False))["status"] == "completed"
+
+
+async def test_what_is_ignored_over_the_socket(api: Api, fake: FakeUpstream) -> None:
+    model = fake.script(reply("x"))
+    async with socket(api) as one:
+        answer = await one.answer(model, stream=False, background=False, client_metadata={"a": "b"}, stream_id=None, generate=None)
+        assert answer["output_text"] == "x"
+
+
+async def test_fragments_are_one_frame_and_lone_surrogates_do_no_harm(api: Api, fake: FakeUpstream) -> None:
+    model = fake.script(reply("x"))
+    whole = json.dumps({"type": "response.create", "model": model, "input": "a \ud800 b"})
+    async with socket(api) as one:
+        await one.connection.send(iter([whole[:10], whole[10:40], whole[40:]]))
+        await one.ended()
+    assert fake.asked(model)[0].messages[0]["content"] == "a \ufffd b"
+
+
+async def test_what_breaks_the_protocol_ends_the_connection(api: Api) -> None:
+    async with socket(api) as one:
+        await one.connection.send("x" * 9_000_000)
+        assert await one.closed() == 1009
+    async with socket(api) as one:
+        await one.connection.send(b"\xff\xfe", text=True)
+        assert await one.closed() == 1007
+
+
+HANDSHAKE = {
+    "connection": "upgrade",
+    "upgrade": "websocket",
+    "sec-websocket-version": "13",
+    "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+    "sec-websocket-extensions": "permessage-deflate",
+}
+MASK = b"\0\0\0\0"
+JUNK: dict[str, tuple[bytes, int]] = {
+    "not masked": (b"\x81\x02{}", 1002),
+    "a reserved bit": (b"\xa1\x82" + MASK + b"{}", 1002),
+    "an unknown opcode": (b"\x83\x80" + MASK, 1002),
+    "a continuation of nothing": (b"\x80\x80" + MASK, 1002),
+    "a fragmented ping": (b"\x09\x80" + MASK, 1002),
+    "a ping that is too long": (b"\x89\xfe\x00\x7e" + MASK + b"x" * 126, 1002),
+    "no deflate": (b"\xc1\x84" + MASK + b"\xff\xff\xff\xff", 1002),
+    "a close with half a code": (b"\x88\x81" + MASK + b"\x03", 1002),
+    "longer than any memory": (b"\x81\xff\x7f\xff\xff\xff\xff\xff\xff\xff" + MASK, 1009),
+}
+
+
+@pytest.mark.parametrize("case", sorted(JUNK))
+async def test_bytes_that_are_no_frames_end_the_connection(api: Api, fake: FakeUpstream, case: str) -> None:
+    junk, code = JUNK[case]
+    reader, writer = await _raw_handshake(api, HANDSHAKE)
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+    writer.write(junk)
+    head = await reader.readexactly(4)
+    assert head[:1] == b"\x88", "a close"
+    assert int.from_bytes(head[2:], "big") == code
+    writer.close()
+
+
+@pytest.mark.parametrize("left_out", sorted(HANDSHAKE.keys() - {"connection", "upgrade", "sec-websocket-extensions"}))
+async def test_a_handshake_that_is_none_is_refused(api: Api, left_out: str) -> None:
+    reader, writer = await _raw_handshake(api, {**HANDSHAKE, left_out: "?"})
+    assert b" 400 " in await reader.readuntil(b"\r\n")
+    writer.close()
+
+
+async def _raw_handshake(api: Api, headers: dict[str, str]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    port = int(api.base_url.removesuffix("/v1").rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    lines = [f"{name}: {value}" for name, value in {"host": "x", "authorization": f"Bearer {api.key}", **headers}.items()]
+    writer.write("\r\n".join(["GET /v1/responses HTTP/1.1", *lines, "", ""]).encode())
+    return reader, writer
+
+
+# --- the handshake ---
+
+
+@pytest.mark.parametrize("headers", [{"authorization": "Bearer nobody"}, {"authorization": ""}, {"authorization": "Basic x"}])
+async def test_without_a_key_there_is_no_socket(api: Api, headers: dict[str, str]) -> None:
+    for path in ("/responses", "/elsewhere"):
+        with pytest.raises(InvalidStatus) as refusal:
+            async with socket(api, path, headers=headers):
+                pass
+        answer = _handshake(refusal.value)
+        assert (answer.status, answer.error["code"], answer.headers["www-authenticate"]) == (401, "invalid_api_key", "Bearer")
+        assert answer.headers["x-request-id"]
+
+
+async def test_other_paths_are_unknown(api: Api) -> None:
+    with pytest.raises(InvalidStatus) as refusal:
+        async with socket(api, "/responses/resp_1"):
+            pass
+    answer = _handshake(refusal.value)
+    assert (answer.status, answer.error["code"]) == (404, "unknown_url")
+
+
+async def test_without_an_upgrade_the_path_has_no_get(api: Api) -> None:
+    answer = await api.call("GET", "/responses")
+    assert (answer.status, answer.headers["allow"]) == (405, "POST")
+
+
+async def test_messages_are_compressed_where_the_client_can(api: Api, fake: FakeUpstream) -> None:
+    async with socket(api) as one:
+        assert "permessage-deflate" in _accepted(one)["sec-websocket-extensions"]
+        assert _accepted(one)["x-request-id"]
+        assert (await one.answer(fake.script(reply("small"))))["output_text"] == "small"
+    async with socket(api, compression=None) as plain:
+        assert "sec-websocket-extensions" not in _accepted(plain)
+        assert (await plain.answer(fake.script(reply("plain"))))["output_text"] == "plain"
+
+
+def _accepted(one: Socket) -> Any:
+    answer = one.connection.response
+    assert answer is not None
+    return answer.headers
+
+
+# --- leaving ---
+
+
+async def test_who_leaves_takes_the_running_response_along(shared: Stack, api: Api, fake: FakeUpstream) -> None:
+    model = fake.script([text("said"), hang()])
+    async with socket(api) as one:
+        await one.create(model)
+        await one.create(model)
+        response_id = (await one.until("response.created"))["response"]["id"]
+        await one.until("response.output_text.delta")
+    [asked] = fake.asked(model)
+    await until(lambda: asked.closed_by_client is not None)
+
+    async def cancelled() -> bool:
+        answer = await api.call("GET", f"/responses/{response_id}")
+        return answer.status == 200 and answer.body["status"] == "cancelled"
+
+    await until(cancelled)
+    assert len(fake.asked(model)) == 1, "what still waited was begun"
+
+
+async def test_a_client_that_breaks_off_while_it_is_told_of_its_faults_does_no_harm(api: Api, fake: FakeUpstream) -> None:
+    async with socket(api) as one:
+        for _ in range(200):
+            await one.connection.send("{")
+        one.connection.transport.abort()
+    assert (await api.create(fake.script(reply("unharmed"))))["output_text"] == "unharmed"
+
+
+async def test_open_sockets_are_counted(shared: Stack) -> None:
+    async def count() -> float:
+        async with shared.session.get(f"http://127.0.0.1:{shared.webs[1].port}/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        return float(next(line.split()[1] for line in lines if line.startswith("backburner_sockets ")))
+
+    async def is_back() -> bool:
+        return await count() == before
+
+    before = await count()
+    async with socket(shared.api(1)), socket(shared.api(1)):
+        assert await count() == before + 2
+    await until(is_back)

@@ -1,0 +1,192 @@
+"""What clients see when the upstream refuses, breaks off or talks nonsense (design §4.9, contract §7.2)."""
+
+import json
+
+import pytest
+
+from tests.support.api import JSON, Api
+from tests.support.contract_rules import assert_stream_obeys_contract
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    Step,
+    call,
+    chunk,
+    delta,
+    done,
+    drop,
+    finish,
+    raw,
+    reply,
+    reset,
+    status,
+    text,
+    usage,
+)
+from tests.support.strict_types import check_event, check_response
+
+BEFORE_OUTPUT: list[tuple[str, list[Step], int]] = [
+    ("refused", [status(400)], 400),
+    ("our key is wrong", [status(401)], 401),
+    ("our key may not", [status(403)], 403),
+    ("not found", [status(404)], 404),
+    ("slow", [status(408)], 408),
+    ("too large", [status(413)], 413),
+    ("unprocessable", [status(422)], 422),
+    ("too many requests", [status(429, headers={"retry-after": "7"})], 429),
+    ("broken", [status(500)], 502),
+    ("bad gateway", [status(502)], 502),
+    ("away", [status(503)], 502),
+    ("reset", [reset()], 502),
+    ("closed", [drop()], 502),
+    ("garbage", [raw(b"data: {nonsense\n\n")], 502),
+    ("a web page", [status(200, b"<html></html>", {"content-type": "text/html"})], 502),
+    ("nothing at all", [raw(b"")], 502),
+    ("an error under 200", [chunk({"error": {"message": "overloaded", "type": "x", "code": 500}})], 502),
+]
+refusals = pytest.mark.parametrize(("script", "expected"), [pytest.param(*row[1:], id=row[0]) for row in BEFORE_OUTPUT])
+
+
+@refusals
+async def test_a_foreground_client_gets_the_upstreams_class_of_error(
+    api: Api, fake: FakeUpstream, script: list[Step], expected: int
+) -> None:
+    answer = await api.call("POST", "/responses", {"model": fake.script(script), "input": "Hi."})
+    assert answer.status == expected, answer.raw
+    assert answer.error["message"]
+    assert "upstream-secret" not in answer.raw.decode()
+    if expected == 429:
+        assert answer.headers["retry-after"] == "7"
+        assert answer.headers.get("x-should-retry") != "false"
+    else:
+        assert answer.headers["x-should-retry"] == "false"
+
+
+@refusals
+async def test_a_foreground_stream_ends_with_failed(api: Api, fake: FakeUpstream, script: list[Step], expected: int) -> None:
+    async with api.post_stream(fake.script(script)) as stream:
+        events = await stream.to_end()
+    _assert_failed_without_output(events, await api.get(stream.response_id))
+    code = "rate_limit_exceeded" if expected == 429 else None
+    assert code in (None, stream.final["error"]["code"])
+
+
+@refusals
+async def test_a_background_response_fails(api: Api, fake: FakeUpstream, script: list[Step], expected: int) -> None:
+    async with api.post_stream(fake.script(script), background=True) as stream:
+        events = await stream.to_end()
+    _assert_failed_without_output(events, await api.get(stream.response_id))
+
+
+def _assert_failed_without_output(events: list[JSON], stored: JSON) -> None:
+    for event in events:
+        check_event(event)
+    assert_stream_obeys_contract(events)
+    assert events[-1]["type"] == "response.failed"
+    assert events[-1]["response"] == stored
+    assert (stored["status"], stored["output"]) == ("failed", [])
+
+
+AFTER_OUTPUT: list[tuple[str, Step]] = [
+    ("reset", reset()),
+    ("closed", drop()),
+    ("an end without a reason", raw(b"")),
+    ("garbage", raw(b"data: {nonsense\n\n")),
+    ("an error chunk", chunk({"error": {"message": "overloaded", "type": "x", "code": 500}})),
+    ("an error as reason", finish("error")),
+]
+
+
+@pytest.mark.parametrize("end", [pytest.param(step, id=name) for name, step in AFTER_OUTPUT])
+@pytest.mark.parametrize("background", [True, False], ids=["background", "foreground"])
+async def test_what_breaks_in_the_middle_keeps_what_was_said(api: Api, fake: FakeUpstream, end: Step, background: bool) -> None:
+    model = fake.script([text("so ", "far"), end])
+    async with api.post_stream(model, background=background) as stream:
+        events = await stream.to_end()
+    for event in events:
+        check_event(event)
+    assert_stream_obeys_contract(events)
+    assert events[-1]["type"] == "response.failed"
+    assert stream.final["output_text"] == "so far"
+    assert [item["status"] for item in stream.final["output"]] == ["incomplete"]
+    assert await api.get(stream.response_id) == stream.final
+    assert len(fake.asked(model)) == 1, "what was shown is never asked for a second time"
+
+
+async def test_passing_errors_are_tried_again_before_the_first_byte(api: Api, fake: FakeUpstream) -> None:
+    again = [status(503, headers={"retry-after-ms": "5"}, retry=True)]
+    model = fake.script(again, again, reply("at last"))
+    response = await api.create(model)
+    assert response["output_text"] == "at last"
+    assert len(fake.asked(model)) == 3
+
+
+async def test_the_upstreams_own_words_reach_a_foreground_client(api: Api, fake: FakeUpstream) -> None:
+    words = "This model's maximum context length is 8 tokens."
+    body: JSON = {"error": {"message": words, "type": "invalid_request_error", "param": "messages", "code": "context_length_exceeded"}}
+    answer = await api.call("POST", "/responses", {"model": fake.script([status(400, body)]), "input": "Hi."})
+    assert answer.status == 400
+    assert words in answer.error["message"]
+
+
+async def test_an_answer_that_is_no_stream_is_still_understood_or_refused(api: Api, fake: FakeUpstream) -> None:
+    whole = {
+        "id": "x",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "All at once."}, "finish_reason": "stop"}],
+    }
+    answer = await api.call("POST", "/responses", {"model": fake.script([status(200, whole)]), "input": "Hi."})
+    if answer.status == 200:
+        assert answer.body["output_text"] == "All at once."
+    else:
+        assert answer.status == 502
+
+
+async def test_odd_but_legal_sse_is_read(api: Api, fake: FakeUpstream) -> None:
+    def spelled(content: str, reason: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": {"content": content}, "finish_reason": reason}
+        return json.dumps({"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}).encode()
+
+    halves = spelled("é").partition(b'"model"')
+    odd = [
+        raw(b": a comment\n\n"),
+        raw(b"data:" + spelled("no space, ") + b"\r\n\r\n"),
+        raw(b"event: message\nid: 7\nretry: 10\ndata: " + spelled("with fields, ") + b"\n\n"),
+        raw(b"data: " + halves[0] + b"\ndata: " + halves[1] + halves[2] + b"\n\n"),
+        raw(b"data: " + spelled("cut ")[:20]),
+        raw(spelled("cut ")[20:] + b"\n"),
+        raw(b"\ndata: " + spelled("end", "stop") + b"\n\n"),
+        done(),
+    ]
+    response = await api.create(fake.script(odd))
+    assert response["output_text"] == "no space, with fields, écut end"
+    assert response["status"] == "completed"
+
+
+async def test_calls_without_ids_or_indices_are_kept_apart(api: Api, fake: FakeUpstream) -> None:
+    def piece(name: str, arguments: str) -> Step:
+        return delta({"tool_calls": [{"type": "function", "function": {"name": name, "arguments": arguments}}]})
+
+    response = await api.create(fake.script([piece("f", '{"a":1}'), piece("g", '{"b":2}'), finish("stop"), usage(), done()]))
+    check_response(response)
+    assert [(item["name"], item["arguments"]) for item in response["output"]] == [("f", '{"a":1}'), ("g", '{"b":2}')]
+    assert len({item["call_id"] for item in response["output"]}) == 2
+
+
+async def test_content_and_the_finish_reason_may_share_a_chunk(api: Api, fake: FakeUpstream) -> None:
+    response = await api.create(fake.script([text("a"), delta({"content": "b"}, finish_reason="stop"), done()]))
+    assert (response["status"], response["output_text"]) == ("completed", "ab")
+
+
+async def test_an_empty_answer_is_complete(api: Api, fake: FakeUpstream) -> None:
+    async with api.post_stream(fake.script([finish(), usage(), done()])) as stream:
+        assert_stream_obeys_contract(await stream.to_end())
+    assert (stream.final["status"], stream.final["output_text"]) == ("completed", "")
+
+
+async def test_arguments_cut_by_the_length_limit_are_incomplete(api: Api, fake: FakeUpstream) -> None:
+    response = await api.create(fake.script([call(0, "call_1", "f", '{"a'), finish("length"), done()]))
+    assert response["status"] == "incomplete"
+    assert [(item["status"], item["arguments"]) for item in response["output"]] == [("incomplete", '{"a')]
+    check_response(response)

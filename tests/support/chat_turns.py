@@ -1,0 +1,129 @@
+"""How the unit tests write a turn down: upstream JSON in, short lines out."""
+
+import itertools
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from models.wire.events import Event, decode_frame, frame
+from models.wire.snapshot import fold
+from tests.support.contract_rules import assert_items_obey_contract
+from tests.support.strict_types import check_event, check_item, check_usage
+from worker.translation.chat.translator import Translator
+from worker.translation.tool_catalog import Offer, offer
+from worker.translation.turn import Outcome
+from worker.upstream.chat_chunks import parse_chunk
+
+JSON = dict[str, Any]
+
+
+def counter() -> Callable[[str], str]:
+    """Ids a test can write down: msg_1, fc_2, call_3, …"""
+    numbers = itertools.count(1)
+    return lambda prefix: f"{prefix}_{next(numbers)}"
+
+
+def delta(**said: Any) -> JSON:
+    """A chunk that says something."""
+    return {"choices": [{"index": 0, "delta": said, "finish_reason": None}]}
+
+
+def finish(reason: str | None = "stop", **said: Any) -> JSON:
+    """The chunk that ends the turn."""
+    return {"choices": [{"index": 0, "delta": said, "finish_reason": reason}]}
+
+
+def call(index: int | None = None, id: str | None = None, name: str | None = None, arguments: Any = None) -> JSON:  # noqa: A002
+    """A piece of one tool call, without what the vendor leaves out."""
+    function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
+    return {key: value for key, value in (("index", index), ("id", id), ("function", function)) if value is not None}
+
+
+def calls(*pieces: JSON) -> JSON:
+    """A chunk with pieces of tool calls."""
+    return delta(tool_calls=list(pieces))
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A turn that has ended, checked against the contract and the SDK's types."""
+
+    events: list[JSON]
+    output: list[JSON]
+    calls: list[JSON]
+    usage: JSON | None
+    outcome: Outcome | None
+
+    @property
+    def lines(self) -> list[str]:
+        """The events, one short line each."""
+        return [brief(event) for event in self.events]
+
+    @property
+    def items(self) -> list[str]:
+        """The output, one short line an item."""
+        return [_item(item) for item in self.output]
+
+
+def offering(*functions: str, custom: Iterable[str] = (), allowed: Iterable[str] | None = None) -> Offer:
+    """An offer of functions and custom tools, of which only the `allowed` may be called."""
+    tools = [*({"type": "function", "name": name} for name in functions), *({"type": "custom", "name": name} for name in custom)]
+    if allowed is None:
+        return offer({"tools": tools})
+    chosen = [tool for tool in tools if tool["name"] in allowed]
+    return offer({"tools": tools, "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": chosen}})
+
+
+def run(chunks: Iterable[JSON | bytes], *, done_seen: bool = True, cut: bool = False, **options: Any) -> Turn:
+    """Puts the chunks through the parser and a translator, and ends the turn."""
+    translator = Translator(counter(), **options)
+    told: list[Event] = []
+    for chunk in chunks:
+        told += translator.feed(parse_chunk(chunk if isinstance(chunk, bytes) else json.dumps(chunk).encode()))
+    told += translator.cut() if cut else translator.finish(done_seen=done_seen)
+    events = decoded(told)
+    for event in events:
+        check_event(event)
+    done = assert_items_obey_contract(events)
+    assert [item for _, item in sorted(done.items())] == translator.output == fold(events)
+    for item in translator.output:
+        check_item(item)
+    if translator.usage is not None:
+        check_usage(translator.usage)
+    assert translator.cut() == []
+    return Turn(events, translator.output, translator.calls, translator.usage, translator.outcome)
+
+
+def decoded(events: list[Event]) -> list[JSON]:
+    """The events as a reader sees them."""
+    return [decode_frame(frame(event, number)) for number, event in enumerate(events)]
+
+
+def brief(event: JSON) -> str:
+    """`0 +message`, `0.0 +output_text`, `0.0 'Hi'`, `0.0 ='Hi'`, `0.0 -output_text`, `0 -message completed`."""
+    kind = event["type"].removeprefix("response.")
+    place = ".".join(str(event[key]) for key in ("output_index", "content_index", "summary_index") if key in event)
+    if kind.startswith("output_item."):
+        item = event["item"]
+        what = f"{item.get('name', item['type'])}/{item['call_id']}" if "call_id" in item else item["type"]
+        return f"{place} +{what}" if kind.endswith("added") else f"{place} -{what} {item['status']}"
+    if kind.startswith(("content_part.", "reasoning_summary_part.")):
+        return f"{place} {'+' if kind.endswith('added') else '-'}{event['part']['type']}"
+    if kind.endswith(".delta"):
+        return f"{place} {event['delta']!r}"
+    if kind.endswith("annotation.added"):
+        return f"{place} @{event['annotation']['url']}"
+    if kind.endswith("command.added"):
+        return f"{place} +command"
+    return f"{place} ={next(event[key] for key in ('text', 'refusal', 'arguments', 'input', 'command') if key in event)!r}"
+
+
+def _item(item: JSON) -> str:
+    mark = "" if item["status"] == "completed" else f" ({item['status']})"
+    if "call_id" in item:
+        told = next(item[key] for key in ("arguments", "input", "action", "operation") if key in item)
+        return f"{item.get('name', item['type'])}/{item['call_id']} {told}{mark}"
+    said = [f"summary {part['text']}" for part in item.get("summary", ())]
+    said += [f"refusal {part['refusal']}" if part["type"] == "refusal" else part["text"] for part in item["content"]]
+    return f"{item['type']} {' | '.join(said)}{mark}"

@@ -1,0 +1,130 @@
+"""Requests that clients really sent, kept as JSON beside this file, so that they can be sent again without the clients.
+
+What differs from run to run is written as a place: `{{2.id}}` is the id of the third request's response, `{{2.output.0}}` the id of its first
+item, `{{2.sealed.0}}` that item's `encrypted_content`, `{{mcp}}` the address of the MCP server.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.support.api import TERMINAL
+from tests.support.clients.recorder import Exchange
+
+JSON = dict[str, Any]
+FOLDER = Path(__file__).parents[2] / "clients" / "requests"
+_LONGEST = {"description": 30, "x-codex-turn-metadata": 2}
+"""Characters kept of a text that nobody acts on, if not 100: clients send pages of instructions."""
+_WHOLE = frozenset({"arguments", "definition", "encrypted_content", "image_url", "file_data", "output", "schema"})
+_NAMES = frozenset({"id", "call_id"})
+_PATHS = re.compile(r"(/tmp|/root|/home|/var|/Users)/[^\s<>\"'`)\\]*")
+_UUIDS = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One request of a client."""
+
+    scenario: str
+    method: str
+    path: str
+    body: JSON | None
+    status: int
+    output: list[str] | None
+    """The types of the items it was answered with; None where it did not wait for them."""
+    socket: int | None = None
+    """A frame over this WebSocket, not a request."""
+
+
+def load(client: str) -> list[Recorded]:
+    """What is recorded of a client, in order."""
+    return [Recorded(**one) for one in json.loads((FOLDER / f"{client}.json").read_text())]
+
+
+def save(client: str, heard: Sequence[tuple[str, Exchange]], mcp: str) -> None:
+    """Keep these exchanges: (scenario, exchange), in order."""
+    places = {mcp: "{{mcp}}"}
+    kept: list[JSON] = []
+    for scenario, exchange in heard:
+        if not _is_repeatable(exchange):
+            continue
+        told = _replaced([exchange.path, exchange.body], partial(_with, places))
+        kept.append(
+            {
+                "scenario": scenario,
+                "method": exchange.method,
+                "path": told[0],
+                "body": _trimmed(told[1]),
+                "status": exchange.status,
+                "output": _types(exchange),
+                "socket": exchange.socket,
+            }
+        )
+        places |= {value: f"{{{{{place}}}}}" for place, value in places_in(len(kept) - 1, exchange.answer or {}).items()}
+    lines = ",\n".join(json.dumps(one, ensure_ascii=False) for one in kept)
+    (FOLDER / f"{client}.json").write_text(f"[\n{lines}\n]\n")
+
+
+def places_in(number: int, answer: JSON) -> dict[str, str]:
+    """Place -> value, of everything in an answer that later requests may repeat."""
+    found = {}
+    if "id" in answer:
+        found[f"{number}.id"] = answer["id"]
+    for at, item in enumerate(answer.get("output") or answer.get("data") or ()):
+        for key, name in (("id", "output"), ("encrypted_content", "sealed")):
+            if key in item:
+                found[f"{number}.{name}.{at}"] = item[key]
+    return found
+
+
+def filled(value: Any, places: dict[str, str]) -> Any:
+    """The recorded JSON with every place filled in."""
+    return _replaced(value, lambda text: re.sub(r"\{\{([\w.]+)\}\}", lambda found: places[found[1]], text))
+
+
+def _is_repeatable(exchange: Exchange) -> bool:
+    """Polls depend on the clock, and strangers are refused whatever they say."""
+    return (exchange.method != "GET" or "items" in exchange.path) and exchange.status not in (0, 401)
+
+
+def _types(exchange: Exchange) -> list[str] | None:
+    answer = exchange.answer or {}
+    ended = answer.get("object") == "response" and answer.get("status") in TERMINAL
+    return [item["type"] for item in answer["output"]] if ended else None
+
+
+def _with(places: dict[str, str], text: str) -> str:
+    for value, place in places.items():
+        text = text.replace(value, place)
+    return text
+
+
+def _replaced(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [_replaced(one, change) for one in value]
+    if isinstance(value, dict):
+        return {key: _replaced(one, change) for key, one in value.items()}
+    return value
+
+
+def _trimmed(value: Any, key: str = "") -> Any:
+    """Without what says where and by whom it was recorded, and without pages of prose."""
+    if isinstance(value, str):
+        if "[[" in value or key in _WHOLE:
+            return _PATHS.sub("/somewhere", value)
+        text = _PATHS.sub("/somewhere", value)
+        if key not in _NAMES:
+            text = _UUIDS.sub("00000000-0000-7000-8000-000000000000", text)
+        most = _LONGEST.get(key, 100)
+        return text if len(text) <= most else f"{text[:most]}…"
+    if isinstance(value, list):
+        return [_trimmed(one, key) for one in value]
+    if isinstance(value, dict):
+        return {name: _trimmed(one, name) for name, one in value.items()}
+    return value

@@ -1,0 +1,520 @@
+"""A scriptable upstream that speaks the wire itself: chat completions, and with the steps of tests/support/native_script.py the Responses API.
+
+A script is a list of steps, each a small coroutine over one `Exchange`. `FakeUpstream.script` registers one under a model name
+and returns that name; given several scripts, the n-th request for the model runs the n-th (the last one repeats). A model named
+`recording:<file>:<line>` replays a recorded stream (line from 1).
+
+    model = fake.script([text("Hello ", "world"), gate(opened), finish(), usage(), done()])
+
+Every request is kept in `fake.requests`, with the moment at which the client went away, if it did. It is written on a bare
+`asyncio.Protocol` because tests need what HTTP servers hide: resets, half answers, bytes that are no JSON, and the very moment at
+which a socket closes.
+"""
+
+import asyncio
+import itertools
+import json
+import socket
+import struct
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self, cast
+
+JSON = dict[str, Any]
+RESIDENT = "resident"
+"""A model that is always listed, so that a list fetched before any script was registered has something to show."""
+Step = Callable[["Exchange"], Awaitable[None]]
+Script = Sequence[Step]
+
+_REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 429: "Too Many Requests", 500: "Internal Server Error"}
+
+
+class Closed(Exception):
+    """The client went away while the script was still talking."""
+
+
+@dataclass(slots=True)
+class Request:
+    """What the upstream was asked, and what became of it. Moments are `time.monotonic()`."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    """Names in lower case."""
+    body: JSON
+    started: float
+    closed_by_client: float | None = None
+    """When the client closed the connection although the script was not through."""
+    finished: float | None = None
+    """When the script was through."""
+    query: str = ""
+    """What stood behind the path's question mark."""
+    words: list[tuple[float, str]] = field(default_factory=list)
+    """The pieces of text that were sent, and when."""
+    told_why: bool = False
+    """The answer has said why the model stopped: with `finished` it is a whole turn."""
+    items: list[JSON] = field(default_factory=list)
+    """What a native answer has told, whole (tests/support/native_script.py)."""
+    events: int = 0
+    """Events it has sent."""
+
+    @property
+    def model(self) -> str:
+        return str(self.body.get("model"))
+
+    @property
+    def messages(self) -> list[JSON]:
+        return cast("list[JSON]", self.body["messages"])
+
+    @property
+    def body_text(self) -> str:
+        """The messages as JSON."""
+        return json.dumps(self.body.get("messages"))
+
+    @property
+    def is_open(self) -> bool:
+        return self.closed_by_client is None and self.finished is None
+
+
+class Exchange:
+    """One request being answered: the steps write through this."""
+
+    def __init__(self, request: Request, connection: "_Connection") -> None:
+        self.request = request
+        self._connection = connection
+        self.is_streaming = False
+        self.is_whole = request.path.endswith("/chat/completions") and request.body.get("stream") is not True
+        """No stream was asked for: the chunks are put together and sent as one answer at the end."""
+        self._chunks: list[JSON] = []
+
+    async def begin(self, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        """Send the head of a stream, once."""
+        if not self.is_streaming and not self.is_whole:
+            self.is_streaming = True
+            fields = {"content-type": "text/event-stream; charset=utf-8", "transfer-encoding": "chunked", **(headers or {})}
+            await self._connection.send(_head(status, fields))
+
+    async def write(self, data: bytes) -> None:
+        """Send body bytes of a stream."""
+        if self.is_whole:
+            return
+        await self.begin()
+        if data:  # an empty piece would end a chunked body
+            await self._connection.send(b"%x\r\n%b\r\n" % (len(data), data))
+
+    async def event(self, data: JSON) -> None:
+        """Send one chunk as an SSE event."""
+        if self.is_whole:
+            self._chunks.append(data)
+            return
+        await self.write(b"data: %b\n\n" % json.dumps(data, ensure_ascii=False).encode())
+
+    async def delta(self, delta: JSON, **choice: Any) -> None:
+        """Send one chunk with one choice."""
+        if content := delta.get("content"):
+            self.request.words.append((time.monotonic(), content))
+        self.request.told_why |= choice.get("finish_reason") is not None
+        await self.event(self.envelope([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None, **choice}]))
+
+    def envelope(self, choices: list[JSON], **more: Any) -> JSON:
+        """A `chat.completion.chunk` around `choices`."""
+        return {
+            "id": f"chatcmpl-{id(self.request):x}",
+            "object": "chat.completion.chunk",
+            "created": 1700000000,
+            "model": self.request.model,
+            "choices": choices,
+            **more,
+        }
+
+    async def answer(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+        """Send a whole answer that is no stream."""
+        await self._connection.send(_head(status, {"content-length": str(len(body)), **headers}) + body)
+
+    async def end(self) -> None:
+        """Close a chunked body properly, or send the chunks as one answer."""
+        if self._chunks and not self._connection.is_closing:
+            await self.answer(200, json.dumps(_completion(self._chunks)).encode(), {"content-type": "application/json"})
+        if self.is_streaming and not self._connection.is_closing:
+            await self._connection.send(b"0\r\n\r\n")
+
+    def reset(self) -> None:
+        """Close the connection with RST."""
+        self._connection.reset()
+
+    def drop(self) -> None:
+        """Close the connection with FIN, in the middle of the body."""
+        self._connection.drop()
+
+    async def closed(self) -> None:
+        """Return when the client has gone."""
+        await self._connection.closed.wait()
+
+
+def _completion(chunks: list[JSON]) -> JSON:
+    """The `chat.completion` that these chunks make together."""
+    message: JSON = {"role": "assistant", "content": None}
+    calls: dict[int, JSON] = {}
+    whole = {**chunks[0], "object": "chat.completion", "choices": [{"index": 0, "message": message, "finish_reason": None}]}
+    for chunk in chunks:
+        whole |= {"usage": chunk["usage"]} if "usage" in chunk else {}
+        for choice in chunk["choices"]:
+            whole["choices"][0]["finish_reason"] = choice["finish_reason"] or whole["choices"][0]["finish_reason"]
+            if said := choice["delta"].get("content"):
+                message["content"] = (message["content"] or "") + said
+            for call in choice["delta"].get("tool_calls", ()):
+                known = calls.setdefault(call["index"], {**call, "function": {**call["function"], "arguments": ""}})
+                known["function"]["arguments"] += call["function"]["arguments"]
+    return (
+        whole if not calls else {**whole, "choices": [{**whole["choices"][0], "message": {**message, "tool_calls": list(calls.values())}}]}
+    )
+
+
+def _head(status: int, fields: Mapping[str, str]) -> bytes:
+    lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}", *(f"{name}: {value}" for name, value in fields.items())]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+# Steps.
+
+
+def chunk(data: JSON) -> Step:
+    """This very JSON as one event."""
+
+    async def step(exchange: Exchange) -> None:
+        await exchange.event(data)
+
+    return step
+
+
+def delta(fields: JSON, **choice: Any) -> Step:
+    """One chunk whose only choice has this delta."""
+
+    async def step(exchange: Exchange) -> None:
+        await exchange.delta(fields, **choice)
+
+    return step
+
+
+def text(*pieces: str, gap: float = 0) -> Step:
+    """Each piece as a content delta, `gap` seconds apart."""
+
+    async def step(exchange: Exchange) -> None:
+        for piece in pieces:
+            await exchange.delta({"content": piece})
+            if gap:
+                await asyncio.sleep(gap)
+
+    return step
+
+
+def reasoning(*pieces: str) -> Step:
+    """Each piece as a reasoning delta, in vLLM's spelling."""
+
+    async def step(exchange: Exchange) -> None:
+        for piece in pieces:
+            await exchange.delta({"reasoning": piece})
+
+    return step
+
+
+def refusal(*pieces: str) -> Step:
+    """Each piece as a refusal delta."""
+
+    async def step(exchange: Exchange) -> None:
+        for piece in pieces:
+            await exchange.delta({"refusal": piece})
+
+    return step
+
+
+def call(index: int, call_id: str, name: str, *arguments: str) -> Step:
+    """One function call: its head, then its arguments piece by piece."""
+
+    async def step(exchange: Exchange) -> None:
+        head = {"index": index, "id": call_id, "type": "function", "function": {"name": name, "arguments": ""}}
+        await exchange.delta({"tool_calls": [head]})
+        for piece in arguments:
+            await exchange.delta({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
+
+    return step
+
+
+def finish(reason: str = "stop") -> Step:
+    """The chunk that names why the model stopped."""
+    return delta({}, finish_reason=reason)
+
+
+def usage(prompt: int = 11, completion: int = 7, *, cached: int = 0, thought: int = 0) -> Step:
+    """The usage chunk, with its empty `choices`."""
+    counted = {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {"reasoning_tokens": thought},
+    }
+
+    async def step(exchange: Exchange) -> None:
+        await exchange.event(exchange.envelope([], usage=counted))
+
+    return step
+
+
+def done() -> Step:
+    """`data: [DONE]`."""
+    return raw(b"data: [DONE]\n\n")
+
+
+def raw(data: bytes) -> Step:
+    """These very bytes in the body."""
+
+    async def step(exchange: Exchange) -> None:
+        await exchange.write(data)
+
+    return step
+
+
+def gate(opened: asyncio.Event) -> Step:
+    """Wait until the test opens the gate."""
+
+    async def step(exchange: Exchange) -> None:
+        await exchange.begin()
+        await opened.wait()
+
+    return step
+
+
+def silence_until(opened: asyncio.Event) -> Step:
+    """As `gate`, but not even the head of the answer is sent before."""
+
+    async def step(exchange: Exchange) -> None:
+        await opened.wait()
+
+    return step
+
+
+def hang() -> Step:
+    """Say nothing more until the client goes away."""
+
+    async def step(exchange: Exchange) -> None:
+        await exchange.closed()
+
+    return step
+
+
+def reset() -> Step:
+    """Cut the connection with RST."""
+
+    async def step(exchange: Exchange) -> None:
+        exchange.reset()
+
+    return step
+
+
+def drop() -> Step:
+    """Close the connection in the middle of the body."""
+
+    async def step(exchange: Exchange) -> None:
+        exchange.drop()
+
+    return step
+
+
+def status(code: int, body: JSON | bytes | None = None, headers: Mapping[str, str] | None = None, *, retry: bool = False) -> Step:
+    """A whole answer with this status. Unless `retry`, it tells the client's SDK not to try again."""
+    content = (
+        {"error": {"message": f"The fake upstream says {code}.", "type": "fake", "param": None, "code": None}} if body is None else body
+    )
+    fields = {"content-type": "application/json", "x-should-retry": "true" if retry else "false", **(headers or {})}
+
+    async def step(exchange: Exchange) -> None:
+        await exchange.answer(code, content if isinstance(content, bytes) else json.dumps(content).encode(), fields)
+
+    return step
+
+
+def reply(*pieces: str, gap: float = 0) -> list[Step]:
+    """A whole ordinary answer: text, end, usage."""
+    return [text(*pieces, gap=gap), finish(), usage(), done()]
+
+
+class _Connection(asyncio.Protocol):
+    """One TCP connection, HTTP/1.1 with keep-alive."""
+
+    def __init__(self, upstream: "FakeUpstream") -> None:
+        self._upstream = upstream
+        self._received = bytearray()
+        self._transport: asyncio.Transport
+        self._task: asyncio.Task[None] | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._request: Request | None = None
+        self.closed = asyncio.Event()
+
+    @property
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._upstream.connections.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._upstream.connections.discard(self)
+        if self._request is not None and self._request.is_open:
+            self._request.closed_by_client = time.monotonic()
+        self.closed.set()
+        self._writable.set()
+        if self._task is not None:
+            self._task.cancel()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        self._next_request()
+
+    def _next_request(self) -> None:
+        if self._task is not None or (head_end := self._received.find(b"\r\n\r\n")) < 0:
+            return
+        first, *lines = self._received[:head_end].decode("latin-1").split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        body_end = head_end + 4 + int(headers.get("content-length", "0"))
+        if len(self._received) < body_end:
+            return
+        body = bytes(self._received[head_end + 4 : body_end])
+        del self._received[:body_end]
+        method, target, _ = first.split(" ")
+        path, _, query = target.partition("?")
+        self._request = Request(method, path, headers, json.loads(body) if body else {}, time.monotonic(), query=query)
+        self._upstream.requests.append(self._request)
+        self._task = asyncio.create_task(self._answer(self._request))
+
+    async def _answer(self, request: Request) -> None:
+        exchange = Exchange(request, self)
+        try:
+            for step in self._upstream.steps_for(request):
+                await step(exchange)
+            await exchange.end()
+        except Closed:
+            return
+        except Exception as fault:  # noqa: BLE001  # a fault of the fake must not look like one of the product
+            self._upstream.faults.append(fault)
+            self.reset()
+            return
+        if request.is_open:
+            request.finished = time.monotonic()
+        self._task = None
+        self._next_request()
+
+    async def send(self, data: bytes) -> None:
+        if self.is_closing:
+            raise Closed
+        self._transport.write(data)
+        await self._writable.wait()
+
+    def reset(self) -> None:
+        self._through()
+        raw_socket = self._transport.get_extra_info("socket")
+        raw_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._transport.abort()
+
+    def drop(self) -> None:
+        self._through()
+        self._transport.close()
+
+    def _through(self) -> None:
+        """The script itself ends the connection: that is not the client's doing."""
+        if self._request is not None and self._request.is_open:
+            self._request.finished = time.monotonic()
+
+
+@dataclass(slots=True)
+class FakeUpstream:
+    """The server. `async with FakeUpstream(recordings) as fake: … fake.base_url`."""
+
+    recordings: Path | None = None
+    requests: list[Request] = field(default_factory=list)
+    connections: set[_Connection] = field(default_factory=set)
+    faults: list[BaseException] = field(default_factory=list)
+    """What went wrong in the fake itself; a test session with any of these has failed."""
+    base_url: str = ""
+    port: int = 0
+    """Where to listen; 0: anywhere."""
+    _scripts: dict[str, list[Script]] = field(default_factory=dict)
+    counts: dict[str, Script] = field(default_factory=dict)
+    """Path of a count's route -> what it answers, as `script` has it; without any, 404."""
+    _minds: dict[str, Callable[[Request], Script]] = field(default_factory=dict)
+    _asked: dict[str, int] = field(default_factory=dict)
+    _names: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+    _server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", self.port, backlog=2048)
+        self.base_url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for connection in list(self.connections):
+            connection.drop()
+            await connection.closed.wait()
+
+    def script(self, *scripts: Script, name: str | None = None) -> str:
+        """Register what a model answers: the n-th request gets the n-th script, further ones the last. Returns the model's name."""
+        model = name or f"script-{next(self._names)}"
+        self._scripts[model] = list(scripts)
+        return model
+
+    def decide(self, name: str, mind: Callable[[Request], Script]) -> None:
+        """Register a model whose answer follows from the request itself, however often it is asked."""
+        self._minds[name] = mind
+
+    def asked(self, model: str) -> list[Request]:
+        """The requests for an answer of this model so far, in order."""
+        return [request for request in self.requests if request.method == "POST" and request.model == model]
+
+    def steps_for(self, request: Request) -> Script:
+        if request.method == "GET" and request.path == "/v1/models":
+            return [_listing(sorted({RESIDENT, *self._scripts, *self._minds}))]
+        if request.path in self.counts:
+            return self.counts[request.path]
+        if request.method != "POST" or request.path not in ("/v1/chat/completions", "/v1/responses"):
+            return [status(404)]
+        if request.model.startswith("recording:"):
+            return self._recorded(request.model)
+        if request.model in self._minds:
+            return self._minds[request.model](request)
+        scripts = self._scripts.get(request.model)
+        if scripts is None:
+            message = f"The model `{request.model}` does not exist."
+            return [status(404, {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": "model_not_found"}})]
+        count = self._asked[request.model] = self._asked.get(request.model, 0) + 1
+        return scripts[min(count, len(scripts)) - 1]
+
+    def _recorded(self, model: str) -> Script:
+        _, file, line = model.split(":")
+        assert self.recordings is not None, "a recording was asked for, but the folder is absent"
+        recorded = recording(self.recordings, file, int(line))
+        return [*map(chunk, recorded["chunks"]), done()]
+
+
+def recording(folder: Path, file: str, line: int) -> JSON:
+    """The recorded request and chunks in this line (from 1) of `<folder>/<file>`."""
+    name = file if file.endswith(".jsonl") else f"{file}.jsonl"
+    with (folder / name).open("rb") as lines:
+        return cast("JSON", json.loads(next(itertools.islice(lines, line - 1, None))))
+
+
+def _listing(models: list[str]) -> Step:
+    data = [{"id": model, "object": "model", "created": 1700000000, "owned_by": "fake"} for model in models]
+    return status(200, {"object": "list", "data": data})

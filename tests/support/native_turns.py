@@ -1,0 +1,90 @@
+"""How the unit tests write a native upstream's turn down: its events in, short lines out."""
+
+import copy
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from models.wire.events import Event
+from models.wire.snapshot import fold
+from tests.support.chat_turns import JSON, Turn, counter, decoded
+from tests.support.contract_rules import assert_items_obey_contract
+from tests.support.strict_types import check_event, check_item, check_usage
+from worker.translation.responses.translator import NativeTranslator
+from worker.upstream.responses_events import parse_event
+
+
+def added(index: int | None, kind: str, **shape: Any) -> JSON:
+    """`output_item.added`."""
+    return _placed({"type": "response.output_item.added", "item": {"type": kind, **shape}}, index)
+
+
+def done(index: int | None, kind: str, **shape: Any) -> JSON:
+    """`output_item.done`."""
+    return _placed({"type": "response.output_item.done", "item": {"type": kind, "status": "completed", **shape}}, index)
+
+
+def event(kind: str, index: int | None = None, **fields: Any) -> JSON:
+    """Any other event about an item."""
+    return _placed({"type": f"response.{kind}", **fields}, index)
+
+
+def say(text: str, index: int | None = 0, item_id: str = "up_msg", place: int | None = 0) -> JSON:
+    """A text delta."""
+    return event("output_text.delta", index, item_id=item_id, content_index=place, delta=text, logprobs=[])
+
+
+def message(text: str, **more: Any) -> JSON:
+    """A message as the upstream lists it at the end."""
+    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {"id": "up_msg", "type": "message", "role": "assistant", "status": "completed", "content": [part], **more}
+
+
+def ended(*output: JSON, status: str = "completed", **more: Any) -> JSON:
+    """The terminal event."""
+    counted = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
+    response = {"id": "resp_up", "object": "response", "status": status, "output": list(output), "usage": counted, **more}
+    return {"type": f"response.{status}", "response": response}
+
+
+def spoken(text: str) -> list[JSON]:
+    """A whole message, event by event, as OpenAI sends it."""
+    part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+    shape = {"id": "up_msg", "role": "assistant"}
+    told = [added(0, "message", **shape, status="in_progress", content=[])]
+    told.append(event("content_part.added", 0, item_id="up_msg", content_index=0, part=part))
+    told += [say(piece) for piece in text]
+    told.append(event("output_text.done", 0, item_id="up_msg", content_index=0, text=text, logprobs=[]))
+    told.append(event("content_part.done", 0, item_id="up_msg", content_index=0, part={**part, "text": text}))
+    return [*told, done(0, "message", **shape, content=[{**part, "text": text}])]
+
+
+def numbered(events: Iterable[JSON]) -> list[JSON]:
+    """With the upstream's own sequence numbers."""
+    return [{**copy.deepcopy(told), "sequence_number": number} for number, told in enumerate(events)]
+
+
+def hear(events: Iterable[JSON | bytes], *, done_seen: bool = False, cut: bool = False, **options: Any) -> Turn:
+    """Puts the events through the parser and a translator, ends the turn, and checks what came out."""
+    translator = NativeTranslator(counter(), **options)
+    told: list[Event] = []
+    for one in events:
+        told += translator.feed(parse_event(one if isinstance(one, bytes) else json.dumps(one).encode()))
+    told += translator.cut() if cut else translator.finish(done_seen=done_seen)
+    shown = decoded(told)
+    for one in shown:
+        check_event(one)
+    closed = assert_items_obey_contract(shown, complete=not translator.goes_on)
+    output = translator.output
+    assert fold(shown) == output
+    if not translator.goes_on:
+        assert [item for _, item in sorted(closed.items())] == output
+    for item in output:
+        check_item(item)
+    if translator.usage is not None:
+        check_usage(translator.usage)
+    return Turn(shown, output, translator.calls, translator.usage, translator.outcome)
+
+
+def _placed(told: JSON, index: int | None) -> JSON:
+    return told if index is None else {**told, "output_index": index}

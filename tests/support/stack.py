@@ -1,0 +1,422 @@
+"""The product as it really runs: servers, a migrated database, web and worker processes, all started and killed from tests."""
+
+import asyncio
+import itertools
+import os
+import secrets
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import aiohttp
+import openai
+import psycopg
+import redis.asyncio
+from psycopg import sql
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from cli.embedded.postgres import Postgres
+from cli.embedded.process import Process, free_port
+from cli.embedded.valkey import Valkey
+from cli.migrate import migrate
+from models import keys
+from tests.support.api import Api, until
+from tests.support.chaos.proxy import Proxy, Wires
+from tests.support.fake_upstream import FakeUpstream
+
+ROOT = Path(__file__).parents[2]
+IMPATIENT = {
+    "BACKBURNER_LEASE__DURATION": "3",
+    "BACKBURNER_LEASE__BEAT": "0.5",
+    "BACKBURNER_LEASE__CAUTION": "1.5",
+    "BACKBURNER_LEASE__OBSERVE": "1",
+    "BACKBURNER_LEASE__SWEEP": "0.5",
+    "BACKBURNER_LEASE__RING_INTERVAL": "1",
+}
+"""Shorter leases, for tests in which the default times are not themselves the promise."""
+
+
+class Surroundings(BaseSettings):
+    """What the environment may say to the tests."""
+
+    model_config = SettingsConfigDict(extra="ignore", populate_by_name=True)
+
+    database_url: str | None = None
+    redis_url: str | None = None
+    recordings: Path = Field(default=ROOT.parent / "shared" / "upstream-recordings", validation_alias="BACKBURNER_RECORDINGS")
+    require_recordings: bool = Field(default=False, validation_alias="BACKBURNER_REQUIRE_RECORDINGS")
+
+
+def _with_path(url: str, name: str) -> str:
+    """The same server, another database."""
+    return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
+
+
+def _child_environment() -> dict[str, str]:
+    """Ours without anything that would configure the product, its clients or a proxy behind the test's back."""
+    stray = ("BACKBURNER_", "OPENAI_", "PG", "CELERY_")
+    kept = os.environ.items()  # noqa: TID251  # the children need PATH and the like; settings are what we strip
+    return {
+        name: value
+        for name, value in kept
+        if not name.upper().startswith(stray) and not name.lower().endswith("_proxy") and name not in ("DATABASE_URL", "REDIS_URL")
+    }
+
+
+@dataclass(slots=True)
+class Databases:
+    """A PostgreSQL server and a database migrated by Alembic, from which each stack gets a copy."""
+
+    admin_url: str
+    server: Postgres | None
+    """None: the server is not ours to stop."""
+    template: str = field(default_factory=lambda: f"backburner_test_{secrets.token_hex(4)}")
+    _copies: list[str] = field(default_factory=list)
+
+    async def prepare(self) -> None:
+        """Create and migrate the template."""
+        await self._run(sql.SQL("CREATE DATABASE {} ENCODING 'UTF8' TEMPLATE template0").format(sql.Identifier(self.template)))
+        await asyncio.to_thread(migrate, _with_path(self.admin_url, self.template))
+
+    async def fresh(self) -> str:
+        """The URL of a new, migrated, empty database."""
+        name = f"{self.template}_{len(self._copies)}"
+        self._copies.append(name)
+        copy = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(self.template))
+        await self._run(copy)
+        return _with_path(self.admin_url, name)
+
+    async def drop(self) -> None:
+        """Remove what was created."""
+        for name in [*self._copies, self.template]:
+            await self._run(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+    async def _run(self, statement: sql.Composed) -> None:
+        async with await psycopg.AsyncConnection.connect(self.admin_url, autocommit=True) as connection:
+            await connection.execute(statement)
+
+
+@asynccontextmanager
+async def databases(folder: Path, surroundings: Surroundings) -> AsyncIterator[Databases]:
+    """The server named by DATABASE_URL, or one of our own in `folder`."""
+    if surroundings.database_url is not None:
+        _, _, rest = surroundings.database_url.partition("://")
+        found = Databases(f"postgresql://{rest}", None)
+        try:
+            await found.prepare()
+            yield found
+        finally:
+            await found.drop()
+        return
+    server = Postgres(folder / "postgres", folder / "logs", port=free_port(), password=secrets.token_hex(8))
+    server.start()
+    try:
+        found = Databases(server.url, server)
+        await found.prepare()
+        yield found
+    finally:
+        server.stop()
+
+
+class Service(Process):
+    """A web or worker process."""
+
+    def __init__(
+        self,
+        name: str,
+        log: Path,
+        module: str,
+        *arguments: str,
+        environment: dict[str, str],
+        port: int | None = None,
+        wires: Wires | None = None,
+    ) -> None:
+        """`python -m <module> <arguments>` from the repository's root; it dies with the test process, however that ends."""
+        super().__init__(name, log, [sys.executable, "-m", module, *arguments], environment=environment)
+        self.directory = ROOT
+        self.port = port
+        self._wires = wires
+
+    @property
+    def wires(self) -> Wires:
+        """Its own ways to the servers, in a stack that is `proxied`."""
+        assert self._wires is not None
+        return self._wires
+
+    def pause(self) -> None:
+        """Freeze it, as a machine that stalls does."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    async def end_cleanly(self, within: float = 20) -> None:
+        """SIGTERM, and the clean end it promises."""
+        self.ask_to_stop()
+        try:
+            await until(lambda: not self.running(), within)
+        except AssertionError:
+            self.kill()
+            raise AssertionError(f"{self.name} did not stop within {within} s of SIGTERM") from None
+        # uvicorn ends by the very signal it was sent, once everything is closed
+        assert self.exit_code() in (0, -signal.SIGTERM), f"{self.name} ended with {self.exit_code()}"
+
+    def tail(self, size: int = 6000, after: int = 0) -> str:
+        """The end of its log."""
+        return self.log.read_bytes()[after:][-size:].decode(errors="replace")
+
+
+def _tracebacks(log: str) -> list[str]:
+    """The tracebacks in a log: inside its JSON lines, and those the interpreter wrote itself."""
+    head = "Traceback (most recent call last)"
+    lines = log.splitlines(keepends=True)
+    inside = [line.replace("\\n", "\n") for line in lines if line.startswith("{") and head in line]
+    return inside + "".join(line for line in lines if not line.startswith("{")).split(head)[1:]
+
+
+@dataclass(slots=True)
+class Stack:
+    """One deployment: a database, a Redis, the fake upstream, and any number of processes."""
+
+    folder: Path
+    dsn: str
+    redis_url: str
+    valkey: Valkey | None
+    """None: the Redis is not ours to stop."""
+    fake: FakeUpstream
+    session: aiohttp.ClientSession
+    settings: dict[str, str]
+    forgiven: tuple[str, ...] = ()
+    """A log holding a traceback fails the stack unless the traceback contains one of these; each is explained where it is given."""
+    key: str = field(default_factory=lambda: f"bb-test-{secrets.token_urlsafe(24)}")
+    webs: list[Service] = field(default_factory=list)
+    workers: list[Service] = field(default_factory=list)
+    started: list[Service] = field(default_factory=list)
+    """Every process there ever was, in order."""
+    proxied: bool = False
+    """Each process reaches Postgres, Redis and the upstream through proxies of its own."""
+    signed: bool = False
+    """Each process' upstream key ends in `/<its name>`, so that the fake's log says who asked."""
+    door: Callable[[str], Proxy] | None = None
+    """Makes what stands between Postgres and the process of this name."""
+    _clients: list[openai.AsyncOpenAI] = field(default_factory=list)
+    _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+
+    def environment(self, wires: Wires | None = None, label: str = "") -> dict[str, str]:
+        """What the product's processes are told."""
+        return {
+            **_child_environment(),
+            "DATABASE_URL": wires.postgres.url(self.dsn) if wires else self.dsn,
+            "REDIS_URL": wires.redis.url(self.redis_url) if wires else self.redis_url,
+            "BACKBURNER_UPSTREAM__BASE_URL": wires.upstream.url(self.fake.base_url) if wires else self.fake.base_url,
+            "BACKBURNER_UPSTREAM__API_KEY": f"upstream-secret/{label}" if self.signed else "upstream-secret",
+            "BACKBURNER_CONFIG": "",
+            "PYTHONUNBUFFERED": "1",
+            **self.settings,
+        }
+
+    def _start(self, name: str, module: str, *arguments: str, port: int | None = None) -> Service:
+        label = f"{name}-{next(self._numbers)}"
+        wires = Wires.to(self.dsn, self.redis_url, self.fake.base_url) if self.proxied else None
+        environment = self.environment(wires, label)
+        if self.door is not None:
+            environment["DATABASE_URL"] = self.door(label).url(self.dsn)
+        process = Service(label, self.folder / f"{label}.log", module, *arguments, environment=environment, port=port, wires=wires)
+        process.launch()
+        self.started.append(process)
+        return process
+
+    def spawn_web(self, port: int | None = None) -> Service:
+        """Start a web process without waiting for it."""
+        port = port or free_port()
+        process = self._start("web", "web", "--host", "127.0.0.1", "--port", str(port), port=port)
+        self.webs.append(process)
+        return process
+
+    async def start_web(self, port: int | None = None) -> Service:
+        """Start a web process and wait until it answers; nobody is sent to it before."""
+        process = self.spawn_web(port)
+        self.webs.remove(process)
+        try:
+            await until(lambda: self._healthz(process), 60)
+        finally:
+            self.webs.append(process)
+        return process
+
+    def spawn_worker(self, *, streams: int = 200, quarantine: bool = False) -> Service:
+        """Start a worker process without waiting for it."""
+        if quarantine:
+            process = self._start("quarantine", "worker", "--quarantine")
+        else:
+            process = self._start("worker", "worker", "--streams", str(streams))
+        self.workers.append(process)
+        return process
+
+    async def start_worker(self, *, streams: int = 200, quarantine: bool = False) -> Service:
+        """Start a worker process and wait until it is claiming."""
+        process = self.spawn_worker(streams=streams, quarantine=quarantine)
+        await self.claiming(process)
+        return process
+
+    async def claiming(self, process: Service) -> None:
+        """Wait until this worker has announced itself."""
+        await until(lambda: self._is_claiming(process), 60)
+
+    async def _healthz(self, process: Service) -> bool:
+        assert process.running(), f"{process.name} ended:\n{process.tail()}"
+        try:
+            async with self.session.get(f"http://127.0.0.1:{process.port}/healthz") as answer:
+                status: int = answer.status
+                return status == 200
+        except aiohttp.ClientConnectionError:
+            return False
+
+    async def _is_claiming(self, process: Service) -> bool:
+        """Whether the database knows a live worker with this process' pid."""
+        assert process.running(), f"{process.name} ended:\n{process.tail()}"
+        question = "SELECT count(*) FROM workers WHERE pid = %s AND kind <> 'web' AND NOT dead"
+        return bool(await self.value(question, process.pid) == 1)
+
+    async def readyz(self, web: int = 0) -> dict[str, Any]:
+        """What /readyz says."""
+        async with self.session.get(f"http://127.0.0.1:{self.webs[web].port}/readyz") as answer:
+            assert answer.status == 200, await answer.text()
+            found: dict[str, Any] = await answer.json()
+            return found
+
+    async def value(self, question: str, *values: object) -> Any:
+        """The first column of the first row, from the database itself."""
+        async with await psycopg.AsyncConnection.connect(self.dsn, autocommit=True) as connection:
+            cursor = await connection.execute(question.encode(), values)
+            row = await cursor.fetchone()
+            return None if row is None else row[0]
+
+    def redis(self) -> redis.asyncio.Redis:
+        """A client of the stack's Redis; close it."""
+        client: redis.asyncio.Redis = redis.asyncio.Redis.from_url(self.redis_url)
+        return client
+
+    def api(self, web: "int | Service" = 0, *, key: str | None = None) -> Api:
+        """A raw client of one web process."""
+        process = self.webs[web] if isinstance(web, int) else web
+        return Api(f"http://127.0.0.1:{process.port}/v1", self.key if key is None else key, self.session)
+
+    def openai(self, web: int = 0, *, key: str | None = None) -> openai.AsyncOpenAI:
+        """The official client, as it comes, without retries."""
+        url = f"http://127.0.0.1:{self.webs[web].port}/v1"
+        client = openai.AsyncOpenAI(base_url=url, api_key=key or self.key, max_retries=0, timeout=60)
+        self._clients.append(client)
+        return client
+
+    def wires(self) -> list[Wires]:
+        """Those of all processes that were started."""
+        return [process.wires for process in self.started] if self.proxied else []
+
+    def kill(self, process: Service) -> None:
+        """kill -9."""
+        self.forget(process)
+        process.kill()
+
+    async def stop(self, process: Service) -> None:
+        """SIGTERM, and wait."""
+        self.forget(process)
+        await process.end_cleanly()
+
+    def forget(self, process: Service) -> None:
+        """It is no longer one of those that should be there."""
+        for processes in (self.webs, self.workers):
+            if process in processes:
+                processes.remove(process)
+
+    async def close(self) -> None:
+        """Stop everything, cleanly, and look into the logs."""
+        for client in self._clients:
+            await client.close()
+        running = [*self.webs, *self.workers]
+        died = [process.name for process in running if not process.running()]
+        results = await asyncio.gather(*(process.end_cleanly() for process in running if process.running()), return_exceptions=True)
+        for process in running:
+            process.kill()
+        faults = [str(result) for result in results if isinstance(result, BaseException)]
+        assert not faults, f"{faults}\n{self.tails(1500)}"
+        assert not died, f"{died} died during the tests\n{self.tails(1500)}"
+        assert not (found := self.tracebacks()), "\n".join(found[:5])
+
+    def tracebacks(self) -> list[str]:
+        """Every traceback in the logs that nothing forgives: whose, when, and its innermost lines."""
+        found = [(process.name, text) for process in self.started for text in _tracebacks(process.log.read_text(errors="replace"))]
+        return [
+            f"── {name} ──\n{text[:300]}\n…\n{text[-2000:]}" for name, text in found if not any(words in text for words in self.forgiven)
+        ]
+
+    def tails(self, size: int = 6000, after: dict[str, int] | None = None) -> str:
+        """The ends of all logs, for a failure's report."""
+        return "\n".join(
+            f"── {process.name} ──\n{text}" for process in self.started if (text := process.tail(size, (after or {}).get(process.name, 0)))
+        )
+
+
+_redis_numbers = itertools.cycle(range(1, 16))
+"""On a Redis that is not ours each stack gets a database of its own: one stack's workers must not answer another's bells."""
+
+RUNNING: list[Stack] = []
+"""The stacks of the session and of the present test: their logs are shown with a failing test."""
+
+
+@asynccontextmanager
+async def stack(
+    folder: Path,
+    found: Databases,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
+    *,
+    webs: int = 1,
+    workers: int = 1,
+    streams: int = 200,
+    quarantine: bool = False,
+    forgiven: tuple[str, ...] = (),
+    settings: dict[str, str] | None = None,
+    proxied: bool = False,
+    signed: bool = False,
+) -> AsyncIterator[Stack]:
+    """A deployment with a database and a Redis of its own, ready to serve."""
+    valkey = None
+    if surroundings.redis_url is not None:
+        redis_url = _with_path(surroundings.redis_url, str(next(_redis_numbers)))
+    else:
+        valkey = Valkey(folder / "valkey", folder, port=free_port(), password=secrets.token_hex(8))
+        valkey.start()
+        redis_url = valkey.url
+    timeout = aiohttp.ClientTimeout(total=110)
+    try:
+        # force_close: a web process killed by one test must not leave its dead connections to the next
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True), timeout=timeout) as session:
+            dsn = await found.fresh()
+            one = Stack(folder, dsn, redis_url, valkey, fake, session, settings or {}, forgiven, proxied=proxied, signed=signed)
+            keys.bootstrap(one.dsn, one.key)
+            RUNNING.append(one)  # until the test is reported
+            try:
+                spawned = [one.spawn_worker(streams=streams) for _ in range(workers)]
+                if quarantine:
+                    spawned.append(one.spawn_worker(quarantine=True))
+                await asyncio.gather(*(one.start_web() for _ in range(webs)))
+                await asyncio.gather(*(one.claiming(process) for process in spawned))
+                yield one
+            except BaseException:
+                for process in one.started:
+                    process.kill()
+                raise
+            else:
+                await one.close()
+            finally:
+                await asyncio.gather(*(wires.close() for wires in one.wires()))
+    finally:
+        if valkey is not None:
+            valkey.stop()

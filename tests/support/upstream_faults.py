@@ -1,0 +1,181 @@
+"""What upstreams do wrong, as scripts for the fake, and the three ways in which a client meets it."""
+
+import asyncio
+import gzip
+import json
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import psutil
+
+from tests.support.api import JSON, Answer, until
+from tests.support.contract_rules import assert_stream_obeys_contract
+from tests.support.fake_upstream import Exchange, FakeUpstream, Script, Step
+from tests.support.stack import Service, Stack
+from tests.support.strict_types import check_event, check_response
+
+T = TypeVar("T")
+
+SECRET = "upstream-secret"
+"""The credential that every stack uses upstream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """One fault, and what becomes of it before any output: the HTTP status of a foreground client, `error.code`, and the words."""
+
+    name: str
+    script: Script
+    status: int
+    code: str
+    message: str
+    envelope_code: str | None = None
+    retry_after: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """How one fault was met by a client that waits, one that listens, and one that comes back."""
+
+    answer: Answer
+    events: list[JSON]
+    stored: JSON
+
+    def texts(self) -> list[str]:
+        """All that any of the three was shown."""
+        return [self.answer.raw.decode(), json.dumps(self.events), json.dumps(self.stored)]
+
+
+async def meet(stack: Stack, model: str, **body: Any) -> Met:
+    """The same model asked in all three ways at once. What was streamed obeys the contract, and GET says the same."""
+    api = stack.api()
+
+    async def listen() -> list[JSON]:
+        async with api.post_stream(model, **body) as stream:
+            return await stream.to_end()
+
+    async def come_back() -> JSON:
+        return await api.ended(await api.background(model, **body))
+
+    waiting = api.call("POST", "/responses", {"model": model, "input": "Hello.", **body})
+    answer, events, stored = await asyncio.gather(waiting, listen(), come_back())
+    for event in events:
+        check_event(event)
+    assert_stream_obeys_contract(events)
+    check_response(stored)
+    assert await api.get(events[-1]["response"]["id"]) == events[-1]["response"]
+    return Met(answer, events, stored)
+
+
+async def assert_all_closed(fake: FakeUpstream, model: str, count: int = 3, *, at_least: int | None = None) -> None:
+    """The model was asked once for each client, and no connection to it is left open.
+
+    `at_least`: a flood can keep the fake itself so busy that the limit ends a request before the fake has read it.
+    """
+    assert (count if at_least is None else at_least) <= len(fake.asked(model)) <= count
+    await until(lambda: not any(request.is_open for request in fake.asked(model)), 5)
+
+
+async def assert_fails(stack: Stack, fault: Failing, *, flood: bool = False) -> Met:
+    """Nothing was output: an error of that status for the one that waits, `response.failed` for the others, in the same words."""
+    fake = stack.fake
+    model = fake.script(fault.script)
+    met = await meet(stack, model)
+    assert met.answer.status == fault.status, met.answer.raw[:2000]
+    error = met.answer.error
+    assert (error["message"], error["code"]) == (fault.message, fault.envelope_code), error
+    advice = {name: met.answer.headers.get(name) for name in ("x-should-retry", "retry-after")}
+    assert advice == {"x-should-retry": None if fault.status == 429 else "false", "retry-after": fault.retry_after}, advice
+    for response in (met.events[-1]["response"], met.stored):
+        assert (response["status"], response["output"], response["usage"]) == ("failed", [], None), response
+        assert response["error"] == {"code": fault.code, "message": fault.message}, response["error"]
+    assert_no_internals(met, fake)
+    await assert_all_closed(fake, model, at_least=1 if flood else None)
+    return met
+
+
+def assert_no_internals(met: Met, fake: FakeUpstream) -> None:
+    """No credential, no address, no piece of a program in what clients are shown."""
+    address = fake.base_url.removeprefix("http://").removesuffix("/v1")
+    for text in met.texts():
+        for internal in (SECRET, address, "Traceback", "aiohttp", "httpx", "openai."):
+            assert internal not in text, text[:2000]
+
+
+async def watched(processes: list[Service], work: Awaitable[T]) -> tuple[T, int]:
+    """The work's result, and the most bytes by which one of these processes grew meanwhile."""
+    seen = [psutil.Process(process.pid) for process in processes]
+    before = [one.memory_info().rss for one in seen]
+    most = 0
+    task = asyncio.ensure_future(work)
+
+    def has_ended() -> bool:
+        nonlocal most
+        most = max(most, *(one.memory_info().rss - size for one, size in zip(seen, before, strict=True)))
+        return task.done()
+
+    await until(has_ended, 60)
+    return task.result(), most
+
+
+# Steps below HTTP.
+
+
+def wire(*pieces: bytes) -> Step:
+    """These very bytes on the connection, head and all."""
+
+    async def step(exchange: Exchange) -> None:
+        for piece in pieces:
+            await exchange._connection.send(piece)
+
+    return step
+
+
+def head(*fields: str, status: str = "200 OK") -> bytes:
+    """The head of an answer."""
+    return "\r\n".join([f"HTTP/1.1 {status}", *fields, "", ""]).encode("latin-1")
+
+
+def endless(piece: bytes, begin: bytes = head("content-type: text/event-stream")) -> Step:
+    """A head, and then the same piece for as long as anybody listens."""
+
+    async def step(exchange: Exchange) -> None:
+        await exchange._connection.send(begin)
+        while True:
+            await exchange._connection.send(piece)
+
+    return step
+
+
+def each(*pieces: bytes) -> Step:
+    """Each of these pieces of a stream in a read of its own."""
+
+    async def step(exchange: Exchange) -> None:
+        for piece in pieces:
+            await exchange.write(piece)
+            await asyncio.sleep(0)
+
+    return step
+
+
+def frame(delta: JSON, **choice: Any) -> bytes:
+    """The JSON of one chunk."""
+    body = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    return json.dumps({**body, "choices": [{"index": 0, "delta": delta, **choice}]}).encode()
+
+
+def said(content: str, **choice: Any) -> bytes:
+    """One ordinary event."""
+    return b"data: " + frame({"content": content}, **choice) + b"\n\n"
+
+
+def whole(**message: Any) -> JSON:
+    """An answer that is no stream."""
+    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}
+    return {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+
+
+def bomb(begin: bytes = b"") -> bytes:
+    """64 MB that travel as 64 KB."""
+    return gzip.compress(begin + b" " * 64_000_000)

@@ -1,0 +1,90 @@
+"""A raw client of the WebSocket (docs/websocket.md): it sees the very frames, where the openai client sees objects."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from tests.support.api import ENDINGS, JSON, Api
+
+
+@dataclass(slots=True)
+class Socket:
+    """One connection. `frames` keeps the text of all frames read so far."""
+
+    connection: ClientConnection
+    frames: list[str] = field(default_factory=list)
+
+    async def send(self, **frame: Any) -> None:
+        """A frame of this JSON."""
+        await self.connection.send(json.dumps(frame))
+
+    async def create(self, model: str, **body: Any) -> None:
+        """`response.create`; `input` has a default."""
+        await self.send(type="response.create", model=model, **{"input": "Hello.", **body})
+
+    async def next(self) -> JSON:
+        """The next frame. Raises `ConnectionClosed`."""
+        told = await self.connection.recv()
+        assert isinstance(told, str), "a binary frame"
+        self.frames.append(told)
+        return self.decoded(told)
+
+    @staticmethod
+    def decoded(frame: str) -> JSON:
+        """The JSON of a frame."""
+        return cast("JSON", json.loads(frame))
+
+    async def until(self, kind: str) -> JSON:
+        """Read on until a frame of this type."""
+        while (frame := await self.next())["type"] != kind:
+            assert frame["type"] != "error", frame
+        return frame
+
+    async def ended(self) -> list[JSON]:
+        """The frames up to the next terminal event."""
+        frames = [await self.next()]
+        while frames[-1]["type"] not in ENDINGS:
+            assert frames[-1]["type"] != "error", frames[-1]
+            frames.append(await self.next())
+        return frames
+
+    async def answer(self, model: str, **body: Any) -> JSON:
+        """One create, run to its end: the terminal event's response."""
+        await self.create(model, **body)
+        return cast("JSON", (await self.ended())[-1]["response"])
+
+    async def refused(self) -> JSON:
+        """The next frame, which must be an error; its inside, with the frame's status."""
+        frame = await self.next()
+        assert set(frame) - {"stream_id"} == {"type", "status", "error"}, frame
+        assert frame["type"] == "error", frame
+        assert {"message", "type", "param", "code"} <= set(frame["error"]), frame
+        return {"status": frame["status"], **frame["error"]}
+
+    async def refused_among(self) -> JSON:
+        """The next error among other events."""
+        while (frame := await self.next())["type"] != "error":
+            pass
+        return {"status": frame["status"], **frame["error"]}
+
+    async def closed(self) -> int | None:
+        """Read on until the connection is closed: the code."""
+        try:
+            while True:
+                await self.next()
+        except ConnectionClosed as end:
+            return end.rcvd.code if end.rcvd is not None else None
+
+
+@asynccontextmanager
+async def socket(api: Api, path: str = "/responses", **options: Any) -> AsyncIterator[Socket]:
+    """A connection with the key of `api`. Raises `websockets.exceptions.InvalidStatus` when the handshake is refused."""
+    headers = {"authorization": f"Bearer {api.key}", **options.pop("headers", {})}
+    url = f"ws{api.base_url.removeprefix('http')}{path}"
+    async with connect(url, additional_headers=headers, proxy=None, max_size=None, **options) as connection:
+        yield Socket(connection)

@@ -1,0 +1,132 @@
+"""Any history reaches the upstream in order, its calls grouped and paired (contract §7.1): generated ones against turns as they were."""
+
+import random
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+
+from models.errors import InvalidRequest
+from models.wire.items import input_items
+from models.wire.pairing import require_pairs
+from tests.support.histories import JSON, Author, Turn, heard, told_of
+from worker.translation.chat.request import chat_request
+from worker.translation.dialect import Dialect
+from worker.translation.tool_catalog import offer
+
+
+def bounded(count: int) -> hypothesis.settings:
+    """The same histories every time, so that a failure is one for everybody."""
+    return hypothesis.settings(max_examples=count, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+def new_ids() -> Any:
+    count = iter(range(10**9))
+    return lambda prefix: f"{prefix}_{next(count)}"
+
+
+def messages(items: list[JSON], **dialect: Any) -> list[JSON]:
+    """What the upstream is told of a client's items."""
+    history = input_items(items, new_ids())
+    found: list[JSON] = chat_request(
+        model="m", parameters={}, history=history, offer=offer({}, history), dialect=Dialect(**dialect)
+    )["messages"]  # fmt: skip
+    return found
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Turn]:
+    author = Author(draw(st.randoms(use_true_random=False)))
+    turns: list[Turn] = []
+    for at in range(draw(st.integers(1, 8))):
+        turns.append(author.turn(turns[-1].calls if turns else [], some=at == 0, breaks=draw(st.integers(0, 7)) == 0))
+    turns.append(Turn(given=author.given(turns[-1].calls, some=True)))
+    return turns
+
+
+def flat(turns: list[Turn]) -> list[JSON]:
+    return [item for turn in turns for item in [*turn.given, *turn.said()]]
+
+
+@bounded(600)
+@given(turns=histories())
+def test_a_history_is_told_turn_by_turn(turns: list[Turn]) -> None:
+    assert heard(messages(flat(turns))) == told_of(turns)
+
+
+@bounded(300)
+@given(turns=histories())
+def test_what_no_upstream_takes_is_never_told(turns: list[Turn]) -> None:
+    told = messages(flat(turns))
+    waiting: list[str] = []
+    for message in told:
+        if message["role"] == "tool":
+            waiting.remove(message["tool_call_id"])
+        else:
+            assert not waiting, f"answers missing behind their calls: {waiting}"
+            waiting = [call["id"] for call in message.get("tool_calls", ())]
+    assert not waiting
+    called = [call["id"] for message in told for call in message.get("tool_calls", ())]
+    assert len(called) == len(set(called))
+    assert not {turn.broken for turn in turns} & set(called)
+
+
+@bounded(300)
+@given(turns=histories(), at=st.integers(0, 10**6))
+def test_every_cut_between_turns_gives_the_same(turns: list[Turn], at: int) -> None:
+    """Where one response ends and the next begins leaves no trace."""
+    cut = at % len(turns)
+    begun = heard(messages(flat([*turns[:cut], Turn(given=turns[cut].given)])))
+    assert begun == told_of(turns[:cut], turns[cut].given)
+
+
+@bounded(200)
+@given(turns=histories())
+def test_one_system_message_changes_nobody_elses_order(turns: list[Turn]) -> None:
+    told = heard(messages(flat(turns), single_system_message=True))
+    expected = told_of(turns)
+    system = [words for role, words in expected if role == "system"]
+    assert told == [*([("system", "\n\n".join(system))] if system else []), *(message for message in expected if message[0] != "system")]
+
+
+@bounded(300)
+@given(turns=histories(), at=st.integers(0, 10**6))
+def test_an_answer_that_is_missing_or_strange_is_refused(turns: list[Turn], at: int) -> None:
+    items = flat(turns)
+    require_pairs(input_items(items, new_ids()))
+    answers = [place for place, item in enumerate(items) if item.get("type") == "function_call_output"]
+    if not answers:
+        return
+    chosen = answers[at % len(answers)]
+    with pytest.raises(InvalidRequest, match="No tool output found for function call"):
+        require_pairs(input_items([*items[:chosen], *items[chosen + 1 :]], new_ids()))
+    strange = {**items[chosen], "call_id": "call-nobody-made"}
+    with pytest.raises(InvalidRequest, match="No tool call found for function call output with call_id call-nobody-made"):
+        require_pairs(input_items([*items[:chosen], strange, *items[chosen:]], new_ids()))
+
+
+def test_the_author_writes_of_everything() -> None:
+    author = Author(random.Random(0))
+    seen: set[str] = set()
+    turns: list[Turn] = []
+    for at in range(300):
+        turns.append(author.turn(turns[-1].calls if turns else [], some=False, breaks=at % 7 == 0))
+        seen |= {str(item.get("type") or item["role"]) for item in turns[-1].given}
+        seen |= {name for name in ("thought", "before", "after", "refused", "broken") if getattr(turns[-1], name)}
+        seen.add(f"{len(turns[-1].calls)} calls")
+        seen.add(f"{len(turns[-1].given)} given")
+    assert seen >= {
+        "user",
+        "developer",
+        "function_call_output",
+        "thought",
+        "before",
+        "after",
+        "refused",
+        "broken",
+        "0 given",
+        "3 calls",
+        "5 given",
+    }

@@ -1,0 +1,488 @@
+"""A native upstream's events and what they become: whole ones first, then those with holes."""
+
+import json
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from models.errors import LimitReached, UpstreamFailed
+from tests.support.chat_turns import JSON, offering
+from tests.support.native_turns import added, done, ended, event, hear, message, numbered, say, spoken
+from worker.translation.items.mcp import OpenMcpCall
+from worker.translation.items.server_calls import HostedFunction
+from worker.translation.responses.translator import NativeTranslator
+from worker.translation.tool_catalog import offer
+from worker.translation.upstream_events import Told
+from worker.upstream.responses_events import parse_event
+
+WHOLE = ["0 +message", "0.0 +output_text", "0.0 'H'", "0.0 'i'", "0.0 ='Hi'", "0.0 -output_text", "0 -message completed"]
+SNAPSHOT = {
+    "response": {"id": "resp_up", "object": "response", "status": "in_progress", "output": [], "model": "big", "service_tier": "flex"}
+}
+
+
+def _opening() -> list[JSON]:
+    return [{"type": f"response.{step}", **SNAPSHOT} for step in ("created", "queued", "in_progress")]
+
+
+def test_a_whole_turn_comes_out_under_our_ids_alone() -> None:
+    turn = hear(numbered([*_opening(), *spoken("Hi"), ended(message("Hi"))]))
+    assert turn.lines == WHOLE
+    assert turn.output == [
+        {
+            "id": "msg_1", "type": "message", "status": "completed", "role": "assistant",
+            "content": [{"type": "output_text", "text": "Hi", "annotations": [], "logprobs": []}],
+        }
+    ]  # fmt: skip
+    assert turn.usage is not None
+    assert (turn.usage["input_tokens"], turn.usage["total_tokens"]) == (3, 5)
+    assert turn.outcome is not None
+    assert turn.outcome.status == "completed"
+    assert "up_msg" not in json.dumps(turn.events)
+    assert "resp_up" not in json.dumps(turn.events)
+
+
+@pytest.mark.parametrize(("missing", "expected"), [(0, "Hi"), (1, "Hi"), (2, "i"), (3, "Hi"), (4, "Hi"), (5, "Hi"), (6, "Hi")])
+def test_whichever_event_is_missing_the_message_is_whole(missing: int, expected: str) -> None:
+    """Only a letter before one that was shown is lost for good: what was shown stays."""
+    events = spoken("Hi")
+    del events[missing]
+    turn = hear([*events, ended(message("Hi"))])
+    assert turn.items == [f"message {expected}"]
+    assert turn.outcome is not None
+    assert turn.outcome.status == "completed"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_many_holes_at_once_still_obey_the_contract(seed: int) -> None:
+    chance = random.Random(seed)
+    thought = {"id": "up_rs", "type": "reasoning", "summary": [{"type": "summary_text", "text": "ab"}], "encrypted_content": "blob"}
+    call = {"id": "up_fc", "type": "function_call", "call_id": "c", "name": "f", "arguments": '{"a":1}', "status": "completed"}
+    events = [
+        {"type": "response.output_item.added", "output_index": 0, "item": {**thought, "summary": []}},
+        event("reasoning_summary_part.added", 0, item_id="up_rs", summary_index=0, part={"type": "summary_text", "text": ""}),
+        event("reasoning_summary_text.delta", 0, item_id="up_rs", summary_index=0, delta="a"),
+        event("reasoning_summary_text.delta", 0, item_id="up_rs", summary_index=0, delta="b"),
+        event("reasoning_summary_text.done", 0, item_id="up_rs", summary_index=0, text="ab"),
+        {"type": "response.output_item.done", "output_index": 0, "item": thought},
+        *[{**one, "output_index": 1} for one in spoken("Hello")],
+        {"type": "response.output_item.added", "output_index": 2, "item": {**call, "arguments": ""}},
+        event("function_call_arguments.delta", 2, item_id="up_fc", delta='{"a"'),
+        event("function_call_arguments.delta", 2, item_id="up_fc", delta=":1}"),
+        event("function_call_arguments.done", 2, item_id="up_fc", name="f", arguments='{"a":1}'),
+        {"type": "response.output_item.done", "output_index": 2, "item": call},
+    ]  # fmt: skip
+    kept = [one for one in events if chance.random() < 0.6]
+    for one in kept:
+        if chance.random() < 0.3:
+            one.pop("output_index", None)
+        if chance.random() < 0.2:
+            one["item_id"] = f"changed_{chance.random()}"
+    if chance.random() < 0.3:
+        kept += kept[-1:]
+    last = ended(thought, message("Hello"), call) if chance.random() < 0.7 else ended()
+    turn = hear([*kept, last])
+    assert turn.outcome is not None
+
+
+def test_parts_are_told_apart_by_type_where_all_have_the_same_index() -> None:
+    refusal = event("refusal.delta", 0, item_id="up_msg", content_index=0, delta="no")
+    turn = hear([say("yes, "), refusal, ended()])
+    assert turn.items == ["message yes,  | refusal no"]
+
+
+def test_items_whose_ids_change_are_told_apart_by_their_index() -> None:
+    changing = [say(letter, item_id=f"id_{letter}") for letter in "abc"]
+    last = {"type": "response.output_item.done", "output_index": 0, "item": {**message("abc"), "id": "last"}}
+    assert hear([added(0, "message", id="first"), *changing, last, ended(message("abc"))]).items == ["message abc"]
+
+
+def test_items_that_all_have_the_same_index_are_told_apart_by_their_ids() -> None:
+    events = [added(0, "message", id="one"), say("1", item_id="one"), added(0, "message", id="two"), say("2", item_id="two"), say("1", item_id="one")]  # fmt: skip
+    assert hear([*events, ended()]).items == ["message 11", "message 2"]
+
+
+def test_neither_ids_nor_indexes_are_needed() -> None:
+    bare = [event("output_text.delta", delta=letter) for letter in "abc"]
+    assert hear([*bare, event("function_call_arguments.delta", delta="{"), ended()]).lines[-1] == "0 -message incomplete"
+    assert hear([*bare, ended()]).items == ["message abc"]
+
+
+def test_what_only_the_terminal_event_knows_is_said_then() -> None:
+    turn = hear([ended(message("All at once."))])
+    assert turn.lines == ["0 +message", "0.0 +output_text", "0.0 'All at once.'", "0.0 ='All at once.'", "0.0 -output_text", "0 -message completed"]  # fmt: skip
+
+
+def test_an_empty_terminal_list_takes_nothing_back() -> None:
+    assert hear([*spoken("Hi"), ended()]).lines == WHOLE
+
+
+def test_a_json_body_is_a_whole_turn() -> None:
+    turn = hear([ended(message("Hi"))["response"]])
+    assert turn.items == ["message Hi"]
+    assert turn.usage is not None
+
+
+def test_what_comes_after_the_end_is_not_heard() -> None:
+    assert hear([*spoken("Hi"), ended(), say("more"), ended(status="failed")]).lines == WHOLE
+
+
+def test_a_stream_that_just_stops_was_cut_off_and_keeps_what_was_said() -> None:
+    turn = hear(spoken("Hi")[:-3])
+    assert turn.lines[-1] == "0 -message incomplete"
+    assert turn.outcome is not None
+    assert turn.outcome.failure is not None
+    assert turn.outcome.failure.reason == "upstream_ended_early"
+
+
+def test_done_ends_a_turn_whose_items_were_all_closed() -> None:
+    closed, left_open = hear(spoken("Hi"), done_seen=True), hear(spoken("Hi")[:-1], done_seen=True)
+    assert closed.outcome is not None
+    assert left_open.outcome is not None
+    assert (closed.outcome.status, left_open.outcome.status) == ("completed", "failed")
+    nothing = hear([], done_seen=True).outcome
+    assert nothing is not None
+    assert nothing.status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("max_output_tokens", "max_output_tokens"), ("content_filter", "content_filter"), ("length", "max_output_tokens"), ("safety", "content_filter"), (None, "max_output_tokens")],
+)  # fmt: skip
+def test_why_a_turn_is_incomplete(given: str | None, expected: str) -> None:
+    details = None if given is None else {"reason": given}
+    turn = hear([*spoken("Hi")[:4], ended(message("Hi", status="incomplete"), status="incomplete", incomplete_details=details)])
+    assert turn.outcome is not None
+    assert (turn.outcome.status, turn.outcome.incomplete_reason) == ("incomplete", expected)
+    assert turn.items == ["message Hi (incomplete)"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "status"),
+    [
+        ({"code": "rate_limit_exceeded", "message": "slow down"}, "rate_limit_exceeded", 429),
+        ({"code": "invalid_prompt", "message": "no"}, "invalid_prompt", 400),
+        ({"code": "image_too_large", "message": "no"}, "image_too_large", 400),
+        ({"code": "vector_store_timeout", "message": "slow"}, "vector_store_timeout", 502),
+        ({"code": "server_error", "message": "oops"}, "server_error", 502),
+        ({"code": "something_new", "message": "oops"}, "server_error", 502),
+        ({"code": 429, "message": "slow down"}, "rate_limit_exceeded", 429),
+        ({}, "server_error", 502),
+        (None, "server_error", 502),
+    ],
+)
+def test_a_failed_turn_is_told_in_codes_that_clients_know(error: JSON | None, code: str, status: int) -> None:
+    turn = hear([say("so far"), ended(message("so far"), status="failed", error=error)])
+    assert turn.outcome is not None
+    assert turn.outcome.failure is not None
+    assert (turn.outcome.failure.code, turn.outcome.failure.status) == (code, status)
+    assert turn.items[0].startswith("message so far")
+
+
+def test_what_a_failed_turn_had_not_finished_is_incomplete() -> None:
+    turn = hear([say("so"), ended(message("so far", status="in_progress"), status="failed")])
+    assert turn.items == ["message so far (incomplete)"]
+
+
+def test_items_listed_under_other_ids_at_the_end_are_the_same_in_order() -> None:
+    told = [one for number in range(50) for one in (added(number, "message", id=f"m{number}"), say("x", number, f"m{number}"))]
+    turn = hear([*told, ended(*(message(f"x{number}", id=f"other{number}") for number in range(50)))])
+    assert turn.items == [f"message x{number}" for number in range(50)]
+
+
+def test_a_turn_that_the_upstream_cancelled_has_failed() -> None:
+    turn = hear([say("a"), {"type": "response.cancelled", "response": {"status": "cancelled"}}])
+    assert turn.outcome is not None
+    assert turn.outcome.failure is not None
+    assert turn.outcome.failure.reason == "upstream_cancelled"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"type": "error", "message": "overloaded", "code": None, "param": None},
+        {"type": "error", "error": {"message": "overloaded", "type": "server_error"}},
+        {"error": {"message": "overloaded"}},
+        {"message": "overloaded", "code": 500},
+        {"detail": "overloaded"},
+    ],
+)
+def test_an_error_event_is_raised(told: JSON) -> None:
+    with pytest.raises(UpstreamFailed, match="overloaded"):
+        parse_event(json.dumps(told).encode())
+
+
+@pytest.mark.parametrize(
+    "payload", [b"{nonsense", b"[]", b"1", b"null", b"", b"{}", b'{"type":"response.x","item":' + b"[" * 300 + b"]" * 300 + b"}"]
+)
+def test_what_is_no_event_is_refused(payload: bytes) -> None:
+    with pytest.raises(UpstreamFailed):
+        parse_event(payload)
+
+
+def test_an_upstream_that_answers_in_chat_is_named_as_such() -> None:
+    with pytest.raises(UpstreamFailed, match="'api' should be 'chat'"):
+        parse_event(b'{"object":"chat.completion.chunk","choices":[]}')
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        {"type": "response.new_thing.delta", "delta": "x", "item_id": "a", "output_index": 0},
+        {"type": "ping"},
+        {"type": "keepalive", "sequence_number": 3},
+        {"type": "response.mcp_call.in_progress", "item_id": "m", "output_index": 0},
+        {"type": "response.output_item.added", "output_index": 5},
+        {"type": "response.output_item.done", "output_index": 5},
+        {"type": "response.output_item.done", "output_index": 5, "item": {"type": 7}},
+        {"type": "response.output_text.annotation.added", "item_id": "up_msg", "output_index": 0, "annotation": "none"},
+        {"type": "response.content_part.added", "output_index": 0, "item_id": "up_msg", "part": {"type": "new"}},
+    ],
+)
+def test_events_that_say_nothing_we_know_change_nothing(unknown: JSON) -> None:
+    turn = hear([*spoken("Hi")[:3], unknown, *spoken("Hi")[3:], ended(message("Hi"))])
+    assert [line for line in turn.lines if line.startswith("0")] == WHOLE
+
+
+def test_text_that_cannot_be_stored_becomes_the_replacement_character() -> None:
+    raw = b'{"type":"response.output_text.delta","output_index":0,"item_id":"a","content_index":0,"delta":"x\\u0000y\\ud800z\xff"}'
+    assert hear([raw, ended()]).items == ["message x\ufffdy\ufffdz\ufffd"]
+
+
+# --- reasoning ---
+
+
+def test_reasoning_has_its_summary_its_words_and_what_only_its_maker_reads() -> None:
+    events = [
+        added(0, "reasoning", id="up_rs", summary=[], encrypted_content="early"),
+        event("reasoning_summary_part.added", 0, item_id="up_rs", summary_index=0, part={"type": "summary_text", "text": ""}),
+        event("reasoning_summary_text.delta", 0, item_id="up_rs", summary_index=0, delta="first"),
+        event("reasoning_summary_part.done", 0, item_id="up_rs", summary_index=0, part={"type": "summary_text", "text": "first"}),
+        event("reasoning_summary_text.delta", 0, item_id="up_rs", summary_index=1, delta="second"),
+        event("reasoning_text.delta", 0, item_id="up_rs", content_index=0, delta="raw"),
+        done(0, "reasoning", id="up_rs", encrypted_content="late", summary=[{"type": "summary_text", "text": text} for text in ("first", "second")]),
+    ]  # fmt: skip
+    turn = hear([*events, ended()], keep=lambda blob: f"kept {blob}")
+    assert turn.output == [
+        {
+            "id": "rs_1", "type": "reasoning", "status": "completed",
+            "summary": [{"type": "summary_text", "text": "first"}, {"type": "summary_text", "text": "second"}],
+            "content": [{"type": "reasoning_text", "text": "raw"}],
+            "encrypted_content": "kept late",
+        }
+    ]  # fmt: skip
+
+
+def test_old_spellings_of_reasoning_are_understood() -> None:
+    events = [event("reasoning.delta", 0, item_id="r", content_index=0, delta="hm"), event("reasoning_summary.delta", 0, item_id="r", summary_index=0, delta="s")]  # fmt: skip
+    output = hear([*events, ended()]).output
+    assert (output[0]["content"][0]["text"], output[0]["summary"][0]["text"]) == ("hm", "s")
+
+
+# --- calls ---
+
+
+def _call(**more: Any) -> JSON:
+    return {
+        "id": "up_fc",
+        "type": "function_call",
+        "call_id": "call_up",
+        "name": "f",
+        "arguments": '{"a":1}',
+        "status": "completed",
+        **more,
+    }
+
+
+def test_a_call_keeps_its_call_id_and_what_else_is_said_of_it() -> None:
+    shape = _call(caller={"type": "direct"}, namespace="ns")
+    events = [{"type": "response.output_item.added", "output_index": 0, "item": {**shape, "arguments": "", "status": "in_progress"}}]
+    events += [event("function_call_arguments.delta", 0, item_id="up_fc", delta=piece) for piece in ('{"a"', ":1}")]
+    turn = hear([*events, {"type": "response.output_item.done", "output_index": 0, "item": shape}, ended(shape)])
+    assert turn.output == [{**shape, "id": "fc_1"}]
+    assert turn.calls == turn.output
+
+
+@pytest.mark.parametrize("missing", range(4))
+def test_a_call_with_a_hole_is_whole_all_the_same(missing: int) -> None:
+    shape = _call()
+    events = [
+        {"type": "response.output_item.added", "output_index": 0, "item": {**shape, "arguments": ""}},
+        event("function_call_arguments.delta", 0, item_id="up_fc", delta='{"a":1}'),
+        event("function_call_arguments.done", 0, item_id="up_fc", name="f", arguments='{"a":1}'),
+        {"type": "response.output_item.done", "output_index": 0, "item": shape},
+    ]
+    del events[missing]
+    turn = hear([*events, ended(shape)])
+    assert turn.items == ['f/call_up {"a":1}']
+    assert turn.output[0]["arguments"] == '{"a":1}'
+
+
+def test_a_call_whose_name_never_comes_fails_the_turn() -> None:
+    turn = hear([event("function_call_arguments.delta", 0, item_id="x", delta="{}"), ended()])
+    assert turn.outcome is not None
+    assert turn.outcome.failure is not None
+    assert turn.outcome.failure.reason == "upstream_garbage"
+
+
+def test_a_call_id_that_cannot_serve_is_replaced() -> None:
+    turn = hear([ended(_call(call_id="x" * 65), _call(id="b", call_id="same"), _call(id="c", call_id="same"), _call(id="d", call_id=None))])
+    ids = [call["call_id"] for call in turn.output]
+    assert len(set(ids)) == 4
+    assert ids[1] == "same"
+
+
+def test_custom_calls_are_free_text() -> None:
+    shape = {"id": "up", "type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "*** Begin"}
+    events = [
+        {"type": "response.output_item.added", "output_index": 0, "item": {**shape, "input": ""}},
+        event("custom_tool_call_input.delta", 0, item_id="up", delta="*** "),
+        event("custom_tool_call_input.done", 0, item_id="up", input="*** Begin"),
+    ]
+    assert hear([*events, ended(shape)]).items == ["patch/c *** Begin"]
+
+
+def _ours(name: str = "look") -> Any:
+    function = HostedFunction(
+        {"type": "mcp", "server_label": "s", "name": name},
+        name,
+        lambda index, new_id: OpenMcpCall(index, new_id("mcp"), server_label="s", name=name),
+    )
+    return offer({"tools": []}, hosted={name: function})
+
+
+def test_a_call_of_a_tool_that_runs_here_stays_open() -> None:
+    shape = _call(name="look")
+    events = [{"type": "response.output_item.added", "output_index": 0, "item": {**shape, "arguments": ""}}]
+    events += [event("function_call_arguments.delta", 0, item_id="up_fc", delta=piece) for piece in ('{"a"', ":1")]
+    turn = hear([*events, {"type": "response.output_item.done", "output_index": 0, "item": shape}, ended(shape)], offer=_ours())
+    assert [(item["type"], item["status"], item["arguments"]) for item in turn.output] == [("mcp_call", "in_progress", '{"a":1}')]
+
+
+def test_a_call_of_an_unknown_function_is_answered_where_tools_run_here() -> None:
+    turn = hear([ended(_call(name="look"), _call(id="x", call_id="x", name="nobody"))], offer=_ours())
+    assert [item["type"] for item in turn.output] == ["mcp_call", "function_call", "function_call_output"]
+
+
+def test_a_call_that_tool_choice_rules_out_fails_the_turn() -> None:
+    turn = hear([ended(_call(name="g"))], offer=offering("f", "g", allowed=["f"]))
+    assert turn.outcome is not None
+    assert turn.outcome.failure is not None
+    assert turn.outcome.failure.reason == "tool_choice_violated"
+    assert turn.output == []
+
+
+# --- what the upstream runs itself ---
+
+
+def test_a_search_of_the_upstream_is_relayed_with_its_progress() -> None:
+    shape = {"id": "ws_up", "type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q", "sources": None}}
+    events = [added(0, "web_search_call", id="ws_up", status="in_progress")]
+    events += [event(f"web_search_call.{step}", 0, item_id="ws_up") for step in ("in_progress", "searching", "searching", "completed")]
+    turn = hear([*events, {"type": "response.output_item.done", "output_index": 0, "item": shape}, ended()])
+    kinds = [told["type"].removeprefix("response.") for told in turn.events]
+    assert kinds == [
+        "output_item.added",
+        *(f"web_search_call.{step}" for step in ("in_progress", "searching", "completed")),
+        "output_item.done",
+    ]
+    assert turn.output == [{"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q"}}]
+
+
+@pytest.mark.parametrize("kind", ["web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"])
+@pytest.mark.parametrize("heard", ["nothing", "added", "progress"])
+def test_a_hosted_call_with_holes_is_told_in_full(kind: str, heard: str) -> None:
+    more: JSON = {"code": "1+1", "container_id": "c", "outputs": None} if kind == "code_interpreter_call" else {}
+    more |= {"action": {"type": "search"}} if kind == "web_search_call" else {}
+    shape = {"id": "up", "type": kind, "status": "completed", **({"queries": ["q"]} if kind == "file_search_call" else {}), **more}
+    events = {"nothing": [], "added": [added(0, kind, id="up")], "progress": [event(f"{kind}.in_progress", 0, item_id="up")]}[heard]
+    turn = hear([*events, ended(shape)])
+    assert turn.output == [{**{name: value for name, value in shape.items() if value is not None}, "id": turn.output[0]["id"]}]
+    steps = [told["type"] for told in turn.events if told["type"].startswith(f"response.{kind}.")]
+    assert (steps[0], steps[-1]) == (f"response.{kind}.in_progress", f"response.{kind}.completed")
+
+
+def test_code_comes_piece_by_piece() -> None:
+    shape = {
+        "id": "ci",
+        "type": "code_interpreter_call",
+        "status": "completed",
+        "code": "1+1",
+        "container_id": "c",
+        "outputs": [{"type": "logs", "logs": "2"}],
+    }
+    events = [
+        {"type": "response.output_item.added", "output_index": 0, "item": {**shape, "code": "", "status": "in_progress", "outputs": None}},
+        *(event("code_interpreter_call_code.delta", 0, item_id="ci", delta=piece) for piece in ("1", "+")),
+        event("code_interpreter_call_code.done", 0, item_id="ci", code="1+1"),
+        event("code_interpreter_call.interpreting", 0, item_id="ci"),
+    ]
+    turn = hear([*events, {"type": "response.output_item.done", "output_index": 0, "item": shape}, ended()])
+    assert turn.output == [{**shape, "id": "ci_1"}]
+    cut = hear(events[:2], cut=True)
+    assert [(item["status"], item["code"]) for item in cut.output] == [("incomplete", "1")]
+
+
+def test_previews_of_an_image_are_numbered_here() -> None:
+    events = [added(0, "image_generation_call", id="ig")]
+    events += [
+        event("image_generation_call.partial_image", 0, item_id="ig", partial_image_index=7, partial_image_b64=data)
+        for data in ("AA", "BB")
+    ]
+    turn = hear([*events, ended({"id": "ig", "type": "image_generation_call", "status": "completed", "result": "CC"})])
+    assert [told["partial_image_index"] for told in turn.events if "partial_image_index" in told] == [0, 1]
+    assert turn.output[0]["result"] == "CC"
+
+
+def test_a_hosted_call_that_failed_may_stand_in_a_completed_turn() -> None:
+    turn = hear([done(0, "web_search_call", id="w", status="failed", action={"type": "search"}), *[{**one, "output_index": 1} for one in spoken("ok")], ended()])  # fmt: skip
+    assert [item["status"] for item in turn.output] == ["failed", "completed"]
+
+
+def test_items_that_nobody_here_knows_are_told_when_they_are_whole() -> None:
+    shape = {"id": "x_1", "type": "slug:gadget", "status": "completed", "inside": {"a": None, "b": 1}}
+    translator = NativeTranslator(lambda prefix: f"{prefix}_1")
+    events = translator.feed(parse_event(json.dumps({"type": "response.output_item.added", "output_index": 0, "item": shape}).encode()))
+    assert events == []
+    translator.feed(parse_event(json.dumps({"type": "response.output_item.done", "output_index": 0, "item": shape}).encode()))
+    assert translator.output == [{"id": "item_1", "type": "slug:gadget", "status": "completed", "inside": {"b": 1}}]
+
+
+def test_a_shell_of_the_upstream_and_its_output_name_the_same_call() -> None:
+    call = {"id": "sh", "type": "shell_call", "call_id": "x" * 70, "status": "completed", "action": {"commands": ["ls", ""]}}
+    out = {"id": "so", "type": "shell_call_output", "call_id": "x" * 70, "output": []}
+    first, second = hear([ended(call, out)]).output
+    assert first["call_id"] == second["call_id"]
+    assert len(first["call_id"]) <= 64
+
+
+# --- limits ---
+
+
+def test_a_turn_may_not_say_more_than_the_limit() -> None:
+    translator = NativeTranslator(lambda prefix: f"{prefix}_1", output_limit=3000)
+    events = [parse_event(json.dumps(say("x" * 500)).encode())] * 10
+    with pytest.raises(LimitReached):
+        _fed(translator, events)
+    assert translator.output[0]["content"][0]["text"] == "x" * 1500
+
+
+def test_repeating_the_whole_counts_once() -> None:
+    text = "x" * 50_000
+    part = {"type": "output_text", "text": text, "annotations": []}
+    events = [say(text), event("output_text.done", 0, item_id="up_msg", content_index=0, text=text), event("content_part.done", 0, item_id="up_msg", content_index=0, part=part)]  # fmt: skip
+    assert hear([*events, ended(message(text))], output_limit=60_000).items == [f"message {text}"]
+
+
+def test_endless_empty_items_reach_the_limit_too() -> None:
+    translator = NativeTranslator(lambda prefix: f"{prefix}_1", output_limit=100_000)
+    events = [parse_event(json.dumps(added(number, "message", id=f"m{number}")).encode()) for number in range(1000)]
+    with pytest.raises(LimitReached):
+        _fed(translator, events)
+
+
+def _fed(translator: NativeTranslator, events: Iterable[Told]) -> None:
+    for told in events:
+        translator.feed(told)

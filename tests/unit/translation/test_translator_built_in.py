@@ -1,0 +1,177 @@
+"""Calls of tools that the client has built in: told when they are whole, in the order they were said, and never as more than they are."""
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.wire.snapshot import closing_events, fold, open_items
+from tests.support.chat_turns import JSON, Turn, call, calls, counter, decoded, delta, finish, run
+from tests.support.contract_rules import assert_items_obey_contract
+from worker.translation.chat.translator import Translator
+from worker.translation.items.built_in_tools import BUILT_IN, fields_of
+from worker.translation.tool_catalog import offer
+from worker.upstream.chat_chunks import parse_chunk
+
+TOOLS: list[JSON] = [
+    {"type": "shell"},
+    {"type": "local_shell"},
+    {"type": "apply_patch"},
+    {"type": "tool_search", "execution": "client"},
+    {"type": "function", "name": "look"},
+]
+OFFER = offer({"tools": TOOLS})
+LS = '{"commands": ["ls"]}'
+PATCH = '{"type": "create_file", "path": "a", "diff": "+x"}'
+
+
+def told(*chunks: JSON, **options: Any) -> Turn:
+    return run(chunks, offer=OFFER, **options)
+
+
+def kinds(turn: Turn) -> list[str]:
+    return [f"{item['type']}/{item.get('call_id', '')} {item['status']}" for item in turn.output]
+
+
+def test_a_call_is_told_when_something_else_begins() -> None:
+    turn = told(
+        calls(call(0, "a", "shell", LS[:5])), calls(call(0, arguments=LS[5:])), calls(call(1, "b", "look", "{}")), finish("tool_calls")
+    )
+    assert turn.lines == [
+        "0 +shell_call/a", "1 +look/b", "1 '{}'", "0 +command", "0 'ls'", "0 ='ls'", "0 -shell_call/a completed", "1 ='{}'",
+        "1 -look/b completed",
+    ]  # fmt: skip
+
+
+def test_the_message_before_it_is_over_when_it_begins() -> None:
+    turn = told(delta(content="Let me. "), calls(call(0, "a", "apply_patch", PATCH)), delta(content="Done."), finish("stop"))
+    assert kinds(turn) == ["message/ completed", "apply_patch_call/a completed", "message/ completed"]
+    added = [event["item"] for event in turn.events if event["type"].endswith("item.added")]
+    assert [item["type"] for item in added] == ["message", "apply_patch_call", "message"]
+
+
+def test_calls_that_are_said_by_turns_are_both_told() -> None:
+    pieces = [call(0, "a", "shell", '{"comm'), call(1, "b", "look", '{"x'), call(0, arguments='ands": ["ls"]}'), call(1, arguments='": 1}')]
+    turn = told(*(calls(piece) for piece in pieces), finish("tool_calls"))
+    assert kinds(turn) == ["function_call/b completed", "shell_call/a completed"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("tool_calls", ["shell_call/a completed", "function_call/b completed"]),
+        ("length", ["shell_call/a completed", "function_call/b incomplete"]),
+        ("content_filter", ["shell_call/a completed", "function_call/b incomplete"]),
+        ("error", ["shell_call/a incomplete", "function_call/b incomplete"]),
+    ],
+)
+def test_what_was_not_said_in_full_is_a_plain_call(reason: str, expected: list[str]) -> None:
+    turn = told(calls(call(0, "a", "shell", LS)), calls(call(1, "b", "apply_patch", '{"type": "crea')), finish(reason))
+    assert kinds(turn) == expected
+    assert (turn.output[1]["name"], turn.output[1]["arguments"]) == ("apply_patch", '{"type": "crea')
+
+
+CHUNKS = [
+    delta(content="Hm."),
+    calls(call(0, "a", "shell", LS[:9])),
+    calls(call(0, arguments=LS[9:])),
+    calls(call(1, "b", "apply_patch", PATCH)),
+    calls(call(2, "c", "tool_search", '{"query": ')),
+    calls(call(2, arguments='"x"}')),
+    calls(call(3, "d", "look", "{}")),
+    finish("tool_calls"),
+]
+
+
+def test_a_turn_may_be_cut_anywhere() -> None:
+    for length in range(len(CHUNKS)):
+        turn = told(*CHUNKS[:length], cut=True)
+        assert all(item["status"] in ("incomplete", "completed") for item in turn.output)
+
+
+def test_whatever_was_left_open_can_be_closed() -> None:
+    events = told(*CHUNKS).events
+    for length in range(len(events) + 1):
+        heard = events[:length]
+        closing = decoded(closing_events(open_items(heard)))
+        done = assert_items_obey_contract([*heard, *closing])
+        assert [item for _, item in sorted(done.items())] == fold([*heard, *closing])
+
+
+def test_a_name_in_pieces_is_one_name() -> None:
+    turn = told(calls(call(0, "a", "apply_")), calls(call(0, name="patch")), calls(call(0, arguments=PATCH)), finish("tool_calls"))
+    assert kinds(turn) == ["apply_patch_call/a completed"]
+
+
+def test_a_name_on_every_piece_is_one_call() -> None:
+    turn = told(*(calls(call(0, "a", "shell", piece)) for piece in (LS[:7], LS[7:12], LS[12:])), finish("tool_calls"))
+    assert kinds(turn) == ["shell_call/a completed"]
+
+
+def test_two_calls_at_one_index_are_two() -> None:
+    turn = told(calls(call(0, "a", "shell", LS)), calls(call(0, "b", "shell", LS)), finish("tool_calls"))
+    assert kinds(turn) == ["shell_call/a completed", "shell_call/b completed"]
+
+
+READ: list[tuple[str, Any, JSON | None]] = [
+    ("shell_call", {"commands": "ls"}, {"action": {"commands": ["ls"]}}),
+    ("shell_call", {"commands": ["ls"], "timeout_ms": "5", "max_output_length": -1}, {"action": {"commands": ["ls"]}}),
+    ("shell_call", {"commands": ["ls"], "timeout_ms": True}, {"action": {"commands": ["ls"]}}),
+    ("shell_call", {"commands": ["a\0b"]}, {"action": {"commands": ["a\ufffdb"]}}),
+    ("shell_call", {"command": ["ls"]}, None),
+    ("local_shell_call", {"command": ["ls"], "env": None}, {"action": {"type": "exec", "command": ["ls"], "env": {}}}),
+    ("local_shell_call", {"command": ["ls"], "user": 5, "x": 1}, {"action": {"type": "exec", "command": ["ls"], "env": {}}}),
+    ("local_shell_call", {"command": []}, None),
+    ("apply_patch_call", {"type": "delete_file", "path": "a", "diff": "x"}, {"operation": {"type": "delete_file", "path": "a"}}),
+    (
+        "apply_patch_call",
+        {"operation": {"type": "create_file", "path": "a", "diff": ""}},
+        {"operation": {"type": "create_file", "path": "a", "diff": ""}},
+    ),
+    ("apply_patch_call", {"operation": "create_file", "path": "a", "diff": ""}, None),
+    ("tool_search_call", {}, {"execution": "client", "arguments": {}}),
+    ("computer_call", {"actions": []}, None),
+]
+
+
+@pytest.mark.parametrize(("item", "arguments", "fields"), READ)
+def test_arguments_become_fields(item: str, arguments: Any, fields: JSON | None) -> None:
+    assert fields_of(item, json.dumps(arguments)) == fields
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["commands", "command", "env", "type", "path", "diff", "operation", "x"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.sampled_from([kind for kind in BUILT_IN if kind != "computer_call"]), ANYTHING)
+def test_whatever_a_model_writes_is_a_call(item: str, arguments: Any) -> None:
+    """As the item it fits, or as a plain call with every word of it; checked against the SDK's types by `run`."""
+    written = json.dumps(arguments)
+    turn = told(calls(call(0, "a", BUILT_IN[item].name, written)), finish("tool_calls"))
+    [told_as] = turn.output
+    assert told_as["type"] == item or (told_as["type"], told_as["arguments"]) == ("function_call", written)
+
+
+def test_what_becomes_an_item_becomes_the_same_arguments_again() -> None:
+    for item, arguments, fields in READ:
+        if fields is not None:
+            again = fields_of(item, json.dumps(BUILT_IN[item].write(fields)))
+            assert again == fields, arguments
+
+
+def test_many_calls_that_are_never_whole_cost_little() -> None:
+    """Each new item looks at the first call that waits, not at all of them."""
+    translator = Translator(counter(), offer=OFFER)
+    for number in itertools.islice(itertools.count(), 3000):
+        translator.feed(parse_chunk(json.dumps(calls(call(number, f"c{number}", "shell", '{"commands": ["x'))).encode()))
+    translator.finish(done_seen=True)
+    assert len(translator.output) == 3000

@@ -1,0 +1,178 @@
+"""Calls of custom tools come back as custom tool calls, their input unwrapped as it is said; calls that `tool_choice` rules out fail the turn."""
+
+import json
+from typing import Any
+
+import pytest
+
+from models.errors import UpstreamFailed
+from models.wire.snapshot import closing_events, fold, open_items
+from tests.support.chat_turns import JSON, Turn, brief, call, calls, counter, decoded, delta, finish, offering, run
+from tests.support.contract_rules import assert_items_obey_contract
+from worker.translation.chat.translator import Translator
+from worker.translation.items.custom_tools import Wrapping
+from worker.upstream.chat_chunks import parse_chunk
+
+TOOLS: dict[str, Any] = {"offer": offering("look", custom=["sh"])}
+
+
+def turn_of(*pieces: Any, reason: str = "tool_calls", **options: Any) -> Turn:
+    first, *more = pieces
+    chunks = [calls(call(0, "call_a", "sh", first)), *(calls(call(0, arguments=piece)) for piece in more)]
+    return run([*chunks, finish(reason)], **{**TOOLS, **options})
+
+
+def test_a_custom_call_is_told_with_its_own_events() -> None:
+    turn = turn_of('{"in', 'put": "ls ', '-l"', "}")
+    assert [event["type"] for event in turn.events] == [
+        "response.output_item.added",
+        "response.custom_tool_call_input.delta",
+        "response.custom_tool_call_input.delta",
+        "response.custom_tool_call_input.done",
+        "response.output_item.done",
+    ]
+    assert turn.lines == ["0 +sh/call_a", "0 'ls '", "0 '-l'", "0 ='ls -l'", "0 -sh/call_a completed"]
+    assert turn.output == [
+        {"id": "ctc_1", "type": "custom_tool_call", "status": "completed", "call_id": "call_a", "name": "sh", "input": "ls -l"}
+    ]
+    assert turn.calls == turn.output
+
+
+INPUTS: list[Any] = [
+    pytest.param('{"input":"a"}', "a", id="plain"),
+    pytest.param('\n { "input" :\t"a" } ', "a", id="white space"),
+    pytest.param('{"input":""}', "", id="empty"),
+    pytest.param(r'{"input":"a\nb\t\"c\" \\ \/ \u00e9 \b\f\r"}', 'a\nb\t"c" \\ / é \b\f\r', id="escapes"),
+    pytest.param(r'{"input":"\ud83d\ude00!"}', "\U0001f600!", id="a surrogate pair"),
+    pytest.param(r'{"input":"\ud83d!\ude00"}', "\ufffd!\ufffd", id="lone surrogates"),
+    pytest.param(r'{"input":"\ud83d\u0041"}', "\ufffdA", id="half a pair, then a letter"),
+    pytest.param(r'{"input":"\ud83d\n"}', "\ufffd\n", id="half a pair, then an escape"),
+    pytest.param(r'{"input":"a\u0000b"}', "a\ufffdb", id="nul"),
+    pytest.param(r'{"input":"a\xb \u12 c"}', r"a\xb \u12 c", id="escapes that JSON does not know"),
+    pytest.param('{"input":"a\nb"}', "a\nb", id="a raw line break"),
+    pytest.param('{"input":"a","more":1}', "a", id="more than was asked"),
+    pytest.param('{"input":"a"} and so on', "a", id="words behind it"),
+    pytest.param('{"input":"a', "a", id="never closed"),
+    pytest.param('{"input":"a\\', "a\\", id="broken off in an escape"),
+    pytest.param('{"input":', '{"input":', id="broken off before the text"),
+    pytest.param('{"more":1,"input":"a"}', "a", id="in another place"),
+    pytest.param('{"command":"ls"}', "ls", id="under another name"),
+    pytest.param('{"a":"b","c":"d"}', '{"a":"b","c":"d"}', id="an object of its own"),
+    pytest.param('{"input":{"a":1}}', '{"input":{"a":1}}', id="not a text"),
+    pytest.param('{"input":5}', '{"input":5}', id="a number"),
+    pytest.param('"ls"', "ls", id="a lone string"),
+    pytest.param('"\\u0000"', "\ufffd", id="a lone string with nul"),
+    pytest.param("ls -l", "ls -l", id="no JSON"),
+    pytest.param("{}", "", id="an empty object"),
+    pytest.param("", "", id="nothing"),
+    pytest.param("  ", "", id="white space alone"),
+    pytest.param("[" * 5000, "[" * 5000, id="nested too deeply"),
+    pytest.param('{"input ":"a"}', "a", id="almost the name"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "expected"), INPUTS)
+def test_the_input_is_unwrapped(arguments: str, expected: str) -> None:
+    assert turn_of(arguments).output[0]["input"] == expected
+
+
+@pytest.mark.parametrize(("arguments", "expected"), INPUTS)
+def test_it_is_the_same_however_it_is_cut(arguments: str, expected: str) -> None:
+    """Character by character, and in two pieces at every place."""
+    arguments = arguments[:200]
+    wanted = expected[:200]
+    cuts = [list(arguments), *([arguments[:at], arguments[at:]] for at in range(len(arguments)))]
+    for pieces in cuts:
+        wrapping = Wrapping()
+        said = [wrapping.unwrap(piece) for piece in pieces]
+        assert "".join(said) + wrapping.rest(arguments) == wanted, pieces
+
+
+def test_arguments_as_a_dict_are_unwrapped_too() -> None:
+    assert turn_of({"input": "é\n"}).output[0]["input"] == "é\n"
+
+
+def test_the_input_goes_out_as_it_comes() -> None:
+    whole = json.dumps({"input": "line\n" * 50})
+    deltas = [event["delta"] for event in turn_of(*whole).events if event["type"].endswith(".delta")]
+    assert len(deltas) == 250
+    assert "".join(deltas) == "line\n" * 50
+
+
+def test_functions_and_custom_tools_side_by_side() -> None:
+    pieces = [call(0, "a", "look", '{"x":'), call(1, "b", "sh", '{"input":"l'), call(0, arguments="1}"), call(1, arguments='s"}')]
+    turn = run([delta(content="Hm."), *(calls(piece) for piece in pieces), delta(content="\n"), finish()], **TOOLS)
+    assert turn.items == ["message Hm.", 'look/a {"x":1}', "sh/b ls"]
+    assert [item["type"] for item in turn.output] == ["message", "function_call", "custom_tool_call"]
+    assert [item["id"].partition("_")[0] for item in turn.output] == ["msg", "fc", "ctc"]
+
+
+def test_a_truncated_custom_call_is_incomplete_and_one_before_it_is_not() -> None:
+    pieces = [call(0, "a", "sh", '{"input":"ls"}'), call(1, "b", "sh", '{"input":"rm')]
+    turn = run([*(calls(piece) for piece in pieces), finish("length")], **TOOLS)
+    assert turn.items == ["sh/a ls", "sh/b rm (incomplete)"]
+    assert [item["call_id"] for item in turn.calls] == ["a"]
+
+
+CHUNKS: list[JSON] = [
+    calls(call(0, "a", "sh", '{"input":"l')),
+    calls(call(0, arguments="s\\")),
+    calls(call(0, arguments='n"}'), call(1, "b", "sh", "raw text")),
+    calls(call(2, "c", "look", "{}")),
+    finish("tool_calls"),
+]
+
+
+def test_whatever_was_left_open_can_be_closed() -> None:
+    events = run(CHUNKS, **TOOLS).events
+    for length in range(len(events) + 1):
+        heard = events[:length]
+        closing = decoded(closing_events(open_items(heard)))
+        done = assert_items_obey_contract([*heard, *closing])
+        assert [item for _, item in sorted(done.items())] == fold([*heard, *closing])
+
+
+def test_the_closing_says_what_the_translators_cut_says() -> None:
+    for length in range(len(CHUNKS)):
+        translator = Translator(counter(), **TOOLS)
+        heard = [event for chunk in CHUNKS[:length] for event in translator.feed(parse_chunk(json.dumps(chunk).encode()))]
+        assert closing_events(open_items(decoded(heard))) == translator.cut()
+
+
+# What tool_choice rules out.
+
+VIOLATED = "The model called the tool 'sh', which 'tool_choice' does not allow."
+
+
+@pytest.mark.parametrize("allowed", [(), ("look",)], ids=["nothing may be called", "another may"])
+@pytest.mark.parametrize(
+    "pieces", [[call(0, "a", "sh", "{}")], [call(0, "a", "sh")], [call(0, "a"), call(0, name="sh"), call(0, arguments="{")]]
+)
+def test_a_call_that_is_not_allowed_becomes_no_item_and_fails_the_turn(allowed: tuple[str, ...], pieces: list[JSON]) -> None:
+    turn = run([delta(content="Hm."), calls(*pieces)], offer=offering("look", custom=["sh"], allowed=allowed))
+    assert turn.items == ["message Hm. (incomplete)"]
+    assert turn.outcome is not None
+    assert turn.outcome.status == "failed"
+    assert turn.outcome.failure is not None
+    assert (turn.outcome.failure.message, turn.outcome.failure.reason) == (VIOLATED, "tool_choice_violated")
+
+
+def test_nothing_more_is_taken_after_it() -> None:
+    translator = Translator(counter(), offer=offering("look", custom=["sh"], allowed=["look"]))
+    told = translator.feed(parse_chunk(json.dumps(calls(call(0, "a", "look", "{}"), call(1, "b", "sh", "{}"))).encode()))
+    with pytest.raises(UpstreamFailed, match="does not allow"):
+        translator.feed(parse_chunk(json.dumps(delta(content="more")).encode()))
+    lines = [brief(event) for event in decoded(told + translator.cut())]
+    assert lines == ["0 +look/a", "0 '{}'", "0 ='{}'", "0 -look/a incomplete"]
+
+
+def test_calls_that_are_allowed_pass() -> None:
+    turn = run([calls(call(0, "a", "look", "{}")), finish("tool_calls")], offer=offering("look", custom=["sh"], allowed=["look"]))
+    assert turn.items == ["look/a {}"]
+
+
+def test_the_tier_that_was_used_is_told_if_the_api_knows_it() -> None:
+    translator = Translator(counter())
+    for tier in ("flex", "on_demand", None):
+        translator.feed(parse_chunk(json.dumps(delta(content="x") | {"service_tier": tier}).encode()))
+    assert translator.service_tier == "flex"

@@ -1,0 +1,62 @@
+"""Finished items as events again (models/wire/retold.py): what a stream would have said, and nothing a client can trip over."""
+
+import itertools
+from typing import Any
+
+from models.redis.answer_cache import Answer
+from models.wire.events import decode_frame, frame
+from models.wire.retold import renamed, retold
+from models.wire.snapshot import fold
+from tests.support.contract_rules import assert_items_obey_contract
+
+CITATION = {"type": "url_citation", "start_index": 0, "end_index": 1, "url": "https://example.org", "title": "t"}
+LOGPROB = {"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": []}
+ITEMS: list[dict[str, Any]] = [
+    {
+        "id": "rs_1", "type": "reasoning", "status": "completed", "summary": [{"type": "summary_text", "text": "in short"}],
+        "content": [{"type": "reasoning_text", "text": "at length"}], "encrypted_content": "sealed",
+    },
+    {"id": "rs_2", "type": "reasoning", "status": "completed", "summary": [], "content": [], "encrypted_content": "sealed"},
+    {
+        "id": "msg_1", "type": "message", "status": "completed", "role": "assistant",
+        "content": [
+            {"type": "output_text", "text": "a", "annotations": [CITATION], "logprobs": [LOGPROB]},
+            {"type": "output_text", "text": "", "annotations": [], "logprobs": []},
+            {"type": "refusal", "refusal": "no"},
+        ],
+    },
+    {"id": "msg_2", "type": "message", "status": "completed", "role": "assistant", "content": []},
+    {"id": "fc_1", "type": "function_call", "status": "completed", "call_id": "call_1", "name": "f", "arguments": "{}", "namespace": "n"},
+    {"id": "ctc_1", "type": "custom_tool_call", "status": "completed", "call_id": "call_2", "name": "g", "input": ""},
+    {"id": "sh_1", "type": "shell_call", "status": "completed", "call_id": "call_3", "action": {"commands": ["ls", ""], "timeout_ms": 1}},
+    {"id": "apc_1", "type": "apply_patch_call", "status": "completed", "call_id": "call_4", "operation": {"type": "delete_file", "path": "p"}},
+]  # fmt: skip
+
+
+def test_the_events_are_lawful_and_fold_to_the_items() -> None:
+    events = [decode_frame(frame(event, number)) for number, event in enumerate(retold(ITEMS))]
+    assert list(assert_items_obey_contract(events).values()) == ITEMS
+    assert fold(events) == ITEMS
+
+
+def test_items_get_ids_of_their_own_kind_and_nothing_else_changes() -> None:
+    numbers = itertools.count(1)
+    told = renamed(ITEMS, lambda prefix: f"{prefix}_new{next(numbers)}")
+    assert [item["id"] for item in told] == [f"{item['id'].partition('_')[0]}_new{at}" for at, item in enumerate(ITEMS, start=1)]
+    assert [{**item, "id": None} for item in told] == [{**item, "id": None} for item in ITEMS]
+
+
+HOSTED: list[dict[str, Any]] = [
+    {"id": "mcp_1", "type": "mcp_call", "server_label": "s", "name": "f", "arguments": "{}", "status": "completed"},
+    {"id": "mcpl_1", "type": "mcp_list_tools", "server_label": "s", "tools": [], "status": "completed"},
+    {"id": "mcpr_1", "type": "mcp_approval_request", "server_label": "s", "name": "f", "arguments": "{}", "status": "completed"},
+    {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q"}},
+    {"id": "ci_1", "type": "code_interpreter_call", "status": "completed", "code": "1", "container_id": "c", "outputs": []},
+    {"id": "tsc_1", "type": "tool_search_call", "status": "completed", "execution": "server", "arguments": {}},
+    {"id": "cmp_1", "type": "compaction", "status": "completed", "encrypted_content": "sealed"},
+]
+
+
+def test_only_what_the_model_alone_has_said_may_be_said_again() -> None:
+    assert Answer(ITEMS).is_repeatable
+    assert [item["type"] for item in HOSTED if Answer([*ITEMS, item]).is_repeatable] == []

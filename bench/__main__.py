@@ -29,10 +29,19 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="./dev bench", description="Measure a deployment of its own, against something measured beside it."
+        prog="./dev bench",
+        description="Measure a deployment of its own, against something measured beside it.",
     )
-    parser.add_argument("names", nargs="*", choices=[[], *BENCHMARKS], metavar="NAME", help=f"of: {', '.join(BENCHMARKS)} (default: all)")
-    parser.add_argument("--quick", action="store_true", help="fewer samples; the ratios are rougher")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        choices=[[], *BENCHMARKS],
+        metavar="NAME",
+        help=f"of: {', '.join(BENCHMARKS)} (default: all)",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer samples; the ratios are rougher"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     return parser.parse_args()
 
@@ -43,8 +52,13 @@ async def _run(names: list[str], quick: bool) -> list[Figure]:
     for name in names:
         print(f"{name} …", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix="backburner-bench-") as folder:
-            async with FakeUpstream() as fake, databases(Path(folder) / "postgres", surroundings) as servers:
-                figures += await BENCHMARKS[name](Path(folder), servers, surroundings, fake, quick=quick)
+            async with (
+                FakeUpstream() as fake,
+                databases(Path(folder) / "postgres", surroundings) as servers,
+            ):
+                figures += await BENCHMARKS[name](
+                    Path(folder), servers, surroundings, fake, quick=quick
+                )
     return figures
 
 

@@ -16,14 +16,22 @@ WORDS = "word " * 100
 MOST = 3.0
 
 
-async def run(folder: Path, servers: Databases, surroundings: Surroundings, fake: FakeUpstream, *, quick: bool) -> list[Figure]:
+async def run(
+    folder: Path, servers: Databases, surroundings: Surroundings, fake: FakeUpstream, *, quick: bool
+) -> list[Figure]:
     """Builds both histories, stops the worker, and takes turns at creating on each; medians of the milliseconds."""
     samples = 50 if quick else 400
     async with stack(folder / "stack", servers, surroundings, fake) as one:
         api = one.api()
         model = fake.script(reply(WORDS))
-        chains = {depth: {"previous_response_id": await _chain(api, model, depth)} for depth in (SHALLOW, DEEP)}
-        rooms = {depth: {"conversation": await _conversation(api, model, depth)} for depth in (SHALLOW, DEEP)}
+        chains = {
+            depth: {"previous_response_id": await _chain(api, model, depth)}
+            for depth in (SHALLOW, DEEP)
+        }
+        rooms = {
+            depth: {"conversation": await _conversation(api, model, depth)}
+            for depth in (SHALLOW, DEEP)
+        }
         await one.stop(one.workers[0])
         return [
             await _figure("create at turn 100 of a chain", api, model, chains, samples),
@@ -46,11 +54,15 @@ async def _conversation(api: Api, model: str, depth: int) -> str:
     return str(named)
 
 
-async def _figure(name: str, api: Api, model: str, places: dict[int, dict[str, str]], samples: int) -> Figure:
+async def _figure(
+    name: str, api: Api, model: str, places: dict[int, dict[str, str]], samples: int
+) -> Figure:
     taken: dict[int, list[float]] = {depth: [] for depth in places}
     for at in range(-20, samples):
         for depth, place in places.items():
-            seconds = await _create(api, {"model": model, "input": WORDS, "background": True, **place})
+            seconds = await _create(
+                api, {"model": model, "input": WORDS, "background": True, **place}
+            )
             if at >= 0:  # the first ones warm up what is measured
                 taken[depth].append(seconds * 1000)
     deep, shallow = (statistics.median(taken[depth]) for depth in (DEEP, SHALLOW))

@@ -31,5 +31,7 @@ class Figure:
 
     def to_json(self) -> dict[str, Any]:
         """All of it."""
-        fields = {name: getattr(self, name) for name in ("name", "measured", "against", "unit", "most")}
+        fields = {
+            name: getattr(self, name) for name in ("name", "measured", "against", "unit", "most")
+        }
         return {**fields, "ratio": round(self.ratio, 3), "is_kept": self.is_kept}

@@ -45,18 +45,25 @@ def main() -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if is_current() and is_usable():
             return
-        print(f"Installing into {VENV}; this happens once, and again when the pinned versions change.", file=sys.stderr)
+        print(
+            f"Installing into {VENV}; this happens once, and again when the pinned versions change.",
+            file=sys.stderr,
+        )
         if not is_usable():
             venv.create(VENV, with_pip=False, symlinks=True, clear=VENV.exists())
         newest = max(source.stat().st_mtime_ns for source in SOURCES)
         install()
         STAMP.touch()
-        os.utime(STAMP, ns=(newest, newest))  # not the present: a file may have changed while we installed
+        os.utime(
+            STAMP, ns=(newest, newest)
+        )  # not the present: a file may have changed while we installed
 
 
 def is_current() -> bool:
     """Whether the last complete installation saw the files as they are; `./dev` asks the same before it starts us."""
-    return STAMP.exists() and all(source.stat().st_mtime_ns <= STAMP.stat().st_mtime_ns for source in SOURCES)
+    return STAMP.exists() and all(
+        source.stat().st_mtime_ns <= STAMP.stat().st_mtime_ns for source in SOURCES
+    )
 
 
 def is_usable() -> bool:
@@ -72,8 +79,15 @@ def install() -> None:
     uv = shutil.which("uv")
     if uv is None and not has_pip():
         add_pip()
-    installer = [uv, "pip", "install", "--python", str(PYTHON)] if uv else [str(PYTHON), "-m", "pip", "install"]
-    quiet = ["--quiet", *([] if uv else ["--disable-pip-version-check", "--no-warn-script-location"])]
+    installer = (
+        [uv, "pip", "install", "--python", str(PYTHON)]
+        if uv
+        else [str(PYTHON), "-m", "pip", "install"]
+    )
+    quiet = [
+        "--quiet",
+        *([] if uv else ["--disable-pip-version-check", "--no-warn-script-location"]),
+    ]
     run([*installer, *quiet, "--require-hashes", "-r", str(SOURCES[1])])
     # without isolation the build uses the pinned backend instead of fetching whichever is newest
     run([*installer, *quiet, "--no-deps", "--no-build-isolation", "--editable", str(ROOT)])
@@ -86,7 +100,12 @@ def run(command: list[str]) -> None:
 
 
 def has_pip() -> bool:
-    return subprocess.run([str(PYTHON), "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run(
+            [str(PYTHON), "-m", "pip", "--version"], capture_output=True, check=False
+        ).returncode
+        == 0
+    )
 
 
 def add_pip() -> None:
@@ -96,7 +115,10 @@ def add_pip() -> None:
         return
     wheel = fetch_pip(configured("index-url") or PUBLIC_INDEX)
     purelib = subprocess.run(
-        [str(PYTHON), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, text=True, check=True
+        [str(PYTHON), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.strip()
     # a wheel of pure Python is installed by unpacking it
     zipfile.ZipFile(io.BytesIO(wheel)).extractall(purelib)
@@ -143,17 +165,23 @@ def fetch_pip(index: str) -> bytes:
     links = _Links()
     links.feed(fetch(page).decode())
     if PIP not in links.found:
-        raise CannotInstall(f"this Python has no ensurepip, and {PIP} is not on the package index; install python3-venv or uv")
+        raise CannotInstall(
+            f"this Python has no ensurepip, and {PIP} is not on the package index; install python3-venv or uv"
+        )
     wheel = fetch(urllib.parse.urljoin(page, links.found[PIP]))
     if hashlib.sha256(wheel).hexdigest() != PIP_SHA256:
-        raise CannotInstall(f"{PIP} from the package index is not the file it should be: its SHA-256 is another")
+        raise CannotInstall(
+            f"{PIP} from the package index is not the file it should be: its SHA-256 is another"
+        )
     return wheel
 
 
 def fetch(address: str) -> bytes:
     """A page or file over HTTP(S), trusting the certificates and using the password that pip would."""
     if not address.startswith(("https://", "http://")):
-        raise CannotInstall("this Python has no ensurepip, and the package index is not on the web; install python3-venv or uv")
+        raise CannotInstall(
+            "this Python has no ensurepip, and the package index is not on the web; install python3-venv or uv"
+        )
     parts = urllib.parse.urlsplit(address)
     login, _, host = parts.netloc.rpartition("@")
     request = urllib.request.Request(parts._replace(netloc=host).geturl())  # noqa: S310 - the scheme was checked
@@ -165,7 +193,9 @@ def fetch(address: str) -> bytes:
         with urllib.request.urlopen(request, timeout=60, context=context) as answer:  # noqa: S310 - likewise
             return bytes(answer.read())
     except (OSError, http.client.HTTPException) as error:
-        raise CannotInstall(f"this Python has no ensurepip, and pip could not be fetched from the package index: {error}") from error
+        raise CannotInstall(
+            f"this Python has no ensurepip, and pip could not be fetched from the package index: {error}"
+        ) from error
 
 
 if __name__ == "__main__":

@@ -31,7 +31,14 @@ LONGEST_ECHO = 64 * 1024
 DEEPEST = 8
 """Levels of an example: schemas may refer to themselves."""
 
-EXAMPLES: dict[str, Any] = {"integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}, "null": None}
+EXAMPLES: dict[str, Any] = {
+    "integer": 1,
+    "number": 1.5,
+    "boolean": True,
+    "array": [],
+    "object": {},
+    "null": None,
+}
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,11 @@ class BadRequest(Exception):
 
 def answer_to(body: dict[str, Any]) -> Answer:
     """The whole answer to a chat completion request for one of our models."""
-    thoughts = _split(f"{MARK} I pretend to think.") if body.get("reasoning_effort") not in (None, "none") else []
+    thoughts = (
+        _split(f"{MARK} I pretend to think.")
+        if body.get("reasoning_effort") not in (None, "none")
+        else []
+    )
     call = _call_for(body) if body["model"] == "demo-tools" else None
     if call:
         return Answer([], call, "tool_calls", thoughts)
@@ -74,21 +85,36 @@ def _text_for(body: dict[str, Any]) -> str:
     last = body["messages"][-1]
     if body["model"] == "demo-slow":
         start = f"{MARK} I say one word a second for a minute:"
-        return " ".join([start, *(str(number) for number in range(1, SLOW_WORDS - len(start.split()) + 1))])
+        return " ".join(
+            [start, *(str(number) for number in range(1, SLOW_WORDS - len(start.split()) + 1))]
+        )
     if last.get("role") == "tool":
         return f"{MARK} The tool answered: {_text_of(last)[:LONGEST_ECHO]}"
     if body["model"] == "demo-tools":
-        return f"{MARK} Offer me a function tool and I will call it. You said: {_last_user_text(body)}"
+        return (
+            f"{MARK} Offer me a function tool and I will call it. You said: {_last_user_text(body)}"
+        )
     return f"{MARK} You said: {_last_user_text(body)}"
 
 
 def _call_for(body: dict[str, Any]) -> Call | None:
     """A call of the first function, unless the turn is not for one."""
-    functions = [tool["function"] for tool in body.get("tools") or [] if isinstance(tool, dict) and isinstance(tool.get("function"), dict)]
-    if not functions or body.get("tool_choice") == "none" or body["messages"][-1].get("role") == "tool":
+    functions = [
+        tool["function"]
+        for tool in body.get("tools") or []
+        if isinstance(tool, dict) and isinstance(tool.get("function"), dict)
+    ]
+    if (
+        not functions
+        or body.get("tool_choice") == "none"
+        or body["messages"][-1].get("role") == "tool"
+    ):
         return None
     schema = functions[0].get("parameters") or {}
-    arguments = {name: _example(wanted, _last_user_text(body)) for name, wanted in (schema.get("properties") or {}).items()}
+    arguments = {
+        name: _example(wanted, _last_user_text(body))
+        for name, wanted in (schema.get("properties") or {}).items()
+    }
     return Call(str(functions[0].get("name")), json.dumps(arguments))
 
 
@@ -98,8 +124,16 @@ def _json_for(body: dict[str, Any]) -> str | None:
     kind = wanted.get("type") if isinstance(wanted, dict) else None
     if kind == "json_object":
         return json.dumps({"demo": MARK, "you_said": _last_user_text(body)})
-    schema = (wanted.get("json_schema") or {}).get("schema") if kind == "json_schema" and isinstance(wanted, dict) else None
-    return json.dumps(_example(schema, _last_user_text(body), schema)) if isinstance(schema, dict) else None
+    schema = (
+        (wanted.get("json_schema") or {}).get("schema")
+        if kind == "json_schema" and isinstance(wanted, dict)
+        else None
+    )
+    return (
+        json.dumps(_example(schema, _last_user_text(body), schema))
+        if isinstance(schema, dict)
+        else None
+    )
 
 
 def _example(schema: Any, text: str, root: Any = None, depth: int = 0) -> Any:
@@ -118,8 +152,13 @@ def _example(schema: Any, text: str, root: Any = None, depth: int = 0) -> Any:
     if kind == "array" and isinstance(schema.get("items"), dict) and depth <= DEEPEST // 2:
         return [_example(schema["items"], text, root, depth + 1)]
     if kind == "object" and isinstance(schema.get("properties"), dict):
-        return {name: _example(wanted, text, root, depth + 1) for name, wanted in schema["properties"].items()}
-    return EXAMPLES.get(kind[0] if isinstance(kind, list) and kind else kind, text) if kind else text
+        return {
+            name: _example(wanted, text, root, depth + 1)
+            for name, wanted in schema["properties"].items()
+        }
+    return (
+        EXAMPLES.get(kind[0] if isinstance(kind, list) and kind else kind, text) if kind else text
+    )
 
 
 def _referred(root: Any, reference: str) -> Any:
@@ -136,7 +175,11 @@ def _last_user_text(body: dict[str, Any]) -> str:
 def _text_of(message: dict[str, Any]) -> str:
     content = message.get("content")
     if isinstance(content, list):
-        return " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict) and part.get("type") == "text")
+        return " ".join(
+            str(part.get("text", ""))
+            for part in content
+            if isinstance(part, dict) and part.get("type") == "text"
+        )
     return str(content or "")
 
 
@@ -149,7 +192,9 @@ def _split(text: str) -> list[str]:
 def usage_of(body: dict[str, Any], answer: Answer) -> dict[str, Any]:
     """A word counts as a token."""
     prompt = sum(len(_text_of(message).split()) for message in body["messages"])
-    completion = len(answer.thoughts) + (len(answer.words) or len(answer.call.arguments.split() if answer.call else ()))
+    completion = len(answer.thoughts) + (
+        len(answer.words) or len(answer.call.arguments.split() if answer.call else ())
+    )
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -168,7 +213,11 @@ class Completion:
         self._streamed = bool(body.get("stream"))
         self._usage_wanted = bool((body.get("stream_options") or {}).get("include_usage"))
         self._gap = GAPS[body["model"]]
-        self._head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": body["model"]}
+        self._head = {
+            "id": f"chatcmpl-{secrets.token_hex(12)}",
+            "created": int(time.time()),
+            "model": body["model"],
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # the request's body has been read, so the next message says that the client is gone
@@ -176,19 +225,30 @@ class Completion:
         try:
             if self._streamed:
                 await self._send_stream(gone, send)
-            elif await self._wait(gone, time.monotonic() + self._gap * len(self._answer.thoughts + self._answer.words)):
+            elif await self._wait(
+                gone, time.monotonic() + self._gap * len(self._answer.thoughts + self._answer.words)
+            ):
                 await as_json(self._whole())(scope, receive, send)
         finally:
             gone.cancel()
 
     async def _send_stream(self, gone: asyncio.Future[Any], send: Send) -> None:
-        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+        headers = [
+            (b"content-type", b"text/event-stream; charset=utf-8"),
+            (b"cache-control", b"no-cache"),
+        ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         due = time.monotonic()
         for chunk in self._chunks():
             if not await self._wait(gone, due):
                 return
-            await send({"type": "http.response.body", "body": b"data: " + json.dumps(chunk).encode() + b"\n\n", "more_body": True})
+            await send(
+                {
+                    "type": "http.response.body",
+                    "body": b"data: " + json.dumps(chunk).encode() + b"\n\n",
+                    "more_body": True,
+                }
+            )
             due += self._gap
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
@@ -208,11 +268,17 @@ class Completion:
             yield self._chunk({"content": word})
         yield self._chunk({}, self._answer.finish_reason)
         if self._usage_wanted:
-            yield self._head | {"object": "chat.completion.chunk", "choices": [], "usage": self._usage}
+            yield self._head | {
+                "object": "chat.completion.chunk",
+                "choices": [],
+                "usage": self._usage,
+            }
 
     def _call_chunks(self, call: Call) -> Iterator[dict[str, Any]]:
         function = {"name": call.name, "arguments": ""}
-        yield self._chunk({"tool_calls": [{"index": 0, "id": call.id, "type": "function", "function": function}]})
+        yield self._chunk(
+            {"tool_calls": [{"index": 0, "id": call.id, "type": "function", "function": function}]}
+        )
         for piece in _split(call.arguments):
             yield self._chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})
 
@@ -222,13 +288,28 @@ class Completion:
         return self._head | {"object": "chat.completion.chunk", "choices": [choice]} | usage
 
     def _whole(self) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": "".join(self._answer.words) or None, "refusal": None}
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": "".join(self._answer.words) or None,
+            "refusal": None,
+        }
         call = self._answer.call
         if self._answer.thoughts:
             message["reasoning"] = "".join(self._answer.thoughts)
         if call:
-            message["tool_calls"] = [{"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}]
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._answer.finish_reason}
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+            ]
+        choice = {
+            "index": 0,
+            "message": message,
+            "logprobs": None,
+            "finish_reason": self._answer.finish_reason,
+        }
         return self._head | {"object": "chat.completion", "choices": [choice], "usage": self._usage}
 
 
@@ -241,7 +322,11 @@ def parse(raw: bytes) -> dict[str, Any]:
     if not isinstance(body, dict) or not isinstance(body.get("model"), str):
         raise BadRequest("the body must be an object with a `model`")
     messages = body.get("messages")
-    if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
+    if (
+        not isinstance(messages, list)
+        or not messages
+        or not all(isinstance(message, dict) for message in messages)
+    ):
         raise BadRequest("`messages` must be a list of objects, and not empty")
     return body
 
@@ -253,19 +338,28 @@ async def create_completion(request: Request) -> Response | Completion:
     except BadRequest as error:
         return envelope(400, str(error), None)
     if body["model"] not in GAPS:
-        return envelope(404, f"The model `{body['model']}` does not exist; the demo has {', '.join(GAPS)}.", "model_not_found")
+        return envelope(
+            404,
+            f"The model `{body['model']}` does not exist; the demo has {', '.join(GAPS)}.",
+            "model_not_found",
+        )
     return Completion(body)
 
 
 async def list_models(request: Request) -> Response:
     del request
-    entries = [{"id": name, "object": "model", "created": 0, "owned_by": "backburner-demo"} for name in GAPS]
+    entries = [
+        {"id": name, "object": "model", "created": 0, "owned_by": "backburner-demo"}
+        for name in GAPS
+    ]
     return as_json({"object": "list", "data": entries})
 
 
 async def no_such_page(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    return envelope(status, f"{request.method} {request.url.path} is not something the demo upstream does", None)
+    return envelope(
+        status, f"{request.method} {request.url.path} is not something the demo upstream does", None
+    )
 
 
 def as_json(body: dict[str, Any], status: int = 200) -> Response:
@@ -275,7 +369,17 @@ def as_json(body: dict[str, Any], status: int = 200) -> Response:
 
 def envelope(status: int, message: str, code: str | None) -> Response:
     """OpenAI's shape of an error."""
-    return as_json({"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}}, status)
+    return as_json(
+        {
+            "error": {
+                "message": message,
+                "type": "invalid_request_error",
+                "param": None,
+                "code": code,
+            }
+        },
+        status,
+    )
 
 
 def application() -> Starlette:
@@ -289,9 +393,15 @@ def application() -> Starlette:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m cli.demo_upstream", description="A pretend OpenAI-compatible upstream.")
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (%(default)s)")
-    parser.add_argument("--port", type=int, default=8001, help="the port to listen on (%(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="python -m cli.demo_upstream", description="A pretend OpenAI-compatible upstream."
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="the address to listen on (%(default)s)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=8001, help="the port to listen on (%(default)s)"
+    )
     options = parser.parse_args()
     uvicorn.run(
         application(),

@@ -23,7 +23,11 @@ def live_kind(dsn: str, host: str | None = None) -> str:
     name = host or socket.gethostname()
     try:
         with psycopg.connect(
-            dsn, autocommit=True, connect_timeout=WITHIN, application_name="health", options=f"-c statement_timeout={WITHIN}s"
+            dsn,
+            autocommit=True,
+            connect_timeout=WITHIN,
+            application_name="health",
+            options=f"-c statement_timeout={WITHIN}s",
         ) as connection:
             found = connection.execute(LIVE, (name,)).fetchone()
     except psycopg.Error as error:

@@ -25,15 +25,20 @@ app.add_typer(operations.app)
 # Imports wait until a command needs them: `--help` should not load a database client.
 @app.command(short_help="Run a whole server on this machine.")
 def up(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0 picks a free port.")] = 8000,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Where to listen; 0 picks a free port.")
+    ] = 8000,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     data: Data = None,
-    streams: Annotated[int, typer.Option(min=1, help="Responses that each worker runs at once.")] = 1000,
+    streams: Annotated[
+        int, typer.Option(min=1, help="Responses that each worker runs at once.")
+    ] = 1000,
     workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 1,
     upstream: Annotated[
         str | None,
         typer.Option(
-            help="Base URL of an OpenAI-compatible server, with /v1.", show_default="BACKBURNER_UPSTREAM__BASE_URL, else a built-in demo"
+            help="Base URL of an OpenAI-compatible server, with /v1.",
+            show_default="BACKBURNER_UPSTREAM__BASE_URL, else a built-in demo",
         ),
     ] = None,
 ) -> None:
@@ -46,7 +51,11 @@ def up(
     from cli.embedded.up import up as run
 
     with failures_in_one_sentence():
-        run(Options(port=port, host=host, data=data, streams=streams, workers=workers, upstream=upstream))
+        run(
+            Options(
+                port=port, host=host, data=data, streams=streams, workers=workers, upstream=upstream
+            )
+        )
 
 
 @app.command(short_help="Bring the database to this version's schema.")
@@ -69,7 +78,9 @@ def health(data: Data = None) -> None:
 
 @keys_app.command("create")
 def create_key(
-    project: Annotated[str, typer.Option(help="The project it belongs to; made when there is none of this name.")] = "default",
+    project: Annotated[
+        str, typer.Option(help="The project it belongs to; made when there is none of this name.")
+    ] = "default",
     data: Data = None,
 ) -> None:
     """Print a new API key. It is stored as a hash only, so it cannot be shown again."""

@@ -30,11 +30,15 @@ def migrate(dsn: str, pause: Callable[[float], None] = time.sleep) -> None:
     except psycopg.OperationalError as error:
         raise StartFailed(f"the database did not answer: {' '.join(str(error).split())}") from error
     except (CommandError, DBAPIError) as error:
-        raise StartFailed(f"the database could not be brought to this version's schema: {str(error).splitlines()[0]}") from error
+        raise StartFailed(
+            f"the database could not be brought to this version's schema: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def _upgrade(dsn: str) -> None:
-    engine = create_engine(dsn.replace("postgresql://", "postgresql+psycopg://", 1), poolclass=pool.NullPool)
+    engine = create_engine(
+        dsn.replace("postgresql://", "postgresql+psycopg://", 1), poolclass=pool.NullPool
+    )
     with engine.connect() as connection:
         config = Config(ROOT / "alembic.ini", attributes={"connection": connection})
         command.upgrade(config, "head")

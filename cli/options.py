@@ -16,7 +16,12 @@ from models.config.configuration import BadSettings
 UNCONFIGURED = 2
 """The exit status where `backburner.toml` makes no sense."""
 
-Data = Annotated[Path | None, typer.Option(help="Folder of databases, credentials and logs.", show_default=".data in the checkout")]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of databases, credentials and logs.", show_default=".data in the checkout"
+    ),
+]
 
 
 @contextmanager

@@ -27,16 +27,28 @@ def explanation(facts: Explanation) -> str:
     """The timeline, and below it what happens now."""
     first = facts.timeline[0].at
     lines = [f"{facts.response.id}, created {_moment(first)}"]
-    lines += [f"{(moment.at - first) / timedelta(seconds=1):>+12.3f} s  {moment.text}" for moment in facts.timeline]
-    shown = f"; readers have been shown events up to {facts.journalled}" if facts.journalled is not None else ""
+    lines += [
+        f"{(moment.at - first) / timedelta(seconds=1):>+12.3f} s  {moment.text}"
+        for moment in facts.timeline
+    ]
+    shown = (
+        f"; readers have been shown events up to {facts.journalled}"
+        if facts.journalled is not None
+        else ""
+    )
     return "\n".join([*lines, f"           now  {facts.response.why}{shown}"])
 
 
 def stuck(facts: Stuck) -> str:
     """One line a response."""
     if not facts.responses:
-        return f"no open response has been without progress for longer than {facts.idle_seconds:g} s"
-    rows = [(each.id, each.state, f"{each.idle_seconds:.0f} s", str(each.attempt), each.why) for each in facts.responses]
+        return (
+            f"no open response has been without progress for longer than {facts.idle_seconds:g} s"
+        )
+    rows = [
+        (each.id, each.state, f"{each.idle_seconds:.0f} s", str(each.attempt), each.why)
+        for each in facts.responses
+    ]
     table = _table(("RESPONSE", "STATE", "IDLE", "ATTEMPT", "WHY"), rows)
     return f"{table}\n… and more" if facts.more else table
 
@@ -49,7 +61,9 @@ def workers(facts: Sequence[Worker]) -> str:
         (str(each.id), each.kind, each.host, str(each.pid), each.state, _moment(each.started_at), f"{each.lease_seconds:.1f} s", str(each.running), each.ended or "")
         for each in facts
     ]  # fmt: skip
-    return _table(("ID", "KIND", "HOST", "PID", "STATE", "STARTED", "LEASE LEFT", "RUNNING", "ENDED"), rows)
+    return _table(
+        ("ID", "KIND", "HOST", "PID", "STATE", "STARTED", "LEASE LEFT", "RUNNING", "ENDED"), rows
+    )
 
 
 def configuration(facts: Effective) -> str:
@@ -57,16 +71,27 @@ def configuration(facts: Effective) -> str:
     lines = [f"file: {facts.file or 'none'}", ""]
     if facts.upstreams:
         lines += [
-            _table(("UPSTREAM", "API", "BASE URL", "KEY"), [(one.name, one.api, one.base_url, one.api_key) for one in facts.upstreams]),
+            _table(
+                ("UPSTREAM", "API", "BASE URL", "KEY"),
+                [(one.name, one.api, one.base_url, one.api_key) for one in facts.upstreams],
+            ),
             "",
         ]
-        routes = [(route.pattern, ", then ".join(map(_target, route.targets))) for route in facts.routes]
+        routes = [
+            (route.pattern, ", then ".join(map(_target, route.targets))) for route in facts.routes
+        ]
         lines += [_table(("MODEL", "GOES TO"), routes), ""]
     else:
         lines += ["no upstream is configured; `up` starts a demo", ""]
-    values = [(f"{one.name}: {value.key}", _said(value.value), value.source) for one in facts.upstreams for value in one.settings]
+    values = [
+        (f"{one.name}: {value.key}", _said(value.value), value.source)
+        for one in facts.upstreams
+        for value in one.settings
+    ]
     values += [(value.key, _said(value.value), value.source) for value in facts.settings]
-    return "\n".join([*lines, _table(("SETTING", "VALUE", "FROM"), values)] if values else lines).rstrip()
+    return "\n".join(
+        [*lines, _table(("SETTING", "VALUE", "FROM"), values)] if values else lines
+    ).rstrip()
 
 
 def conformance(facts: Conformance) -> str:
@@ -76,7 +101,11 @@ def conformance(facts: Conformance) -> str:
 
 
 def _target(target: dict[str, str]) -> str:
-    return target["upstream"] if target["model"] == "as asked" else f"{target['upstream']} as {target['model']}"
+    return (
+        target["upstream"]
+        if target["model"] == "as asked"
+        else f"{target['upstream']} as {target['model']}"
+    )
 
 
 def _said(value: Any) -> str:
@@ -91,7 +120,8 @@ def request(facts: Request) -> str:
 def drained(facts: Sequence[Drained]) -> str:
     """One line a process."""
     return "\n".join(
-        f"{each.id}: {process(each.kind, each.pid, each.host)} {'has gone' if each.gone else 'is asked to go'}" for each in facts
+        f"{each.id}: {process(each.kind, each.pid, each.host)} {'has gone' if each.gone else 'is asked to go'}"
+        for each in facts
     )
 
 
@@ -103,5 +133,8 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns as wide as they must be; the last as it comes."""
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head) - 1)]
     return "\n".join(
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=True)), row[-1]]).rstrip() for row in (head, *rows)
+        "  ".join(
+            [*(cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=True)), row[-1]]
+        ).rstrip()
+        for row in (head, *rows)
     )

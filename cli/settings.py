@@ -21,9 +21,13 @@ ROOT = Path(__file__).resolve().parent.parent
 class StackSettings(FromFileToo):
     """Everything is optional here: what is missing, `up` starts itself."""
 
-    model_config = SettingsConfigDict(env_prefix="BACKBURNER_", env_nested_delimiter="__", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="BACKBURNER_", env_nested_delimiter="__", frozen=True, extra="ignore"
+    )
 
-    database_url: SecretStr | None = Field(default=None, validation_alias=AliasChoices("DATABASE_URL"))
+    database_url: SecretStr | None = Field(
+        default=None, validation_alias=AliasChoices("DATABASE_URL")
+    )
     redis_url: SecretStr | None = Field(default=None, validation_alias=AliasChoices("REDIS_URL"))
     upstream: UpstreamSettings = UpstreamSettings()
     upstreams: dict[str, UpstreamSettings] = {}
@@ -63,11 +67,18 @@ def configured() -> Settings:
     try:
         return build()
     except BadSettings as bad:
-        left = [mistake for mistake in bad.mistakes if mistake.source != "default" or mistake.key not in ADDRESSES.values()]
+        left = [
+            mistake
+            for mistake in bad.mistakes
+            if mistake.source != "default" or mistake.key not in ADDRESSES.values()
+        ]
         if left:
             raise BadSettings(left) from bad
         absent = {mistake.key for mistake in bad.mistakes}
-        unused = {"DATABASE_URL": ("database_url", NO_DATABASE), "REDIS_URL": ("redis_url", NO_REDIS)}
+        unused = {
+            "DATABASE_URL": ("database_url", NO_DATABASE),
+            "REDIS_URL": ("redis_url", NO_REDIS),
+        }
         return build(**dict(given for variable, given in unused.items() if variable in absent))
 
 

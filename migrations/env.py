@@ -8,7 +8,9 @@ from models.db.tables import metadata
 
 
 def _run(connection: Connection) -> None:
-    context.configure(connection=connection, target_metadata=metadata, transaction_per_migration=True)
+    context.configure(
+        connection=connection, target_metadata=metadata, transaction_per_migration=True
+    )
     with context.begin_transaction():
         context.run_migrations()
 

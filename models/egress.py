@@ -72,7 +72,9 @@ class Egress:
 
     def require(self, address: str, port: int) -> None:
         """Raises Refused unless a connection to this numeric address may be opened."""
-        found = _literal(address.partition("%")[0])  # a scope such as fe80::1%eth0 changes nothing about the answer
+        found = _literal(
+            address.partition("%")[0]
+        )  # a scope such as fe80::1%eth0 changes nothing about the answer
         if found is None:
             raise Refused("its address cannot be read")
         self._judge(found, port)
@@ -118,7 +120,12 @@ def _parsed(url: str) -> Target:
     shown = f"[{host}]" if ":" in host else host
     place = shown if port == _PORTS[parts.scheme] else f"{shown}:{port}"
     query = f"?{quote(parts.query, safe=_SAFE)}" if parts.query else ""
-    return Target(f"{parts.scheme}://{place}{quote(parts.path or '/', safe=_SAFE)}{query}", parts.scheme, host, port)
+    return Target(
+        f"{parts.scheme}://{place}{quote(parts.path or '/', safe=_SAFE)}{query}",
+        parts.scheme,
+        host,
+        port,
+    )
 
 
 def _host(written: str, *, bracketed: bool) -> str:

@@ -39,7 +39,14 @@ class ApiError(Exception):
 
     def body(self) -> dict[str, Any]:
         """The envelope: `{"error": {"message", "type", "param", "code"}}`, all four keys always present."""
-        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.type,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
 
 
 class InvalidRequest(ApiError):
@@ -81,7 +88,9 @@ class RequestTooLarge(ApiError):
     type = "invalid_request_error"
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"The request body is larger than the limit of {limit} bytes.", code="request_too_large")
+        super().__init__(
+            f"The request body is larger than the limit of {limit} bytes.", code="request_too_large"
+        )
 
 
 class UnsupportedMediaType(ApiError):
@@ -99,7 +108,9 @@ class Unavailable(ApiError):
 
     status = 503
 
-    def __init__(self, message: str = "The server cannot store requests right now. Please retry.") -> None:
+    def __init__(
+        self, message: str = "The server cannot store requests right now. Please retry."
+    ) -> None:
         super().__init__(message, code="server_error")
         self.headers = {"retry-after": "1"}
 
@@ -108,7 +119,14 @@ class RunFailed(ApiError):
     """A foreground, not streamed response that failed before any output: the upstream's own status class (design §4.9)."""
 
     def __init__(
-        self, status: int, message: str, *, kind: str, code: str | None, param: str | None = None, retry_after: int | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str,
+        code: str | None,
+        param: str | None = None,
+        retry_after: int | None = None,
     ) -> None:
         super().__init__(message, param=param, code=code)
         self.status = status
@@ -158,10 +176,23 @@ class UpstreamBusy(UpstreamFailed):
     """The upstream was not asked: it is at its limit, or its circuit is open. It may be asked in `seconds`."""
 
     def __init__(
-        self, message: str, *, code: str = "server_error", reason: str, status: int, seconds: float, envelope_code: str | None = None
+        self,
+        message: str,
+        *,
+        code: str = "server_error",
+        reason: str,
+        status: int,
+        seconds: float,
+        envelope_code: str | None = None,
     ) -> None:
         super().__init__(
-            message, code=code, reason=reason, status=status, retry_after=math.ceil(seconds), envelope_code=envelope_code, unsent=True
+            message,
+            code=code,
+            reason=reason,
+            status=status,
+            retry_after=math.ceil(seconds),
+            envelope_code=envelope_code,
+            unsent=True,
         )
         self.seconds = seconds
 

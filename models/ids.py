@@ -14,7 +14,13 @@ def new_uuid() -> UUID:
     value = int.from_bytes(os.urandom(10), "big")
     milliseconds = time.time_ns() // 1_000_000
     head = (milliseconds & 0xFFFF_FFFF_FFFF) << 80
-    return UUID(int=head | (0x7 << 76) | ((value >> 68 & 0xFFF) << 64) | (0b10 << 62) | (value & 0x3FFF_FFFF_FFFF_FFFF))
+    return UUID(
+        int=head
+        | (0x7 << 76)
+        | ((value >> 68 & 0xFFF) << 64)
+        | (0b10 << 62)
+        | (value & 0x3FFF_FFFF_FFFF_FFFF)
+    )
 
 
 def response_id(value: UUID) -> str:

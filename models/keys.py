@@ -32,7 +32,10 @@ def create(dsn: str, project: str) -> str:
 
 def _store(dsn: str, project: str, key: str) -> None:
     with psycopg.connect(dsn) as connection:
-        connection.execute("INSERT INTO projects (id, name) VALUES (%s, %s) ON CONFLICT (name) DO NOTHING", (new_uuid(), project))
+        connection.execute(
+            "INSERT INTO projects (id, name) VALUES (%s, %s) ON CONFLICT (name) DO NOTHING",
+            (new_uuid(), project),
+        )
         connection.execute(
             "INSERT INTO api_keys (id, project_id, prefix, hash) SELECT %s, id, %s, %s FROM projects WHERE name = %s ON CONFLICT (hash) DO NOTHING",
             (new_uuid(), key[:8], fingerprint(key), project),

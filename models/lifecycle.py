@@ -21,7 +21,9 @@ class Status(StrEnum):
 
 NEXT: dict[Status, frozenset[Status]] = {
     Status.QUEUED: frozenset({Status.IN_PROGRESS, Status.FAILED, Status.CANCELLED}),
-    Status.IN_PROGRESS: frozenset({Status.COMPLETED, Status.INCOMPLETE, Status.FAILED, Status.CANCELLED}),
+    Status.IN_PROGRESS: frozenset(
+        {Status.COMPLETED, Status.INCOMPLETE, Status.FAILED, Status.CANCELLED}
+    ),
 }
 """status -> the statuses it may become; a status that is no key here is terminal and never changes (I3)."""
 

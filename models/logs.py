@@ -25,7 +25,10 @@ def configure(level: str, **bound: object) -> None:
     foreign = logging.StreamHandler(sys.stderr)
     foreign.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, structlog.processors.JSONRenderer()],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.JSONRenderer(),
+            ],
             foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
         )
     )

@@ -11,7 +11,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import structlog
-from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from models.config.settings import MetricsSettings
@@ -41,7 +46,9 @@ def shown_to(settings: MetricsSettings, host: str, authorization: str | None) ->
     """Whether a scrape that arrived at `host` with this `Authorization` header is answered; None where nobody's is."""
     if settings.token is None:
         return True if is_loopback(host) else None
-    return hmac.compare_digest((authorization or "").encode(), f"Bearer {settings.token.get_secret_value()}".encode())
+    return hmac.compare_digest(
+        (authorization or "").encode(), f"Bearer {settings.token.get_secret_value()}".encode()
+    )
 
 
 def serve(settings: MetricsSettings, registry: CollectorRegistry) -> int | None:
@@ -49,7 +56,9 @@ def serve(settings: MetricsSettings, registry: CollectorRegistry) -> int | None:
     if settings.port is None:
         return None
     if shown_to(settings, settings.host, None) is None:
-        logger.info("metrics_not_served", host=settings.host, why="not on loopback, and no token is set")
+        logger.info(
+            "metrics_not_served", host=settings.host, why="not on loopback, and no token is set"
+        )
         return None
     for port in range(settings.port, settings.port + _PORTS):
         try:
@@ -59,11 +68,17 @@ def serve(settings: MetricsSettings, registry: CollectorRegistry) -> int | None:
         Thread(target=server.serve_forever, name="metrics", daemon=True).start()
         logger.info("metrics_served", host=settings.host, port=server.server_port)
         return server.server_port
-    logger.warning("metrics_not_served", host=settings.host, why=f"no free port from {settings.port} to {settings.port + _PORTS - 1}")
+    logger.warning(
+        "metrics_not_served",
+        host=settings.host,
+        why=f"no free port from {settings.port} to {settings.port + _PORTS - 1}",
+    )
     return None
 
 
-def _scrapes(settings: MetricsSettings, registry: CollectorRegistry) -> Callable[..., BaseHTTPRequestHandler]:
+def _scrapes(
+    settings: MetricsSettings, registry: CollectorRegistry
+) -> Callable[..., BaseHTTPRequestHandler]:
     class Scrape(BaseHTTPRequestHandler):
         timeout = 10
         server_version = "backburner"

@@ -75,7 +75,9 @@ class Sealer:
         if key is None:
             raise Unreadable
         try:
-            opened: dict[str, Any] = orjson.loads(key.decrypt(kept.sealed[:_NONCE_BYTES], kept.sealed[_NONCE_BYTES:], response.bytes))
+            opened: dict[str, Any] = orjson.loads(
+                key.decrypt(kept.sealed[:_NONCE_BYTES], kept.sealed[_NONCE_BYTES:], response.bytes)
+            )
         except (InvalidTag, ValueError):
             raise Unreadable from None
         return opened
@@ -85,7 +87,9 @@ class Sealer:
         if self._first is None:
             raise NoKey
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        sealed = self._keys[self._first].encrypt(nonce, orjson.dumps(payload), _owner(kind, project))
+        sealed = self._keys[self._first].encrypt(
+            nonce, orjson.dumps(payload), _owner(kind, project)
+        )
         return f"bbs1.{self._first}.{base64.urlsafe_b64encode(nonce + sealed).decode().rstrip('=')}"
 
     def open_token(self, kind: TokenKind, project: UUID, token: str) -> Any:
@@ -96,7 +100,9 @@ class Sealer:
             raise Unreadable
         try:
             sealed = base64.urlsafe_b64decode(parts[2] + "=" * (-len(parts[2]) % 4))
-            return orjson.loads(key.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _owner(kind, project)))
+            return orjson.loads(
+                key.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _owner(kind, project))
+            )
         except (InvalidTag, ValueError):
             raise Unreadable from None
 
@@ -104,15 +110,23 @@ class Sealer:
         """Tells equal secrets from others, and nothing else about them to whoever lacks the key: a bare hash could be guessed at."""
         if self._printing is None:
             raise NoKey
-        return hmac.digest(self._printing, orjson.dumps(secrets_of_it, option=orjson.OPT_SORT_KEYS), "sha256").hex()
+        return hmac.digest(
+            self._printing, orjson.dumps(secrets_of_it, option=orjson.OPT_SORT_KEYS), "sha256"
+        ).hex()
 
 
 def parse_keys(text: str) -> list[bytes]:
     """The keys in a comma-separated list of URL-safe base64, padded or not. Raises ValueError, which shows nothing of them."""
     keys = []
-    for number, entry in enumerate((part.strip() for part in text.split(",") if part.strip()), start=1):
+    for number, entry in enumerate(
+        (part.strip() for part in text.split(",") if part.strip()), start=1
+    ):
         try:
-            key = base64.b64decode(entry.rstrip("=") + "=" * (-len(entry.rstrip("=")) % 4), altchars=b"-_", validate=True)
+            key = base64.b64decode(
+                entry.rstrip("=") + "=" * (-len(entry.rstrip("=")) % 4),
+                altchars=b"-_",
+                validate=True,
+            )
         except (binascii.Error, ValueError):
             raise ValueError(f"key {number} is not URL-safe base64") from None
         if len(key) != KEY_BYTES:

@@ -22,8 +22,16 @@ _log_sizes = pytest.StashKey[dict[str, int]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """What tests/clients can be told (docs/clients.md)."""
-    parser.addoption("--live", action="store_true", help="install the client libraries of others and run them (needs a network)")
-    parser.addoption("--record", action="store_true", help="with --live: keep what they sent in tests/clients/requests")
+    parser.addoption(
+        "--live",
+        action="store_true",
+        help="install the client libraries of others and run them (needs a network)",
+    )
+    parser.addoption(
+        "--record",
+        action="store_true",
+        help="with --live: keep what they sent in tests/clients/requests",
+    )
 
 
 def pytest_configure() -> None:
@@ -55,7 +63,9 @@ async def mcp_servers() -> AsyncIterator[McpServers]:
 
 
 @pytest.fixture(scope="session")
-async def servers(tmp_path_factory: pytest.TempPathFactory, surroundings: Surroundings) -> AsyncIterator[Databases]:
+async def servers(
+    tmp_path_factory: pytest.TempPathFactory, surroundings: Surroundings
+) -> AsyncIterator[Databases]:
     """The session's PostgreSQL."""
     async with databases(tmp_path_factory.mktemp("servers"), surroundings) as found:
         yield found
@@ -63,17 +73,31 @@ async def servers(tmp_path_factory: pytest.TempPathFactory, surroundings: Surrou
 
 @pytest.fixture(scope="session")
 async def shared(
-    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+    tmp_path_factory: pytest.TempPathFactory,
+    servers: Databases,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """The deployment that ordinary tests share: two web processes, one worker. Nobody kills anything here."""
     small_bodies = {"BACKBURNER_LIMITS__BODY": "4000000"}
-    async with stack(tmp_path_factory.mktemp("shared"), servers, surroundings, fake, webs=2, streams=300, settings=small_bodies) as one:
+    async with stack(
+        tmp_path_factory.mktemp("shared"),
+        servers,
+        surroundings,
+        fake,
+        webs=2,
+        streams=300,
+        settings=small_bodies,
+    ) as one:
         yield one
 
 
 @pytest.fixture(scope="session")
 async def tooled(
-    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+    tmp_path_factory: pytest.TempPathFactory,
+    servers: Databases,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """Shared too: one web process, one worker, that may talk to MCP servers on this machine and can seal. A tool may take 3 s."""
     settings = {
@@ -81,12 +105,16 @@ async def tooled(
         "BACKBURNER_SECRET_KEYS": secrets.token_urlsafe(32),
         "BACKBURNER_TOOLS__TIME": "3",
     }
-    async with stack(tmp_path_factory.mktemp("tools"), servers, surroundings, fake, settings=settings) as one:
+    async with stack(
+        tmp_path_factory.mktemp("tools"), servers, surroundings, fake, settings=settings
+    ) as one:
         yield one
 
 
 @pytest.fixture
-def private(tmp_path: Path, servers: Databases, surroundings: Surroundings, fake: FakeUpstream) -> Iterator[PrivateStack]:
+def private(
+    tmp_path: Path, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+) -> Iterator[PrivateStack]:
     """`async with private(workers=2, …) as stack`: a deployment of the test's own, to do its worst to."""
     before = len(RUNNING)
     yield lambda **wishes: stack(tmp_path, servers, surroundings, fake, **wishes)
@@ -127,15 +155,21 @@ def _with_logs() -> list[Stack]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Remember how long the logs are, so that a failure shows only what was written during the test."""
-    item.stash[_log_sizes] = {process.name: process.log.stat().st_size for one in _with_logs() for process in one.started}
+    item.stash[_log_sizes] = {
+        process.name: process.log.stat().st_size for one in _with_logs() for process in one.started
+    }
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show the processes' logs with a failure."""
     report = yield
     if report.failed:
         for one in _with_logs():
             if text := one.tails(4000, item.stash.get(_log_sizes, {})):
-                report.sections.append((f"logs of {one.folder.name} at {time.strftime('%H:%M:%S')}", text))
+                report.sections.append(
+                    (f"logs of {one.folder.name} at {time.strftime('%H:%M:%S')}", text)
+                )
     return report

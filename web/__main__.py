@@ -33,9 +33,15 @@ class Server(uvicorn.Server):
 
 def main() -> None:
     """Serves until SIGTERM or SIGINT; exits 1 when Postgres cannot be reached."""
-    arguments = argparse.ArgumentParser(prog="python -m web", description="A web process: the HTTP API.")
-    arguments.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
-    arguments.add_argument("--port", type=int, default=8000, help="port to listen on (default 8000)")
+    arguments = argparse.ArgumentParser(
+        prog="python -m web", description="A web process: the HTTP API."
+    )
+    arguments.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)"
+    )
+    arguments.add_argument(
+        "--port", type=int, default=8000, help="port to listen on (default 8000)"
+    )
     given = arguments.parse_args()
     settings = load()
     logs.configure(settings.log_level, process="web")

@@ -19,10 +19,29 @@ from web import model_catalog, openapi
 from web.counters import ANSWERS
 from web.http import errors
 from web.http.auth import Project
-from web.routes import chat, compact, conversations, health, input_tokens, metrics, responses, websocket
+from web.routes import (
+    chat,
+    compact,
+    conversations,
+    health,
+    input_tokens,
+    metrics,
+    responses,
+    websocket,
+)
 from web.state import Front
 
-_PARTS = (health, metrics, responses, compact, input_tokens, conversations, chat, websocket, model_catalog)
+_PARTS = (
+    health,
+    metrics,
+    responses,
+    compact,
+    input_tokens,
+    conversations,
+    chat,
+    websocket,
+    model_catalog,
+)
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 
 
@@ -75,12 +94,16 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 async def _elsewhere(request: Request, _project: Project) -> Response:
     """Under /v1 even what does not exist is only told to those with a key (design §8)."""
     allowed: set[str] = set()
-    for route in (route for part in _PARTS for route in part.router.routes if isinstance(route, APIRoute)):
+    for route in (
+        route for part in _PARTS for route in part.router.routes if isinstance(route, APIRoute)
+    ):
         if route.matches(request.scope)[0] is Match.PARTIAL:
             allowed |= route.methods or set()
     if not allowed:
         raise errors.unknown_url(request)
-    refused = MethodNotAllowed(f"The method {request.method} is not allowed for {request.url.path}.")
+    refused = MethodNotAllowed(
+        f"The method {request.method} is not allowed for {request.url.path}."
+    )
     refused.headers = {"allow": ", ".join(sorted(allowed))}
     raise refused
 

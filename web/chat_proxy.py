@@ -68,12 +68,18 @@ class Passage:
             try:
                 answer = await self._asked(way, body, large=large)
             except RunFailed as failure:
-                logger.info("upstream_passed_over", upstream=way.upstream.name, reason=failure.message)
+                logger.info(
+                    "upstream_passed_over", upstream=way.upstream.name, reason=failure.message
+                )
                 continue
             if not answer.is_for_another:
                 return answer
             await answer.close()
-            logger.info("upstream_passed_over", upstream=way.upstream.name, reason=f"status {answer.status_code}")
+            logger.info(
+                "upstream_passed_over",
+                upstream=way.upstream.name,
+                reason=f"status {answer.status_code}",
+            )
         return await self._asked(last, body, large=large)
 
     async def close(self) -> None:
@@ -86,8 +92,12 @@ class Passage:
         encoded = await asyncio.to_thread(orjson.dumps, named) if large else orjson.dumps(named)
         upstream, limits = way.upstream, limits_of(self._settings.limits, way.upstream)
         # A stream begins soon; an answer that comes in one piece begins when the model is done.
-        patience = (limits.first_token if body.get("stream") is True else limits.turn).total_seconds()
-        connect = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=upstream.connect_timeout.total_seconds())
+        patience = (
+            limits.first_token if body.get("stream") is True else limits.turn
+        ).total_seconds()
+        connect = aiohttp.ClientTimeout(
+            total=None, connect=None, sock_connect=upstream.connect_timeout.total_seconds()
+        )
         request = self._connected().post(
             f"{upstream.base_url.rstrip('/')}/chat/completions",
             params=upstream.query,
@@ -109,8 +119,12 @@ class Passage:
             raise _failed(504, "The upstream did not answer in time.") from None
         except _FAULTS as error:
             logger.info("upstream_unreachable", upstream=upstream.name, error=type(error).__name__)
-            raise _failed(502, "The upstream could not be reached, or hung up before it answered.") from None
-        handed = Handed(answer, upstream, limits, self._settings.web.send_timeout.total_seconds(), self._drained)
+            raise _failed(
+                502, "The upstream could not be reached, or hung up before it answered."
+            ) from None
+        handed = Handed(
+            answer, upstream, limits, self._settings.web.send_timeout.total_seconds(), self._drained
+        )
         try:
             return await handed.begun()
         except BaseException:
@@ -133,7 +147,12 @@ class Handed(Response):
     """An upstream's answer on its way to the client, as an ASGI application."""
 
     def __init__(
-        self, answer: aiohttp.ClientResponse, upstream: UpstreamSettings, limits: LimitSettings, send_timeout: float, drained: asyncio.Event
+        self,
+        answer: aiohttp.ClientResponse,
+        upstream: UpstreamSettings,
+        limits: LimitSettings,
+        send_timeout: float,
+        drained: asyncio.Event,
     ) -> None:
         """`send_timeout`: seconds a client may take nothing."""
         super().__init__(status_code=answer.status)
@@ -145,15 +164,24 @@ class Handed(Response):
         self._refusal: bytes | None = None
         """The body of an answer that is no success: short, and read whole before anything is passed on."""
         kind = answer.headers.get("content-type", "application/json")
-        self._kind = kind if kind.partition(";")[0].strip().lower() in _TYPES else "text/plain; charset=utf-8"
+        self._kind = (
+            kind
+            if kind.partition(";")[0].strip().lower() in _TYPES
+            else "text/plain; charset=utf-8"
+        )
 
     async def begun(self) -> "Handed":
         """Looks at the head, and at all of a refusal. Raises RunFailed for what is no answer to pass on."""
         answer = self._answer
-        if answer.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        if answer.headers.get("content-encoding", "identity").strip().lower() not in (
+            "",
+            "identity",
+        ):
             raise _failed(502, "The upstream sent a compressed answer although none was asked for.")
         if 300 <= answer.status < 400 or answer.status < 200:
-            raise _failed(502, f"The upstream answered with an unexpected redirect (HTTP {answer.status}).")
+            raise _failed(
+                502, f"The upstream answered with an unexpected redirect (HTTP {answer.status})."
+            )
         if answer.status >= 400:
             self._refusal = await self._read_refusal()
         return self
@@ -183,7 +211,9 @@ class Handed(Response):
 
     async def _pass_on(self, send: Send, path: str) -> None:
         """An answer that breaks off is broken off here too: it is not completed, and the server closes the connection."""
-        await send({"type": "http.response.start", "status": self._answer.status, "headers": self._head()})
+        await send(
+            {"type": "http.response.start", "status": self._answer.status, "headers": self._head()}
+        )
         if self._refusal is not None:
             await send({"type": "http.response.body", "body": self._refusal})
             return
@@ -225,10 +255,17 @@ class Handed(Response):
         """Its beginning, without this server's credential, which some upstreams repeat."""
         if self._answer.status in _UNSPOKEN:
             self._kind = "application/json"
-            error = RunFailed(self._answer.status, "The upstream refused this server's credential.", kind="authentication_error", code=None)
+            error = RunFailed(
+                self._answer.status,
+                "The upstream refused this server's credential.",
+                kind="authentication_error",
+                code=None,
+            )
             return orjson.dumps(error.body())
         said = bytearray()
-        with contextlib.suppress(TimeoutError, *_FAULTS):  # its status is the answer, whatever else there was to say
+        with contextlib.suppress(
+            TimeoutError, *_FAULTS
+        ):  # its status is the answer, whatever else there was to say
             async with asyncio.timeout(self._limits.token_gap.total_seconds()):
                 async for piece in self._answer.content.iter_any():
                     said += piece

@@ -12,7 +12,12 @@ from models.errors import NotFound
 from models.ids import conversation_id, new_item_id, new_uuid
 from models.secrets import Sealer
 from models.wire.checks import shown
-from models.wire.conversation import conversation_object, parse_addition, parse_conversation, parse_update
+from models.wire.conversation import (
+    conversation_object,
+    parse_addition,
+    parse_conversation,
+    parse_update,
+)
 from models.wire.events import Item
 from models.wire.items import duplicate
 from models.wire.pairing import CALLS, OUTPUTS, still_open, unanswered
@@ -108,11 +113,21 @@ class Chronicle:
         while True:
             row = await self._find(project, named, [{"id": item_id}])
             if not row["taken"]:
-                return _shown(row)  # what another request or a try of ours without an answer has done is done
+                return _shown(
+                    row
+                )  # what another request or a try of ours without an answer has done is done
             _require_idle(row)
             values = {"id": row["id"], "types": [*CALLS, *OUTPUTS]}
-            left = [call for call in await read(self._pool, conversations.CALLS, values) if call["id"] != item_id]
-            await request(self._pool, conversations.DROP, _at(row, project) | {"item": item_id, "unanswered_calls": unanswered(left)})
+            left = [
+                call
+                for call in await read(self._pool, conversations.CALLS, values)
+                if call["id"] != item_id
+            ]
+            await request(
+                self._pool,
+                conversations.DROP,
+                _at(row, project) | {"item": item_id, "unanswered_calls": unanswered(left)},
+            )
 
     # --- what they have in common ---
 
@@ -125,7 +140,9 @@ class Chronicle:
         except NotFound:
             return None
 
-    async def _checked(self, project: UUID, items: list[Item], past: Past) -> tuple[list[Item], list[str]]:
+    async def _checked(
+        self, project: UUID, items: list[Item], past: Past
+    ) -> tuple[list[Item], list[str]]:
         """The items as they are stored, and the calls that wait for an output after them. Raises InvalidRequest."""
         require_fetchable(self._egress, items, _ITEMS)
         items = await with_referred(self._pool, project, items, self._settings.limits.body, _ITEMS)

@@ -6,8 +6,15 @@ from models.metrics import SECONDS, new_registry
 
 REGISTRY = new_registry()
 
-ANSWERS = Counter("backburner_http_answers", "HTTP answers begun, by status.", ["status"], registry=REGISTRY)
-ACCEPTED = Counter("backburner_responses_accepted", "Responses created, by how the client waits.", ["mode"], registry=REGISTRY)
+ANSWERS = Counter(
+    "backburner_http_answers", "HTTP answers begun, by status.", ["status"], registry=REGISTRY
+)
+ACCEPTED = Counter(
+    "backburner_responses_accepted",
+    "Responses created, by how the client waits.",
+    ["mode"],
+    registry=REGISTRY,
+)
 ENDED = Counter(
     "backburner_responses_ended",
     "Responses this process has ended, by status: cancelled while they were queued, or answered from the cache.",
@@ -15,7 +22,10 @@ ENDED = Counter(
     registry=REGISTRY,
 )
 CACHE = Counter(
-    "backburner_cache_lookups", "Requests that asked for a remembered answer, by what came of it.", ["result"], registry=REGISTRY
+    "backburner_cache_lookups",
+    "Requests that asked for a remembered answer, by what came of it.",
+    ["result"],
+    registry=REGISTRY,
 )
 CANCEL = Histogram(
     "backburner_cancel_seconds",

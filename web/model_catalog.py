@@ -44,7 +44,9 @@ class Listing:
         async with self._asking:
             if time.monotonic() >= self._until:
                 self._models = await self._listed()
-                self._until = time.monotonic() + (_REMEMBERED if self._models is not None else _REMEMBERED_FAILURE)
+                self._until = time.monotonic() + (
+                    _REMEMBERED if self._models is not None else _REMEMBERED_FAILURE
+                )
         return self._models
 
     async def _listed(self) -> list[Model] | None:
@@ -53,11 +55,23 @@ class Listing:
         try:
             listed = await self._connected(openai).models.list()
             return [
-                {"id": model.id, "object": "model", "created": int(model.created or 0), "owned_by": model.owned_by or "upstream"}
+                {
+                    "id": model.id,
+                    "object": "model",
+                    "created": int(model.created or 0),
+                    "owned_by": model.owned_by or "upstream",
+                }
                 for model in listed.data
             ]
-        except (openai.OpenAIError, TypeError, ValueError, AttributeError) as error:  # the SDK checks nothing of what it is sent
-            logger.warning("models_not_listed", upstream=self._settings.name, error=type(error).__name__)
+        except (
+            openai.OpenAIError,
+            TypeError,
+            ValueError,
+            AttributeError,
+        ) as error:  # the SDK checks nothing of what it is sent
+            logger.warning(
+                "models_not_listed", upstream=self._settings.name, error=type(error).__name__
+            )
             return None
 
     def _connected(self, openai: Any) -> "AsyncOpenAI":
@@ -68,7 +82,9 @@ class Listing:
             self._client = openai.AsyncOpenAI(
                 base_url=settings.base_url,
                 api_key=settings.api_key.get_secret_value(),
-                default_headers={name: value.get_secret_value() for name, value in settings.headers.items()},
+                default_headers={
+                    name: value.get_secret_value() for name, value in settings.headers.items()
+                },
                 default_query=dict(settings.query),
                 max_retries=1,
                 timeout=10.0,
@@ -87,12 +103,16 @@ class Catalogue:
 
     def __init__(self, settings: Settings) -> None:
         self._routes = Routes(settings)
-        self._listings = {name: Listing(upstream) for name, upstream in self._routes.upstreams.items()}
+        self._listings = {
+            name: Listing(upstream) for name, upstream in self._routes.upstreams.items()
+        }
 
     async def models(self) -> list[Model]:
         """Those with a route of their own first. Raises RunFailed (502) when there is nothing to show because no upstream has a list."""
         found: dict[str, Model] = {
-            name: _routed(name, targets[0].upstream) for name, targets in self._routes.patterns.items() if "*" not in name
+            name: _routed(name, targets[0].upstream)
+            for name, targets in self._routes.patterns.items()
+            if "*" not in name
         }
         asked = self._routes.wild_upstreams
         listings = await asyncio.gather(*(self._listings[name].models() for name in asked))
@@ -101,7 +121,12 @@ class Catalogue:
                 for name in self._routes.names_of(upstream, model["id"]):
                     found.setdefault(name, {**model, "id": name})
         if not found and None in listings:
-            raise RunFailed(502, "The upstream's list of models could not be read.", kind="server_error", code=None)
+            raise RunFailed(
+                502,
+                "The upstream's list of models could not be read.",
+                kind="server_error",
+                code=None,
+            )
         return list(found.values())
 
     async def close(self) -> None:

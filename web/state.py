@@ -91,7 +91,9 @@ class Front:
         self.stopping = True
         self.stopped.set()
         self.relay.close()
-        asyncio.get_running_loop().call_later(self.settings.web.grace.total_seconds(), self.drained.set)
+        asyncio.get_running_loop().call_later(
+            self.settings.web.grace.total_seconds(), self.drained.set
+        )
 
     async def close(self) -> None:
         """Gives everything back; foreground requests that did not drain are cancelled by the sweep, which sees our lease end."""
@@ -119,7 +121,9 @@ class Front:
                 for row in await fetch(self.pool, statements.RESPONSE, {"id": response_id}):
                     await self.archive.request_cancel(row, "client_gone")
             except AWAY as error:
-                logger.warning("cancel_unclear", response=str(response_id), error=str(error).strip())
+                logger.warning(
+                    "cancel_unclear", response=str(response_id), error=str(error).strip()
+                )
                 await asyncio.sleep(0.5)
             else:
                 return
@@ -127,9 +131,14 @@ class Front:
     async def _ring_at_start(self) -> None:
         """Rows whose bell was rung by a process that died before it sounded."""
         try:
-            values = {"interval": self.settings.lease.ring_interval, "lease": self.settings.lease.duration}
+            values = {
+                "interval": self.settings.lease.ring_interval,
+                "lease": self.settings.lease.duration,
+            }
             for row in await fetch(self.pool, statements.RING, values):
-                self.bell.ring(row["id"], queue_for(background=row["background"], deaths=row["deaths"]))
+                self.bell.ring(
+                    row["id"], queue_for(background=row["background"], deaths=row["deaths"])
+                )
         except AWAY as error:
             logger.warning("start_ring_away", error=str(error).strip())  # the sweepers ring as well
 

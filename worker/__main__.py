@@ -20,14 +20,20 @@ _FILES_BESIDE = 200
 
 def main() -> None:
     """Runs until SIGTERM; exits 1 when it cannot start."""
-    arguments = argparse.ArgumentParser(prog="python -m worker", description="A worker process: claims responses and runs them.")
+    arguments = argparse.ArgumentParser(
+        prog="python -m worker", description="A worker process: claims responses and runs them."
+    )
     arguments.add_argument(
         "--streams",
         type=int,
         default=1000,
         help="background responses run at a time (default 1000); a ninth of that is added for foreground ones",
     )
-    arguments.add_argument("--quarantine", action="store_true", help="run alone what has killed two processes before; one at a time")
+    arguments.add_argument(
+        "--quarantine",
+        action="store_true",
+        help="run alone what has killed two processes before; one at a time",
+    )
     given = arguments.parse_args()
     settings = load()
     settings = settings.model_copy(update={"quarantine": given.quarantine or settings.quarantine})
@@ -36,14 +42,34 @@ def main() -> None:
     logs.configure(settings.log_level, process=kind)
     most = (_raise_file_limit() - _FILES_BESIDE) // _FILES_PER_STREAM
     if slots > most:
-        structlog.get_logger().critical("too_many_streams", slots=slots, most=most, why="the limit of open files")
+        structlog.get_logger().critical(
+            "too_many_streams", slots=slots, most=most, why="the limit of open files"
+        )
         sys.exit(1)
     warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
     queues = QUARANTINE if settings.quarantine else f"{INTERACTIVE},{BACKGROUND}"
-    options = ["--concurrency", str(slots), "--queues", queues, "--hostname", f"{kind}-{os.getpid()}@%h", "--loglevel", "WARNING"]
+    options = [
+        "--concurrency",
+        str(slots),
+        "--queues",
+        queues,
+        "--hostname",
+        f"{kind}-{os.getpid()}@%h",
+        "--loglevel",
+        "WARNING",
+    ]
     try:
         reach(settings)
-        create_app(settings).worker_main(["--quiet", "worker", *options, "--without-gossip", "--without-mingle", "--without-heartbeat"])
+        create_app(settings).worker_main(
+            [
+                "--quiet",
+                "worker",
+                *options,
+                "--without-gossip",
+                "--without-mingle",
+                "--without-heartbeat",
+            ]
+        )
     except AWAY as error:
         structlog.get_logger().critical("database_away", error=str(error).strip())
         sys.exit(1)

@@ -62,7 +62,9 @@ class Engine:
         self._settings = settings
         self._slots = slots
         self._reserve = slots // 10
-        self._lease = Lease(settings, "quarantine" if settings.quarantine else "worker", self._beaten)
+        self._lease = Lease(
+            settings, "quarantine" if settings.quarantine else "worker", self._beaten
+        )
         self._runs: dict[UUID, Run] = {}
         self._claiming: set[UUID] = set()
         self._spawned: set[asyncio.Task[None]] = set()
@@ -87,7 +89,9 @@ class Engine:
         await pool.open(wait=True)
         live = live_client(settings, f"worker-{self._lease.id.hex}")
         cache = AnswerCache(settings, f"worker-cache-{self._lease.id.hex}")
-        self._connections = Connections(pool, live, Upstreams(settings, self._slots), Bell(settings), cache)
+        self._connections = Connections(
+            pool, live, Upstreams(settings, self._slots), Bell(settings), cache
+        )
         publisher = Publisher(live)
         journal = Journal(settings, self._lease, pool, publisher)
         self._ownership = Ownership(pool, self._lease, settings)
@@ -114,11 +118,18 @@ class Engine:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
-        logger.info("worker_ready", worker=str(self._lease.id), slots=self._slots, kind=self._lease.kind)
+        logger.info(
+            "worker_ready", worker=str(self._lease.id), slots=self._slots, kind=self._lease.kind
+        )
 
     async def claim_and_run(self, response_id: UUID) -> None:
         """Claims the response if it is to be had, and runs it to its end. A bell for anything else is simply dropped."""
-        if self.free <= 0 or response_id in self._runs or response_id in self._claiming or not self._lease.certain:
+        if (
+            self.free <= 0
+            or response_id in self._runs
+            or response_id in self._claiming
+            or not self._lease.certain
+        ):
             return
         claim = await self._claim(response_id)
         if claim is None:
@@ -128,7 +139,9 @@ class Engine:
         if self._stopping:
             run.stop(Stop.HAND_OVER)
         try:
-            with structlog.contextvars.bound_contextvars(response=str(response_id), attempt=claim.attempt):
+            with structlog.contextvars.bound_contextvars(
+                response=str(response_id), attempt=claim.attempt
+            ):
                 await run.run()
         finally:
             del self._runs[response_id]

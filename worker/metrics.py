@@ -13,9 +13,17 @@ REGISTRY = new_registry()
 
 RUNNING = Gauge("backburner_running", "Responses this worker runs now.", registry=REGISTRY)
 SLOTS = Gauge("backburner_slots", "Responses this worker can run at a time.", registry=REGISTRY)
-LEASE_AGE = Gauge("backburner_lease_age_seconds", "Since the last renewal of this process's lease.", registry=REGISTRY)
+LEASE_AGE = Gauge(
+    "backburner_lease_age_seconds",
+    "Since the last renewal of this process's lease.",
+    registry=REGISTRY,
+)
 QUEUE_WAIT = Histogram(
-    "backburner_queue_wait_seconds", "From the creation of a response to its first claim.", ["queue"], buckets=SECONDS, registry=REGISTRY
+    "backburner_queue_wait_seconds",
+    "From the creation of a response to its first claim.",
+    ["queue"],
+    buckets=SECONDS,
+    registry=REGISTRY,
 )
 FIRST_EVENT = Histogram(
     "backburner_first_event_seconds",
@@ -24,14 +32,28 @@ FIRST_EVENT = Histogram(
     registry=REGISTRY,
 )
 ATTEMPTS = Counter(
-    "backburner_attempts", "Attempts by how they parted; those that died are counted by their successor.", ["outcome"], registry=REGISTRY
+    "backburner_attempts",
+    "Attempts by how they parted; those that died are counted by their successor.",
+    ["outcome"],
+    registry=REGISTRY,
 )
-ENDED = Counter("backburner_responses_ended", "Responses this worker has ended, by status.", ["status"], registry=REGISTRY)
+ENDED = Counter(
+    "backburner_responses_ended",
+    "Responses this worker has ended, by status.",
+    ["status"],
+    registry=REGISTRY,
+)
 UPSTREAM_ERRORS = Counter(
-    "backburner_upstream_errors", "Responses that failed because of an upstream, by class.", ["class"], registry=REGISTRY
+    "backburner_upstream_errors",
+    "Responses that failed because of an upstream, by class.",
+    ["class"],
+    registry=REGISTRY,
 )
 UPSTREAM_STREAMS = Gauge(
-    "backburner_upstream_running", "Responses that this worker runs at an upstream now.", ["upstream"], registry=REGISTRY
+    "backburner_upstream_running",
+    "Responses that this worker runs at an upstream now.",
+    ["upstream"],
+    registry=REGISTRY,
 )
 CIRCUITS_OPEN = Gauge(
     "backburner_upstream_circuits_open",
@@ -43,13 +65,33 @@ UPSTREAM_TURNS = Counter(
     "backburner_upstream_turns", "Turns put to an upstream: answered, failed, or busy when it was not even asked.", ["upstream", "outcome"],
     registry=REGISTRY,
 )  # fmt: skip
-FAILURES = Counter("backburner_failures", "Responses that failed for another reason.", ["reason"], registry=REGISTRY)
-DEATHS = Counter("backburner_deaths", "Processes that this worker has declared dead.", registry=REGISTRY)
-RECOVERY = Histogram(
-    "backburner_recovery_seconds", "From the end of a dead worker's lease to the claim of its response.", buckets=SECONDS, registry=REGISTRY
+FAILURES = Counter(
+    "backburner_failures",
+    "Responses that failed for another reason.",
+    ["reason"],
+    registry=REGISTRY,
 )
-JOURNAL = Histogram("backburner_journal_seconds", "One batch of events into the journal.", buckets=MILLISECONDS, registry=REGISTRY)
-FLUSH = Histogram("backburner_flush_seconds", "One flush of tails into the event log.", buckets=MILLISECONDS, registry=REGISTRY)
+DEATHS = Counter(
+    "backburner_deaths", "Processes that this worker has declared dead.", registry=REGISTRY
+)
+RECOVERY = Histogram(
+    "backburner_recovery_seconds",
+    "From the end of a dead worker's lease to the claim of its response.",
+    buckets=SECONDS,
+    registry=REGISTRY,
+)
+JOURNAL = Histogram(
+    "backburner_journal_seconds",
+    "One batch of events into the journal.",
+    buckets=MILLISECONDS,
+    registry=REGISTRY,
+)
+FLUSH = Histogram(
+    "backburner_flush_seconds",
+    "One flush of tails into the event log.",
+    buckets=MILLISECONDS,
+    registry=REGISTRY,
+)
 EVENTS = Counter("backburner_events", "Events journalled.", registry=REGISTRY)
 
 _STATUS_CLASSES = {"429": "rate_limited", "401": "credential", "403": "credential"}
@@ -80,7 +122,9 @@ for _outcome in ("ended", "lost", "died", *Parting):
     ATTEMPTS.labels(str(_outcome))
 for _status in sorted(TERMINAL):
     ENDED.labels(_status.value)
-for _class in sorted({*_STATUS_CLASSES.values(), *_BY_FIRST_DIGIT.values(), *_UPSTREAM_REASONS.values(), "other"}):
+for _class in sorted(
+    {*_STATUS_CLASSES.values(), *_BY_FIRST_DIGIT.values(), *_UPSTREAM_REASONS.values(), "other"}
+):
     UPSTREAM_ERRORS.labels(_class)
 for _reason in _OWN_REASONS:
     FAILURES.labels(_reason)
@@ -89,7 +133,9 @@ for _reason in _OWN_REASONS:
 def claimed(claim: Claim) -> None:
     """A claim went through."""
     if claim.attempt == 1:
-        QUEUE_WAIT.labels(BACKGROUND if claim.row["background"] else INTERACTIVE).observe(claim.row["seconds_queued"])
+        QUEUE_WAIT.labels(BACKGROUND if claim.row["background"] else INTERACTIVE).observe(
+            claim.row["seconds_queued"]
+        )
     if claim.seconds_lost is not None:
         ATTEMPTS.labels("died").inc()
         RECOVERY.observe(max(0.0, claim.seconds_lost))

@@ -82,12 +82,20 @@ class AsyncioPool(BasePool):
 
     def on_apply(self, *positional: Any, **keywords: Any) -> Job:  # type: ignore[override]  # celery-types says None; Celery takes a job
         """Takes one message: accepted (and acknowledged) now, run in the loop."""
-        args, callback, accept_callback = positional[1], keywords["callback"], keywords["accept_callback"]
+        args, callback, accept_callback = (
+            positional[1],
+            keywords["callback"],
+            keywords["accept_callback"],
+        )
         _task, _id, _request, body, content_type, content_encoding = args
-        arguments, _, _ = loads(bytes(body), content_type, content_encoding, accept={"application/json"})
+        arguments, _, _ = loads(
+            bytes(body), content_type, content_encoding, accept={"application/json"}
+        )
         accept_callback(os.getpid(), time.monotonic())
         begun = time.monotonic()
-        future = asyncio.run_coroutine_threadsafe(self.engine.claim_and_run(UUID(hex=arguments[0])), self.loop)
+        future = asyncio.run_coroutine_threadsafe(
+            self.engine.claim_and_run(UUID(hex=arguments[0])), self.loop
+        )
         job = Job(future.cancel)
         self.jobs.add(job)  # Celery keeps only a weak reference
 
@@ -107,7 +115,13 @@ class AsyncioPool(BasePool):
         if error is None:
             callback((0, None, time.monotonic() - begun))
         else:
-            callback((1, ExceptionInfo((type(error), error, error.__traceback__)), time.monotonic() - begun))
+            callback(
+                (
+                    1,
+                    ExceptionInfo((type(error), error, error.__traceback__)),
+                    time.monotonic() - begun,
+                )
+            )
 
     def _balance(self) -> None:
         """The last tenth of the streams is for those who wait on the line: past nine tenths `background` is left to other workers."""

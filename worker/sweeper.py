@@ -45,7 +45,9 @@ class Slots(Protocol):
 class Sweeper:
     """One worker's sweep."""
 
-    def __init__(self, settings: Settings, lease: Lease, pool: Pool, slots: Slots, bell: Bell) -> None:
+    def __init__(
+        self, settings: Settings, lease: Lease, pool: Pool, slots: Slots, bell: Bell
+    ) -> None:
         self._settings = settings
         self._lease = lease
         self._pool = pool
@@ -67,7 +69,9 @@ class Sweeper:
     def _pause(self) -> float:
         """Seconds to the next sweep; sooner when an expired lease will have been watched for long enough before that."""
         observe = self._settings.lease.observe.total_seconds()
-        ripe = min((since + observe - time.monotonic() for since in self._seen.values()), default=observe)
+        ripe = min(
+            (since + observe - time.monotonic() for since in self._seen.values()), default=observe
+        )
         return min(self._settings.lease.sweep.total_seconds(), max(0.1, ripe))
 
     async def _sweep(self) -> None:
@@ -93,9 +97,15 @@ class Sweeper:
         if now - asked > _PROMPT:
             self._seen.clear()
             return
-        self._seen = {key: self._seen.get(key, now) for key in ((row["id"], row["expires_at"]) for row in expired)}
+        self._seen = {
+            key: self._seen.get(key, now)
+            for key in ((row["id"], row["expires_at"]) for row in expired)
+        }
         for (worker, expires_at), since in self._seen.items():
-            if worker != self._lease.id and now - since >= self._settings.lease.observe.total_seconds():
+            if (
+                worker != self._lease.id
+                and now - since >= self._settings.lease.observe.total_seconds()
+            ):
                 await self._declare_dead(worker, expires_at)
 
     async def _declare_dead(self, worker: UUID, expires_at: datetime) -> None:
@@ -107,11 +117,17 @@ class Sweeper:
                 await fetch_on(connection, statements.END_SESSIONS, {"name": str(worker)})
                 await self._reap_one(connection, worker, expires_at)
 
-    async def _reap_one(self, connection: AsyncConnection[DictRow], worker: UUID, expires_at: datetime) -> None:
+    async def _reap_one(
+        self, connection: AsyncConnection[DictRow], worker: UUID, expires_at: datetime
+    ) -> None:
         async with connection.transaction():
             await connection.execute("SET LOCAL lock_timeout = '500ms'")
             if await fetch_on(connection, statements.REAP_LOCK, {"id": worker, "seen": expires_at}):
-                await fetch_on(connection, statements.REAP, {"id": worker, "ended": f"reaped by {self._lease.id}"})
+                await fetch_on(
+                    connection,
+                    statements.REAP,
+                    {"id": worker, "ended": f"reaped by {self._lease.id}"},
+                )
                 logger.warning("worker_reaped", dead=str(worker))
                 metrics.DEATHS.inc()
 
@@ -132,9 +148,16 @@ class Sweeper:
 
     async def _ring(self) -> None:
         rung = await fetch(
-            self._pool, statements.RING, {"interval": self._settings.lease.ring_interval, "lease": self._settings.lease.duration}
+            self._pool,
+            statements.RING,
+            {
+                "interval": self._settings.lease.ring_interval,
+                "lease": self._settings.lease.duration,
+            },
         )
         for row in rung:
-            self._bell.ring(row["id"], queue_for(background=row["background"], deaths=row["deaths"]))
+            self._bell.ring(
+                row["id"], queue_for(background=row["background"], deaths=row["deaths"])
+            )
         if rung:
             logger.info("rung_again", responses=len(rung))

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 UNUSABLE, INCOMPLETE = 1, 4
 """Exit codes beside 0 and 2; docs/upstreams.md explains them."""
 
-config_app = typer.Typer(help="The configuration: environment and backburner.toml.", no_args_is_help=True)
+config_app = typer.Typer(
+    help="The configuration: environment and backburner.toml.", no_args_is_help=True
+)
 upstream_app = typer.Typer(help="Upstreams.", no_args_is_help=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
@@ -37,11 +39,19 @@ def check_configuration(as_json: AsJson = False) -> None:
     try:
         settings = configured()
     except BadSettings as bad:
-        told = report.as_json({"ok": False, "mistakes": bad.mistakes}) if as_json else "\n".join(map(str, bad.mistakes))
+        told = (
+            report.as_json({"ok": False, "mistakes": bad.mistakes})
+            if as_json
+            else "\n".join(map(str, bad.mistakes))
+        )
         typer.echo(told)
         raise typer.Exit(UNCONFIGURED) from bad
     facts = effective(settings, read(find()))
-    typer.echo(report.as_json({"ok": True, "mistakes": [], "effective": facts}) if as_json else report.configuration(facts))
+    typer.echo(
+        report.as_json({"ok": True, "mistakes": [], "effective": facts})
+        if as_json
+        else report.configuration(facts)
+    )
 
 
 @upstream_app.command(
@@ -54,13 +64,21 @@ def check_configuration(as_json: AsJson = False) -> None:
 )
 def check_upstream(
     name: Annotated[
-        str, typer.Argument(help="Its name in backburner.toml; `default` is that of BACKBURNER_UPSTREAM__BASE_URL.")
+        str,
+        typer.Argument(
+            help="Its name in backburner.toml; `default` is that of BACKBURNER_UPSTREAM__BASE_URL."
+        ),
     ] = "default",
     model: Annotated[
         str | None,
-        typer.Option(help="The model to ask, as the upstream calls it.", show_default="one that is routed there, else the first it lists"),
+        typer.Option(
+            help="The model to ask, as the upstream calls it.",
+            show_default="one that is routed there, else the first it lists",
+        ),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="For the first word of each answer, and between two.")] = 60,
+    seconds: Annotated[
+        float, typer.Option(min=1, help="For the first word of each answer, and between two.")
+    ] = 60,
     as_json: AsJson = False,
 ) -> None:
     """Ask an upstream a dozen short questions, as a worker would, and tell what works: text, stream, usage, tools, parallel tools, tool_choice,
@@ -97,10 +115,20 @@ def _chosen(settings: "Settings", name: str, seconds: float) -> Any:
     routes = Routes(settings)
     upstream = routes.upstreams.get(name)
     if upstream is None or not upstream.base_url:
-        known = ", ".join(sorted(known for known, each in routes.upstreams.items() if each.base_url)) or "none"
+        known = (
+            ", ".join(sorted(known for known, each in routes.upstreams.items() if each.base_url))
+            or "none"
+        )
         say(f"backburner: there is no upstream '{name}'; configured: {known}")
         raise typer.Exit(UNUSABLE)
     patience = {"first_token": timedelta(seconds=seconds), "token_gap": timedelta(seconds=seconds)}
-    ends = [(pattern, target) for pattern, targets in routes.patterns.items() for target in targets if target.upstream == name]
-    named = (target.model or pattern for pattern, target in ends if "*" not in (target.model or pattern))
+    ends = [
+        (pattern, target)
+        for pattern, targets in routes.patterns.items()
+        for target in targets
+        if target.upstream == name
+    ]
+    named = (
+        target.model or pattern for pattern, target in ends if "*" not in (target.model or pattern)
+    )
     return upstream, settings.limits.model_copy(update=patience), next(named, None)

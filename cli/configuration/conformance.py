@@ -39,7 +39,12 @@ _WEATHER = {
     "type": "function",
     "name": "get_weather",
     "description": "The weather in one city, now.",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False},
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
     "strict": True,
 }
 _PERSON = {
@@ -105,7 +110,9 @@ class Spoken:
 
     @property
     def text(self) -> str:
-        parts = [part for item in self.items if item["type"] == "message" for part in item["content"]]
+        parts = [
+            part for item in self.items if item["type"] == "message" for part in item["content"]
+        ]
         return "".join(part.get("text", "") for part in parts).strip()
 
     @property
@@ -113,7 +120,9 @@ class Spoken:
         return [item for item in self.items if item["type"] == "function_call"]
 
 
-async def examine(settings: UpstreamSettings, limits: LimitSettings, model: str | None) -> Conformance:
+async def examine(
+    settings: UpstreamSettings, limits: LimitSettings, model: str | None
+) -> Conformance:
     """Asks all questions, one after another. Raises NoModel."""
     upstream = Upstream(settings, limits, 4)
     try:
@@ -134,7 +143,12 @@ async def _listed_first(settings: UpstreamSettings) -> str:
     headers = {name: value.get_secret_value() for name, value in settings.headers.items()}
     key = settings.api_key.get_secret_value()
     async with openai.AsyncOpenAI(
-        base_url=settings.base_url, api_key=key, max_retries=0, timeout=10.0, default_headers=headers, default_query=dict(settings.query)
+        base_url=settings.base_url,
+        api_key=key,
+        max_retries=0,
+        timeout=10.0,
+        default_headers=headers,
+        default_query=dict(settings.query),
     ) as client:
         try:
             listed = (await client.models.list()).data
@@ -151,14 +165,18 @@ async def _found(feature: str, question: Callable[[], Awaitable[tuple[Verdict, s
         return Finding(feature, Verdict.FAILS, failure.message + hint)
 
 
-_ELSEWHERE = frozenset({"upstream_garbage", "upstream_301", "upstream_302", "upstream_307", "upstream_308"})
+_ELSEWHERE = frozenset(
+    {"upstream_garbage", "upstream_301", "upstream_302", "upstream_307", "upstream_308"}
+)
 _NO_SUCH_API = " That address does not seem to speak the API: is base_url what a client would use, with /v1, and is `api` right?"
 
 
 class _Interview:
     """The questions, in order; the first decides whether there is any point in the others."""
 
-    def __init__(self, upstream: Upstream, settings: UpstreamSettings, limits: LimitSettings, model: str) -> None:
+    def __init__(
+        self, upstream: Upstream, settings: UpstreamSettings, limits: LimitSettings, model: str
+    ) -> None:
         self._upstream = upstream
         self._settings = settings
         self._limits = limits
@@ -178,7 +196,9 @@ class _Interview:
 
     async def _ask(self, question: Any, **parameters: Any) -> Spoken:
         """One turn. Raises what would end a response."""
-        request = parse_create({"model": self._model, "input": question, **parameters}, new_id=new_item_id)
+        request = parse_create(
+            {"model": self._model, "input": question, **parameters}, new_id=new_item_id
+        )
         body, translator = self._prepared(request)
         turn, spoken = self._upstream.turn(body), Spoken()
         async with aclosing(turn.chunks()) as reads:
@@ -193,16 +213,27 @@ class _Interview:
     def _prepared(self, request: CreateRequest) -> tuple[dict[str, Any], SpokenTurn[Any]]:
         """The body for the upstream, and who understands its answer."""
         settings, offered = self._settings, offer(request.parameters)
-        asked: dict[str, Any] = {"model": self._model, "parameters": request.parameters, "history": request.input, "offer": offered}
+        asked: dict[str, Any] = {
+            "model": self._model,
+            "parameters": request.parameters,
+            "history": request.input,
+            "offer": offered,
+        }
         if self._upstream.is_native:
-            return native_request(upstream=settings.name, **asked), NativeTranslator(new_item_id, offer=offered)
+            return native_request(upstream=settings.name, **asked), NativeTranslator(
+                new_item_id, offer=offered
+            )
         told = told_format(request.parameters.get("text", {}), settings.structured_output)
-        translator = Translator(new_item_id, offer=offered, think_tags=settings.think_tags, fenced=told is not None)
+        translator = Translator(
+            new_item_id, offer=offered, think_tags=settings.think_tags, fenced=told is not None
+        )
         return chat_request(dialect=dialect_of(settings), **asked), translator
 
     async def _text(self) -> tuple[Verdict, str]:
         self._first = await self._ask("Count from one to ten in words, and say nothing else.")
-        return _judged(bool(self._first.text), _quoted(self._first.text), "it answered without a word")
+        return _judged(
+            bool(self._first.text), _quoted(self._first.text), "it answered without a word"
+        )
 
     async def _stream(self) -> tuple[Verdict, str]:
         pieces = self._first.pieces
@@ -215,7 +246,11 @@ class _Interview:
 
     async def _tools(self) -> tuple[Verdict, str]:
         spoken = await self._ask("What is the weather in Paris now?", tools=[_WEATHER])
-        return _judged(_is_call(spoken.calls), _called(spoken.calls), "the model called nothing, or not as the tool's schema says")
+        return _judged(
+            _is_call(spoken.calls),
+            _called(spoken.calls),
+            "the model called nothing, or not as the tool's schema says",
+        )
 
     async def _parallel(self) -> tuple[Verdict, str]:
         question = "What is the weather in Paris, and what in Rome? Call the tool for both at once."
@@ -225,26 +260,51 @@ class _Interview:
 
     async def _choice(self) -> tuple[Verdict, str]:
         forced = {"named": {"type": "function", "name": "get_weather"}, "required": "required"}
-        kept = [how for how, choice in forced.items() if (await self._ask("Say hello.", tools=[_WEATHER], tool_choice=choice)).calls]
-        if not (await self._ask("What is the weather in Paris now?", tools=[_WEATHER], tool_choice="none")).calls:
+        kept = [
+            how
+            for how, choice in forced.items()
+            if (await self._ask("Say hello.", tools=[_WEATHER], tool_choice=choice)).calls
+        ]
+        if not (
+            await self._ask(
+                "What is the weather in Paris now?", tools=[_WEATHER], tool_choice="none"
+            )
+        ).calls:
             kept.append("none")
         ignored = [how for how in (*forced, "none") if how not in kept]
         return _judged(not ignored, ", ".join(kept), f"not obeyed: {', '.join(ignored)}")
 
     async def _structured(self) -> tuple[Verdict, str]:
         schema = {"type": "json_schema", "name": "person", "schema": _PERSON, "strict": True}
-        spoken = await self._ask("Ada is 36 years old. Give her name and age.", text={"format": schema})
-        return _judged(_is_person(spoken.text), _quoted(spoken.text), f"not as the schema says: {_quoted(spoken.text)}")
+        spoken = await self._ask(
+            "Ada is 36 years old. Give her name and age.", text={"format": schema}
+        )
+        return _judged(
+            _is_person(spoken.text),
+            _quoted(spoken.text),
+            f"not as the schema says: {_quoted(spoken.text)}",
+        )
 
     async def _images(self) -> tuple[Verdict, str]:
-        parts = [{"type": "input_text", "text": "Which colour is this? One word."}, {"type": "input_image", "image_url": _RED}]
+        parts = [
+            {"type": "input_text", "text": "Which colour is this? One word."},
+            {"type": "input_image", "image_url": _RED},
+        ]
         spoken = await self._ask([{"role": "user", "content": parts}])
-        return _judged("red" in spoken.text.lower(), _quoted(spoken.text), f"it did not see that it is red: {_quoted(spoken.text)}")
+        return _judged(
+            "red" in spoken.text.lower(),
+            _quoted(spoken.text),
+            f"it did not see that it is red: {_quoted(spoken.text)}",
+        )
 
     async def _reasoning(self) -> tuple[Verdict, str]:
         spoken = await self._ask("How many r are in strawberry?", reasoning={"effort": "low"})
         thought = any(item["type"] == "reasoning" for item in spoken.items)
-        return _judged(thought, "the model's thoughts are shown", "the effort was taken, and no thoughts were shown")
+        return _judged(
+            thought,
+            "the model's thoughts are shown",
+            "the effort was taken, and no thoughts were shown",
+        )
 
 
 def _judged(works: bool, said: str, otherwise: str) -> tuple[Verdict, str]:
@@ -253,7 +313,10 @@ def _judged(works: bool, said: str, otherwise: str) -> tuple[Verdict, str]:
 
 def _is_call(calls: list[Item]) -> bool:
     """All are whole, and of the tool's schema."""
-    return bool(calls) and all(call["name"] == "get_weather" and set(_object(call["arguments"])) == {"city"} for call in calls)
+    return bool(calls) and all(
+        call["name"] == "get_weather" and set(_object(call["arguments"])) == {"city"}
+        for call in calls
+    )
 
 
 def _is_person(text: str) -> bool:

@@ -11,7 +11,18 @@ from models.config.configuration import origin
 from models.config.routes import DEFAULT, Routes
 from models.config.settings import Settings, UpstreamSettings
 
-_SECRET = frozenset({"api_key", "headers", "query", "token", "database_url", "redis_url", "secret_keys", "bootstrap_key"})
+_SECRET = frozenset(
+    {
+        "api_key",
+        "headers",
+        "query",
+        "token",
+        "database_url",
+        "redis_url",
+        "secret_keys",
+        "bootstrap_key",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +68,19 @@ def effective(settings: Settings, file: ConfigFile) -> Effective:
     routes = Routes(settings)
     return Effective(
         file=str(file.path) if file.path is not None else None,
-        upstreams=[_upstream(upstream, settings, file) for upstream in routes.upstreams.values() if upstream.base_url],
+        upstreams=[
+            _upstream(upstream, settings, file)
+            for upstream in routes.upstreams.values()
+            if upstream.base_url
+        ],
         routes=[
-            RouteTo(pattern, [{"upstream": target.upstream, "model": target.model or "as asked"} for target in routes.patterns[pattern]])
+            RouteTo(
+                pattern,
+                [
+                    {"upstream": target.upstream, "model": target.model or "as asked"}
+                    for target in routes.patterns[pattern]
+                ],
+            )
             for pattern in routes.in_order
             if settings.routes or any(upstream.base_url for upstream in routes.upstreams.values())
         ],
@@ -78,7 +99,11 @@ def _upstream(upstream: UpstreamSettings, settings: Settings, file: ConfigFile) 
     key = origin((*place, "api_key"), file)
     if key == "default":
         key = "none" if upstream.api_key_env is None else f"environment {upstream.api_key_env}"
-    shown = [value for value in _changed(upstream, place, file) if value.key not in ("name", "base_url", "api", "api_key", "api_key_env")]
+    shown = [
+        value
+        for value in _changed(upstream, place, file)
+        if value.key not in ("name", "base_url", "api", "api_key", "api_key_env")
+    ]
     return Upstream(upstream.name, upstream.base_url, upstream.api, key, shown)
 
 
@@ -86,11 +111,19 @@ def _changed(found: Any, place: tuple[str, ...], file: ConfigFile) -> list[Value
     """The values of a group that somebody has set; of secret ones only that they are."""
     if not isinstance(found, BaseModel):
         source = origin(place, file)
-        return [] if source == "default" else [Value(".".join(place), _shown(place[-1], found), source)]
+        return (
+            []
+            if source == "default"
+            else [Value(".".join(place), _shown(place[-1], found), source)]
+        )
     keys = type(found).model_fields
     sources = {key: origin((*place, key), file) for key in keys}
     return [
-        Value(key if place[0].startswith("upstream") else ".".join((*place, key)), _shown(key, getattr(found, key)), source)
+        Value(
+            key if place[0].startswith("upstream") else ".".join((*place, key)),
+            _shown(key, getattr(found, key)),
+            source,
+        )
         for key, source in sources.items()
         if source != "default"
     ]
@@ -99,4 +132,10 @@ def _changed(found: Any, place: tuple[str, ...], file: ConfigFile) -> list[Value
 def _shown(key: str, value: Any) -> Any:
     if key in _SECRET:
         return sorted(value) if isinstance(value, dict) else "(secret)"
-    return value.total_seconds() if isinstance(value, timedelta) else list(value) if isinstance(value, tuple) else value
+    return (
+        value.total_seconds()
+        if isinstance(value, timedelta)
+        else list(value)
+        if isinstance(value, tuple)
+        else value
+    )

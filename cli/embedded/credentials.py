@@ -27,7 +27,9 @@ def load_or_make(path: Path, api_key: str | None) -> Credentials:
         try:
             return Credentials(**json.loads(path.read_text()))
         except (ValueError, TypeError) as error:
-            raise StartFailed(f"{path} is damaged; restore it, or move the whole data folder away to start anew") from error
+            raise StartFailed(
+                f"{path} is damaged; restore it, or move the whole data folder away to start anew"
+            ) from error
     made = Credentials(
         api_key=api_key or keys.new_key(),
         database_password=secrets.token_urlsafe(32),

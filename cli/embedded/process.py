@@ -47,7 +47,14 @@ class Process:
     patience = 15.0
     """Seconds between the request to stop and SIGKILL."""
 
-    def __init__(self, name: str, log: Path, command: Sequence[str] = (), *, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        log: Path,
+        command: Sequence[str] = (),
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """`log` gets both outputs. Without an `environment` the child sees only a C locale, in which programs speak English."""
         self.name = name
         self.log = log
@@ -69,7 +76,15 @@ class Process:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         rotate(self.log)
         user = (str(self.user.uid), str(self.user.gid)) if self.user else ("-", "-")
-        leash = [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), str(int(self.death_signal)), *user]
+        leash = [
+            sys.executable,
+            "-I",
+            "-S",
+            str(LEASH),
+            str(os.getpid()),
+            str(int(self.death_signal)),
+            *user,
+        ]
         with self.log.open("ab") as log:
             self._child = subprocess.Popen(
                 [*leash, *self.command],
@@ -124,7 +139,9 @@ class Process:
     def failure(self, what: str) -> StartFailed:
         """The sentence for a launch that came to nothing."""
         words = self.last_words()
-        return StartFailed(f"{self.name} {what}{f' ({words})' if words else ''}; its log is {self.log}")
+        return StartFailed(
+            f"{self.name} {what}{f' ({words})' if words else ''}; its log is {self.log}"
+        )
 
 
 class Server(Process):
@@ -206,14 +223,24 @@ def command_of(pid: int) -> str:
     """A living process's command line, joined by spaces; empty when there is none (a zombie counts as gone)."""
     if Path("/proc/self/cmdline").exists():
         try:
-            return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+            return (
+                Path(f"/proc/{pid}/cmdline")
+                .read_bytes()
+                .rstrip(b"\0")
+                .replace(b"\0", b" ")
+                .decode(errors="replace")
+            )
         except OSError:  # it ended, perhaps while we read
             return ""
-    listing = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    listing = subprocess.run(
+        ["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
     return listing.stdout.strip()
 
 
-def end_stranger(pid: int, mark: str, signals: Sequence[signal.Signals], *, each: float = 10.0) -> bool:
+def end_stranger(
+    pid: int, mark: str, signals: Sequence[signal.Signals], *, each: float = 10.0
+) -> bool:
     """End a process that is not our child, if its command line contains `mark`; whether it is gone then.
 
     Each signal gets `each` seconds to work before the next is tried.

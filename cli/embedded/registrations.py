@@ -13,13 +13,18 @@ class Roll:
     def __init__(self, dsn: str) -> None:
         """`dsn` is a libpq URL (`postgresql://…`) of a database that is at head."""
         url = dsn.replace("postgresql://", "postgresql+psycopg://", 1)
-        self._connection = create_engine(url, poolclass=pool.NullPool, isolation_level="AUTOCOMMIT").connect()
+        self._connection = create_engine(
+            url, poolclass=pool.NullPool, isolation_level="AUTOCOMMIT"
+        ).connect()
         self._opened = self._connection.execute(select(func.now())).scalar_one()
 
     def has_all(self, pids: Sequence[int]) -> bool:
         """Whether these processes of this machine are all registered and alive."""
         seen = select(workers.c.pid).where(
-            workers.c.pid.in_(pids), workers.c.started_at >= self._opened, ~workers.c.dead, workers.c.expires_at > func.now()
+            workers.c.pid.in_(pids),
+            workers.c.started_at >= self._opened,
+            ~workers.c.dead,
+            workers.c.expires_at > func.now(),
         )
         return set(self._connection.execute(seen).scalars()) == set(pids)
 

@@ -58,7 +58,9 @@ class Stack:
         self._folder = folder
         self._credentials = folder.credentials(plain(settings.bootstrap_key))
         self.api_key = plain(settings.bootstrap_key) or self._credentials.api_key
-        self._has_upstream = bool(options.upstream or settings.upstream.base_url or settings.upstreams)
+        self._has_upstream = bool(
+            options.upstream or settings.upstream.base_url or settings.upstreams
+        )
         if options.upstream and DEFAULT in settings.upstreams:
             raise StartFailed(f"--upstream cannot be used beside [upstreams.{DEFAULT}] in {find()}")
         self.supervisor = Supervisor(folder.record)
@@ -66,8 +68,12 @@ class Stack:
         self._web: list[Process] = []
         self._workers: list[Process] = []
         if options.port and not await_port(options.host, options.port, 1.0):
-            raise StartFailed(f"port {options.port} on {options.host} cannot be had; name another with --port, or 0 for any")
-        self._ports = folder.ports(["web", "postgres", "valkey", "demo"], {"web": options.port}, options.host)
+            raise StartFailed(
+                f"port {options.port} on {options.host} cannot be had; name another with --port, or 0 for any"
+            )
+        self._ports = folder.ports(
+            ["web", "postgres", "valkey", "demo"], {"web": options.port}, options.host
+        )
 
     @property
     def base_url(self) -> str:
@@ -84,7 +90,15 @@ class Stack:
     def start(self, stop: StopSignal) -> None:
         """Everything in order; returns when requests are served and every worker claims. Raises StartFailed or Stopped."""
         if not self._has_upstream:
-            self._launch(self._servers, "demo-upstream", "cli.demo_upstream", "--host", "127.0.0.1", "--port", str(self._ports["demo"]))
+            self._launch(
+                self._servers,
+                "demo-upstream",
+                "cli.demo_upstream",
+                "--host",
+                "127.0.0.1",
+                "--port",
+                str(self._ports["demo"]),
+            )
         settings = self._start_databases(stop)
         migrate(settings.dsn, stop.pause)
         try:
@@ -93,7 +107,9 @@ class Stack:
                 self._start_applications(settings)
                 self._await_ready(roll, stop)
         except (psycopg.Error, DBAPIError) as error:
-            raise StartFailed(f"the database failed us while starting: {str(error).splitlines()[0]}") from error
+            raise StartFailed(
+                f"the database failed us while starting: {str(error).splitlines()[0]}"
+            ) from error
 
     def stop(self) -> None:
         """First those that use the databases, so they can put everything down; the demo last, they may still be reading from it."""
@@ -102,14 +118,27 @@ class Stack:
 
     def _start_databases(self, stop: StopSignal) -> Settings:
         """Both, unless their addresses are given."""
-        database_url, redis_url = plain(self._settings.database_url), plain(self._settings.redis_url)
+        database_url, redis_url = (
+            plain(self._settings.database_url),
+            plain(self._settings.redis_url),
+        )
         path, logs = self._folder.path, self._folder.logs
         if database_url is None:
-            postgres = Postgres(path / "postgres", logs, port=self._ports["postgres"], password=self._credentials.database_password)
+            postgres = Postgres(
+                path / "postgres",
+                logs,
+                port=self._ports["postgres"],
+                password=self._credentials.database_password,
+            )
             self._start_server(postgres, stop)
             database_url = postgres.url
         if redis_url is None:
-            valkey = Valkey(path / "valkey", logs, port=self._ports["valkey"], password=self._credentials.redis_password)
+            valkey = Valkey(
+                path / "valkey",
+                logs,
+                port=self._ports["valkey"],
+                password=self._credentials.redis_password,
+            )
             self._start_server(valkey, stop)
             redis_url = valkey.url
         settings = checked(database_url, redis_url)
@@ -123,16 +152,39 @@ class Stack:
 
     def _start_applications(self, settings: Settings) -> None:
         told = self._environment(settings)
-        self._launch(self._web, "web", "web", "--host", self._options.host, "--port", str(self._ports["web"]), told=told)
+        self._launch(
+            self._web,
+            "web",
+            "web",
+            "--host",
+            self._options.host,
+            "--port",
+            str(self._ports["web"]),
+            told=told,
+        )
         for number in range(1, self._options.workers + 1):
             name = "worker" if self._options.workers == 1 else f"worker-{number}"
-            self._launch(self._workers, name, "worker", "--streams", str(self._options.streams), told=told)
+            self._launch(
+                self._workers, name, "worker", "--streams", str(self._options.streams), told=told
+            )
         self._launch(self._workers, "worker-quarantine", "worker", "--quarantine", told=told)
 
-    def _launch(self, group: list[Process], name: str, module: str, *arguments: str, told: dict[str, str] | None = None) -> None:
+    def _launch(
+        self,
+        group: list[Process],
+        name: str,
+        module: str,
+        *arguments: str,
+        told: dict[str, str] | None = None,
+    ) -> None:
         # our own environment is the children's configuration, whether we know a setting or not
         environment = {**DEFAULTS, **os.environ, **(told or {}), "PYTHONUNBUFFERED": "1"}  # noqa: TID251
-        process = Process(name, self._folder.logs / f"{name}.log", [sys.executable, "-m", module, *arguments], environment=environment)
+        process = Process(
+            name,
+            self._folder.logs / f"{name}.log",
+            [sys.executable, "-m", module, *arguments],
+            environment=environment,
+        )
         process.directory = ROOT
         process.launch()
         group.append(process)
@@ -143,17 +195,24 @@ class Stack:
         told = {
             "DATABASE_URL": settings.dsn,
             "REDIS_URL": settings.redis_url.get_secret_value(),
-            "BACKBURNER_SECRET_KEYS": plain(self._settings.secret_keys) or self._credentials.sealing_key,
+            "BACKBURNER_SECRET_KEYS": plain(self._settings.secret_keys)
+            or self._credentials.sealing_key,
             # They run elsewhere: what is our working directory's file is not theirs.
             VARIABLE: str(file.absolute()) if (file := find()) is not None else "",
         }
         if self._options.upstream:
             # It alone, as the flag beats the file.
-            return told | {"BACKBURNER_UPSTREAM__BASE_URL": self._options.upstream, "BACKBURNER_ROUTES": f'{{"*": "{DEFAULT}"}}'}
+            return told | {
+                "BACKBURNER_UPSTREAM__BASE_URL": self._options.upstream,
+                "BACKBURNER_ROUTES": f'{{"*": "{DEFAULT}"}}',
+            }
         if self._has_upstream:
             return told
         demo = f"http://127.0.0.1:{self._ports['demo']}/v1"
-        return told | {"BACKBURNER_UPSTREAM__BASE_URL": demo, "BACKBURNER_UPSTREAM__API_KEY": "demo"}
+        return told | {
+            "BACKBURNER_UPSTREAM__BASE_URL": demo,
+            "BACKBURNER_UPSTREAM__API_KEY": "demo",
+        }
 
     def _await_ready(self, roll: Roll, stop: StopSignal) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -162,18 +221,25 @@ class Stack:
             if dead:
                 raise dead.failure(f"ended with {dead.exit_code()} while starting")
             if time.monotonic() > deadline:
-                raise StartFailed(f"web and workers were not ready after {PATIENCE:g} s; their logs are in {self._folder.logs}")
+                raise StartFailed(
+                    f"web and workers were not ready after {PATIENCE:g} s; their logs are in {self._folder.logs}"
+                )
             stop.pause(0.05)
 
     def _pids(self) -> Sequence[int]:
         return [worker.pid for worker in self._workers]
 
     def _web_is_ready(self) -> bool:
-        with closing(http.client.HTTPConnection(self._reached_at(), self._ports["web"], timeout=10)) as connection:
+        with closing(
+            http.client.HTTPConnection(self._reached_at(), self._ports["web"], timeout=10)
+        ) as connection:
             try:
                 connection.request("GET", "/readyz")
                 return connection.getresponse().status == HTTPStatus.OK
-            except (OSError, http.client.HTTPException):  # not listening yet, or about to end: then its exit code speaks
+            except (
+                OSError,
+                http.client.HTTPException,
+            ):  # not listening yet, or about to end: then its exit code speaks
                 return False
 
     def _reached_at(self) -> str:
@@ -183,10 +249,14 @@ class Stack:
 
 def check_redis(url: str) -> None:
     """Raise StartFailed unless the server answers: otherwise the first sign would be workers that never get ready."""
-    if not url.startswith(("redis://", "rediss://", "unix://")):  # several servers, which their own client finds
+    if not url.startswith(
+        ("redis://", "rediss://", "unix://")
+    ):  # several servers, which their own client finds
         return
     try:
-        with closing(redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5)) as client:
+        with closing(
+            redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5)
+        ) as client:
             client.ping()
     except redis.RedisError as error:
         raise StartFailed(f"the server at REDIS_URL did not answer: {error}") from error

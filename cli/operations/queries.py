@@ -145,7 +145,10 @@ def explain(database: Database, named: str) -> Explanation:
     """A response's timeline. Raises Refused when there is none of that id."""
     row = _state(database, named)
     of = {"id": row["id"]}
-    attempts, stored = _rows(database, operations.ATTEMPTS, of), _rows(database, operations.STORED, of)
+    attempts, stored = (
+        _rows(database, operations.ATTEMPTS, of),
+        _rows(database, operations.STORED, of),
+    )
     blocks = {block["attempt"]: block for block in stored}
     return Explanation(
         response=_standing(row, _live(database)),
@@ -164,12 +167,21 @@ def stuck(database: Database, idle: float) -> Stuck:
 
 def workers(database: Database, since: float) -> list[Worker]:
     """The living, then those that died within `since` seconds."""
-    return [_worker(row) for row in _rows(database, operations.WORKERS, {"since": timedelta(seconds=since)})]
+    return [
+        _worker(row)
+        for row in _rows(database, operations.WORKERS, {"since": timedelta(seconds=since)})
+    ]
 
 
 def requeue(database: Database, named: str, wait: float) -> Request:
     """Asks that another worker go on with a response; waits up to `wait` seconds for it to be given back or rung."""
-    return _request(database, named, "requeue", wait, lambda row: row["requeue_requested_at"] is None or row["status"] in TERMINAL)
+    return _request(
+        database,
+        named,
+        "requeue",
+        wait,
+        lambda row: row["requeue_requested_at"] is None or row["status"] in TERMINAL,
+    )
 
 
 def fail(database: Database, named: str, wait: float) -> Request:
@@ -182,24 +194,43 @@ def fail(database: Database, named: str, wait: float) -> Request:
 
 def drain(database: Database, name: str, wait: float) -> list[Drained]:
     """Asks processes to hand over and go: by an id, the beginning of one, or a host's name. Waits up to `wait` seconds for their end."""
-    meant = [row for row in _rows(database, operations.NAMED_WORKERS, {"name": name, "prefix": _prefix(name)}) if not row["dead"]]
+    meant = [
+        row
+        for row in _rows(
+            database, operations.NAMED_WORKERS, {"name": name, "prefix": _prefix(name)}
+        )
+        if not row["dead"]
+    ]
     if not meant:
-        raise Refused(f"no live process has the id or host name {name}; `backburner workers` lists them")
+        raise Refused(
+            f"no live process has the id or host name {name}; `backburner workers` lists them"
+        )
     if len(meant) > 1 and any(row["host"] != name for row in meant):
         raise Refused(f"{name} is the beginning of {len(meant)} processes' ids; give more of it")
     ids = [row["id"] for row in meant]
     _rows(database, operations.REQUEST_DRAIN, {"ids": ids})
-    left = _until(lambda: {row["id"] for row in _rows(database, operations.LEFT, {"ids": ids})}, lambda those: not those, wait)
-    return [Drained(row["id"], row["kind"], row["host"], row["pid"], gone=row["id"] not in left) for row in meant]
+    left = _until(
+        lambda: {row["id"] for row in _rows(database, operations.LEFT, {"ids": ids})},
+        lambda those: not those,
+        wait,
+    )
+    return [
+        Drained(row["id"], row["kind"], row["host"], row["pid"], gone=row["id"] not in left)
+        for row in meant
+    ]
 
 
-def _request(database: Database, named: str, what: str, wait: float, acted: Callable[[Row], bool]) -> Request:
+def _request(
+    database: Database, named: str, what: str, wait: float, acted: Callable[[Row], bool]
+) -> Request:
     row = _state(database, named)
     statement = operations.REQUEST_FAIL if what == "fail" else operations.REQUEST_REQUEUE
     if not _rows(database, statement, {"id": row["id"]}):
         raise Refused(_why_refused(_state(database, named)))
     row = _until(lambda: _state(database, named), acted, wait)
-    return Request(response_id(row["id"]), what, acted(row), row["status"], diagnose(row, _live(database)).why)
+    return Request(
+        response_id(row["id"]), what, acted(row), row["status"], diagnose(row, _live(database)).why
+    )
 
 
 def _why_refused(row: Row) -> str:
@@ -271,7 +302,15 @@ def _attempt(row: Row, block: Row | None) -> Attempt:
 
 def _worker(row: Row) -> Worker:
     left = (row["expires_at"] - row["now"]).total_seconds()
-    state = "dead" if row["dead"] else "silent" if left < 0 else "draining" if row["drain_requested_at"] else "live"
+    state = (
+        "dead"
+        if row["dead"]
+        else "silent"
+        if left < 0
+        else "draining"
+        if row["drain_requested_at"]
+        else "live"
+    )
     return Worker(
         id=row["id"], kind=row["kind"], host=row["host"], pid=row["pid"], state=state, started_at=row["started_at"],
         lease_seconds=round(left, 3), running=row["running"], ended=row["ended"],

@@ -42,22 +42,46 @@ def timeline(row: Row, attempts: Sequence[Row], stored: Sequence[Row]) -> list[M
     blocks = {block["attempt"]: block for block in stored}
     opening = blocks.get(0)
     # Both are written by the statement that creates it; `created_at` has whole seconds.
-    born = min(opening["first_at"], row["enqueued_at"]) if opening and opening["first_at"] else row["created_at"]
+    born = (
+        min(opening["first_at"], row["enqueued_at"])
+        if opening and opening["first_at"]
+        else row["created_at"]
+    )
     kind = "background" if row["background"] else "foreground"
-    rung = "its bell was rung" if row["rings"] == 0 else f"its bell was rung again, {row['rings'] + 1} times in all since it was queued"
+    rung = (
+        "its bell was rung"
+        if row["rings"] == 0
+        else f"its bell was rung again, {row['rings'] + 1} times in all since it was queued"
+    )
     # Nobody has ever run it: a remembered answer, or a warm-up (web/responses/precomputed.py).
     was_known = row["status"] == Status.COMPLETED and row["attempt"] == 0
     moments = [
         Moment(born, "created", f"created: {kind}, model {row['model']}{_past(row)}"),
-        *([] if was_known else [Moment(born, "queued", "queued"), Moment(row["enqueued_at"], "rung", rung)]),
-        *(Moment(row[f"{what}_at"], what, text) for what, text in _REQUESTS.items() if row[f"{what}_at"] is not None),
+        *(
+            []
+            if was_known
+            else [Moment(born, "queued", "queued"), Moment(row["enqueued_at"], "rung", rung)]
+        ),
+        *(
+            Moment(row[f"{what}_at"], what, text)
+            for what, text in _REQUESTS.items()
+            if row[f"{what}_at"] is not None
+        ),
     ]
     turns = 0
     for attempt in attempts:
         moments += _attempt(attempt, blocks.get(attempt["attempt"]), turns)
         turns += len(attempt["turns_ended_at"])
     if row["dead"]:
-        moments.append(Moment(row["expires_at"], "died", f"attempt {row['attempt']} {_PARTINGS['died']}", row["attempt"], row["worker"]))
+        moments.append(
+            Moment(
+                row["expires_at"],
+                "died",
+                f"attempt {row['attempt']} {_PARTINGS['died']}",
+                row["attempt"],
+                row["worker"],
+            )
+        )
     moments.sort(key=lambda moment: moment.at)
     if row["status"] in TERMINAL:
         moments.append(_ending(row, stored))
@@ -68,29 +92,61 @@ def _past(row: Row) -> str:
     """What it goes on from."""
     if row["conversation_id"] is not None:
         return f", in {conversation_id(row['conversation_id'])}"
-    return f", after {response_id(row['previous_response_id'])}" if row["previous_response_id"] is not None else ""
+    return (
+        f", after {response_id(row['previous_response_id'])}"
+        if row["previous_response_id"] is not None
+        else ""
+    )
 
 
 def _attempt(attempt: Row, block: Row | None, turns: int) -> Iterator[Moment]:
     number, worker = attempt["attempt"], attempt["worker"]
     who = process(attempt["kind"], attempt["pid"], attempt["host"])
-    yield Moment(attempt["claimed_at"], "claimed", f"attempt {number}: claimed by {who}", number, worker)
+    yield Moment(
+        attempt["claimed_at"], "claimed", f"attempt {number}: claimed by {who}", number, worker
+    )
     for turn, at in enumerate(attempt["turns_ended_at"], turns + 1):
         yield Moment(at, "turn", f"attempt {number}: turn {turn} was stored", number, worker)
     if block is not None and block["first_at"] is not None:
-        pause = f"; the longest pause was {block['longest_pause']:.1f} s" if block["longest_pause"] is not None else ""
-        yield Moment(block["first_at"], "first_flush", f"attempt {number}: its first events were stored", number, worker)
+        pause = (
+            f"; the longest pause was {block['longest_pause']:.1f} s"
+            if block["longest_pause"] is not None
+            else ""
+        )
+        yield Moment(
+            block["first_at"],
+            "first_flush",
+            f"attempt {number}: its first events were stored",
+            number,
+            worker,
+        )
         said = f"events {block['first']}-{block['last']} in {block['blocks']} flushes, {block['bytes']} bytes{pause}"
         yield Moment(block["last_at"], "last_flush", f"attempt {number}: {said}", number, worker)
     if attempt["outcome"] is not None:
-        yield Moment(attempt["ended_at"], attempt["outcome"], f"attempt {number} {_PARTINGS[attempt['outcome']]}", number, worker)
+        yield Moment(
+            attempt["ended_at"],
+            attempt["outcome"],
+            f"attempt {number} {_PARTINGS[attempt['outcome']]}",
+            number,
+            worker,
+        )
 
 
 def _ending(row: Row, stored: Sequence[Row]) -> Moment:
     """Its time is that of the last block, which holds the terminal event; `completed_at` has whole seconds."""
-    last = max((block["last_at"] for block in stored if block["last_at"] is not None), default=row["completed_at"])
+    last = max(
+        (block["last_at"] for block in stored if block["last_at"] is not None),
+        default=row["completed_at"],
+    )
     because = ", ".join(filter(None, (row["reason"], row["error"] and row["error"]["message"])))
-    whose = f"; its last turn was answered by the upstream {row['upstream']}" if row["upstream"] else ""
+    whose = (
+        f"; its last turn was answered by the upstream {row['upstream']}" if row["upstream"] else ""
+    )
     if row["status"] == Status.COMPLETED and row["attempt"] == 0:
         because = "its answer was known when it was created"
-    return Moment(last, "ended", f"ended as {row['status']}{f' ({because})' if because else ''}{whose}", row["attempt"] or None)
+    return Moment(
+        last,
+        "ended",
+        f"ended as {row['status']}{f' ({because})' if because else ''}{whose}",
+        row["attempt"] or None,
+    )

@@ -13,9 +13,25 @@ def upgrade() -> None:
     # CONCURRENTLY: `items` is the largest table, and nobody should wait for it. An index left half built by an earlier try is invalid;
     # it comes first, because what stands before such a block is committed with it.
     with op.get_context().autocommit_block():
-        op.drop_index("ix_items_item_id", table_name="items", if_exists=True, postgresql_concurrently=True)
-        op.create_index("ix_items_item_id", "items", ["item_id", "id"], unique=False, postgresql_concurrently=True)
-    op.add_column("responses", sa.Column("service_tier", sa.Text(), nullable=True, comment="the tier that the upstream says it used"))
+        op.drop_index(
+            "ix_items_item_id", table_name="items", if_exists=True, postgresql_concurrently=True
+        )
+        op.create_index(
+            "ix_items_item_id",
+            "items",
+            ["item_id", "id"],
+            unique=False,
+            postgresql_concurrently=True,
+        )
+    op.add_column(
+        "responses",
+        sa.Column(
+            "service_tier",
+            sa.Text(),
+            nullable=True,
+            comment="the tier that the upstream says it used",
+        ),
+    )
 
 
 def downgrade() -> None:

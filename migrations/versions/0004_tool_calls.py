@@ -14,9 +14,22 @@ def upgrade() -> None:
     op.create_table(
         "tool_calls",
         sa.Column("response_id", sa.Uuid(), nullable=False),
-        sa.Column("position", sa.Integer(), autoincrement=False, nullable=False, comment="of its item in the output"),
-        sa.Column("output_index", sa.Integer(), nullable=False, comment="of its item in the stream"),
-        sa.Column("turn", sa.Integer(), nullable=False, comment="in which the model asked for it; 0: before the first"),
+        sa.Column(
+            "position",
+            sa.Integer(),
+            autoincrement=False,
+            nullable=False,
+            comment="of its item in the output",
+        ),
+        sa.Column(
+            "output_index", sa.Integer(), nullable=False, comment="of its item in the stream"
+        ),
+        sa.Column(
+            "turn",
+            sa.Integer(),
+            nullable=False,
+            comment="in which the model asked for it; 0: before the first",
+        ),
         sa.Column(
             "started_attempt",
             sa.Integer(),
@@ -30,7 +43,12 @@ def upgrade() -> None:
             nullable=True,
             comment="what the model was told, where the item does not say it: a text, or parts",
         ),
-        sa.ForeignKeyConstraint(["response_id"], ["responses.id"], name=op.f("fk_tool_calls_response_id"), ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["response_id"],
+            ["responses.id"],
+            name=op.f("fk_tool_calls_response_id"),
+            ondelete="CASCADE",
+        ),
         sa.PrimaryKeyConstraint("response_id", "position", name=op.f("pk_tool_calls")),
     )
 

@@ -13,12 +13,20 @@ def upgrade() -> None:
     op.add_column(
         "responses",
         sa.Column(
-            "cache_key", sa.LargeBinary(), nullable=True, comment="under which its answer is remembered, where the request asked for that"
+            "cache_key",
+            sa.LargeBinary(),
+            nullable=True,
+            comment="under which its answer is remembered, where the request asked for that",
         ),
     )
     op.add_column(
         "responses",
-        sa.Column("cache_ttl", sa.Integer(), nullable=True, comment="for how many seconds; null: the answer was itself a remembered one"),
+        sa.Column(
+            "cache_ttl",
+            sa.Integer(),
+            nullable=True,
+            comment="for how many seconds; null: the answer was itself a remembered one",
+        ),
     )
 
 

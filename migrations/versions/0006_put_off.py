@@ -15,9 +15,18 @@ _SINCE = "outcome IN ('handed_over', 'requeued', 'returned', 'put_off', 'died')"
 def upgrade() -> None:
     op.add_column(
         "responses",
-        sa.Column("resume_at", sa.DateTime(timezone=True), comment="put off: nobody is to take it before, unless to end it"),
+        sa.Column(
+            "resume_at",
+            sa.DateTime(timezone=True),
+            comment="put off: nobody is to take it before, unless to end it",
+        ),
     )
-    op.add_column("responses", sa.Column("upstream", sa.Text(), comment="which answered the last turn, by its configured name"))
+    op.add_column(
+        "responses",
+        sa.Column(
+            "upstream", sa.Text(), comment="which answered the last turn, by its configured name"
+        ),
+    )
     op.drop_constraint(op.f("ck_attempts_outcome"), "attempts")
     op.create_check_constraint(op.f("ck_attempts_outcome"), "attempts", _SINCE)
 

@@ -16,10 +16,18 @@ def upgrade() -> None:
     # `items` is the largest table, and nobody should wait while it is read: the indexes (empty, nothing has been in a conversation before)
     # and the constraint come first, each in steps that lock nobody out. What an earlier try has left is made again.
     with op.get_context().autocommit_block():
-        for name, column in (("ix_items_conversation_id", "id"), ("ix_items_conversation_item", "item_id")):
+        for name, column in (
+            ("ix_items_conversation_id", "id"),
+            ("ix_items_conversation_item", "item_id"),
+        ):
             op.drop_index(name, table_name="items", if_exists=True, postgresql_concurrently=True)
             op.create_index(
-                name, "items", ["conversation_id", column], unique=False, postgresql_where=_IN_A_CONVERSATION, postgresql_concurrently=True
+                name,
+                "items",
+                ["conversation_id", column],
+                unique=False,
+                postgresql_where=_IN_A_CONVERSATION,
+                postgresql_concurrently=True,
             )
         op.execute("ALTER TABLE items DROP CONSTRAINT IF EXISTS ck_items_owned")
         op.execute(
@@ -29,7 +37,11 @@ def upgrade() -> None:
     op.add_column(
         "conversations",
         sa.Column(
-            "revision", sa.BigInteger(), server_default=sa.text("0"), nullable=False, comment="+1 with everything said or begun in it"
+            "revision",
+            sa.BigInteger(),
+            server_default=sa.text("0"),
+            nullable=False,
+            comment="+1 with everything said or begun in it",
         ),
     )
     op.add_column(
@@ -42,10 +54,20 @@ def upgrade() -> None:
             comment="call ids that must be answered next",
         ),
     )
-    op.add_column("items", sa.Column("turn", sa.Integer(), nullable=True, comment="of tool_calls, once its response is gone"))
     op.add_column(
         "items",
-        sa.Column("answer", postgresql.JSONB(astext_type=sa.Text()), nullable=True, comment="of tool_calls, once its response is gone"),
+        sa.Column(
+            "turn", sa.Integer(), nullable=True, comment="of tool_calls, once its response is gone"
+        ),
+    )
+    op.add_column(
+        "items",
+        sa.Column(
+            "answer",
+            postgresql.JSONB(astext_type=sa.Text()),
+            nullable=True,
+            comment="of tool_calls, once its response is gone",
+        ),
     )
     op.drop_constraint(op.f("ck_items_one_owner"), "items", type_="check")
     op.drop_constraint(op.f("uq_items_conversation_id"), "items", type_="unique")
@@ -71,14 +93,31 @@ def downgrade() -> None:
     op.execute("DELETE FROM items WHERE response_id IS NULL")
     op.execute("UPDATE items SET conversation_id = NULL WHERE conversation_id IS NOT NULL")
     op.execute("UPDATE responses SET conversation_id = NULL WHERE conversation_id IS NOT NULL")
-    op.alter_column("responses", "conversation_id", existing_type=sa.Uuid(), comment=None, existing_nullable=True)
-    op.alter_column("items", "conversation_id", existing_type=sa.Uuid(), comment=None, existing_nullable=True)
-    op.create_foreign_key(
-        op.f("fk_responses_conversation_id"), "responses", "conversations", ["conversation_id"], ["id"], ondelete="SET NULL"
+    op.alter_column(
+        "responses",
+        "conversation_id",
+        existing_type=sa.Uuid(),
+        comment=None,
+        existing_nullable=True,
     )
-    op.create_unique_constraint(op.f("uq_items_conversation_id"), "items", ["conversation_id", "position"])
+    op.alter_column(
+        "items", "conversation_id", existing_type=sa.Uuid(), comment=None, existing_nullable=True
+    )
+    op.create_foreign_key(
+        op.f("fk_responses_conversation_id"),
+        "responses",
+        "conversations",
+        ["conversation_id"],
+        ["id"],
+        ondelete="SET NULL",
+    )
+    op.create_unique_constraint(
+        op.f("uq_items_conversation_id"), "items", ["conversation_id", "position"]
+    )
     op.drop_constraint(op.f("ck_items_owned"), "items", type_="check")
-    op.create_check_constraint(op.f("ck_items_one_owner"), "items", "(response_id IS NULL) <> (conversation_id IS NULL)")
+    op.create_check_constraint(
+        op.f("ck_items_one_owner"), "items", "(response_id IS NULL) <> (conversation_id IS NULL)"
+    )
     op.drop_column("items", "answer")
     op.drop_column("items", "turn")
     op.drop_column("conversations", "unanswered_calls")

@@ -19,7 +19,8 @@ Place = tuple[str, ...]
 """A key and the tables around it, outermost first."""
 
 _TOKEN = re.compile(
-    r'''"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?'{3,5}|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|\#[^\n]*|\n|[\[\]{}=,.]|[^\s\[\]{}=,."'\#]+''', re.DOTALL
+    r'''"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?'{3,5}|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|\#[^\n]*|\n|[\[\]{}=,.]|[^\s\[\]{}=,."'\#]+''',
+    re.DOTALL,
 )
 
 
@@ -39,7 +40,11 @@ class Mistake:
 
     def __str__(self) -> str:
         place = f"{self.where}, line {self.line}" if self.line is not None else self.where
-        return f"{place}: {self.key}: {self.message}" if self.key is not None else f"{place}: {self.message}"
+        return (
+            f"{place}: {self.key}: {self.message}"
+            if self.key is not None
+            else f"{place}: {self.message}"
+        )
 
 
 class BadFile(Exception):
@@ -97,7 +102,9 @@ def read(path: Path | None) -> ConfigFile:
         text = path.read_bytes().decode()
         data = tomllib.loads(text)
     except OSError as error:
-        raise BadFile([Mistake("environment", str(path), f"cannot be read: {error.strerror}")]) from error
+        raise BadFile(
+            [Mistake("environment", str(path), f"cannot be read: {error.strerror}")]
+        ) from error
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise BadFile([Mistake("file", str(path), "is not UTF-8 text", line)]) from error
@@ -109,7 +116,9 @@ def read(path: Path | None) -> ConfigFile:
 
 def _located(message: str, text: str) -> tuple[str, int]:
     """The parser's words without the place, and the line."""
-    found = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", message, re.DOTALL)
+    found = re.fullmatch(
+        r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", message, re.DOTALL
+    )
     if found is None:
         return message, 1
     return found[1], int(found[2]) if found[2] else text.count("\n") + 1
@@ -124,7 +133,9 @@ def _lines(text: str) -> dict[Place, int]:
             table = tuple(map(_key, (word for word in words if word not in ("[", "]", "."))))
             place = table
         else:
-            place = table + tuple(map(_key, (word for word in words[: words.index("=")] if word != ".")))
+            place = table + tuple(
+                map(_key, (word for word in words[: words.index("=")] if word != "."))
+            )
         for end in range(1, len(place) + 1):
             lines.setdefault(place[:end], number)
     return lines

@@ -25,7 +25,11 @@ class FileSource(PydanticBaseSettingsSource):
     def __call__(self) -> dict[str, Any]:
         """The whole file. Routes are taken from one place: those of the environment replace it, others merge key by key."""
         said = {ADDRESSES.get(key, key): value for key, value in self.file.data.items()}
-        return {key: value for key, value in said.items() if key != "routes" or "routes" not in self.current_state}
+        return {
+            key: value
+            for key, value in said.items()
+            if key != "routes" or "routes" not in self.current_state
+        }
 
 
 class FromFileToo(BaseSettings):

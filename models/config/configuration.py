@@ -42,13 +42,23 @@ def explained(error: Exception) -> BadSettings:
         case ValidationError():
             file = read(find())
             found = [
-                _mistake(tuple(map(str, each["loc"])), each["msg"], file) for each in error.errors(include_url=False, include_input=False)
+                _mistake(tuple(map(str, each["loc"])), each["msg"], file)
+                for each in error.errors(include_url=False, include_input=False)
             ]
             return BadSettings(sorted(found, key=lambda mistake: mistake.line or 0))
         case _:
             field = re.search(r'field "(\w+)"', str(error))
             key = f"BACKBURNER_{field[1]}".upper() if field is not None else None
-            return BadSettings([Mistake("environment", "environment", "cannot be read: JSON is expected there", key=key)])
+            return BadSettings(
+                [
+                    Mistake(
+                        "environment",
+                        "environment",
+                        "cannot be read: JSON is expected there",
+                        key=key,
+                    )
+                ]
+            )
 
 
 def _mistake(place: tuple[str, ...], message: str, file: ConfigFile) -> Mistake:
@@ -57,11 +67,23 @@ def _mistake(place: tuple[str, ...], message: str, file: ConfigFile) -> Mistake:
         inner = place[:end]
         name, written = variable_of(inner), _variables()
         line = file.lines.get((inner[0].lower(), *inner[1:]))
-        if name in written or (line is None and any(variable.startswith(f"{name}__") for variable in written)):
-            return Mistake("environment", "environment", message, key=name if end == len(place) else f"{name}: {'.'.join(place)}")
+        if name in written or (
+            line is None and any(variable.startswith(f"{name}__") for variable in written)
+        ):
+            return Mistake(
+                "environment",
+                "environment",
+                message,
+                key=name if end == len(place) else f"{name}: {'.'.join(place)}",
+            )
         if line is not None:
             return Mistake("file", str(file.path), message, line, ".".join(place))
-    return Mistake("default", "not set", message, key=place[0] if place[0] in ADDRESSES.values() else ".".join(place))
+    return Mistake(
+        "default",
+        "not set",
+        message,
+        key=place[0] if place[0] in ADDRESSES.values() else ".".join(place),
+    )
 
 
 def variable_of(place: tuple[str, ...]) -> str:

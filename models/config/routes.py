@@ -37,7 +37,9 @@ def _targets(value: object) -> object:
     """A name, a table or a list of either, as a list of tables."""
     given = value if isinstance(value, list | tuple) else [value]
     if not all(isinstance(entry, str | dict | Target) for entry in given):
-        raise ValueError("must be an upstream's name, a table { upstream = NAME, model = NAME }, or a list of these")
+        raise ValueError(
+            "must be an upstream's name, a table { upstream = NAME, model = NAME }, or a list of these"
+        )
     return [{"upstream": entry} if isinstance(entry, str) else entry for entry in given]
 
 
@@ -59,15 +61,23 @@ class Routes:
         named = dict(settings.upstreams)
         if settings.upstream.base_url or not named:
             named[DEFAULT] = settings.upstream
-        self.upstreams: dict[str, UpstreamSettings] = {name: upstream.model_copy(update={"name": name}) for name, upstream in named.items()}
+        self.upstreams: dict[str, UpstreamSettings] = {
+            name: upstream.model_copy(update={"name": name}) for name, upstream in named.items()
+        }
         """By name, each knowing its own."""
         self.configured = bool(settings.routes)
         """Whether anybody has said which models there are. If not, the one upstream is asked for all."""
-        self.patterns: dict[str, tuple[Target, ...]] = dict(settings.routes) or {"*": (Target(upstream=next(iter(self.upstreams))),)}
+        self.patterns: dict[str, tuple[Target, ...]] = dict(settings.routes) or {
+            "*": (Target(upstream=next(iter(self.upstreams))),)
+        }
         """As they were given, in order."""
-        self.in_order = sorted(self.patterns, key=lambda pattern: ("*" in pattern, _specificity(pattern)))
+        self.in_order = sorted(
+            self.patterns, key=lambda pattern: ("*" in pattern, _specificity(pattern))
+        )
         """The patterns in the order in which they count."""
-        self._wild = [(pattern, _expression(pattern)) for pattern in self.in_order if "*" in pattern]
+        self._wild = [
+            (pattern, _expression(pattern)) for pattern in self.in_order if "*" in pattern
+        ]
 
     def find(self, model: str) -> tuple[Destination, ...]:
         """The upstreams of a model, in the order in which they are asked; empty when no route matches."""
@@ -80,40 +90,66 @@ class Routes:
 
     def passthrough(self, model: str) -> frozenset[str]:
         """The parameters outside the Responses API that an upstream of this model wants handed on."""
-        return frozenset(name for destination in self.find(model) for name in destination.upstream.passthrough)
+        return frozenset(
+            name for destination in self.find(model) for name in destination.upstream.passthrough
+        )
 
     @property
     def wild_upstreams(self) -> list[str]:
         """The upstreams that patterns lead to, in order, each once."""
-        return list(dict.fromkeys(target.upstream for pattern, targets in self.patterns.items() if "*" in pattern for target in targets))
+        return list(
+            dict.fromkeys(
+                target.upstream
+                for pattern, targets in self.patterns.items()
+                if "*" in pattern
+                for target in targets
+            )
+        )
 
     def names_of(self, upstream: str, model: str) -> Iterator[str]:
         """By which names clients reach a model of an upstream through patterns; `model` is its name there."""
         for pattern, targets in self.patterns.items():
             for target in targets if "*" in pattern else ():
                 there = target.model or pattern
-                found = _expression(there).fullmatch(model) if target.upstream == upstream and "*" in there else None
+                found = (
+                    _expression(there).fullmatch(model)
+                    if target.upstream == upstream and "*" in there
+                    else None
+                )
                 if found is None:
                     continue
                 name = model if target.model is None else pattern.replace("*", found[1])
-                if any(end.upstream.name == upstream and end.model == model for end in self.find(name)):
+                if any(
+                    end.upstream.name == upstream and end.model == model for end in self.find(name)
+                ):
                     yield name
 
     @property
     def all_passthrough(self) -> list[str]:
         """The same of all upstreams, sorted."""
-        return sorted({name for upstream in self.upstreams.values() for name in upstream.passthrough})
+        return sorted(
+            {name for upstream in self.upstreams.values() for name in upstream.passthrough}
+        )
 
-    def _destinations(self, targets: tuple[Target, ...], model: str, stood_for: str) -> tuple[Destination, ...]:
+    def _destinations(
+        self, targets: tuple[Target, ...], model: str, stood_for: str
+    ) -> tuple[Destination, ...]:
         return tuple(
-            Destination(self.upstreams[target.upstream], model if target.model is None else target.model.replace("*", stood_for))
+            Destination(
+                self.upstreams[target.upstream],
+                model if target.model is None else target.model.replace("*", stood_for),
+            )
             for target in targets
         )
 
 
 def limits_of(limits: "LimitSettings", upstream: "UpstreamSettings") -> "LimitSettings":
     """The limits of turns there: the upstream's own go first."""
-    own = {name: limit for name in ("first_token", "token_gap", "turn") if (limit := getattr(upstream, name)) is not None}
+    own = {
+        name: limit
+        for name in ("first_token", "token_gap", "turn")
+        if (limit := getattr(upstream, name)) is not None
+    }
     return limits.model_copy(update=own)
 
 
@@ -123,7 +159,9 @@ def _specificity(pattern: str) -> int:
 
 def _expression(pattern: str) -> re.Pattern[str]:
     """What the first `*` stands for is the group."""
-    return re.compile(".*".join(map(re.escape, pattern.split("*"))).replace(".*", "(.*)", 1), re.DOTALL)
+    return re.compile(
+        ".*".join(map(re.escape, pattern.split("*"))).replace(".*", "(.*)", 1), re.DOTALL
+    )
 
 
 def faults(raw: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
@@ -131,29 +169,51 @@ def faults(raw: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
     named = raw.get("upstreams")
     upstreams: Mapping[str, Any] = named if isinstance(named, Mapping) else {}
     single = raw.get("upstream")
-    has_default = bool(single.get("base_url") if isinstance(single, Mapping) else getattr(single, "base_url", ""))
+    has_default = bool(
+        single.get("base_url") if isinstance(single, Mapping) else getattr(single, "base_url", "")
+    )
     for name, upstream in upstreams.items():
         yield from _faults_of_upstream(name, upstream, is_default_taken=has_default)
     routes = raw.get("routes")
     if not routes:
         if len(upstreams) + has_default > 1:
-            yield _fault("must say which of the upstreams serves which model, for several are configured", "routes")
+            yield _fault(
+                "must say which of the upstreams serves which model, for several are configured",
+                "routes",
+            )
         return
     known = sorted({*upstreams, *([DEFAULT] if has_default else [])})
     for pattern, targets in routes.items() if isinstance(routes, Mapping) else ():
         yield from _faults_of_route(pattern, targets, known)
 
 
-def _faults_of_upstream(name: str, upstream: Any, *, is_default_taken: bool) -> Iterator[InitErrorDetails]:
+def _faults_of_upstream(
+    name: str, upstream: Any, *, is_default_taken: bool
+) -> Iterator[InitErrorDetails]:
     if not _NAME.fullmatch(name):
-        yield _fault("an upstream's name is made of small letters and digits, parted by single - or _", "upstreams", name)
+        yield _fault(
+            "an upstream's name is made of small letters and digits, parted by single - or _",
+            "upstreams",
+            name,
+        )
     if name == DEFAULT and is_default_taken:
-        yield _fault("is given twice: BACKBURNER_UPSTREAM__BASE_URL or [upstream] configures the upstream of this name", "upstreams", name)
+        yield _fault(
+            "is given twice: BACKBURNER_UPSTREAM__BASE_URL or [upstream] configures the upstream of this name",
+            "upstreams",
+            name,
+        )
     if isinstance(upstream, Mapping):
         if not upstream.get("base_url"):
-            yield _fault("must be given: what a client would use as base URL, with /v1", "upstreams", name, "base_url")
+            yield _fault(
+                "must be given: what a client would use as base URL, with /v1",
+                "upstreams",
+                name,
+                "base_url",
+            )
         if "name" in upstream:
-            yield _fault("is no setting: the table's own name is the upstream's", "upstreams", name, "name")
+            yield _fault(
+                "is no setting: the table's own name is the upstream's", "upstreams", name, "name"
+            )
 
 
 def _faults_of_route(pattern: str, targets: Any, known: list[str]) -> Iterator[InitErrorDetails]:
@@ -170,4 +230,8 @@ def _faults_of_route(pattern: str, targets: Any, known: list[str]) -> Iterator[I
 
 
 def _fault(message: str, *place: str) -> InitErrorDetails:
-    return {"type": PydanticCustomError("routing", "{message}", {"message": message}), "loc": place, "input": None}
+    return {
+        "type": PydanticCustomError("routing", "{message}", {"message": message}),
+        "loc": place,
+        "input": None,
+    }

@@ -47,7 +47,11 @@ def _listed(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value) if value.startswith("[") else [entry.strip() for entry in value.split(",") if entry.strip()]
+        return (
+            json.loads(value)
+            if value.startswith("[")
+            else [entry.strip() for entry in value.split(",") if entry.strip()]
+        )
     except ValueError:
         return value
 
@@ -84,13 +88,24 @@ class UpstreamSettings(_Group):
     """The model's template knows one system message, at the start: all system and developer messages are put together there."""
     think_tags: bool = False
     """The model writes its reasoning into the text, between `<think>` tags."""
-    effort_field: Literal["reasoning_effort", "reasoning", "enable_thinking", "thinking", "think", "none"] = "reasoning_effort"
+    effort_field: Literal[
+        "reasoning_effort", "reasoning", "enable_thinking", "thinking", "think", "none"
+    ] = "reasoning_effort"
     """How `reasoning.effort` is spelled: OpenAI's word; OpenRouter's object of that name; vLLM's and SGLang's `chat_template_kwargs`; the
     object `thinking` of DeepSeek, Kimi and GLM; Ollama's `think`; or not at all. The last four only know on and off."""
-    reasoning_back: Literal["none", "reasoning_content", "reasoning", "reasoning_details", "thinking_blocks", "think_tags"] = "none"
+    reasoning_back: Literal[
+        "none",
+        "reasoning_content",
+        "reasoning",
+        "reasoning_details",
+        "thinking_blocks",
+        "think_tags",
+    ] = "none"
     """The field of an assistant message in which the model gets back what it thought before it called tools, until the user speaks again;
     `think_tags`: at the head of its text."""
-    structured_output: Literal["json_schema", "json_object", "guided_json", "prompt"] = "json_schema"
+    structured_output: Literal["json_schema", "json_object", "guided_json", "prompt"] = (
+        "json_schema"
+    )
     """How a JSON schema is asked for: as OpenAI's `response_format`; as its older `json_object` with the schema in the instructions; as old
     vLLM's `guided_json`; or in the instructions alone."""
     passthrough: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
@@ -120,7 +135,9 @@ class UpstreamSettings(_Group):
     @classmethod
     def _address(cls, value: str) -> str:
         if value and not re.fullmatch(r"https?://[^\s/?#@\\]+(/[^\s?#]*)?", value):
-            raise ValueError("must be an http:// or https:// address without user name, query or fragment")
+            raise ValueError(
+                "must be an http:// or https:// address without user name, query or fragment"
+            )
         return value
 
     @field_validator("api_key_env")
@@ -134,7 +151,11 @@ class UpstreamSettings(_Group):
     @classmethod
     def _from_the_environment(cls, value: SecretStr, info: ValidationInfo) -> SecretStr:
         named = info.data.get("api_key_env")
-        return SecretStr(_variable(named)) if named is not None and value.get_secret_value() == "none" else value
+        return (
+            SecretStr(_variable(named))
+            if named is not None and value.get_secret_value() == "none"
+            else value
+        )
 
 
 def _variable(name: str) -> str:
@@ -284,7 +305,9 @@ class WebSearchSettings(_Group):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if self.base_url and not re.fullmatch(r"https?://[^\s/?#@\\]+(/[^\s?#]*)?", self.base_url):
-            raise ValueError("web_search.base_url must be an http:// or https:// address without user name, query or fragment")
+            raise ValueError(
+                "web_search.base_url must be an http:// or https:// address without user name, query or fragment"
+            )
         if self.provider == "searxng" and not self.base_url:
             raise ValueError("web_search.base_url must name the SearXNG instance")
         if self.provider in ("tavily", "brave") and not self.api_key.get_secret_value():
@@ -322,7 +345,9 @@ class EgressSettings(_Group):
                 ip_network(entry, strict=False)
             except ValueError:
                 if not re.fullmatch(r"(?=.*[A-Za-z])[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?", entry):
-                    raise ValueError(f"{entry!r} is neither a network such as 10.1.0.0/16 nor a host name") from None
+                    raise ValueError(
+                        f"{entry!r} is neither a network such as 10.1.0.0/16 nor a host name"
+                    ) from None
         return value
 
 
@@ -351,7 +376,11 @@ class Settings(FromFileToo):
     """Everything a process is told from outside."""
 
     model_config = SettingsConfigDict(
-        env_prefix="BACKBURNER_", env_nested_delimiter="__", frozen=True, extra="forbid", populate_by_name=True
+        env_prefix="BACKBURNER_",
+        env_nested_delimiter="__",
+        frozen=True,
+        extra="forbid",
+        populate_by_name=True,
     )
 
     database_url: SecretStr = Field(validation_alias=AliasChoices("DATABASE_URL", "database_url"))
@@ -432,7 +461,11 @@ class Settings(FromFileToo):
 def _again(error: Any) -> InitErrorDetails:
     """An error as it can be raised once more, without the offending value, which may be a secret."""
     words = _IN_OUR_WORDS.get(error["type"], error["msg"].removeprefix("Value error, "))
-    return {"type": PydanticCustomError(error["type"], "{words}", {"words": words}), "loc": error["loc"], "input": None}
+    return {
+        "type": PydanticCustomError(error["type"], "{words}", {"words": words}),
+        "loc": error["loc"],
+        "input": None,
+    }
 
 
 _IN_OUR_WORDS = {

@@ -18,7 +18,11 @@ class _Packed:
     __slots__ = ("data",)
 
     def __init__(self, element: int, length: int, elements: Iterable[bytes]) -> None:
-        head = struct.pack(">iiiii", 1, 0, element, length, 1) if length else struct.pack(">iii", 0, 0, element)
+        head = (
+            struct.pack(">iiiii", 1, 0, element, length, 1)
+            if length
+            else struct.pack(">iii", 0, 0, element)
+        )
         self.data = head + b"".join(elements)
 
 
@@ -27,7 +31,9 @@ class Byteas(_Packed):
 
     def __init__(self, values: Sequence[bytes]) -> None:
         pack = struct.Struct(">i").pack
-        super().__init__(_BYTEA, len(values), [part for value in values for part in (pack(len(value)), value)])
+        super().__init__(
+            _BYTEA, len(values), [part for value in values for part in (pack(len(value)), value)]
+        )
 
 
 class Ints(_Packed):
@@ -42,7 +48,9 @@ class Uuids(_Packed):
     """`uuid[]`"""
 
     def __init__(self, values: Sequence[UUID]) -> None:
-        super().__init__(_UUID, len(values), [b"\x00\x00\x00\x10" + value.bytes for value in values])
+        super().__init__(
+            _UUID, len(values), [b"\x00\x00\x00\x10" + value.bytes for value in values]
+        )
 
 
 class _PackedDumper(Dumper):

@@ -86,7 +86,9 @@ async def connect(settings: Settings, name: str) -> AsyncConnection[DictRow]:
 
 def connect_sync(settings: Settings, name: str, connect_timeout: int = 3) -> Connection[DictRow]:
     """The same for a thread of its own (heartbeat) and for the command line; `connect_timeout` in seconds."""
-    return Connection[DictRow].connect(**session(settings, name) | {"connect_timeout": connect_timeout})
+    return Connection[DictRow].connect(
+        **session(settings, name) | {"connect_timeout": connect_timeout}
+    )
 
 
 def reach(settings: Settings, within: float = 30) -> None:
@@ -103,7 +105,9 @@ def reach(settings: Settings, within: float = 30) -> None:
             return
 
 
-async def fetch(pool: Pool, sql: LiteralString, parameters: Parameters, within: float | None = None) -> list[Row]:
+async def fetch(
+    pool: Pool, sql: LiteralString, parameters: Parameters, within: float | None = None
+) -> list[Row]:
     """All rows of one autocommitted statement; bytes come over in binary, not as hex. `within`: seconds to wait for a free connection,
     if not the pool's own."""
     async with pool.connection(timeout=within) as connection:
@@ -135,7 +139,9 @@ async def fetch_when_back(pool: Pool, sql: LiteralString, parameters: Parameters
             await asyncio.sleep(0.5)
 
 
-async def fetch_on(connection: AsyncConnection[DictRow], sql: LiteralString, parameters: Parameters) -> list[Row]:
+async def fetch_on(
+    connection: AsyncConnection[DictRow], sql: LiteralString, parameters: Parameters
+) -> list[Row]:
     """The same on a connection in hand: inside its transaction, if it has one open."""
     async with AsyncCursor[DictRow](connection, row_factory=dict_row) as cursor:
         await cursor.execute(sql, parameters, binary=True)

@@ -72,8 +72,18 @@ workers = Table(
     Column("expires_at", _moment, nullable=False),
     Column("dead", Boolean, nullable=False, server_default=text("false")),
     Column("ended", Text, comment="how it ended: stopped, or reaped by which worker"),
-    Column("flushed_batch", BigInteger, nullable=False, server_default=text("0"), comment="journal batches up to here are in event_log"),
-    Column("drain_requested_at", _moment, comment="an operator wants it to hand over and go; its heartbeat sees that"),
+    Column(
+        "flushed_batch",
+        BigInteger,
+        nullable=False,
+        server_default=text("0"),
+        comment="journal batches up to here are in event_log",
+    ),
+    Column(
+        "drain_requested_at",
+        _moment,
+        comment="an operator wants it to hand over and go; its heartbeat sees that",
+    ),
     CheckConstraint("kind IN ('worker', 'quarantine', 'web')", name="kind"),
 )
 
@@ -84,8 +94,20 @@ conversations = Table(
     Column("project_id", Uuid, ForeignKey("projects.id", ondelete="CASCADE"), nullable=False),
     Column("created_at", _moment, nullable=False, server_default=func.now()),
     Column("metadata", JSONB, nullable=False, server_default=text("'{}'")),
-    Column("revision", BigInteger, nullable=False, server_default=text("0"), comment="+1 with everything said or begun in it"),
-    Column("unanswered_calls", ARRAY(Text), nullable=False, server_default=text("'{}'"), comment="call ids that must be answered next"),
+    Column(
+        "revision",
+        BigInteger,
+        nullable=False,
+        server_default=text("0"),
+        comment="+1 with everything said or begun in it",
+    ),
+    Column(
+        "unanswered_calls",
+        ARRAY(Text),
+        nullable=False,
+        server_default=text("'{}'"),
+        comment="call ids that must be answered next",
+    ),
 )
 
 responses = Table(
@@ -105,46 +127,110 @@ responses = Table(
         comment="what the client set, without input and secrets; json, not jsonb: key order matters (ADR 0004)",
     ),
     Column("previous_response_id", Uuid),
-    Column("conversation_id", Uuid, comment="no foreign key: a response goes on saying where it was said"),
+    Column(
+        "conversation_id",
+        Uuid,
+        comment="no foreign key: a response goes on saying where it was said",
+    ),
     Column("usage", JSONB),
     Column("upstream", Text, comment="which answered the last turn, by its configured name"),
     Column("service_tier", Text, comment="the tier that the upstream says it used"),
     Column("error", JSONB, comment="{code, message} as the API shows it"),
     Column("reason", Text, comment="why it is incomplete, or our own finer word for a failure"),
-    Column("failure", JSONB, comment="{status, type, code, param, retry_after} for a foreground client that got no output"),
+    Column(
+        "failure",
+        JSONB,
+        comment="{status, type, code, param, retry_after} for a foreground client that got no output",
+    ),
     Column("created_at", _moment, nullable=False),
     Column("started_at", _moment),
     Column("completed_at", _moment, comment="when it reached a terminal status"),
     Column("expires_at", _moment, nullable=False),
     Column("deadline", _moment, nullable=False),
     Column("worker", Uuid, ForeignKey("workers.id"), comment="the owner; null when nobody runs it"),
-    Column("web", Uuid, comment="the web process a foreground client waits at; no foreign key, so that forgetting a process scans nothing"),
-    Column("attempt", Integer, nullable=False, server_default=text("0"), comment="+1 at every claim, never lowered or reused"),
-    Column("deaths", SmallInteger, nullable=False, server_default=text("0"), comment="owners that died since the last checkpoint"),
+    Column(
+        "web",
+        Uuid,
+        comment="the web process a foreground client waits at; no foreign key, so that forgetting a process scans nothing",
+    ),
+    Column(
+        "attempt",
+        Integer,
+        nullable=False,
+        server_default=text("0"),
+        comment="+1 at every claim, never lowered or reused",
+    ),
+    Column(
+        "deaths",
+        SmallInteger,
+        nullable=False,
+        server_default=text("0"),
+        comment="owners that died since the last checkpoint",
+    ),
     Column("enqueued_at", _moment, nullable=False, comment="when its bell was rung last"),
     Column("rings", SmallInteger, nullable=False, server_default=text("0")),
     Column("resume_at", _moment, comment="put off: nobody is to take it before, unless to end it"),
     Column("cancel_requested_at", _moment),
     Column("delete_requested_at", _moment, comment="gone from the API; purged once it has ended"),
-    Column("requeue_requested_at", _moment, comment="an operator wants another worker to go on with it; null again once it was given up"),
+    Column(
+        "requeue_requested_at",
+        _moment,
+        comment="an operator wants another worker to go on with it; null again once it was given up",
+    ),
     Column("fail_requested_at", _moment, comment="an operator wants it to end as failed"),
     Column("turns", Integer, nullable=False, server_default=text("0")),
-    Column("checkpoint_number", Integer, nullable=False, server_default=text("-1"), comment="the log up to here belongs to finished turns"),
-    Column("next_output_index", Integer, nullable=False, server_default=text("0"), comment="as of the checkpoint"),
-    Column("unanswered_calls", ARRAY(Text), nullable=False, server_default=text("'{}'"), comment="call ids a continuation must answer"),
+    Column(
+        "checkpoint_number",
+        Integer,
+        nullable=False,
+        server_default=text("-1"),
+        comment="the log up to here belongs to finished turns",
+    ),
+    Column(
+        "next_output_index",
+        Integer,
+        nullable=False,
+        server_default=text("0"),
+        comment="as of the checkpoint",
+    ),
+    Column(
+        "unanswered_calls",
+        ARRAY(Text),
+        nullable=False,
+        server_default=text("'{}'"),
+        comment="call ids a continuation must answer",
+    ),
     Column("traceparent", Text),
-    Column("cache_key", LargeBinary, comment="under which its answer is remembered, where the request asked for that"),
-    Column("cache_ttl", Integer, comment="for how many seconds; null: the answer was itself a remembered one"),
+    Column(
+        "cache_key",
+        LargeBinary,
+        comment="under which its answer is remembered, where the request asked for that",
+    ),
+    Column(
+        "cache_ttl",
+        Integer,
+        comment="for how many seconds; null: the answer was itself a remembered one",
+    ),
     CheckConstraint(f"status IN ({_statuses})", name="status"),
-    Index("ix_responses_open", "enqueued_at", postgresql_where=text("status IN ('queued', 'in_progress')")),
+    Index(
+        "ix_responses_open",
+        "enqueued_at",
+        postgresql_where=text("status IN ('queued', 'in_progress')"),
+    ),
     Index("ix_responses_worker", "worker", postgresql_where=text("worker IS NOT NULL")),
     Index(
         ONE_AT_A_TIME,
         "conversation_id",
         unique=True,
-        postgresql_where=text("conversation_id IS NOT NULL AND status IN ('queued', 'in_progress')"),
+        postgresql_where=text(
+            "conversation_id IS NOT NULL AND status IN ('queued', 'in_progress')"
+        ),
     ),
-    Index("ix_responses_previous_response_id", "previous_response_id", postgresql_where=text("previous_response_id IS NOT NULL")),
+    Index(
+        "ix_responses_previous_response_id",
+        "previous_response_id",
+        postgresql_where=text("previous_response_id IS NOT NULL"),
+    ),
     Index("ix_responses_expires_at", "expires_at"),
     # A running row is updated in place: room on its page keeps those updates off the indexes.
     postgresql_with={"fillfactor": "70"},
@@ -171,8 +257,18 @@ items = Table(
     CheckConstraint("direction IN ('input', 'output')", name="direction"),
     CheckConstraint("response_id IS NOT NULL OR conversation_id IS NOT NULL", name="owned"),
     UniqueConstraint("response_id", "direction", "position"),
-    Index("ix_items_conversation_id", "conversation_id", "id", postgresql_where=text("conversation_id IS NOT NULL")),
-    Index("ix_items_conversation_item", "conversation_id", "item_id", postgresql_where=text("conversation_id IS NOT NULL")),
+    Index(
+        "ix_items_conversation_id",
+        "conversation_id",
+        "id",
+        postgresql_where=text("conversation_id IS NOT NULL"),
+    ),
+    Index(
+        "ix_items_conversation_item",
+        "conversation_id",
+        "item_id",
+        postgresql_where=text("conversation_id IS NOT NULL"),
+    ),
     # An item reference asks for the newest item of its id; clients choose ids, so there may be very many of one.
     Index("ix_items_item_id", "item_id", "id"),
 )
@@ -181,12 +277,31 @@ tool_calls = Table(
     "tool_calls",
     metadata,
     Column("response_id", Uuid, ForeignKey("responses.id", ondelete="CASCADE"), primary_key=True),
-    Column("position", Integer, primary_key=True, autoincrement=False, comment="of its item in the output"),
+    Column(
+        "position",
+        Integer,
+        primary_key=True,
+        autoincrement=False,
+        comment="of its item in the output",
+    ),
     Column("output_index", Integer, nullable=False, comment="of its item in the stream"),
-    Column("turn", Integer, nullable=False, comment="in which the model asked for it; 0: before the first"),
-    Column("started_attempt", Integer, comment="the attempt that began to run it last; not finished besides: its outcome is unknown"),
+    Column(
+        "turn",
+        Integer,
+        nullable=False,
+        comment="in which the model asked for it; 0: before the first",
+    ),
+    Column(
+        "started_attempt",
+        Integer,
+        comment="the attempt that began to run it last; not finished besides: its outcome is unknown",
+    ),
     Column("finished", Boolean, nullable=False),
-    Column("answer", JSONB, comment="what the model was told, where the item does not say it: a text, or parts"),
+    Column(
+        "answer",
+        JSONB,
+        comment="what the model was told, where the item does not say it: a text, or parts",
+    ),
 )
 
 event_log = Table(
@@ -196,7 +311,9 @@ event_log = Table(
     Column("first_number", Integer, primary_key=True),
     Column("last_number", Integer, nullable=False),
     Column("attempt", Integer, nullable=False),
-    Column("frames", LargeBinary, nullable=False, comment="the SSE bytes as every reader gets them"),
+    Column(
+        "frames", LargeBinary, nullable=False, comment="the SSE bytes as every reader gets them"
+    ),
     Column("stored_at", _moment, server_default=text("clock_timestamp()")),
 )
 
@@ -205,29 +322,50 @@ attempts = Table(
     metadata,
     Column("response_id", Uuid, ForeignKey("responses.id", ondelete="CASCADE"), primary_key=True),
     Column("attempt", Integer, primary_key=True),
-    Column("worker", Uuid, nullable=False, comment="no foreign key: this outlives the worker's row, and so names its process as well"),
+    Column(
+        "worker",
+        Uuid,
+        nullable=False,
+        comment="no foreign key: this outlives the worker's row, and so names its process as well",
+    ),
     Column("kind", Text, nullable=False),
     Column("host", Text, nullable=False),
     Column("pid", Integer, nullable=False),
     Column("claimed_at", _moment, nullable=False, server_default=text("clock_timestamp()")),
-    Column("turns_ended_at", ARRAY(_moment), nullable=False, server_default=text("'{}'"), comment="of each turn that another followed"),
+    Column(
+        "turns_ended_at",
+        ARRAY(_moment),
+        nullable=False,
+        server_default=text("'{}'"),
+        comment="of each turn that another followed",
+    ),
     Column("outcome", Text, comment="null: it runs, or has ended the response"),
-    Column("ended_at", _moment, comment="with an outcome; of one that died: when its lease ran out"),
-    CheckConstraint("outcome IN ('handed_over', 'requeued', 'returned', 'put_off', 'died')", name="outcome"),
+    Column(
+        "ended_at", _moment, comment="with an outcome; of one that died: when its lease ran out"
+    ),
+    CheckConstraint(
+        "outcome IN ('handed_over', 'requeued', 'returned', 'put_off', 'died')", name="outcome"
+    ),
 )
 
 journal = Table(
     "journal",
     metadata,
     Column("worker", Uuid, primary_key=True),
-    Column("batch", BigInteger, primary_key=True, comment="0 is the marker written at registration"),
+    Column(
+        "batch", BigInteger, primary_key=True, comment="0 is the marker written at registration"
+    ),
     Column("response_ids", ARRAY(Uuid), nullable=False),
     Column("attempts", ARRAY(Integer), nullable=False),
     Column("first_numbers", ARRAY(Integer), nullable=False),
     Column("last_numbers", ARRAY(Integer), nullable=False),
     Column("frames", ARRAY(LargeBinary), nullable=False),
     prefixes=["UNLOGGED"],
-    postgresql_with={"autovacuum_vacuum_threshold": "200", "autovacuum_vacuum_scale_factor": "0.0", "autovacuum_vacuum_cost_delay": "0"},
+    postgresql_with={
+        "autovacuum_vacuum_threshold": "200",
+        "autovacuum_vacuum_scale_factor": "0.0",
+        "autovacuum_vacuum_cost_delay": "0",
+    },
 )
 
 job_secrets = Table(

@@ -145,7 +145,9 @@ class Ownership:
         async with self._pool.connection() as connection, connection.transaction():
             return await self._take_over(connection, parameters)
 
-    async def _take_over(self, connection: AsyncConnection[DictRow], parameters: Mapping[str, object]) -> Claim | None:
+    async def _take_over(
+        self, connection: AsyncConnection[DictRow], parameters: Mapping[str, object]
+    ) -> Claim | None:
         if not await fetch_on(connection, statements.FENCE, parameters):
             raise LeaseLost("this worker has been declared dead")
         locked = await fetch_on(connection, statements.LOCK, parameters)
@@ -154,18 +156,34 @@ class Ownership:
         verdict = _verdict(locked[0])
         if verdict is None and (locked[0]["deaths"] >= DEATHS_ALONE) is not self._quarantine:
             return None
-        claimed = await fetch_on(connection, statements.CLAIM if verdict is None else statements.CLAIM_TO_END, parameters)
+        claimed = await fetch_on(
+            connection, statements.CLAIM if verdict is None else statements.CLAIM_TO_END, parameters
+        )
         if not claimed:
             return None
         died = (
-            await fetch_on(connection, statements.DIED, {"id": parameters["id"], "attempt": claimed[0]["attempt"]})
+            await fetch_on(
+                connection,
+                statements.DIED,
+                {"id": parameters["id"], "attempt": claimed[0]["attempt"]},
+            )
             if locked[0]["worker"]
             else []
         )
         end = await _adopt(connection, parameters["id"], locked[0]["worker"])
         since = {"id": parameters["id"], "after": claimed[0]["checkpoint_number"]}
-        blocks = [(row["attempt"], row["frames"]) for row in await fetch_on(connection, statements.LOG_SINCE, since) if row["attempt"] > 0]
-        return Claim(claimed[0], log_end=end, verdict=verdict, frames=blocks, seconds_lost=died[0]["seconds_lost"] if died else None)
+        blocks = [
+            (row["attempt"], row["frames"])
+            for row in await fetch_on(connection, statements.LOG_SINCE, since)
+            if row["attempt"] > 0
+        ]
+        return Claim(
+            claimed[0],
+            log_end=end,
+            verdict=verdict,
+            frames=blocks,
+            seconds_lost=died[0]["seconds_lost"] if died else None,
+        )
 
     async def end(self, claim: Claim, ending: Ending) -> None:
         """Ends the response. Raises `Cancelled` when a cancel was recorded first, `LeaseLost` when it is no longer ours."""
@@ -177,7 +195,9 @@ class Ownership:
             "service_tier": ending.service_tier, "upstream": ending.upstream,
             "changed": Jsonb([{"position": position, "item": item} for position, item in ending.changed]),
         }  # fmt: skip
-        await self._write(statements.END[ending.status], values, done=lambda row: row["status"] in TERMINAL)
+        await self._write(
+            statements.END[ending.status], values, done=lambda row: row["status"] in TERMINAL
+        )
 
     async def checkpoint(self, claim: Claim, tail: Tail, step: Step) -> None:
         """Stores a finished step that another follows, with the log up to it. Raises as `end` does."""
@@ -187,7 +207,9 @@ class Ownership:
             "upstream": step.upstream,
         }  # fmt: skip
         await self._write(
-            statements.CHECKPOINT, values, done=lambda row: row["checkpoint_number"] >= tail.last and row["worker"] == self._me
+            statements.CHECKPOINT,
+            values,
+            done=lambda row: row["checkpoint_number"] >= tail.last and row["worker"] == self._me,
         )
 
     async def start_call(self, claim: Claim, position: int) -> None:
@@ -195,7 +217,9 @@ class Ownership:
         values = {"me": self._me, "id": claim.id, "attempt": claim.attempt, "position": position}
         await self._write(statements.START_CALL, values, done=_never)
 
-    async def finish_call(self, claim: Claim, tail: Tail, position: int, item: dict[str, Any], answer: Any) -> None:
+    async def finish_call(
+        self, claim: Claim, tail: Tail, position: int, item: dict[str, Any], answer: Any
+    ) -> None:
         """Stores a call's item as it is in the end, what the model is told if that is not in it, and the log up to its done event."""
         values = {
             "me": self._me, "id": claim.id, "attempt": claim.attempt, **_log(tail), "position": position, "item": Jsonb(item),
@@ -208,10 +232,23 @@ class Ownership:
         while not self._lease.certain:  # noqa: ASYNC110  (renewed by another thread)
             await asyncio.sleep(0.1)
 
-    async def release(self, claim: Claim, tail: Tail, parting: Parting = Parting.HANDED_OVER, pause: timedelta | None = None) -> None:
+    async def release(
+        self,
+        claim: Claim,
+        tail: Tail,
+        parting: Parting = Parting.HANDED_OVER,
+        pause: timedelta | None = None,
+    ) -> None:
         """Gives the response back, its log complete up to `tail`; nobody takes it before `pause` is over. Nothing may be written under this
         claim afterwards."""
-        values = {"me": self._me, "id": claim.id, "attempt": claim.attempt, **_log(tail), "outcome": parting.value, "pause": pause}
+        values = {
+            "me": self._me,
+            "id": claim.id,
+            "attempt": claim.attempt,
+            **_log(tail),
+            "outcome": parting.value,
+            "pause": pause,
+        }
         await self._write(statements.RELEASE, values, done=lambda row: row["worker"] is None)
 
     async def release_unknown(self, response_id: UUID, attempt: int) -> None:
@@ -241,7 +278,9 @@ class Ownership:
             raise LeaseLost("this worker has been declared dead")
 
 
-_REFUSED_BY_A_CANCEL = frozenset(sql for status, sql in statements.END.items() if status is not Status.CANCELLED)
+_REFUSED_BY_A_CANCEL = frozenset(
+    sql for status, sql in statements.END.items() if status is not Status.CANCELLED
+)
 
 
 def _log(tail: Tail) -> dict[str, object]:
@@ -263,12 +302,16 @@ def _verdict(row: Row) -> Verdict | None:
     return Verdict.POISON if row["deaths"] > DEATHS_ALONE else None
 
 
-async def _adopt(connection: AsyncConnection[DictRow], response_id: object, previous: UUID | None) -> int:
+async def _adopt(
+    connection: AsyncConnection[DictRow], response_id: object, previous: UUID | None
+) -> int:
     """Appends to the event log what the previous owner had journalled beyond it; returns the last stored number."""
     end: int = (await fetch_on(connection, statements.LOG_END, {"id": response_id}))[0]["last"]
     if previous is None:
         return end
-    for block in await fetch_on(connection, statements.JOURNAL_OF, {"id": response_id, "previous": previous, "after": end}):
+    for block in await fetch_on(
+        connection, statements.JOURNAL_OF, {"id": response_id, "previous": previous, "after": end}
+    ):
         if block["first"] > end + 1 or block["last"] <= end:
             # Beyond a hole nothing can be adopted. Only a crash of Postgres together with the worker's death makes one (design §1).
             continue
@@ -276,10 +319,26 @@ async def _adopt(connection: AsyncConnection[DictRow], response_id: object, prev
         await fetch_on(
             connection,
             statements.ADOPT,
-            {"id": response_id, "first": end + 1, "last": block["last"], "attempt": block["attempt"], "frames": frames},
+            {
+                "id": response_id,
+                "first": end + 1,
+                "last": block["last"],
+                "attempt": block["attempt"],
+                "frames": frames,
+            },
         )
         end = block["last"]
     return end
 
 
-__all__ = ["DEATHS_ALONE", "Claim", "Ending", "Json", "Ownership", "Parting", "Step", "Tail", "Verdict"]
+__all__ = [
+    "DEATHS_ALONE",
+    "Claim",
+    "Ending",
+    "Json",
+    "Ownership",
+    "Parting",
+    "Step",
+    "Tail",
+    "Verdict",
+]

@@ -58,7 +58,13 @@ class Lease:
         with connect_sync(self._settings, str(self.id)) as connection:
             connection.execute(
                 statements.REGISTER,
-                {"me": self.id, "kind": self.kind, "host": socket.gethostname(), "pid": os.getpid(), "lease": self._lease.duration},
+                {
+                    "me": self.id,
+                    "kind": self.kind,
+                    "host": socket.gethostname(),
+                    "pid": os.getpid(),
+                    "lease": self._lease.duration,
+                },
             )
             if self.kind != "web":
                 connection.execute(statements.MARK_JOURNAL, {"me": self.id})
@@ -99,11 +105,15 @@ class Lease:
                 self._settle_doubts(connection)
                 connection.execute(statements.STOPPED, {"me": self.id})
         except AWAY:
-            logger.info("goodbye_unheard", worker=str(self.id))  # the sweepers will see the lease run out
+            logger.info(
+                "goodbye_unheard", worker=str(self.id)
+            )  # the sweepers will see the lease run out
 
     def _run(self) -> None:
         connection: psycopg.Connection[DictRow] | None = None
-        while not self._stop.wait(self._lease.beat.total_seconds() if self._renewed_lately() else 1.0):
+        while not self._stop.wait(
+            self._lease.beat.total_seconds() if self._renewed_lately() else 1.0
+        ):
             if time.monotonic() - self._ticked > self._lease.caution.total_seconds() / 2:
                 continue
             try:
@@ -134,7 +144,9 @@ class Lease:
     def _beat(self, connection: psycopg.Connection[DictRow]) -> None:
         self._settle_doubts(connection)
         sent = time.monotonic()
-        renewed = connection.execute(statements.RENEW, {"me": self.id, "lease": self._lease.duration}).fetchone()
+        renewed = connection.execute(
+            statements.RENEW, {"me": self.id, "lease": self._lease.duration}
+        ).fetchone()
         if renewed is None:
             logger.error("lease_refused", worker=str(self.id))
             self.die()

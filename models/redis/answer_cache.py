@@ -68,7 +68,12 @@ class AnswerCache:
         """Remembers the answer for `ttl` seconds, unless it is too large or none that may be said again."""
         if not answer.is_repeatable:
             return
-        kept = {"key": key.hex(), "output": answer.output, "usage": answer.usage, "service_tier": answer.service_tier}
+        kept = {
+            "key": key.hex(),
+            "output": answer.output,
+            "usage": answer.usage,
+            "service_tier": answer.service_tier,
+        }
         try:
             value = self._sealer.token("cache", project, kept).encode()
         except NoKey:
@@ -88,7 +93,11 @@ class AnswerCache:
     def _opened(self, project: UUID, value: bytes) -> dict[str, Any] | None:
         """With a key of our own we believe only what was sealed with it."""
         try:
-            kept = orjson.loads(value) if not self._sealer.has_key else self._sealer.open_token("cache", project, value.decode())
+            kept = (
+                orjson.loads(value)
+                if not self._sealer.has_key
+                else self._sealer.open_token("cache", project, value.decode())
+            )
         except (Unreadable, ValueError):
             return None
         return kept if isinstance(kept, dict) else None

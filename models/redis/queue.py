@@ -65,7 +65,13 @@ class Bell:
         while (waiting := self._waiting.get()) is not None:
             response_id, queue_name = waiting
             try:
-                self._celery.send_task(RUN_RESPONSE, args=[response_id.hex], queue=queue_name, retry=False, ignore_result=True)
+                self._celery.send_task(
+                    RUN_RESPONSE,
+                    args=[response_id.hex],
+                    queue=queue_name,
+                    retry=False,
+                    ignore_result=True,
+                )
             except (OperationalError, RedisError, OSError) as error:
                 logger.warning("bell_unheard", response=str(response_id), error=str(error))
         self._celery.close()

@@ -18,24 +18,37 @@ _SHOWN = 100
 
 
 def missing(where: str) -> InvalidRequest:
-    return InvalidRequest(f"Missing required parameter: '{where}'.", param=where, code="missing_required_parameter")
+    return InvalidRequest(
+        f"Missing required parameter: '{where}'.", param=where, code="missing_required_parameter"
+    )
 
 
 def wrong_type(where: str, expected: str, value: Any) -> InvalidRequest:
     return InvalidRequest(
-        f"Invalid type for '{where}': expected {expected}, but got {kind_of(value)} instead.", param=where, code="invalid_type"
+        f"Invalid type for '{where}': expected {expected}, but got {kind_of(value)} instead.",
+        param=where,
+        code="invalid_type",
     )
 
 
 def unsupported_value(where: str, value: str, supported: Collection[str]) -> InvalidRequest:
     return InvalidRequest(
-        f"Invalid value: '{shown(value)}'. Supported values are: {_listed(supported)}.", param=where, code="invalid_value"
+        f"Invalid value: '{shown(value)}'. Supported values are: {_listed(supported)}.",
+        param=where,
+        code="invalid_value",
     )
 
 
 def kind_of(value: Any) -> str:
     """How an error calls the type of a JSON value, with its article."""
-    names = {str: "a string", bool: "a boolean", int: "an integer", float: "a decimal", dict: "an object", list: "an array"}
+    names = {
+        str: "a string",
+        bool: "a boolean",
+        int: "an integer",
+        float: "a decimal",
+        dict: "an object",
+        list: "an array",
+    }
     return names.get(type(value), "null")
 
 
@@ -51,7 +64,9 @@ def _listed(values: Collection[str]) -> str:
     return f"{most[0]} and {last}" if most else last
 
 
-def _out_of_bounds(where: str, kind: str, side: str, sign: str, bound: float, value: float) -> InvalidRequest:
+def _out_of_bounds(
+    where: str, kind: str, side: str, sign: str, bound: float, value: float
+) -> InvalidRequest:
     said = str(value) if abs(value) < 1e18 else "a value out of range"
     return InvalidRequest(
         f"Invalid '{where}': {kind} {'below minimum' if side == 'below_min' else 'above maximum'} value. "
@@ -82,7 +97,13 @@ def empty(where: str, kind: str) -> InvalidRequest:
     )
 
 
-def string(*, at_most: int | None = None, filled: bool = False, pattern: str | None = None, expected: str = "a string") -> Check:
+def string(
+    *,
+    at_most: int | None = None,
+    filled: bool = False,
+    pattern: str | None = None,
+    expected: str = "a string",
+) -> Check:
     """Text: of at most that many characters, not empty if `filled`, and wholly of the pattern."""
     shape = re.compile(pattern) if pattern else None
 

@@ -37,7 +37,13 @@ class Compacted:
 
     def to_json(self) -> dict[str, Any]:
         """As it is sealed."""
-        return {"v": 1, "instructions": self.instructions, "kept": self.kept, "summary": self.summary, "latest": self.latest}
+        return {
+            "v": 1,
+            "instructions": self.instructions,
+            "kept": self.kept,
+            "summary": self.summary,
+            "latest": self.latest,
+        }
 
     @classmethod
     def of_json(cls, held: dict[str, Any]) -> "Compacted":
@@ -52,7 +58,10 @@ class Compacted:
 
 def newest_compaction(items: Sequence[Item]) -> int:
     """The position of the last compaction item; -1 when there is none."""
-    return max((position for position, item in enumerate(items) if item["type"] == "compaction"), default=-1)
+    return max(
+        (position for position, item in enumerate(items) if item["type"] == "compaction"),
+        default=-1,
+    )
 
 
 def opened(items: list[Item], read: Open) -> list[Item]:
@@ -127,14 +136,26 @@ def is_summary(item: Item) -> bool:
 
 def _summary(text: str, item_id: str) -> Item:
     content = [{"type": "input_text", "text": PREAMBLE + text}]
-    return {"id": item_id, "type": "message", "status": "completed", "role": "user", "content": content}
+    return {
+        "id": item_id,
+        "type": "message",
+        "status": "completed",
+        "role": "user",
+        "content": content,
+    }
 
 
 def _as_instruction(item: Item) -> Item:
     """Found tools lose the search that found them."""
     if item["type"] != "tool_search_output":
         return item
-    return {"id": item["id"], "type": "additional_tools", "status": "completed", "role": "developer", "tools": item["tools"]}
+    return {
+        "id": item["id"],
+        "type": "additional_tools",
+        "status": "completed",
+        "role": "developer",
+        "tools": item["tools"],
+    }
 
 
 def _newest(messages: Sequence[Item], room: int) -> list[Item]:
@@ -154,7 +175,10 @@ def _without_data(part: dict[str, Any]) -> dict[str, Any]:
         case "input_image" if part["image_url"].startswith(_DATA):
             return {"type": "input_text", "text": "[an image]"}
         case "input_file" if "file_data" in part:
-            return {"type": "input_text", "text": f"[a file: {part['filename']}]" if "filename" in part else "[a file]"}
+            return {
+                "type": "input_text",
+                "text": f"[a file: {part['filename']}]" if "filename" in part else "[a file]",
+            }
         case "input_audio":
             return {"type": "input_text", "text": "[a recording]"}
         case _:
@@ -166,5 +190,11 @@ def texts_of(parts: Iterable[dict[str, Any]]) -> str:
     said = []
     for part in parts:
         light = _without_data(part) if part["type"].startswith("input_") else part
-        said.append(str(light.get("text") or light.get("refusal") or f"[{light['type'].removeprefix('input_')}]"))
+        said.append(
+            str(
+                light.get("text")
+                or light.get("refusal")
+                or f"[{light['type'].removeprefix('input_')}]"
+            )
+        )
     return "\n".join(said)

@@ -15,7 +15,11 @@ MOST_ITEMS = 20
 def parse_conversation(body: Any, *, new_id: NewId) -> tuple[dict[str, str], list[Item]]:
     """Metadata and first items of a new conversation; both may be absent. Raises InvalidRequest, worded as in contract §5.1."""
     given = _given(body, "items", "metadata")
-    items = conversation_items(given["items"], new_id, MOST_ITEMS) if given.get("items") is not None else []
+    items = (
+        conversation_items(given["items"], new_id, MOST_ITEMS)
+        if given.get("items") is not None
+        else []
+    )
     return _metadata(given), items
 
 
@@ -50,8 +54,13 @@ def _metadata(given: dict[str, Any]) -> dict[str, str]:
 
 def _given(body: Any, *known: str) -> dict[str, Any]:
     if type(body) is not dict:
-        raise InvalidRequest(f"Invalid body: expected a JSON object, but got {kind_of(body)} instead.", code="invalid_type")
+        raise InvalidRequest(
+            f"Invalid body: expected a JSON object, but got {kind_of(body)} instead.",
+            code="invalid_type",
+        )
     for name, value in body.items():
         if name not in known and value is not None:
-            raise InvalidRequest(f"Unknown parameter: '{shown(name)}'.", param=shown(name), code="unknown_parameter")
+            raise InvalidRequest(
+                f"Unknown parameter: '{shown(name)}'.", param=shown(name), code="unknown_parameter"
+            )
     return body

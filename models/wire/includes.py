@@ -16,7 +16,9 @@ def included(items: list[Item], include: Collection[str]) -> list[Item]:
     if SEALED_REASONING in include:
         return items
     return [
-        {name: value for name, value in item.items() if name != "encrypted_content"} if item["type"] == "reasoning" else item
+        {name: value for name, value in item.items() if name != "encrypted_content"}
+        if item["type"] == "reasoning"
+        else item
         for item in items
     ]
 

@@ -116,7 +116,11 @@ def file_places(items: list[Item]) -> Iterator[FilePlace]:
         field = "output" if item["type"] in OUTPUTS else "content"
         parts = item.get(field)
         if type(parts) is list:
-            yield from (FilePlace(index, field, at, part["file_url"]) for at, part in enumerate(parts) if "file_url" in part)
+            yield from (
+                FilePlace(index, field, at, part["file_url"])
+                for at, part in enumerate(parts)
+                if "file_url" in part
+            )
 
 
 def _require_last_trigger(items: list[Item], where: str) -> None:
@@ -151,7 +155,12 @@ def _item(value: Any, where: str, new_id: NewId) -> Item:
     kept = check(value, where)
     if kind == "item_reference":
         return {"type": kind, **kept}
-    return {"id": _id(value, where) or new_id(prefix), "type": kind, "status": kept.pop("status", "completed"), **kept}
+    return {
+        "id": _id(value, where) or new_id(prefix),
+        "type": kind,
+        "status": kept.pop("status", "completed"),
+        **kept,
+    }
 
 
 def _kind(value: dict[str, Any], where: str) -> str:
@@ -181,7 +190,9 @@ def _id(value: dict[str, Any], where: str) -> str | None:
 def _image(value: Any, where: str) -> dict[str, Any]:
     part: dict[str, Any] = _IMAGE(value, where)
     if ("image_url" in part) == ("file_id" in part):
-        message = f"Invalid '{where}': an 'input_image' needs exactly one of 'image_url' and 'file_id'."
+        message = (
+            f"Invalid '{where}': an 'input_image' needs exactly one of 'image_url' and 'file_id'."
+        )
         raise InvalidRequest(message, param=where, code="invalid_value")
     _refuse_file_id(part, where, "Send the image itself in 'image_url', as a URL or a data URL.")
     if not part["image_url"].startswith(("https://", "http://", "data:")):
@@ -192,11 +203,15 @@ def _image(value: Any, where: str) -> dict[str, Any]:
 
 def _file(value: Any, where: str) -> dict[str, Any]:
     part: dict[str, Any] = _FILE(value, where)
-    _refuse_file_id(part, where, "Send the file itself in 'file_data', or its address in 'file_url'.")
+    _refuse_file_id(
+        part, where, "Send the file itself in 'file_data', or its address in 'file_url'."
+    )
     if "file_data" not in part and "file_url" not in part:
         raise missing(f"{where}.file_data")
     if "file_data" in part and "file_url" in part:
-        message = f"Invalid '{where}': an 'input_file' needs exactly one of 'file_data' and 'file_url'."
+        message = (
+            f"Invalid '{where}': an 'input_file' needs exactly one of 'file_data' and 'file_url'."
+        )
         raise InvalidRequest(message, param=where, code="invalid_value")
     return part
 
@@ -220,12 +235,20 @@ _IMAGE = record(
     },
 )
 _FILE = record({}, {"filename": _TEXT, "file_data": _TEXT, "file_url": _TEXT, "file_id": _TEXT})
-_OUTPUT_TEXT = record({"text": _TEXT}, {"annotations": array(open_object), "logprobs": array(open_object)})
+_OUTPUT_TEXT = record(
+    {"text": _TEXT}, {"annotations": array(open_object), "logprobs": array(open_object)}
+)
 
-_RESULT_PARTS: dict[str, Check] = {"input_text": record({"text": _TEXT}), "input_image": _image, "input_file": _file}
+_RESULT_PARTS: dict[str, Check] = {
+    "input_text": record({"text": _TEXT}),
+    "input_image": _image,
+    "input_file": _file,
+}
 _AUDIO = record({"input_audio": record({"data": _TEXT, "format": choice("mp3", "wav")})})
 _INPUT_CONTENT = array(tagged({**_RESULT_PARTS, "input_audio": _AUDIO}))
-_OUTPUT_CONTENT = array(tagged({"output_text": _output_text, "refusal": record({"refusal": _TEXT})}))
+_OUTPUT_CONTENT = array(
+    tagged({"output_text": _output_text, "refusal": record({"refusal": _TEXT})})
+)
 _RESULT_CONTENT = array(tagged(_RESULT_PARTS))
 
 
@@ -245,10 +268,14 @@ def _message(value: Any, where: str) -> dict[str, Any]:
     content = message["content"]
     if message["role"] != "assistant":
         plain = {"type": "input_text", "text": content}
-        message["content"] = [plain] if type(content) is str else _INPUT_CONTENT(content, f"{where}.content")
+        message["content"] = (
+            [plain] if type(content) is str else _INPUT_CONTENT(content, f"{where}.content")
+        )
         return message
     said = {"type": "output_text", "text": content, "annotations": []}
-    message["content"] = [said] if type(content) is str else _OUTPUT_CONTENT(content, f"{where}.content")
+    message["content"] = (
+        [said] if type(content) is str else _OUTPUT_CONTENT(content, f"{where}.content")
+    )
     return {**message, **_PHASE(value, where)}
 
 
@@ -287,7 +314,9 @@ def _schema(value: Any, where: str) -> Any:  # noqa: ARG001 - every JSON is take
 
 
 _NAME = string(filled=True)
-_MCP_TOOL = record({"name": _NAME}, {"input_schema": _schema, "description": _TEXT, "annotations": open_object})
+_MCP_TOOL = record(
+    {"name": _NAME}, {"input_schema": _schema, "description": _TEXT, "annotations": open_object}
+)
 _MCP_CALL = {"server_label": _TEXT, "name": _NAME, "arguments": _TEXT}
 _COUNT = integer(0, 2**31 - 1)
 _EXIT_CODE = integer(-(2**31), 2**31 - 1)
@@ -296,10 +325,21 @@ _WORDS = array(_TEXT)
 _EXECUTION = choice("client", "server")
 _COMMANDS = record({"commands": _WORDS}, {"timeout_ms": _COUNT, "max_output_length": _COUNT})
 _COMMAND_RESULTS = array(
-    record({"stdout": _TEXT, "stderr": _TEXT, "outcome": tagged({"exit": record({"exit_code": _EXIT_CODE}), "timeout": record({})})})
+    record(
+        {
+            "stdout": _TEXT,
+            "stderr": _TEXT,
+            "outcome": tagged({"exit": record({"exit_code": _EXIT_CODE}), "timeout": record({})}),
+        }
+    )
 )
 _EXEC = tagged(
-    {"exec": record({"command": _WORDS}, {"env": open_object, "timeout_ms": _COUNT, "user": _TEXT, "working_directory": _TEXT})},
+    {
+        "exec": record(
+            {"command": _WORDS},
+            {"env": open_object, "timeout_ms": _COUNT, "user": _TEXT, "working_directory": _TEXT},
+        )
+    },
 )
 _PATCH = tagged(
     {
@@ -308,7 +348,9 @@ _PATCH = tagged(
     }
 )
 _SCREENSHOT = tagged({"computer_screenshot": record({"image_url": _IMAGE_URL})})
-_LOCAL_SHELL_OUTPUT = record({"output": _TEXT}, {"call_id": _CALL_ID, "id": _CALL_ID, "status": _STATUS})
+_LOCAL_SHELL_OUTPUT = record(
+    {"output": _TEXT}, {"call_id": _CALL_ID, "id": _CALL_ID, "status": _STATUS}
+)
 
 
 def _local_shell_output(value: Any, where: str) -> dict[str, Any]:
@@ -325,51 +367,111 @@ _KINDS: dict[str, tuple[str, Check]] = {
     "message": ("msg", _message),
     "function_call": (
         "fc",
-        record({"call_id": _CALL_ID, "name": _NAME, "arguments": _TEXT}, {"namespace": _TEXT, "status": _STATUS}),
+        record(
+            {"call_id": _CALL_ID, "name": _NAME, "arguments": _TEXT},
+            {"namespace": _TEXT, "status": _STATUS},
+        ),
     ),
-    "function_call_output": ("fco", record({"call_id": _CALL_ID, "output": _result}, {"status": _STATUS})),
+    "function_call_output": (
+        "fco",
+        record({"call_id": _CALL_ID, "output": _result}, {"status": _STATUS}),
+    ),
     "custom_tool_call": (
         "ctc",
-        record({"call_id": _CALL_ID, "name": _NAME, "input": _TEXT}, {"namespace": _TEXT, "status": _STATUS}),
+        record(
+            {"call_id": _CALL_ID, "name": _NAME, "input": _TEXT},
+            {"namespace": _TEXT, "status": _STATUS},
+        ),
     ),
-    "custom_tool_call_output": ("ctco", record({"call_id": _CALL_ID, "output": _result}, {"status": _STATUS})),
+    "custom_tool_call_output": (
+        "ctco",
+        record({"call_id": _CALL_ID, "output": _result}, {"status": _STATUS}),
+    ),
     "reasoning": ("rs", _reasoning),
     "item_reference": ("", record({"id": _NAME})),
     "web_search_call": ("ws", _hosted("action", "results")),
     "file_search_call": ("fs", _hosted("queries", "results")),
     "code_interpreter_call": ("ci", _hosted("container_id", "code", "outputs")),
-    "image_generation_call": ("ig", _hosted("result", "action", "background", "output_format", "quality", "revised_prompt", "size")),
-    "mcp_list_tools": ("mcpl", record({"server_label": _TEXT, "tools": array(_MCP_TOOL)}, {"error": _TEXT, "status": _TEXT})),
-    "mcp_call": ("mcp", record(_MCP_CALL, {"output": _TEXT, "error": anything, "approval_request_id": _TEXT, "status": _TEXT})),
+    "image_generation_call": (
+        "ig",
+        _hosted(
+            "result", "action", "background", "output_format", "quality", "revised_prompt", "size"
+        ),
+    ),
+    "mcp_list_tools": (
+        "mcpl",
+        record(
+            {"server_label": _TEXT, "tools": array(_MCP_TOOL)}, {"error": _TEXT, "status": _TEXT}
+        ),
+    ),
+    "mcp_call": (
+        "mcp",
+        record(
+            _MCP_CALL,
+            {"output": _TEXT, "error": anything, "approval_request_id": _TEXT, "status": _TEXT},
+        ),
+    ),
     "mcp_approval_request": ("mcpr", record(_MCP_CALL, {"status": _TEXT})),
-    "mcp_approval_response": ("mcpa", record({"approval_request_id": _TEXT, "approve": boolean}, {"reason": _TEXT})),
+    "mcp_approval_response": (
+        "mcpa",
+        record({"approval_request_id": _TEXT, "approve": boolean}, {"reason": _TEXT}),
+    ),
     "computer_call": (
         "cu",
-        record({"call_id": _CALL_ID}, {"status": _STATUS, **dict.fromkeys(("action", "actions", "pending_safety_checks"), anything)}),
+        record(
+            {"call_id": _CALL_ID},
+            {
+                "status": _STATUS,
+                **dict.fromkeys(("action", "actions", "pending_safety_checks"), anything),
+            },
+        ),
     ),
     "computer_call_output": (
         "cuo",
-        record({"call_id": _CALL_ID, "output": _SCREENSHOT}, {"acknowledged_safety_checks": anything, "status": _STATUS}),
+        record(
+            {"call_id": _CALL_ID, "output": _SCREENSHOT},
+            {"acknowledged_safety_checks": anything, "status": _STATUS},
+        ),
     ),
-    "local_shell_call": ("lsh", record({"call_id": _CALL_ID, "action": _EXEC}, {"status": _STATUS})),
+    "local_shell_call": (
+        "lsh",
+        record({"call_id": _CALL_ID, "action": _EXEC}, {"status": _STATUS}),
+    ),
     "local_shell_call_output": ("lsho", _local_shell_output),
-    "shell_call": ("sh", record({"call_id": _CALL_ID, "action": _COMMANDS}, {"environment": open_object, "status": _STATUS})),
+    "shell_call": (
+        "sh",
+        record(
+            {"call_id": _CALL_ID, "action": _COMMANDS},
+            {"environment": open_object, "status": _STATUS},
+        ),
+    ),
     "shell_call_output": (
         "sho",
-        record({"call_id": _CALL_ID, "output": _COMMAND_RESULTS}, {"max_output_length": _COUNT, "status": _STATUS}),
+        record(
+            {"call_id": _CALL_ID, "output": _COMMAND_RESULTS},
+            {"max_output_length": _COUNT, "status": _STATUS},
+        ),
     ),
-    "apply_patch_call": ("apc", record({"call_id": _CALL_ID, "operation": _PATCH}, {"status": _STATUS})),
+    "apply_patch_call": (
+        "apc",
+        record({"call_id": _CALL_ID, "operation": _PATCH}, {"status": _STATUS}),
+    ),
     "apply_patch_call_output": (
         "apco",
         record({"call_id": _CALL_ID, "status": choice("completed", "failed")}, {"output": _TEXT}),
     ),
     "tool_search_call": (
         "tsc",
-        record({"arguments": anything}, {"call_id": _CALL_ID, "execution": _EXECUTION, "status": _STATUS}),
+        record(
+            {"arguments": anything},
+            {"call_id": _CALL_ID, "execution": _EXECUTION, "status": _STATUS},
+        ),
     ),
     "tool_search_output": (
         "tso",
-        record({"tools": more_tools}, {"call_id": _CALL_ID, "execution": _EXECUTION, "status": _STATUS}),
+        record(
+            {"tools": more_tools}, {"call_id": _CALL_ID, "execution": _EXECUTION, "status": _STATUS}
+        ),
     ),
     "additional_tools": ("at", record({"role": choice("developer"), "tools": more_tools})),
     "compaction": ("cmp", record({"encrypted_content": _NAME}, {"status": _STATUS})),

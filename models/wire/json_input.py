@@ -44,7 +44,9 @@ def _parse(raw: bytes) -> Any:
         # msgspec refuses lone surrogates, which clients do send; it says so in several ways, so we ask the bytes instead
         if b"\\ud" not in raw and b"\\uD" not in raw:
             raise
-        return cleaned(json.loads(raw.decode(), parse_constant=_refuse_constant, parse_float=_finite))
+        return cleaned(
+            json.loads(raw.decode(), parse_constant=_refuse_constant, parse_float=_finite)
+        )
     return cleaned(body) if b"\\u0000" in raw else body
 
 
@@ -90,4 +92,6 @@ def _require_encodable(body: Any) -> None:
 
 
 def _refusal(reason: str) -> InvalidRequest:
-    return InvalidRequest(f"The request body could not be parsed as JSON: {reason}.", code="invalid_json")
+    return InvalidRequest(
+        f"The request body could not be parsed as JSON: {reason}.", code="invalid_json"
+    )

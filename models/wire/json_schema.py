@@ -30,7 +30,9 @@ class _Place:
 
     __slots__ = ("outer", "schema", "way")
 
-    def __init__(self, schema: Json, way: tuple[str, ...] = (), outer: "_Place | None" = None) -> None:
+    def __init__(
+        self, schema: Json, way: tuple[str, ...] = (), outer: "_Place | None" = None
+    ) -> None:
         self.schema = schema
         self.way = way
         self.outer = outer
@@ -75,8 +77,12 @@ def require_schema(schema: Json, where: str, subject: str, *, code: str, strict:
         except _Fault as fault:
             steps = tuple(map(shown, place.context[:_SHOWN_STEPS]))
             told = f"In context={steps}, {fault}" if steps else str(fault)
-            raise InvalidRequest(f"Invalid schema for {subject}: {told}", param=where, code=code) from None
-        waiting += reversed(inside)  # so that they are looked at in the order in which they were written
+            raise InvalidRequest(
+                f"Invalid schema for {subject}: {told}", param=where, code=code
+            ) from None
+        waiting += reversed(
+            inside
+        )  # so that they are looked at in the order in which they were written
 
 
 # What every schema must be.
@@ -93,7 +99,11 @@ def _look(place: _Place) -> list[_Place]:
             said = f", not '{shown(value)}'" if isinstance(value, str) else ""
             raise _Fault(f"'{keyword}' must be {wanted}{said}.")
         if check in _HOLDS_SCHEMAS:
-            inside += (_Place(found, (keyword, *way), place) for way, found in _held(check, value) if isinstance(found, dict))
+            inside += (
+                _Place(found, (keyword, *way), place)
+                for way, found in _held(check, value)
+                if isinstance(found, dict)
+            )
     return inside
 
 
@@ -132,24 +142,40 @@ _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 _string = _must("a string", lambda value: isinstance(value, str))
 _boolean = _must("a boolean", lambda value: isinstance(value, bool))
 _number = _must("a number", _is_number)
-_bound = _must("a number", lambda value: _is_number(value) or isinstance(value, bool))  # draft 4: `exclusiveMinimum: true`
+_bound = _must(
+    "a number", lambda value: _is_number(value) or isinstance(value, bool)
+)  # draft 4: `exclusiveMinimum: true`
 _factor = _must("a number above 0", lambda value: _is_number(value) and value > 0)
-_count = _must("a non-negative integer", lambda value: _is_number(value) and value >= 0 and value == int(value))
+_count = _must(
+    "a non-negative integer", lambda value: _is_number(value) and value >= 0 and value == int(value)
+)
 _array = _must("an array", lambda value: isinstance(value, list))
 _strings = _must("an array of strings", _are_strings)
 _type = _must(f"one of {', '.join(_TYPES)}, or an array of these", _is_type)
 _schema = _must("a schema", _is_schema)
-_schemas_in_order = _must("an array of schemas", lambda value: isinstance(value, list) and bool(value) and all(map(_is_schema, value)))
+_schemas_in_order = _must(
+    "an array of schemas",
+    lambda value: isinstance(value, list) and bool(value) and all(map(_is_schema, value)),
+)
 _schema_or_schemas = _must(
-    "a schema", lambda value: _is_schema(value) or (isinstance(value, list) and all(map(_is_schema, value)))
+    "a schema",
+    lambda value: _is_schema(value) or (isinstance(value, list) and all(map(_is_schema, value))),
 )  # draft 7: `items` in order
-_schemas_by_name = _must("an object of schemas", lambda value: isinstance(value, dict) and all(map(_is_schema, value.values())))
+_schemas_by_name = _must(
+    "an object of schemas",
+    lambda value: isinstance(value, dict) and all(map(_is_schema, value.values())),
+)
 _dependencies = _must(
     "an object of schemas or of arrays of strings",
-    lambda value: isinstance(value, dict) and all(_is_schema(one) or _are_strings(one) for one in value.values()),
+    lambda value: (
+        isinstance(value, dict)
+        and all(_is_schema(one) or _are_strings(one) for one in value.values())
+    ),
 )
 
-_HOLDS_SCHEMAS = frozenset((_schema, _schemas_in_order, _schema_or_schemas, _schemas_by_name, _dependencies))
+_HOLDS_SCHEMAS = frozenset(
+    (_schema, _schemas_in_order, _schema_or_schemas, _schemas_by_name, _dependencies)
+)
 
 _KEYWORDS: dict[str, Check] = {
     "type": _type,
@@ -160,15 +186,35 @@ _KEYWORDS: dict[str, Check] = {
     "dependentRequired": _dependencies,
     "uniqueItems": _boolean,
     "multipleOf": _factor,
-    **dict.fromkeys(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"), _schemas_by_name),
+    **dict.fromkeys(
+        ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"),
+        _schemas_by_name,
+    ),
     **dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems"), _schemas_in_order),
-    **dict.fromkeys(("additionalProperties", "not", "if", "then", "else", "contains", "propertyNames"), _schema),
+    **dict.fromkeys(
+        ("additionalProperties", "not", "if", "then", "else", "contains", "propertyNames"), _schema
+    ),
     **dict.fromkeys(("unevaluatedProperties", "unevaluatedItems"), _schema),
-    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _count),
+    **dict.fromkeys(
+        ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _count
+    ),
     **dict.fromkeys(("minContains", "maxContains"), _count),
     **dict.fromkeys(("minimum", "maximum"), _number),
     **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _bound),
-    **dict.fromkeys(("$schema", "$id", "$ref", "$anchor", "$comment", "title", "description", "pattern", "format"), _string),
+    **dict.fromkeys(
+        (
+            "$schema",
+            "$id",
+            "$ref",
+            "$anchor",
+            "$comment",
+            "title",
+            "description",
+            "pattern",
+            "format",
+        ),
+        _string,
+    ),
 }
 """keyword -> what its value must be. Others, also those of newer drafts that only annotate, may hold anything."""
 
@@ -177,7 +223,17 @@ _KEYWORDS: dict[str, Check] = {
 
 _NOT_PERMITTED = frozenset(
     (
-        *("allOf", "oneOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies"),
+        *(
+            "allOf",
+            "oneOf",
+            "not",
+            "if",
+            "then",
+            "else",
+            "dependentRequired",
+            "dependentSchemas",
+            "dependencies",
+        ),
         *("patternProperties", "propertyNames", "unevaluatedProperties"),
     )
 )
@@ -206,10 +262,14 @@ class _Strict:
         if not schema.keys() & _SAYS_WHAT:
             raise _Fault("schema must have a 'type' key.")
         if "$ref" in schema and not self._has(schema["$ref"]):
-            raise _Fault(f"reference to component '{shown(schema['$ref'])}' which was not found in the schema.")
+            raise _Fault(
+                f"reference to component '{shown(schema['$ref'])}' which was not found in the schema."
+            )
         if types == "object" or (isinstance(types, list) and "object" in types):
             _require_closed(schema)
-        if "items" not in schema and (types == "array" or (isinstance(types, list) and "array" in types)):
+        if "items" not in schema and (
+            types == "array" or (isinstance(types, list) and "array" in types)
+        ):
             raise _Fault("array schema missing items.")
         self._count(schema, place)
 
@@ -218,7 +278,11 @@ class _Strict:
         anchor, *steps = reference.split("/")
         target: Any = self._root if anchor == "#" else None
         for step in steps:
-            target = target.get(unquote(step).replace("~1", "/").replace("~0", "~")) if isinstance(target, dict) else None
+            target = (
+                target.get(unquote(step).replace("~1", "/").replace("~0", "~"))
+                if isinstance(target, dict)
+                else None
+            )
         return isinstance(target, dict)
 
     def _count(self, schema: Json, place: _Place) -> None:
@@ -245,4 +309,6 @@ def _require_closed(schema: Json) -> None:
             raise _Fault(f"property '{shown(name)}': schema must have a 'type' key.")
     for name in required:
         if name not in properties:
-            raise _Fault(f"'required' is required to be an array of keys in properties. Extra required key '{shown(name)}' supplied.")
+            raise _Fault(
+                f"'required' is required to be an array of keys in properties. Extra required key '{shown(name)}' supplied."
+            )

@@ -9,7 +9,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.errors import InvalidRequest
-from models.wire.checks import array, boolean, choice, json_object, record, shown, string, too_long, wrong_type
+from models.wire.checks import (
+    array,
+    boolean,
+    choice,
+    json_object,
+    record,
+    shown,
+    string,
+    too_long,
+    wrong_type,
+)
 from models.wire.events import Item
 
 Tool = Mapping[str, Any]
@@ -32,8 +42,26 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _OUR_HEADERS = frozenset(
     (
-        *("accept", "accept-encoding", "connection", "content-encoding", "content-length", "content-type", "expect", "host", "keep-alive"),
-        *("last-event-id", "mcp-method", "mcp-name", "mcp-protocol-version", "mcp-session-id", "proxy-authorization", "proxy-connection"),
+        *(
+            "accept",
+            "accept-encoding",
+            "connection",
+            "content-encoding",
+            "content-length",
+            "content-type",
+            "expect",
+            "host",
+            "keep-alive",
+        ),
+        *(
+            "last-event-id",
+            "mcp-method",
+            "mcp-name",
+            "mcp-protocol-version",
+            "mcp-session-id",
+            "proxy-authorization",
+            "proxy-connection",
+        ),
         *("te", "trailer", "transfer-encoding", "upgrade"),
     )
 )
@@ -49,7 +77,9 @@ def _allowed_tools(value: Any, where: str) -> list[str] | dict[str, Any]:
     """Names, or a filter."""
     if type(value) is not list and type(value) is not dict:
         raise wrong_type(where, "an array of tool names or a filter object", value)
-    kept: list[str] | dict[str, Any] = _NAMES(value, where) if type(value) is list else _FILTER(value, where)
+    kept: list[str] | dict[str, Any] = (
+        _NAMES(value, where) if type(value) is list else _FILTER(value, where)
+    )
     return kept
 
 
@@ -57,7 +87,9 @@ def _require_approval(value: Any, where: str) -> str | dict[str, Any]:
     """A word for all tools, or a filter for each of two words."""
     if type(value) is not str and type(value) is not dict:
         raise wrong_type(where, "'always', 'never', or an object with filters", value)
-    kept: str | dict[str, Any] = _WORD(value, where) if type(value) is str else _BY_TOOL(value, where)
+    kept: str | dict[str, Any] = (
+        _WORD(value, where) if type(value) is str else _BY_TOOL(value, where)
+    )
     return kept
 
 
@@ -70,13 +102,19 @@ def _authorization(value: Any, where: str) -> str:
 
 def _headers(value: Any, where: str) -> dict[str, str]:
     """Header fields as they are to be sent. An error never repeats a value."""
-    headers = {name: found for name, found in json_object(value, where).items() if found is not None}
+    headers = {
+        name: found for name, found in json_object(value, where).items() if found is not None
+    }
     if len(headers) > _MOST_HEADERS:
         raise too_long(where, "array", _MOST_HEADERS, len(headers))
     for name, found in headers.items():
         place = f"{where}.{shown(name)}"
         if not _HEADER_NAME.fullmatch(name):
-            raise InvalidRequest(f"Invalid '{place}': this is not the name of an HTTP header.", param=where, code="invalid_value")
+            raise InvalidRequest(
+                f"Invalid '{place}': this is not the name of an HTTP header.",
+                param=where,
+                code="invalid_value",
+            )
         if name.lower() in _OUR_HEADERS:
             message = f"Invalid '{place}': the transport sets this header itself."
             raise InvalidRequest(message, param=where, code="invalid_value")
@@ -88,7 +126,9 @@ def _headers(value: Any, where: str) -> dict[str, str]:
     if size > _MOST_HEADER_BYTES:
         raise too_long(where, "string", _MOST_HEADER_BYTES, size)
     if len({name.lower() for name in headers}) < len(headers):
-        raise InvalidRequest(f"Invalid '{where}': a header is given twice.", param=where, code="invalid_value")
+        raise InvalidRequest(
+            f"Invalid '{where}': a header is given twice.", param=where, code="invalid_value"
+        )
     return headers
 
 
@@ -120,11 +160,21 @@ def mcp_tool(value: Any, where: str) -> dict[str, Any]:
     """
     for name, why in _ELSEWHERE.items():
         if value.get(name) is not None:
-            raise InvalidRequest(f"'{where}.{name}' is not supported: {why}.", param=f"{where}.{name}", code="unsupported_parameter")
+            raise InvalidRequest(
+                f"'{where}.{name}' is not supported: {why}.",
+                param=f"{where}.{name}",
+                code="unsupported_parameter",
+            )
     tool: dict[str, Any] = _KEPT(value, where)
-    if "authorization" in tool and any(name.lower() == "authorization" for name in tool.get("headers", ())):
-        message = f"Invalid '{where}': give either 'authorization' or 'headers.Authorization', not both."
-        raise InvalidRequest(message, param=f"{where}.authorization", code="mutually_exclusive_parameters")
+    if "authorization" in tool and any(
+        name.lower() == "authorization" for name in tool.get("headers", ())
+    ):
+        message = (
+            f"Invalid '{where}': give either 'authorization' or 'headers.Authorization', not both."
+        )
+        raise InvalidRequest(
+            message, param=f"{where}.authorization", code="mutually_exclusive_parameters"
+        )
     return tool
 
 
@@ -135,7 +185,9 @@ def require_distinct_labels(tools: Sequence[Tool], where: str) -> None:
         label = tool.get("server_label")
         if label in seen:
             message = f"Invalid '{where}[{index}].server_label': there is already an MCP server with the label '{label}'."
-            raise InvalidRequest(message, param=f"{where}[{index}].server_label", code="invalid_value")
+            raise InvalidRequest(
+                message, param=f"{where}[{index}].server_label", code="invalid_value"
+            )
         if label is not None:
             seen.add(label)
 
@@ -148,8 +200,12 @@ def sealed_apart(tools: Sequence[Tool]) -> tuple[list[dict[str, Any]], dict[str,
         if tool["type"] != "mcp":
             public.append(dict(tool))
             continue
-        sealed[tool["server_label"]] = {name: tool[name] for name in ("server_url", "authorization", "headers") if name in tool}
-        kept = {name: found for name, found in tool.items() if name not in ("authorization", "headers")}
+        sealed[tool["server_label"]] = {
+            name: tool[name] for name in ("server_url", "authorization", "headers") if name in tool
+        }
+        kept = {
+            name: found for name, found in tool.items() if name not in ("authorization", "headers")
+        }
         public.append({**kept, "server_url": _origin(tool["server_url"])})
     return public, sealed
 
@@ -186,7 +242,9 @@ def _matches(wanted: Mapping[str, Any], name: str, annotations: Mapping[str, Any
     names, read_only = wanted.get("tool_names"), wanted.get("read_only")
     if names is None and read_only is None:
         return False
-    return (names is None or name in names) and (read_only is None or is_read_only(annotations) == read_only)
+    return (names is None or name in names) and (
+        read_only is None or is_read_only(annotations) == read_only
+    )
 
 
 def is_read_only(annotations: Mapping[str, Any]) -> bool:
@@ -206,6 +264,8 @@ def unmet_approvals(items: Sequence[Item]) -> list[str]:
     for item in items:
         if item["type"] == "mcp_approval_request":
             requested.add(item["id"])
-        elif item["type"] == "mcp_approval_response" and item["approval_request_id"] not in requested:
+        elif (
+            item["type"] == "mcp_approval_response" and item["approval_request_id"] not in requested
+        ):
             unmet.append(item["approval_request_id"])
     return unmet

@@ -75,7 +75,9 @@ def require_pairs(items: list[Item], open_calls: Collection[str] = ()) -> None:
         raise InvalidRequest(f"No tool output found for {noun} {call_id}.", param="input")
 
 
-def still_open(items: list[Item], open_calls: Collection[str] = (), where: str = "input") -> dict[str, str]:
+def still_open(
+    items: list[Item], open_calls: Collection[str] = (), where: str = "input"
+) -> dict[str, str]:
     """The ids of the calls that wait for an output after these items -> how errors call them; `open_calls` waited before.
 
     Raises InvalidRequest(param=where) for an output without a call before it.

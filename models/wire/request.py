@@ -86,7 +86,10 @@ def parse_create(
         if name not in given:
             raise missing(name)
     checks = {**_PARAMETERS, "tools": native_tools} if native else _PARAMETERS
-    checked = {name: checks[name](value, name) if name in checks else value for name, value in given.items()}
+    checked = {
+        name: checks[name](value, name) if name in checks else value
+        for name, value in given.items()
+    }
     items = input_items(checked.pop("input"), new_id)
     credentials: dict[str, dict[str, Any]] = {}
     if "tools" in checked:
@@ -103,7 +106,12 @@ def parse_create(
         parameters=checked,
         credentials=credentials,
     )
-    _require_sense(request, ephemeral_background=ephemeral_background, searches=searches or native, generate=generate)
+    _require_sense(
+        request,
+        ephemeral_background=ephemeral_background,
+        searches=searches or native,
+        generate=generate,
+    )
     return request
 
 
@@ -115,7 +123,10 @@ def require_include(values: list[str]) -> None:
 def _given(body: Any, passthrough: Collection[str]) -> dict[str, Any]:
     """What the body sets, without nulls and without what OpenAI documents and we do not act on."""
     if type(body) is not dict:
-        raise InvalidRequest(f"Invalid body: expected a JSON object, but got {kind_of(body)} instead.", code="invalid_type")
+        raise InvalidRequest(
+            f"Invalid body: expected a JSON object, but got {kind_of(body)} instead.",
+            code="invalid_type",
+        )
     given = {}
     for name, value in body.items():
         if value is None or name in _IGNORED:
@@ -134,23 +145,36 @@ def unknown_parameter(name: str) -> InvalidRequest:
     return InvalidRequest(message, param=shown(name), code="unknown_parameter")
 
 
-def _require_sense(request: CreateRequest, *, ephemeral_background: bool, searches: bool, generate: bool) -> None:
+def _require_sense(
+    request: CreateRequest, *, ephemeral_background: bool, searches: bool, generate: bool
+) -> None:
     """What parameters demand of each other (contract §2, design §11)."""
     asked = request.parameters
     if request.conversation is not None and request.previous_response_id is not None:
         message = "Mutually exclusive parameters. Ensure you are only providing one of: 'previous_response_id' or 'conversation'."
         raise InvalidRequest(message, param="conversation", code="mutually_exclusive_parameters")
-    if not request.input and request.previous_response_id is None and request.conversation is None and generate:
+    if (
+        not request.input
+        and request.previous_response_id is None
+        and request.conversation is None
+        and generate
+    ):
         message = "Invalid 'input': empty array. Expected an array with minimum length 1, but got an empty array instead."
         raise InvalidRequest(message, param="input", code="empty_array")
     if request.background and not request.store and not ephemeral_background:
-        message = "'background' needs 'store': true, because a background response is fetched later."
+        message = (
+            "'background' needs 'store': true, because a background response is fetched later."
+        )
         raise InvalidRequest(message, param="background", code="unsupported_parameter")
     if "stream_options" in asked and not request.stream:
         message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
         raise InvalidRequest(message, param="stream_options", code="invalid_value")
     if "tool_choice" in asked:
-        require_choosable(asked["tool_choice"], [*asked.get("tools", []), *added_tools(request.input)], searches=searches)
+        require_choosable(
+            asked["tool_choice"],
+            [*asked.get("tools", []), *added_tools(request.input)],
+            searches=searches,
+        )
 
 
 def metadata(value: Any, where: str) -> dict[str, str]:
@@ -223,7 +247,13 @@ def _json_schema(value: Any, where: str) -> dict[str, Any]:
     """`text.format` of that type; its schema must be one."""
     kept: dict[str, Any] = _FORMAT(value, where)
     subject = f"response_format '{kept['name']}'"
-    require_schema(kept["schema"], f"{where}.schema", subject, code="invalid_json_schema", strict=kept.get("strict", False))
+    require_schema(
+        kept["schema"],
+        f"{where}.schema",
+        subject,
+        code="invalid_json_schema",
+        strict=kept.get("strict", False),
+    )
     return kept
 
 
@@ -250,7 +280,9 @@ _FORMAT = record(
 _TEXT = record(
     {},
     {
-        "format": tagged({"text": record({}), "json_object": record({}), "json_schema": _json_schema}),
+        "format": tagged(
+            {"text": record({}), "json_object": record({}), "json_schema": _json_schema}
+        ),
         "verbosity": choice("low", "medium", "high"),
     },
 )
@@ -303,7 +335,13 @@ _PARAMETERS: dict[str, Check] = {
 
 _IGNORED = frozenset(
     (
-        *("access_programs", "image", "moderation", "prompt_cache_options", "prompt_cache_retention"),
+        *(
+            "access_programs",
+            "image",
+            "moderation",
+            "prompt_cache_options",
+            "prompt_cache_retention",
+        ),
         "client_metadata",  # codex sends it
     )
 )

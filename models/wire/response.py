@@ -71,7 +71,9 @@ def response_object(facts: ResponseFacts, output: list[Item]) -> dict[str, Any]:
         "completed_at": facts.completed_at if facts.status == "completed" else None,
         "error": facts.error if facts.status == "failed" else None,
         "frequency_penalty": asked.get("frequency_penalty", 0),
-        "incomplete_details": {"reason": facts.incomplete_reason} if facts.status == "incomplete" else None,
+        "incomplete_details": {"reason": facts.incomplete_reason}
+        if facts.status == "incomplete"
+        else None,
         "instructions": asked.get("instructions"),
         "max_output_tokens": asked.get("max_output_tokens"),
         "max_tool_calls": asked.get("max_tool_calls"),

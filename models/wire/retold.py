@@ -42,7 +42,10 @@ def renamed(items: list[Item], new_id: NewId) -> list[Item]:
 def retold(items: list[Item]) -> Iterator[Event]:
     """What a stream says of these items, in order: each added, its text or arguments in one delta, and done."""
     for index, item in enumerate(items):
-        yield ItemAdded(index, {**item, **_UNTOLD.get(item["type"], _nothing_untold)(item), "status": "in_progress"})
+        yield ItemAdded(
+            index,
+            {**item, **_UNTOLD.get(item["type"], _nothing_untold)(item), "status": "in_progress"},
+        )
         yield from _INSIDE.get(item["type"], _nothing)(item, index)
         yield ItemDone(index, item)
 

@@ -26,10 +26,20 @@ from models.wire.events import (
 
 Json = dict[str, Any]
 
-_SPOKEN = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text", "summary_text": "text"}
+_SPOKEN = {
+    "output_text": "text",
+    "refusal": "refusal",
+    "reasoning_text": "text",
+    "summary_text": "text",
+}
 """type of a part -> the key that its deltas add to"""
 
-_ASKED = {"function_call": "arguments", "custom_tool_call": "input", "mcp_call": "arguments", "code_interpreter_call": "code"}
+_ASKED = {
+    "function_call": "arguments",
+    "custom_tool_call": "input",
+    "mcp_call": "arguments",
+    "code_interpreter_call": "code",
+}
 """type of a call -> the key that its deltas add to"""
 
 
@@ -55,7 +65,11 @@ class OpenPart:
     def to_json(self) -> Json:
         """The part with what was said so far."""
         key = _SPOKEN.get(self.shape.get("type", ""))
-        return {**self.shape, key: self.shape.get(key, "") + "".join(self.heard)} if key else self.shape
+        return (
+            {**self.shape, key: self.shape.get(key, "") + "".join(self.heard)}
+            if key
+            else self.shape
+        )
 
 
 @dataclass(slots=True)
@@ -95,7 +109,9 @@ def fold(events: Iterable[Json]) -> list[Item]:
     Events about items that were not added among these events close what an earlier attempt left open, and are ignored.
     """
     items = _collect(events)
-    return [item.to_json() if isinstance(item, OpenItem) else item for _, item in sorted(items.items())]
+    return [
+        item.to_json() if isinstance(item, OpenItem) else item for _, item in sorted(items.items())
+    ]
 
 
 def standing(told: Iterable[tuple[int, Json]]) -> list[Item]:
@@ -105,7 +121,10 @@ def standing(told: Iterable[tuple[int, Json]]) -> list[Item]:
     the output of a response which is cancelled meanwhile.
     """
     seen = list(told)
-    speaking = max((attempt for attempt, event in seen if event["type"] == "response.output_item.added"), default=0)
+    speaking = max(
+        (attempt for attempt, event in seen if event["type"] == "response.output_item.added"),
+        default=0,
+    )
     return fold(event for attempt, event in seen if attempt >= speaking)
 
 
@@ -189,7 +208,11 @@ def _part_added(item: OpenItem, event: Json) -> None:
 
 def _place(item: OpenItem, event: Json) -> tuple[dict[int, OpenPart], int]:
     """The parts that the event is about one of: the content's, or the summary's."""
-    return (item.parts, event["content_index"]) if "content_index" in event else (item.summary, event["summary_index"])
+    return (
+        (item.parts, event["content_index"])
+        if "content_index" in event
+        else (item.summary, event["summary_index"])
+    )
 
 
 def _part(item: OpenItem, event: Json) -> OpenPart:
@@ -208,7 +231,12 @@ def _part_heard(item: OpenItem, event: Json) -> None:
 
 def _text_done(item: OpenItem, event: Json) -> None:
     part = _part(item, event)
-    part.settle({**part.shape, **{key: _own(event[key]) for key in ("text", "refusal", "logprobs") if key in event}})
+    part.settle(
+        {
+            **part.shape,
+            **{key: _own(event[key]) for key in ("text", "refusal", "logprobs") if key in event},
+        }
+    )
     part.text_done = True
 
 
@@ -219,7 +247,9 @@ def _part_done(item: OpenItem, event: Json) -> None:
 
 
 def _annotated(item: OpenItem, event: Json) -> None:
-    item.parts[event["content_index"]].shape.setdefault("annotations", []).append(event["annotation"])
+    item.parts[event["content_index"]].shape.setdefault("annotations", []).append(
+        event["annotation"]
+    )
 
 
 def _arguments_heard(item: OpenItem, event: Json) -> None:

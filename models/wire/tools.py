@@ -5,11 +5,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.errors import InvalidRequest
-from models.wire.checks import Check, anything, array, boolean, choice, json_object, open_object, record, string, tagged, wrong_type
+from models.wire.checks import (
+    Check,
+    anything,
+    array,
+    boolean,
+    choice,
+    json_object,
+    open_object,
+    record,
+    string,
+    tagged,
+    wrong_type,
+)
 from models.wire.json_schema import require_schema
 from models.wire.mcp import mcp_tool, require_distinct_labels
 
-WEB_SEARCH = frozenset(("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"))
+WEB_SEARCH = frozenset(
+    ("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11")
+)
 """Accepted because common clients always send one; where no provider is configured, left out of what the upstream sees (design §11)."""
 
 CALLED = {
@@ -38,11 +52,25 @@ _SEARCH = record(
         "search_context_size": choice("low", "medium", "high"),
         "external_web_access": boolean,
         "filters": record({}, {"allowed_domains": _DOMAINS, "blocked_domains": _DOMAINS}),
-        "user_location": record({}, {"type": choice("approximate"), **dict.fromkeys(("city", "country", "region", "timezone"), string())}),
+        "user_location": record(
+            {},
+            {
+                "type": choice("approximate"),
+                **dict.fromkeys(("city", "country", "region", "timezone"), string()),
+            },
+        ),
         "search_content_types": anything,
     },
 )
-_FUNCTION = record({"name": _NAME}, {"description": string(), "parameters": json_object, "strict": boolean, "defer_loading": boolean})
+_FUNCTION = record(
+    {"name": _NAME},
+    {
+        "description": string(),
+        "parameters": json_object,
+        "strict": boolean,
+        "defer_loading": boolean,
+    },
+)
 
 
 def _function(value: Any, where: str) -> dict[str, Any]:
@@ -51,16 +79,33 @@ def _function(value: Any, where: str) -> dict[str, Any]:
     if "parameters" in kept:
         subject = f"function '{kept['name']}'"
         strict = kept.get("strict", False)
-        require_schema(kept["parameters"], f"{where}.parameters", subject, code="invalid_function_parameters", strict=strict)
+        require_schema(
+            kept["parameters"],
+            f"{where}.parameters",
+            subject,
+            code="invalid_function_parameters",
+            strict=strict,
+        )
     return kept
 
 
 _NAMED_TOOLS: dict[str, Check] = {
     "function": _function,
-    "custom": record({"name": _NAME}, {"description": string(), "format": _CUSTOM_FORMAT, "defer_loading": boolean}),
+    "custom": record(
+        {"name": _NAME},
+        {"description": string(), "format": _CUSTOM_FORMAT, "defer_loading": boolean},
+    ),
 }
-_NAMESPACE = record({"name": _NAME, "description": string(), "tools": array(tagged(_NAMED_TOOLS), at_most=MOST_TOOLS)})
-_TOOL_SEARCH = record({"execution": choice("client")}, {"description": string(), "parameters": json_object})
+_NAMESPACE = record(
+    {
+        "name": _NAME,
+        "description": string(),
+        "tools": array(tagged(_NAMED_TOOLS), at_most=MOST_TOOLS),
+    }
+)
+_TOOL_SEARCH = record(
+    {"execution": choice("client")}, {"description": string(), "parameters": json_object}
+)
 _SHELL = record({}, {"environment": tagged({"local": record({}, {"skills": array(open_object)})})})
 _CLIENT_TOOLS: dict[str, Check] = {
     **_NAMED_TOOLS,
@@ -103,14 +148,27 @@ def _holds(value: Any, name: str) -> bool:
 
 
 _NATIVE_TOOLS = array(
-    tagged({**_CLIENT_TOOLS, "mcp": mcp_tool, **dict.fromkeys((*PASSED_ON, "shell", "tool_search", *sorted(WEB_SEARCH)), _handed_on)}),
+    tagged(
+        {
+            **_CLIENT_TOOLS,
+            "mcp": mcp_tool,
+            **dict.fromkeys((*PASSED_ON, "shell", "tool_search", *sorted(WEB_SEARCH)), _handed_on),
+        }
+    ),
     at_most=MOST_TOOLS,
 )
 """What a native upstream may be offered."""
 
 _HOSTED = (
     *sorted(WEB_SEARCH),
-    *("file_search", "code_interpreter", "image_generation", "computer", "computer_use", "computer_use_preview"),
+    *(
+        "file_search",
+        "code_interpreter",
+        "image_generation",
+        "computer",
+        "computer_use",
+        "computer_use_preview",
+    ),
     *("shell", "local_shell", "apply_patch", "programmatic_tool_calling", "tool_search"),
 )
 _CHOICES: dict[str, Check] = {
@@ -122,7 +180,12 @@ _CHOICES: dict[str, Check] = {
 _ALLOWED: dict[str, Check] = {**_CHOICES, "namespace": record({"name": _NAME})}
 _CHOICE_WORD = choice("none", "auto", "required")
 _CHOICE_OBJECT = tagged(
-    {"allowed_tools": record({"mode": choice("auto", "required"), "tools": array(tagged(_ALLOWED))}), **_CHOICES},
+    {
+        "allowed_tools": record(
+            {"mode": choice("auto", "required"), "tools": array(tagged(_ALLOWED))}
+        ),
+        **_CHOICES,
+    },
 )
 
 
@@ -152,7 +215,11 @@ def offered(tools: Iterable[dict[str, Any]]) -> Iterator[Offered]:
     for tool in tools:
         if tool["type"] == "namespace":
             for inner in tool["tools"]:
-                yield Offered(Target(CALLED[inner["type"]], inner["name"], tool["name"]), inner, tool["description"])
+                yield Offered(
+                    Target(CALLED[inner["type"]], inner["name"], tool["name"]),
+                    inner,
+                    tool["description"],
+                )
         elif tool["type"] in CALLED:
             yield Offered(Target(CALLED[tool["type"]], tool.get("name", "")), tool)
 
@@ -164,7 +231,9 @@ def added_tools(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield from item["tools"]
 
 
-def with_added_search(given: list[dict[str, Any]], items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_added_search(
+    given: list[dict[str, Any]], items: Iterable[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """A request's tools, and the web search that came with its items if it names none itself: the last, should there be several."""
     if any(tool["type"] in WEB_SEARCH for tool in given):
         return given
@@ -210,12 +279,16 @@ def _require_distinct_names(checked: list[dict[str, Any]], where: str) -> None:
     for index, tool in enumerate(checked):
         if tool["type"] == "namespace":
             for position, inner in enumerate(tool["tools"]):
-                _require_new(tool["name"], inner["name"], seen, f"{where}[{index}].tools[{position}].name")
+                _require_new(
+                    tool["name"], inner["name"], seen, f"{where}[{index}].tools[{position}].name"
+                )
         elif "name" in tool:
             _require_new(None, tool["name"], seen, f"{where}[{index}].name")
 
 
-def _require_new(namespace: str | None, name: str, seen: set[tuple[str | None, str]], where: str) -> None:
+def _require_new(
+    namespace: str | None, name: str, seen: set[tuple[str | None, str]], where: str
+) -> None:
     if (namespace, name) in seen:
         message = f"Invalid '{where}': there is already a tool with the name '{name}'."
         raise InvalidRequest(message, param=where, code="invalid_value")
@@ -233,7 +306,9 @@ def tool_choice(value: Any, where: str) -> str | dict[str, Any]:
     return chosen
 
 
-def require_choosable(chosen: str | dict[str, Any], available: list[dict[str, Any]], *, searches: bool = False) -> None:
+def require_choosable(
+    chosen: str | dict[str, Any], available: list[dict[str, Any]], *, searches: bool = False
+) -> None:
     """Raises InvalidRequest when the choice demands a tool that is not offered, or that we cannot run.
 
     `searches`: whether this server, or the model's upstream, can search the web.
@@ -241,7 +316,11 @@ def require_choosable(chosen: str | dict[str, Any], available: list[dict[str, An
     if chosen == "required" and not available:
         raise _unchoosable("Tool choice 'required' must be specified with 'tools' parameter.")
     targets = [each.target for each in offered(available)]
-    runnable = [tool for tool in available if tool["type"] in ("mcp", *PASSED_ON) or (searches and tool["type"] in WEB_SEARCH)]
+    runnable = [
+        tool
+        for tool in available
+        if tool["type"] in ("mcp", *PASSED_ON) or (searches and tool["type"] in WEB_SEARCH)
+    ]
     if chosen == "required" and not targets and not runnable:
         raise _no_search()
     if isinstance(chosen, str):
@@ -250,7 +329,9 @@ def require_choosable(chosen: str | dict[str, Any], available: list[dict[str, An
     found = [_found(one, available, targets, runnable) for one in one_by_one]
     if chosen["type"] != "allowed_tools":
         if found[0] > 1:
-            raise _unchoosable(f"Tool choice '{chosen['name']}' is in several namespaces: say which one in 'namespace'.")
+            raise _unchoosable(
+                f"Tool choice '{chosen['name']}' is in several namespaces: say which one in 'namespace'."
+            )
         if not found[0]:
             raise _no_search()
     elif chosen["mode"] == "required" and not any(found):
@@ -258,10 +339,18 @@ def require_choosable(chosen: str | dict[str, Any], available: list[dict[str, An
         raise _no_search() if found else _unchoosable(message)
 
 
-def _found(one: dict[str, Any], available: list[dict[str, Any]], targets: list[Target], runnable: list[dict[str, Any]]) -> int:
+def _found(
+    one: dict[str, Any],
+    available: list[dict[str, Any]],
+    targets: list[Target],
+    runnable: list[dict[str, Any]],
+) -> int:
     """How many tools that can be called this names; 0 only for a search that nobody can run. Raises InvalidRequest when it names nothing."""
     # the tools of an MCP server are not known before it is asked: a choice is good when it names the server
-    ours = sum((tool["type"], tool.get("server_label")) == (one["type"], one.get("server_label")) for tool in runnable)
+    ours = sum(
+        (tool["type"], tool.get("server_label")) == (one["type"], one.get("server_label"))
+        for tool in runnable
+    )
     found = len(meant(one, targets)) or min(ours, 1)
     is_search = one["type"] in WEB_SEARCH and any(tool["type"] == one["type"] for tool in available)
     if not found and not is_search:
@@ -270,7 +359,9 @@ def _found(one: dict[str, Any], available: list[dict[str, Any]], targets: list[T
 
 
 def _absent(tool: dict[str, Any]) -> InvalidRequest:
-    return _unchoosable(f"Tool choice '{tool.get('server_label') or tool.get('name') or tool['type']}' not found in 'tools' parameter.")
+    return _unchoosable(
+        f"Tool choice '{tool.get('server_label') or tool.get('name') or tool['type']}' not found in 'tools' parameter."
+    )
 
 
 def _no_search() -> InvalidRequest:

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from tests.chaos.audit.auditor import audit
-from tests.chaos.audit.record import Asked, Fault, Lifetime, Reading, Record, Story, ToolCall, Trouble, UpstreamCall
+from tests.chaos.audit.record import (
+    Asked,
+    Fault,
+    Lifetime,
+    Reading,
+    Record,
+    Story,
+    ToolCall,
+    Trouble,
+    UpstreamCall,
+)
 
 JSON = dict[str, Any]
 Mutation = Callable[[Record], object]
@@ -20,7 +30,13 @@ def told(response_id: str, words: list[str], *, ending: str = "completed") -> li
     text = "".join(words)
     place = {"item_id": item, "output_index": 0, "content_index": 0}
     part = {"type": "output_text", "text": text, "annotations": []}
-    message = {"id": item, "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+    message = {
+        "id": item,
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [part],
+    }
     empty = {**message, "status": "in_progress", "content": []}
     bodies: list[tuple[str, JSON]] = [
         ("response.created", {"response": body(response_id, "queued")}),
@@ -34,7 +50,10 @@ def told(response_id: str, words: list[str], *, ending: str = "completed") -> li
         ("response.output_item.done", {"output_index": 0, "item": message}),
         (f"response.{ending}", {"response": body(response_id, "completed", [message])}),
     ]
-    return [frame({"type": kind, "sequence_number": number, **rest}) for number, (kind, rest) in enumerate(bodies)]
+    return [
+        frame({"type": kind, "sequence_number": number, **rest})
+        for number, (kind, rest) in enumerate(bodies)
+    ]
 
 
 def body(response_id: str, status: str, output: list[JSON] | None = None) -> JSON:
@@ -57,7 +76,10 @@ def edited(raw: bytes, change: Callable[[JSON], object]) -> bytes:
 def reading(web: str, frames: list[bytes], after: int = -1, opened: float = 1.0) -> Reading:
     """Somebody was sent these frames, a tenth of a second apart, and `[DONE]`."""
     chunks = [(opened + 0.1 * (number + 1), data) for number, data in enumerate(frames)]
-    if any(f"event: response.{kind}\n".encode() in b"".join(frames) for kind in ("completed", "failed", "incomplete")):
+    if any(
+        f"event: response.{kind}\n".encode() in b"".join(frames)
+        for kind in ("completed", "failed", "incomplete")
+    ):
         chunks.append((chunks[-1][0], b"data: [DONE]\n\n"))
     return Reading(web, after, opened, chunks, closed=chunks[-1][0], end="clean")
 
@@ -74,12 +96,31 @@ def story(marker: str, response_id: str, words: list[str]) -> tuple[Story, Upstr
         Asked("get", "web-1", 1.62, 1.65, 200, running),
         Asked("get", "web-2", 4.0, 4.1, 200, final),
         Asked("get", "web-1", 5.0, 5.1, 200, copy.deepcopy(final)),
-        Asked("input_items", "web-1", 5.2, 5.3, 200, {"data": [{"content": [{"type": "input_text", "text": f"This is {marker}."}]}]}),
+        Asked(
+            "input_items",
+            "web-1",
+            5.2,
+            5.3,
+            200,
+            {"data": [{"content": [{"type": "input_text", "text": f"This is {marker}."}]}]},
+        ),
         Asked("stranger", "web-1", 5.4, 5.5, 404, {"error": {}}),
     ]
-    readings = [reading("web-1", frames), reading("web-2", frames[:6]), reading("web-1", frames[6:], after=5, opened=2.0)]
+    readings = [
+        reading("web-1", frames),
+        reading("web-2", frames[:6]),
+        reading("web-1", frames[6:], after=5, opened=2.0),
+    ]
     readings[1].end = "left"
-    one = Story(marker, f"This is {marker}.", background=True, create=created, id=response_id, readings=readings, asked=asked)
+    one = Story(
+        marker,
+        f"This is {marker}.",
+        background=True,
+        create=created,
+        id=response_id,
+        readings=readings,
+        asked=asked,
+    )
     said = [(1.3 + 0.1 * number, word) for number, word in enumerate(words)]
     call = UpstreamCall(marker, 1.2, f"worker-{marker[1]}", "[]", said, finished=2.5, whole=True)
     return one, call
@@ -91,7 +132,10 @@ def record() -> Record:
     first, call = story("m1", "resp_01", ["red ", "blue ", "green"])
     second, other = story("m2", "resp_02", ["one ", "two"])
     child, third = story("m3", "resp_03", ["three"])
-    child.previous, third.heard = first, json.dumps([{"role": "assistant", "content": "red blue green"}])
+    child.previous, third.heard = (
+        first,
+        json.dumps([{"role": "assistant", "content": "red blue green"}]),
+    )
     tool = ToolCall("m1", "write x", 1.3, 1.4)
     lives = [Lifetime(f"worker-{number}", 0) for number in range(1, 4)]
     return Record([first, second, child], [call, other, third], [tool], [], lives, ended=100)
@@ -105,7 +149,9 @@ def test_a_clean_record_has_no_violation(record: Record) -> None:
     assert max(report.measures.gap) < 1
 
 
-def change_frame(record: Record, at: int, change: Callable[[JSON], object], reader: int = 0) -> None:
+def change_frame(
+    record: Record, at: int, change: Callable[[JSON], object], reader: int = 0
+) -> None:
     chunks = record.stories[0].readings[reader].chunks
     chunks[at] = (chunks[at][0], edited(chunks[at][1], change))
 
@@ -170,7 +216,9 @@ def dies_unnoticed(record: Record) -> None:
     record.faults.append(Fault("killed", "worker-1", 2.0))
     second_call(record, started=23.0, finished=24.0)
     for one in record.stories[0].readings:
-        one.chunks = [(at + (24 if number > 6 else 0), data) for number, (at, data) in enumerate(one.chunks)]
+        one.chunks = [
+            (at + (24 if number > 6 else 0), data) for number, (at, data) in enumerate(one.chunks)
+        ]
     record.stories[0].readings.pop()
     for look in record.stories[0].of("get")[1:]:
         look.sent, look.answered = look.sent + 30, (look.answered or 0) + 30
@@ -194,7 +242,14 @@ def die(call: UpstreamCall, at: float) -> None:
 
 def ran_after_503(record: Record) -> None:
     one = record.stories[1]
-    one.create.status, one.create.body, one.create.retry_after, one.id, one.asked, one.readings = 503, {}, "1", None, [], []
+    one.create.status, one.create.body, one.create.retry_after, one.id, one.asked, one.readings = (
+        503,
+        {},
+        "1",
+        None,
+        [],
+        [],
+    )
 
 
 def crossed(record: Record) -> None:
@@ -215,7 +270,16 @@ def for_all_readers(record: Record, at: int, change: Callable[[JSON], object]) -
 def called(record: Record, status: str, key: str, *, times: int = 1) -> None:
     """The first response's output ends with this call."""
     arguments = json.dumps({"key": f"m1/{key}"})
-    items = [{"type": "mcp_call", "id": f"mcp_{n}", "status": status, "name": "write", "arguments": arguments} for n in range(times)]
+    items = [
+        {
+            "type": "mcp_call",
+            "id": f"mcp_{n}",
+            "status": status,
+            "name": "write",
+            "arguments": arguments,
+        }
+        for n in range(times)
+    ]
     set_final(record, output=[*record.stories[0].of("get")[1].body["output"], *items])
 
 
@@ -235,23 +299,41 @@ def faulty(what: Trouble, target: str, begin: float, end: float | None = None) -
 
 
 MUTATIONS: dict[str, tuple[str, Mutation]] = {
-    "accepted, and 404 afterwards": ("I1", lambda r: r.stories[0].asked.insert(0, Asked("get", "web-1", 1.1, 1.2, 404, {}))),
-    "accepted, and gone at the end": ("I1", lambda r: r.stories[0].asked.append(Asked("get", "web-1", 8, 8.1, 404, {}))),
+    "accepted, and 404 afterwards": (
+        "I1",
+        lambda r: r.stories[0].asked.insert(0, Asked("get", "web-1", 1.1, 1.2, 404, {})),
+    ),
+    "accepted, and gone at the end": (
+        "I1",
+        lambda r: r.stories[0].asked.append(Asked("get", "web-1", 8, 8.1, 404, {})),
+    ),
     "deleted, and still shown": (
         "I1",
-        lambda r: r.stories[0].asked.insert(0, Asked("delete", "web-1", 1.0, 1.1, 200, {"deleted": True})),
+        lambda r: r.stories[0].asked.insert(
+            0, Asked("delete", "web-1", 1.0, 1.1, 200, {"deleted": True})
+        ),
     ),
     "never ends": ("I2", lambda r: set_final(r, status="in_progress")),
     "recovered too late": ("I2", dies_unnoticed),
     "two terminal events": (
         "I3",
-        lambda r: change_frame(r, 10, lambda event: event.update(type="response.failed", response={"id": "resp_01"})),
+        lambda r: change_frame(
+            r, 10, lambda event: event.update(type="response.failed", response={"id": "resp_01"})
+        ),
     ),
     "an event after the end": ("I3", lambda r: r.stories[0].readings[0].chunks.reverse()),
     "[DONE] twice": ("I3", lambda r: repeat(r, 12)),
-    "an event after [DONE]": ("I4", lambda r: r.stories[0].readings[0].chunks.append((9, frame({"type": "x", "sequence_number": 12})))),
+    "an event after [DONE]": (
+        "I4",
+        lambda r: (
+            r.stories[0].readings[0].chunks.append((9, frame({"type": "x", "sequence_number": 12})))
+        ),
+    ),
     "a stream that stops": ("I3", without_end),
-    "a status that changes": ("I3", lambda r: r.stories[0].of("get")[2].body.update(status="failed")),
+    "a status that changes": (
+        "I3",
+        lambda r: r.stories[0].of("get")[2].body.update(status="failed"),
+    ),
     "a body that changes": ("I3", lambda r: r.stories[0].of("get")[2].body.update(usage={})),
     "a hole": ("I4", lambda r: drop(r, 5)),
     "a hole at a resume": ("I4", lambda r: drop(r, 0, reader=2)),
@@ -260,15 +342,32 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
     "one byte that differs": ("I4", other_byte),
     "a frame cut short by a clean end": ("I4", torn_frame),
     "a piece that belongs to no event": ("I4", wrong_piece),
-    "a frame that is none": ("I4", lambda r: r.stories[0].readings[0].chunks.insert(3, (1.35, b"hello\n\n"))),
+    "a frame that is none": (
+        "I4",
+        lambda r: r.stories[0].readings[0].chunks.insert(3, (1.35, b"hello\n\n")),
+    ),
     "two owners": ("I5", two_owners),
     "a turn done twice": ("I6", second_call),
-    "a turn done twice, Redis flushed": ("I6", each(second_call, faulty("flushed", "redis", 2.0, 2.0))),
-    "a turn done twice, Postgres restarted": ("I6", each(second_call, faulty("away", "postgres", 2.0, 3.0))),
-    "an unsafe tool called twice": ("I6", lambda r: r.tools.append(ToolCall("m1", "write x", 1.6, 1.7))),
+    "a turn done twice, Redis flushed": (
+        "I6",
+        each(second_call, faulty("flushed", "redis", 2.0, 2.0)),
+    ),
+    "a turn done twice, Postgres restarted": (
+        "I6",
+        each(second_call, faulty("away", "postgres", 2.0, 3.0)),
+    ),
+    "an unsafe tool called twice": (
+        "I6",
+        lambda r: r.tools.append(ToolCall("m1", "write x", 1.6, 1.7)),
+    ),
     "a safe tool called twice without a death": (
         "I6",
-        lambda r: r.tools.extend([ToolCall("m1", "read y", 1.6, 1.7, safe=True), ToolCall("m1", "read y", 1.8, 1.9, safe=True)]),
+        lambda r: r.tools.extend(
+            [
+                ToolCall("m1", "read y", 1.6, 1.7, safe=True),
+                ToolCall("m1", "read y", 1.8, 1.9, safe=True),
+            ]
+        ),
     ),
     "a turn whose tools were answered, asked for again": (
         "I6",
@@ -280,11 +379,20 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
         ),
     ),
     "a completed call that nobody made": ("I6", lambda r: called(r, "completed", "y")),
-    "a call that stands in the output twice": ("I6", lambda r: called(r, "completed", "x", times=2)),
+    "a call that stands in the output twice": (
+        "I6",
+        lambda r: called(r, "completed", "x", times=2),
+    ),
     "a failed call though nobody died": ("I6", lambda r: called(r, "failed", "x")),
-    "a word that was never said": ("I6", lambda r: r.upstream[0].words.__setitem__(1, (1.4, "grey "))),
+    "a word that was never said": (
+        "I6",
+        lambda r: r.upstream[0].words.__setitem__(1, (1.4, "grey ")),
+    ),
     "a word lost at the end": ("I6", lambda r: r.upstream[0].words.append((1.9, " and more"))),
-    "GET and the terminal event differ": ("I7", lambda r: [look.body.update(model="x") for look in r.stories[0].of("get")[1:]]),
+    "GET and the terminal event differ": (
+        "I7",
+        lambda r: [look.body.update(model="x") for look in r.stories[0].of("get")[1:]],
+    ),
     "deltas that are not the text": (
         "I7",
         lambda r: for_all_readers(r, 6, lambda event: event.update(delta="bleu ")),
@@ -293,33 +401,63 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
         "I7",
         lambda r: for_all_readers(r, 10, lambda event: event["item"].update(status="incomplete")),
     ),
-    "in progress after the terminal event": ("I7", lambda r: r.stories[0].of("get")[1].body.update(status="in_progress")),
-    "a GET older than what was seen": ("I7", lambda r: r.stories[0].of("get")[0].body.update(output=[])),
+    "in progress after the terminal event": (
+        "I7",
+        lambda r: r.stories[0].of("get")[1].body.update(status="in_progress"),
+    ),
+    "a GET older than what was seen": (
+        "I7",
+        lambda r: r.stories[0].of("get")[0].body.update(output=[]),
+    ),
     "a GET with text from nowhere": (
         "I7",
         lambda r: r.stories[0].of("get")[0].body["output"][0]["content"][0].update(text="purple"),
     ),
     "cannot be continued at once": (
         "I7",
-        each(lambda r: setattr(r.stories[2].create, "status", 400), lambda r: setattr(r.stories[2], "id", None)),
+        each(
+            lambda r: setattr(r.stories[2].create, "status", 400),
+            lambda r: setattr(r.stories[2], "id", None),
+        ),
     ),
     "a continuation that was not told": ("I7", lambda r: setattr(r.upstream[2], "heard", "[]")),
-    "foreign input items": ("I7", lambda r: r.stories[0].of("input_items")[0].body["data"][0]["content"][0].update(text="x")),
-    "a 503 without Retry-After": ("I9", lambda r: r.stories[0].asked.append(Asked("get", "web-1", 3, 3.1, 503, {}))),
+    "foreign input items": (
+        "I7",
+        lambda r: r.stories[0].of("input_items")[0].body["data"][0]["content"][0].update(text="x"),
+    ),
+    "a 503 without Retry-After": (
+        "I9",
+        lambda r: r.stories[0].asked.append(Asked("get", "web-1", 3, 3.1, 503, {})),
+    ),
     "a 500": ("I9", lambda r: r.stories[0].asked.append(Asked("get", "web-1", 3, 3.1, 500, {}))),
     "a 503'd create that runs": ("I9", ran_after_503),
-    "a cancel that was answered, and another ending": ("I10", lambda r: cancel_answered(r, 1.5, "in_progress")),
-    "an upstream request after a cancel": ("I10", lambda r: cancelled_in_vain(r, 0.2, "in_progress")),
+    "a cancel that was answered, and another ending": (
+        "I10",
+        lambda r: cancel_answered(r, 1.5, "in_progress"),
+    ),
+    "an upstream request after a cancel": (
+        "I10",
+        lambda r: cancelled_in_vain(r, 0.2, "in_progress"),
+    ),
     "a tool called after a cancel": (
         "I10",
-        each(lambda r: cancelled_in_vain(r, 2.6, "cancelled"), lambda r: r.tools.append(ToolCall("m1", "write z", 3.0, 3.1))),
+        each(
+            lambda r: cancelled_in_vain(r, 2.6, "cancelled"),
+            lambda r: r.tools.append(ToolCall("m1", "write z", 3.0, 3.1)),
+        ),
     ),
-    "a queued response that starts after its cancel": ("I10", lambda r: cancelled_in_vain(r, 1.1, "cancelled")),
+    "a queued response that starts after its cancel": (
+        "I10",
+        lambda r: cancelled_in_vain(r, 1.1, "cancelled"),
+    ),
     "cancelled by nobody": ("I10", lambda r: set_final(r, status="cancelled")),
     "an event of another response": ("I11", crossed),
     "one id twice": ("I11", lambda r: setattr(r.stories[1], "id", "resp_01")),
     "one item id twice": ("I11", same_item),
-    "a stranger who is answered": ("I11", lambda r: setattr(r.stories[0].of("stranger")[0], "status", 200)),
+    "a stranger who is answered": (
+        "I11",
+        lambda r: setattr(r.stories[0].of("stranger")[0], "status", 200),
+    ),
 }
 
 
@@ -333,17 +471,32 @@ def test_a_planted_violation_is_found(record: Record, name: str) -> None:
 
 EXCUSES: dict[str, Mutation] = {
     "asked again after a death": each(
-        lambda r: die(r.upstream[0], 2.0), faulty("killed", "worker-1", 2.0), lambda r: second_call(r, finished=2.9)
+        lambda r: die(r.upstream[0], 2.0),
+        faulty("killed", "worker-1", 2.0),
+        lambda r: second_call(r, finished=2.9),
     ),
-    "a stream that ends with its web process": each(lambda r: drop(r, 11), lambda r: drop(r, 11), faulty("stopped", "web-1", 2.0)),
-    "an upstream that failed before its first word": lambda r: r.upstream.insert(0, UpstreamCall("m1", 1.1, "worker-1", finished=1.15)),
+    "a stream that ends with its web process": each(
+        lambda r: drop(r, 11), lambda r: drop(r, 11), faulty("stopped", "web-1", 2.0)
+    ),
+    "an upstream that failed before its first word": lambda r: r.upstream.insert(
+        0, UpstreamCall("m1", 1.1, "worker-1", finished=1.15)
+    ),
     "a GET that is behind right after a crash of Postgres": each(
-        lambda r: r.stories[0].of("get")[0].body.update(output=[]), faulty("crashed", "postgres", 1.0, 1.5)
+        lambda r: r.stories[0].of("get")[0].body.update(output=[]),
+        faulty("crashed", "postgres", 1.0, 1.5),
     ),
-    "a cancel refused": lambda r: r.stories[0].asked.append(Asked("cancel", "web-1", 4, 4.1, 400, {})),
-    "a 503 for a look": lambda r: r.stories[0].asked.insert(0, Asked("get", "web-1", 1.1, 1.2, 503, {}, "1")),
-    "a look that was never answered": lambda r: r.stories[0].asked.insert(0, Asked("get", "web-1", 1.1)),
-    "an unsafe call to the same tool with another key": lambda r: r.tools.append(ToolCall("m1", "write z", 1.6, 1.7)),
+    "a cancel refused": lambda r: r.stories[0].asked.append(
+        Asked("cancel", "web-1", 4, 4.1, 400, {})
+    ),
+    "a 503 for a look": lambda r: r.stories[0].asked.insert(
+        0, Asked("get", "web-1", 1.1, 1.2, 503, {}, "1")
+    ),
+    "a look that was never answered": lambda r: r.stories[0].asked.insert(
+        0, Asked("get", "web-1", 1.1)
+    ),
+    "an unsafe call to the same tool with another key": lambda r: r.tools.append(
+        ToolCall("m1", "write z", 1.6, 1.7)
+    ),
     "other bytes after the stated double fault": each(
         other_byte, faulty("crashed", "postgres", 1.9, 2.2), faulty("killed", "worker-1", 2.0)
     ),

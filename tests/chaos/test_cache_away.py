@@ -17,12 +17,16 @@ pytestmark = pytest.mark.usefixtures("embedded_redis")
 
 
 async def _post(api: Api, model: str, **body: object) -> Answer:
-    answer = await api.call("POST", "/responses", {"model": model, "input": "a question", "cache": {"ttl": 77}, **body})
+    answer = await api.call(
+        "POST", "/responses", {"model": model, "input": "a question", "cache": {"ttl": 77}, **body}
+    )
     assert answer.status == 200, answer.raw
     return answer
 
 
-async def test_redis_learns_neither_question_nor_answer_and_may_lose_both(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_redis_learns_neither_question_nor_answer_and_may_lose_both(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     key_of_ours = {"BACKBURNER_SECRET_KEYS": secrets.token_urlsafe(32)}
     async with private(settings=key_of_ours, forgiven=GONE) as one:
         model = fake.script(reply("an answer"))
@@ -67,10 +71,14 @@ async def _with_sealed_reasoning(api: Api, fake: FakeUpstream) -> None:
     """What is shown on demand is so in a remembered answer too."""
     model = fake.script([reasoning("secretly"), *reply("said")])
     for include in ([], ["reasoning.encrypted_content"]):
-        first, second = [(await _post(api, model, include=include)).body["output"][0] for _ in range(2)]
+        first, second = [
+            (await _post(api, model, include=include)).body["output"][0] for _ in range(2)
+        ]
         assert {**first, "id": ""} == {**second, "id": ""}
         assert ("encrypted_content" in second) == bool(include)
-        async with api.post_stream(model, input="a question", cache=True, include=include) as stream:
+        async with api.post_stream(
+            model, input="a question", cache=True, include=include
+        ) as stream:
             events = await stream.to_end()
         assert_stream_obeys_contract(events)
         assert {**stream.final["output"][0], "id": ""} == {**first, "id": ""}
@@ -81,6 +89,10 @@ async def _without_a_worker(one: Stack, model: str) -> None:
     """A remembered answer needs no worker and no upstream."""
     await one.stop(one.workers[0])
     hit = await _post(one.api(), model, background=True)
-    assert (hit.headers["x-cache"], hit.body["output_text"], hit.body["status"]) == ("hit", "an answer", "completed")
+    assert (hit.headers["x-cache"], hit.body["output_text"], hit.body["status"]) == (
+        "hit",
+        "an answer",
+        "completed",
+    )
     assert (await _post(one.api(), model)).body["output_text"] == "an answer"
     await one.start_worker()

@@ -25,8 +25,18 @@ def test_a_seed_is_one_plan() -> None:
 def test_plans_use_every_fault() -> None:
     plans = [plan(seed) for seed in range(200)]
     assert len({strike.deed for one in plans for strike in one.strikes}) == 14
-    assert {client.accident for one in plans for client in one.clients} == {"none", "reset", "drop", "refused first", "hang"}
-    assert {client.kind for one in plans for client in one.clients} >= {"streamed", "polled", "chained"}
+    assert {client.accident for one in plans for client in one.clients} == {
+        "none",
+        "reset",
+        "drop",
+        "refused first",
+        "hang",
+    }
+    assert {client.kind for one in plans for client in one.clients} >= {
+        "streamed",
+        "polled",
+        "chained",
+    }
 
 
 def test_tools_are_added_to_a_plan_that_is_otherwise_the_same() -> None:
@@ -42,10 +52,16 @@ def test_tools_are_added_to_a_plan_that_is_otherwise_the_same() -> None:
 async def test_a_short_campaign_finds_nothing(tmp_path: Path) -> None:
     plans = [*map(with_tools, map(plan, SEEDS)), *map(plan, seeds_in(FOUND))]
     async with McpServers() as mcp:
-        campaign = Campaign({**SHORTENED, **TOOL_SETTINGS}, patience=60, keep=tmp_path / "failed", mcp=mcp)
+        campaign = Campaign(
+            {**SHORTENED, **TOOL_SETTINGS}, patience=60, keep=tmp_path / "failed", mcp=mcp
+        )
         outcomes = [outcome async for outcome in campaign.run(plans)]
     assert [outcome.plan.seed for outcome in outcomes] == [one.seed for one in plans]
-    found = [f"seed {outcome.plan.seed}: {violation}" for outcome in outcomes for violation in outcome.report.violations]
+    found = [
+        f"seed {outcome.plan.seed}: {violation}"
+        for outcome in outcomes
+        for violation in outcome.report.violations
+    ]
     assert not found, "\n".join(found)
     assert sum(outcome.report.responses for outcome in outcomes) > 10 * len(plans)
     assert all(outcome.deeds for outcome in outcomes)

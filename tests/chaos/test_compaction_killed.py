@@ -17,11 +17,15 @@ TALK: list[JSON] = [
 MANAGED: JSON = {"context_management": [{"type": "compaction", "compact_threshold": 1000}]}
 
 
-async def test_a_compaction_whose_worker_dies_is_made_anew_and_a_stored_one_is_not(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_a_compaction_whose_worker_dies_is_made_anew_and_a_stored_one_is_not(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     settings = {**IMPATIENT, "BACKBURNER_SECRET_KEYS": secrets.token_urlsafe(32)}
     async with private(settings=settings) as one:
         api = one.api()
-        during = fake.script([text("Half a summ"), hang()], reply("The cat is Momo."), reply("Rex."))
+        during = fake.script(
+            [text("Half a summ"), hang()], reply("The cat is Momo."), reply("Rex.")
+        )
         after = fake.script(reply("The cat is Momo."), [text("Re"), hang()], reply("Rex."))
         names = [await api.background(model, input=TALK, **MANAGED) for model in (during, after)]
         async with api.follow(names[0]) as first, api.follow(names[1]) as second:
@@ -38,7 +42,9 @@ async def test_a_compaction_whose_worker_dies_is_made_anew_and_a_stored_one_is_n
             assert (response["status"], response["output_text"]) == ("completed", "Rex.")
             assert [item["type"] for item in response["output"]] == ["compaction", "message"]
         assert len(fake.asked(during)) == 3
-        assert len(fake.asked(after)) == 3, "the summary was stored: only the turn after it is asked for again"
+        assert len(fake.asked(after)) == 3, (
+            "the summary was stored: only the turn after it is asked for again"
+        )
         model = fake.script(reply("Yes."))
         for name in names:
             await api.create(model, input="Sure?", previous_response_id=name)
@@ -46,16 +52,24 @@ async def test_a_compaction_whose_worker_dies_is_made_anew_and_a_stored_one_is_n
         assert one_told == other_told
 
 
-async def test_a_compact_whose_worker_dies_is_answered_by_the_next(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_a_compact_whose_worker_dies_is_answered_by_the_next(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     settings = {**IMPATIENT, "BACKBURNER_SECRET_KEYS": secrets.token_urlsafe(32)}
     async with private(settings=settings) as one:
         opened = asyncio.Event()
         model = fake.script([text("Half"), gate(opened), finish()], reply("The cat is Momo."))
-        asked = asyncio.create_task(one.api().call("POST", "/responses/compact", {"model": model, "input": TALK}))
+        asked = asyncio.create_task(
+            one.api().call("POST", "/responses/compact", {"model": model, "input": TALK})
+        )
         await until(lambda: fake.asked(model) and fake.asked(model)[0].words)
         one.kill(one.workers[0])
         opened.set()
         await one.start_worker()
         answer = await asked
         assert answer.status == 200, answer.raw
-        assert [item["type"] for item in answer.body["output"]] == ["message", "message", "compaction"]
+        assert [item["type"] for item in answer.body["output"]] == [
+            "message",
+            "message",
+            "compaction",
+        ]

@@ -8,16 +8,32 @@ import pytest
 from tests.conftest import PrivateStack
 from tests.support.api import JSON, Api, until
 from tests.support.chaos.proxy import Proxy
-from tests.support.fake_upstream import FakeUpstream, call, done, finish, gate, hang, reply, text, usage
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    call,
+    done,
+    finish,
+    gate,
+    hang,
+    reply,
+    text,
+    usage,
+)
 from tests.support.stack import IMPATIENT, RUNNING, Databases, Stack, Surroundings, stack
 
-SETTINGS = {"BACKBURNER_LEASE__BEAT": "0.5", "BACKBURNER_LEASE__SWEEP": "0.5", "BACKBURNER_LEASE__RING_INTERVAL": "1"}
+SETTINGS = {
+    "BACKBURNER_LEASE__BEAT": "0.5",
+    "BACKBURNER_LEASE__SWEEP": "0.5",
+    "BACKBURNER_LEASE__RING_INTERVAL": "1",
+}
 both_kinds = pytest.mark.parametrize("kind", ["done", "never"])
 
 
 async def room(api: Api, *words: str) -> str:
     """A conversation in which the user has said this."""
-    made = await api.call("POST", "/conversations", {"items": [{"role": "user", "content": one} for one in words]})
+    made = await api.call(
+        "POST", "/conversations", {"items": [{"role": "user", "content": one} for one in words]}
+    )
     assert made.status == 200, made.raw
     return str(made.body["id"])
 
@@ -29,17 +45,33 @@ async def said(api: Api, named: str) -> list[str]:
     return [item.get("call_id") or item["content"][0]["text"] for item in page.body["data"]]
 
 
-async def test_a_worker_dies_in_a_conversation_and_it_holds_each_item_once(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_a_worker_dies_in_a_conversation_and_it_holds_each_item_once(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     async with private(webs=2, settings=IMPATIENT) as one:
         api = one.api()
         named = await room(api, "before")
-        asking = [text("Let me see."), call(0, "call_a", "look", "{}"), finish("tool_calls"), usage(), done()]
+        asking = [
+            text("Let me see."),
+            call(0, "call_a", "look", "{}"),
+            finish("tool_calls"),
+            usage(),
+            done(),
+        ]
         model = fake.script([text("half"), hang()], asking)
-        async with api.post_stream(model, conversation=named, input="question", background=True) as stream:
+        async with api.post_stream(
+            model, conversation=named, input="question", background=True
+        ) as stream:
             await stream.until("response.output_text.delta")
             one.kill(one.workers[0])
-            assert await said(one.api(1), named) == ["before"], "nothing of a response that is not over"
-            refused = await one.api(1).call("POST", f"/conversations/{named}/items", {"items": [{"role": "user", "content": "between"}]})
+            assert await said(one.api(1), named) == ["before"], (
+                "nothing of a response that is not over"
+            )
+            refused = await one.api(1).call(
+                "POST",
+                f"/conversations/{named}/items",
+                {"items": [{"role": "user", "content": "between"}]},
+            )
             assert refused.error["code"] == "conversation_locked"
             one.spawn_worker()
             await stream.to_end()
@@ -49,13 +81,24 @@ async def test_a_worker_dies_in_a_conversation_and_it_holds_each_item_once(priva
             [{"role": "user", "content": words} for words in ("before", "question")]
         ] * 2
         answer: JSON = {"type": "function_call_output", "call_id": "call_a", "output": "seen"}
-        assert (await api.create(fake.script(reply("after")), conversation=named, input=[answer]))["status"] == "completed"
-        assert await said(api, named) == ["before", "question", "Let me see.", "call_a", "call_a", "after"]
+        assert (await api.create(fake.script(reply("after")), conversation=named, input=[answer]))[
+            "status"
+        ] == "completed"
+        assert await said(api, named) == [
+            "before",
+            "question",
+            "Let me see.",
+            "call_a",
+            "call_a",
+            "after",
+        ]
         count = await one.value("SELECT count(*) FROM items WHERE conversation_id IS NOT NULL")
         assert count == 6
 
 
-async def test_a_foreground_clients_web_process_dies_and_the_conversation_is_free_again(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_a_foreground_clients_web_process_dies_and_the_conversation_is_free_again(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     async with private(webs=2, settings=IMPATIENT) as one:
         named = await room(one.api(1), "before")
         model = fake.script([text("half"), hang()])
@@ -78,10 +121,15 @@ async def test_a_foreground_clients_web_process_dies_and_the_conversation_is_fre
 
 @pytest.fixture(scope="module")
 async def product(
-    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+    tmp_path_factory: pytest.TempPathFactory,
+    servers: Databases,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     folder = tmp_path_factory.mktemp("unclear-conversations")
-    async with stack(folder, servers, surroundings, fake, settings=SETTINGS, proxied=True, forgiven=("psycopg.",)) as one:
+    async with stack(
+        folder, servers, surroundings, fake, settings=SETTINGS, proxied=True, forgiven=("psycopg.",)
+    ) as one:
         yield one
     RUNNING.remove(one)
 
@@ -96,7 +144,9 @@ def lose(proxy: Proxy, words: bytes, kind: str) -> None:
 
 @both_kinds
 @pytest.mark.parametrize("headers", [{}, {"idempotency-key": "k-{}"}], ids=["", "with a key"])
-async def test_an_unclear_create_is_made_once(product: Stack, fake: FakeUpstream, headers: dict[str, str], kind: str) -> None:
+async def test_an_unclear_create_is_made_once(
+    product: Stack, fake: FakeUpstream, headers: dict[str, str], kind: str
+) -> None:
     api = product.api()
     named = await room(api)
     opened = asyncio.Event()
@@ -113,21 +163,36 @@ async def test_an_unclear_create_is_made_once(product: Stack, fake: FakeUpstream
 
 
 @both_kinds
-async def test_an_unclear_end_adds_what_was_said_once(product: Stack, fake: FakeUpstream, kind: str) -> None:
+async def test_an_unclear_end_adds_what_was_said_once(
+    product: Stack, fake: FakeUpstream, kind: str
+) -> None:
     api = product.api()
     named = await room(api)
     lose(product.workers[0].wires.postgres, b"SET status = 'completed'", kind)
-    assert (await api.ended(await api.background(fake.script(reply("y")), input="x", conversation=named)))["status"] == "completed"
+    assert (
+        await api.ended(
+            await api.background(fake.script(reply("y")), input="x", conversation=named)
+        )
+    )["status"] == "completed"
     assert await said(api, named) == ["x", "y"]
-    assert await product.value("SELECT revision FROM conversations WHERE id = %s::uuid", named.removeprefix("conv_")) == 2
+    assert (
+        await product.value(
+            "SELECT revision FROM conversations WHERE id = %s::uuid", named.removeprefix("conv_")
+        )
+        == 2
+    )
 
 
 @both_kinds
-async def test_items_that_are_added_without_an_answer_are_there_once(product: Stack, kind: str) -> None:
+async def test_items_that_are_added_without_an_answer_are_there_once(
+    product: Stack, kind: str
+) -> None:
     api = product.api()
     named = await room(api, "before")
     lose(product.webs[0].wires.postgres, b"INSERT INTO items", kind)
-    added = await api.call("POST", f"/conversations/{named}/items", {"items": [{"role": "user", "content": "after"}]})
+    added = await api.call(
+        "POST", f"/conversations/{named}/items", {"items": [{"role": "user", "content": "after"}]}
+    )
     assert (added.status, added.body["data"][0]["content"][0]["text"]) == (200, "after")
     assert await said(api, named) == ["before", "after"]
 
@@ -145,7 +210,9 @@ async def test_a_conversation_is_made_once(product: Stack, kind: str) -> None:
 async def test_an_unclear_deletion_is_a_deletion(product: Stack, kind: str) -> None:
     api = product.api()
     named = await room(api, "one", "two")
-    first = (await api.call("GET", f"/conversations/{named}/items?order=asc&limit=1")).body["first_id"]
+    first = (await api.call("GET", f"/conversations/{named}/items?order=asc&limit=1")).body[
+        "first_id"
+    ]
     lose(product.webs[0].wires.postgres, b"RETURNING i.id", kind)
     dropped = await api.call("DELETE", f"/conversations/{named}/items/{first}")
     assert (dropped.status, dropped.body["id"]) == (200, named)

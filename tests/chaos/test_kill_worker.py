@@ -9,7 +9,19 @@ import pytest
 from tests.conftest import PrivateStack
 from tests.support.api import JSON, until
 from tests.support.chaos.attempts import assert_abandoned, assert_one_story
-from tests.support.fake_upstream import FakeUpstream, Step, call, done, finish, gate, hang, reasoning, reply, text, usage
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    Step,
+    call,
+    done,
+    finish,
+    gate,
+    hang,
+    reasoning,
+    reply,
+    text,
+    usage,
+)
 from tests.support.stack import IMPATIENT, Databases, Surroundings, stack
 
 PROMISE = 20
@@ -49,14 +61,22 @@ class Aftermath:
 
 @pytest.fixture(scope="module")
 async def aftermath(
-    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+    tmp_path_factory: pytest.TempPathFactory,
+    servers: Databases,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
 ) -> Aftermath:
     """One kill -9 of a busy worker, restarted at once, with the default leases, since their sum is the promise."""
-    async with stack(tmp_path_factory.mktemp("aftermath"), servers, surroundings, fake, webs=2) as one:
+    async with stack(
+        tmp_path_factory.mktemp("aftermath"), servers, surroundings, fake, webs=2
+    ) as one:
         told = Aftermath()
         new = [text("new"), call(0, "call_b", "g", "{}"), finish("tool_calls"), usage(), done()]
         models = {cut: fake.script([*before, hang()], new) for cut, (before, _) in CUTS.items()}
-        others = [fake.script([text("half"), hang()], reply(f"whole {number}")) for number in range(CROWD + 2)]
+        others = [
+            fake.script([text("half"), hang()], reply(f"whole {number}"))
+            for number in range(CROWD + 2)
+        ]
         crowd = await asyncio.gather(*map(one.api(1).background, others[2:]))
         ready = asyncio.Semaphore(0)
         killed = asyncio.Event()
@@ -65,8 +85,12 @@ async def aftermath(
             response_id = await one.api(0).background(models[cut])
             async with one.api(0).follow(response_id) as staying:
                 async with one.api(1).follow(response_id) as leaving:
-                    await leaving.until("response.output_item.added" if items else "response.queued")
-                while sum(event["type"].endswith(".delta") for event in staying.events) < len(CUTS[cut][0]):
+                    await leaving.until(
+                        "response.output_item.added" if items else "response.queued"
+                    )
+                while sum(event["type"].endswith(".delta") for event in staying.events) < len(
+                    CUTS[cut][0]
+                ):
                     await staying.next()
                 ready.release()
                 await killed.wait()
@@ -84,7 +108,9 @@ async def aftermath(
                 told.foreground = stream.frames
 
         async def helper() -> None:
-            async with one.openai(0).responses.stream(model=others[1], input="Go.", background=True) as stream:
+            async with one.openai(0).responses.stream(
+                model=others[1], input="Go.", background=True
+            ) as stream:
                 async for event in stream:
                     if event.type == "response.output_text.delta" and event.delta == "half":
                         ready.release()
@@ -112,7 +138,9 @@ def test_after_kill_9_everything_ends_in_time(aftermath: Aftermath) -> None:
 
 
 @pytest.mark.parametrize("cut", list(CUTS))
-def test_readers_see_one_numbering_and_the_abandoned_item_closed(aftermath: Aftermath, cut: str) -> None:
+def test_readers_see_one_numbering_and_the_abandoned_item_closed(
+    aftermath: Aftermath, cut: str
+) -> None:
     frames = aftermath.staying[cut]
     events = assert_one_story(frames)
     final = events[-1]["response"]
@@ -137,12 +165,16 @@ def test_the_official_stream_helper_survives_a_recovery(aftermath: Aftermath) ->
 
 
 def test_all_the_responses_of_a_dead_worker_are_taken_over(aftermath: Aftermath) -> None:
-    assert [response["output_text"] for response in aftermath.crowd] == [f"whole {number}" for number in range(2, CROWD + 2)]
+    assert [response["output_text"] for response in aftermath.crowd] == [
+        f"whole {number}" for number in range(2, CROWD + 2)
+    ]
     for frames, response in zip(aftermath.crowd_frames, aftermath.crowd, strict=True):
         assert assert_one_story(frames)[-1]["response"] == response
 
 
-async def test_a_cancel_ends_a_response_whose_worker_is_dead(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_a_cancel_ends_a_response_whose_worker_is_dead(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     async with private(settings={**IMPATIENT, "BACKBURNER_WEB__CANCEL_WAIT": "0.5"}) as one:
         model = fake.script([text("half"), hang()], reply("never"))
         response_id = await one.api().background(model)
@@ -159,12 +191,23 @@ async def test_a_cancel_ends_a_response_whose_worker_is_dead(private: PrivateSta
         assert len(fake.asked(model)) == 1
 
 
-async def test_a_frozen_worker_that_wakes_up_can_do_nothing_any_more(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_a_frozen_worker_that_wakes_up_can_do_nothing_any_more(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     async with private(webs=2, settings=IMPATIENT) as one:
         woken = asyncio.Event()
         told = asyncio.Event()
-        old = [text("old"), gate(woken), text(" words", " that", " come", " too", " late"), finish(), usage(), done()]
-        model = fake.script(old, [text("new"), gate(told), text(" words"), finish(), usage(), done()])
+        old = [
+            text("old"),
+            gate(woken),
+            text(" words", " that", " come", " too", " late"),
+            finish(),
+            usage(),
+            done(),
+        ]
+        model = fake.script(
+            old, [text("new"), gate(told), text(" words"), finish(), usage(), done()]
+        )
         response_id = await one.api().background(model)
         async with one.api(0).follow(response_id) as stream:
             await stream.until("response.output_text.delta")
@@ -184,11 +227,16 @@ async def test_a_frozen_worker_that_wakes_up_can_do_nothing_any_more(private: Pr
         assert await one.api(1).replay(response_id) == stream.frames
 
 
-async def test_a_stopping_worker_hands_its_responses_over(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_a_stopping_worker_hands_its_responses_over(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     async with private(webs=2, settings={**IMPATIENT, "BACKBURNER_WORKER__GRACE": "0.5"}) as one:
         model = fake.script([text("half"), hang()], reply("whole"))
         response_id = await one.api().background(model)
-        async with one.api(0).follow(response_id) as staying, one.api(1).follow(response_id) as other:
+        async with (
+            one.api(0).follow(response_id) as staying,
+            one.api(1).follow(response_id) as other,
+        ):
             await staying.until("response.output_text.delta")
             await one.start_worker()
             await one.stop(one.workers[0])
@@ -199,13 +247,19 @@ async def test_a_stopping_worker_hands_its_responses_over(private: PrivateStack,
         assert staying.final["output_text"] == "whole"
         assert other.frames == staying.frames
         uuid = response_id.removeprefix("resp_")
-        assert await one.value("SELECT deaths FROM responses WHERE id = %s::uuid", uuid) == 0, "a hand-over is no death"
+        assert await one.value("SELECT deaths FROM responses WHERE id = %s::uuid", uuid) == 0, (
+            "a hand-over is no death"
+        )
 
 
-async def test_a_stopping_worker_lets_end_what_ends_by_itself(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_a_stopping_worker_lets_end_what_ends_by_itself(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     async with private(settings={**IMPATIENT, "BACKBURNER_WORKER__GRACE": "10"}) as one:
         opened = asyncio.Event()
-        model = fake.script([text("one "), gate(opened), text("go"), finish(), usage(), done()], reply("never"))
+        model = fake.script(
+            [text("one "), gate(opened), text("go"), finish(), usage(), done()], reply("never")
+        )
         async with one.api().post_stream(model, background=True) as stream:
             await stream.until("response.output_text.delta")
             stopping = one.workers.pop()
@@ -222,7 +276,9 @@ async def test_a_stopping_worker_lets_end_what_ends_by_itself(private: PrivateSt
         assert (await one.api().ended(waiting))["output_text"] == "by the next worker"
 
 
-async def test_a_response_that_kills_its_workers_fails_in_quarantine(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_a_response_that_kills_its_workers_fails_in_quarantine(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     async with private(settings=IMPATIENT, quarantine=True) as one:
         worker, quarantine = one.workers
         model = fake.script([text("boom"), hang()])
@@ -236,4 +292,6 @@ async def test_a_response_that_kills_its_workers_fails_in_quarantine(private: Pr
         assert_one_story(stream.frames)
         assert stream.final["status"] == "failed"
         assert len(fake.asked(model)) == 3
-        assert (await one.api().ended(await one.api().background(fake.script(reply("fine")))))["status"] == "completed"
+        assert (await one.api().ended(await one.api().background(fake.script(reply("fine")))))[
+            "status"
+        ] == "completed"

@@ -36,7 +36,11 @@ async def matrix(
     embedded_servers: None,
 ) -> AsyncIterator[Matrix]:
     """Runs the cells whose tests were asked for."""
-    tests = [item.name for item in request.session.items if isinstance(item, pytest.Function) and item.module is request.module]
+    tests = [
+        item.name
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.module is request.module
+    ]
     wanted = {name for name in CELLS if f"test_cell[{name}]" in tests}
     found = Matrix(VICTIMS, wanted, servers, surroundings, fake)
     async with found.running(tmp_path_factory.mktemp("matrix")):
@@ -51,7 +55,10 @@ def embedded_servers(surroundings: Surroundings) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long]) for name in CELLS])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long]) for name in CELLS],
+)
 async def test_cell(matrix: Matrix, name: str) -> None:
     await matrix.outcome(name)
 

@@ -15,7 +15,16 @@ import pytest
 
 from tests.support.api import Stream, decode, until
 from tests.support.chaos.attempts import assert_one_story
-from tests.support.fake_upstream import Exchange, FakeUpstream, Step, done, finish, gate, text, usage
+from tests.support.fake_upstream import (
+    Exchange,
+    FakeUpstream,
+    Step,
+    done,
+    finish,
+    gate,
+    text,
+    usage,
+)
 from tests.support.stack import RUNNING, Databases, Service, Stack, Surroundings, stack
 from tests.support.upstream_faults import said, watched
 
@@ -27,7 +36,10 @@ STREAMS = int(os.environ.get("BACKBURNER_STREAMS", "150"))  # noqa: TID251  # an
 
 @pytest.fixture(scope="module")
 async def crowd(
-    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+    tmp_path_factory: pytest.TempPathFactory,
+    servers: Databases,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """One web process, one worker, and a proxy before each server."""
     folder = tmp_path_factory.mktemp("crowd")
@@ -41,7 +53,9 @@ async def crowd(
         settings={"BACKBURNER_WEB__SEND_TIMEOUT": "5"},
         forgiven=("psycopg.", "redis.exceptions.", "kombu.exceptions."),
     ) as one:
-        await asyncio.gather(*(one.api().create(fake.script([text("warm"), finish(), done()])) for _ in range(50)))
+        await asyncio.gather(
+            *(one.api().create(fake.script([text("warm"), finish(), done()])) for _ in range(50))
+        )
         yield one
     RUNNING.remove(one)
 
@@ -87,7 +101,9 @@ class Flood:
         await until(is_still, 30, every=0.1)
 
 
-async def test_outputs_of_5_mb_at_once(crowd: Stack, web: Service, worker: Service, fake: FakeUpstream) -> None:
+async def test_outputs_of_5_mb_at_once(
+    crowd: Stack, web: Service, worker: Service, fake: FakeUpstream
+) -> None:
     """Each in one delta: said four times in the stream, twice of it in the last event."""
     model = fake.script([text("x" * 5 * MB), finish(), usage(), done()])
     api = crowd.api()
@@ -106,7 +122,9 @@ async def test_outputs_of_5_mb_at_once(crowd: Stack, web: Service, worker: Servi
 async def test_readers_that_do_not_read(crowd: Stack, web: Service, fake: FakeUpstream) -> None:
     """10 000 deltas and the events that repeat them, 45 MB in all, to forty readers who take nothing: 1.8 GB would have to wait for them."""
     opened = asyncio.Event()
-    model = fake.script([text("first"), gate(opened), text(*["x" * 700] * 10_000), finish(), usage(), done()])
+    model = fake.script(
+        [text("first"), gate(opened), text(*["x" * 700] * 10_000), finish(), usage(), done()]
+    )
     response_id = await crowd.api().background(model)
 
     async def told() -> int:
@@ -126,7 +144,9 @@ async def test_readers_that_do_not_read(crowd: Stack, web: Service, fake: FakeUp
         await until(lambda: web.log.read_text().count("reader_let_go") >= 40, 30)
 
 
-async def test_a_hung_postgres_stops_the_upstreams(crowd: Stack, worker: Service, fake: FakeUpstream) -> None:
+async def test_a_hung_postgres_stops_the_upstreams(
+    crowd: Stack, worker: Service, fake: FakeUpstream
+) -> None:
     flood = Flood()
     model = fake.script([flood.step(), finish(), usage(), done()])
     ids = [await crowd.api().background(model) for _ in range(8)]
@@ -134,7 +154,9 @@ async def test_a_hung_postgres_stops_the_upstreams(crowd: Stack, worker: Service
     worker.wires.postgres.hang()
     before = flood.sent
     _, grown = await watched([worker], flood.stalls())
-    print(f"8 floods before a hung Postgres: worker +{grown / MB:.0f} MB, {(flood.sent - before) / MB:.0f} MB taken")
+    print(
+        f"8 floods before a hung Postgres: worker +{grown / MB:.0f} MB, {(flood.sent - before) / MB:.0f} MB taken"
+    )
     flood.over.set()
     worker.wires.postgres.heal()
     assert grown < 100 * MB
@@ -159,23 +181,40 @@ async def test_a_hung_redis_is_left_out(crowd: Stack, worker: Service, fake: Fak
     assert grown < 150 * MB
 
 
-async def test_many_streams(crowd: Stack, web: Service, worker: Service, fake: FakeUpstream) -> None:
+async def test_many_streams(
+    crowd: Stack, web: Service, worker: Service, fake: FakeUpstream
+) -> None:
     """Each with a reader: what one stream and its reader cost while they last, and that it is given back to the next ones."""
     opened = asyncio.Event()
-    model = fake.script([text("a"), gate(opened), text(*"bcdefghij", gap=0.1), finish(), usage(), done()])
+    model = fake.script(
+        [text("a"), gate(opened), text(*"bcdefghij", gap=0.1), finish(), usage(), done()]
+    )
 
     async def all_stream() -> list[Stream]:
         async with AsyncExitStack() as open_streams:
-            streams = [await open_streams.enter_async_context(crowd.api().post_stream(model, background=True)) for _ in range(STREAMS)]
-            await asyncio.gather(*(stream.until("response.output_text.delta") for stream in streams))
+            streams = [
+                await open_streams.enter_async_context(
+                    crowd.api().post_stream(model, background=True)
+                )
+                for _ in range(STREAMS)
+            ]
+            await asyncio.gather(
+                *(stream.until("response.output_text.delta") for stream in streams)
+            )
             opened.set()
             await asyncio.gather(*(stream.to_end() for stream in streams))
             return streams
 
     (streams, grown), grown_web = await watched([web], watched([worker], all_stream()))
-    print(f"{STREAMS} streams: worker +{grown / STREAMS / 1000:.0f} KB each, web +{grown_web / STREAMS / 1000:.0f} KB each")
+    print(
+        f"{STREAMS} streams: worker +{grown / STREAMS / 1000:.0f} KB each, web +{grown_web / STREAMS / 1000:.0f} KB each"
+    )
     assert {stream.final["output_text"] for stream in streams} == {"abcdefghij"}
-    assert all([decode(frame)["sequence_number"] for frame in stream.frames] == list(range(len(stream.frames))) for stream in streams)
+    assert all(
+        [decode(frame)["sequence_number"] for frame in stream.frames]
+        == list(range(len(stream.frames)))
+        for stream in streams
+    )
     assert grown < STREAMS * 200_000 + 20 * MB
     assert grown_web < STREAMS * 200_000 + 20 * MB
 

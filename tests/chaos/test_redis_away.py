@@ -18,15 +18,26 @@ from tests.support.stack import Databases, Stack, Surroundings, stack
 pytestmark = pytest.mark.usefixtures("embedded_redis")
 
 # Celery and redis-py log what they meet when their server goes away
-GONE = ("redis.exceptions.", "kombu.exceptions.OperationalError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
+GONE = (
+    "redis.exceptions.",
+    "kombu.exceptions.OperationalError",
+    "ConnectionRefusedError",
+    "ConnectionResetError",
+    "BrokenPipeError",
+)
 
 
 @pytest.fixture(scope="module")
 async def house(
-    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+    tmp_path_factory: pytest.TempPathFactory,
+    servers: Databases,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """A deployment that loses its Redis again and again."""
-    async with stack(tmp_path_factory.mktemp("house"), servers, surroundings, fake, webs=2, forgiven=GONE) as one:
+    async with stack(
+        tmp_path_factory.mktemp("house"), servers, surroundings, fake, webs=2, forgiven=GONE
+    ) as one:
         yield one
 
 
@@ -56,7 +67,9 @@ async def test_a_flush_in_mid_stream_is_not_noticed(house: Stack, fake: FakeUpst
     assert (await house.api().create(fake.script(reply("new"))))["output_text"] == "new"
 
 
-async def test_what_was_queued_in_a_flushed_redis_still_starts(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_what_was_queued_in_a_flushed_redis_still_starts(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     async with private(workers=0, settings={"BACKBURNER_LEASE__RING_INTERVAL": "1"}) as one:
         models = [fake.script(reply("x")) for _ in range(10)]
         ids = [await one.api().background(model) for model in models]
@@ -70,12 +83,25 @@ async def test_what_was_queued_in_a_flushed_redis_still_starts(private: PrivateS
 
 
 @pytest.mark.parametrize("how", ["killed", "hung"])
-async def test_a_stream_goes_on_while_redis_is_away(house: Stack, valkey: Valkey, fake: FakeUpstream, how: str) -> None:
+async def test_a_stream_goes_on_while_redis_is_away(
+    house: Stack, valkey: Valkey, fake: FakeUpstream, how: str
+) -> None:
     gates = [asyncio.Event() for _ in range(3)]
-    steps = [text("a"), gate(gates[0]), text(*"bcd"), gate(gates[1]), text(*"efg"), gate(gates[2]), text("h")]
+    steps = [
+        text("a"),
+        gate(gates[0]),
+        text(*"bcd"),
+        gate(gates[1]),
+        text(*"efg"),
+        gate(gates[2]),
+        text("h"),
+    ]
     model = fake.script([*steps, finish(), usage(), done()])
     response_id = await house.api().background(model)
-    async with house.api(0).follow(response_id) as stream, house.api(1).follow(response_id) as other:
+    async with (
+        house.api(0).follow(response_id) as stream,
+        house.api(1).follow(response_id) as other,
+    ):
         await stream.until("response.output_text.delta")
         if how == "killed":
             valkey.kill()
@@ -105,7 +131,9 @@ async def test_a_stream_goes_on_while_redis_is_away(house: Stack, valkey: Valkey
     assert len(fake.asked(unheard)) == 1
 
 
-async def test_a_reader_that_comes_while_redis_is_away_sees_everything(house: Stack, valkey: Valkey, fake: FakeUpstream) -> None:
+async def test_a_reader_that_comes_while_redis_is_away_sees_everything(
+    house: Stack, valkey: Valkey, fake: FakeUpstream
+) -> None:
     opened = asyncio.Event()
     model = fake.script([text("a", "b"), gate(opened), text("c"), finish(), usage(), done()])
     response_id = await house.api().background(model)
@@ -119,7 +147,9 @@ async def test_a_reader_that_comes_while_redis_is_away_sees_everything(house: St
     assert stream.final["output_text"] == "abc"
 
 
-async def test_a_cancel_reaches_the_worker_without_redis(house: Stack, valkey: Valkey, fake: FakeUpstream) -> None:
+async def test_a_cancel_reaches_the_worker_without_redis(
+    house: Stack, valkey: Valkey, fake: FakeUpstream
+) -> None:
     model = fake.script([text("a"), hang()])
     async with house.api().post_stream(model, background=True) as stream:
         await stream.until("response.output_text.delta")

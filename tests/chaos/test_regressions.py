@@ -13,7 +13,9 @@ from web.stream.bus import Bus
 from worker.log.publisher import Publisher
 
 
-async def test_a_look_across_the_end_of_a_turn_shows_each_item_once(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_a_look_across_the_end_of_a_turn_shows_each_item_once(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     """GET used to read the log and then the items: a response that ended in between was shown with its message twice (I7)."""
     async with private(webs=2, proxied=True) as one:
         opened = asyncio.Event()
@@ -31,7 +33,9 @@ async def test_a_look_across_the_end_of_a_turn_shows_each_item_once(private: Pri
         assert len(shown["output"]) == 1
 
 
-async def test_what_was_said_stands_until_the_next_attempt_speaks(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_what_was_said_stands_until_the_next_attempt_speaks(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     """GET used to show nothing from the take-over on, and a cancel then brought the words of the dead attempt back (I7, I10)."""
     async with private(settings=IMPATIENT) as one:
         model = fake.script([text("a", "b"), hang()], [hang()])
@@ -45,14 +49,18 @@ async def test_what_was_said_stands_until_the_next_attempt_speaks(private: Priva
             assert (shown["status"], shown["output_text"]) == ("in_progress", "ab")
             await api.cancel(stream.response_id)
             await stream.to_end()
-            assert [item["id"] for item in stream.final["output"]] == [item["id"] for item in shown["output"]]
+            assert [item["id"] for item in stream.final["output"]] == [
+                item["id"] for item in shown["output"]
+            ]
 
 
 class _Closed:
     """A connection to Redis as uvloop has it in the moment after it was closed."""
 
     async def _refuse(self, *_: object, **__: object) -> None:
-        raise RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
+        raise RuntimeError(
+            "unable to perform operation on <TCPTransport closed=True>; the handler is closed"
+        )
 
     subscribe = unsubscribe = publish = send_packed_command = _refuse
     connection_pool = property(lambda self: self)
@@ -70,7 +78,9 @@ class _Closed:
 
 async def test_a_reader_that_comes_as_redis_goes_is_sent_to_the_log() -> None:
     """The RuntimeError of a closed connection used to cut the reader off (I3, I8)."""
-    settings = Settings(database_url=cast("Any", "postgres://nobody/none"), redis_url=cast("Any", "redis://nobody"))
+    settings = Settings(
+        database_url=cast("Any", "postgres://nobody/none"), redis_url=cast("Any", "redis://nobody")
+    )
     bus = Bus(settings, cast("Any", None), new_uuid())
     bus._channel = cast("Any", _Closed())
     async with bus.subscribe(new_uuid()) as inbox:

@@ -18,14 +18,21 @@ WORDS = [f"w{number} " for number in range(100)]
 
 @pytest.fixture(scope="module")
 async def house(
-    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+    tmp_path_factory: pytest.TempPathFactory,
+    servers: Databases,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """A worker and a web process that stay; each test starts the web process it ends."""
-    async with stack(tmp_path_factory.mktemp("house"), servers, surroundings, fake, settings=IMPATIENT) as one:
+    async with stack(
+        tmp_path_factory.mktemp("house"), servers, surroundings, fake, settings=IMPATIENT
+    ) as one:
         yield one
 
 
-async def test_a_background_stream_outlives_its_web_process(house: Stack, fake: FakeUpstream) -> None:
+async def test_a_background_stream_outlives_its_web_process(
+    house: Stack, fake: FakeUpstream
+) -> None:
     opened = asyncio.Event()
     model = fake.script([text("a", "b"), gate(opened), text("c"), finish(), usage(), done()])
     web = await house.start_web()
@@ -44,7 +51,9 @@ async def test_a_background_stream_outlives_its_web_process(house: Stack, fake: 
     assert len(fake.asked(model)) == 1
 
 
-async def test_a_background_stream_outlives_a_killed_web_process(house: Stack, fake: FakeUpstream) -> None:
+async def test_a_background_stream_outlives_a_killed_web_process(
+    house: Stack, fake: FakeUpstream
+) -> None:
     opened = asyncio.Event()
     model = fake.script([text("a"), gate(opened), text("b"), finish(), usage(), done()])
     web = await house.start_web()
@@ -58,7 +67,9 @@ async def test_a_background_stream_outlives_a_killed_web_process(house: Stack, f
     assert_stream_obeys_contract([decode(frame) for frame in cut.frames + rest.frames])
 
 
-async def test_a_foreground_response_ends_with_its_web_process(house: Stack, fake: FakeUpstream) -> None:
+async def test_a_foreground_response_ends_with_its_web_process(
+    house: Stack, fake: FakeUpstream
+) -> None:
     model = fake.script([text("half"), hang()])
     web = await house.start_web()
     async with house.api(web).post_stream(model) as stream:
@@ -75,7 +86,9 @@ async def test_a_foreground_response_ends_with_its_web_process(house: Stack, fak
     assert len(fake.asked(model)) == 1
 
 
-async def test_a_foreground_request_may_finish_while_its_web_process_stops(house: Stack, fake: FakeUpstream) -> None:
+async def test_a_foreground_request_may_finish_while_its_web_process_stops(
+    house: Stack, fake: FakeUpstream
+) -> None:
     opened = asyncio.Event()
     model = fake.script([text("a"), gate(opened), text("b"), finish(), usage(), done()])
     web = await house.start_web()
@@ -97,14 +110,22 @@ async def test_a_foreground_request_may_finish_while_its_web_process_stops(house
 
 
 async def test_after_kill_9_of_everything_old_responses_end_and_finished_ones_are_as_they_were(
-    embedded_postgres: None, embedded_redis: None, tmp_path: Path, surroundings: Surroundings, fake: FakeUpstream
+    embedded_postgres: None,
+    embedded_redis: None,
+    tmp_path: Path,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
 ) -> None:
     async with databases(tmp_path / "pg", surroundings) as servers:
         assert servers.server is not None
         # the processes may notice that their servers are gone before it is their turn
         forgiven = ("psycopg.", "redis.exceptions.", "kombu.exceptions.")
-        async with stack(tmp_path, servers, surroundings, fake, settings=IMPATIENT, forgiven=forgiven) as one:
-            finished = await one.api().ended(await one.api().background(fake.script(reply("done before"))))
+        async with stack(
+            tmp_path, servers, surroundings, fake, settings=IMPATIENT, forgiven=forgiven
+        ) as one:
+            finished = await one.api().ended(
+                await one.api().background(fake.script(reply("done before")))
+            )
             told = await one.api().replay(finished["id"])
             model = fake.script([text("half"), hang()], reply("whole"))
             async with one.api().post_stream(model, background=True) as cut:
@@ -131,9 +152,21 @@ async def test_a_running_response_survives_a_restart_of_postgres(
 ) -> None:
     async with databases(tmp_path / "pg", surroundings) as servers:
         assert servers.server is not None
-        async with stack(tmp_path, servers, surroundings, fake, webs=2, forgiven=("psycopg.",)) as one:
+        async with stack(
+            tmp_path, servers, surroundings, fake, webs=2, forgiven=("psycopg.",)
+        ) as one:
             gates = [asyncio.Event() for _ in range(3)]
-            steps = [text("a"), gate(gates[0]), text(*WORDS), gate(gates[1]), text("b"), gate(gates[2]), finish(), usage(), done()]
+            steps = [
+                text("a"),
+                gate(gates[0]),
+                text(*WORDS),
+                gate(gates[1]),
+                text("b"),
+                gate(gates[2]),
+                finish(),
+                usage(),
+                done(),
+            ]
             model = fake.script(steps, reply("never"))
             response_id = await one.api().background(model)
             async with one.api(0).follow(response_id) as stream:
@@ -141,7 +174,9 @@ async def test_a_running_response_survives_a_restart_of_postgres(
                 servers.server.stop()
                 gates[0].set()
                 gates[1].set()
-                refused = await one.api(1).call("POST", "/responses", {"model": model, "input": "x", "background": True})
+                refused = await one.api(1).call(
+                    "POST", "/responses", {"model": model, "input": "x", "background": True}
+                )
                 assert refused.status == 503
                 assert refused.headers["retry-after"] == "1"
                 assert refused.error["type"] == "server_error"
@@ -152,7 +187,9 @@ async def test_a_running_response_survives_a_restart_of_postgres(
             assert stream.final["output_text"] == "a" + "".join(WORDS) + "b"
             assert_one_story(stream.frames)
             assert await one.api(1).replay(response_id) == stream.frames
-            assert len(fake.asked(model)) == 1, "the attempt and its upstream connection survived, and the refused one never ran"
+            assert len(fake.asked(model)) == 1, (
+                "the attempt and its upstream connection survived, and the refused one never ran"
+            )
 
 
 async def test_a_running_response_survives_a_crash_of_postgres(
@@ -163,7 +200,9 @@ async def test_a_running_response_survives_a_crash_of_postgres(
         assert servers.server is not None
         async with stack(tmp_path, servers, surroundings, fake, forgiven=("psycopg.",)) as one:
             opened = asyncio.Event()
-            model = fake.script([text(*WORDS), gate(opened), text("b"), finish(), usage(), done()], reply("never"))
+            model = fake.script(
+                [text(*WORDS), gate(opened), text("b"), finish(), usage(), done()], reply("never")
+            )
             async with one.api().post_stream(model, background=True) as stream:
                 await stream.until("response.output_text.delta", count=len(WORDS))
                 servers.server.kill()

@@ -19,7 +19,10 @@ from tests.support.websocket_client import Socket, socket
 
 @pytest.fixture(scope="module")
 async def house(
-    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+    tmp_path_factory: pytest.TempPathFactory,
+    servers: Databases,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """A deployment whose processes come and go, and whose sockets have three minutes' rest in three seconds."""
     settings = {
@@ -28,31 +31,54 @@ async def house(
         "BACKBURNER_WEB__GRACE": "2",
         "BACKBURNER_SECRET_KEYS": secrets.token_urlsafe(32),
     }
-    async with stack(tmp_path_factory.mktemp("sockets"), servers, surroundings, fake, webs=1, workers=2, settings=settings) as one:
+    async with stack(
+        tmp_path_factory.mktemp("sockets"),
+        servers,
+        surroundings,
+        fake,
+        webs=1,
+        workers=2,
+        settings=settings,
+    ) as one:
         yield one
 
 
 async def _status(house: Stack, response_id: str) -> str:
-    return str(await house.value("SELECT status FROM responses WHERE id = %s", response_id.removeprefix("resp_")))
+    return str(
+        await house.value(
+            "SELECT status FROM responses WHERE id = %s", response_id.removeprefix("resp_")
+        )
+    )
 
 
-async def test_a_killed_worker_leaves_no_hole_in_the_socket(house: Stack, fake: FakeUpstream) -> None:
+async def test_a_killed_worker_leaves_no_hole_in_the_socket(
+    house: Stack, fake: FakeUpstream
+) -> None:
     model = fake.script([text("lost"), hang()], reply("whole"))
     async with socket(house.api()) as one:
         await one.create(model, store=False)
         await one.until("response.output_text.delta")
-        owner = await house.value("SELECT w.pid FROM workers w JOIN responses r ON r.worker = w.id WHERE r.model = %s", model)
+        owner = await house.value(
+            "SELECT w.pid FROM workers w JOIN responses r ON r.worker = w.id WHERE r.model = %s",
+            model,
+        )
         house.kill(next(worker for worker in house.workers if worker.pid == owner))
         await one.ended()
         events = [Socket.decoded(frame) for frame in one.frames]
         assert_stream_obeys_contract(events)
         assert events[-1]["response"]["output_text"] == "whole"
-        following = await one.answer(fake.script(reply("next")), store=False, previous_response_id=events[-1]["response"]["id"])
+        following = await one.answer(
+            fake.script(reply("next")),
+            store=False,
+            previous_response_id=events[-1]["response"]["id"],
+        )
         assert following["output_text"] == "next"
     await house.start_worker()
 
 
-async def test_a_killed_web_process_takes_its_sockets_responses_along(house: Stack, fake: FakeUpstream) -> None:
+async def test_a_killed_web_process_takes_its_sockets_responses_along(
+    house: Stack, fake: FakeUpstream
+) -> None:
     model = fake.script([text("said"), hang()])
     other = await house.start_web()
     async with socket(house.api(other)) as one:
@@ -69,10 +95,14 @@ async def test_a_killed_web_process_takes_its_sockets_responses_along(house: Sta
 
     await until(cancelled, 20)
     async with socket(house.api()) as elsewhere:
-        assert (await elsewhere.answer(fake.script(reply("here")), previous_response_id=response_id))["output_text"] == "here"
+        assert (
+            await elsewhere.answer(fake.script(reply("here")), previous_response_id=response_id)
+        )["output_text"] == "here"
 
 
-async def test_a_stopping_web_process_lets_what_runs_end_and_closes(house: Stack, fake: FakeUpstream) -> None:
+async def test_a_stopping_web_process_lets_what_runs_end_and_closes(
+    house: Stack, fake: FakeUpstream
+) -> None:
     opened = asyncio.Event()
     model = fake.script([text("be"), gate(opened), text("gun"), finish(), usage(), done()])
     other = await house.start_web()
@@ -83,7 +113,11 @@ async def test_a_stopping_web_process_lets_what_runs_end_and_closes(house: Stack
         assert await idle.closed() == 1012
         await busy.create(model)
         refused = await busy.refused()
-        assert (refused["status"], refused["code"], refused["headers"]["retry-after"]) == (503, "server_error", "1")
+        assert (refused["status"], refused["code"], refused["headers"]["retry-after"]) == (
+            503,
+            "server_error",
+            "1",
+        )
         opened.set()
         assert (await busy.ended())[-1]["response"]["output_text"] == "begun"
         assert await busy.closed() == 1012
@@ -91,7 +125,9 @@ async def test_a_stopping_web_process_lets_what_runs_end_and_closes(house: Stack
     assert len(fake.asked(model)) == 1
 
 
-async def test_what_does_not_end_in_the_grace_period_is_cancelled(house: Stack, fake: FakeUpstream) -> None:
+async def test_what_does_not_end_in_the_grace_period_is_cancelled(
+    house: Stack, fake: FakeUpstream
+) -> None:
     model = fake.script([text("for ever"), hang()])
     other = await house.start_web()
     async with socket(house.api(other)) as one:
@@ -162,13 +198,18 @@ async def test_a_process_holds_so_many_sockets_and_no_more(house: Stack) -> None
     await until(open_again)
 
 
-async def test_a_revoked_key_ends_its_sockets_with_the_next_create(house: Stack, fake: FakeUpstream) -> None:
+async def test_a_revoked_key_ends_its_sockets_with_the_next_create(
+    house: Stack, fake: FakeUpstream
+) -> None:
     key = keys.create(house.dsn, "revoked")
     model = fake.script(reply("x"))
     async with socket(house.api(key=key)) as one:
         await one.answer(model)
         async with await psycopg.AsyncConnection.connect(house.dsn, autocommit=True) as connection:
-            await connection.execute("UPDATE api_keys SET revoked_at = now() WHERE hash = sha256(convert_to(%s, 'UTF8'))", (key,))
+            await connection.execute(
+                "UPDATE api_keys SET revoked_at = now() WHERE hash = sha256(convert_to(%s, 'UTF8'))",
+                (key,),
+            )
 
         async def refused() -> bool:
             await one.create(model)
@@ -182,9 +223,13 @@ async def test_a_revoked_key_ends_its_sockets_with_the_next_create(house: Stack,
         assert await one.closed() == 1008
 
 
-async def test_while_postgres_is_away_creates_are_refused_and_the_socket_lives_on(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_while_postgres_is_away_creates_are_refused_and_the_socket_lives_on(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     opened = asyncio.Event()
-    model = fake.script([text("be"), gate(opened), text("gun"), finish(), usage(), done()], reply("after"))
+    model = fake.script(
+        [text("be"), gate(opened), text("gun"), finish(), usage(), done()], reply("after")
+    )
     async with private(proxied=True, forgiven=("psycopg.",)) as one, socket(one.api()) as busy:
         await busy.create(model)
         await busy.until("response.output_text.delta")

@@ -18,7 +18,14 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from psycopg import AsyncConnection
 from psycopg.rows import DictRow
 
@@ -118,7 +125,13 @@ class Machine(RuleBasedStateMachine):
         self.watchers: list[Watcher] = []
         self.ears = Ears()
         self.relay = Relay(self.pool, self.ears)  # type: ignore[arg-type]
-        self.archive = Archive(self.pool, SilentRedis(), self.relay, AnswerCache(settings_for(self.house.dsn), "silent"), 0)  # type: ignore[arg-type]
+        self.archive = Archive(
+            self.pool,
+            SilentRedis(),
+            self.relay,
+            AnswerCache(settings_for(self.house.dsn), "silent"),
+            0,
+        )  # type: ignore[arg-type]
         self.numbers = itertools.count(1)
         self.run = self.world.run
 
@@ -138,7 +151,9 @@ class Machine(RuleBasedStateMachine):
 
     @property
     def tellings(self) -> list[tuple[Hand, Telling]]:
-        return [(worker, telling) for worker in self.processes for telling in worker.tellings.values()]
+        return [
+            (worker, telling) for worker in self.processes for telling in worker.tellings.values()
+        ]
 
     def story(self, name: UUID) -> Story:
         return next(story for story in self.stories if story.name == name)
@@ -157,10 +172,23 @@ class Machine(RuleBasedStateMachine):
     def create(self, background: bool) -> None:
         story = Story(new_uuid(), background)
         values = self.house.row(story.name, background=background)
-        facts = ResponseFacts(response_id(story.name), 1_800_000_000, "queued" if background else "in_progress", "m", {}, background)
+        facts = ResponseFacts(
+            response_id(story.name),
+            1_800_000_000,
+            "queued" if background else "in_progress",
+            "m",
+            {},
+            background,
+        )
         shown = response_object(facts, [])
-        opening = [ResponseCreated(shown), ResponseQueued(shown)] if background else [ResponseCreated(shown)]
-        values["frames"] = told = b"".join(frame(event, number) for number, event in enumerate(opening))
+        opening = (
+            [ResponseCreated(shown), ResponseQueued(shown)]
+            if background
+            else [ResponseCreated(shown)]
+        )
+        values["frames"] = told = b"".join(
+            frame(event, number) for number, event in enumerate(opening)
+        )
         story.shown.update(_numbered(told))
         self.run(fetch(self.pool, statements.INSERT, values))
         self.stories.append(story)
@@ -176,11 +204,23 @@ class Machine(RuleBasedStateMachine):
     def delete(self, which: int) -> None:
         story = pick(self.open, which)
         row = self.row(story)
-        self.run(fetch(self.pool, statements.REQUEST_DELETE, {"id": story.name, "project": self.house.project}))
+        self.run(
+            fetch(
+                self.pool,
+                statements.REQUEST_DELETE,
+                {"id": story.name, "project": self.house.project},
+            )
+        )
         story.deleted = True
         if row["status"] not in TERMINAL:
             self._cancel(story, self.run(self.archive.request_cancel(row, "deleted")))
-        if self.run(fetch(self.pool, statements.DELETE_ENDED, {"id": story.name, "project": self.house.project})):
+        if self.run(
+            fetch(
+                self.pool,
+                statements.DELETE_ENDED,
+                {"id": story.name, "project": self.house.project},
+            )
+        ):
             assert story.status in TERMINAL
             story.gone = True
 
@@ -193,7 +233,9 @@ class Machine(RuleBasedStateMachine):
 
     # --- workers ---
 
-    @precondition(lambda self: len(self.processes) < MOST_WORKERS and len(self.workers) < 2 * MOST_WORKERS)
+    @precondition(
+        lambda self: len(self.processes) < MOST_WORKERS and len(self.workers) < 2 * MOST_WORKERS
+    )
     @rule(quarantine=st.booleans())
     def start_worker(self, quarantine: bool) -> None:
         self.workers.append(self._hire(quarantine=quarantine))
@@ -226,9 +268,15 @@ class Machine(RuleBasedStateMachine):
         highest = max(story.shown, default=telling.claim.log_end)
         if telling.claim.log_end < highest:
             assert story.owner is not None
-            assert story.owner.journal_lost, "only a journal that Postgres lost may hold what nobody can adopt"
+            assert story.owner.journal_lost, (
+                "only a journal that Postgres lost may hold what nobody can adopt"
+            )
             story.double_fault = True
-            story.shown = {number: one for number, one in story.shown.items() if number <= telling.claim.log_end}
+            story.shown = {
+                number: one
+                for number, one in story.shown.items()
+                if number <= telling.claim.log_end
+            }
         story.deaths += story.owner is not None
         story.owner, story.attempt, story.status = worker, story.attempt + 1, "in_progress"
 
@@ -247,7 +295,9 @@ class Machine(RuleBasedStateMachine):
         self.append(which=which, words=words, call=None)
         self.journal(who=self.processes.index(worker))
         while worker.bus.waiting:
-            self.publish(who=[one for one in self.workers if one.bus.waiting].index(worker), drops=lost)
+            self.publish(
+                who=[one for one in self.workers if one.bus.waiting].index(worker), drops=lost
+            )
 
     @precondition(lambda self: self.tellings)
     @rule(which=ANY, words=WORDS)
@@ -267,7 +317,10 @@ class Machine(RuleBasedStateMachine):
             return
         if crash:
             self.postgres_crashes()
-        self.reap(who=[worker for worker in self.workers if not worker.buried].index(story.owner), stops=False)
+        self.reap(
+            who=[worker for worker in self.workers if not worker.buried].index(story.owner),
+            stops=False,
+        )
         self.claim(who=who, which=which)
 
     @precondition(lambda self: self.processes)
@@ -288,7 +341,9 @@ class Machine(RuleBasedStateMachine):
     @rule(who=ANY, drops=st.booleans())
     def publish(self, who: int, drops: bool) -> None:
         """One message reaches the readers, or is lost; a dead worker may still have some under way."""
-        channel, payload = pick([worker for worker in self.workers if worker.bus.waiting], who).bus.waiting.popleft()
+        channel, payload = pick(
+            [worker for worker in self.workers if worker.bus.waiting], who
+        ).bus.waiting.popleft()
         if not drops:
             self.ears.deliver(channel, payload)
 
@@ -306,11 +361,22 @@ class Machine(RuleBasedStateMachine):
     @rule(who=ANY)
     def beat(self, who: int) -> None:
         worker = pick(self.processes, who)
-        renewed = self.run(fetch(self.pool, statements.RENEW, {"me": worker.id, "lease": settings_for(self.house.dsn).lease.duration}))
+        renewed = self.run(
+            fetch(
+                self.pool,
+                statements.RENEW,
+                {"me": worker.id, "lease": settings_for(self.house.dsn).lease.duration},
+            )
+        )
         assert bool(renewed) is not worker.buried
-        mine = {row["id"]: row["attempt"] for row in self.run(fetch(self.pool, statements.MINE, {"me": worker.id}))}
+        mine = {
+            row["id"]: row["attempt"]
+            for row in self.run(fetch(self.pool, statements.MINE, {"me": worker.id}))
+        }
         if not worker.buried:
-            assert mine == {name: telling.claim.attempt for name, telling in worker.tellings.items()}
+            assert mine == {
+                name: telling.claim.attempt for name, telling in worker.tellings.items()
+            }
 
     @precondition(lambda self: any(not worker.buried for worker in self.workers))
     @rule(who=ANY, stops=st.booleans())
@@ -337,7 +403,11 @@ class Machine(RuleBasedStateMachine):
         self.story(telling.claim.id).deaths = 0
 
     @precondition(lambda self: self.tellings)
-    @rule(which=ANY, status=st.sampled_from([Status.COMPLETED, Status.INCOMPLETE, Status.FAILED]), twice=st.booleans())
+    @rule(
+        which=ANY,
+        status=st.sampled_from([Status.COMPLETED, Status.INCOMPLETE, Status.FAILED]),
+        twice=st.booleans(),
+    )
     def finish(self, which: int, status: Status, twice: bool) -> None:
         worker, telling = pick(self.tellings, which)
         story = self.story(telling.claim.id)
@@ -411,7 +481,13 @@ class Machine(RuleBasedStateMachine):
 
     def everything(self) -> list[Row]:
         names = [story.name for story in self.stories]
-        return self.run(fetch(self.pool, _EVERYTHING, {"ids": names, "workers": [worker.id for worker in self.workers]}))
+        return self.run(
+            fetch(
+                self.pool,
+                _EVERYTHING,
+                {"ids": names, "workers": [worker.id for worker in self.workers]},
+            )
+        )
 
     def row(self, story: Story) -> Row:
         return self.run(fetch(self.pool, statements.RESPONSE, {"id": story.name}))[0]
@@ -422,18 +498,32 @@ class Machine(RuleBasedStateMachine):
             if payload:
                 story = self.story(UUID(channel.removeprefix("events:")))
                 for number, one in _numbered(payload.partition(b"\n")[2]):
-                    if (worker, worker.tellings.get(story.name)) != (story.owner, None) or not story.double_fault:
-                        assert story.shown.setdefault(number, one) == one, f"two events have number {number}"
+                    if (worker, worker.tellings.get(story.name)) != (
+                        story.owner,
+                        None,
+                    ) or not story.double_fault:
+                        assert story.shown.setdefault(number, one) == one, (
+                            f"two events have number {number}"
+                        )
 
     @invariant()
     def the_rows_are_as_the_machine_says(self) -> None:
         """I3, I5, I10: one owner, attempts that rise, one ending, no ending against a cancel."""
-        found = {row["id"]: row for row in self.run(fetch(self.pool, _ROWS, {"ids": [story.name for story in self.stories]}))}
+        found = {
+            row["id"]: row
+            for row in self.run(
+                fetch(self.pool, _ROWS, {"ids": [story.name for story in self.stories]})
+            )
+        }
         assert set(found) == {story.name for story in self.open}
         for story in self.open:
             row = found[story.name]
             owner = story.owner.id if story.owner is not None else None
-            assert (row["status"], row["worker"], row["attempt"]) == (story.status, owner, story.attempt)
+            assert (row["status"], row["worker"], row["attempt"]) == (
+                story.status,
+                owner,
+                story.attempt,
+            )
             assert row["deaths"] == story.deaths
             assert row["cancelled"] is story.cancelled
             assert not story.cancelled or story.status in ("in_progress", "cancelled")
@@ -449,14 +539,18 @@ class Machine(RuleBasedStateMachine):
         endings = [number for number, one in told.items() if decode_frame(one)["type"] in ENDINGS]
         assert endings == ([len(told) - 1] if story.status in TERMINAL else [])
         for number, one in told.items():
-            assert story.shown.setdefault(number, one) == one, f"number {number} was shown with other bytes"
+            assert story.shown.setdefault(number, one) == one, (
+                f"number {number} was shown with other bytes"
+            )
 
     @invariant()
     def readers_were_shown_what_is_stored(self) -> None:
         """I4: every reader has the same bytes, without hole or repeat."""
         for watcher in self.watchers:
             story = self.story(watcher.name)
-            assert watcher.numbers == list(range(watcher.after + 1, watcher.after + 1 + len(watcher.frames)))
+            assert watcher.numbers == list(
+                range(watcher.after + 1, watcher.after + 1 + len(watcher.frames))
+            )
             if not story.double_fault:
                 for number, one in zip(watcher.numbers, watcher.frames, strict=True):
                     assert story.shown[number] == one
@@ -483,7 +577,10 @@ class Machine(RuleBasedStateMachine):
         for quarantine in (False, True):
             last = self._hire(quarantine=quarantine)
             for story in self.open:
-                if story.status not in TERMINAL and (telling := self.run(last.take(story.name))) is not None:
+                if (
+                    story.status not in TERMINAL
+                    and (telling := self.run(last.take(story.name))) is not None
+                ):
                     self._claimed(story, last, telling)
                     story.status = self.run(last.finish(telling, Status.FAILED, twice=False)).value
                     story.owner = None
@@ -498,11 +595,17 @@ class Machine(RuleBasedStateMachine):
         shown = self.run(self.archive.show(self.row(story)))
         assert shown["output"] == final["output"]
         assert shown["status"] == final["status"] == story.status
-        done = {event["item"]["id"]: event["item"] for event in told if event["type"] == "response.output_item.done"}
+        done = {
+            event["item"]["id"]: event["item"]
+            for event in told
+            if event["type"] == "response.output_item.done"
+        }
         assert all(done[item["id"]] == item for item in final["output"])
-        assert [item["id"] for item in fold(told) if item["id"] in {one["id"] for one in final["output"]}] == [
-            one["id"] for one in final["output"]
-        ]
+        assert [
+            item["id"]
+            for item in fold(told)
+            if item["id"] in {one["id"] for one in final["output"]}
+        ] == [one["id"] for one in final["output"]]
 
     def _assert_heard_out(self, watcher: Watcher) -> None:
         self.run(watcher.to_end())

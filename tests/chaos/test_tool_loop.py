@@ -65,7 +65,9 @@ CUTS = {
     "while the tool runs": Cut("", False, (1, 2, 2), UNKNOWN),
     "after its answer, before that is stored": Cut("finish", False, (1, 2, 2), UNKNOWN),
     # answers are stored one at a time
-    "after its answer is stored": Cut("finish", True, (1,), ("completed",), tools=("count_unsafe",)),
+    "after its answer is stored": Cut(
+        "finish", True, (1,), ("completed",), tools=("count_unsafe",)
+    ),
     "in the next turn": Cut("", False, (1, 1, 1), DONE, (1, 2)),
 }
 
@@ -90,14 +92,18 @@ def key(cut: str, tool: str) -> str:
     return f"{cut}: {tool}"
 
 
-async def at_its_point(one: Stack, fake: FakeUpstream, mcp: McpServers, cut: str, model: str) -> bool:
+async def at_its_point(
+    one: Stack, fake: FakeUpstream, mcp: McpServers, cut: str, model: str
+) -> bool:
     """Whether the response has come to where it is to be cut."""
     calls = [mcp.counting.of(key(cut, tool)) for tool in CUTS[cut].tools]
     match CUTS[cut].held:
         case "turn" | "start":
             return await waiting(one, cut) > 0
         case "finish":
-            return await waiting(one, cut) > 0 and all(made and made[0].finished is not None for made in calls)
+            return await waiting(one, cut) > 0 and all(
+                made and made[0].finished is not None for made in calls
+            )
         case _ if cut == "in the next turn":
             return len(fake.asked(model)) == 2
         case _:
@@ -107,7 +113,9 @@ async def at_its_point(one: Stack, fake: FakeUpstream, mcp: McpServers, cut: str
 async def stored(one: Stack, response_id: str, at: Cut) -> bool:
     """Whether the statement that was held up has taken effect for all calls."""
     column = {"turn": "true", "start": "started_attempt IS NOT NULL", "finish": "finished"}[at.held]
-    question = f"SELECT count(*) FROM tool_calls WHERE response_id = %s::uuid AND turn > 0 AND {column}"
+    question = (
+        f"SELECT count(*) FROM tool_calls WHERE response_id = %s::uuid AND turn > 0 AND {column}"
+    )
     return int(await one.value(question, response_id.removeprefix("resp_"))) == len(at.tools)
 
 
@@ -125,7 +133,9 @@ async def follow(api: Api, response_id: str) -> list[bytes]:
         return stream.frames
 
 
-async def test_a_killed_worker_costs_no_finished_and_no_unsafe_call_a_second_time(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_a_killed_worker_costs_no_finished_and_no_unsafe_call_a_second_time(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     async with McpServers() as mcp, private(webs=2, settings=SETTINGS) as one, held(one) as holder:
         models, ids = {}, {}
         opened = [mcp.counting.hold(key("while the tool runs", tool)) for tool in COUNTING]
@@ -133,7 +143,9 @@ async def test_a_killed_worker_costs_no_finished_and_no_unsafe_call_a_second_tim
             turn = tool_turn(*((tool, key(cut, tool)) for tool in at.tools))
             cut_off = [[hang()]] if at.asked[1] == 2 else []
             models[cut] = fake.script(*[turn] * at.asked[0], *cut_off, reply("done"))
-            ids[cut] = await one.api().background(models[cut], tools=[counting(mcp)], metadata={"cut": cut, "held": at.held})
+            ids[cut] = await one.api().background(
+                models[cut], tools=[counting(mcp)], metadata={"cut": cut, "held": at.held}
+            )
         readers = {cut: asyncio.create_task(follow(one.api(1), ids[cut])) for cut in CUTS}
         for cut in CUTS:
             await until(partial(at_its_point, one, fake, mcp, cut, models[cut]), 40)
@@ -157,15 +169,35 @@ async def test_a_killed_worker_costs_no_finished_and_no_unsafe_call_a_second_tim
     assert not mcp.faults, mcp.faults
 
 
-def assert_as_promised(cut: str, at: Cut, ended: JSON, frames: list[bytes], fake: FakeUpstream, model: str, mcp: McpServers) -> None:
+def assert_as_promised(
+    cut: str,
+    at: Cut,
+    ended: JSON,
+    frames: list[bytes],
+    fake: FakeUpstream,
+    model: str,
+    mcp: McpServers,
+) -> None:
     calls = tuple(len(mcp.counting.of(key(cut, tool))) for tool in at.tools)
     assert calls == at.calls, f"{cut}: the tools were called {calls} times"
-    expected = ["mcp_list_tools completed", *(f"mcp_call {status}" for status in at.statuses), "message completed"]
-    assert (ended["status"], kinds(ended)) == ("completed", expected), f"{cut}: {ended['status']}, {kinds(ended)}"
-    assert len(fake.asked(model)) == sum(at.asked), f"{cut}: the upstream was asked {len(fake.asked(model))} times"
+    expected = [
+        "mcp_list_tools completed",
+        *(f"mcp_call {status}" for status in at.statuses),
+        "message completed",
+    ]
+    assert (ended["status"], kinds(ended)) == ("completed", expected), (
+        f"{cut}: {ended['status']}, {kinds(ended)}"
+    )
+    assert len(fake.asked(model)) == sum(at.asked), (
+        f"{cut}: the upstream was asked {len(fake.asked(model))} times"
+    )
     events = assert_one_story(frames)
     assert events[-1]["response"]["output"] == ended["output"], cut
-    answers = [message["content"] for message in fake.asked(model)[-1].messages if message["role"] == "tool"]
+    answers = [
+        message["content"]
+        for message in fake.asked(model)[-1].messages
+        if message["role"] == "tool"
+    ]
     for tool, status, count, answer in zip(at.tools, at.statuses, at.calls, answers, strict=True):
         if status == "completed":
             assert answer == f"{tool} {key(cut, tool)}: call {count}", cut
@@ -173,12 +205,21 @@ def assert_as_promised(cut: str, at: Cut, ended: JSON, frames: list[bytes], fake
             assert "may or may not have happened" in answer, cut
 
 
-async def test_a_stopping_worker_lets_calls_end_and_begins_none(private: PrivateStack, fake: FakeUpstream) -> None:
-    async with McpServers() as mcp, private(settings={**SETTINGS, "BACKBURNER_WORKER__GRACE": "15"}) as one:
+async def test_a_stopping_worker_lets_calls_end_and_begins_none(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
+    async with (
+        McpServers() as mcp,
+        private(settings={**SETTINGS, "BACKBURNER_WORKER__GRACE": "15"}) as one,
+    ):
         opened = mcp.counting.hold("in the grace")
-        model = fake.script(tool_turn(("count_unsafe", "in the grace"), ("count_unsafe", "after it")), reply("done"))
+        model = fake.script(
+            tool_turn(("count_unsafe", "in the grace"), ("count_unsafe", "after it")), reply("done")
+        )
         # one at a time: the second call is not begun when the worker is told to stop
-        response_id = await one.api().background(model, tools=[counting(mcp)], parallel_tool_calls=False)
+        response_id = await one.api().background(
+            model, tools=[counting(mcp)], parallel_tool_calls=False
+        )
         await until(lambda: mcp.counting.of("in the grace"))
         stopping = one.workers.pop()
         stopping.ask_to_stop()
@@ -193,11 +234,19 @@ async def test_a_stopping_worker_lets_calls_end_and_begins_none(private: Private
         assert_one_story(await one.api().replay(response_id))
         uuid = response_id.removeprefix("resp_")
         assert await one.value("SELECT deaths FROM responses WHERE id = %s::uuid", uuid) == 0
-        assert await one.value("SELECT max(attempt) FROM attempts WHERE response_id = %s::uuid", uuid) == 2, "it was handed over"
+        assert (
+            await one.value("SELECT max(attempt) FROM attempts WHERE response_id = %s::uuid", uuid)
+            == 2
+        ), "it was handed over"
 
 
-async def test_calls_that_do_not_end_in_the_grace_are_handed_over_as_begun(private: PrivateStack, fake: FakeUpstream) -> None:
-    async with McpServers() as mcp, private(settings={**SETTINGS, "BACKBURNER_WORKER__GRACE": "0.5"}) as one:
+async def test_calls_that_do_not_end_in_the_grace_are_handed_over_as_begun(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
+    async with (
+        McpServers() as mcp,
+        private(settings={**SETTINGS, "BACKBURNER_WORKER__GRACE": "0.5"}) as one,
+    ):
         tools = ("count_unsafe", "count_read_only")
         for tool in tools:
             mcp.counting.hold(tool)
@@ -216,10 +265,16 @@ async def test_calls_that_do_not_end_in_the_grace_are_handed_over_as_begun(priva
         assert_one_story(await one.api().replay(response_id))
 
 
-async def test_a_finished_turn_forgives_the_deaths_before_it(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_a_finished_turn_forgives_the_deaths_before_it(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     async with McpServers() as mcp, private(settings=SETTINGS, quarantine=True) as one:
         first, second = mcp.counting.hold("first"), mcp.counting.hold("second")
-        model = fake.script(tool_turn(("count_read_only", "first")), tool_turn(("count_read_only", "second")), reply("done"))
+        model = fake.script(
+            tool_turn(("count_read_only", "first")),
+            tool_turn(("count_read_only", "second")),
+            reply("done"),
+        )
         response_id = await one.api().background(model, tools=[counting(mcp)])
         deaths = "SELECT deaths FROM responses WHERE id = %s::uuid"
         for name, opened in (("first", first), ("second", second)):

@@ -62,10 +62,17 @@ class Unsure:
     async def numbers(self, name: UUID) -> list[int]:
         """The numbers of its event log, frame by frame."""
         rows = await fetch(self.house.pool, statements.LOG_SINCE, {"id": name, "after": -1})
-        return [number for row in rows for number, _ in enumerate(split_frames(row["frames"]), row["first"])]
+        return [
+            number
+            for row in rows
+            for number, _ in enumerate(split_frames(row["frames"]), row["first"])
+        ]
 
     async def items(self, name: UUID) -> list[str]:
-        return [row["payload"]["type"] for row in await fetch(self.house.pool, statements.OUTPUT_ITEMS, {"id": name})]
+        return [
+            row["payload"]["type"]
+            for row in await fetch(self.house.pool, statements.OUTPUT_ITEMS, {"id": name})
+        ]
 
     async def mine(self) -> list[Row]:
         """What its next heartbeat will find."""
@@ -113,7 +120,9 @@ async def test_claim(unsure: Unsure, kind: str) -> None:
         await unsure.hand.own.release_unknown(name, row["attempt"])
     claim = await (await unsure.house.worker()).own.take(name)
     assert claim is not None
-    assert (claim.attempt, claim.row["deaths"]) == (2 if kind == DONE else 1, 0), "no death is counted"
+    assert (claim.attempt, claim.row["deaths"]) == (2 if kind == DONE else 1, 0), (
+        "no death is counted"
+    )
 
 
 @both_kinds
@@ -126,7 +135,9 @@ async def test_take_over(unsure: Unsure, kind: str) -> None:
     lose(unsure.proxy, b"COMMIT", kind)
     with pytest.raises(AWAY):
         await unsure.hand.own.take(name)
-    assert await unsure.numbers(name) == list(range(6 if kind == DONE else 2)), "adopted with the claim, or not at all"
+    assert await unsure.numbers(name) == list(range(6 if kind == DONE else 2)), (
+        "adopted with the claim, or not at all"
+    )
     standing = await unsure.house.standing(name)
     assert standing["worker"] == (unsure.hand.id if kind == DONE else owner.id)
     for row in await unsure.mine():
@@ -223,7 +234,9 @@ async def test_register(unsure: Unsure, kind: str) -> None:
             lease.register()
 
     await _beside(register)
-    rows = await fetch(unsure.house.pool, "SELECT dead FROM workers WHERE id = %(id)s", {"id": lease.id})
+    rows = await fetch(
+        unsure.house.pool, "SELECT dead FROM workers WHERE id = %(id)s", {"id": lease.id}
+    )
     assert [row["dead"] for row in rows] == [False] * (kind == DONE)
 
 
@@ -250,16 +263,25 @@ async def _beside(work: Callable[[], None]) -> None:
 
 # --- through the running product ---
 
-SETTINGS = {"BACKBURNER_LEASE__BEAT": "0.5", "BACKBURNER_LEASE__SWEEP": "0.5", "BACKBURNER_LEASE__RING_INTERVAL": "1"}
+SETTINGS = {
+    "BACKBURNER_LEASE__BEAT": "0.5",
+    "BACKBURNER_LEASE__SWEEP": "0.5",
+    "BACKBURNER_LEASE__RING_INTERVAL": "1",
+}
 """The leases themselves are as long as by default: nobody is to be declared dead here."""
 
 
 @pytest.fixture(scope="module")
 async def product(
-    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+    tmp_path_factory: pytest.TempPathFactory,
+    servers: Databases,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     folder = tmp_path_factory.mktemp("unclear")
-    async with stack(folder, servers, surroundings, fake, settings=SETTINGS, proxied=True, forgiven=("psycopg.",)) as one:
+    async with stack(
+        folder, servers, surroundings, fake, settings=SETTINGS, proxied=True, forgiven=("psycopg.",)
+    ) as one:
         yield one
     RUNNING.remove(one)
 
@@ -275,20 +297,28 @@ def worker(product: Stack) -> Service:
 
 
 @both_kinds
-async def test_intake_answers_200_once_it_is_back(product: Stack, web: Service, fake: FakeUpstream, kind: str) -> None:
+async def test_intake_answers_200_once_it_is_back(
+    product: Stack, web: Service, fake: FakeUpstream, kind: str
+) -> None:
     model = fake.script(reply("once"))
     lose(web.wires.postgres, b"INSERT INTO responses", kind)
-    assert (await product.api().ended(await product.api().background(model)))["output_text"] == "once"
+    assert (await product.api().ended(await product.api().background(model)))[
+        "output_text"
+    ] == "once"
     assert len(fake.asked(model)) == 1
     assert await product.value("SELECT count(*) FROM responses WHERE model = %s", model) == 1
 
 
 @both_kinds
 @pytest.mark.parametrize("in_conversation", [False, True])
-async def test_intake_of_a_remembered_answer(product: Stack, web: Service, fake: FakeUpstream, kind: str, *, in_conversation: bool) -> None:
+async def test_intake_of_a_remembered_answer(
+    product: Stack, web: Service, fake: FakeUpstream, kind: str, *, in_conversation: bool
+) -> None:
     """Stored by a transaction of two statements: once, whatever became of its COMMIT's answer."""
     api, model = product.api(), fake.script(reply("once"))
-    conversation = (await api.call("POST", "/conversations", {})).body["id"] if in_conversation else None
+    conversation = (
+        (await api.call("POST", "/conversations", {})).body["id"] if in_conversation else None
+    )
     await api.create(model, cache=True)
     unclear = web.log.read_text().count("create_unclear")
     lose(web.wires.postgres, b"COMMIT", kind)
@@ -303,21 +333,31 @@ async def test_intake_of_a_remembered_answer(product: Stack, web: Service, fake:
 
 
 @both_kinds
-async def test_intake_that_answered_503_never_runs(product: Stack, web: Service, fake: FakeUpstream, kind: str) -> None:
+async def test_intake_that_answered_503_never_runs(
+    product: Stack, web: Service, fake: FakeUpstream, kind: str
+) -> None:
     """Not before its outcome is clear, while sweeps go on, and not after."""
     api, wire = product.api(), web.wires.postgres
     model, other = fake.script(reply("never")), fake.script(reply("swept"))
     if kind == DONE:
         snare = wire.hold(b"INSERT INTO responses")
-        asking = asyncio.ensure_future(api.call("POST", "/responses", {"model": model, "input": "Hi.", "background": True}))
+        asking = asyncio.ensure_future(
+            api.call("POST", "/responses", {"model": model, "input": "Hi.", "background": True})
+        )
         await snare.caught.wait()
         wire.refuse()
     else:
         wire.refuse()
-        asking = asyncio.ensure_future(api.call("POST", "/responses", {"model": model, "input": "Hi.", "background": True}))
+        asking = asyncio.ensure_future(
+            api.call("POST", "/responses", {"model": model, "input": "Hi.", "background": True})
+        )
     control = await _insert_without_a_bell(product, other)
     answer = await asking
-    assert (answer.status, answer.headers["retry-after"], answer.error["code"]) == (503, "1", "server_error")
+    assert (answer.status, answer.headers["retry-after"], answer.error["code"]) == (
+        503,
+        "1",
+        "server_error",
+    )
     await until(lambda: fake.asked(other), 20)  # a sweep has taken what is younger
     assert fake.asked(model) == []
     wire.heal()
@@ -330,7 +370,9 @@ async def test_intake_that_answered_503_never_runs(product: Stack, web: Service,
 
 
 @both_kinds
-async def test_claim_by_a_running_worker(product: Stack, worker: Service, fake: FakeUpstream, kind: str) -> None:
+async def test_claim_by_a_running_worker(
+    product: Stack, worker: Service, fake: FakeUpstream, kind: str
+) -> None:
     """The heartbeat finds what is not run, and gives it back."""
     model = fake.script(reply("once"))
     lose(worker.wires.postgres, b"attempt = r.attempt + 1", kind)
@@ -341,9 +383,13 @@ async def test_claim_by_a_running_worker(product: Stack, worker: Service, fake: 
 
 @both_kinds
 @pytest.mark.parametrize(
-    "words", [b"INSERT INTO journal", b"flushed_batch", b"SET status = 'completed'"], ids=["journal", "flush", "finish"]
+    "words",
+    [b"INSERT INTO journal", b"flushed_batch", b"SET status = 'completed'"],
+    ids=["journal", "flush", "finish"],
 )
-async def test_a_running_response_does_not_notice(product: Stack, worker: Service, fake: FakeUpstream, words: bytes, kind: str) -> None:
+async def test_a_running_response_does_not_notice(
+    product: Stack, worker: Service, fake: FakeUpstream, words: bytes, kind: str
+) -> None:
     model = fake.script(reply("a", "b", "c", gap=0.5))
     lose(worker.wires.postgres, words, kind)
     async with product.api().post_stream(model, background=True) as stream:
@@ -357,20 +403,32 @@ async def test_a_running_response_does_not_notice(product: Stack, worker: Servic
 
 @both_kinds
 @pytest.mark.parametrize("state", ["queued", "running"])
-async def test_cancel(product: Stack, web: Service, fake: FakeUpstream, state: str, kind: str) -> None:
+async def test_cancel(
+    product: Stack, web: Service, fake: FakeUpstream, state: str, kind: str
+) -> None:
     """200, and the same object as ever: the statement is asked once more, and finds its own traces."""
     model = fake.script([text("half"), hang()])
     response_id = await _in_state(product, model, state)
-    lose(web.wires.postgres, b"SET status = 'cancelled'" if state == "queued" else b"coalesce(cancel_requested_at", kind)
+    lose(
+        web.wires.postgres,
+        b"SET status = 'cancelled'" if state == "queued" else b"coalesce(cancel_requested_at",
+        kind,
+    )
     answer = await product.api().cancel(response_id)
     assert (answer.status, answer.body["status"]) == (200, "cancelled")
     assert (await product.api().get(response_id)) == answer.body
 
 
 @both_kinds
-@pytest.mark.parametrize("words", [b"SET delete_requested_at", b"DELETE FROM responses USING"], ids=["request", "delete"])
-async def test_delete(product: Stack, web: Service, fake: FakeUpstream, words: bytes, kind: str) -> None:
-    response_id = (await product.api().ended(await product.api().background(fake.script(reply("x")))))["id"]
+@pytest.mark.parametrize(
+    "words", [b"SET delete_requested_at", b"DELETE FROM responses USING"], ids=["request", "delete"]
+)
+async def test_delete(
+    product: Stack, web: Service, fake: FakeUpstream, words: bytes, kind: str
+) -> None:
+    response_id = (
+        await product.api().ended(await product.api().background(fake.script(reply("x"))))
+    )["id"]
     lose(web.wires.postgres, words, kind)
     answer = await product.api().call("DELETE", f"/responses/{response_id}")
     assert (answer.status, answer.body["deleted"]) == (200, True)
@@ -387,7 +445,9 @@ async def _in_state(product: Stack, model: str, state: str) -> str:
     return f"resp_{(await _insert_without_a_bell(product, model, waits=timedelta(hours=1))).hex}"
 
 
-async def _insert_without_a_bell(product: Stack, model: str, waits: timedelta = timedelta(0)) -> UUID:
+async def _insert_without_a_bell(
+    product: Stack, model: str, waits: timedelta = timedelta(0)
+) -> UUID:
     """A queued response as intake stores it; sweeps see it after `waits`."""
     name = new_uuid()
     project = await product.value("SELECT id FROM projects")
@@ -396,7 +456,9 @@ async def _insert_without_a_bell(product: Stack, model: str, waits: timedelta = 
     values = house.row(name) | {"model": model}
     async with await psycopg.AsyncConnection.connect(product.dsn, autocommit=True) as connection:
         await connection.execute(statements.INSERT, values)
-        await connection.execute("UPDATE responses SET enqueued_at = enqueued_at + %s WHERE id = %s", (waits, name))
+        await connection.execute(
+            "UPDATE responses SET enqueued_at = enqueued_at + %s WHERE id = %s", (waits, name)
+        )
     return name
 
 
@@ -406,4 +468,9 @@ async def _is_ended(product: Stack, name: UUID) -> bool:
 
 async def fetch_nothing_open(product: Stack) -> None:
     """Nothing is left that could still run."""
-    assert await product.value("SELECT count(*) FROM responses WHERE status IN ('queued', 'in_progress')") == 0
+    assert (
+        await product.value(
+            "SELECT count(*) FROM responses WHERE status IN ('queued', 'in_progress')"
+        )
+        == 0
+    )

@@ -12,11 +12,19 @@ from tests.support.stack import IMPATIENT
 WORDS = [f"w{number} " for number in range(30)]
 
 
-async def test_what_a_kill_leaves_behind_is_clean(private: PrivateStack, fake: FakeUpstream) -> None:
-    async with private(webs=2, workers=2, settings=IMPATIENT, signed=True) as one, Witness(one, seed=1) as witness:
+async def test_what_a_kill_leaves_behind_is_clean(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
+    async with (
+        private(webs=2, workers=2, settings=IMPATIENT, signed=True) as one,
+        Witness(one, seed=1) as witness,
+    ):
         for process in one.workers:
             witness.worker(process.name)
-        stories = [await witness.create(reply(*WORDS, gap=0.05), stream=True, leave=(4, 5)) for _ in range(4)]
+        stories = [
+            await witness.create(reply(*WORDS, gap=0.05), stream=True, leave=(4, 5))
+            for _ in range(4)
+        ]
         for _ in range(3):
             stories.append(await witness.create(reply(*WORDS, gap=0.05)))
             witness.read_on(stories[-1])
@@ -26,7 +34,9 @@ async def test_what_a_kill_leaves_behind_is_clean(private: PrivateStack, fake: F
         await until(lambda: fake.asked(cancelled.marker))
         assert (await witness.cancel(cancelled)).status == 200
         victim = next(
-            process for process in one.workers if fake.asked(stories[0].marker)[0].headers["authorization"].endswith(process.name)
+            process
+            for process in one.workers
+            if fake.asked(stories[0].marker)[0].headers["authorization"].endswith(process.name)
         )
         witness.fault("killed", victim.name)
         one.kill(victim)

@@ -24,5 +24,9 @@ def models(fake: FakeUpstream) -> None:
 def _demo(request: Request) -> list[Step]:
     """What the demo upstream of `./dev up` would say."""
     answer = answer_to({**request.body, "model": DEMOS[request.model]})
-    said = [call(0, answer.call.id, answer.call.name, answer.call.arguments)] if answer.call else [text(*answer.words)]
+    said = (
+        [call(0, answer.call.id, answer.call.name, answer.call.arguments)]
+        if answer.call
+        else [text(*answer.words)]
+    )
     return [*said, finish(answer.finish_reason), usage(), done()]

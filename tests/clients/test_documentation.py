@@ -13,12 +13,19 @@ from tests.support.stack import ROOT, Stack
 PAGE = (ROOT / "docs" / "clients.md").read_text()
 OFFICIAL = "openai-python"
 """The one client that is installed wherever the tests run."""
-BLOCKS = [(client, code) for client, code in re.findall(r"<!-- run: ([\w-]+) -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)]
+BLOCKS = [
+    (client, code)
+    for client, code in re.findall(r"<!-- run: ([\w-]+) -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
+]
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("number", range(len(BLOCKS)), ids=[f"{at}-{client}" for at, (client, _) in enumerate(BLOCKS)])
-async def test_a_snippet_does_what_it_shows(pytestconfig: pytest.Config, tooled: Stack, tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize(
+    "number", range(len(BLOCKS)), ids=[f"{at}-{client}" for at, (client, _) in enumerate(BLOCKS)]
+)
+async def test_a_snippet_does_what_it_shows(
+    pytestconfig: pytest.Config, tooled: Stack, tmp_path: Path, number: int
+) -> None:
     name, code = BLOCKS[number]
     told = {"OPENAI_BASE_URL": tooled.api().base_url, "OPENAI_API_KEY": tooled.key}
     if name == OFFICIAL:

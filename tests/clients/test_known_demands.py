@@ -9,13 +9,26 @@ from openai.types.responses import ParsedResponse
 from pydantic import BaseModel
 
 from tests.support.api import JSON, Api
-from tests.support.fake_upstream import FakeUpstream, call, done, finish, reasoning, reply, text, usage
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    call,
+    done,
+    finish,
+    reasoning,
+    reply,
+    text,
+    usage,
+)
 from tests.support.mcp_servers import McpServers
 from tests.support.stack import Stack
 from tests.support.strict_types import check_response
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
-LOOK: JSON = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+LOOK: JSON = {
+    "type": "function",
+    "name": "look",
+    "parameters": {"type": "object", "properties": {}},
+}
 NOTHING: JSON = dict.fromkeys(
     (
         *(
@@ -28,7 +41,15 @@ NOTHING: JSON = dict.fromkeys(
             "metadata",
             "parallel_tool_calls",
         ),
-        *("previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_retention", "reasoning", "safety_identifier", "service_tier"),
+        *(
+            "previous_response_id",
+            "prompt",
+            "prompt_cache_key",
+            "prompt_cache_retention",
+            "reasoning",
+            "safety_identifier",
+            "service_tier",
+        ),
         *(
             "store",
             "stream",
@@ -42,7 +63,14 @@ NOTHING: JSON = dict.fromkeys(
             "truncation",
             "user",
         ),
-        *("context_management", "moderation", "prompt_cache_options", "client_metadata", "image", "access_programs"),
+        *(
+            "context_management",
+            "moderation",
+            "prompt_cache_options",
+            "client_metadata",
+            "image",
+            "access_programs",
+        ),
     )
 )
 """Clients that build their body from an object of theirs send every field of it."""
@@ -50,7 +78,10 @@ NOTHING: JSON = dict.fromkeys(
 HISTORIES: list[tuple[str, list[JSON], list[JSON]]] = [
     (
         "messages without a type",
-        [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": [{"type": "input_text", "text": "Hi."}]}],
+        [
+            {"role": "developer", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "input_text", "text": "Hi."}]},
+        ],
         [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi."}],
     ),
     (
@@ -71,15 +102,33 @@ HISTORIES: list[tuple[str, list[JSON], list[JSON]]] = [
         "a call whose item has no id and whose output is a list",
         [
             {"role": "user", "content": "Look."},
-            {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}", "status": None, "id": None},
-            {"type": "function_call_output", "call_id": "call_1", "output": [{"type": "input_text", "text": "a"}], "status": None},
+            {
+                "type": "function_call",
+                "call_id": "call_1",
+                "name": "look",
+                "arguments": "{}",
+                "status": None,
+                "id": None,
+            },
+            {
+                "type": "function_call_output",
+                "call_id": "call_1",
+                "output": [{"type": "input_text", "text": "a"}],
+                "status": None,
+            },
         ],
         [
             {"role": "user", "content": "Look."},
             {
                 "role": "assistant",
                 "content": None,
-                "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
+                "tool_calls": [
+                    {
+                        "id": "call_1",
+                        "type": "function",
+                        "function": {"name": "look", "arguments": "{}"},
+                    }
+                ],
             },
             {"role": "tool", "tool_call_id": "call_1", "content": "a"},
         ],
@@ -87,8 +136,20 @@ HISTORIES: list[tuple[str, list[JSON], list[JSON]]] = [
     (
         "items with keys of other makers and other days",
         [
-            {"role": "user", "content": "Look.", "cache_control": {"type": "ephemeral"}, "name": "ada"},
-            {"type": "reasoning", "id": "rs_1", "summary": [], "content": None, "encrypted_content": None, "format": "unknown"},
+            {
+                "role": "user",
+                "content": "Look.",
+                "cache_control": {"type": "ephemeral"},
+                "name": "ada",
+            },
+            {
+                "type": "reasoning",
+                "id": "rs_1",
+                "summary": [],
+                "content": None,
+                "encrypted_content": None,
+                "format": "unknown",
+            },
             {
                 **dict.fromkeys(("async_", "caller", "namespace")),
                 "async": False,
@@ -101,14 +162,26 @@ HISTORIES: list[tuple[str, list[JSON], list[JSON]]] = [
                 "status": "completed",
                 "type": "function_call",
             },
-            {"type": "function_call_output", "call_id": "call_1", "output": "a", "caller": {"type": "direct"}, "created_by": None},
+            {
+                "type": "function_call_output",
+                "call_id": "call_1",
+                "output": "a",
+                "caller": {"type": "direct"},
+                "created_by": None,
+            },
         ],
         [
             {"role": "user", "content": "Look."},
             {
                 "role": "assistant",
                 "content": None,
-                "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
+                "tool_calls": [
+                    {
+                        "id": "call_1",
+                        "type": "function",
+                        "function": {"name": "look", "arguments": "{}"},
+                    }
+                ],
             },
             {"role": "tool", "tool_call_id": "call_1", "content": "a"},
         ],
@@ -116,8 +189,12 @@ HISTORIES: list[tuple[str, list[JSON], list[JSON]]] = [
 ]
 
 
-@pytest.mark.parametrize(("sent", "told"), [row[1:] for row in HISTORIES], ids=[row[0] for row in HISTORIES])
-async def test_history_in_every_known_shape_is_understood(api: Api, fake: FakeUpstream, sent: list[JSON], told: list[JSON]) -> None:
+@pytest.mark.parametrize(
+    ("sent", "told"), [row[1:] for row in HISTORIES], ids=[row[0] for row in HISTORIES]
+)
+async def test_history_in_every_known_shape_is_understood(
+    api: Api, fake: FakeUpstream, sent: list[JSON], told: list[JSON]
+) -> None:
     model = fake.script(reply("ok"))
     check_response(await api.create(model, input=sent, store=False))
     assert fake.asked(model)[0].messages == told
@@ -131,7 +208,9 @@ async def test_every_parameter_may_be_null(api: Api, fake: FakeUpstream) -> None
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"format": None}, {"format": {"type": "text"}, "verbosity": None}], ids=["empty", "null", "nulls inside"]
+    "given",
+    [{}, {"format": None}, {"format": {"type": "text"}, "verbosity": None}],
+    ids=["empty", "null", "nulls inside"],
 )
 async def test_text_may_say_nothing(api: Api, fake: FakeUpstream, given: JSON) -> None:
     model = fake.script(reply("ok"))
@@ -151,30 +230,57 @@ async def test_schemas_may_name_their_dialect(api: Api, fake: FakeUpstream) -> N
     }
     model = fake.script(reply("{}"))
     formatted: JSON = {"type": "json_schema", "name": "n", "schema": schema, "strict": True}
-    response = await api.create(model, tools=[{"type": "function", "name": "f", "parameters": schema}], text={"format": formatted})
+    response = await api.create(
+        model,
+        tools=[{"type": "function", "name": "f", "parameters": schema}],
+        text={"format": formatted},
+    )
     assert response["text"]["format"]["schema"] == response["tools"][0]["parameters"] == schema
     body = fake.asked(model)[0].body
-    assert body["tools"][0]["function"]["parameters"] == body["response_format"]["json_schema"]["schema"] == schema
+    assert (
+        body["tools"][0]["function"]["parameters"]
+        == body["response_format"]["json_schema"]["schema"]
+        == schema
+    )
 
 
 OUTPUTS: list[tuple[str, Any, str]] = [
     ("a string", "rain", "rain"),
     ("an empty string", "", ""),
-    ("a list of text", [{"type": "input_text", "text": "rain"}, {"type": "input_text", "text": "wind"}], "rain\nwind"),
+    (
+        "a list of text",
+        [{"type": "input_text", "text": "rain"}, {"type": "input_text", "text": "wind"}],
+        "rain\nwind",
+    ),
     ("an empty list", [], ""),
 ]
 
 
 @pytest.mark.parametrize("kind", ["function_call", "custom_tool_call"])
-@pytest.mark.parametrize(("output", "told"), [row[1:] for row in OUTPUTS], ids=[row[0] for row in OUTPUTS])
-async def test_what_a_tool_gave_back_is_a_string_or_a_list(api: Api, fake: FakeUpstream, kind: str, output: Any, told: str) -> None:
+@pytest.mark.parametrize(
+    ("output", "told"), [row[1:] for row in OUTPUTS], ids=[row[0] for row in OUTPUTS]
+)
+async def test_what_a_tool_gave_back_is_a_string_or_a_list(
+    api: Api, fake: FakeUpstream, kind: str, output: Any, told: str
+) -> None:
     model = fake.script(reply("ok"))
-    asked = {"type": kind, "call_id": "call_1", "name": "look", "arguments" if kind == "function_call" else "input": "{}"}
-    items = [{"role": "user", "content": "Look."}, asked, {"type": f"{kind}_output", "call_id": "call_1", "output": output}]
+    asked = {
+        "type": kind,
+        "call_id": "call_1",
+        "name": "look",
+        "arguments" if kind == "function_call" else "input": "{}",
+    }
+    items = [
+        {"role": "user", "content": "Look."},
+        asked,
+        {"type": f"{kind}_output", "call_id": "call_1", "output": output},
+    ]
     response = await api.create(model, input=items)
     answer = fake.asked(model)[0].messages[-1]
     assert (answer["role"], answer["content"]) == ("tool", told)
-    listed = (await api.call("GET", f"/responses/{response['id']}/input_items?order=asc")).body["data"]
+    listed = (await api.call("GET", f"/responses/{response['id']}/input_items?order=asc")).body[
+        "data"
+    ]
     assert [item["type"] for item in listed] == ["message", kind, f"{kind}_output"]
     assert listed[2]["output"] == output, "an output stays what it was"
 
@@ -184,10 +290,18 @@ async def test_what_a_user_said_is_listed_in_parts(api: Api, fake: FakeUpstream)
     said = [
         {"role": "user", "content": "words"},
         {"role": "assistant", "content": "answer"},
-        {"role": "user", "content": [{"type": "input_text", "text": "see"}, {"type": "input_image", "image_url": PIXEL}]},
+        {
+            "role": "user",
+            "content": [
+                {"type": "input_text", "text": "see"},
+                {"type": "input_image", "image_url": PIXEL},
+            ],
+        },
     ]
     response = await api.create(fake.script(reply("ok")), input=said)
-    listed = (await api.call("GET", f"/responses/{response['id']}/input_items?order=asc")).body["data"]
+    listed = (await api.call("GET", f"/responses/{response['id']}/input_items?order=asc")).body[
+        "data"
+    ]
     assert [[part["type"] for part in item["content"]] for item in listed] == [
         ["input_text"],
         ["output_text"],
@@ -197,34 +311,65 @@ async def test_what_a_user_said_is_listed_in_parts(api: Api, fake: FakeUpstream)
     assert all(item["id"] and item["status"] == "completed" for item in listed)
 
 
-async def test_calls_of_mcp_tools_have_a_status(tooled: Stack, mcp_servers: McpServers, fake: FakeUpstream) -> None:
+async def test_calls_of_mcp_tools_have_a_status(
+    tooled: Stack, mcp_servers: McpServers, fake: FakeUpstream
+) -> None:
     """openai-agents reads it although it is optional; and the items come back as they were given, or as objects full of nulls."""
-    tool = {"type": "mcp", "server_label": "plain", "server_url": mcp_servers.url("plain"), "require_approval": "never"}
-    model = fake.script([call(0, "call_1", "echo", '{"text": "hi"}'), finish("tool_calls"), usage(), done()], reply("ok"))
+    tool = {
+        "type": "mcp",
+        "server_label": "plain",
+        "server_url": mcp_servers.url("plain"),
+        "require_approval": "never",
+    }
+    model = fake.script(
+        [call(0, "call_1", "echo", '{"text": "hi"}'), finish("tool_calls"), usage(), done()],
+        reply("ok"),
+    )
     response = await tooled.openai().responses.create(model=model, input="Go.", tools=[tool])  # type: ignore[list-item]
     listing, called, _ = response.output
     assert listing.type == "mcp_list_tools"
     assert called.type == "mcp_call"
     assert called.status == "completed"
     assert called.output == "hi"
-    for items in ([item.to_dict() for item in response.output], [item.model_dump() for item in response.output]):
-        again: Any = [{"role": "user", "content": "Go."}, *items, {"role": "user", "content": "On."}]
+    for items in (
+        [item.to_dict() for item in response.output],
+        [item.model_dump() for item in response.output],
+    ):
+        again: Any = [
+            {"role": "user", "content": "Go."},
+            *items,
+            {"role": "user", "content": "On."},
+        ]
         await tooled.openai().responses.create(model=model, input=again, store=False)
     plain, nulls = fake.asked(model)[-2:]
     assert plain.messages == nulls.messages
-    without = {key: value for key, value in called.to_dict().items() if key not in ("status", "output")}
-    await tooled.openai().responses.create(model=model, input=[without, {"role": "user", "content": "On."}])  # type: ignore[list-item]
+    without = {
+        key: value for key, value in called.to_dict().items() if key not in ("status", "output")
+    }
+    await tooled.openai().responses.create(
+        model=model, input=[without, {"role": "user", "content": "On."}]
+    )  # type: ignore[list-item]
 
 
-async def test_a_reasoning_item_has_a_summary_and_may_come_back_without_one(api: Api, fake: FakeUpstream) -> None:
+async def test_a_reasoning_item_has_a_summary_and_may_come_back_without_one(
+    api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script([reasoning("hm"), *reply("ok")])
     response = await api.create(model)
     thought = response["output"][0]
     assert (thought["type"], thought["summary"]) == ("reasoning", [])
-    summaries: list[JSON] = [{}, {"summary": []}, {"summary": [{"type": "summary_text", "text": "Thought."}]}]
+    summaries: list[JSON] = [
+        {},
+        {"summary": []},
+        {"summary": [{"type": "summary_text", "text": "Thought."}]},
+    ]
     for summary in summaries:
         item = {**{key: value for key, value in thought.items() if key != "summary"}, **summary}
-        again = await api.create(model, input=[item, *response["output"][1:], {"role": "user", "content": "On."}], store=False)
+        again = await api.create(
+            model,
+            input=[item, *response["output"][1:], {"role": "user", "content": "On."}],
+            store=False,
+        )
         assert again["status"] == "completed"
 
 
@@ -240,13 +385,24 @@ class Seen(BaseModel):
     what: str
 
 
-async def test_parsed_objects_come_back_as_the_client_holds_them(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_parsed_objects_come_back_as_the_client_holds_them(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
     """`parse` hangs `parsed` and `parsed_arguments` on its items; `model_dump` writes every null and Python's own `async_`."""
-    asks = [reasoning("hm"), text('{"what": "a"}'), call(0, "call_1", "Look", '{"where":"up"}'), finish("tool_calls"), usage(), done()]
+    asks = [
+        reasoning("hm"),
+        text('{"what": "a"}'),
+        call(0, "call_1", "Look", '{"where":"up"}'),
+        finish("tool_calls"),
+        usage(),
+        done(),
+    ]
     model = fake.script(asks, reply('{"what": "b"}'))
     tool: Any = pydantic_function_tool(Look)
     flat: Any = {"type": "function", **tool["function"]}
-    first: ParsedResponse[Seen] = await client.responses.parse(model=model, input="Look.", text_format=Seen, tools=[flat])
+    first: ParsedResponse[Seen] = await client.responses.parse(
+        model=model, input="Look.", text_format=Seen, tools=[flat]
+    )
     dumps: list[list[Any]] = [
         list(first.output),
         [item.to_dict() for item in first.output],
@@ -256,7 +412,9 @@ async def test_parsed_objects_come_back_as_the_client_holds_them(client: openai.
     answer = {"type": "function_call_output", "call_id": "call_1", "output": "sky"}
     for items in dumps:
         again: Any = [{"role": "user", "content": "Look."}, *items, answer]
-        second = await client.responses.parse(model=model, input=again, text_format=Seen, tools=[flat], store=False)
+        second = await client.responses.parse(
+            model=model, input=again, text_format=Seen, tools=[flat], store=False
+        )
         assert second.output_parsed == Seen(what="b")
     told = [request.messages for request in fake.asked(model)[1:]]
     assert told == [told[0]] * len(dumps)

@@ -20,7 +20,11 @@ INSTALLED = ROOT / ".data" / "clients"
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
 async def test_a_client_works_unchanged(
-    pytestconfig: pytest.Config, tooled: Stack, mcp_servers: McpServers, tmp_path: Path, client: Client
+    pytestconfig: pytest.Config,
+    tooled: Stack,
+    mcp_servers: McpServers,
+    tmp_path: Path,
+    client: Client,
 ) -> None:
     if not pytestconfig.getoption("--live"):
         pytest.skip("runs other people's libraries; ./dev test tests/clients --live installs them")
@@ -31,7 +35,12 @@ async def test_a_client_works_unchanged(
     heard: list[tuple[str, Exchange]] = []
     mcp = mcp_servers.url("plain")
     async with recording(tooled.api().base_url) as recorder:
-        told = {"OPENAI_BASE_URL": recorder.base_url, "OPENAI_API_KEY": tooled.key, "MCP_URL": mcp, "SCRATCH": str(tmp_path)}
+        told = {
+            "OPENAI_BASE_URL": recorder.base_url,
+            "OPENAI_API_KEY": tooled.key,
+            "MCP_URL": mcp,
+            "SCRATCH": str(tmp_path),
+        }
         scenarios = []
         async for scenario in passed(client, command, told):
             scenarios.append(scenario)

@@ -21,14 +21,19 @@ EVERY = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.nam
 
 
 @EVERY
-async def test_what_a_client_sent_is_answered_as_it_was(tooled: Stack, mcp_servers: McpServers, client: Client) -> None:
+async def test_what_a_client_sent_is_answered_as_it_was(
+    tooled: Stack, mcp_servers: McpServers, client: Client
+) -> None:
     places = {"mcp": mcp_servers.url("plain")}
     async with _Teller(tooled.api()) as teller:
         for number, one in enumerate(load(client.name)):
             answer = await teller.again(one, filled(one.path, places), filled(one.body, places))
             places |= places_in(number, answer)
             if one.output is not None:
-                assert [item["type"] for item in answer["output"]] == one.output, (one.scenario, answer)
+                assert [item["type"] for item in answer["output"]] == one.output, (
+                    one.scenario,
+                    answer,
+                )
 
 
 class _Teller:
@@ -52,7 +57,10 @@ class _Teller:
             return await self._over_socket(one.socket, body)
         if path == "/chat/completions":
             answer = await self._api.call(one.method, path, body)
-            assert (answer.status, answer.raw.endswith(b"data: [DONE]\n\n")) == (one.status, bool(body and body.get("stream")))
+            assert (answer.status, answer.raw.endswith(b"data: [DONE]\n\n")) == (
+                one.status,
+                bool(body and body.get("stream")),
+            )
             return {}
         if body is not None and body.get("stream"):
             async with self._api.post_stream(**body) as stream:

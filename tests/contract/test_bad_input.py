@@ -41,11 +41,22 @@ class House:
     model: str
     books: psycopg.AsyncConnection
 
-    async def refused(self, answered: Answer, status: int, param: str | None, code: str | None, message: str | None = None) -> None:
+    async def refused(
+        self,
+        answered: Answer,
+        status: int,
+        param: str | None,
+        code: str | None,
+        message: str | None = None,
+    ) -> None:
         """That this answer is this refusal, and that it left nothing behind."""
         assert answered.status == status, answered.raw[:2000]
         error = answered.error
-        assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", param, code), error
+        assert (error["type"], error["param"], error["code"]) == (
+            "invalid_request_error",
+            param,
+            code,
+        ), error
         assert message in (None, error["message"]), error
         assert answered.headers["content-type"] == "application/json"
         assert answered.headers["x-request-id"].startswith("req_")
@@ -68,7 +79,12 @@ async def house(shared: Stack, fake: FakeUpstream) -> AsyncIterator[House]:
         found = House(api, fake, name, fake.script(reply("never")), books)
         yield found
         # the count counts: a right request with a key is there, asked and written
-        answered = await api.call("POST", "/responses", {"model": found.model, "input": "Hi."}, headers={"idempotency-key": "k"})
+        answered = await api.call(
+            "POST",
+            "/responses",
+            {"model": found.model, "input": "Hi."},
+            headers={"idempotency-key": "k"},
+        )
         assert answered.status == 200
         with pytest.raises(AssertionError):
             await found.is_empty()
@@ -83,10 +99,14 @@ def right(house: House, **more: object) -> JSON:
 # The body.
 
 
-@pytest.mark.parametrize(("at", "case"), [pytest.param(at, case, id=case.name) for at, case in enumerate(BODIES)])
+@pytest.mark.parametrize(
+    ("at", "case"), [pytest.param(at, case, id=case.name) for at, case in enumerate(BODIES)]
+)
 async def test_what_is_wrong_in_a_body_is_named(house: House, at: int, case: Bad) -> None:
     body = {**right(house), **WAYS[at % 3], **case.body}
-    await house.refused(await house.api.call("POST", "/responses", body), 400, case.param, case.code, case.message)
+    await house.refused(
+        await house.api.call("POST", "/responses", body), 400, case.param, case.code, case.message
+    )
 
 
 LIMIT = 4_000_000
@@ -97,12 +117,19 @@ TOO_LARGE_HERE = ("input too long", "huge")
 
 
 @pytest.mark.parametrize(
-    ("at", "case"), [pytest.param(*row, id=row[1].name) for row in enumerate(CASES) if row[1].name not in TOO_LARGE_HERE]
+    ("at", "case"),
+    [
+        pytest.param(*row, id=row[1].name)
+        for row in enumerate(CASES)
+        if row[1].name not in TOO_LARGE_HERE
+    ],
 )
 async def test_the_checks_words_arrive_as_they_are(house: House, at: int, case: Case) -> None:
     body = {**right(house), **WAYS[at % 3], **case.change}
     body = {name: value for name, value in body.items() if value is not ABSENT}
-    await house.refused(await house.api.call("POST", "/responses", body), 400, case.param, case.code, case.message)
+    await house.refused(
+        await house.api.call("POST", "/responses", body), 400, case.param, case.code, case.message
+    )
 
 
 NO_JSON: list[tuple[str, bytes]] = [
@@ -114,16 +141,33 @@ NO_JSON: list[tuple[str, bytes]] = [
     ("an overlong NUL", b'{"model": "\xc0\x80"}'),
     ("UTF-8 cut off", b'{"model": "\xe2\x82'),
     ("a thousand lists deep", b'{"model": "m", "input": ' + b"[" * 1000 + b"]" * 1000 + b"}"),
-    ("a thousand objects deep", b'{"model": "m", "input": "x", "metadata": ' + b'{"a":' * 1000 + b"1" + b"}" * 1001),
-    ("a thousand deep inside a schema", b'{"tools": [{"parameters": ' + b'{"a":' * 1000 + b"1" + b"}" * 1002),
-    ("a thousand deep beside half a character", b'{"a": "\\ud800", "input": ' + b"[" * 1000 + b"]" * 1000 + b"}"),
-    ("an integer of 5000 digits", b'{"model": "m", "input": "x", "max_output_tokens": ' + b"9" * 5000 + b"}"),
-    ("an integer of 20 digits", b'{"model": "m", "input": "x", "tools": [{"parameters": {"a": 99999999999999999999}}]}'),
+    (
+        "a thousand objects deep",
+        b'{"model": "m", "input": "x", "metadata": ' + b'{"a":' * 1000 + b"1" + b"}" * 1001,
+    ),
+    (
+        "a thousand deep inside a schema",
+        b'{"tools": [{"parameters": ' + b'{"a":' * 1000 + b"1" + b"}" * 1002,
+    ),
+    (
+        "a thousand deep beside half a character",
+        b'{"a": "\\ud800", "input": ' + b"[" * 1000 + b"]" * 1000 + b"}",
+    ),
+    (
+        "an integer of 5000 digits",
+        b'{"model": "m", "input": "x", "max_output_tokens": ' + b"9" * 5000 + b"}",
+    ),
+    (
+        "an integer of 20 digits",
+        b'{"model": "m", "input": "x", "tools": [{"parameters": {"a": 99999999999999999999}}]}',
+    ),
     ("a number beyond a double", b'{"model": "m", "input": "x", "temperature": 1e999}'),
 ]
 
 
-@pytest.mark.parametrize("sent", [pytest.param(row[1], id=row[0]) for row in [*BAD, *NO_JSON] if len(row[1]) < LIMIT])
+@pytest.mark.parametrize(
+    "sent", [pytest.param(row[1], id=row[0]) for row in [*BAD, *NO_JSON] if len(row[1]) < LIMIT]
+)
 async def test_a_body_that_cannot_be_read_is_no_json(house: House, sent: bytes) -> None:
     await house.refused(await house.api.call("POST", "/responses", sent), 400, None, "invalid_json")
 
@@ -133,12 +177,27 @@ async def test_a_body_that_cannot_be_read_is_no_json(house: House, sent: bytes) 
 )  # fmt: skip
 async def test_a_body_must_be_an_object(house: House, sent: bytes, kind: str) -> None:
     message = f"Invalid body: expected a JSON object, but got {kind} instead."
-    await house.refused(await house.api.call("POST", "/responses", sent), 400, None, "invalid_type", message)
+    await house.refused(
+        await house.api.call("POST", "/responses", sent), 400, None, "invalid_type", message
+    )
 
 
 CONTENT_TYPES = [
-    *(None, "", "text/plain", "text/json", "application/jsonx", "application/x-ndjson", "application/json-patch+json"),
-    *("application/json, text/plain", "application/octet-stream", "multipart/form-data; boundary=application/json", "\xff"),
+    *(
+        None,
+        "",
+        "text/plain",
+        "text/json",
+        "application/jsonx",
+        "application/x-ndjson",
+        "application/json-patch+json",
+    ),
+    *(
+        "application/json, text/plain",
+        "application/octet-stream",
+        "multipart/form-data; boundary=application/json",
+        "\xff",
+    ),
 ]
 
 
@@ -150,36 +209,65 @@ async def test_another_content_type_is_not_read(house: House, kind: str | None, 
 
 
 @pytest.mark.parametrize(
-    ("name", "packed"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("br", bytes), ("gzip, identity", gzip.compress)]
+    ("name", "packed"),
+    [
+        ("gzip", gzip.compress),
+        ("deflate", zlib.compress),
+        ("br", bytes),
+        ("gzip, identity", gzip.compress),
+    ],
 )
-async def test_a_compressed_body_is_not_unpacked(house: House, name: str, packed: Callable[[bytes], bytes]) -> None:
+async def test_a_compressed_body_is_not_unpacked(
+    house: House, name: str, packed: Callable[[bytes], bytes]
+) -> None:
     bomb = packed(json.dumps(right(house, input="x" * 10_000_000)).encode()[:3_000_000])
-    await house.refused(await _post_as(house, bomb, "application/json", {"content-encoding": name}), 415, None, "unsupported_media_type")
+    await house.refused(
+        await _post_as(house, bomb, "application/json", {"content-encoding": name}),
+        415,
+        None,
+        "unsupported_media_type",
+    )
 
 
 async def _post_as(house: House, sent: bytes, kind: str | None, more: JSON | None = None) -> Answer:
-    headers = {"authorization": f"Bearer {house.api.key}", **({} if kind is None else {"content-type": kind}), **(more or {})}
+    headers = {
+        "authorization": f"Bearer {house.api.key}",
+        **({} if kind is None else {"content-type": kind}),
+        **(more or {}),
+    }
     skipped = ("content-type",)
     url = f"{house.api.base_url}/responses"
-    async with house.api.session.post(url, data=io.BytesIO(sent), headers=headers, skip_auto_headers=skipped) as answered:
+    async with house.api.session.post(
+        url, data=io.BytesIO(sent), headers=headers, skip_auto_headers=skipped
+    ) as answered:
         return Answer(answered.status, answered.headers, await answered.read())
 
 
 # Bodies over the limit.
 
 
-async def test_the_official_client_reads_that_its_body_is_too_large(house: House, shared: Stack) -> None:
+async def test_the_official_client_reads_that_its_body_is_too_large(
+    house: House, shared: Stack
+) -> None:
     client = shared.openai(key=house.api.key)
     for size in (4_000_000, 40_000_000):
         with pytest.raises(openai.APIStatusError) as refusal:
             await client.responses.create(model=house.model, input="x" * size)
         assert (refusal.value.status_code, refusal.value.code) == (413, "request_too_large")
-        assert "The request body is larger than the limit of 4000000 bytes." in refusal.value.message
+        assert (
+            "The request body is larger than the limit of 4000000 bytes." in refusal.value.message
+        )
     await house.is_empty()
 
 
-@pytest.mark.parametrize("framing", ["content-length: 100000000000", "transfer-encoding: chunked"], ids=["announced", "chunked"])
-async def test_a_body_without_end_is_refused_before_it_is_read_whole(house: House, shared: Stack, framing: str) -> None:
+@pytest.mark.parametrize(
+    "framing",
+    ["content-length: 100000000000", "transfer-encoding: chunked"],
+    ids=["announced", "chunked"],
+)
+async def test_a_body_without_end_is_refused_before_it_is_read_whole(
+    house: House, shared: Stack, framing: str
+) -> None:
     web = shared.webs[0]
     before = psutil.Process(web.pid).memory_info().rss
     reader, writer = await asyncio.open_connection("127.0.0.1", web.port)
@@ -203,7 +291,9 @@ async def test_a_body_without_end_is_refused_before_it_is_read_whole(house: Hous
     await house.is_empty()
 
 
-async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_nothing(house: House, shared: Stack) -> None:
+async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_nothing(
+    house: House, shared: Stack
+) -> None:
     for sent in (b"", b"{", json.dumps(right(house)).encode()):
         _, writer = await asyncio.open_connection("127.0.0.1", shared.webs[0].port)
         head = f"POST /v1/responses HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {house.api.key}\r\ncontent-type: application/json\r\n"
@@ -215,8 +305,12 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_nothing(hou
     await house.is_empty()
 
 
-async def test_the_process_answers_others_while_it_checks_a_large_body(house: House, shared: Stack) -> None:
-    body = json.dumps({"model": house.model, "input": [USER] * 100_000 + [{"role": "king"}]}).encode()
+async def test_the_process_answers_others_while_it_checks_a_large_body(
+    house: House, shared: Stack
+) -> None:
+    body = json.dumps(
+        {"model": house.model, "input": [USER] * 100_000 + [{"role": "king"}]}
+    ).encode()
     refusing = asyncio.create_task(house.api.call("POST", "/responses", body))
     answered = 0
     while not refusing.done():
@@ -248,14 +342,20 @@ async def _unstored(house: House, shared: Stack) -> str:
 Made = Callable[[House, Stack], Awaitable[str]]
 
 
-@pytest.mark.parametrize("made", [_foreign, _deleted, _unstored], ids=["another project's", "a deleted", "an unstored"])
+@pytest.mark.parametrize(
+    "made", [_foreign, _deleted, _unstored], ids=["another project's", "a deleted", "an unstored"]
+)
 @pytest.mark.parametrize("way", WAYS, ids=["foreground", "background", "stream"])
-async def test_what_does_not_exist_here_cannot_be_continued(house: House, shared: Stack, made: Made, way: JSON) -> None:
+async def test_what_does_not_exist_here_cannot_be_continued(
+    house: House, shared: Stack, made: Made, way: JSON
+) -> None:
     named = await made(house, shared)
     api = house.api if made is _foreign else shared.api()
     answered = await api.call("POST", "/responses", right(house, previous_response_id=named, **way))
     message = f"Previous response with id '{named}' not found."
-    await house.refused(answered, 400, "previous_response_id", "previous_response_not_found", message)
+    await house.refused(
+        answered, 400, "previous_response_id", "previous_response_not_found", message
+    )
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["foreground", "background", "stream"])
@@ -263,18 +363,26 @@ async def test_what_still_runs_cannot_be_continued(house: House, shared: Stack, 
     api = shared.api()
     model = house.fake.script([text("x"), hang()])
     running = await api.background(model)
-    answered = await api.call("POST", "/responses", right(house, previous_response_id=running, **way))
+    answered = await api.call(
+        "POST", "/responses", right(house, previous_response_id=running, **way)
+    )
     message = f"Previous response with id '{running}' has not finished yet."
-    await house.refused(answered, 400, "previous_response_id", "previous_response_not_ready", message)
+    await house.refused(
+        answered, 400, "previous_response_id", "previous_response_not_ready", message
+    )
     assert (await api.cancel(running)).status == 200
 
 
-async def test_an_item_of_another_project_or_of_an_unstored_response_cannot_be_referred_to(house: House, shared: Stack) -> None:
+async def test_an_item_of_another_project_or_of_an_unstored_response_cannot_be_referred_to(
+    house: House, shared: Stack
+) -> None:
     stored = await shared.api().create(house.fake.script(reply("x")))
     unstored = await shared.api().create(house.fake.script(reply("x")), store=False)
     for api, response in ((house.api, stored), (shared.api(), unstored)):
         item = response["output"][0]["id"]
-        answered = await api.call("POST", "/responses", right(house, input=[USER, {"type": "item_reference", "id": item}]))
+        answered = await api.call(
+            "POST", "/responses", right(house, input=[USER, {"type": "item_reference", "id": item}])
+        )
         message = f"Item with id '{item}' not found. Items of responses created with 'store': false cannot be referred to."
         await house.refused(answered, 400, "input[1]", "item_not_found", message)
 
@@ -294,7 +402,13 @@ async def test_calls_that_the_last_response_left_open_must_all_be_answered(
     house: House, shared: Stack, given: list[JSON] | str, refusal: tuple[str, None, str]
 ) -> None:
     tools = [{"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}]
-    script: list[Step] = [calling(0, "call_a", "f", "{}"), calling(1, "call_b", "f", "{}"), finish("tool_calls"), usage(), done()]
+    script: list[Step] = [
+        calling(0, "call_a", "f", "{}"),
+        calling(1, "call_b", "f", "{}"),
+        finish("tool_calls"),
+        usage(),
+        done(),
+    ]
     first = await shared.api().create(house.fake.script(script), tools=tools)
     for way in WAYS:
         body = right(house, previous_response_id=first["id"], tools=tools, **way) | {"input": given}
@@ -323,14 +437,22 @@ QUERIES: list[tuple[str, str, str | None, str]] = [
 
 
 @pytest.mark.parametrize(("rest", "param", "code", "message"), QUERIES)
-async def test_a_wrong_query_is_named(house: House, rest: str, param: str, code: str, message: str) -> None:
-    await house.refused(await house.api.call("GET", f"/responses/{UNKNOWN}{rest}"), 400, param, code, message)
+async def test_a_wrong_query_is_named(
+    house: House, rest: str, param: str, code: str, message: str
+) -> None:
+    await house.refused(
+        await house.api.call("GET", f"/responses/{UNKNOWN}{rest}"), 400, param, code, message
+    )
 
 
 @pytest.mark.parametrize("name", ["include", "include[]"])
 @pytest.mark.parametrize("rest", ["", "/input_items"])
 async def test_an_unknown_include_of_a_query_is_named(house: House, name: str, rest: str) -> None:
-    answered = await house.api.call("GET", f"/responses/{UNKNOWN}{rest}", params=[(name, "file_search_call.results"), (name, "all\0")])
+    answered = await house.api.call(
+        "GET",
+        f"/responses/{UNKNOWN}{rest}",
+        params=[(name, "file_search_call.results"), (name, "all\0")],
+    )
     await house.refused(answered, 400, "include[1]", "invalid_value")
 
 
@@ -350,28 +472,51 @@ NAMES = [
 
 @pytest.mark.parametrize("named", [UNKNOWN, *NAMES])
 @pytest.mark.parametrize(
-    ("method", "rest"), [("GET", ""), ("GET", "?stream=true"), ("POST", "/cancel"), ("DELETE", ""), ("GET", "/input_items")]
+    ("method", "rest"),
+    [
+        ("GET", ""),
+        ("GET", "?stream=true"),
+        ("POST", "/cancel"),
+        ("DELETE", ""),
+        ("GET", "/input_items"),
+    ],
 )
-async def test_what_is_no_response_of_ours_is_not_found(house: House, method: str, rest: str, named: str) -> None:
+async def test_what_is_no_response_of_ours_is_not_found(
+    house: House, method: str, rest: str, named: str
+) -> None:
     quoted = "".join(f"%{byte:02x}" for byte in named.encode())
     answered = await house.api.call(method, f"/responses/{quoted}{rest}".replace("%25", "%"))
     await house.refused(answered, 404, None, None, f"Response with id '{named}' not found.")
 
 
 @pytest.mark.parametrize("after", ["%00", "msg_none", "%ed%a0%80", "x" * 5000])
-async def test_a_page_after_an_item_that_is_not_there_is_empty(shared: Stack, house: House, after: str) -> None:
+async def test_a_page_after_an_item_that_is_not_there_is_empty(
+    shared: Stack, house: House, after: str
+) -> None:
     ended = await shared.api().create(house.fake.script(reply("x")))
     page = await shared.api().call("GET", f"/responses/{ended['id']}/input_items?after={after}")
     assert page.status == 200, page.raw
-    assert page.body == {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
+    assert page.body == {
+        "object": "list",
+        "data": [],
+        "first_id": None,
+        "last_id": None,
+        "has_more": False,
+    }
 
 
-@pytest.mark.parametrize("sent", [b"{", b"\xff", b"[]", b"x" * 100_000], ids=["half", "no text", "a list", "large"])
-async def test_a_body_where_none_is_read_does_no_harm(house: House, shared: Stack, sent: bytes) -> None:
+@pytest.mark.parametrize(
+    "sent", [b"{", b"\xff", b"[]", b"x" * 100_000], ids=["half", "no text", "a list", "large"]
+)
+async def test_a_body_where_none_is_read_does_no_harm(
+    house: House, shared: Stack, sent: bytes
+) -> None:
     ended = await shared.api().create(house.fake.script(reply("x")))
     cancelled = await shared.api().call("POST", f"/responses/{ended['id']}/cancel", sent)
     await house.refused(cancelled, 400, None, None, "Cannot cancel a synchronous response.")
-    assert (await shared.api().call("GET", f"/responses/{ended['id']}", sent)).body["id"] == ended["id"]
+    assert (await shared.api().call("GET", f"/responses/{ended['id']}", sent)).body["id"] == ended[
+        "id"
+    ]
     assert (await shared.api().call("DELETE", f"/responses/{ended['id']}", sent)).body == {
         "id": ended["id"],
         "object": "response",
@@ -381,41 +526,59 @@ async def test_a_body_where_none_is_read_does_no_harm(house: House, shared: Stac
 
 @pytest.mark.parametrize("given", ["", "k" * 256])
 async def test_an_idempotency_key_of_a_wrong_length_is_refused(house: House, given: str) -> None:
-    answered = await house.api.call("POST", "/responses", right(house), headers={"idempotency-key": given})
-    message = f"Invalid 'Idempotency-Key': expected 1 to 255 characters, but got {len(given)} instead."
+    answered = await house.api.call(
+        "POST", "/responses", right(house), headers={"idempotency-key": given}
+    )
+    message = (
+        f"Invalid 'Idempotency-Key': expected 1 to 255 characters, but got {len(given)} instead."
+    )
     await house.refused(answered, 400, "Idempotency-Key", "invalid_value", message)
 
 
 async def test_a_key_of_a_refused_request_may_be_used_again(house: House, shared: Stack) -> None:
     name = secrets.token_hex(8)
-    refused = await shared.api().call("POST", "/responses", right(house, temperature=3), headers={"idempotency-key": name})
+    refused = await shared.api().call(
+        "POST", "/responses", right(house, temperature=3), headers={"idempotency-key": name}
+    )
     await house.refused(refused, 400, "temperature", "decimal_above_max_value")
     model = house.fake.script(reply("at last"))
-    answered = await shared.api().call("POST", "/responses", {"model": model, "input": "Hi."}, headers={"idempotency-key": name})
+    answered = await shared.api().call(
+        "POST", "/responses", {"model": model, "input": "Hi."}, headers={"idempotency-key": name}
+    )
     assert answered.body["output_text"] == "at last"
 
 
 # What looks wrong and is not.
 
 
-async def test_of_a_key_that_stands_twice_the_last_counts(shared: Stack, fake: FakeUpstream) -> None:
+async def test_of_a_key_that_stands_twice_the_last_counts(
+    shared: Stack, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("ok"))
     for other in ('"\\ud800"', '"x"'):  # the first sends the body the long way round
         sent = f'{{"model": {other}, "temperature": "hot", "input": [], "model": "{model}", "input": "Hi.", "temperature": 1}}'
         answered = await shared.api().call("POST", "/responses", sent.encode())
-        assert (answered.status, answered.body["temperature"], answered.body["output_text"]) == (200, 1, "ok")
+        assert (answered.status, answered.body["temperature"], answered.body["output_text"]) == (
+            200,
+            1,
+            "ok",
+        )
 
 
 async def test_a_hundred_thousand_items_are_answered(shared: Stack, fake: FakeUpstream) -> None:
     model = fake.script(reply("that was much"))
-    body = json.dumps({"model": model, "input": [{"role": "user", "content": "x"}] * 100_000, "background": True}).encode()
+    body = json.dumps(
+        {"model": model, "input": [{"role": "user", "content": "x"}] * 100_000, "background": True}
+    ).encode()
     answered = await shared.api().call("POST", "/responses", body)
     assert answered.status == 200, answered.raw
     assert (await shared.api().ended(answered.body["id"], 60))["output_text"] == "that was much"
     assert len(fake.asked(model)[0].messages) == 100_000
 
 
-async def test_json_as_deep_as_we_take_it_is_stored_and_told(shared: Stack, fake: FakeUpstream) -> None:
+async def test_json_as_deep_as_we_take_it_is_stored_and_told(
+    shared: Stack, fake: FakeUpstream
+) -> None:
     schema: JSON = {}
     for _ in range(180):
         schema = {"not": schema}
@@ -427,10 +590,17 @@ async def test_json_as_deep_as_we_take_it_is_stored_and_told(shared: Stack, fake
     assert fake.asked(model)[0].body["tools"][0]["function"]["parameters"] == schema
 
 
-@pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "Application/JSON", "application/json;charset=latin-1"])
-async def test_json_by_any_of_its_names_is_read(shared: Stack, fake: FakeUpstream, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    ["application/json; charset=utf-8", "Application/JSON", "application/json;charset=latin-1"],
+)
+async def test_json_by_any_of_its_names_is_read(
+    shared: Stack, fake: FakeUpstream, kind: str
+) -> None:
     body: JSON = {"model": fake.script(reply("é")), "input": "é"}
-    answered = await shared.api().call("POST", "/responses", body, headers={"content-type": kind, "content-encoding": "identity"})
+    answered = await shared.api().call(
+        "POST", "/responses", body, headers={"content-type": kind, "content-encoding": "identity"}
+    )
     assert answered.body["output_text"] == "é"
 
 
@@ -442,11 +612,15 @@ async def test_a_body_in_pieces_is_read_whole(shared: Stack, fake: FakeUpstream)
     model = fake.script(reply("ok"))
     api = shared.api()
     headers = {"authorization": f"Bearer {api.key}", "content-type": "application/json"}
-    async with api.session.post(f"{api.base_url}/responses", data=pieces(), headers=headers) as answered:
+    async with api.session.post(
+        f"{api.base_url}/responses", data=pieces(), headers=headers
+    ) as answered:
         assert (await answered.json())["output_text"] == "ok"
 
 
-async def test_the_official_client_names_a_refusal_by_its_class(house: House, shared: Stack) -> None:
+async def test_the_official_client_names_a_refusal_by_its_class(
+    house: House, shared: Stack
+) -> None:
     client = shared.openai(key=house.api.key)
     with pytest.raises(openai.BadRequestError) as refused:
         await client.responses.create(model=house.model, input="x", temperature=3)
@@ -458,6 +632,8 @@ async def test_the_official_client_names_a_refusal_by_its_class(house: House, sh
     with pytest.raises(openai.NotFoundError):
         await client.responses.retrieve("resp_1")
     with pytest.raises(openai.AuthenticationError) as unknown:
-        await shared.openai(key="bb-wrong").responses.create(model=house.model, input="x" * 3_000_000)
+        await shared.openai(key="bb-wrong").responses.create(
+            model=house.model, input="x" * 3_000_000
+        )
     assert unknown.value.code == "invalid_api_key"
     await house.is_empty()

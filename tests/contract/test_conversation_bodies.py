@@ -19,17 +19,30 @@ USER = {"role": "user", "content": "x"}
 class Room:
     """A project with one empty conversation, to which nothing may ever be added."""
 
-    def __init__(self, api: Api, project: str, conversation: str, books: psycopg.AsyncConnection) -> None:
+    def __init__(
+        self, api: Api, project: str, conversation: str, books: psycopg.AsyncConnection
+    ) -> None:
         self.api = api
         self.conversation = conversation
         self._project = project
         self._books = books
 
-    async def refused(self, answered: Answer, status: int, param: str | None, code: str | None, message: str | None = None) -> None:
+    async def refused(
+        self,
+        answered: Answer,
+        status: int,
+        param: str | None,
+        code: str | None,
+        message: str | None = None,
+    ) -> None:
         """That this answer is this refusal, and that it left nothing behind."""
         assert answered.status == status, answered.raw[:1000]
         error = answered.error
-        assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", param, code), error
+        assert (error["type"], error["param"], error["code"]) == (
+            "invalid_request_error",
+            param,
+            code,
+        ), error
         assert message in (None, error["message"]), error
         cursor = await self._books.execute(
             "SELECT count(*), max(c.revision), max(c.metadata::text), (SELECT count(*) FROM items i WHERE i.conversation_id = min(c.id::text)::uuid) "
@@ -82,10 +95,16 @@ ITEMS: list[tuple[str, Any, str, str, str | None]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("items", "param", "code", "message"), [pytest.param(*row[1:], id=row[0]) for row in ITEMS])
-async def test_a_wrong_item_is_named_wherever_it_is_added(room: Room, items: Any, param: str, code: str, message: str | None) -> None:
+@pytest.mark.parametrize(
+    ("items", "param", "code", "message"), [pytest.param(*row[1:], id=row[0]) for row in ITEMS]
+)
+async def test_a_wrong_item_is_named_wherever_it_is_added(
+    room: Room, items: Any, param: str, code: str, message: str | None
+) -> None:
     for path in ("/conversations", f"/conversations/{room.conversation}/items"):
-        await room.refused(await room.api.call("POST", path, {"items": items}), 400, param, code, message)
+        await room.refused(
+            await room.api.call("POST", path, {"items": items}), 400, param, code, message
+        )
 
 
 UNPAIRED: list[tuple[JSON, str]] = [
@@ -97,27 +116,51 @@ UNPAIRED: list[tuple[JSON, str]] = [
 @pytest.mark.parametrize(("item", "message"), UNPAIRED, ids=["output", "approval"])
 async def test_an_answer_to_nothing_is_refused(room: Room, item: JSON, message: str) -> None:
     for path in ("/conversations", f"/conversations/{room.conversation}/items"):
-        await room.refused(await room.api.call("POST", path, {"items": [USER, item]}), 400, "items", None, message)
+        await room.refused(
+            await room.api.call("POST", path, {"items": [USER, item]}), 400, "items", None, message
+        )
 
 
 BODIES: list[tuple[str, str, JSON, str, str]] = [
     ("items are missing", "/items", {}, "items", "missing_required_parameter"),
     ("items are null", "/items", {"items": None}, "items", "missing_required_parameter"),
     ("items are empty", "/items", {"items": []}, "items", "empty_array"),
-    ("metadata with items", "/items", {"items": [USER], "metadata": {}}, "metadata", "unknown_parameter"),
+    (
+        "metadata with items",
+        "/items",
+        {"items": [USER], "metadata": {}},
+        "metadata",
+        "unknown_parameter",
+    ),
     ("metadata is missing", "", {}, "metadata", "missing_required_parameter"),
     ("metadata is a list", "", {"metadata": []}, "metadata", "invalid_type"),
     ("metadata of numbers", "", {"metadata": {"a": 1}}, "metadata.a", "invalid_type"),
-    ("metadata of 17 pairs", "", {"metadata": {str(at): "x" for at in range(17)}}, "metadata", "object_above_max_properties"),
-    ("a long key", "", {"metadata": {"k" * 65: "x"}}, f"metadata.{'k' * 65}", "string_above_max_length"),
+    (
+        "metadata of 17 pairs",
+        "",
+        {"metadata": {str(at): "x" for at in range(17)}},
+        "metadata",
+        "object_above_max_properties",
+    ),
+    (
+        "a long key",
+        "",
+        {"metadata": {"k" * 65: "x"}},
+        f"metadata.{'k' * 65}",
+        "string_above_max_length",
+    ),
     ("a long value", "", {"metadata": {"a": "x" * 513}}, "metadata.a", "string_above_max_length"),
     ("items with metadata", "", {"metadata": {}, "items": []}, "items", "unknown_parameter"),
     ("a word of responses", "", {"metadata": {}, "model": "m"}, "model", "unknown_parameter"),
 ]
 
 
-@pytest.mark.parametrize(("place", "body", "param", "code"), [pytest.param(*row[1:], id=row[0]) for row in BODIES])
-async def test_what_is_wrong_in_a_body_is_named(room: Room, place: str, body: JSON, param: str, code: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "body", "param", "code"), [pytest.param(*row[1:], id=row[0]) for row in BODIES]
+)
+async def test_what_is_wrong_in_a_body_is_named(
+    room: Room, place: str, body: JSON, param: str, code: str
+) -> None:
     answered = await room.api.call("POST", f"/conversations/{room.conversation}{place}", body)
     await room.refused(answered, 400, param, code)
     if not place and code != "missing_required_parameter" and "items" not in body:
@@ -135,7 +178,12 @@ async def test_a_body_that_is_no_json_object_is_refused(room: Room, path: str) -
     for sent in (b"[]", b"1", b'"x"', b"null"):
         await room.refused(await room.api.call("POST", place, sent), 400, None, "invalid_type")
     typed = {"content-type": "text/plain"}
-    await room.refused(await room.api.call("POST", place, b"{}", headers=typed), 415, None, "unsupported_media_type")
+    await room.refused(
+        await room.api.call("POST", place, b"{}", headers=typed),
+        415,
+        None,
+        "unsupported_media_type",
+    )
     large = b'{"metadata": {"a": "' + b"x" * 4_000_000 + b'"}}'
     await room.refused(await room.api.call("POST", place, large), 413, None, "request_too_large")
 
@@ -151,21 +199,45 @@ QUERIES = [
 
 
 @pytest.mark.parametrize(("query", "param", "code"), QUERIES, ids=[row[0] for row in QUERIES])
-async def test_what_is_wrong_in_a_query_is_named(room: Room, query: str, param: str, code: str) -> None:
-    await room.refused(await room.api.call("GET", f"/conversations/{room.conversation}/items?{query}"), 400, param, code)
+async def test_what_is_wrong_in_a_query_is_named(
+    room: Room, query: str, param: str, code: str
+) -> None:
+    await room.refused(
+        await room.api.call("GET", f"/conversations/{room.conversation}/items?{query}"),
+        400,
+        param,
+        code,
+    )
 
 
 async def test_include_is_checked_wherever_it_is_taken(room: Room) -> None:
     wrong = "?include[]=everything"
     place = f"/conversations/{room.conversation}/items"
-    await room.refused(await room.api.call("POST", f"{place}{wrong}", {"items": [USER]}), 400, "include[0]", "invalid_value")
-    await room.refused(await room.api.call("GET", f"{place}/msg_1{wrong}"), 400, "include[0]", "invalid_value")
-    page = await room.api.call("GET", f"{place}?include[]=reasoning.encrypted_content&include=message.output_text.logprobs")
+    await room.refused(
+        await room.api.call("POST", f"{place}{wrong}", {"items": [USER]}),
+        400,
+        "include[0]",
+        "invalid_value",
+    )
+    await room.refused(
+        await room.api.call("GET", f"{place}/msg_1{wrong}"), 400, "include[0]", "invalid_value"
+    )
+    page = await room.api.call(
+        "GET", f"{place}?include[]=reasoning.encrypted_content&include=message.output_text.logprobs"
+    )
     assert page.body["data"] == []
 
 
 @pytest.mark.parametrize(
-    "named", [NOWHERE, "conv_1", "resp_01a1fc89ade272e095a74eaedfc80911", "conv_%00", "conv_%F0%9F%8C%8A", "..%2Fresponses"]
+    "named",
+    [
+        NOWHERE,
+        "conv_1",
+        "resp_01a1fc89ade272e095a74eaedfc80911",
+        "conv_%00",
+        "conv_%F0%9F%8C%8A",
+        "..%2Fresponses",
+    ],
 )
 async def test_what_is_no_conversation_is_not_found(room: Room, named: str) -> None:
     for method, path, body in (
@@ -192,7 +264,19 @@ async def test_what_is_no_item_is_not_found(room: Room, named: str) -> None:
 
 async def test_a_create_names_the_conversation_that_is_not_there(room: Room) -> None:
     for given in (NOWHERE, {"id": NOWHERE}, "conv_1"):
-        answered = await room.api.call("POST", "/responses", {"model": "m", "input": "x", "conversation": given})
+        answered = await room.api.call(
+            "POST", "/responses", {"model": "m", "input": "x", "conversation": given}
+        )
         await room.refused(answered, 404, "conversation", "conversation_not_found")
-    both = {"model": "m", "input": "x", "conversation": room.conversation, "previous_response_id": NOWHERE}
-    await room.refused(await room.api.call("POST", "/responses", both), 400, "conversation", "mutually_exclusive_parameters")
+    both = {
+        "model": "m",
+        "input": "x",
+        "conversation": room.conversation,
+        "previous_response_id": NOWHERE,
+    }
+    await room.refused(
+        await room.api.call("POST", "/responses", both),
+        400,
+        "conversation",
+        "mutually_exclusive_parameters",
+    )

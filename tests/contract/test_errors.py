@@ -14,11 +14,19 @@ CALL = {"type": "function_call", "call_id": "call_1", "name": "f", "arguments": 
 OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "x"}
 USER = {"role": "user", "content": "Hi."}
 
-OF_ONE_RESPONSE = [("GET", ""), ("GET", "?stream=true"), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")]
+OF_ONE_RESPONSE = [
+    ("GET", ""),
+    ("GET", "?stream=true"),
+    ("DELETE", ""),
+    ("POST", "/cancel"),
+    ("GET", "/input_items"),
+]
 
 
 @pytest.mark.parametrize(("method", "rest"), OF_ONE_RESPONSE)
-@pytest.mark.parametrize("unknown", [UNKNOWN, "resp_1", "nonsense", "resp_" + "é" * 32, "resp_" + "0" * 500, "..", "%00"])
+@pytest.mark.parametrize(
+    "unknown", [UNKNOWN, "resp_1", "nonsense", "resp_" + "é" * 32, "resp_" + "0" * 500, "..", "%00"]
+)
 async def test_an_unknown_id_is_not_found(api: Api, method: str, rest: str, unknown: str) -> None:
     answer = await api.call(method, f"/responses/{unknown.replace('..', '%2E%2E')}{rest}")
     assert answer.status == 404
@@ -33,7 +41,13 @@ async def test_an_unknown_id_is_not_found(api: Api, method: str, rest: str, unkn
 
 
 REFUSED: list[tuple[str, dict[str, Any], str | None, str | None, str]] = [
-    ("no model", {"model": None}, "model", "missing_required_parameter", r"Missing required parameter: 'model'\."),
+    (
+        "no model",
+        {"model": None},
+        "model",
+        "missing_required_parameter",
+        r"Missing required parameter: 'model'\.",
+    ),
     ("model of a wrong type", {"model": 7}, "model", "invalid_type", "model"),
     ("input of a wrong type", {"input": 7}, "input", "invalid_type", "input"),
     (
@@ -43,7 +57,13 @@ REFUSED: list[tuple[str, dict[str, Any], str | None, str | None, str]] = [
         "previous_response_not_found",
         f"Previous response with id '{UNKNOWN}' not found.",
     ),
-    ("background without store", {"background": True, "store": False}, "background", "unsupported_parameter", "background"),
+    (
+        "background without store",
+        {"background": True, "store": False},
+        "background",
+        "unsupported_parameter",
+        "background",
+    ),
     (
         "too few output tokens",
         {"max_output_tokens": 1},
@@ -51,18 +71,54 @@ REFUSED: list[tuple[str, dict[str, Any], str | None, str | None, str]] = [
         "integer_below_min_value",
         r"Invalid 'max_output_tokens': integer below minimum value\. Expected a value >= 16, but got 1 instead\.",
     ),
-    ("too many log probabilities", {"top_logprobs": 21}, "top_logprobs", "integer_above_max_value", "top_logprobs"),
+    (
+        "too many log probabilities",
+        {"top_logprobs": 21},
+        "top_logprobs",
+        "integer_above_max_value",
+        "top_logprobs",
+    ),
     ("too hot", {"temperature": 2.5}, "temperature", "decimal_above_max_value", "temperature"),
     ("too cold", {"top_p": -0.5}, "top_p", "decimal_below_min_value", "top_p"),
     ("temperature as text", {"temperature": "hot"}, "temperature", "invalid_type", "temperature"),
-    ("an unknown parameter", {"colour": "red"}, "colour", "unknown_parameter", r"Unknown parameter: 'colour'\."),
+    (
+        "an unknown parameter",
+        {"colour": "red"},
+        "colour",
+        "unknown_parameter",
+        r"Unknown parameter: 'colour'\.",
+    ),
     ("chat's messages", {"messages": [USER]}, "messages", None, "input"),
     ("chat's max_tokens", {"max_tokens": 16}, "max_tokens", None, "max_output_tokens"),
-    ("chat's response_format", {"response_format": {"type": "text"}}, "response_format", None, r"text\.format"),
-    ("an unknown enum value", {"truncation": "sometimes"}, "truncation", "invalid_value", "sometimes"),
+    (
+        "chat's response_format",
+        {"response_format": {"type": "text"}},
+        "response_format",
+        None,
+        r"text\.format",
+    ),
+    (
+        "an unknown enum value",
+        {"truncation": "sometimes"},
+        "truncation",
+        "invalid_value",
+        "sometimes",
+    ),
     ("an unknown tool choice", {"tool_choice": "maybe"}, "tool_choice", "invalid_value", "maybe"),
-    ("an unknown role", {"input": [{"role": "king", "content": "x"}]}, "input[0].role", "invalid_value", "king"),
-    ("a call without an output", {"input": [USER, CALL]}, "input", None, r"No tool output found for function call call_1\."),
+    (
+        "an unknown role",
+        {"input": [{"role": "king", "content": "x"}]},
+        "input[0].role",
+        "invalid_value",
+        "king",
+    ),
+    (
+        "a call without an output",
+        {"input": [USER, CALL]},
+        "input",
+        None,
+        r"No tool output found for function call call_1\.",
+    ),
     (
         "an output without a call",
         {"input": [USER, OUTPUT]},
@@ -71,18 +127,58 @@ REFUSED: list[tuple[str, dict[str, Any], str | None, str | None, str]] = [
         r"No tool call found for function call output with call_id call_1\.",
     ),
     ("an unknown item type", {"input": [{"type": "riddle"}]}, "input[0].type", None, "riddle"),
-    ("a hosted tool we cannot run", {"tools": [{"type": "computer"}]}, "tools[0].type", None, "computer"),
-    ("a nameless tool", {"tools": [{"type": "function", "parameters": {}}]}, "tools[0].name", "missing_required_parameter", "name"),
-    ("a bad format name", {"text": {"format": {"type": "json_schema", "name": "a b", "schema": {}}}}, "text.format.name", None, "name"),
-    ("a format without its schema", {"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema", None, "schema"),
-    ("too much metadata", {"metadata": {str(number): "x" for number in range(17)}}, "metadata", None, "metadata"),
+    (
+        "a hosted tool we cannot run",
+        {"tools": [{"type": "computer"}]},
+        "tools[0].type",
+        None,
+        "computer",
+    ),
+    (
+        "a nameless tool",
+        {"tools": [{"type": "function", "parameters": {}}]},
+        "tools[0].name",
+        "missing_required_parameter",
+        "name",
+    ),
+    (
+        "a bad format name",
+        {"text": {"format": {"type": "json_schema", "name": "a b", "schema": {}}}},
+        "text.format.name",
+        None,
+        "name",
+    ),
+    (
+        "a format without its schema",
+        {"text": {"format": {"type": "json_schema", "name": "a"}}},
+        "text.format.schema",
+        None,
+        "schema",
+    ),
+    (
+        "too much metadata",
+        {"metadata": {str(number): "x" for number in range(17)}},
+        "metadata",
+        None,
+        "metadata",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("body", "param", "code", "words"), [pytest.param(*row[1:], id=row[0]) for row in REFUSED])
-@pytest.mark.parametrize("way", [{}, {"background": True}, {"stream": True}], ids=["foreground", "background", "stream"])
+@pytest.mark.parametrize(
+    ("body", "param", "code", "words"), [pytest.param(*row[1:], id=row[0]) for row in REFUSED]
+)
+@pytest.mark.parametrize(
+    "way", [{}, {"background": True}, {"stream": True}], ids=["foreground", "background", "stream"]
+)
 async def test_a_request_that_cannot_be_carried_out_is_refused_before_it_is_queued(
-    api: Api, fake: FakeUpstream, body: dict[str, Any], param: str | None, code: str | None, words: str, way: dict[str, bool]
+    api: Api,
+    fake: FakeUpstream,
+    body: dict[str, Any],
+    param: str | None,
+    code: str | None,
+    words: str,
+    way: dict[str, bool],
 ) -> None:
     model = fake.script(reply("never"))
     answer = await api.call("POST", "/responses", {"model": model, "input": "Hi.", **way, **body})
@@ -94,7 +190,17 @@ async def test_a_request_that_cannot_be_carried_out_is_refused_before_it_is_queu
     assert fake.asked(model) == []
 
 
-@pytest.mark.parametrize("sent", [b"{", b"", b'{"model": "x", "input": "\xff"}', b"[1]", b'"text"', b'{"model": "x", "input": NaN}'])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"{",
+        b"",
+        b'{"model": "x", "input": "\xff"}',
+        b"[1]",
+        b'"text"',
+        b'{"model": "x", "input": NaN}',
+    ],
+)
 async def test_a_body_that_is_no_json_object_is_refused(api: Api, sent: bytes) -> None:
     answer = await api.call("POST", "/responses", sent)
     assert answer.status == 400
@@ -104,7 +210,9 @@ async def test_a_body_that_is_no_json_object_is_refused(api: Api, sent: bytes) -
 
 
 async def test_json_nested_too_deeply_is_refused(api: Api) -> None:
-    answer = await api.call("POST", "/responses", b'{"model": "x", "input": ' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+    answer = await api.call(
+        "POST", "/responses", b'{"model": "x", "input": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    )
     assert answer.status == 400
     assert answer.error["type"] == "invalid_request_error"
 
@@ -115,9 +223,13 @@ async def test_a_body_over_the_limit_is_too_large(api: Api) -> None:
     assert answer.error["code"] == "request_too_large"
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"])
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"]
+)
 async def test_only_json_is_read(api: Api, kind: str) -> None:
-    answer = await api.call("POST", "/responses", b'{"model": "x", "input": "y"}', headers={"content-type": kind})
+    answer = await api.call(
+        "POST", "/responses", b'{"model": "x", "input": "y"}', headers={"content-type": kind}
+    )
     assert answer.status == 415
     assert answer.error["code"] == "unsupported_media_type"
 
@@ -130,7 +242,10 @@ async def test_an_unknown_route_is_an_unknown_url(api: Api) -> None:
 
 
 async def test_a_wrong_method_names_the_allowed_ones(api: Api) -> None:
-    for method, path, allowed in (("PUT", "/responses", "POST"), ("GET", f"/responses/{UNKNOWN}/cancel", "POST")):
+    for method, path, allowed in (
+        ("PUT", "/responses", "POST"),
+        ("GET", f"/responses/{UNKNOWN}/cancel", "POST"),
+    ):
         answer = await api.call(method, path)
         assert answer.status == 405
         assert allowed in answer.headers["allow"]
@@ -147,10 +262,25 @@ EVERYWHERE = [
 
 
 @pytest.mark.parametrize(("method", "path"), EVERYWHERE)
-@pytest.mark.parametrize("offered", [None, "Bearer", "Bearer wrong", "Basic dXNlcjpwYXNz", "wrong", "Bearer ÿþ", "Bearer " + "x" * 5000])
-async def test_authentication_comes_before_everything(api: Api, method: str, path: str, offered: str | None) -> None:
+@pytest.mark.parametrize(
+    "offered",
+    [
+        None,
+        "Bearer",
+        "Bearer wrong",
+        "Basic dXNlcjpwYXNz",
+        "wrong",
+        "Bearer ÿþ",
+        "Bearer " + "x" * 5000,
+    ],
+)
+async def test_authentication_comes_before_everything(
+    api: Api, method: str, path: str, offered: str | None
+) -> None:
     headers = {} if offered is None else {"authorization": offered}
-    async with api.session.request(method, f"{api.base_url}{path}", headers=headers, data=b"{" if method == "POST" else None) as answer:
+    async with api.session.request(
+        method, f"{api.base_url}{path}", headers=headers, data=b"{" if method == "POST" else None
+    ) as answer:
         assert answer.status == 401
         assert answer.headers["www-authenticate"] == "Bearer"
         error = (await answer.json())["error"]
@@ -167,7 +297,9 @@ async def test_health_needs_no_key(shared: Stack) -> None:
     assert ready["workers"]["worker"] >= 1
 
 
-async def test_a_foreground_response_cannot_be_cancelled_or_replayed(api: Api, fake: FakeUpstream) -> None:
+async def test_a_foreground_response_cannot_be_cancelled_or_replayed(
+    api: Api, fake: FakeUpstream
+) -> None:
     response = await api.create(fake.script(reply("x")))
     cancelled = await api.cancel(response["id"])
     assert cancelled.status == 400
@@ -180,7 +312,10 @@ async def test_a_foreground_response_cannot_be_cancelled_or_replayed(api: Api, f
     replayed = await api.call("GET", f"/responses/{response['id']}?stream=true")
     assert replayed.status == 400
     assert (replayed.error["param"], replayed.error["code"]) == ("stream", "invalid_request_error")
-    assert replayed.error["message"] == "This response cannot be streamed because it was not created with background=true."
+    assert (
+        replayed.error["message"]
+        == "This response cannot be streamed because it was not created with background=true."
+    )
 
 
 @pytest.mark.parametrize(
@@ -192,7 +327,9 @@ async def test_a_foreground_response_cannot_be_cancelled_or_replayed(api: Api, f
     ],
     ids=["completed", "failed", "incomplete"],
 )
-async def test_a_finished_response_cannot_be_cancelled(api: Api, fake: FakeUpstream, script: list[Step], words: str) -> None:
+async def test_a_finished_response_cannot_be_cancelled(
+    api: Api, fake: FakeUpstream, script: list[Step], words: str
+) -> None:
     ended = await api.ended(await api.background(fake.script(script)))
     answer = await api.cancel(ended["id"])
     assert answer.status == 400, "never 409: the SDK would try again"
@@ -202,14 +339,21 @@ async def test_a_finished_response_cannot_be_cancelled(api: Api, fake: FakeUpstr
 
 async def test_an_unfinished_response_cannot_be_continued(api: Api, fake: FakeUpstream) -> None:
     running = await api.background(fake.script([text("x"), hang()]))
-    answer = await api.call("POST", "/responses", {"model": "x", "input": "y", "previous_response_id": running})
+    answer = await api.call(
+        "POST", "/responses", {"model": "x", "input": "y", "previous_response_id": running}
+    )
     assert answer.status == 400
-    assert (answer.error["param"], answer.error["code"]) == ("previous_response_id", "previous_response_not_ready")
+    assert (answer.error["param"], answer.error["code"]) == (
+        "previous_response_id",
+        "previous_response_not_ready",
+    )
     assert (await api.cancel(running)).status == 200
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=many", "order=sideways"])
-async def test_a_bad_page_of_input_items_is_refused(api: Api, fake: FakeUpstream, query: str) -> None:
+async def test_a_bad_page_of_input_items_is_refused(
+    api: Api, fake: FakeUpstream, query: str
+) -> None:
     response = await api.create(fake.script(reply("x")))
     answer = await api.call("GET", f"/responses/{response['id']}/input_items?{query}")
     assert answer.status == 400
@@ -230,11 +374,17 @@ async def test_a_bad_place_to_resume_is_refused(api: Api, fake: FakeUpstream, af
 async def test_the_upstreams_unknown_model_is_named(api: Api) -> None:
     answer = await api.call("POST", "/responses", {"model": "no-such-model", "input": "Hi."})
     assert answer.status == 400
-    assert (answer.error["type"], answer.error["param"], answer.error["code"]) == ("invalid_request_error", "model", "model_not_found")
+    assert (answer.error["type"], answer.error["param"], answer.error["code"]) == (
+        "invalid_request_error",
+        "model",
+        "model_not_found",
+    )
     assert answer.error["message"] == "The requested model 'no-such-model' does not exist."
 
 
-async def test_cancel_takes_an_empty_body_with_a_json_content_type(api: Api, fake: FakeUpstream) -> None:
+async def test_cancel_takes_an_empty_body_with_a_json_content_type(
+    api: Api, fake: FakeUpstream
+) -> None:
     running = await api.background(fake.script([hang()]))
     answers = await asyncio.gather(*(api.cancel(running) for _ in range(3)))
     assert [answer.status for answer in answers] == [200, 200, 200]

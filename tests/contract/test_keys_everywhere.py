@@ -56,18 +56,34 @@ OFFERED: list[tuple[str, list[tuple[str, str]]]] = [
     ("a key in quotes", [("authorization", 'Bearer "{key}"')]),
     ("the key twice in one header", [("authorization", "Bearer {key}, Bearer {key}")]),
     ("the right header twice", [("authorization", RIGHT), ("authorization", RIGHT)]),
-    ("a right and a wrong header", [("authorization", RIGHT), ("authorization", "Bearer bb-wrong")]),
-    ("a wrong and a right header", [("authorization", "Bearer bb-wrong"), ("authorization", RIGHT)]),
-    ("the key in another header", [("x-api-key", "{key}"), ("api-key", "{key}"), ("cookie", "authorization=Bearer {key}")]),
+    (
+        "a right and a wrong header",
+        [("authorization", RIGHT), ("authorization", "Bearer bb-wrong")],
+    ),
+    (
+        "a wrong and a right header",
+        [("authorization", "Bearer bb-wrong"), ("authorization", RIGHT)],
+    ),
+    (
+        "the key in another header",
+        [("x-api-key", "{key}"), ("api-key", "{key}"), ("cookie", "authorization=Bearer {key}")],
+    ),
     ("the key for a proxy", [("proxy-authorization", RIGHT)]),
 ]
 
 
 def _filled(offered: list[tuple[str, str]], key: str) -> "CIMultiDict[str]":
-    return CIMultiDict([(name, value.format(key=key, short=key[:-1], capitals=key.upper())) for name, value in offered])
+    return CIMultiDict(
+        [
+            (name, value.format(key=key, short=key[:-1], capitals=key.upper()))
+            for name, value in offered
+        ]
+    )
 
 
-async def _offer(api: Api, method: str, path: str, headers: "CIMultiDict[str]") -> tuple[int, Mapping[str, str], bytes]:
+async def _offer(
+    api: Api, method: str, path: str, headers: "CIMultiDict[str]"
+) -> tuple[int, Mapping[str, str], bytes]:
     url = api.base_url.removesuffix("/v1") + path
     body = b"{" if method in ("POST", "PUT", "PATCH") else None
     async with api.session.request(method, url, headers=headers, data=body) as answer:
@@ -75,7 +91,9 @@ async def _offer(api: Api, method: str, path: str, headers: "CIMultiDict[str]") 
 
 
 @pytest.mark.parametrize("offered", [pytest.param(row[1], id=row[0]) for row in OFFERED])
-async def test_nothing_is_said_without_a_right_key(api: Api, offered: list[tuple[str, str]]) -> None:
+async def test_nothing_is_said_without_a_right_key(
+    api: Api, offered: list[tuple[str, str]]
+) -> None:
     for method, path in [*ROUTES, *ELSEWHERE]:
         status, headers, body = await _offer(api, method, path, _filled(offered, api.key))
         assert status == 401, (method, path, status, body)
@@ -88,17 +106,27 @@ async def test_nothing_is_said_without_a_right_key(api: Api, offered: list[tuple
         assert "allow" not in headers, "which methods there are is no stranger's business"
 
 
-@pytest.mark.parametrize("spelled", ["bearer {key}", "BEARER {key}", "bEaReR {key}", "Bearer   {key}", "Bearer {key}  "])
-async def test_the_scheme_may_be_spelled_as_one_likes(api: Api, fake: FakeUpstream, spelled: str) -> None:
+@pytest.mark.parametrize(
+    "spelled", ["bearer {key}", "BEARER {key}", "bEaReR {key}", "Bearer   {key}", "Bearer {key}  "]
+)
+async def test_the_scheme_may_be_spelled_as_one_likes(
+    api: Api, fake: FakeUpstream, spelled: str
+) -> None:
     model = fake.script(reply("ok"))
     body = {"model": model, "input": "Hi."}
-    answer = await api.call("POST", "/responses", body, headers={"authorization": spelled.format(key=api.key)})
+    answer = await api.call(
+        "POST", "/responses", body, headers={"authorization": spelled.format(key=api.key)}
+    )
     assert answer.body["output_text"] == "ok"
 
 
 @pytest.mark.parametrize(("method", "path"), ELSEWHERE)
-async def test_with_a_key_a_wrong_way_is_told_apart_from_a_wrong_method(api: Api, method: str, path: str) -> None:
-    status, headers, body = await _offer(api, method, path, _filled([("authorization", RIGHT)], api.key))
+async def test_with_a_key_a_wrong_way_is_told_apart_from_a_wrong_method(
+    api: Api, method: str, path: str
+) -> None:
+    status, headers, body = await _offer(
+        api, method, path, _filled([("authorization", RIGHT)], api.key)
+    )
     error = json.loads(body)["error"]
     assert error["type"] == "invalid_request_error"
     assert (error["param"], error["message"] != "") == (None, True)
@@ -133,10 +161,10 @@ async def test_a_head_has_no_body_and_the_same_status(api: Api) -> None:
 async def test_a_web_socket_needs_a_key_like_any_other_request(shared: Stack) -> None:
     for key, status in (("bb-wrong", b"401"), (shared.key, b"101")):
         reader, writer = await asyncio.open_connection("127.0.0.1", shared.webs[0].port)
-        upgrade = (
-            "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        upgrade = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        writer.write(
+            f"GET /v1/responses HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n{upgrade}\r\n".encode()
         )
-        writer.write(f"GET /v1/responses HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n{upgrade}\r\n".encode())
         async with asyncio.timeout(5):
             assert (await reader.readuntil(b"\r\n")).split()[1] == status
         writer.close()
@@ -145,17 +173,28 @@ async def test_a_web_socket_needs_a_key_like_any_other_request(shared: Stack) ->
 async def test_what_is_open_stays_open_whatever_key_is_offered(shared: Stack) -> None:
     for path in ("healthz", "readyz"):
         async with shared.session.get(
-            f"http://127.0.0.1:{shared.webs[0].port}/{path}", headers={"authorization": "Bearer bb-wrong"}
+            f"http://127.0.0.1:{shared.webs[0].port}/{path}",
+            headers={"authorization": "Bearer bb-wrong"},
         ) as answer:
             assert answer.status == 200
 
 
 @pytest.mark.parametrize(
-    ("method", "path"), [("POST", "/v1/responses"), ("POST", f"/v1/responses/{UNKNOWN}/cancel"), ("POST", "/v1/nothing"), ("TRACE", "/v1")]
+    ("method", "path"),
+    [
+        ("POST", "/v1/responses"),
+        ("POST", f"/v1/responses/{UNKNOWN}/cancel"),
+        ("POST", "/v1/nothing"),
+        ("TRACE", "/v1"),
+    ],
 )
-async def test_a_refusal_is_heard_by_a_client_that_is_still_sending(api: Api, method: str, path: str) -> None:
+async def test_a_refusal_is_heard_by_a_client_that_is_still_sending(
+    api: Api, method: str, path: str
+) -> None:
     url = api.base_url.removesuffix("/v1") + path
     for key, expected in (("bb-wrong", {401}), (api.key, {404, 405, 415})):
         headers = {"authorization": f"Bearer {key}", "content-type": "text/plain"}
-        async with api.session.request(method, url, headers=headers, data=io.BytesIO(b"x" * 20_000_000)) as answer:
+        async with api.session.request(
+            method, url, headers=headers, data=io.BytesIO(b"x" * 20_000_000)
+        ) as answer:
             assert answer.status in expected

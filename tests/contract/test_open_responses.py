@@ -15,7 +15,19 @@ import pytest
 
 from tests.support.api import JSON, Api
 from tests.support.contract_rules import assert_stream_obeys_contract
-from tests.support.fake_upstream import FakeUpstream, Step, call, delta, done, finish, reasoning, refusal, reply, text, usage
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    Step,
+    call,
+    delta,
+    done,
+    finish,
+    reasoning,
+    refusal,
+    reply,
+    text,
+    usage,
+)
 from tests.support.open_responses import require_event, require_response
 from tests.support.search_engine import Page, running
 from tests.support.stack import Databases, Stack, Surroundings, stack
@@ -26,11 +38,21 @@ WEATHER: JSON = {
     "description": "Get the current weather for a location",
     "parameters": {
         "type": "object",
-        "properties": {"location": {"type": "string", "description": "The city and state, e.g. San Francisco, CA"}},
+        "properties": {
+            "location": {
+                "type": "string",
+                "description": "The city and state, e.g. San Francisco, CA",
+            }
+        },
         "required": ["location"],
     },
 }
-CALLS: list[Step] = [call(0, "call_w", "get_weather", '{"location": ', '"San Francisco, CA"}'), finish("tool_calls"), usage(), done()]
+CALLS: list[Step] = [
+    call(0, "call_w", "get_weather", '{"location": ', '"San Francisco, CA"}'),
+    finish("tool_calls"),
+    usage(),
+    done(),
+]
 
 Ask = Callable[[Api, JSON], Awaitable[JSON]]
 
@@ -43,10 +65,17 @@ def red_pixel() -> str:
     """A PNG as a data URL."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0))
-    png = b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(b"\0\xff\0\0")) + chunk(b"IEND", b"")
+    png = (
+        b"\x89PNG\r\n\x1a\n"
+        + head
+        + chunk(b"IDAT", zlib.compress(b"\0\xff\0\0"))
+        + chunk(b"IEND", b"")
+    )
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
@@ -89,11 +118,23 @@ def require_completed(response: JSON) -> None:
 
 
 async def basic_response(api: Api, fake: FakeUpstream, ask: Ask) -> None:
-    require_completed(await ask(api, {"model": fake.script(reply("Hello ", "to you.")), "input": [user("Say hello in exactly 3 words.")]}))
+    require_completed(
+        await ask(
+            api,
+            {
+                "model": fake.script(reply("Hello ", "to you.")),
+                "input": [user("Say hello in exactly 3 words.")],
+            },
+        )
+    )
 
 
 async def system_prompt(api: Api, fake: FakeUpstream, ask: Ask) -> None:
-    told = {"type": "message", "role": "system", "content": "You are a pirate. Always respond in pirate speak."}
+    told = {
+        "type": "message",
+        "role": "system",
+        "content": "You are a pirate. Always respond in pirate speak.",
+    }
     model = fake.script(reply("Arr."))
     require_completed(await ask(api, {"model": model, "input": [told, user("Say hello.")]}))
     assert fake.asked(model)[0].messages[0] == {"role": "system", "content": told["content"]}
@@ -101,7 +142,12 @@ async def system_prompt(api: Api, fake: FakeUpstream, ask: Ask) -> None:
 
 async def tool_calling(api: Api, fake: FakeUpstream, ask: Ask) -> None:
     response = await ask(
-        api, {"model": fake.script(CALLS), "input": [user("What's the weather like in San Francisco?")], "tools": [WEATHER]}
+        api,
+        {
+            "model": fake.script(CALLS),
+            "input": [user("What's the weather like in San Francisco?")],
+            "tools": [WEATHER],
+        },
     )
     assert [item["type"] for item in response["output"]] == ["function_call"]
     assert response["tools"][0] == {**WEATHER, "strict": None}
@@ -112,37 +158,77 @@ async def function_call_roundtrip(api: Api, fake: FakeUpstream, ask: Ask) -> Non
     forced = {"tools": [WEATHER], "tool_choice": {"type": "function", "name": "get_weather"}}
     first = await ask(api, {"model": model, "input": "Use the weather tool.", **forced})
     [called] = [item for item in first["output"] if item["type"] == "function_call"]
-    output = {"type": "function_call_output", "call_id": called["call_id"], "output": json.dumps({"temperature": "18C"})}
-    require_completed(await ask(api, {"model": model, "previous_response_id": first["id"], "input": [output]}))
-    assert [message["role"] for message in fake.asked(model)[1].messages] == ["user", "assistant", "tool"]
+    output = {
+        "type": "function_call_output",
+        "call_id": called["call_id"],
+        "output": json.dumps({"temperature": "18C"}),
+    }
+    require_completed(
+        await ask(api, {"model": model, "previous_response_id": first["id"], "input": [output]})
+    )
+    assert [message["role"] for message in fake.asked(model)[1].messages] == [
+        "user",
+        "assistant",
+        "tool",
+    ]
 
 
 async def image_input(api: Api, fake: FakeUpstream, ask: Ask) -> None:
     model = fake.script(reply("A red dot."))
-    shown = [{"type": "input_text", "text": "What do you see?"}, {"type": "input_image", "image_url": red_pixel()}]
+    shown = [
+        {"type": "input_text", "text": "What do you see?"},
+        {"type": "input_image", "image_url": red_pixel()},
+    ]
     require_completed(await ask(api, {"model": model, "input": [user(shown)]}))
-    assert fake.asked(model)[0].messages[0]["content"][1] == {"type": "image_url", "image_url": {"url": red_pixel()}}
+    assert fake.asked(model)[0].messages[0]["content"][1] == {
+        "type": "image_url",
+        "image_url": {"url": red_pixel()},
+    }
 
 
 async def file_input(api: Api, fake: FakeUpstream, ask: Ask) -> None:
     model = fake.script(reply("A title."))
-    shown = [{"type": "input_text", "text": "Its title?"}, {"type": "input_file", "filename": "fixture.pdf", "file_data": PDF}]
+    shown = [
+        {"type": "input_text", "text": "Its title?"},
+        {"type": "input_file", "filename": "fixture.pdf", "file_data": PDF},
+    ]
     require_completed(await ask(api, {"model": model, "input": [user(shown)]}))
-    assert fake.asked(model)[0].messages[0]["content"][1] == {"type": "file", "file": {"filename": "fixture.pdf", "file_data": PDF}}
+    assert fake.asked(model)[0].messages[0]["content"][1] == {
+        "type": "file",
+        "file": {"filename": "fixture.pdf", "file_data": PDF},
+    }
 
 
 async def multi_turn(api: Api, fake: FakeUpstream, ask: Ask) -> None:
     model = fake.script(reply("Alice."))
     said = {"type": "message", "role": "assistant", "content": "Hello Alice! Nice to meet you."}
-    require_completed(await ask(api, {"model": model, "input": [user("My name is Alice."), said, user("What is my name?")]}))
-    assert [message["role"] for message in fake.asked(model)[0].messages] == ["user", "assistant", "user"]
+    require_completed(
+        await ask(
+            api,
+            {"model": model, "input": [user("My name is Alice."), said, user("What is my name?")]},
+        )
+    )
+    assert [message["role"] for message in fake.asked(model)[0].messages] == [
+        "user",
+        "assistant",
+        "user",
+    ]
 
 
 async def previous_response_id(api: Api, fake: FakeUpstream, ask: Ask) -> None:
     model = fake.script(reply("OK."), reply("papaya"))
-    first = await ask(api, {"model": model, "input": "Remember this code word: papaya. Reply with only OK."})
+    first = await ask(
+        api, {"model": model, "input": "Remember this code word: papaya. Reply with only OK."}
+    )
     require_completed(first)
-    second = await ask(api, {"model": model, "previous_response_id": first["id"], "input": "What code word did I ask you to remember?"})
+    second = await ask(
+        api,
+        {
+            "model": model,
+            "previous_response_id": first["id"],
+            "input": "What code word did I ask you to remember?",
+        },
+    )
     require_completed(second)
     assert second["previous_response_id"] == first["id"]
     assert "papaya" in fake.asked(model)[1].body_text
@@ -150,12 +236,35 @@ async def previous_response_id(api: Api, fake: FakeUpstream, ask: Ask) -> None:
 
 async def reasoning_and_logprobs(api: Api, fake: FakeUpstream, ask: Ask) -> None:
     """No test of the suite, but its schema has words for all of this."""
-    token = {"token": "Hi", "logprob": -0.5, "bytes": None, "top_logprobs": [{"token": "Hi", "logprob": -0.5, "bytes": [72, 105]}]}
-    cited = {"type": "url_citation", "url_citation": {"url": "https://a.example/", "title": "A", "start_index": 0, "end_index": 2}}
+    token = {
+        "token": "Hi",
+        "logprob": -0.5,
+        "bytes": None,
+        "top_logprobs": [{"token": "Hi", "logprob": -0.5, "bytes": [72, 105]}],
+    }
+    cited = {
+        "type": "url_citation",
+        "url_citation": {
+            "url": "https://a.example/",
+            "title": "A",
+            "start_index": 0,
+            "end_index": 2,
+        },
+    }
     summed = {"type": "reasoning.summary", "summary": "In short.", "index": 0}
-    said = [reasoning("hm"), delta({"reasoning_details": [summed]}), delta({"content": "Hi"}, logprobs={"content": [token]})]
-    model = fake.script([*said, delta({"annotations": [cited]}), refusal("No."), finish(), usage(thought=3), done()])
-    asked = {"include": ["message.output_text.logprobs"], "top_logprobs": 1, "reasoning": {"effort": "low", "summary": "auto"}}
+    said = [
+        reasoning("hm"),
+        delta({"reasoning_details": [summed]}),
+        delta({"content": "Hi"}, logprobs={"content": [token]}),
+    ]
+    model = fake.script(
+        [*said, delta({"annotations": [cited]}), refusal("No."), finish(), usage(thought=3), done()]
+    )
+    asked = {
+        "include": ["message.output_text.logprobs"],
+        "top_logprobs": 1,
+        "reasoning": {"effort": "low", "summary": "auto"},
+    }
     response = await ask(api, {"model": model, "input": "Go.", **asked})
     assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
 
@@ -186,17 +295,24 @@ async def test_all_of_them_at_the_same_time(api: Api, fake: FakeUpstream) -> Non
 
 async def test_tool_calling_streaming(api: Api, fake: FakeUpstream) -> None:
     """Of an older version of the suite."""
-    async with api.post_stream(fake.script(CALLS), input=[user("Weather?")], tools=[WEATHER]) as stream:
+    async with api.post_stream(
+        fake.script(CALLS), input=[user("Weather?")], tools=[WEATHER]
+    ) as stream:
         events = await stream.to_end()
     kinds = [event["type"] for event in events]
-    assert [kind for kind in kinds if "output_item" in kind] == ["response.output_item.added", "response.output_item.done"]
+    assert [kind for kind in kinds if "output_item" in kind] == [
+        "response.output_item.added",
+        "response.output_item.done",
+    ]
     assert "response.function_call_arguments.delta" in kinds
     assert "response.function_call_arguments.done" in kinds
 
 
 async def test_streams_are_cut_into_whole_events(api: Api, fake: FakeUpstream) -> None:
     """The suite's parser forgets half an event between two reads: each network read must end where an event does."""
-    async with api.post_stream(fake.script(reply(*"Count from 1 to 5.", gap=0.002)), input=[user("Count from 1 to 5.")]) as stream:
+    async with api.post_stream(
+        fake.script(reply(*"Count from 1 to 5.", gap=0.002)), input=[user("Count from 1 to 5.")]
+    ) as stream:
         await stream.to_end()
     assert stream.is_done
     assert all(piece.endswith(b"\n\n") for _, piece in stream.pieces)
@@ -204,24 +320,40 @@ async def test_streams_are_cut_into_whole_events(api: Api, fake: FakeUpstream) -
 
 @pytest.fixture(scope="module")
 async def searching(
-    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+    tmp_path_factory: pytest.TempPathFactory,
+    servers: Databases,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """A deployment that can search the web."""
     async with running() as engine:
-        engine.finds("OpenResponses", Page("Open Responses", "https://or.example/", "A specification."))
+        engine.finds(
+            "OpenResponses", Page("Open Responses", "https://or.example/", "A specification.")
+        )
         settings = {
             "BACKBURNER_WEB_SEARCH__PROVIDER": "tavily",
             "BACKBURNER_WEB_SEARCH__BASE_URL": engine.url,
             "BACKBURNER_WEB_SEARCH__API_KEY": "key",
         }
-        async with stack(tmp_path_factory.mktemp("open-responses"), servers, surroundings, fake, settings=settings) as one:
+        async with stack(
+            tmp_path_factory.mktemp("open-responses"),
+            servers,
+            surroundings,
+            fake,
+            settings=settings,
+        ) as one:
             yield one
 
 
 @pytest.mark.parametrize("ask", [as_json, in_background], ids=lambda way: way.__name__)
 async def test_offline_web_search(searching: Stack, fake: FakeUpstream, ask: Ask) -> None:
     """Opt-in there. Not as a stream: the suite's validator has no word for the events of hosted tools."""
-    asks = [call(0, "call_s", "web_search", '{"query": "OpenResponses"}'), finish("tool_calls"), usage(), done()]
+    asks = [
+        call(0, "call_s", "web_search", '{"query": "OpenResponses"}'),
+        finish("tool_calls"),
+        usage(),
+        done(),
+    ]
     body = {
         "model": fake.script(asks, reply("A specification.")),
         "input": "Find the most relevant cached result for OpenResponses.",
@@ -231,11 +363,17 @@ async def test_offline_web_search(searching: Stack, fake: FakeUpstream, ask: Ask
     }
     response = await ask(searching.api(), body)
     assert [item["type"] for item in response["output"]] == ["web_search_call", "message"]
-    assert response["output"][0]["action"]["sources"] == [{"type": "url", "url": "https://or.example/"}]
+    assert response["output"][0]["action"]["sources"] == [
+        {"type": "url", "url": "https://or.example/"}
+    ]
 
 
 async def test_file_search_is_refused_because_this_server_keeps_no_files(api: Api) -> None:
     """The other opt-in: never left out in silence."""
     tools = [{"type": "file_search", "vector_store_ids": ["vs_1"]}]
-    answer = await api.call("POST", "/responses", {"model": "m", "input": "x", "tools": tools, "include": ["file_search_call.results"]})
+    answer = await api.call(
+        "POST",
+        "/responses",
+        {"model": "m", "input": "x", "tools": tools, "include": ["file_search_call.results"]},
+    )
     assert (answer.status, answer.error["param"]) == (400, "tools[0].type")

@@ -31,7 +31,12 @@ WEATHER: FunctionToolParam = {
     "type": "function",
     "name": "get_weather",
     "description": "The weather somewhere.",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False},
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
     "strict": True,
 }
 
@@ -55,14 +60,27 @@ async def _polled(client: openai.AsyncOpenAI, response: Response) -> Response:
     return found
 
 
-async def test_create_answers_with_the_text_and_its_usage(api: Api, client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
-    model = fake.script([text("Hello, ", "world."), finish(), usage(11, 7, cached=5, thought=3), done()])
-    response = await client.responses.create(model=model, input="Say hello.", instructions="Be brief.")
+async def test_create_answers_with_the_text_and_its_usage(
+    api: Api, client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
+    model = fake.script(
+        [text("Hello, ", "world."), finish(), usage(11, 7, cached=5, thought=3), done()]
+    )
+    response = await client.responses.create(
+        model=model, input="Say hello.", instructions="Be brief."
+    )
     assert response.output_text == "Hello, world."
     assert response.status == "completed"
     assert response.usage is not None
-    assert (response.usage.input_tokens, response.usage.output_tokens, response.usage.total_tokens) == (11, 7, 18)
-    assert (response.usage.input_tokens_details.cached_tokens, response.usage.output_tokens_details.reasoning_tokens) == (5, 3)
+    assert (
+        response.usage.input_tokens,
+        response.usage.output_tokens,
+        response.usage.total_tokens,
+    ) == (11, 7, 18)
+    assert (
+        response.usage.input_tokens_details.cached_tokens,
+        response.usage.output_tokens_details.reasoning_tokens,
+    ) == (5, 3)
     check_response(await api.get(response.id))
     [asked] = fake.asked(model)
     assert [message["role"] for message in asked.messages] == ["system", "user"]
@@ -72,7 +90,9 @@ async def test_create_answers_with_the_text_and_its_usage(api: Api, client: open
     assert asked.body["stream_options"] == {"include_usage": True}
 
 
-async def test_a_foreground_stream_gives_events_as_they_happen(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_a_foreground_stream_gives_events_as_they_happen(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
     heard = asyncio.Event()
     model = fake.script([text("first"), gate(heard), text(" second"), finish(), usage(), done()])
     kinds = []
@@ -94,21 +114,46 @@ async def test_a_foreground_stream_gives_events_as_they_happen(client: openai.As
     ]
 
 
-async def test_the_stream_helper_accumulates_reasoning_text_and_calls(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
-    calls = [call(0, "call_a", "get_weather", '{"city":', '"Bonn"}'), call(1, "call_b", "get_weather", '{"city":"Ulm"}')]
-    model = fake.script([reasoning("hm", "m"), text("Let me ", "look."), *calls, finish("tool_calls"), usage(), done()])
+async def test_the_stream_helper_accumulates_reasoning_text_and_calls(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
+    calls = [
+        call(0, "call_a", "get_weather", '{"city":', '"Bonn"}'),
+        call(1, "call_b", "get_weather", '{"city":"Ulm"}'),
+    ]
+    model = fake.script(
+        [
+            reasoning("hm", "m"),
+            text("Let me ", "look."),
+            *calls,
+            finish("tool_calls"),
+            usage(),
+            done(),
+        ]
+    )
     async with client.responses.stream(model=model, input="Weather?", tools=[WEATHER]) as stream:
         async for event in stream:
             if event.type == "response.output_text.delta":
                 assert "Let me look.".startswith(event.snapshot)
         final = await stream.get_final_response()
-    assert [item.type for item in final.output] == ["reasoning", "message", "function_call", "function_call"]
+    assert [item.type for item in final.output] == [
+        "reasoning",
+        "message",
+        "function_call",
+        "function_call",
+    ]
     assert final.output_text == "Let me look."
-    parsed = [(item.call_id, item.parsed_arguments) for item in final.output if item.type == "function_call"]
+    parsed = [
+        (item.call_id, item.parsed_arguments)
+        for item in final.output
+        if item.type == "function_call"
+    ]
     assert parsed == [("call_a", {"city": "Bonn"}), ("call_b", {"city": "Ulm"})]
 
 
-async def test_parse_gives_the_pydantic_object(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_parse_gives_the_pydantic_object(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
     model = fake.script(reply('{"name": "Ada",', ' "age": 36}'))
     response = await client.responses.parse(model=model, input="Who?", text_format=Person)
     assert response.output_parsed == Person(name="Ada", age=36)
@@ -119,14 +164,18 @@ async def test_parse_gives_the_pydantic_object(client: openai.AsyncOpenAI, fake:
     assert set(wanted["json_schema"]["schema"]["properties"]) == {"name", "age"}
 
 
-async def test_the_stream_helper_parses_structured_output(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_the_stream_helper_parses_structured_output(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
     model = fake.script(reply('{"name": "Ada", "age": 36}'))
     async with client.responses.stream(model=model, input="Who?", text_format=Person) as stream:
         final = await stream.get_final_response()
     assert final.output_parsed == Person(name="Ada", age=36)
 
 
-async def test_a_refusal_arrives_as_a_refusal(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_a_refusal_arrives_as_a_refusal(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
     model = fake.script([refusal("I can", "not."), finish(), usage(), done()])
     response = await client.responses.create(model=model, input="Do it.")
     assert response.output[0].type == "message"
@@ -136,21 +185,36 @@ async def test_a_refusal_arrives_as_a_refusal(client: openai.AsyncOpenAI, fake: 
     assert response.output_text == ""
 
 
-async def test_log_probabilities_arrive_where_they_were_asked_for(api: Api, client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
-    score = {"token": "Hi", "logprob": -0.25, "bytes": [72, 105], "top_logprobs": [{"token": "Hi", "logprob": -0.25, "bytes": None}]}
-    model = fake.script([delta({"content": "Hi"}, logprobs={"content": [score]}), finish(), usage(), done()])
-    response = await client.responses.create(model=model, input="Hi.", include=["message.output_text.logprobs"], top_logprobs=1)
+async def test_log_probabilities_arrive_where_they_were_asked_for(
+    api: Api, client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
+    score = {
+        "token": "Hi",
+        "logprob": -0.25,
+        "bytes": [72, 105],
+        "top_logprobs": [{"token": "Hi", "logprob": -0.25, "bytes": None}],
+    }
+    model = fake.script(
+        [delta({"content": "Hi"}, logprobs={"content": [score]}), finish(), usage(), done()]
+    )
+    response = await client.responses.create(
+        model=model, input="Hi.", include=["message.output_text.logprobs"], top_logprobs=1
+    )
     assert response.output[0].type == "message"
     part = response.output[0].content[0]
     assert part.type == "output_text"
     assert part.logprobs is not None
-    assert [(one.token, one.logprob, one.bytes, one.top_logprobs[0].bytes) for one in part.logprobs] == [("Hi", -0.25, [72, 105], [])]
+    assert [
+        (one.token, one.logprob, one.bytes, one.top_logprobs[0].bytes) for one in part.logprobs
+    ] == [("Hi", -0.25, [72, 105], [])]
     body = fake.asked(model)[0].body
     assert (body["logprobs"], body["top_logprobs"]) == (True, 1)
     check_response(await api.get(response.id))
 
 
-async def test_a_background_response_is_queued_and_then_polled(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_a_background_response_is_queued_and_then_polled(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
     opened = asyncio.Event()
     model = fake.script([text("part"), gate(opened), text("ner"), finish(), usage(), done()])
     created = await client.responses.create(model=model, input="Go.", background=True)
@@ -167,9 +231,13 @@ async def test_a_background_response_is_queued_and_then_polled(client: openai.As
     assert ended.output_text == "partner"
 
 
-async def test_a_background_stream_is_resumed_by_number(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_a_background_stream_is_resumed_by_number(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
     opened = asyncio.Event()
-    model = fake.script([text("a", "b", "c"), gate(opened), text("d", "e"), finish(), usage(), done()])
+    model = fake.script(
+        [text("a", "b", "c"), gate(opened), text("d", "e"), finish(), usage(), done()]
+    )
     seen = []
     stream = await client.responses.create(model=model, input="Go.", background=True, stream=True)
     async for event in stream:
@@ -180,21 +248,30 @@ async def test_a_background_stream_is_resumed_by_number(client: openai.AsyncOpen
     assert seen[0].type == "response.created"
     response_id = seen[0].response.id
     opened.set()
-    rest = await client.responses.retrieve(response_id, stream=True, starting_after=seen[-1].sequence_number)
+    rest = await client.responses.retrieve(
+        response_id, stream=True, starting_after=seen[-1].sequence_number
+    )
     seen += [event async for event in rest]
     assert [event.sequence_number for event in seen] == list(range(len(seen)))
-    assert "".join(event.delta for event in seen if event.type == "response.output_text.delta") == "abcde"
+    assert (
+        "".join(event.delta for event in seen if event.type == "response.output_text.delta")
+        == "abcde"
+    )
     assert seen[-1].type == "response.completed"
 
 
-async def test_the_stream_helper_follows_an_existing_response(api: Api, client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_the_stream_helper_follows_an_existing_response(
+    api: Api, client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
     opened = asyncio.Event()
     model = fake.script([text("a", "b", "c"), gate(opened), text("d"), finish(), usage(), done()])
     async with client.responses.stream(model=model, input="Go.", background=True) as first:
         seen = [await anext(first) for _ in range(6)]
     assert seen[0].type == "response.created"
     opened.set()
-    async with client.responses.stream(response_id=seen[0].response.id, starting_after=seen[-1].sequence_number) as second:
+    async with client.responses.stream(
+        response_id=seen[0].response.id, starting_after=seen[-1].sequence_number
+    ) as second:
         seen += [event async for event in second]
         final = await second.get_final_response()
     assert [event.sequence_number for event in seen] == list(range(len(seen)))
@@ -202,7 +279,9 @@ async def test_the_stream_helper_follows_an_existing_response(api: Api, client: 
     check_response(await api.get(final.id))
 
 
-async def test_a_cancelled_response_keeps_what_was_said(api: Api, client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_a_cancelled_response_keeps_what_was_said(
+    api: Api, client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
     model = fake.script([text("so far"), hang()])
     stream = await client.responses.create(model=model, input="Go.", background=True, stream=True)
     first = await anext(stream)
@@ -231,10 +310,14 @@ async def test_a_deleted_response_is_gone(client: openai.AsyncOpenAI, fake: Fake
         await client.responses.delete(response.id)
 
 
-async def test_input_items_are_listed_page_by_page(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_input_items_are_listed_page_by_page(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
     said = [f"line {number}" for number in range(5)]
     model = fake.script(reply("x"))
-    response = await client.responses.create(model=model, input=[{"role": "user", "content": line} for line in said])
+    response = await client.responses.create(
+        model=model, input=[{"role": "user", "content": line} for line in said]
+    )
 
     async def lines(**query: Any) -> list[str]:
         found = []
@@ -254,7 +337,9 @@ async def test_input_items_are_listed_page_by_page(client: openai.AsyncOpenAI, f
     told = page.to_dict()
     assert [told["object"], told["has_more"]] == ["list", True]
     assert [told["first_id"], told["last_id"]] == [item.id for item in page.data]
-    rest = await client.responses.input_items.list(response.id, order="asc", limit=5, after=str(told["last_id"]))
+    rest = await client.responses.input_items.list(
+        response.id, order="asc", limit=5, after=str(told["last_id"])
+    )
     assert (len(rest.data), rest.has_more) == (3, False)
 
 
@@ -264,22 +349,34 @@ async def test_models_are_those_of_the_upstream(client: openai.AsyncOpenAI) -> N
     assert known[RESIDENT].object == "model"
 
 
-async def test_a_function_call_is_answered_in_the_next_response(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
-    first = fake.script([call(0, "call_1", "get_weather", '{"city":"Bonn"}'), finish("tool_calls"), usage(), done()])
-    asked = await client.responses.create(model=first, input="Weather?", tools=[WEATHER], tool_choice="required")
+async def test_a_function_call_is_answered_in_the_next_response(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
+    first = fake.script(
+        [call(0, "call_1", "get_weather", '{"city":"Bonn"}'), finish("tool_calls"), usage(), done()]
+    )
+    asked = await client.responses.create(
+        model=first, input="Weather?", tools=[WEATHER], tool_choice="required"
+    )
     assert asked.status == "completed"
     assert asked.output[0].type == "function_call"
     assert (asked.output[0].call_id, asked.output[0].arguments) == ("call_1", '{"city":"Bonn"}')
     second = fake.script(reply("Rain."))
     answered = await client.responses.create(
-        model=second, previous_response_id=asked.id, input=[{"type": "function_call_output", "call_id": "call_1", "output": "rain"}]
+        model=second,
+        previous_response_id=asked.id,
+        input=[{"type": "function_call_output", "call_id": "call_1", "output": "rain"}],
     )
     assert answered.output_text == "Rain."
     user, assistant, tool = fake.asked(second)[0].messages
     assert (user["role"], user["content"]) == ("user", "Weather?")
     assert assistant["role"] == "assistant"
     assert assistant["tool_calls"] == [
-        {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city":"Bonn"}'}}
+        {
+            "id": "call_1",
+            "type": "function",
+            "function": {"name": "get_weather", "arguments": '{"city":"Bonn"}'},
+        }
     ]
     assert (tool["role"], tool["tool_call_id"], tool["content"]) == ("tool", "call_1", "rain")
     [told] = fake.asked(first)[0].body["tools"]
@@ -287,28 +384,61 @@ async def test_a_function_call_is_answered_in_the_next_response(client: openai.A
     assert told["function"]["name"] == "get_weather"
     assert told["function"]["strict"] is True
     assert fake.asked(first)[0].body["tool_choice"] == "required"
-    assert "tool_choice" not in fake.asked(second)[0].body, "tools are not inherited, and no tools means no choice"
+    assert "tool_choice" not in fake.asked(second)[0].body, (
+        "tools are not inherited, and no tools means no choice"
+    )
 
 
-async def test_the_named_tool_choice_is_nested_for_the_upstream(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_the_named_tool_choice_is_nested_for_the_upstream(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("x"))
     choice: Any = {"type": "function", "name": "get_weather"}
-    response = await client.responses.create(model=model, input="Hi.", tools=[WEATHER], tool_choice=choice, parallel_tool_calls=False)
-    assert fake.asked(model)[0].body["tool_choice"] == {"type": "function", "function": {"name": "get_weather"}}
+    response = await client.responses.create(
+        model=model, input="Hi.", tools=[WEATHER], tool_choice=choice, parallel_tool_calls=False
+    )
+    assert fake.asked(model)[0].body["tool_choice"] == {
+        "type": "function",
+        "function": {"name": "get_weather"},
+    }
     assert fake.asked(model)[0].body["parallel_tool_calls"] is False
     assert response.to_dict()["tool_choice"] == choice
 
 
-async def test_sampling_parameters_reach_the_upstream_only_when_set(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_sampling_parameters_reach_the_upstream_only_when_set(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("x"))
     await client.responses.create(model=model, input="Hi.")
-    await client.responses.create(model=model, input="Hi.", temperature=0.25, top_p=0.5, max_output_tokens=99, reasoning={"effort": "low"})
+    await client.responses.create(
+        model=model,
+        input="Hi.",
+        temperature=0.25,
+        top_p=0.5,
+        max_output_tokens=99,
+        reasoning={"effort": "low"},
+    )
     plain, tuned = (request.body for request in fake.asked(model))
-    assert not {"temperature", "top_p", "max_completion_tokens", "max_tokens", "reasoning_effort", "store", "background"} & set(plain)
-    assert (tuned["temperature"], tuned["top_p"], tuned["max_completion_tokens"], tuned["reasoning_effort"]) == (0.25, 0.5, 99, "low")
+    assert not {
+        "temperature",
+        "top_p",
+        "max_completion_tokens",
+        "max_tokens",
+        "reasoning_effort",
+        "store",
+        "background",
+    } & set(plain)
+    assert (
+        tuned["temperature"],
+        tuned["top_p"],
+        tuned["max_completion_tokens"],
+        tuned["reasoning_effort"],
+    ) == (0.25, 0.5, 99, "low")
 
 
-async def test_a_length_stop_is_an_incomplete_response(api: Api, client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_a_length_stop_is_an_incomplete_response(
+    api: Api, client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
     model = fake.script([text("cut o"), finish("length"), usage(), done()])
     response = await client.responses.create(model=model, input="Hi.")
     assert response.status == "incomplete"
@@ -320,7 +450,9 @@ async def test_a_length_stop_is_an_incomplete_response(api: Api, client: openai.
     check_response(await api.get(response.id))
 
 
-async def test_a_content_filter_is_an_incomplete_response(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_a_content_filter_is_an_incomplete_response(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
     model = fake.script([text("cut o"), finish("content_filter"), usage(), done()])
     async with client.responses.stream(model=model, input="Hi.") as stream:
         last = [event async for event in stream][-1]

@@ -30,7 +30,18 @@ from models.wire.events import Event
 from models.wire.request import CreateRequest, parse_create
 from models.wire.response import ResponseFacts, response_object
 from tests.support.api import JSON, Api, decode
-from tests.support.fake_upstream import RESIDENT, call, drop, finish, hang, reasoning, refusal, status, text, usage
+from tests.support.fake_upstream import (
+    RESIDENT,
+    call,
+    drop,
+    finish,
+    hang,
+    reasoning,
+    refusal,
+    status,
+    text,
+    usage,
+)
 from tests.support.stack import ROOT, Stack
 from tests.support.strict_types import check_event, check_response
 from web.app import create_app
@@ -54,7 +65,10 @@ SENSIBLE = {
     ("invalid_value", "stream_options"),
     ("unsupported_parameter", "background"),
     ("invalid_value", "tool_choice"),
-    *(("invalid_value", f"{place}.name") for place in ("tools[]", "tools[].tools[]", "input[].tools[]", "input[].tools[].tools[]")),
+    *(
+        ("invalid_value", f"{place}.name")
+        for place in ("tools[]", "tools[].tools[]", "input[].tools[]", "input[].tools[].tools[]")
+    ),
     ("invalid_value", "tools[].server_label"),
     ("invalid_value", "tools[].headers"),
     ("string_above_max_length", "tools[].headers"),
@@ -73,25 +87,34 @@ def document() -> JSON:
 @cache
 def schema_of(name: str) -> jsonschema_rs.Validator:
     """A validator for a component."""
-    return jsonschema_rs.Draft202012Validator({"$ref": f"#/components/schemas/{name}", "components": document()["components"]})
+    return jsonschema_rs.Draft202012Validator(
+        {"$ref": f"#/components/schemas/{name}", "components": document()["components"]}
+    )
 
 
 def require(name: str, value: Any) -> None:
     """Fails with where `value` is not what the document says."""
-    faults = [f"{fault.instance_path}: {fault.message[:300]}" for fault in schema_of(name).iter_errors(value)]
+    faults = [
+        f"{fault.instance_path}: {fault.message[:300]}"
+        for fault in schema_of(name).iter_errors(value)
+    ]
     assert not faults, f"no {name}: {faults[:3]}\n{str(value)[:1000]}"
 
 
 def inside(value: Any) -> Iterator[Any]:
     """Every value in a JSON value, itself included."""
     yield value
-    for found in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+    for found in (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    ):
         yield from inside(found)
 
 
 def operations() -> dict[str, JSON]:
     """Operation id -> operation."""
-    return {told["operationId"]: told for path in document()["paths"].values() for told in path.values()}
+    return {
+        told["operationId"]: told for path in document()["paths"].values() for told in path.values()
+    }
 
 
 # The document by itself.
@@ -99,19 +122,37 @@ def operations() -> dict[str, JSON]:
 
 def test_the_document_is_whole() -> None:
     told = document()
-    references = {found["$ref"] for found in inside(told) if isinstance(found, dict) and isinstance(found.get("$ref"), str)}
-    parts = {f"#/components/{kind}/{name}" for kind in ("headers", "responses", "schemas") for name in told["components"][kind]}
+    references = {
+        found["$ref"]
+        for found in inside(told)
+        if isinstance(found, dict) and isinstance(found.get("$ref"), str)
+    }
+    parts = {
+        f"#/components/{kind}/{name}"
+        for kind in ("headers", "responses", "schemas")
+        for name in told["components"][kind]
+    }
     assert references <= parts, references - parts
-    assert parts - references == {"#/components/schemas/StreamEvent"} - references, "a part that nothing refers to"
+    assert parts - references == {"#/components/schemas/StreamEvent"} - references, (
+        "a part that nothing refers to"
+    )
     for schema in told["components"]["schemas"].values():
-        jsonschema_rs.meta.validate({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
+        jsonschema_rs.meta.validate(
+            {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+        )
     assert "HTTPValidationError" not in told["components"]["schemas"]
     assert len(operations()) == sum(len(path) for path in told["paths"].values()) == 21
 
 
 def test_only_a_process_on_loopback_serves_the_document() -> None:
     settings = Settings(database_url="postgresql://unused", redis_url="redis://unused")
-    for host, served in (("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("10.0.0.1", False)):
+    for host, served in (
+        ("127.0.0.1", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("10.0.0.1", False),
+    ):
         assert (create_app(settings, host).openapi_url is not None) is served, host
 
 
@@ -128,8 +169,21 @@ def refusal_of(body: Any) -> InvalidRequest | None:
 
 def test_the_document_knows_exactly_the_parameters_that_are_accepted() -> None:
     known = set(document()["components"]["schemas"]["CreateResponse"]["properties"])
-    documented_by_openai = set(get_type_hints(response_create_params.ResponseCreateParamsNonStreaming))
-    others = {"messages", "max_tokens", "response_format", "n", "stop", "seed", "Model", "input ", "output", "id"}
+    documented_by_openai = set(
+        get_type_hints(response_create_params.ResponseCreateParamsNonStreaming)
+    )
+    others = {
+        "messages",
+        "max_tokens",
+        "response_format",
+        "n",
+        "stop",
+        "seed",
+        "Model",
+        "input ",
+        "output",
+        "id",
+    }
     for name in known | documented_by_openai | others:
         refused = refusal_of({"model": "m", "input": "x", name: object()})
         accepted = refused is None or refused.code != "unknown_parameter"
@@ -140,54 +194,92 @@ def test_the_document_knows_exactly_the_parameters_that_are_accepted() -> None:
 def test_parameters_that_are_handed_on_are_in_the_document() -> None:
     upstream = {"passthrough": ["top_k"]}
     settings = Settings(database_url="postgresql://x", redis_url="redis://x", upstream=upstream)
-    assert "top_k" in create_app(settings).openapi()["components"]["schemas"]["CreateResponse"]["properties"]
+    assert (
+        "top_k"
+        in create_app(settings).openapi()["components"]["schemas"]["CreateResponse"]["properties"]
+    )
 
 
 def test_the_document_knows_every_event() -> None:
     union = document()["components"]["schemas"]["StreamEvent"]
     tags = {kind.__struct_config__.tag for kind in Event.__subclasses__()}
     assert set(union["discriminator"]["mapping"]) == tags
-    assert {reference["$ref"] for reference in union["oneOf"]} == set(union["discriminator"]["mapping"].values())
+    assert {reference["$ref"] for reference in union["oneOf"]} == set(
+        union["discriminator"]["mapping"].values()
+    )
     known_to_the_sdk = {
-        tag for kind in get_args(get_args(sdk.ResponseStreamEvent)[0]) for tag in get_args(kind.model_fields["type"].annotation)
+        tag
+        for kind in get_args(get_args(sdk.ResponseStreamEvent)[0])
+        for tag in get_args(kind.model_fields["type"].annotation)
     }
     assert tags <= known_to_the_sdk
 
 
 def test_the_document_knows_every_item_the_model_can_say() -> None:
     def leaves(kind: type[spoken.OpenItem]) -> Iterator[type[spoken.OpenItem]]:
-        below = [one for one in kind.__subclasses__() if not issubclass(one, NativeItem)]  # these are for the test below
+        below = [
+            one for one in kind.__subclasses__() if not issubclass(one, NativeItem)
+        ]  # these are for the test below
         for one in below:
             yield from leaves(one)
         if not below and kind is not OpenHostedCall:  # which is what its kinds have in common
             yield kind
 
-    told = {kind["properties"]["type"]["const"] for kind in document()["components"]["schemas"]["OutputItem"]["oneOf"]}
+    told = {
+        kind["properties"]["type"]["const"]
+        for kind in document()["components"]["schemas"]["OutputItem"]["oneOf"]
+    }
     said = set()
     for kind in leaves(spoken.OpenItem):
         fields = {"server_label": "s", "name": "f"} if issubclass(kind, OpenHostedCall) else {}
-        called = ("call_1", offering.Target(kind.kind, "f")) if issubclass(kind, spoken.OpenCall) else ()
-        item = kind(0, "id_1", *(("call_1", "no such tool") if issubclass(kind, spoken.CallOutput) else called), **fields)
+        called = (
+            ("call_1", offering.Target(kind.kind, "f")) if issubclass(kind, spoken.OpenCall) else ()
+        )
+        item = kind(
+            0,
+            "id_1",
+            *(("call_1", "no such tool") if issubclass(kind, spoken.CallOutput) else called),
+            **fields,
+        )
         if isinstance(item, spoken.OpenBuiltInCall):
-            item.push(json.dumps({"commands": ["ls"], "command": ["ls"], "type": "delete_file", "path": "a"}))
+            item.push(
+                json.dumps(
+                    {"commands": ["ls"], "command": ["ls"], "type": "delete_file", "path": "a"}
+                )
+            )
         said.add(item.to_json()["type"])
         require("OutputItem", item.to_json())
     assert said == told
     assert set(kinds._KINDS) <= said
     details = document()["components"]["schemas"]["Response"]["properties"]["incomplete_details"]
-    assert set(details["properties"]["reason"]["enum"]) == {*translator._INCOMPLETE.values(), "max_messages"}
+    assert set(details["properties"]["reason"]["enum"]) == {
+        *translator._INCOMPLETE.values(),
+        "max_messages",
+    }
 
 
 def test_a_deployment_with_a_native_upstream_says_that_it_takes_more_tools() -> None:
     native = {"base_url": "http://127.0.0.1/v1", "api": "responses"}
-    settings = Settings(database_url="postgresql://unused", redis_url="redis://unused", upstream=native)
+    settings = Settings(
+        database_url="postgresql://unused", redis_url="redis://unused", upstream=native
+    )
     told = create_app(settings).openapi()["components"]
 
     def holds(name: str, value: Any) -> bool:
-        return bool(jsonschema_rs.Draft202012Validator({"$ref": f"#/components/schemas/{name}", "components": told}).is_valid(value))
+        return bool(
+            jsonschema_rs.Draft202012Validator(
+                {"$ref": f"#/components/schemas/{name}", "components": told}
+            ).is_valid(value)
+        )
 
     files = {"type": "file_search", "vector_store_ids": ["vs_1"]}
-    ran = {"id": "ci_1", "type": "code_interpreter_call", "status": "completed", "code": "1", "container_id": "c"}
+    ran = {
+        "id": "ci_1",
+        "type": "code_interpreter_call",
+        "status": "completed",
+        "code": "1",
+        "container_id": "c",
+    }
     assert holds("InputTools", [files, {"type": "function", "name": "f"}])
     assert holds("ListedTools", [files])
     assert holds("OutputItem", ran)
@@ -198,16 +290,27 @@ def test_a_deployment_with_a_native_upstream_says_that_it_takes_more_tools() -> 
 
 def test_the_document_knows_every_error() -> None:
     error = document()["components"]["schemas"]["Error"]["properties"]["error"]["properties"]
-    sources = [path for folder in ("web", "models") for path in (ROOT / folder).rglob("*.py") if "openapi" not in path.parts]
+    sources = [
+        path
+        for folder in ("web", "models")
+        for path in (ROOT / folder).rglob("*.py")
+        if "openapi" not in path.parts
+    ]
     raised = {
         keyword.value.value
         for path in sources
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and "Failed" not in ast.unparse(node.func)
         for keyword in node.keywords
-        if keyword.arg == "code" and isinstance(keyword.value, ast.Constant) and keyword.value.value is not None
+        if keyword.arg == "code"
+        and isinstance(keyword.value, ast.Constant)
+        and keyword.value.value is not None
     }
-    made_up = {f"{kind}_{side}_value" for kind in ("integer", "decimal") for side in ("below_min", "above_max")}
+    made_up = {
+        f"{kind}_{side}_value"
+        for kind in ("integer", "decimal")
+        for side in ("below_min", "above_max")
+    }
     lengths = {"string_above_max_length", "array_above_max_length", "empty_string", "empty_array"}
     assert {code for code in error["code"]["enum"] if code} == raised | made_up | lengths | {
         "rate_limit_exceeded",
@@ -217,7 +320,9 @@ def test_the_document_knows_every_error() -> None:
     answers = document()["components"]["responses"]
     for kind in ApiError.__subclasses__():
         assert kind.type in error["type"]["enum"]
-        assert f"Error{kind.status}" in answers or kind.status == 405, "405 stands in the prose: no documented operation answers it"
+        assert f"Error{kind.status}" in answers or kind.status == 405, (
+            "405 stands in the prose: no documented operation answers it"
+        )
 
 
 def test_a_create_tells_every_status_an_upstream_can_cause() -> None:
@@ -236,14 +341,24 @@ def examples(part: JSON) -> list[Any]:
 
 def test_the_examples_are_what_they_show() -> None:
     seen: Counter[str] = Counter()
-    for told in [*operations().values(), *({"responses": {"": answer}} for answer in document()["components"]["responses"].values())]:
+    for told in [
+        *operations().values(),
+        *({"responses": {"": answer}} for answer in document()["components"]["responses"].values()),
+    ]:
         for answer in told["responses"].values():
             for kind, content in answer.get("content", {}).items():
                 for example in examples(content):
                     name = content.get("schema", {}).get("$ref", "").rpartition("/")[2] or kind
                     seen[name] += 1
                     (check_stream if name == "text/event-stream" else checked(name))(example)
-    assert seen.keys() == {"Response", "InputItemList", "Conversation", "ConversationItemList", "Error", "text/event-stream"}
+    assert seen.keys() == {
+        "Response",
+        "InputItemList",
+        "Conversation",
+        "ConversationItemList",
+        "Error",
+        "text/event-stream",
+    }
 
 
 def checked(name: str) -> Callable[[Any], None]:
@@ -284,14 +399,21 @@ def generated(operation: str, mode: GenerationMode) -> st.SearchStrategy[Case]:
     """Requests made from the document. Keys are left out of it: they are a matter of their own."""
     open_to_all = {key: value for key, value in document().items() if key != "security"}
     whole_streams = schemathesis.Config.from_dict({"max-stream-events": 10_000})
-    told = schemathesis.openapi.from_dict(open_to_all, config=whole_streams).find_operation_by_id(operation)
+    told = schemathesis.openapi.from_dict(open_to_all, config=whole_streams).find_operation_by_id(
+        operation
+    )
     return told.as_strategy(generation_mode=mode)
 
 
 def bounded(count: int) -> hypothesis.settings:
     """The same requests every time, so that a failure is one for everybody."""
     return hypothesis.settings(
-        max_examples=count, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck), phases=[Phase.generate]
+        max_examples=count,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],
     )
 
 
@@ -301,7 +423,11 @@ def as_written(value: Any) -> Any:
         return {key: as_written(found) for key, found in value.items()}
     if isinstance(value, list):
         return [as_written(found) for found in value]
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
+    return (
+        int(value)
+        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+        else value
+    )
 
 
 @bounded(100)
@@ -322,7 +448,14 @@ def test_what_the_document_allows_is_accepted_and_kept_as_it_says(case: Case) ->
 
 def shown(request: CreateRequest) -> JSON:
     previous = None if request.previous_response_id is None else response_id(new_uuid())
-    facts = ResponseFacts(response_id(new_uuid()), 1, "queued", request.model, request.parameters, previous_response_id=previous)
+    facts = ResponseFacts(
+        response_id(new_uuid()),
+        1,
+        "queued",
+        request.model,
+        request.parameters,
+        previous_response_id=previous,
+    )
     return response_object(facts, [])
 
 
@@ -330,9 +463,13 @@ def shown(request: CreateRequest) -> JSON:
 @given(case=generated("create", GenerationMode.NEGATIVE))
 def test_what_the_document_forbids_is_refused(case: Case) -> None:
     body = case.body
-    if not isinstance(body, dict | list | str | int | float | bool | None) or schema_of("CreateResponse").is_valid(body):
+    if not isinstance(body, dict | list | str | int | float | bool | None) or schema_of(
+        "CreateResponse"
+    ).is_valid(body):
         return  # something else of the request is wrong
-    assert refusal_of(body) is not None, f"accepted: {[fault.message for fault in schema_of('CreateResponse').iter_errors(body)]} {body}"
+    assert refusal_of(body) is not None, (
+        f"accepted: {[fault.message for fault in schema_of('CreateResponse').iter_errors(body)]} {body}"
+    )
 
 
 # The document and the running server.
@@ -355,20 +492,32 @@ class Target:
 
     def ask(self, case: Case, session: requests.Session) -> None:
         """Sends one request and compares the answer with the document."""
-        answer = case.call(base_url=self.url, session=session, headers={"authorization": f"Bearer {self.key}"}, timeout=60)
+        answer = case.call(
+            base_url=self.url,
+            session=session,
+            headers={"authorization": f"Bearer {self.key}"},
+            timeout=60,
+        )
         kind = (answer.headers.get("content-type") or [""])[0].partition(";")[0]
         operation: str = case.operation.definition.raw["operationId"]
         self.seen[operation, answer.status_code, kind] += 1
         said = f"{case.as_curl_command()}\n{answer.status_code} {answer.content[:1000]!r}"
         assert answer.status_code not in (422, 500), said
         case.validate_response(answer, checks=CHECKS)
-        if kind == "text/event-stream" and operation != "chat":  # whose chunks are the upstream's affair
+        if (
+            kind == "text/event-stream" and operation != "chat"
+        ):  # whose chunks are the upstream's affair
             check_stream(answer.content.decode())
         elif answer.status_code == 200 and operation in ("create", "retrieve", "cancel"):
             check_response(answer.json())
 
 
-WAYS: list[JSON] = [{}, {"stream": True}, {"background": True, "store": True}, {"background": True, "store": True, "stream": True}]
+WAYS: list[JSON] = [
+    {},
+    {"stream": True},
+    {"background": True, "store": True},
+    {"background": True, "store": True, "stream": True},
+]
 CHECKS = [
     checks.status_code_conformance,
     checks.content_type_conformance,
@@ -378,7 +527,9 @@ CHECKS = [
 ]
 
 
-def fuzz(target: Target, operation: str, mode: GenerationMode, settings: hypothesis.settings) -> None:
+def fuzz(
+    target: Target, operation: str, mode: GenerationMode, settings: hypothesis.settings
+) -> None:
     """Requests of one operation, turned to models and responses that exist."""
 
     @settings
@@ -387,23 +538,56 @@ def fuzz(target: Target, operation: str, mode: GenerationMode, settings: hypothe
         case: Any = data.draw(generated(operation, mode))
         known = target.responses.get(operation, target.responses[""])
         # The list of models is remembered for a minute, so only the one that is always there is sure to be in it.
-        places = (("response_id", known), ("model", [RESIDENT]), ("conversation_id", target.conversations), ("item_id", target.items))
+        places = (
+            ("response_id", known),
+            ("model", [RESIDENT]),
+            ("conversation_id", target.conversations),
+            ("item_id", target.items),
+        )
         for name, ours in places:
             if name in case.path_parameters:
-                case.path_parameters[name] = data.draw(st.sampled_from([case.path_parameters[name], *ours]))
-        if "conversation_id" in case.path_parameters and isinstance(case.body, dict) and mode is GenerationMode.POSITIVE:
-            sane = {"metadata": {"a": "b"}} if operation == "update_conversation" else {"items": [{"role": "user", "content": "x"}]}
+                case.path_parameters[name] = data.draw(
+                    st.sampled_from([case.path_parameters[name], *ours])
+                )
+        if (
+            "conversation_id" in case.path_parameters
+            and isinstance(case.body, dict)
+            and mode is GenerationMode.POSITIVE
+        ):
+            sane = (
+                {"metadata": {"a": "b"}}
+                if operation == "update_conversation"
+                else {"items": [{"role": "user", "content": "x"}]}
+            )
             case.body = data.draw(st.sampled_from([as_written(case.body), sane]))
-        elif operation in ("compact", "input_tokens") and isinstance(case.body, dict) and mode is GenerationMode.POSITIVE:
+        elif (
+            operation in ("compact", "input_tokens")
+            and isinstance(case.body, dict)
+            and mode is GenerationMode.POSITIVE
+        ):
             asked = {
                 "model": target.models[0],
-                "input": data.draw(st.sampled_from(["Hello.", case.body.get("input"), [{"role": "user", "content": "x"}]])),
+                "input": data.draw(
+                    st.sampled_from(
+                        ["Hello.", case.body.get("input"), [{"role": "user", "content": "x"}]]
+                    )
+                ),
             }
             case.body = as_written(data.draw(st.sampled_from([case.body, asked])))
-        elif operation == "chat" and isinstance(case.body, dict) and mode is GenerationMode.POSITIVE:
+        elif (
+            operation == "chat" and isinstance(case.body, dict) and mode is GenerationMode.POSITIVE
+        ):
             case.body = as_written(case.body) | {"model": data.draw(st.sampled_from(target.models))}
-        elif operation == "create" and isinstance(case.body, dict) and mode is GenerationMode.POSITIVE:
-            case.body = as_written(case.body) | data.draw(st.sampled_from(WAYS)) | {"model": data.draw(st.sampled_from(target.models))}
+        elif (
+            operation == "create"
+            and isinstance(case.body, dict)
+            and mode is GenerationMode.POSITIVE
+        ):
+            case.body = (
+                as_written(case.body)
+                | data.draw(st.sampled_from(WAYS))
+                | {"model": data.draw(st.sampled_from(target.models))}
+            )
             if data.draw(st.booleans()):
                 case.headers.pop("Idempotency-Key", None)  # generated keys are short and meet again
             if isinstance(case.body.get("previous_response_id"), str):
@@ -419,11 +603,28 @@ def fuzz(target: Target, operation: str, mode: GenerationMode, settings: hypothe
 async def target_on(stack: Stack) -> Target:
     """Models of every temper, and responses in every state."""
     fake, api = stack.fake, stack.api()
-    said = fake.script([reasoning("Hm."), text("Well, ", "yes."), call(0, "call_1", "look", '{"at": "it"}'), finish("tool_calls"), usage()])
+    said = fake.script(
+        [
+            reasoning("Hm."),
+            text("Well, ", "yes."),
+            call(0, "call_1", "look", '{"at": "it"}'),
+            finish("tool_calls"),
+            usage(),
+        ]
+    )
     short, silent = fake.script([text("So"), finish("length")]), fake.script([hang()])
-    refusing, broken = fake.script([refusal("No."), finish(), usage()]), fake.script([text("A"), drop()])
-    limited, away = fake.script([status(429, headers={"retry-after": "1"})]), fake.script([status(503)])
-    ended = [await api.background(model, stream=False) for model in (said, short, refusing, broken, limited, "nobody")]
+    refusing, broken = (
+        fake.script([refusal("No."), finish(), usage()]),
+        fake.script([text("A"), drop()]),
+    )
+    limited, away = (
+        fake.script([status(429, headers={"retry-after": "1"})]),
+        fake.script([status(503)]),
+    )
+    ended = [
+        await api.background(model, stream=False)
+        for model in (said, short, refusing, broken, limited, "nobody")
+    ]
     ended.append((await api.create(said))["id"])
     for name in ended:
         await api.ended(name)
@@ -431,10 +632,16 @@ async def target_on(stack: Stack) -> Target:
     await api.cancel(running[0])
     deleted = await api.background(said)
     await api.call("DELETE", f"/responses/{deleted}")
-    known = {"": [*ended, running[0], deleted], "cancel": [*ended, *running[:4]], "delete": [*running[4:], deleted]}
+    known = {
+        "": [*ended, running[0], deleted],
+        "cancel": [*ended, *running[:4]],
+        "delete": [*running[4:], deleted],
+    }
     items = [f"msg_{at}" for at in range(8)]
     begun = {"items": [{"role": "user", "content": "Hm.", "id": item} for item in items]}
-    conversations = [(await api.call("POST", "/conversations", begun)).body["id"] for _ in range(20)]
+    conversations = [
+        (await api.call("POST", "/conversations", begun)).body["id"] for _ in range(20)
+    ]
     models = [said, short, refusing, broken, limited, away, "nobody"]
     return Target(api.base_url.removesuffix("/v1"), stack.key, models, known, conversations, items)
 
@@ -442,15 +649,23 @@ async def target_on(stack: Stack) -> Target:
 async def test_the_running_server_answers_as_the_document_says(tooled: Stack) -> None:
     target = await target_on(tooled)
     for operation, told in operations().items():
-        can_be_wrong = "requestBody" in told or any(one["in"] == "query" for one in told.get("parameters", ()))
+        can_be_wrong = "requestBody" in told or any(
+            one["in"] == "query" for one in told.get("parameters", ())
+        )
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)[: 1 + can_be_wrong]:
-            await asyncio.to_thread(fuzz, target, operation, mode, bounded(50 if operation == "create" else 12))
+            await asyncio.to_thread(
+                fuzz, target, operation, mode, bounded(50 if operation == "create" else 12)
+            )
     answered = {(operation, code) for operation, code, _ in target.seen}
     assert answered >= {(operation, 200) for operation in operations()}, target.seen
-    assert answered >= {("create", 400), ("retrieve", 404), ("cancel", 400), ("one_model", 404)}, target.seen
+    assert answered >= {("create", 400), ("retrieve", 404), ("cancel", 400), ("one_model", 404)}, (
+        target.seen
+    )
 
 
-async def test_what_an_upstream_does_to_a_foreground_request_is_documented(shared: Stack, api: Api) -> None:
+async def test_what_an_upstream_does_to_a_foreground_request_is_documented(
+    shared: Stack, api: Api
+) -> None:
     seen = set()
     for model in (await target_on(shared)).models:
         answer = await api.call("POST", "/responses", {"model": model, "input": "Hello."})
@@ -484,6 +699,10 @@ async def test_the_document_is_served(shared: Stack, api: Api) -> None:
         **document(),
         "components": {
             **document()["components"],
-            "responses": {name: told for name, told in document()["components"]["responses"].items() if name != "Error413"},
+            "responses": {
+                name: told
+                for name, told in document()["components"]["responses"].items()
+                if name != "Error413"
+            },
         },
     }

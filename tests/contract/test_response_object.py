@@ -66,7 +66,9 @@ async def test_what_the_client_left_out_has_its_default(api: Api, fake: FakeUpst
 
 
 async def test_null_means_absent(api: Api, fake: FakeUpstream) -> None:
-    nothing = dict.fromkeys([*DEFAULTS, "include", "stream", "stream_options", "conversation", "prompt"])
+    nothing = dict.fromkeys(
+        [*DEFAULTS, "include", "stream", "stream_options", "conversation", "prompt"]
+    )
     response = await api.create(fake.script(reply("x")), **nothing)
     assert {name: response[name] for name in DEFAULTS} == DEFAULTS
 
@@ -81,7 +83,9 @@ async def test_function_tools_are_echoed_with_all_their_keys(api: Api, fake: Fak
 async def test_reasoning_and_text_settings_are_echoed_whole(api: Api, fake: FakeUpstream) -> None:
     wanted = {"type": "json_schema", "name": "thing", "schema": {"type": "object"}, "strict": False}
     model = fake.script(reply("{}"))
-    response = await api.create(model, reasoning={"effort": "high"}, text={"format": wanted, "verbosity": "low"})
+    response = await api.create(
+        model, reasoning={"effort": "high"}, text={"format": wanted, "verbosity": "low"}
+    )
     assert response["reasoning"]["effort"] == "high"
     assert response["text"]["verbosity"] == "low"
     assert {key: response["text"]["format"][key] for key in wanted} == wanted
@@ -89,14 +93,22 @@ async def test_reasoning_and_text_settings_are_echoed_whole(api: Api, fake: Fake
 
 
 @pytest.mark.parametrize("effort", ["none", "minimal", "low", "medium", "high", "xhigh", "max"])
-async def test_every_reasoning_effort_is_passed_on(api: Api, fake: FakeUpstream, effort: str) -> None:
+async def test_every_reasoning_effort_is_passed_on(
+    api: Api, fake: FakeUpstream, effort: str
+) -> None:
     model = fake.script(reply("x"))
     assert (await api.create(model, reasoning={"effort": effort}))["reasoning"]["effort"] == effort
     assert fake.asked(model)[0].body["reasoning_effort"] == effort
 
 
-async def test_documented_parameters_we_do_not_act_on_are_accepted(api: Api, fake: FakeUpstream) -> None:
-    quiet = {"client_metadata": {"app": "codex"}, "prompt_cache_retention": "24h", "service_tier": "auto"}
+async def test_documented_parameters_we_do_not_act_on_are_accepted(
+    api: Api, fake: FakeUpstream
+) -> None:
+    quiet = {
+        "client_metadata": {"app": "codex"},
+        "prompt_cache_retention": "24h",
+        "service_tier": "auto",
+    }
     response = await api.create(fake.script(reply("x")), **quiet)
     assert response["status"] == "completed"
     assert "client_metadata" not in response
@@ -127,7 +139,9 @@ async def test_each_status_shows_what_the_contract_says(api: Api, fake: FakeUpst
     assert failed["error"]["code"] == "server_error"
 
 
-async def test_ids_have_their_prefixes_and_only_harmless_characters(api: Api, fake: FakeUpstream) -> None:
+async def test_ids_have_their_prefixes_and_only_harmless_characters(
+    api: Api, fake: FakeUpstream
+) -> None:
     response = await api.create(fake.script(reply("x")))
     assert response["id"].startswith("resp_")
     assert response["output"][0]["id"].startswith("msg_")
@@ -150,4 +164,9 @@ async def test_the_input_is_listed_as_it_was_normalised(api: Api, fake: FakeUpst
     assert item["id"].startswith("msg_")
     assert (item["type"], item["role"], item["status"]) == ("message", "user", "completed")
     assert item["content"] == [{"type": "input_text", "text": "Just words."}]
-    assert (page["object"], page["has_more"], page["first_id"], page["last_id"]) == ("list", False, item["id"], item["id"])
+    assert (page["object"], page["has_more"], page["first_id"], page["last_id"]) == (
+        "list",
+        False,
+        item["id"],
+        item["id"],
+    )

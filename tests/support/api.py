@@ -20,7 +20,9 @@ ENDINGS = frozenset({"response.completed", "response.incomplete", "response.fail
 
 
 @overload
-async def until(condition: Callable[[], Awaitable[T]], within: float = 10, *, every: float = 0.02) -> T: ...
+async def until(
+    condition: Callable[[], Awaitable[T]], within: float = 10, *, every: float = 0.02
+) -> T: ...
 @overload
 async def until(condition: Callable[[], T], within: float = 10, *, every: float = 0.02) -> T: ...
 async def until(condition: Callable[[], Any], within: float = 10, *, every: float = 0.02) -> Any:
@@ -118,7 +120,9 @@ class Stream:
             if cut < 0:
                 data = await self._content.readany()
                 if not data:
-                    assert not self._buffer, f"the stream broke off inside a frame: {bytes(self._buffer)!r}"
+                    assert not self._buffer, (
+                        f"the stream broke off inside a frame: {bytes(self._buffer)!r}"
+                    )
                     return None
                 self.pieces.append((time.monotonic(), data))
                 self._buffer += data
@@ -141,7 +145,9 @@ class Stream:
             count -= event["type"] == kind
             if count == 0:
                 return event
-        raise AssertionError(f"the stream ended before {kind}: {[event['type'] for event in self.events][-5:]}")
+        raise AssertionError(
+            f"the stream ended before {kind}: {[event['type'] for event in self.events][-5:]}"
+        )
 
     async def to_end(self) -> list[JSON]:
         """Read on to the end of the stream; all its events, those read before included."""
@@ -174,8 +180,12 @@ class Api:
         """One request, read whole. `body` as bytes is sent as it is, as JSON."""
         sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         data = None if sent is None else io.BytesIO(sent)
-        fields = self._headers({"content-type": "application/json", **(headers or {})} if data is not None else headers)
-        async with self.session.request(method, f"{self.base_url}{path}", data=data, headers=fields, params=params) as answer:
+        fields = self._headers(
+            {"content-type": "application/json", **(headers or {})} if data is not None else headers
+        )
+        async with self.session.request(
+            method, f"{self.base_url}{path}", data=data, headers=fields, params=params
+        ) as answer:
             return Answer(answer.status, answer.headers, await answer.read())
 
     async def create(self, model: str, **body: Any) -> JSON:
@@ -212,9 +222,13 @@ class Api:
     @asynccontextmanager
     async def post_stream(self, model: str, **body: Any) -> AsyncIterator[Stream]:
         """POST /responses with `stream: true`."""
-        data = io.BytesIO(json.dumps({"model": model, "input": "Hello.", "stream": True, **body}).encode())
+        data = io.BytesIO(
+            json.dumps({"model": model, "input": "Hello.", "stream": True, **body}).encode()
+        )
         fields = self._headers({"content-type": "application/json"})
-        async with self.session.post(f"{self.base_url}/responses", data=data, headers=fields) as answer:
+        async with self.session.post(
+            f"{self.base_url}/responses", data=data, headers=fields
+        ) as answer:
             yield await _stream(answer)
 
     @asynccontextmanager

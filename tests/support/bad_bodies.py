@@ -54,44 +54,140 @@ def saying(*parts: JSON, role: str = "user") -> JSON:
 
 
 _TOOL = {"tools": [{**FUNCTION, "description": "d", "parameters": {}, "strict": True}]}
-_CUSTOM = {"tools": [{"type": "custom", "name": "run", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}}]}
+_CUSTOM = {
+    "tools": [
+        {
+            "type": "custom",
+            "name": "run",
+            "format": {"type": "grammar", "syntax": "lark", "definition": "x"},
+        }
+    ]
+}
 _NAMED = {"tool_choice": {"type": "function", "name": "look"}}
-_ALLOWED = {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}]}}
-_SCHEMA = {"text": {"format": {"type": "json_schema", "name": "n", "schema": {}}, "verbosity": "low"}}
+_ALLOWED = {
+    "tool_choice": {
+        "type": "allowed_tools",
+        "mode": "auto",
+        "tools": [{"type": "function", "name": "look"}],
+    }
+}
+_SCHEMA = {
+    "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}, "verbosity": "low"}
+}
 _CALL = {"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}]}
 _ANSWER = {"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}
-_ANSWER_PART = {"input": [{"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "x"}]}]}
-_TYPED = {"input": [{"type": "message", "id": "msg_1", "status": "completed", "role": "user", "content": "Hi."}]}
+_ANSWER_PART = {
+    "input": [
+        {
+            "type": "function_call_output",
+            "call_id": "c",
+            "output": [{"type": "input_text", "text": "x"}],
+        }
+    ]
+}
+_TYPED = {
+    "input": [
+        {"type": "message", "id": "msg_1", "status": "completed", "role": "user", "content": "Hi."}
+    ]
+}
 _TEXT = saying({"type": "input_text", "text": "x"})
 _IMAGE = saying({"type": "input_image", "image_url": "data:,", "detail": "low"})
 _FILE = saying({"type": "input_file", "filename": "f", "file_data": "data:,"})
 _AUDIO = saying({"type": "input_audio", "input_audio": {"data": "", "format": "mp3"}})
-_SAID = saying({"type": "output_text", "text": "x", "annotations": [{}], "logprobs": [{}]}, role="assistant")
+_SAID = saying(
+    {"type": "output_text", "text": "x", "annotations": [{}], "logprobs": [{}]}, role="assistant"
+)
 _THOUGHT = {
     "input": [
-        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "x"}], "content": [{"type": "reasoning_text", "text": "x"}]}
+        {
+            "type": "reasoning",
+            "summary": [{"type": "summary_text", "text": "x"}],
+            "content": [{"type": "reasoning_text", "text": "x"}],
+        }
     ]
 }
-_SPACE = {"tools": [{"type": "namespace", "name": "n", "description": "d", "tools": [{"type": "function", "name": "f"}]}]}
-_SEARCH_TOOL = {"tools": [{"type": "tool_search", "execution": "client", "description": "d", "parameters": {}}]}
-_WEB = {"tools": [{"type": "web_search", "filters": {"allowed_domains": ["a"]}, "user_location": {"type": "approximate", "country": "DE"}}]}
+_SPACE = {
+    "tools": [
+        {
+            "type": "namespace",
+            "name": "n",
+            "description": "d",
+            "tools": [{"type": "function", "name": "f"}],
+        }
+    ]
+}
+_SEARCH_TOOL = {
+    "tools": [{"type": "tool_search", "execution": "client", "description": "d", "parameters": {}}]
+}
+_WEB = {
+    "tools": [
+        {
+            "type": "web_search",
+            "filters": {"allowed_domains": ["a"]},
+            "user_location": {"type": "approximate", "country": "DE"},
+        }
+    ]
+}
 _SHELL = {"tools": [{"type": "shell", "environment": {"type": "local", "skills": [{}]}}]}
 _SHELL_CALL = {"input": [{"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}}]}
 _RAN = {"stdout": "", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
 _SHELL_ANSWER = {"input": [{"type": "shell_call_output", "call_id": "c", "output": [_RAN]}]}
-_EXEC = {"input": [{"type": "local_shell_call", "call_id": "c", "action": {"type": "exec", "command": ["ls"], "env": {}}}]}
-_PATCH = {"input": [{"type": "apply_patch_call", "call_id": "c", "operation": {"type": "update_file", "path": "a", "diff": "b"}}]}
-_PATCHED = {"input": [{"type": "apply_patch_call_output", "call_id": "c", "status": "completed", "output": ""}]}
-_FOUND = {"input": [{"type": "tool_search_output", "call_id": "c", "execution": "client", "tools": [{"type": "function", "name": "f"}]}]}
+_EXEC = {
+    "input": [
+        {
+            "type": "local_shell_call",
+            "call_id": "c",
+            "action": {"type": "exec", "command": ["ls"], "env": {}},
+        }
+    ]
+}
+_PATCH = {
+    "input": [
+        {
+            "type": "apply_patch_call",
+            "call_id": "c",
+            "operation": {"type": "update_file", "path": "a", "diff": "b"},
+        }
+    ]
+}
+_PATCHED = {
+    "input": [
+        {"type": "apply_patch_call_output", "call_id": "c", "status": "completed", "output": ""}
+    ]
+}
+_FOUND = {
+    "input": [
+        {
+            "type": "tool_search_output",
+            "call_id": "c",
+            "execution": "client",
+            "tools": [{"type": "function", "name": "f"}],
+        }
+    ]
+}
 _ADDED = {"input": [{"type": "additional_tools", "role": "developer", "tools": []}]}
-_SHOT = {"input": [{"type": "computer_call_output", "call_id": "c", "output": {"type": "computer_screenshot", "image_url": "data:,"}}]}
+_SHOT = {
+    "input": [
+        {
+            "type": "computer_call_output",
+            "call_id": "c",
+            "output": {"type": "computer_screenshot", "image_url": "data:,"},
+        }
+    ]
+}
 
 FIELDS: list[tuple[JSON, str, str]] = [
-    *(({}, name, "a string") for name in ("model", "instructions", "previous_response_id", "user", "safety_identifier")),
+    *(
+        ({}, name, "a string")
+        for name in ("model", "instructions", "previous_response_id", "user", "safety_identifier")
+    ),
     *(({}, name, "a string") for name in ("prompt_cache_key", "truncation", "service_tier")),
     *(({}, name, "a boolean") for name in ("background", "store", "stream", "parallel_tool_calls")),
     *(({}, name, "an integer") for name in ("max_output_tokens", "max_tool_calls", "top_logprobs")),
-    *(({}, name, "a number") for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty")),
+    *(
+        ({}, name, "a number")
+        for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty")
+    ),
     *(({}, name, "an object") for name in ("text", "reasoning", "metadata", "stream_options")),
     ({}, "conversation", "a string or an object"),
     ({"conversation": {}}, "conversation.id", "a string"),
@@ -99,7 +195,10 @@ FIELDS: list[tuple[JSON, str, str]] = [
     ({}, "include", "an array"),
     ({"include": [""]}, "include[0]", "a string"),
     ({"metadata": {}}, "metadata.a", "a string"),
-    *(({"reasoning": {}}, f"reasoning.{name}", "a string") for name in ("effort", "summary", "generate_summary", "context", "mode")),
+    *(
+        ({"reasoning": {}}, f"reasoning.{name}", "a string")
+        for name in ("effort", "summary", "generate_summary", "context", "mode")
+    ),
     (_SCHEMA, "text.verbosity", "a string"),
     (_SCHEMA, "text.format", "an object"),
     (_SCHEMA, "text.format.type", "a string"),
@@ -168,8 +267,15 @@ FIELDS: list[tuple[JSON, str, str]] = [
     (_SAID, "input[0].content[0].logprobs", "an array"),
     (_SAID, "input[0].content[0].logprobs[0]", "an object"),
     (saying({"type": "refusal"}, role="assistant"), "input[0].content[0].refusal", "a string"),
-    *((_CALL, f"input[0].{name}", "a string") for name in ("call_id", "name", "arguments", "status", "namespace")),
-    ({"input": [{"type": "custom_tool_call", "call_id": "c", "name": "f"}]}, "input[0].input", "a string"),
+    *(
+        (_CALL, f"input[0].{name}", "a string")
+        for name in ("call_id", "name", "arguments", "status", "namespace")
+    ),
+    (
+        {"input": [{"type": "custom_tool_call", "call_id": "c", "name": "f"}]},
+        "input[0].input",
+        "a string",
+    ),
     (_ANSWER, "input[0].call_id", "a string"),
     (_ANSWER, "input[0].output", "a string or an array of content parts"),
     (_ANSWER_PART, "input[0].output[0]", "an object"),
@@ -188,7 +294,11 @@ FIELDS: list[tuple[JSON, str, str]] = [
     (_EXEC, "input[0].action.command", "an array"),
     (_EXEC, "input[0].action.env", "an object"),
     (_EXEC, "input[0].action.working_directory", "a string"),
-    ({"input": [{"type": "local_shell_call_output", "call_id": "c"}]}, "input[0].output", "a string"),
+    (
+        {"input": [{"type": "local_shell_call_output", "call_id": "c"}]},
+        "input[0].output",
+        "a string",
+    ),
     (_PATCH, "input[0].operation", "an object"),
     (_PATCH, "input[0].operation.path", "a string"),
     (_PATCH, "input[0].operation.diff", "a string"),
@@ -208,7 +318,11 @@ FIELDS: list[tuple[JSON, str, str]] = [
     (_THOUGHT, "input[0].encrypted_content", "a string"),
     ({"input": [{"type": "item_reference"}]}, "input[0].id", "a string"),
     ({"input": [{"type": "mcp_approval_response"}]}, "input[0].approval_request_id", "a string"),
-    ({"input": [{"type": "mcp_approval_response", "approval_request_id": "a"}]}, "input[0].approve", "a boolean"),
+    (
+        {"input": [{"type": "mcp_approval_response", "approval_request_id": "a"}]},
+        "input[0].approve",
+        "a boolean",
+    ),
     ({"input": [{"type": "web_search_call"}]}, "input[0].status", "a string"),
 ]
 """A body that is right but for this field, the field, and what it takes."""
@@ -229,7 +343,9 @@ def _wrong_types() -> Iterator[Bad]:
     for body, where, expected in FIELDS:
         for kind in (kind for kind in VALUES if kind not in TAKEN.get(expected, {expected})):
             message = f"Invalid type for '{where}': expected {expected}, but got {kind} instead."
-            yield Bad(f"{where} is {kind}", put(body, where, VALUES[kind]), where, "invalid_type", message)
+            yield Bad(
+                f"{where} is {kind}", put(body, where, VALUES[kind]), where, "invalid_type", message
+            )
 
 
 def _out_of_range() -> Iterator[Bad]:
@@ -246,11 +362,15 @@ def _out_of_range() -> Iterator[Bad]:
         for given in (low - step, -(2**63) if kind == "integer" else -1e308):
             said = str(given) if abs(given) < 1e18 else "a value out of range"
             message = f"Invalid '{name}': {kind} below minimum value. Expected a value >= {low}, but got {said} instead."
-            yield Bad(f"{name} is {given:g}", {name: given}, name, f"{kind}_below_min_value", message)
+            yield Bad(
+                f"{name} is {given:g}", {name: given}, name, f"{kind}_below_min_value", message
+            )
         for given in (high + step, 2**64 - 1 if kind == "integer" else 1e308):
             said = str(given) if abs(given) < 1e18 else "a value out of range"
             message = f"Invalid '{name}': {kind} above maximum value. Expected a value <= {high}, but got {said} instead."
-            yield Bad(f"{name} is {given:g}", {name: given}, name, f"{kind}_above_max_value", message)
+            yield Bad(
+                f"{name} is {given:g}", {name: given}, name, f"{kind}_above_max_value", message
+            )
 
 
 TOOL_TYPES = (
@@ -258,11 +378,25 @@ TOOL_TYPES = (
     "'web_search_preview', 'web_search_preview_2025_03_11', and 'mcp'"
 )
 HOSTED = (
-    *("file_search", "code_interpreter", "image_generation", "computer", "computer_use_preview", "programmatic_tool_calling"),
+    *(
+        "file_search",
+        "code_interpreter",
+        "image_generation",
+        "computer",
+        "computer_use_preview",
+        "programmatic_tool_calling",
+    ),
     *("Function", "function ", ""),
 )
 INPUT_PARTS = "'input_text', 'input_image', 'input_file', and 'input_audio'"
-UNREADABLE_ITEMS = ("configuration_update", "compaction_trigger", "compaction", "riddle", "Message", "")
+UNREADABLE_ITEMS = (
+    "configuration_update",
+    "compaction_trigger",
+    "compaction",
+    "riddle",
+    "Message",
+    "",
+)
 
 
 def unsupported(where: str, given: str, supported: str) -> tuple[str, str, str]:
@@ -357,13 +491,24 @@ UNKNOWN = [
 
 def duplicate(name: str) -> tuple[str, str, str]:
     """Place, code and words of an item that is there twice."""
-    return "input", "invalid_value", f"Duplicate item found with id {name}. Remove duplicate items from your input and try again."
+    return (
+        "input",
+        "invalid_value",
+        f"Duplicate item found with id {name}. Remove duplicate items from your input and try again.",
+    )
 
 
 def malformed(name: str) -> tuple[str, str, str]:
     """Place, code and words of an id that is none."""
-    where, words = "previous_response_id", "Expected an ID that contains letters, numbers, underscores, or dashes"
-    return where, "invalid_value", f"Invalid '{where}': '{name}'. {words}, but this value contained additional characters."
+    where, words = (
+        "previous_response_id",
+        "Expected an ID that contains letters, numbers, underscores, or dashes",
+    )
+    return (
+        where,
+        "invalid_value",
+        f"Invalid '{where}': '{name}'. {words}, but this value contained additional characters.",
+    )
 
 
 def unpaired(call: str, noun: str = "function call") -> tuple[str, None, str]:
@@ -392,21 +537,37 @@ CUSTOM_ANSWER: JSON = {"type": "custom_tool_call_output", "call_id": "c", "outpu
 PAIRS = [
     Bad("two calls, one answered", {"input": [call("a"), call("b"), answer("a")]}, *unpaired("b")),
     Bad("an answer before its call", {"input": [answer("a"), call("a")]}, *uncalled("a")),
-    Bad("a call answered and made again", {"input": [call("a"), answer("a"), call("a")]}, *unpaired("a")),
+    Bad(
+        "a call answered and made again",
+        {"input": [call("a"), answer("a"), call("a")]},
+        *unpaired("a"),
+    ),
     Bad("a custom call", {"input": [CUSTOM_CALL]}, *unpaired("c", "custom tool call")),
     Bad("a custom answer", {"input": [CUSTOM_ANSWER]}, *uncalled("c", "custom tool call output")),
     Bad("an id with a NUL", {"input": [answer("c\0")]}, *uncalled("c\ufffd")),
 ]
 
 IDS = [
-    Bad("two calls of one id", {"input": [{**call("a"), "id": "fc_1"}, {**call("b"), "id": "fc_1"}]}, *duplicate("fc_1")),
-    Bad("a reference to an item that is there", {"input": [{**USER, "id": "msg_1"}, {"id": "msg_1"}]}, *duplicate("msg_1")),
+    Bad(
+        "two calls of one id",
+        {"input": [{**call("a"), "id": "fc_1"}, {**call("b"), "id": "fc_1"}]},
+        *duplicate("fc_1"),
+    ),
+    Bad(
+        "a reference to an item that is there",
+        {"input": [{**USER, "id": "msg_1"}, {"id": "msg_1"}]},
+        *duplicate("msg_1"),
+    ),
     Bad("an empty id", {"previous_response_id": ""}, *malformed("")),
     Bad("an id with a slash", {"previous_response_id": "resp_/../1"}, *malformed("resp_/../1")),
     Bad("an id with a NUL", {"previous_response_id": "resp_\0"}, *malformed("resp_\ufffd")),
     Bad("an id in another alphabet", {"previous_response_id": "resp_é"}, *malformed("resp_é")),
     Bad("an id that ends its line", {"previous_response_id": "resp_1\n"}, *malformed("resp_1\n")),
-    Bad("an id of ten thousand letters", {"previous_response_id": "é" * 10_000}, *malformed("é" * 100 + "…")),
+    Bad(
+        "an id of ten thousand letters",
+        {"previous_response_id": "é" * 10_000},
+        *malformed("é" * 100 + "…"),
+    ),
     Bad(
         "an id of no response",
         {"previous_response_id": "resp_1"},

@@ -34,10 +34,18 @@ def finish(reason: str | None = "stop", **said: Any) -> JSON:
     return {"choices": [{"index": 0, "delta": said, "finish_reason": reason}]}
 
 
-def call(index: int | None = None, id: str | None = None, name: str | None = None, arguments: Any = None) -> JSON:  # noqa: A002
+def call(
+    index: int | None = None, id: str | None = None, name: str | None = None, arguments: Any = None
+) -> JSON:  # noqa: A002
     """A piece of one tool call, without what the vendor leaves out."""
-    function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
-    return {key: value for key, value in (("index", index), ("id", id), ("function", function)) if value is not None}
+    function = {
+        key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None
+    }
+    return {
+        key: value
+        for key, value in (("index", index), ("id", id), ("function", function))
+        if value is not None
+    }
 
 
 def calls(*pieces: JSON) -> JSON:
@@ -66,21 +74,32 @@ class Turn:
         return [_item(item) for item in self.output]
 
 
-def offering(*functions: str, custom: Iterable[str] = (), allowed: Iterable[str] | None = None) -> Offer:
+def offering(
+    *functions: str, custom: Iterable[str] = (), allowed: Iterable[str] | None = None
+) -> Offer:
     """An offer of functions and custom tools, of which only the `allowed` may be called."""
-    tools = [*({"type": "function", "name": name} for name in functions), *({"type": "custom", "name": name} for name in custom)]
+    tools = [
+        *({"type": "function", "name": name} for name in functions),
+        *({"type": "custom", "name": name} for name in custom),
+    ]
     if allowed is None:
         return offer({"tools": tools})
     chosen = [tool for tool in tools if tool["name"] in allowed]
-    return offer({"tools": tools, "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": chosen}})
+    return offer(
+        {"tools": tools, "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": chosen}}
+    )
 
 
-def run(chunks: Iterable[JSON | bytes], *, done_seen: bool = True, cut: bool = False, **options: Any) -> Turn:
+def run(
+    chunks: Iterable[JSON | bytes], *, done_seen: bool = True, cut: bool = False, **options: Any
+) -> Turn:
     """Puts the chunks through the parser and a translator, and ends the turn."""
     translator = Translator(counter(), **options)
     told: list[Event] = []
     for chunk in chunks:
-        told += translator.feed(parse_chunk(chunk if isinstance(chunk, bytes) else json.dumps(chunk).encode()))
+        told += translator.feed(
+            parse_chunk(chunk if isinstance(chunk, bytes) else json.dumps(chunk).encode())
+        )
     told += translator.cut() if cut else translator.finish(done_seen=done_seen)
     events = decoded(told)
     for event in events:
@@ -103,10 +122,18 @@ def decoded(events: list[Event]) -> list[JSON]:
 def brief(event: JSON) -> str:
     """`0 +message`, `0.0 +output_text`, `0.0 'Hi'`, `0.0 ='Hi'`, `0.0 -output_text`, `0 -message completed`."""
     kind = event["type"].removeprefix("response.")
-    place = ".".join(str(event[key]) for key in ("output_index", "content_index", "summary_index") if key in event)
+    place = ".".join(
+        str(event[key])
+        for key in ("output_index", "content_index", "summary_index")
+        if key in event
+    )
     if kind.startswith("output_item."):
         item = event["item"]
-        what = f"{item.get('name', item['type'])}/{item['call_id']}" if "call_id" in item else item["type"]
+        what = (
+            f"{item.get('name', item['type'])}/{item['call_id']}"
+            if "call_id" in item
+            else item["type"]
+        )
         return f"{place} +{what}" if kind.endswith("added") else f"{place} -{what} {item['status']}"
     if kind.startswith(("content_part.", "reasoning_summary_part.")):
         return f"{place} {'+' if kind.endswith('added') else '-'}{event['part']['type']}"
@@ -122,8 +149,13 @@ def brief(event: JSON) -> str:
 def _item(item: JSON) -> str:
     mark = "" if item["status"] == "completed" else f" ({item['status']})"
     if "call_id" in item:
-        told = next(item[key] for key in ("arguments", "input", "action", "operation") if key in item)
+        told = next(
+            item[key] for key in ("arguments", "input", "action", "operation") if key in item
+        )
         return f"{item.get('name', item['type'])}/{item['call_id']} {told}{mark}"
     said = [f"summary {part['text']}" for part in item.get("summary", ())]
-    said += [f"refusal {part['refusal']}" if part["type"] == "refusal" else part["text"] for part in item["content"]]
+    said += [
+        f"refusal {part['refusal']}" if part["type"] == "refusal" else part["text"]
+        for part in item["content"]
+    ]
     return f"{item['type']} {' | '.join(said)}{mark}"

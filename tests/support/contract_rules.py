@@ -16,10 +16,19 @@ PART_DELTAS = {
     "response.output_text.delta": ("response.output_text.done", "output_text", "text"),
     "response.refusal.delta": ("response.refusal.done", "refusal", "refusal"),
     "response.reasoning_text.delta": ("response.reasoning_text.done", "reasoning_text", "text"),
-    "response.reasoning_summary_text.delta": ("response.reasoning_summary_text.done", "summary_text", "text"),
+    "response.reasoning_summary_text.delta": (
+        "response.reasoning_summary_text.done",
+        "summary_text",
+        "text",
+    ),
 }
 """delta event -> its done event, the type of part it belongs to, the key that holds the whole"""
-CALLS = {"function_call": "arguments", "custom_tool_call": "input", "mcp_call": "arguments", "code_interpreter_call": "code"}
+CALLS = {
+    "function_call": "arguments",
+    "custom_tool_call": "input",
+    "mcp_call": "arguments",
+    "code_interpreter_call": "code",
+}
 """type of a call -> the key that holds what it was called with"""
 HOSTED = {
     "mcp_list_tools": ("in_progress", "completed", "failed"),
@@ -57,27 +66,37 @@ class _Item:
     done: dict[str, Any] | None = None
 
 
-def assert_stream_obeys_contract(events: Sequence[Event], *, terminal: bool = True, first: int = 0) -> None:
+def assert_stream_obeys_contract(
+    events: Sequence[Event], *, terminal: bool = True, first: int = 0
+) -> None:
     """Fails with what is wrong. `terminal=False`: the stream may break off anywhere. `first`: the number a resumed stream begins with;
     beyond 0 the items that were added before it are unknown here, so only numbers and endings are checked."""
     numbers = [event["sequence_number"] for event in events]
     assert numbers == list(range(first, first + len(events))), f"holes or repeats in {numbers}"
     endings = [position for position, event in enumerate(events) if event["type"] in TERMINAL]
     if terminal:
-        assert endings == [len(events) - 1], f"one terminal event, and it is last; found at {endings} of {len(events)}"
+        assert endings == [len(events) - 1], (
+            f"one terminal event, and it is last; found at {endings} of {len(events)}"
+        )
     else:
-        assert endings in ([], [len(events) - 1]), f"something follows the terminal event at {endings}"
+        assert endings in ([], [len(events) - 1]), (
+            f"something follows the terminal event at {endings}"
+        )
     if first > 0:
         return
     if events:
         assert events[0]["type"] == "response.created", f"the first event is {events[0]['type']}"
     _check_snapshots(events)
-    items = assert_items_obey_contract([event for event in events if event["type"] not in SNAPSHOTS], complete=terminal)
+    items = assert_items_obey_contract(
+        [event for event in events if event["type"] not in SNAPSHOTS], complete=terminal
+    )
     if terminal:
         _check_output(events[-1]["response"], items)
 
 
-def assert_items_obey_contract(events: Sequence[Event], *, complete: bool = True) -> dict[int, dict[str, Any]]:
+def assert_items_obey_contract(
+    events: Sequence[Event], *, complete: bool = True
+) -> dict[int, dict[str, Any]]:
     """Checks the events of items alone; gives back output_index -> the item as it was done. `complete`: every item is closed."""
     items: dict[int, _Item] = {}
     for event in events:
@@ -96,14 +115,20 @@ def _check_snapshots(events: Sequence[Event]) -> None:
     assert len(set(kinds)) == len(kinds), f"a snapshot event twice in {kinds}"
     assert len({event["response"]["id"] for event in told}) <= 1, "response.id changed"
     openings = [kind for kind in kinds if kind not in TERMINAL]
-    order = [kind for kind in ("response.created", "response.queued", "response.in_progress") if kind in openings]
+    order = [
+        kind
+        for kind in ("response.created", "response.queued", "response.in_progress")
+        if kind in openings
+    ]
     assert openings == order, f"opening events in the order {openings}"
 
 
 def _check_event(items: dict[int, _Item], event: Event) -> None:
     kind, index = event["type"], event["output_index"]
     if kind == "response.output_item.added":
-        assert all(index > earlier for earlier in items), f"output_index {index} after {list(items)}"
+        assert all(index > earlier for earlier in items), (
+            f"output_index {index} after {list(items)}"
+        )
         _check_added(event["item"])
         items[index] = _Item(event["item"])
         return
@@ -117,13 +142,17 @@ def _check_event(items: dict[int, _Item], event: Event) -> None:
     if kind.startswith("response.shell_call_command."):
         _check_command(item, event)
         return
-    assert event["item_id"] == item.item["id"], f"{kind} with item_id {event['item_id']} for item {item.item['id']}"
+    assert event["item_id"] == item.item["id"], (
+        f"{kind} with item_id {event['item_id']} for item {item.item['id']}"
+    )
     if kind.startswith(_ARGUMENTS):
         _check_arguments(item, event)
     elif item.item["type"] in HOSTED:
         _check_progress(item, kind)
     elif item.item["type"] == "compaction":
-        assert (kind, item.progress) == ("response.compaction.compacting", []), f"{kind} for a compaction after {item.progress}"
+        assert (kind, item.progress) == ("response.compaction.compacting", []), (
+            f"{kind} for a compaction after {item.progress}"
+        )
         item.progress.append("compacting")
     else:
         _check_part(item, event)
@@ -136,7 +165,9 @@ def _check_added(item: dict[str, Any]) -> None:
         assert item.get("summary", []) == [], "added with a summary"
     if item["type"] in CALLS:
         assert item[CALLS[item["type"]]] == "", "added with arguments"
-        assert item["type"] == "code_interpreter_call" or item["name"], "added before its name was known"
+        assert item["type"] == "code_interpreter_call" or item["name"], (
+            "added before its name was known"
+        )
     if item["type"] == "compaction":
         assert item["encrypted_content"] == "", "added with content"
     if "call_id" in item:
@@ -164,7 +195,9 @@ def _check_progress(item: _Item, kind: str) -> None:
     assert step in kinds, f"unknown event {kind}"
     assert step == kinds[0] or item.progress, f"{kind} before {kinds[0]}"
     if step != "partial_image":  # of which there may be several
-        assert all(kinds.index(step) > kinds.index(earlier) for earlier in item.progress), f"{kind} after {item.progress}"
+        assert all(kinds.index(step) > kinds.index(earlier) for earlier in item.progress), (
+            f"{kind} after {item.progress}"
+        )
     assert not {"completed", "failed"} & set(item.progress), f"{kind} after {item.progress}"
     item.progress.append(step)
 
@@ -175,12 +208,16 @@ def _check_command(item: _Item, event: Event) -> None:
         assert (event["command_index"], event["command"]) == (len(item.commands), "")
         item.commands.append("")
         return
-    assert event["command_index"] == len(item.commands) - 1 == item.commands_done, f"{event['type']} out of order"
+    assert event["command_index"] == len(item.commands) - 1 == item.commands_done, (
+        f"{event['type']} out of order"
+    )
     if event["type"].endswith(".delta"):
         assert event["delta"], "an empty delta"
         item.commands[-1] += event["delta"]
         return
-    assert event["command"] == item.commands[-1], f"done says {event['command']!r}, the deltas {item.commands[-1]!r}"
+    assert event["command"] == item.commands[-1], (
+        f"done says {event['command']!r}, the deltas {item.commands[-1]!r}"
+    )
     item.commands_done += 1
 
 
@@ -188,7 +225,11 @@ def _check_part(item: _Item, event: Event) -> None:
     """`content_part.…` and `reasoning_summary_part.…` obey the same rules, each in its own list."""
     kind, in_summary = event["type"], "summary_index" in event
     assert in_summary == kind.startswith("response.reasoning_summary_"), kind
-    parts, position = (item.summary, event["summary_index"]) if in_summary else (item.parts, event["content_index"])
+    parts, position = (
+        (item.summary, event["summary_index"])
+        if in_summary
+        else (item.parts, event["content_index"])
+    )
     if kind in ("response.content_part.added", "response.reasoning_summary_part.added"):
         assert position == len(parts), f"part {position} after {len(parts)} parts"
         assert all(part.done for part in parts), "a part was added while another was open"
@@ -207,7 +248,9 @@ def _check_part(item: _Item, event: Event) -> None:
         _check_delta(part, event)
     elif kind in PART_DONES:
         assert (part.type, part.text_done) == (PART_DONES[kind][0], False)
-        assert event[PART_DONES[kind][1]] == part.heard, f"done says {event[PART_DONES[kind][1]]!r}, the deltas {part.heard!r}"
+        assert event[PART_DONES[kind][1]] == part.heard, (
+            f"done says {event[PART_DONES[kind][1]]!r}, the deltas {part.heard!r}"
+        )
         assert event.get("logprobs", []) == part.logprobs
         part.text_done = True
     else:
@@ -217,13 +260,17 @@ def _check_part(item: _Item, event: Event) -> None:
 
 
 def _check_empty(part: dict[str, Any]) -> None:
-    assert part["refusal" if part["type"] == "refusal" else "text"] == "", "a part was added with text"
+    assert part["refusal" if part["type"] == "refusal" else "text"] == "", (
+        "a part was added with text"
+    )
     if part["type"] == "output_text":
         assert (part["annotations"], part["logprobs"]) == ([], [])
 
 
 def _check_delta(part: _Part, event: Event) -> None:
-    assert part.type == PART_DELTAS[event["type"]][1], f"{event['type']} for a part of type {part.type}"
+    assert part.type == PART_DELTAS[event["type"]][1], (
+        f"{event['type']} for a part of type {part.type}"
+    )
     assert not part.text_done, f"{event['type']} after the text was done"
     assert event["delta"], "an empty delta"
     part.heard += event["delta"]
@@ -239,18 +286,26 @@ def _check_whole(part: _Part, told: dict[str, Any]) -> None:
 
 
 def _check_done(item: _Item, told: dict[str, Any]) -> None:
-    assert told["status"] in ("completed", "incomplete", "failed"), f"done with status {told['status']}"
+    assert told["status"] in ("completed", "incomplete", "failed"), (
+        f"done with status {told['status']}"
+    )
     for key in ("id", "type", "call_id", "name", "namespace", "role", "server_label"):
-        assert told.get(key) == item.item.get(key), f"{key} changed from {item.item.get(key)!r} to {told.get(key)!r}"
+        assert told.get(key) == item.item.get(key), (
+            f"{key} changed from {item.item.get(key)!r} to {told.get(key)!r}"
+        )
     if told["type"] in CALLS:
         assert item.arguments_done, "output_item.done before arguments.done"
         assert told[CALLS[told["type"]]] == item.arguments
     if told["type"] in HOSTED:
         ended = [step for step in item.progress if step in ("completed", "failed")]
         expected = told["status"] if told["status"] in HOSTED[told["type"]] else None
-        assert ended == ([] if expected is None else [expected]), f"{item.progress} for an item that is {told['status']}"
+        assert ended == ([] if expected is None else [expected]), (
+            f"{item.progress} for an item that is {told['status']}"
+        )
     if told["type"] == "shell_call" and told["status"] == "completed":
-        assert told["action"]["commands"] == item.commands, "the commands are not those of the events"
+        assert told["action"]["commands"] == item.commands, (
+            "the commands are not those of the events"
+        )
     if told["type"] == "compaction" and told["status"] == "completed":
         assert item.progress, "a compaction without response.compaction.compacting"
         assert told["encrypted_content"], "a compaction that holds nothing"
@@ -259,7 +314,9 @@ def _check_done(item: _Item, told: dict[str, Any]) -> None:
         assert len(told["content"]) == len(item.parts)
         for part, content in zip(item.parts, told["content"], strict=True):
             _check_whole(part, content)
-        assert all(part.done for part in item.summary), "output_item.done before its summary was done"
+        assert all(part.done for part in item.summary), (
+            "output_item.done before its summary was done"
+        )
         for part, content in zip(item.summary, told.get("summary", []), strict=True):
             _check_whole(part, content)
 
@@ -270,7 +327,9 @@ def _check_output(response: dict[str, Any], items: dict[int, dict[str, Any]]) ->
     told = response["output"]
     positions = [next((at for at, item in enumerate(done) if item == one), None) for one in told]
     assert None not in positions, f"the output holds what the stream never said: {told}"
-    assert positions == sorted(positions, key=lambda at: at or 0), "the output is in another order than the stream"
+    assert positions == sorted(positions, key=lambda at: at or 0), (
+        "the output is in another order than the stream"
+    )
     incomplete = [at for at, item in enumerate(told) if item.get("status") == "incomplete"]
     if incomplete and response["status"] == "completed":
         raise AssertionError("a completed response holds an incomplete item")

@@ -32,25 +32,41 @@ def volumes_and_networks() -> tuple[dict[str, Any], dict[str, Any]]:
 
 def with_defaults(text: str) -> str:
     """What Compose makes of the text when no variable is set; a required one becomes its own name."""
-    return VARIABLE.sub(lambda found: found["word"] if found["operator"] == ":-" else found["name"], text)
+    return VARIABLE.sub(
+        lambda found: found["word"] if found["operator"] == ":-" else found["name"], text
+    )
 
 
 def instructions() -> list[tuple[str, str]]:
     """The Dockerfile, instruction by instruction, continued lines joined."""
-    lines = [line for line in DOCKERFILE.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    lines = [
+        line
+        for line in DOCKERFILE.read_text().splitlines()
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
     joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
     return [(word, rest) for word, _, rest in (line.partition(" ") for line in joined.splitlines())]
 
 
 def copied() -> list[str]:
     """What the Dockerfile copies out of the repository, without trailing slashes."""
-    return [source.rstrip("/") for word, rest in instructions() if word == "COPY" for source in rest.split()[:-1]]
+    return [
+        source.rstrip("/")
+        for word, rest in instructions()
+        if word == "COPY"
+        for source in rest.split()[:-1]
+    ]
 
 
 def pins(lock: Path) -> dict[str, tuple[str, frozenset[str]]]:
     """Each line `name==version ; marker` of a lock file, by name and marker, with its hashes."""
     found = {}
-    for entry in re.findall(r"^(\S.*?) \\\n((?:    --hash=\S+(?: \\)?\n)+)", lock.read_text(), re.MULTILINE):
+    for entry in re.findall(
+        r"^(\S.*?) \\\n((?:    --hash=\S+(?: \\)?\n)+)", lock.read_text(), re.MULTILINE
+    ):
         name, _, rest = entry[0].partition("==")
-        found[f"{name} {rest.partition(' ')[2]}".strip()] = (rest.partition(" ")[0], frozenset(re.findall(r"--hash=(\S+)", entry[1])))
+        found[f"{name} {rest.partition(' ')[2]}".strip()] = (
+            rest.partition(" ")[0],
+            frozenset(re.findall(r"--hash=(\S+)", entry[1])),
+        )
     return found

@@ -28,7 +28,14 @@ RESIDENT = "resident"
 Step = Callable[["Exchange"], Awaitable[None]]
 Script = Sequence[Step]
 
-_REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 429: "Too Many Requests", 500: "Internal Server Error"}
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    404: "Not Found",
+    429: "Too Many Requests",
+    500: "Internal Server Error",
+}
 
 
 class Closed(Exception):
@@ -85,7 +92,9 @@ class Exchange:
         self.request = request
         self._connection = connection
         self.is_streaming = False
-        self.is_whole = request.path.endswith("/chat/completions") and request.body.get("stream") is not True
+        self.is_whole = (
+            request.path.endswith("/chat/completions") and request.body.get("stream") is not True
+        )
         """No stream was asked for: the chunks are put together and sent as one answer at the end."""
         self._chunks: list[JSON] = []
 
@@ -93,7 +102,11 @@ class Exchange:
         """Send the head of a stream, once."""
         if not self.is_streaming and not self.is_whole:
             self.is_streaming = True
-            fields = {"content-type": "text/event-stream; charset=utf-8", "transfer-encoding": "chunked", **(headers or {})}
+            fields = {
+                "content-type": "text/event-stream; charset=utf-8",
+                "transfer-encoding": "chunked",
+                **(headers or {}),
+            }
             await self._connection.send(_head(status, fields))
 
     async def write(self, data: bytes) -> None:
@@ -116,7 +129,11 @@ class Exchange:
         if content := delta.get("content"):
             self.request.words.append((time.monotonic(), content))
         self.request.told_why |= choice.get("finish_reason") is not None
-        await self.event(self.envelope([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None, **choice}]))
+        await self.event(
+            self.envelope(
+                [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None, **choice}]
+            )
+        )
 
     def envelope(self, choices: list[JSON], **more: Any) -> JSON:
         """A `chat.completion.chunk` around `choices`."""
@@ -131,12 +148,18 @@ class Exchange:
 
     async def answer(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         """Send a whole answer that is no stream."""
-        await self._connection.send(_head(status, {"content-length": str(len(body)), **headers}) + body)
+        await self._connection.send(
+            _head(status, {"content-length": str(len(body)), **headers}) + body
+        )
 
     async def end(self) -> None:
         """Close a chunked body properly, or send the chunks as one answer."""
         if self._chunks and not self._connection.is_closing:
-            await self.answer(200, json.dumps(_completion(self._chunks)).encode(), {"content-type": "application/json"})
+            await self.answer(
+                200,
+                json.dumps(_completion(self._chunks)).encode(),
+                {"content-type": "application/json"},
+            )
         if self.is_streaming and not self._connection.is_closing:
             await self._connection.send(b"0\r\n\r\n")
 
@@ -157,23 +180,41 @@ def _completion(chunks: list[JSON]) -> JSON:
     """The `chat.completion` that these chunks make together."""
     message: JSON = {"role": "assistant", "content": None}
     calls: dict[int, JSON] = {}
-    whole = {**chunks[0], "object": "chat.completion", "choices": [{"index": 0, "message": message, "finish_reason": None}]}
+    whole = {
+        **chunks[0],
+        "object": "chat.completion",
+        "choices": [{"index": 0, "message": message, "finish_reason": None}],
+    }
     for chunk in chunks:
         whole |= {"usage": chunk["usage"]} if "usage" in chunk else {}
         for choice in chunk["choices"]:
-            whole["choices"][0]["finish_reason"] = choice["finish_reason"] or whole["choices"][0]["finish_reason"]
+            whole["choices"][0]["finish_reason"] = (
+                choice["finish_reason"] or whole["choices"][0]["finish_reason"]
+            )
             if said := choice["delta"].get("content"):
                 message["content"] = (message["content"] or "") + said
             for call in choice["delta"].get("tool_calls", ()):
-                known = calls.setdefault(call["index"], {**call, "function": {**call["function"], "arguments": ""}})
+                known = calls.setdefault(
+                    call["index"], {**call, "function": {**call["function"], "arguments": ""}}
+                )
                 known["function"]["arguments"] += call["function"]["arguments"]
     return (
-        whole if not calls else {**whole, "choices": [{**whole["choices"][0], "message": {**message, "tool_calls": list(calls.values())}}]}
+        whole
+        if not calls
+        else {
+            **whole,
+            "choices": [
+                {**whole["choices"][0], "message": {**message, "tool_calls": list(calls.values())}}
+            ],
+        }
     )
 
 
 def _head(status: int, fields: Mapping[str, str]) -> bytes:
-    lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}", *(f"{name}: {value}" for name, value in fields.items())]
+    lines = [
+        f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}",
+        *(f"{name}: {value}" for name, value in fields.items()),
+    ]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
@@ -234,10 +275,17 @@ def call(index: int, call_id: str, name: str, *arguments: str) -> Step:
     """One function call: its head, then its arguments piece by piece."""
 
     async def step(exchange: Exchange) -> None:
-        head = {"index": index, "id": call_id, "type": "function", "function": {"name": name, "arguments": ""}}
+        head = {
+            "index": index,
+            "id": call_id,
+            "type": "function",
+            "function": {"name": name, "arguments": ""},
+        }
         await exchange.delta({"tool_calls": [head]})
         for piece in arguments:
-            await exchange.delta({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
+            await exchange.delta(
+                {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
+            )
 
     return step
 
@@ -323,15 +371,36 @@ def drop() -> Step:
     return step
 
 
-def status(code: int, body: JSON | bytes | None = None, headers: Mapping[str, str] | None = None, *, retry: bool = False) -> Step:
+def status(
+    code: int,
+    body: JSON | bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    *,
+    retry: bool = False,
+) -> Step:
     """A whole answer with this status. Unless `retry`, it tells the client's SDK not to try again."""
     content = (
-        {"error": {"message": f"The fake upstream says {code}.", "type": "fake", "param": None, "code": None}} if body is None else body
+        {
+            "error": {
+                "message": f"The fake upstream says {code}.",
+                "type": "fake",
+                "param": None,
+                "code": None,
+            }
+        }
+        if body is None
+        else body
     )
-    fields = {"content-type": "application/json", "x-should-retry": "true" if retry else "false", **(headers or {})}
+    fields = {
+        "content-type": "application/json",
+        "x-should-retry": "true" if retry else "false",
+        **(headers or {}),
+    }
 
     async def step(exchange: Exchange) -> None:
-        await exchange.answer(code, content if isinstance(content, bytes) else json.dumps(content).encode(), fields)
+        await exchange.answer(
+            code, content if isinstance(content, bytes) else json.dumps(content).encode(), fields
+        )
 
     return step
 
@@ -385,7 +454,10 @@ class _Connection(asyncio.Protocol):
         if self._task is not None or (head_end := self._received.find(b"\r\n\r\n")) < 0:
             return
         first, *lines = self._received[:head_end].decode("latin-1").split("\r\n")
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        headers = {
+            name.lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in lines)
+        }
         body_end = head_end + 4 + int(headers.get("content-length", "0"))
         if len(self._received) < body_end:
             return
@@ -393,7 +465,9 @@ class _Connection(asyncio.Protocol):
         del self._received[:body_end]
         method, target, _ = first.split(" ")
         path, _, query = target.partition("?")
-        self._request = Request(method, path, headers, json.loads(body) if body else {}, time.monotonic(), query=query)
+        self._request = Request(
+            method, path, headers, json.loads(body) if body else {}, time.monotonic(), query=query
+        )
         self._upstream.requests.append(self._request)
         self._task = asyncio.create_task(self._answer(self._request))
 
@@ -458,7 +532,9 @@ class FakeUpstream:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", self.port, backlog=2048)
+        self._server = await loop.create_server(
+            lambda: _Connection(self), "127.0.0.1", self.port, backlog=2048
+        )
         self.base_url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
         return self
 
@@ -481,14 +557,21 @@ class FakeUpstream:
 
     def asked(self, model: str) -> list[Request]:
         """The requests for an answer of this model so far, in order."""
-        return [request for request in self.requests if request.method == "POST" and request.model == model]
+        return [
+            request
+            for request in self.requests
+            if request.method == "POST" and request.model == model
+        ]
 
     def steps_for(self, request: Request) -> Script:
         if request.method == "GET" and request.path == "/v1/models":
             return [_listing(sorted({RESIDENT, *self._scripts, *self._minds}))]
         if request.path in self.counts:
             return self.counts[request.path]
-        if request.method != "POST" or request.path not in ("/v1/chat/completions", "/v1/responses"):
+        if request.method != "POST" or request.path not in (
+            "/v1/chat/completions",
+            "/v1/responses",
+        ):
             return [status(404)]
         if request.model.startswith("recording:"):
             return self._recorded(request.model)
@@ -497,7 +580,19 @@ class FakeUpstream:
         scripts = self._scripts.get(request.model)
         if scripts is None:
             message = f"The model `{request.model}` does not exist."
-            return [status(404, {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": "model_not_found"}})]
+            return [
+                status(
+                    404,
+                    {
+                        "error": {
+                            "message": message,
+                            "type": "invalid_request_error",
+                            "param": None,
+                            "code": "model_not_found",
+                        }
+                    },
+                )
+            ]
         count = self._asked[request.model] = self._asked.get(request.model, 0) + 1
         return scripts[min(count, len(scripts)) - 1]
 
@@ -516,5 +611,8 @@ def recording(folder: Path, file: str, line: int) -> JSON:
 
 
 def _listing(models: list[str]) -> Step:
-    data = [{"id": model, "object": "model", "created": 1700000000, "owned_by": "fake"} for model in models]
+    data = [
+        {"id": model, "object": "model", "created": 1700000000, "owned_by": "fake"}
+        for model in models
+    ]
     return status(200, {"object": "list", "data": data})

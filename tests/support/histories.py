@@ -32,14 +32,37 @@ class Turn:
     def said(self) -> list[JSON]:
         """The items of what the model said, as a client would send them."""
         items = (
-            [{"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": self.thought}]}] if self.thought else []
+            [
+                {
+                    "type": "reasoning",
+                    "summary": [],
+                    "content": [{"type": "reasoning_text", "text": self.thought}],
+                }
+            ]
+            if self.thought
+            else []
         )
         items += [_message(self.before)] if self.before else []
-        items += [{"type": "function_call", "call_id": name, "name": "look", "arguments": "{}"} for name in self.calls]
+        items += [
+            {"type": "function_call", "call_id": name, "name": "look", "arguments": "{}"}
+            for name in self.calls
+        ]
         items += [_message(self.after)] if self.after else []
-        items += [{"role": "assistant", "content": [{"type": "refusal", "refusal": self.refused}]}] if self.refused else []
+        items += (
+            [{"role": "assistant", "content": [{"type": "refusal", "refusal": self.refused}]}]
+            if self.refused
+            else []
+        )
         if self.broken:
-            items.append({"type": "function_call", "call_id": self.broken, "name": "look", "arguments": "{", "status": "incomplete"})
+            items.append(
+                {
+                    "type": "function_call",
+                    "call_id": self.broken,
+                    "name": "look",
+                    "arguments": "{",
+                    "status": "incomplete",
+                }
+            )
         return items
 
 
@@ -54,7 +77,11 @@ def told_of(turns: Sequence[Turn], now: Iterable[JSON] = ()) -> list[Told]:
     refusals: list[str] = []
     calls: list[str] = []
     for turn in [*turns, Turn(given=list(now))]:
-        answers = {item["call_id"]: item["output"] for item in turn.given if item.get("type") == "function_call_output"}
+        answers = {
+            item["call_id"]: item["output"]
+            for item in turn.given
+            if item.get("type") == "function_call_output"
+        }
         others = [item for item in turn.given if item.get("type") != "function_call_output"]
         if others or calls:
             told += _assistant(texts, refusals, calls, answers)
@@ -69,7 +96,9 @@ def told_of(turns: Sequence[Turn], now: Iterable[JSON] = ()) -> list[Told]:
 _ROLES = {"user": "user", "developer": "system", "system": "system"}
 
 
-def _assistant(texts: list[str], refusals: list[str], calls: list[str], answers: dict[str, str]) -> list[Told]:
+def _assistant(
+    texts: list[str], refusals: list[str], calls: list[str], answers: dict[str, str]
+) -> list[Told]:
     """One message for the whole turn, and behind it one for each call, in the order of the calls."""
     if not (texts or refusals or calls):
         return []
@@ -109,16 +138,25 @@ class Author:
 
     def given(self, open_calls: Sequence[str], *, some: bool) -> list[JSON]:
         """What the model is given: all answers that are due and some messages, in any order. `some`: at least something."""
-        items: list[JSON] = [{"type": "function_call_output", "call_id": name, "output": self._new("seen")} for name in open_calls]
+        items: list[JSON] = [
+            {"type": "function_call_output", "call_id": name, "output": self._new("seen")}
+            for name in open_calls
+        ]
         least = 1 if some and not items else 0
-        roles = self._chance.choices(["user", "user", "developer"], k=self._chance.randint(least, 2))
+        roles = self._chance.choices(
+            ["user", "user", "developer"], k=self._chance.randint(least, 2)
+        )
         items += [{"role": role, "content": self._new("words")} for role in roles]
         self._chance.shuffle(items)
         return items
 
     def turn(self, open_calls: Sequence[str], *, some: bool = True, breaks: bool = False) -> Turn:
         """A turn after one that left these calls open. `breaks`: its last call breaks off, and so it leaves none open."""
-        calls = [] if breaks else [self._new("call") for _ in range(self._chance.choice([0, 0, 1, 1, 2, 3]))]
+        calls = (
+            []
+            if breaks
+            else [self._new("call") for _ in range(self._chance.choice([0, 0, 1, 1, 2, 3]))]
+        )
         refused = self._perhaps("no", 0.1) if not calls and not breaks else None
         turn = Turn(
             given=self.given(open_calls, some=some),

@@ -33,7 +33,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 JSON = dict[str, Any]
 Transport = Literal["mcp", "sse"]
 
-PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC")
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+)
 """A red PNG of one pixel."""
 
 _MODERN = "2026-07-28"
@@ -117,11 +119,15 @@ class Wire:
     receive: Receive
     send: Send
 
-    async def answer(self, status: int, headers: Mapping[str, str], body: bytes, *, whole: bool = True) -> None:
+    async def answer(
+        self, status: int, headers: Mapping[str, str], body: bytes, *, whole: bool = True
+    ) -> None:
         """An answer; one that is not `whole` is broken off after these bytes."""
         fields = [(name.encode(), value.encode()) for name, value in headers.items()]
         length = [] if whole else [(b"content-length", b"%d" % (len(body) + 1000))]
-        await self.send({"type": "http.response.start", "status": status, "headers": fields + length})
+        await self.send(
+            {"type": "http.response.start", "status": status, "headers": fields + length}
+        )
         await self.send({"type": "http.response.body", "body": body, "more_body": not whole})
 
 
@@ -136,22 +142,37 @@ async def hang(wire: Wire) -> None:
 
 async def hang_in_answer(wire: Wire) -> None:
     """The head of an event stream and then nothing, until the client goes away."""
-    await wire.send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+    await wire.send(
+        {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [(b"content-type", b"text/event-stream")],
+        }
+    )
     await wire.send({"type": "http.response.body", "body": b": here I am\n\n", "more_body": True})
     await hang(wire)
 
 
 async def die(wire: Wire) -> None:
     """Half a JSON answer; then the connection is gone."""
-    await wire.answer(200, {"content-type": "application/json"}, b'{"jsonrpc": "2.0", "id": ', whole=False)
+    await wire.answer(
+        200, {"content-type": "application/json"}, b'{"jsonrpc": "2.0", "id": ', whole=False
+    )
 
 
 async def die_in_stream(wire: Wire) -> None:
     """Half an event of a stream; then the connection is gone."""
-    await wire.answer(200, {"content-type": "text/event-stream"}, b'event: message\ndata: {"jsonrpc": "2.0"', whole=False)
+    await wire.answer(
+        200,
+        {"content-type": "text/event-stream"},
+        b'event: message\ndata: {"jsonrpc": "2.0"',
+        whole=False,
+    )
 
 
-def answers(status: int, body: bytes = b"", content_type: str = "application/json", **headers: str) -> Fault:
+def answers(
+    status: int, body: bytes = b"", content_type: str = "application/json", **headers: str
+) -> Fault:
     """This very answer."""
 
     async def fault(wire: Wire) -> None:
@@ -181,7 +202,11 @@ def refuses(code: int, message: str) -> Fault:
     """A JSON-RPC error."""
 
     async def fault(wire: Wire) -> None:
-        body = {"jsonrpc": "2.0", "id": wire.request.body.get("id"), "error": {"code": code, "message": message}}
+        body = {
+            "jsonrpc": "2.0",
+            "id": wire.request.body.get("id"),
+            "error": {"code": code, "message": message},
+        }
         await wire.answer(200, {"content-type": "application/json"}, json.dumps(body).encode())
 
     return fault
@@ -226,7 +251,9 @@ def _plain() -> Server[Any]:
     @server.tool(structured_output=False)
     def gallery(count: int) -> list[Any]:
         """That many images of a MiB each, and as much text."""
-        image = types.ImageContent(type="image", data=base64.b64encode(bytes(3 * 262144)).decode(), mime_type="image/png")
+        image = types.ImageContent(
+            type="image", data=base64.b64encode(bytes(3 * 262144)).decode(), mime_type="image/png"
+        )
         return ["x" * 1048576, *[image] * count]
 
     @server.tool()
@@ -242,17 +269,23 @@ def _plain() -> Server[Any]:
     @server.tool(structured_output=False)
     def links() -> list[Any]:
         """What is neither text nor image."""
-        resource = types.TextResourceContents(uri="file:///notes.txt", text="inside", mime_type="text/plain")
+        resource = types.TextResourceContents(
+            uri="file:///notes.txt", text="inside", mime_type="text/plain"
+        )
         return [
             types.ResourceLink(type="resource_link", uri="https://example.com/a.txt", name="a.txt"),
             types.EmbeddedResource(type="resource", resource=resource),
-            types.AudioContent(type="audio", data=base64.b64encode(b"RIFF").decode(), mime_type="audio/wav"),
+            types.AudioContent(
+                type="audio", data=base64.b64encode(b"RIFF").decode(), mime_type="audio/wav"
+            ),
         ]
 
     @server.tool()
     def broken(why: str) -> types.CallToolResult:
         """A tool that reports an error of its own."""
-        return types.CallToolResult(content=[types.TextContent(type="text", text=why)], is_error=True)
+        return types.CallToolResult(
+            content=[types.TextContent(type="text", text=why)], is_error=True
+        )
 
     @server.tool(structured_output=False)
     def megabytes(count: int) -> str:
@@ -262,15 +295,23 @@ def _plain() -> Server[Any]:
     return server._lowlevel_server
 
 
-def _listed(tools: list[types.Tool], call: Callable[[str, JSON], Awaitable[str]], *, page: int = 1000) -> Server[Any]:
+def _listed(
+    tools: list[types.Tool], call: Callable[[str, JSON], Awaitable[str]], *, page: int = 1000
+) -> Server[Any]:
     """A server with these tools, listed `page` at a time."""
 
-    async def list_tools(_: ServerRequestContext[Any], params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+    async def list_tools(
+        _: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
         first = int(params.cursor) if params is not None and params.cursor is not None else 0
         last = first + page
-        return types.ListToolsResult(tools=tools[first:last], next_cursor=str(last) if last < len(tools) else None)
+        return types.ListToolsResult(
+            tools=tools[first:last], next_cursor=str(last) if last < len(tools) else None
+        )
 
-    async def call_tool(_: ServerRequestContext[Any], params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def call_tool(
+        _: ServerRequestContext[Any], params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
         said = await call(params.name, params.arguments or {})
         return types.CallToolResult(content=[types.TextContent(type="text", text=said)])
 
@@ -283,7 +324,11 @@ COUNTING = ("count_unsafe", "count_read_only", "count_idempotent")
 
 def _counting(log: Counting) -> Server[Any]:
     schema = {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]}
-    hints = (None, types.ToolAnnotations(read_only_hint=True), types.ToolAnnotations(idempotent_hint=True))
+    hints = (
+        None,
+        types.ToolAnnotations(read_only_hint=True),
+        types.ToolAnnotations(idempotent_hint=True),
+    )
     tools = [
         types.Tool(name=name, description="Counts.", input_schema=schema, annotations=hint)
         for name, hint in zip(COUNTING, hints, strict=True)
@@ -296,7 +341,10 @@ def _many() -> Server[Any]:
         return name
 
     schema = {"type": "object", "properties": {}}
-    tools = [types.Tool(name=f"tool_{number:03}", description=f"Tool {number}.", input_schema=schema) for number in range(300)]
+    tools = [
+        types.Tool(name=f"tool_{number:03}", description=f"Tool {number}.", input_schema=schema)
+        for number in range(300)
+    ]
     return _listed(tools, call, page=50)
 
 
@@ -323,7 +371,12 @@ class McpServers:
         self.requests: list[SeenRequest] = []
         self.faults: list[BaseException] = []
         """What went wrong in the servers themselves, other than by a fault that was asked for."""
-        self._servers = {"plain": _plain(), "counting": _counting(self.counting), "many": _many(), "old": _plain()}
+        self._servers = {
+            "plain": _plain(),
+            "counting": _counting(self.counting),
+            "many": _many(),
+            "old": _plain(),
+        }
         self._apps: dict[tuple[str, str], ASGIApp] = {}
         self._spoilt: dict[str, tuple[str, dict[str, Fault]]] = {}
         """name -> the server behind it, and JSON-RPC method (or HTTP method) -> fault"""
@@ -376,14 +429,21 @@ class McpServers:
     def asked(self, url: str, rpc: str | None = None) -> list[SeenRequest]:
         """The requests to this address so far, perhaps only those for one JSON-RPC method."""
         name = url.split("/")[3]
-        return [request for request in self.requests if request.server == name and (rpc is None or request.rpc == rpc)]
+        return [
+            request
+            for request in self.requests
+            if request.server == name and (rpc is None or request.rpc == rpc)
+        ]
 
     async def _serve(self) -> None:
         async with contextlib.AsyncExitStack() as running:
             for name, server in self._servers.items():
                 # the handlers hold requests open on purpose: an idle time or a cap of sessions would be a fault nobody asked for
                 self._apps[name, "mcp"] = server.streamable_http_app(
-                    streamable_http_path="/mcp", json_response=name == "many", session_idle_timeout=None, max_sessions=None
+                    streamable_http_path="/mcp",
+                    json_response=name == "many",
+                    session_idle_timeout=None,
+                    max_sessions=None,
                 )
                 await running.enter_async_context(server.session_manager.run())
                 self._apps[name, "sse"] = _sse_app(server)
@@ -392,7 +452,16 @@ class McpServers:
                 await self._answer_until_stopped(listening)
 
     async def _answer_until_stopped(self, listening: socket.socket) -> None:
-        http = _Quiet(uvicorn.Config(self._app, interface="asgi3", log_config=None, lifespan="off", timeout_graceful_shutdown=1, ws="none"))
+        http = _Quiet(
+            uvicorn.Config(
+                self._app,
+                interface="asgi3",
+                log_config=None,
+                lifespan="off",
+                timeout_graceful_shutdown=1,
+                ws="none",
+            )
+        )
         serving = asyncio.create_task(http.serve([listening]))
         self._ready.set()
         await self._stop.wait()
@@ -410,7 +479,11 @@ class McpServers:
         try:
             if (refusal := self._refusal(request, served)) is not None:
                 await refusal(watched.wire())
-            elif (fault := faults.get(request.rpc) or faults.get(request.http_method) or faults.get("*")) is not None:
+            elif (
+                fault := faults.get(request.rpc)
+                or faults.get(request.http_method)
+                or faults.get("*")
+            ) is not None:
                 await fault(watched.wire())
             else:
                 app = self._apps[served, "mcp" if rest == "mcp" else "sse"]
@@ -487,7 +560,9 @@ class _Watched:
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = {bytes(name).lower(): bytes(value) for name, value in message.get("headers", ())}
+            headers = {
+                bytes(name).lower(): bytes(value) for name, value in message.get("headers", ())
+            }
             self.session = headers.get(b"mcp-session-id", b"").decode() or None
         await self._send(message)
         if message["type"] == "http.response.body" and not message.get("more_body"):

@@ -35,7 +35,10 @@ def begin() -> Step:
 
     async def step(exchange: Exchange) -> None:
         for kind in ("created", "in_progress"):
-            await _send(exchange, {"type": f"response.{kind}", "response": _response(exchange, "in_progress", [])})
+            await _send(
+                exchange,
+                {"type": f"response.{kind}", "response": _response(exchange, "in_progress", [])},
+            )
 
     return step
 
@@ -44,20 +47,47 @@ def speech(*pieces: str, item_id: str = "msg_upstream", closed: bool = True) -> 
     """A message, a delta for each piece; without `closed` it is left open."""
 
     async def step(exchange: Exchange) -> None:
-        index, part = len(exchange.request.items), {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        index, part = (
+            len(exchange.request.items),
+            {"type": "output_text", "text": "", "annotations": [], "logprobs": []},
+        )
         place = {"item_id": item_id, "output_index": index, "content_index": 0}
-        message: JSON = {"id": item_id, "type": "message", "role": "assistant", "status": "in_progress", "content": []}
-        await _send(exchange, {"type": "response.output_item.added", "output_index": index, "item": message})
+        message: JSON = {
+            "id": item_id,
+            "type": "message",
+            "role": "assistant",
+            "status": "in_progress",
+            "content": [],
+        }
+        await _send(
+            exchange, {"type": "response.output_item.added", "output_index": index, "item": message}
+        )
         await _send(exchange, {"type": "response.content_part.added", **place, "part": part})
         for piece in pieces:
             exchange.request.words.append((time.monotonic(), piece))
-            await _send(exchange, {"type": "response.output_text.delta", **place, "delta": piece, "logprobs": [], "obfuscation": "x"})
+            await _send(
+                exchange,
+                {
+                    "type": "response.output_text.delta",
+                    **place,
+                    "delta": piece,
+                    "logprobs": [],
+                    "obfuscation": "x",
+                },
+            )
         if not closed:
             return
         whole = "".join(pieces)
-        await _send(exchange, {"type": "response.output_text.done", **place, "text": whole, "logprobs": []})
-        await _send(exchange, {"type": "response.content_part.done", **place, "part": {**part, "text": whole}})
-        await _done(exchange, {**message, "status": "completed", "content": [{**part, "text": whole}]})
+        await _send(
+            exchange, {"type": "response.output_text.done", **place, "text": whole, "logprobs": []}
+        )
+        await _send(
+            exchange,
+            {"type": "response.content_part.done", **place, "part": {**part, "text": whole}},
+        )
+        await _done(
+            exchange, {**message, "status": "completed", "content": [{**part, "text": whole}]}
+        )
 
     return step
 
@@ -69,15 +99,40 @@ def thought(encrypted: str, *summary: str, item_id: str = "rs_upstream") -> Step
         index = len(exchange.request.items)
         place = {"item_id": item_id, "output_index": index, "summary_index": 0}
         part = {"type": "summary_text", "text": "".join(summary)}
-        shape: JSON = {"id": item_id, "type": "reasoning", "summary": [], "encrypted_content": "unfinished"}
-        await _send(exchange, {"type": "response.output_item.added", "output_index": index, "item": shape})
+        shape: JSON = {
+            "id": item_id,
+            "type": "reasoning",
+            "summary": [],
+            "encrypted_content": "unfinished",
+        }
+        await _send(
+            exchange, {"type": "response.output_item.added", "output_index": index, "item": shape}
+        )
         if summary:
-            await _send(exchange, {"type": "response.reasoning_summary_part.added", **place, "part": {**part, "text": ""}})
+            await _send(
+                exchange,
+                {
+                    "type": "response.reasoning_summary_part.added",
+                    **place,
+                    "part": {**part, "text": ""},
+                },
+            )
             for piece in summary:
-                await _send(exchange, {"type": "response.reasoning_summary_text.delta", **place, "delta": piece})
-            await _send(exchange, {"type": "response.reasoning_summary_text.done", **place, "text": part["text"]})
-            await _send(exchange, {"type": "response.reasoning_summary_part.done", **place, "part": part})
-        await _done(exchange, {**shape, "summary": [part] if summary else [], "encrypted_content": encrypted})
+                await _send(
+                    exchange,
+                    {"type": "response.reasoning_summary_text.delta", **place, "delta": piece},
+                )
+            await _send(
+                exchange,
+                {"type": "response.reasoning_summary_text.done", **place, "text": part["text"]},
+            )
+            await _send(
+                exchange, {"type": "response.reasoning_summary_part.done", **place, "part": part}
+            )
+        await _done(
+            exchange,
+            {**shape, "summary": [part] if summary else [], "encrypted_content": encrypted},
+        )
 
     return step
 
@@ -96,12 +151,25 @@ def native_call(call_id: str, name: str, *arguments: str, **more: Any) -> Step:
             "status": "in_progress",
             **more,
         }
-        await _send(exchange, {"type": "response.output_item.added", "output_index": index, "item": shape})
+        await _send(
+            exchange, {"type": "response.output_item.added", "output_index": index, "item": shape}
+        )
         place = {"item_id": item_id, "output_index": index}
         for piece in arguments:
-            await _send(exchange, {"type": "response.function_call_arguments.delta", **place, "delta": piece})
+            await _send(
+                exchange,
+                {"type": "response.function_call_arguments.delta", **place, "delta": piece},
+            )
         whole = "".join(arguments)
-        await _send(exchange, {"type": "response.function_call_arguments.done", **place, "name": name, "arguments": whole})
+        await _send(
+            exchange,
+            {
+                "type": "response.function_call_arguments.done",
+                **place,
+                "name": name,
+                "arguments": whole,
+            },
+        )
         await _done(exchange, {**shape, "arguments": whole, "status": "completed"})
 
     return step
@@ -112,8 +180,15 @@ def hosted(shape: JSON, *progress: JSON) -> Step:
 
     async def step(exchange: Exchange) -> None:
         index = len(exchange.request.items)
-        opening = {"id": shape["id"], "type": shape["type"], "status": "in_progress", **({"code": ""} if "code" in shape else {})}
-        await _send(exchange, {"type": "response.output_item.added", "output_index": index, "item": opening})
+        opening = {
+            "id": shape["id"],
+            "type": shape["type"],
+            "status": "in_progress",
+            **({"code": ""} if "code" in shape else {}),
+        }
+        await _send(
+            exchange, {"type": "response.output_item.added", "output_index": index, "item": opening}
+        )
         for event in progress:
             await _send(exchange, {"item_id": shape["id"], "output_index": index, **event})
         await _done(exchange, shape)
@@ -140,13 +215,17 @@ def native_reply(*pieces: str) -> list[Step]:
 async def _send(exchange: Exchange, event: JSON) -> None:
     numbered = {**event, "sequence_number": exchange.request.events}
     exchange.request.events += 1
-    await exchange.write(f"event: {event.get('type')}\ndata: {json.dumps(numbered, ensure_ascii=False)}\n\n".encode())
+    await exchange.write(
+        f"event: {event.get('type')}\ndata: {json.dumps(numbered, ensure_ascii=False)}\n\n".encode()
+    )
 
 
 async def _done(exchange: Exchange, item: JSON) -> None:
     index = len(exchange.request.items)
     exchange.request.items.append(item)
-    await _send(exchange, {"type": "response.output_item.done", "output_index": index, "item": item})
+    await _send(
+        exchange, {"type": "response.output_item.done", "output_index": index, "item": item}
+    )
 
 
 def _response(exchange: Exchange, status: str, output: list[JSON]) -> JSON:

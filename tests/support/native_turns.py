@@ -21,7 +21,13 @@ def added(index: int | None, kind: str, **shape: Any) -> JSON:
 
 def done(index: int | None, kind: str, **shape: Any) -> JSON:
     """`output_item.done`."""
-    return _placed({"type": "response.output_item.done", "item": {"type": kind, "status": "completed", **shape}}, index)
+    return _placed(
+        {
+            "type": "response.output_item.done",
+            "item": {"type": kind, "status": "completed", **shape},
+        },
+        index,
+    )
 
 
 def event(kind: str, index: int | None = None, **fields: Any) -> JSON:
@@ -31,19 +37,35 @@ def event(kind: str, index: int | None = None, **fields: Any) -> JSON:
 
 def say(text: str, index: int | None = 0, item_id: str = "up_msg", place: int | None = 0) -> JSON:
     """A text delta."""
-    return event("output_text.delta", index, item_id=item_id, content_index=place, delta=text, logprobs=[])
+    return event(
+        "output_text.delta", index, item_id=item_id, content_index=place, delta=text, logprobs=[]
+    )
 
 
 def message(text: str, **more: Any) -> JSON:
     """A message as the upstream lists it at the end."""
     part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-    return {"id": "up_msg", "type": "message", "role": "assistant", "status": "completed", "content": [part], **more}
+    return {
+        "id": "up_msg",
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [part],
+        **more,
+    }
 
 
 def ended(*output: JSON, status: str = "completed", **more: Any) -> JSON:
     """The terminal event."""
     counted = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
-    response = {"id": "resp_up", "object": "response", "status": status, "output": list(output), "usage": counted, **more}
+    response = {
+        "id": "resp_up",
+        "object": "response",
+        "status": status,
+        "output": list(output),
+        "usage": counted,
+        **more,
+    }
     return {"type": f"response.{status}", "response": response}
 
 
@@ -54,22 +76,34 @@ def spoken(text: str) -> list[JSON]:
     told = [added(0, "message", **shape, status="in_progress", content=[])]
     told.append(event("content_part.added", 0, item_id="up_msg", content_index=0, part=part))
     told += [say(piece) for piece in text]
-    told.append(event("output_text.done", 0, item_id="up_msg", content_index=0, text=text, logprobs=[]))
-    told.append(event("content_part.done", 0, item_id="up_msg", content_index=0, part={**part, "text": text}))
+    told.append(
+        event("output_text.done", 0, item_id="up_msg", content_index=0, text=text, logprobs=[])
+    )
+    told.append(
+        event(
+            "content_part.done", 0, item_id="up_msg", content_index=0, part={**part, "text": text}
+        )
+    )
     return [*told, done(0, "message", **shape, content=[{**part, "text": text}])]
 
 
 def numbered(events: Iterable[JSON]) -> list[JSON]:
     """With the upstream's own sequence numbers."""
-    return [{**copy.deepcopy(told), "sequence_number": number} for number, told in enumerate(events)]
+    return [
+        {**copy.deepcopy(told), "sequence_number": number} for number, told in enumerate(events)
+    ]
 
 
-def hear(events: Iterable[JSON | bytes], *, done_seen: bool = False, cut: bool = False, **options: Any) -> Turn:
+def hear(
+    events: Iterable[JSON | bytes], *, done_seen: bool = False, cut: bool = False, **options: Any
+) -> Turn:
     """Puts the events through the parser and a translator, ends the turn, and checks what came out."""
     translator = NativeTranslator(counter(), **options)
     told: list[Event] = []
     for one in events:
-        told += translator.feed(parse_event(one if isinstance(one, bytes) else json.dumps(one).encode()))
+        told += translator.feed(
+            parse_event(one if isinstance(one, bytes) else json.dumps(one).encode())
+        )
     told += translator.cut() if cut else translator.finish(done_seen=done_seen)
     shown = decoded(told)
     for one in shown:

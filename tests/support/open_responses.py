@@ -20,7 +20,11 @@ _SUMMARY: Schema = {"enum": ["concise", "detailed", "auto", None]}
 
 
 def _thing(required: Schema, optional: Schema | None = None) -> Schema:
-    return {"type": "object", "required": list(required), "properties": {**required, **(optional or {})}}
+    return {
+        "type": "object",
+        "required": list(required),
+        "properties": {**required, **(optional or {})},
+    }
 
 
 def _typed(name: str, required: Schema, optional: Schema | None = None) -> Schema:
@@ -37,13 +41,24 @@ def _or_null(schema: Schema) -> Schema:
 
 _TOP_LOGPROB = {"token": _TEXT, "logprob": _NUMBER, "bytes": _list(_WHOLE)}
 _LOGPROB = _thing({**_TOP_LOGPROB, "top_logprobs": _list(_thing(_TOP_LOGPROB))})
-_ANNOTATION = _typed("url_citation", {"url": _TEXT, "start_index": _WHOLE, "end_index": _WHOLE, "title": _TEXT})
+_ANNOTATION = _typed(
+    "url_citation", {"url": _TEXT, "start_index": _WHOLE, "end_index": _WHOLE, "title": _TEXT}
+)
 _PART = {
     "oneOf": [
-        _typed("output_text", {"text": _TEXT, "annotations": _list(_ANNOTATION), "logprobs": _list(_LOGPROB)}),
-        *(_typed(name, {"text": _TEXT}) for name in ("input_text", "text", "summary_text", "reasoning_text")),
+        _typed(
+            "output_text",
+            {"text": _TEXT, "annotations": _list(_ANNOTATION), "logprobs": _list(_LOGPROB)},
+        ),
+        *(
+            _typed(name, {"text": _TEXT})
+            for name in ("input_text", "text", "summary_text", "reasoning_text")
+        ),
         _typed("refusal", {"refusal": _TEXT}),
-        _typed("input_image", {"image_url": _or_null(_TEXT), "detail": {"enum": ["low", "high", "auto"]}}),
+        _typed(
+            "input_image",
+            {"image_url": _or_null(_TEXT), "detail": {"enum": ["low", "high", "auto"]}},
+        ),
         _typed("input_file", {}, {"filename": _TEXT, "file_url": _TEXT}),
     ]
 }
@@ -52,17 +67,43 @@ _ITEM = {
     "oneOf": [
         _typed(
             "message",
-            {"id": _TEXT, "status": _STATUS, "role": {"enum": ["user", "assistant", "system", "developer"]}, "content": _list(_PART)},
+            {
+                "id": _TEXT,
+                "status": _STATUS,
+                "role": {"enum": ["user", "assistant", "system", "developer"]},
+                "content": _list(_PART),
+            },
             {"phase": {"enum": ["commentary", "final_answer"]}},
         ),
-        _typed("function_call", {"id": _TEXT, "call_id": _TEXT, "name": _TEXT, "arguments": _TEXT, "status": _STATUS}),
-        _typed("function_call_output", {"id": _TEXT, "call_id": _TEXT, "output": {"type": ["string", "array"]}, "status": _STATUS}),
-        _typed("reasoning", {"id": _TEXT, "summary": _list(_PART)}, {"content": _list(_PART), "encrypted_content": _TEXT}),
+        _typed(
+            "function_call",
+            {"id": _TEXT, "call_id": _TEXT, "name": _TEXT, "arguments": _TEXT, "status": _STATUS},
+        ),
+        _typed(
+            "function_call_output",
+            {
+                "id": _TEXT,
+                "call_id": _TEXT,
+                "output": {"type": ["string", "array"]},
+                "status": _STATUS,
+            },
+        ),
+        _typed(
+            "reasoning",
+            {"id": _TEXT, "summary": _list(_PART)},
+            {"content": _list(_PART), "encrypted_content": _TEXT},
+        ),
         _typed("compaction", {"id": _TEXT, "encrypted_content": _TEXT}),
         _typed(
             "web_search_call",
             {"id": _TEXT, "status": {"enum": ["in_progress", "searching", "completed", "failed"]}},
-            {"action": _typed("search", {}, {"query": _TEXT, "queries": _list(_TEXT), "sources": _list(_FOUND)})},
+            {
+                "action": _typed(
+                    "search",
+                    {},
+                    {"query": _TEXT, "queries": _list(_TEXT), "sources": _list(_FOUND)},
+                )
+            },
         ),
     ]
 }
@@ -77,7 +118,14 @@ _TOOL = {
                 "strict": _or_null(_TRUTH),
             },
         ),
-        _typed("web_search", {}, {"external_web_access": _TRUTH, "search_context_size": {"enum": ["low", "medium", "high"]}}),
+        _typed(
+            "web_search",
+            {},
+            {
+                "external_web_access": _TRUTH,
+                "search_context_size": {"enum": ["low", "medium", "high"]},
+            },
+        ),
     ]
 }
 _FUNCTION_CHOICE = _typed("function", {}, {"name": _TEXT})
@@ -95,7 +143,11 @@ _FORMAT = {
         _typed("text", {}),
         _typed("json_object", {}),
         # its `schema` is null there, which is no sense: what the client sent is echoed
-        _typed("json_schema", {"name": _TEXT, "schema": {"type": "object"}}, {"description": _or_null(_TEXT), "strict": _TRUTH}),
+        _typed(
+            "json_schema",
+            {"name": _TEXT, "schema": {"type": "object"}},
+            {"description": _or_null(_TEXT), "strict": _TRUTH},
+        ),
     ]
 }
 _USAGE = _thing(
@@ -143,16 +195,29 @@ _IN_SUMMARY = {**_PLACE, "summary_index": _WHOLE}
 _SNAPSHOTS = ("created", "queued", "in_progress", "completed", "failed", "incomplete")
 _EVENTS: Schema = {
     **{f"response.{name}": {"response": RESPONSE} for name in _SNAPSHOTS},
-    **{f"response.output_item.{name}": {"output_index": _WHOLE, "item": _ITEM} for name in ("added", "done")},
-    **{f"response.content_part.{name}": {**_IN_CONTENT, "part": _PART} for name in ("added", "done")},
+    **{
+        f"response.output_item.{name}": {"output_index": _WHOLE, "item": _ITEM}
+        for name in ("added", "done")
+    },
+    **{
+        f"response.content_part.{name}": {**_IN_CONTENT, "part": _PART}
+        for name in ("added", "done")
+    },
     "response.output_text.delta": {**_IN_CONTENT, "delta": _TEXT, "logprobs": _list(_LOGPROB)},
     "response.output_text.done": {**_IN_CONTENT, "text": _TEXT, "logprobs": _list(_LOGPROB)},
-    "response.output_text.annotation.added": {**_IN_CONTENT, "annotation_index": _WHOLE, "annotation": _ANNOTATION},
+    "response.output_text.annotation.added": {
+        **_IN_CONTENT,
+        "annotation_index": _WHOLE,
+        "annotation": _ANNOTATION,
+    },
     "response.refusal.delta": {**_IN_CONTENT, "delta": _TEXT},
     "response.refusal.done": {**_IN_CONTENT, "refusal": _TEXT},
     "response.reasoning_text.delta": {**_IN_CONTENT, "delta": _TEXT},
     "response.reasoning_text.done": {**_IN_CONTENT, "text": _TEXT},
-    **{f"response.reasoning_summary_part.{name}": {**_IN_SUMMARY, "part": _PART} for name in ("added", "done")},
+    **{
+        f"response.reasoning_summary_part.{name}": {**_IN_SUMMARY, "part": _PART}
+        for name in ("added", "done")
+    },
     "response.reasoning_summary_text.delta": {**_IN_SUMMARY, "delta": _TEXT},
     "response.reasoning_summary_text.done": {**_IN_SUMMARY, "text": _TEXT},
     "response.function_call_arguments.delta": {**_PLACE, "delta": _TEXT},
@@ -161,7 +226,9 @@ _EVENTS: Schema = {
 
 _response = jsonschema_rs.validator_for(RESPONSE)
 _events = {
-    name: jsonschema_rs.validator_for(_typed(name, {**fields, "sequence_number": _WHOLE}, {"obfuscation": _TEXT}))
+    name: jsonschema_rs.validator_for(
+        _typed(name, {**fields, "sequence_number": _WHOLE}, {"obfuscation": _TEXT})
+    )
     for name, fields in _EVENTS.items()
 }
 
@@ -178,5 +245,8 @@ def require_event(event: Any) -> None:
 
 
 def _require(validator: Any, value: Any) -> None:
-    faults = [f"{'.'.join(map(str, fault.instance_path))}: {fault.message}" for fault in validator.iter_errors(value)]
+    faults = [
+        f"{'.'.join(map(str, fault.instance_path))}: {fault.message}"
+        for fault in validator.iter_errors(value)
+    ]
     assert not faults, "\n".join(faults)

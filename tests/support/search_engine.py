@@ -47,7 +47,9 @@ class Asked:
 Answering = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-def whole(status: int, body: bytes, content_type: str = "application/json", **headers: str) -> Answering:
+def whole(
+    status: int, body: bytes, content_type: str = "application/json", **headers: str
+) -> Answering:
     """This answer."""
 
     async def answering(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -109,7 +111,11 @@ class SearchEngine:
 
     def asked_for(self, query: str) -> list[Asked]:
         """The requests for this query, in order; what a provider wants besides the words may follow them."""
-        return [asked for asked in self.asked if asked.query == query or asked.query.startswith(f"{query} ")]
+        return [
+            asked
+            for asked in self.asked
+            if asked.query == query or asked.query.startswith(f"{query} ")
+        ]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, one request."""
@@ -117,10 +123,19 @@ class SearchEngine:
             asked = await _request(reader)
             self.asked.append(asked)
             words = next(
-                (known for known in (*self._answers, *self._pages) if asked.query == known or asked.query.startswith(f"{known} ")), ""
+                (
+                    known
+                    for known in (*self._answers, *self._pages)
+                    if asked.query == known or asked.query.startswith(f"{known} ")
+                ),
+                "",
             )
             waiting = self._answers.get(words, [])
-            answer = waiting.pop(0) if waiting else whole(200, json.dumps(_told(asked, self._pages.get(words, []))).encode())
+            answer = (
+                waiting.pop(0)
+                if waiting
+                else whole(200, json.dumps(_told(asked, self._pages.get(words, []))).encode())
+            )
             await answer(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
@@ -133,10 +148,16 @@ class SearchEngine:
 async def _request(reader: asyncio.StreamReader) -> Asked:
     first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").strip().split("\r\n")
     method, target, _ = first.split(" ")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    headers = {
+        name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+    }
     body = await reader.readexactly(int(headers.get("content-length", "0")))
     parts = urlsplit(target)
-    parameters = json.loads(body) if body else {name: found[0] for name, found in parse_qs(parts.query).items()}
+    parameters = (
+        json.loads(body)
+        if body
+        else {name: found[0] for name, found in parse_qs(parts.query).items()}
+    )
     return Asked(method, parts.path, parameters, headers)
 
 
@@ -144,14 +165,37 @@ def _told(asked: Asked, pages: list[Page]) -> JSON:
     """The results as the provider that was asked writes them."""
     found: list[JSON] = [{"title": page.title, "url": page.url} for page in pages]
     if asked.path.endswith("/web/search"):  # Brave
-        told = [{"type": "search_result", **one, "description": page.content} for one, page in zip(found, pages, strict=True)]
+        told = [
+            {"type": "search_result", **one, "description": page.content}
+            for one, page in zip(found, pages, strict=True)
+        ]
         web = {"web": {"type": "search", "results": told, "family_friendly": True}} if pages else {}
         return {"type": "search", "query": {"original": asked.query}, **web}
     if asked.method == "POST":  # Tavily
-        told = [{**one, "content": page.content, "score": 0.9, "raw_content": None} for one, page in zip(found, pages, strict=True)]
-        return {"query": asked.query, "answer": None, "images": [], "results": told, "response_time": 0.1, "request_id": "r"}
-    told = [{**one, "content": page.content, "engine": "x", "category": "general"} for one, page in zip(found, pages, strict=True)]
-    return {"query": asked.query, "number_of_results": 0, "results": told, "answers": [], "infoboxes": [], "unresponsive_engines": []}
+        told = [
+            {**one, "content": page.content, "score": 0.9, "raw_content": None}
+            for one, page in zip(found, pages, strict=True)
+        ]
+        return {
+            "query": asked.query,
+            "answer": None,
+            "images": [],
+            "results": told,
+            "response_time": 0.1,
+            "request_id": "r",
+        }
+    told = [
+        {**one, "content": page.content, "engine": "x", "category": "general"}
+        for one, page in zip(found, pages, strict=True)
+    ]
+    return {
+        "query": asked.query,
+        "number_of_results": 0,
+        "results": told,
+        "answers": [],
+        "infoboxes": [],
+        "unresponsive_engines": [],
+    }
 
 
 @asynccontextmanager

@@ -49,8 +49,13 @@ class Surroundings(BaseSettings):
 
     database_url: str | None = None
     redis_url: str | None = None
-    recordings: Path = Field(default=ROOT.parent / "shared" / "upstream-recordings", validation_alias="BACKBURNER_RECORDINGS")
-    require_recordings: bool = Field(default=False, validation_alias="BACKBURNER_REQUIRE_RECORDINGS")
+    recordings: Path = Field(
+        default=ROOT.parent / "shared" / "upstream-recordings",
+        validation_alias="BACKBURNER_RECORDINGS",
+    )
+    require_recordings: bool = Field(
+        default=False, validation_alias="BACKBURNER_REQUIRE_RECORDINGS"
+    )
 
 
 def _with_path(url: str, name: str) -> str:
@@ -65,7 +70,9 @@ def _child_environment() -> dict[str, str]:
     return {
         name: value
         for name, value in kept
-        if not name.upper().startswith(stray) and not name.lower().endswith("_proxy") and name not in ("DATABASE_URL", "REDIS_URL")
+        if not name.upper().startswith(stray)
+        and not name.lower().endswith("_proxy")
+        and name not in ("DATABASE_URL", "REDIS_URL")
     }
 
 
@@ -81,24 +88,34 @@ class Databases:
 
     async def prepare(self) -> None:
         """Create and migrate the template."""
-        await self._run(sql.SQL("CREATE DATABASE {} ENCODING 'UTF8' TEMPLATE template0").format(sql.Identifier(self.template)))
+        await self._run(
+            sql.SQL("CREATE DATABASE {} ENCODING 'UTF8' TEMPLATE template0").format(
+                sql.Identifier(self.template)
+            )
+        )
         await asyncio.to_thread(migrate, _with_path(self.admin_url, self.template))
 
     async def fresh(self) -> str:
         """The URL of a new, migrated, empty database."""
         name = f"{self.template}_{len(self._copies)}"
         self._copies.append(name)
-        copy = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(self.template))
+        copy = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
+            sql.Identifier(name), sql.Identifier(self.template)
+        )
         await self._run(copy)
         return _with_path(self.admin_url, name)
 
     async def drop(self) -> None:
         """Remove what was created."""
         for name in [*self._copies, self.template]:
-            await self._run(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+            await self._run(
+                sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
+            )
 
     async def _run(self, statement: sql.Composed) -> None:
-        async with await psycopg.AsyncConnection.connect(self.admin_url, autocommit=True) as connection:
+        async with await psycopg.AsyncConnection.connect(
+            self.admin_url, autocommit=True
+        ) as connection:
             await connection.execute(statement)
 
 
@@ -114,7 +131,9 @@ async def databases(folder: Path, surroundings: Surroundings) -> AsyncIterator[D
         finally:
             await found.drop()
         return
-    server = Postgres(folder / "postgres", folder / "logs", port=free_port(), password=secrets.token_hex(8))
+    server = Postgres(
+        folder / "postgres", folder / "logs", port=free_port(), password=secrets.token_hex(8)
+    )
     server.start()
     try:
         found = Databases(server.url, server)
@@ -138,7 +157,9 @@ class Service(Process):
         wires: Wires | None = None,
     ) -> None:
         """`python -m <module> <arguments>` from the repository's root; it dies with the test process, however that ends."""
-        super().__init__(name, log, [sys.executable, "-m", module, *arguments], environment=environment)
+        super().__init__(
+            name, log, [sys.executable, "-m", module, *arguments], environment=environment
+        )
         self.directory = ROOT
         self.port = port
         self._wires = wires
@@ -166,7 +187,9 @@ class Service(Process):
             self.kill()
             raise AssertionError(f"{self.name} did not stop within {within} s of SIGTERM") from None
         # uvicorn ends by the very signal it was sent, once everything is closed
-        assert self.exit_code() in (0, -signal.SIGTERM), f"{self.name} ended with {self.exit_code()}"
+        assert self.exit_code() in (0, -signal.SIGTERM), (
+            f"{self.name} ended with {self.exit_code()}"
+        )
 
     def tail(self, size: int = 6000, after: int = 0) -> str:
         """The end of its log."""
@@ -215,8 +238,12 @@ class Stack:
             **_child_environment(),
             "DATABASE_URL": wires.postgres.url(self.dsn) if wires else self.dsn,
             "REDIS_URL": wires.redis.url(self.redis_url) if wires else self.redis_url,
-            "BACKBURNER_UPSTREAM__BASE_URL": wires.upstream.url(self.fake.base_url) if wires else self.fake.base_url,
-            "BACKBURNER_UPSTREAM__API_KEY": f"upstream-secret/{label}" if self.signed else "upstream-secret",
+            "BACKBURNER_UPSTREAM__BASE_URL": wires.upstream.url(self.fake.base_url)
+            if wires
+            else self.fake.base_url,
+            "BACKBURNER_UPSTREAM__API_KEY": f"upstream-secret/{label}"
+            if self.signed
+            else "upstream-secret",
             "BACKBURNER_CONFIG": "",
             "PYTHONUNBUFFERED": "1",
             **self.settings,
@@ -228,7 +255,15 @@ class Stack:
         environment = self.environment(wires, label)
         if self.door is not None:
             environment["DATABASE_URL"] = self.door(label).url(self.dsn)
-        process = Service(label, self.folder / f"{label}.log", module, *arguments, environment=environment, port=port, wires=wires)
+        process = Service(
+            label,
+            self.folder / f"{label}.log",
+            module,
+            *arguments,
+            environment=environment,
+            port=port,
+            wires=wires,
+        )
         process.launch()
         self.started.append(process)
         return process
@@ -306,12 +341,16 @@ class Stack:
     def api(self, web: "int | Service" = 0, *, key: str | None = None) -> Api:
         """A raw client of one web process."""
         process = self.webs[web] if isinstance(web, int) else web
-        return Api(f"http://127.0.0.1:{process.port}/v1", self.key if key is None else key, self.session)
+        return Api(
+            f"http://127.0.0.1:{process.port}/v1", self.key if key is None else key, self.session
+        )
 
     def openai(self, web: int = 0, *, key: str | None = None) -> openai.AsyncOpenAI:
         """The official client, as it comes, without retries."""
         url = f"http://127.0.0.1:{self.webs[web].port}/v1"
-        client = openai.AsyncOpenAI(base_url=url, api_key=key or self.key, max_retries=0, timeout=60)
+        client = openai.AsyncOpenAI(
+            base_url=url, api_key=key or self.key, max_retries=0, timeout=60
+        )
         self._clients.append(client)
         return client
 
@@ -341,7 +380,10 @@ class Stack:
             await client.close()
         running = [*self.webs, *self.workers]
         died = [process.name for process in running if not process.running()]
-        results = await asyncio.gather(*(process.end_cleanly() for process in running if process.running()), return_exceptions=True)
+        results = await asyncio.gather(
+            *(process.end_cleanly() for process in running if process.running()),
+            return_exceptions=True,
+        )
         for process in running:
             process.kill()
         faults = [str(result) for result in results if isinstance(result, BaseException)]
@@ -351,15 +393,23 @@ class Stack:
 
     def tracebacks(self) -> list[str]:
         """Every traceback in the logs that nothing forgives: whose, when, and its innermost lines."""
-        found = [(process.name, text) for process in self.started for text in _tracebacks(process.log.read_text(errors="replace"))]
+        found = [
+            (process.name, text)
+            for process in self.started
+            for text in _tracebacks(process.log.read_text(errors="replace"))
+        ]
         return [
-            f"── {name} ──\n{text[:300]}\n…\n{text[-2000:]}" for name, text in found if not any(words in text for words in self.forgiven)
+            f"── {name} ──\n{text[:300]}\n…\n{text[-2000:]}"
+            for name, text in found
+            if not any(words in text for words in self.forgiven)
         ]
 
     def tails(self, size: int = 6000, after: dict[str, int] | None = None) -> str:
         """The ends of all logs, for a failure's report."""
         return "\n".join(
-            f"── {process.name} ──\n{text}" for process in self.started if (text := process.tail(size, (after or {}).get(process.name, 0)))
+            f"── {process.name} ──\n{text}"
+            for process in self.started
+            if (text := process.tail(size, (after or {}).get(process.name, 0)))
         )
 
 
@@ -397,9 +447,22 @@ async def stack(
     timeout = aiohttp.ClientTimeout(total=110)
     try:
         # force_close: a web process killed by one test must not leave its dead connections to the next
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True), timeout=timeout) as session:
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, force_close=True), timeout=timeout
+        ) as session:
             dsn = await found.fresh()
-            one = Stack(folder, dsn, redis_url, valkey, fake, session, settings or {}, forgiven, proxied=proxied, signed=signed)
+            one = Stack(
+                folder,
+                dsn,
+                redis_url,
+                valkey,
+                fake,
+                session,
+                settings or {},
+                forgiven,
+                proxied=proxied,
+                signed=signed,
+            )
             keys.bootstrap(one.dsn, one.key)
             RUNNING.append(one)  # until the test is reported
             try:

@@ -15,11 +15,41 @@ from tests.support.contract_rules import HOSTED
 JSON = dict[str, Any]
 
 _NEVER_NULL = {
-    *("id", "object", "created_at", "status", "model", "output", "tools", "tool_choice", "truncation", "parallel_tool_calls", "text"),
-    *("top_p", "temperature", "presence_penalty", "frequency_penalty", "top_logprobs", "store", "background", "service_tier", "metadata"),
+    *(
+        "id",
+        "object",
+        "created_at",
+        "status",
+        "model",
+        "output",
+        "tools",
+        "tool_choice",
+        "truncation",
+        "parallel_tool_calls",
+        "text",
+    ),
+    *(
+        "top_p",
+        "temperature",
+        "presence_penalty",
+        "frequency_penalty",
+        "top_logprobs",
+        "store",
+        "background",
+        "service_tier",
+        "metadata",
+    ),
 }
 _PERHAPS_NULL = {
-    *("completed_at", "incomplete_details", "previous_response_id", "instructions", "error", "reasoning", "usage"),
+    *(
+        "completed_at",
+        "incomplete_details",
+        "previous_response_id",
+        "instructions",
+        "error",
+        "reasoning",
+        "usage",
+    ),
     *("max_output_tokens", "max_tool_calls", "safety_identifier", "prompt_cache_key"),
 }
 _ERROR_CODES = frozenset(get_args(sdk.ResponseError.model_fields["code"].annotation))
@@ -35,7 +65,11 @@ _ENDINGS = {
 def _members(union: Any) -> dict[str, type[BaseModel]]:
     """The members of one of the SDK's unions by the value of their `type`."""
     found: dict[str, type[BaseModel]] = {}
-    for member in get_args(get_args(union)[0] if get_origin(union) is not None and hasattr(union, "__metadata__") else union):
+    for member in get_args(
+        get_args(union)[0]
+        if get_origin(union) is not None and hasattr(union, "__metadata__")
+        else union
+    ):
         annotation = member.model_fields["type"].annotation
         assert get_origin(annotation) is Literal, member
         found |= dict.fromkeys(get_args(annotation), member)
@@ -56,12 +90,23 @@ def check_item(item: JSON) -> None:
     _check(sdk.ResponseOutputItem, {**item, "status": "in_progress"} if broken_off else item)
     # every item we show has an id, a type and a status (contract §6.1), and no optional field is null (design §11)
     assert item["id"], item
-    assert item["status"] in ("in_progress", "completed", "incomplete", "failed", "searching", "calling"), item
+    assert item["status"] in (
+        "in_progress",
+        "completed",
+        "incomplete",
+        "failed",
+        "searching",
+        "calling",
+    ), item
     assert None not in item.values(), f"a null where the field could be absent: {item}"
     if item["type"] == "message":
         assert item["role"] == "assistant", item
         for part in item["content"]:
-            assert set(part) >= ({"text", "annotations", "logprobs"} if part["type"] == "output_text" else {"refusal"}), part
+            assert set(part) >= (
+                {"text", "annotations", "logprobs"}
+                if part["type"] == "output_text"
+                else {"refusal"}
+            ), part
     if item["type"] == "function_call":
         assert item["call_id"] != item["id"], item
         assert 0 < len(item["call_id"]) <= 64, item
@@ -75,7 +120,11 @@ def _may_stand_in_completed(item: JSON) -> bool:
 def _with_a_known_choice(response: JSON) -> JSON:
     """The SDK has no type for the choice of some tools that it has types for."""
     choice = response["tool_choice"]
-    return response | {"tool_choice": "auto"} if isinstance(choice, dict) and choice["type"] in ("tool_search", "local_shell") else response
+    return (
+        response | {"tool_choice": "auto"}
+        if isinstance(choice, dict) and choice["type"] in ("tool_search", "local_shell")
+        else response
+    )
 
 
 def check_response(response: JSON) -> None:
@@ -89,9 +138,13 @@ def check_response(response: JSON) -> None:
     assert response["text"]["format"]["type"], response["text"]
     assert set(response["reasoning"]) >= {"effort", "summary"}
     status = response["status"]
-    assert (type(response["completed_at"]) is int) == (status == "completed"), response["completed_at"]
+    assert (type(response["completed_at"]) is int) == (status == "completed"), response[
+        "completed_at"
+    ]
     assert (response["error"] is not None) == (status == "failed"), response["error"]
-    assert (response["incomplete_details"] is not None) == (status == "incomplete"), response["incomplete_details"]
+    assert (response["incomplete_details"] is not None) == (status == "incomplete"), response[
+        "incomplete_details"
+    ]
     if response["error"] is not None:
         assert response["error"]["code"] in _ERROR_CODES
         assert response["error"]["message"]
@@ -124,9 +177,13 @@ def check_event(event: JSON) -> None:
     elif "response" in event:
         check_response(event["response"])
         expected = _ENDINGS.get(event["response"]["status"])
-        assert expected in (None, event["type"]), f"{event['type']} carries status {event['response']['status']}"
+        assert expected in (None, event["type"]), (
+            f"{event['type']} carries status {event['response']['status']}"
+        )
     if event.get("item", {}).get("type") != "apply_patch_call":  # whose item was looked at above
         known = {"response": _with_a_known_choice(event["response"])} if "response" in event else {}
         _check(sdk.ResponseStreamEvent, event | known)
     if event["type"] == "response.function_call_arguments.done":
-        assert event["name"], "OpenAI's schema wants the name, SDK 3.52 does not know it (contract §4.4)"
+        assert event["name"], (
+            "OpenAI's schema wants the name, SDK 3.52 does not know it (contract §4.4)"
+        )

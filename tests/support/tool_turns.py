@@ -7,19 +7,30 @@ from tests.support.api import JSON
 from tests.support.fake_upstream import Step, call, done, finish, usage
 from tests.support.mcp_servers import McpServers
 
-TOOL_SETTINGS = {"BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8", "BACKBURNER_SECRET_KEYS": secrets.token_urlsafe(32)}
+TOOL_SETTINGS = {
+    "BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8",
+    "BACKBURNER_SECRET_KEYS": secrets.token_urlsafe(32),
+}
 """What a deployment needs before it talks to MCP servers on this machine."""
 
 
 def tool_turn(*calls: tuple[str, str]) -> list[Step]:
     """A turn that calls counting tools: (tool, key) each."""
-    asked = [call(nr, f"call_{nr}", tool, json.dumps({"key": key})) for nr, (tool, key) in enumerate(calls)]
+    asked = [
+        call(nr, f"call_{nr}", tool, json.dumps({"key": key}))
+        for nr, (tool, key) in enumerate(calls)
+    ]
     return [*asked, finish("tool_calls"), usage(), done()]
 
 
 def counting(servers: McpServers) -> JSON:
     """The counting server, whose calls need no approval."""
-    return {"type": "mcp", "server_label": "counting", "server_url": servers.url("counting"), "require_approval": "never"}
+    return {
+        "type": "mcp",
+        "server_label": "counting",
+        "server_url": servers.url("counting"),
+        "require_approval": "never",
+    }
 
 
 def kinds(response: JSON) -> list[str]:

@@ -68,7 +68,9 @@ async def meet(stack: Stack, model: str, **body: Any) -> Met:
     return Met(answer, events, stored)
 
 
-async def assert_all_closed(fake: FakeUpstream, model: str, count: int = 3, *, at_least: int | None = None) -> None:
+async def assert_all_closed(
+    fake: FakeUpstream, model: str, count: int = 3, *, at_least: int | None = None
+) -> None:
     """The model was asked once for each client, and no connection to it is left open.
 
     `at_least`: a flood can keep the fake itself so busy that the limit ends a request before the fake has read it.
@@ -86,10 +88,19 @@ async def assert_fails(stack: Stack, fault: Failing, *, flood: bool = False) -> 
     error = met.answer.error
     assert (error["message"], error["code"]) == (fault.message, fault.envelope_code), error
     advice = {name: met.answer.headers.get(name) for name in ("x-should-retry", "retry-after")}
-    assert advice == {"x-should-retry": None if fault.status == 429 else "false", "retry-after": fault.retry_after}, advice
+    assert advice == {
+        "x-should-retry": None if fault.status == 429 else "false",
+        "retry-after": fault.retry_after,
+    }, advice
     for response in (met.events[-1]["response"], met.stored):
-        assert (response["status"], response["output"], response["usage"]) == ("failed", [], None), response
-        assert response["error"] == {"code": fault.code, "message": fault.message}, response["error"]
+        assert (response["status"], response["output"], response["usage"]) == (
+            "failed",
+            [],
+            None,
+        ), response
+        assert response["error"] == {"code": fault.code, "message": fault.message}, response[
+            "error"
+        ]
     assert_no_internals(met, fake)
     await assert_all_closed(fake, model, at_least=1 if flood else None)
     return met
@@ -112,7 +123,9 @@ async def watched(processes: list[Service], work: Awaitable[T]) -> tuple[T, int]
 
     def has_ended() -> bool:
         nonlocal most
-        most = max(most, *(one.memory_info().rss - size for one, size in zip(seen, before, strict=True)))
+        most = max(
+            most, *(one.memory_info().rss - size for one, size in zip(seen, before, strict=True))
+        )
         return task.done()
 
     await until(has_ended, 60)

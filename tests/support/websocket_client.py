@@ -86,5 +86,7 @@ async def socket(api: Api, path: str = "/responses", **options: Any) -> AsyncIte
     """A connection with the key of `api`. Raises `websockets.exceptions.InvalidStatus` when the handshake is refused."""
     headers = {"authorization": f"Bearer {api.key}", **options.pop("headers", {})}
     url = f"ws{api.base_url.removeprefix('http')}{path}"
-    async with connect(url, additional_headers=headers, proxy=None, max_size=None, **options) as connection:
+    async with connect(
+        url, additional_headers=headers, proxy=None, max_size=None, **options
+    ) as connection:
         yield Socket(connection)

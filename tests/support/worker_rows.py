@@ -18,13 +18,20 @@ from models.wire.events import ArgumentsDelta, Item, frame
 
 def settings_for(dsn: str, *, quarantine: bool = False) -> Settings:
     """Settings with leases that do not run out by themselves during a test."""
-    lease = LeaseSettings(duration=timedelta(seconds=600), beat=timedelta(seconds=100), caution=timedelta(seconds=300))
-    return Settings(database_url=dsn, redis_url="redis://127.0.0.1:1/0", lease=lease, quarantine=quarantine)
+    lease = LeaseSettings(
+        duration=timedelta(seconds=600), beat=timedelta(seconds=100), caution=timedelta(seconds=300)
+    )
+    return Settings(
+        database_url=dsn, redis_url="redis://127.0.0.1:1/0", lease=lease, quarantine=quarantine
+    )
 
 
 def frames(first: int, last: int) -> bytes:
     """Frames with these numbers; what they say does not matter."""
-    return b"".join(frame(ArgumentsDelta("fc_1", 0, f"event {number}"), number) for number in range(first, last + 1))
+    return b"".join(
+        frame(ArgumentsDelta("fc_1", 0, f"event {number}"), number)
+        for number in range(first, last + 1)
+    )
 
 
 class Worker:
@@ -40,14 +47,18 @@ class Worker:
         """Its id."""
         return self.lease.id
 
-    async def journal(self, batch: int, response_id: UUID, attempt: int, first: int, last: int) -> Row:
+    async def journal(
+        self, batch: int, response_id: UUID, attempt: int, first: int, last: int
+    ) -> Row:
         """Journals one block."""
         values = {
             "me": self.id, "batch": batch, "ids": [response_id], "attempts": [attempt], "firsts": [first], "lasts": [last], "frames": [frames(first, last)],
         }  # fmt: skip
         return (await fetch(self.pool, statements.JOURNAL, values))[0]
 
-    async def flush(self, response_id: UUID, attempt: int, first: int, last: int, *, answered: int = 0) -> list[Row]:
+    async def flush(
+        self, response_id: UUID, attempt: int, first: int, last: int, *, answered: int = 0
+    ) -> list[Row]:
         """Flushes one block."""
         values = {
             "me": self.id, "ids": [response_id], "attempts": [attempt], "firsts": [first], "lasts": [last], "frames": [frames(first, last)], "answered": answered,
@@ -65,9 +76,15 @@ class House:
 
     async def found(self) -> None:
         """Makes the project."""
-        await fetch(self.pool, "INSERT INTO projects (id, name) VALUES (%(id)s, 'house')", {"id": self.project})
+        await fetch(
+            self.pool,
+            "INSERT INTO projects (id, name) VALUES (%(id)s, 'house')",
+            {"id": self.project},
+        )
 
-    async def worker(self, *, quarantine: bool = False, kind: Kind = "worker", lease: float = 600) -> Worker:
+    async def worker(
+        self, *, quarantine: bool = False, kind: Kind = "worker", lease: float = 600
+    ) -> Worker:
         """A live worker; `lease` in seconds."""
         worker = Worker(self.pool, settings_for(self.dsn, quarantine=quarantine), kind)
         await self.announce(worker, lease=lease)
@@ -75,7 +92,13 @@ class House:
 
     async def announce(self, worker: Worker, *, lease: float = 600) -> None:
         """Gives the worker its row, and its mark in the journal."""
-        values = {"me": worker.id, "kind": worker.lease.kind, "host": "test", "pid": 1, "lease": timedelta(seconds=lease)}
+        values = {
+            "me": worker.id,
+            "kind": worker.lease.kind,
+            "host": "test",
+            "pid": 1,
+            "lease": timedelta(seconds=lease),
+        }
         await fetch(self.pool, statements.REGISTER, values)
         await fetch(self.pool, statements.MARK_JOURNAL, {"me": worker.id})
 
@@ -83,13 +106,26 @@ class House:
         """Declares the worker dead."""
         await fetch(self.pool, statements.REAP, {"id": worker.id, "ended": "test"})
 
-    async def response(self, *, background: bool = True, web: UUID | None = None, previous: UUID | None = None) -> UUID:
+    async def response(
+        self, *, background: bool = True, web: UUID | None = None, previous: UUID | None = None
+    ) -> UUID:
         """A fresh response with its opening events."""
         name = new_uuid()
-        await fetch(self.pool, statements.INSERT, self.row(name, background=background, web=web, previous=previous))
+        await fetch(
+            self.pool,
+            statements.INSERT,
+            self.row(name, background=background, web=web, previous=previous),
+        )
         return name
 
-    def row(self, name: UUID, *, background: bool = True, web: UUID | None = None, previous: UUID | None = None) -> dict[str, object]:
+    def row(
+        self,
+        name: UUID,
+        *,
+        background: bool = True,
+        web: UUID | None = None,
+        previous: UUID | None = None,
+    ) -> dict[str, object]:
         """The values of an INSERT."""
         last = 1 if background else 0
         item = {"id": "msg_1", "type": "message", "role": "user", "content": []}
@@ -101,7 +137,9 @@ class House:
 
     async def standing(self, name: UUID) -> Row:
         """The whole row."""
-        return (await fetch(self.pool, "SELECT * FROM responses WHERE id = %(id)s", {"id": name}))[0]
+        return (await fetch(self.pool, "SELECT * FROM responses WHERE id = %(id)s", {"id": name}))[
+            0
+        ]
 
     async def log(self, name: UUID) -> list[tuple[int, int, int]]:
         """(first, last, attempt) of each row of its event log."""
@@ -111,7 +149,14 @@ class House:
 
 def ending(status: Status, first: int, last: int) -> Ending:
     """An ending whose tail has these numbers."""
-    return Ending(status=status, tail=Tail(first, last, frames(first, last)), items=[], position=0, usage=None, completed_at=1_800_000_100)
+    return Ending(
+        status=status,
+        tail=Tail(first, last, frames(first, last)),
+        items=[],
+        position=0,
+        usage=None,
+        completed_at=1_800_000_100,
+    )
 
 
 def turn(items: list[Item], usage: dict[str, Any] | None) -> Step:

@@ -56,10 +56,14 @@ def key_of(connection: HTTPConnection) -> str:
     """The key that the headers bring. Raises Unauthenticated where they bring none, or several."""
     given = connection.headers.getlist("authorization")
     if len(given) > 1:
-        raise Unauthenticated("You provided more than one Authorization header. Send one: 'Authorization: Bearer YOUR_KEY'.")
+        raise Unauthenticated(
+            "You provided more than one Authorization header. Send one: 'Authorization: Bearer YOUR_KEY'."
+        )
     scheme, _, key = given[0].strip().partition(" ") if given else ("", "", "")
     if scheme.lower() != "bearer" or not key.strip():
-        raise Unauthenticated("You didn't provide an API key. Send it in an Authorization header: 'Authorization: Bearer YOUR_KEY'.")
+        raise Unauthenticated(
+            "You didn't provide an API key. Send it in an Authorization header: 'Authorization: Bearer YOUR_KEY'."
+        )
     return key.strip()
 
 

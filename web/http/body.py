@@ -20,11 +20,19 @@ async def read_json(request: Request, limit: int) -> Any:
     """The decoded JSON body. Raises UnsupportedMediaType, RequestTooLarge (before the body is read whole) or InvalidRequest."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise UnsupportedMediaType(f"Unsupported content type: '{kind[:100]}'. Send 'Content-Type: application/json'.")
+        raise UnsupportedMediaType(
+            f"Unsupported content type: '{kind[:100]}'. Send 'Content-Type: application/json'."
+        )
     if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-        raise UnsupportedMediaType("Compressed request bodies are not supported. Send the body without Content-Encoding.")
+        raise UnsupportedMediaType(
+            "Compressed request bodies are not supported. Send the body without Content-Encoding."
+        )
     announced = request.headers.get("content-length", "")
-    if announced.isascii() and announced.isdigit() and (len(announced) > 18 or int(announced) > limit):
+    if (
+        announced.isascii()
+        and announced.isdigit()
+        and (len(announced) > 18 or int(announced) > limit)
+    ):
         raise RequestTooLarge(limit)
     raw = await _read(request, limit)
     return await asyncio.to_thread(decode_body, raw) if len(raw) > _LARGE else decode_body(raw)

@@ -34,7 +34,10 @@ def answer(error: ApiError) -> Response:
 
 def unknown_url(connection: HTTPConnection) -> NotFound:
     """No route of ours."""
-    return NotFound(f"Unknown request URL: {connection.scope.get('method', 'GET')} {connection.url.path}.", code="unknown_url")
+    return NotFound(
+        f"Unknown request URL: {connection.scope.get('method', 'GET')} {connection.url.path}.",
+        code="unknown_url",
+    )
 
 
 async def _told(request: Request, error: Exception) -> Response:
@@ -57,7 +60,10 @@ async def _routed(request: Request, error: Exception) -> Response:
         refused = MethodNotAllowed(f"The method {request.method} is not allowed here.")
         refused.headers = dict(error.headers or {})
         return await _told(request, refused)
-    return await _told(request, unknown_url(request) if error.status_code == 404 else InvalidRequest(str(error.detail)))
+    return await _told(
+        request,
+        unknown_url(request) if error.status_code == 404 else InvalidRequest(str(error.detail)),
+    )
 
 
 async def _misread(_request: Request, error: Exception) -> Response:
@@ -65,7 +71,9 @@ async def _misread(_request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     return answer(
         InvalidRequest(
-            f"Invalid request: {first['msg']}.", param=".".join(str(part) for part in first["loc"][1:]) or None, code="invalid_type"
+            f"Invalid request: {first['msg']}.",
+            param=".".join(str(part) for part in first["loc"][1:]) or None,
+            code="invalid_type",
         )
     )
 

@@ -9,9 +9,16 @@ from starlette.responses import Response
 from models.wire.events import Item
 
 
-def json_answer(body: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_answer(
+    body: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
     """A JSON response; `body` is anything orjson encodes."""
-    return Response(orjson.dumps(body), status_code=status, headers=dict(headers or {}), media_type="application/json")
+    return Response(
+        orjson.dumps(body),
+        status_code=status,
+        headers=dict(headers or {}),
+        media_type="application/json",
+    )
 
 
 def list_envelope(found: list[Item], limit: int) -> dict[str, Any]:

@@ -23,7 +23,9 @@ def boolean(request: Request, name: str, *, default: bool) -> bool:
         return default
     if given not in ("true", "false"):
         raise InvalidRequest(
-            f"Invalid type for '{name}': expected a boolean, but got '{given[:100]}' instead.", param=name, code="invalid_type"
+            f"Invalid type for '{name}': expected a boolean, but got '{given[:100]}' instead.",
+            param=name,
+            code="invalid_type",
         )
     return given == "true"
 
@@ -35,7 +37,9 @@ def integer(request: Request, name: str, *, minimum: int, maximum: int = 2**31 -
         return None
     if not _INTEGER.fullmatch(given):
         raise InvalidRequest(
-            f"Invalid type for '{name}': expected an integer, but got '{given[:100]}' instead.", param=name, code="invalid_type"
+            f"Invalid type for '{name}': expected an integer, but got '{given[:100]}' instead.",
+            param=name,
+            code="invalid_type",
         )
     value = int(given)
     if value < minimum:
@@ -58,7 +62,11 @@ def choice(request: Request, name: str, allowed: tuple[str, ...]) -> str | None:
     given = request.query_params.get(name)
     if given is not None and given not in allowed:
         supported = " and ".join(f"'{value}'" for value in allowed)
-        raise InvalidRequest(f"Invalid value: '{given[:100]}'. Supported values are: {supported}.", param=name, code="invalid_value")
+        raise InvalidRequest(
+            f"Invalid value: '{given[:100]}'. Supported values are: {supported}.",
+            param=name,
+            code="invalid_value",
+        )
     return given
 
 
@@ -87,4 +95,6 @@ def paging(request: Request) -> Paging:
     """`limit`, `order` and `after` of a list (contract §1.1). Raises InvalidRequest."""
     limit = integer(request, "limit", **PAGE_SIZES)
     order = choice(request, "order", ORDERS) or "desc"
-    return Paging(PAGE_SIZE if limit is None else limit, order, named(request.query_params.get("after")))
+    return Paging(
+        PAGE_SIZE if limit is None else limit, order, named(request.query_params.get("after"))
+    )

@@ -21,8 +21,15 @@ def document(routes: Iterable[BaseRoute], settings: Settings) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         if isinstance(route, APIRoute):
-            told = {"operationId": route.name, "description": route.description, "tags": [_tag(route.path_format)], **known[route.name]}
-            paths.setdefault(route.path_format, {}).update({method.lower(): told for method in route.methods or ()})
+            told = {
+                "operationId": route.name,
+                "description": route.description,
+                "tags": [_tag(route.path_format)],
+                **known[route.name],
+            }
+            paths.setdefault(route.path_format, {}).update(
+                {method.lower(): told for method in route.methods or ()}
+            )
     return {
         "openapi": "3.1.0",
         "info": {"title": "Backburner", "version": _version(), "description": ABOUT},
@@ -30,10 +37,19 @@ def document(routes: Iterable[BaseRoute], settings: Settings) -> dict[str, Any]:
         "security": [{"bearer": []}],
         "paths": paths,
         "components": {
-            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer", "description": "An API key of a project."}},
+            "securitySchemes": {
+                "bearer": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "An API key of a project.",
+                }
+            },
             "headers": operations.HEADERS,
             "responses": operations.errors(settings),
-            "schemas": {**requests.components(routing.all_passthrough, native=native), **objects.components(native=native)},
+            "schemas": {
+                **requests.components(routing.all_passthrough, native=native),
+                **objects.components(native=native),
+            },
         },
     }
 

@@ -38,7 +38,12 @@ _ITEM_ID = "msg_019abc12de357000b1b2c3d4e5f60719"
 _INPUT_ID = "msg_019abc12de347000c1b2c3d4e5f60720"
 _WORDS = ("Hello", " there.")
 _BEGUN = ResponseFacts(
-    id=RESPONSE_ID, created_at=1_790_000_000, status="queued", model="demo", parameters={"metadata": {"job": "42"}}, background=True
+    id=RESPONSE_ID,
+    created_at=1_790_000_000,
+    status="queued",
+    model="demo",
+    parameters={"metadata": {"job": "42"}},
+    background=True,
 )
 _USAGE = {
     "input_tokens": 9,
@@ -50,7 +55,12 @@ _USAGE = {
 
 REQUESTS: dict[str, Json] = {
     "a text": {"model": "demo", "input": "Say hello."},
-    "in the background": {"model": "demo", "input": "Say hello.", "background": True, "metadata": {"job": "42"}},
+    "in the background": {
+        "model": "demo",
+        "input": "Say hello.",
+        "background": True,
+        "metadata": {"job": "42"},
+    },
     "as a stream": {"model": "demo", "input": "Say hello.", "stream": True},
     "in a conversation": {"model": "demo", "input": "Say hello.", "conversation": CONVERSATION_ID},
     "a whole history": {
@@ -63,7 +73,11 @@ REQUESTS: dict[str, Json] = {
                 "role": "user",
                 "content": [
                     {"type": "input_text", "text": "This one."},
-                    {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo=", "detail": "low"},
+                    {
+                        "type": "input_image",
+                        "image_url": "data:image/png;base64,iVBORw0KGgo=",
+                        "detail": "low",
+                    },
                 ],
             },
         ],
@@ -75,7 +89,11 @@ REQUESTS: dict[str, Json] = {
             {
                 "type": "function",
                 "name": "weather",
-                "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+                "parameters": {
+                    "type": "object",
+                    "properties": {"city": {"type": "string"}},
+                    "required": ["city"],
+                },
             }
         ],
         "tool_choice": "auto",
@@ -88,14 +106,24 @@ REQUESTS: dict[str, Json] = {
     "JSON after a schema": {
         "model": "demo",
         "input": "Two numbers.",
-        "text": {"format": {"type": "json_schema", "name": "numbers", "schema": {"type": "array", "items": {"type": "number"}}}},
+        "text": {
+            "format": {
+                "type": "json_schema",
+                "name": "numbers",
+                "schema": {"type": "array", "items": {"type": "number"}},
+            }
+        },
     },
 }
 """Name -> body of a create."""
 
 CHATS: dict[str, Json] = {
     "a question": {"model": "demo", "messages": [{"role": "user", "content": "Say hello."}]},
-    "as a stream": {"model": "demo", "messages": [{"role": "user", "content": "Say hello."}], "stream": True},
+    "as a stream": {
+        "model": "demo",
+        "messages": [{"role": "user", "content": "Say hello."}],
+        "stream": True,
+    },
 }
 """Chat completions."""
 
@@ -103,14 +131,26 @@ ITEMS: Json = {"items": [{"role": "user", "content": "Say hello."}]}
 """Items for a conversation."""
 
 ERRORS: dict[int, ApiError] = {
-    400: InvalidRequest("Missing required parameter: 'model'.", param="model", code="missing_required_parameter"),
+    400: InvalidRequest(
+        "Missing required parameter: 'model'.", param="model", code="missing_required_parameter"
+    ),
     401: Unauthenticated("Incorrect API key provided."),
     404: NotFound(f"Response with id '{RESPONSE_ID}' not found."),
     413: RequestTooLarge(67_108_864),
-    415: UnsupportedMediaType("Unsupported content type: 'text/plain'. Send 'Content-Type: application/json'."),
-    429: RunFailed(429, "The upstream refused the request: slow down", kind="rate_limit_error", code="rate_limit_exceeded", retry_after=2),
+    415: UnsupportedMediaType(
+        "Unsupported content type: 'text/plain'. Send 'Content-Type: application/json'."
+    ),
+    429: RunFailed(
+        429,
+        "The upstream refused the request: slow down",
+        kind="rate_limit_error",
+        code="rate_limit_exceeded",
+        retry_after=2,
+    ),
     500: ApiError("The server had an error while processing your request."),
-    502: RunFailed(502, "The connection to the upstream broke off.", kind="server_error", code=None),
+    502: RunFailed(
+        502, "The connection to the upstream broke off.", kind="server_error", code=None
+    ),
     503: Unavailable(),
 }
 
@@ -119,7 +159,10 @@ def response(*, ended: bool) -> Json:
     """A background response as it was accepted, or as it ended."""
     if not ended:
         return response_object(_BEGUN, [])
-    return response_object(_BEGUN.evolve(status="completed", completed_at=1_790_000_002, usage=_USAGE), [_message(*_WORDS)])
+    return response_object(
+        _BEGUN.evolve(status="completed", completed_at=1_790_000_002, usage=_USAGE),
+        [_message(*_WORDS)],
+    )
 
 
 def conversation() -> Json:
@@ -130,8 +173,20 @@ def conversation() -> Json:
 def input_items() -> Json:
     """A page of one item."""
     part = {"type": "input_text", "text": "Say hello."}
-    item = {"id": _INPUT_ID, "type": "message", "status": "completed", "role": "user", "content": [part]}
-    return {"object": "list", "data": [item], "first_id": _INPUT_ID, "last_id": _INPUT_ID, "has_more": False}
+    item = {
+        "id": _INPUT_ID,
+        "type": "message",
+        "status": "completed",
+        "role": "user",
+        "content": [part],
+    }
+    return {
+        "object": "list",
+        "data": [item],
+        "first_id": _INPUT_ID,
+        "last_id": _INPUT_ID,
+        "has_more": False,
+    }
 
 
 def stream() -> str:
@@ -163,4 +218,10 @@ def _part(*words: str) -> Json:
 
 
 def _message(*words: str) -> Json:
-    return {"id": _ITEM_ID, "type": "message", "status": "completed", "role": "assistant", "content": [_part(*words)]}
+    return {
+        "id": _ITEM_ID,
+        "type": "message",
+        "status": "completed",
+        "role": "assistant",
+        "content": [_part(*words)],
+    }

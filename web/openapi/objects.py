@@ -29,29 +29,60 @@ def components(*, native: bool) -> dict[str, Schema]:
         "OutputContent": one_of(_OUTPUT_CONTENT),
         "SummaryText": one_of({"summary_text": thing({"text": _TEXT})}),
         "ReasoningText": one_of({"reasoning_text": thing({"text": _TEXT})}),
-        "Annotation": one_of({"url_citation": thing({"url": _TEXT, "title": _TEXT, "start_index": _COUNT, "end_index": _COUNT})}),
+        "Annotation": one_of(
+            {
+                "url_citation": thing(
+                    {"url": _TEXT, "title": _TEXT, "start_index": _COUNT, "end_index": _COUNT}
+                )
+            }
+        ),
         "Logprob": thing({**_TOKEN, "top_logprobs": {"type": "array", "items": thing(_TOKEN)}}),
         "Usage": _USAGE,
         **_events(),
-        "InputItemList": _list(reference("ListedItem"), first_id=or_null(_TEXT), last_id=or_null(_TEXT), has_more=_TRUTH),
+        "InputItemList": _list(
+            reference("ListedItem"),
+            first_id=or_null(_TEXT),
+            last_id=or_null(_TEXT),
+            has_more=_TRUTH,
+        ),
         "Compaction": thing(
             {
                 "id": _RESPONSE_ID,
                 "object": const("response.compaction"),
                 "created_at": _SECONDS,
-                "output": {"type": "array", "items": {"anyOf": [reference("ListedMessage"), reference("OutputItem")]}},
+                "output": {
+                    "type": "array",
+                    "items": {"anyOf": [reference("ListedMessage"), reference("OutputItem")]},
+                },
                 "usage": or_null(reference("Usage")),
             }
         ),
         "InputTokens": thing({"object": const("response.input_tokens"), "input_tokens": _COUNT}),
         "Conversation": _CONVERSATION,
         "ConversationItem": {"anyOf": [reference("ListedItem"), reference("OutputItem")]},
-        "ConversationItemList": _list(reference("ConversationItem"), first_id=or_null(_TEXT), last_id=or_null(_TEXT), has_more=_TRUTH),
-        "DeletedConversation": thing(
-            {"id": _CONVERSATION_ID, "object": const("conversation.deleted"), "deleted": {"type": "boolean", "const": True}}
+        "ConversationItemList": _list(
+            reference("ConversationItem"),
+            first_id=or_null(_TEXT),
+            last_id=or_null(_TEXT),
+            has_more=_TRUTH,
         ),
-        "DeletedResponse": thing({"id": _RESPONSE_ID, "object": const("response"), "deleted": {"type": "boolean", "const": True}}),
-        "Model": thing({"id": _TEXT, "object": const("model"), "created": _SECONDS, "owned_by": _TEXT}),
+        "DeletedConversation": thing(
+            {
+                "id": _CONVERSATION_ID,
+                "object": const("conversation.deleted"),
+                "deleted": {"type": "boolean", "const": True},
+            }
+        ),
+        "DeletedResponse": thing(
+            {
+                "id": _RESPONSE_ID,
+                "object": const("response"),
+                "deleted": {"type": "boolean", "const": True},
+            }
+        ),
+        "Model": thing(
+            {"id": _TEXT, "object": const("model"), "created": _SECONDS, "owned_by": _TEXT}
+        ),
         "ModelList": _list(reference("Model")),
         "Alive": thing({"status": const("ok")}),
         "Readiness": _READINESS,
@@ -74,7 +105,10 @@ def _error() -> Schema:
         {
             "message": {"type": "string", "minLength": 1},
             "type": {"type": "string", "enum": sorted(kinds)},
-            "param": {"type": ["string", "null"], "description": "Where in the request, for example `input[3].content[0].text`."},
+            "param": {
+                "type": ["string", "null"],
+                "description": "Where in the request, for example `input[3].content[0].text`.",
+            },
             "code": code,
         }
     )
@@ -86,10 +120,14 @@ def _error() -> Schema:
 
 def _response() -> Schema:
     """Its keys, and that all are always there, are read from the function that builds it."""
-    keys = response_object(ResponseFacts(id="", created_at=0, status="completed", model="", parameters={}), [])
+    keys = response_object(
+        ResponseFacts(id="", created_at=0, status="completed", model="", parameters={}), []
+    )
     fields = _OWN_FIELDS | _echoes()
     return {
-        **thing({key: fields[key] for key in keys}, {"conversation": thing({"id": _CONVERSATION_ID})}),
+        **thing(
+            {key: fields[key] for key in keys}, {"conversation": thing({"id": _CONVERSATION_ID})}
+        ),
         "description": "A response as it stands: a snapshot; the stream's terminal event carries the last.",
     }
 
@@ -97,9 +135,28 @@ def _response() -> Schema:
 def _echoes() -> dict[str, Schema]:
     """What a client set, or its default, as it was kept."""
     reading = kept()
-    always = ("background", "frequency_penalty", "metadata", "model", "parallel_tool_calls", "presence_penalty", "store", "temperature")
-    perhaps = ("instructions", "max_output_tokens", "max_tool_calls", "prompt_cache_key", "safety_identifier", "user")
-    told = {name: parameter(name, reading) for name in (*always, "tool_choice", "tools", "top_logprobs", "top_p", "truncation")}
+    always = (
+        "background",
+        "frequency_penalty",
+        "metadata",
+        "model",
+        "parallel_tool_calls",
+        "presence_penalty",
+        "store",
+        "temperature",
+    )
+    perhaps = (
+        "instructions",
+        "max_output_tokens",
+        "max_tool_calls",
+        "prompt_cache_key",
+        "safety_identifier",
+        "user",
+    )
+    told = {
+        name: parameter(name, reading)
+        for name in (*always, "tool_choice", "tools", "top_logprobs", "top_p", "truncation")
+    }
     told |= {name: or_null(parameter(name, reading)) for name in perhaps}
     reasoning = parameter("reasoning", reading)["properties"]
     always_there = {name: or_null(reasoning.pop(name)) for name in ("effort", "summary")}
@@ -114,16 +171,31 @@ _OWN_FIELDS: dict[str, Schema] = {
     "created_at": _SECONDS,
     "status": {"type": "string", "enum": [status.value for status in Status]},
     "completed_at": {**or_null(_SECONDS), "description": "When it ended; null unless `completed`."},
-    "error": {**or_null(thing({"code": _TEXT, "message": _TEXT})), "description": "Why it `failed`; null otherwise."},
+    "error": {
+        **or_null(thing({"code": _TEXT, "message": _TEXT})),
+        "description": "Why it `failed`; null otherwise.",
+    },
     "incomplete_details": {
-        **or_null(thing({"reason": {"type": "string", "enum": ["max_output_tokens", "content_filter", "max_messages"]}})),
+        **or_null(
+            thing(
+                {
+                    "reason": {
+                        "type": "string",
+                        "enum": ["max_output_tokens", "content_filter", "max_messages"],
+                    }
+                }
+            )
+        ),
         "description": "Why it is `incomplete`; null otherwise.",
     },
     "output": {"type": "array", "items": reference("OutputItem")},
     "output_text": {"type": "string", "description": "All text of the output's messages, joined."},
     "previous_response_id": or_null(_RESPONSE_ID),
     "service_tier": _TEXT,
-    "usage": {**or_null(reference("Usage")), "description": "What the upstream counted, over all turns; null when it sent no count."},
+    "usage": {
+        **or_null(reference("Usage")),
+        "description": "What the upstream counted, over all turns; null when it sent no count.",
+    },
 }
 """The fields that are no echo."""
 
@@ -147,7 +219,11 @@ _LOGPROBS: Schema = {"type": "array", "items": reference("Logprob")}
 
 _OUTPUT_CONTENT: dict[str, Schema] = {
     "output_text": thing(
-        {"text": _TEXT, "annotations": {"type": "array", "items": reference("Annotation")}, "logprobs": _LOGPROBS},
+        {
+            "text": _TEXT,
+            "annotations": {"type": "array", "items": reference("Annotation")},
+            "logprobs": _LOGPROBS,
+        },
     ),
     "refusal": thing({"refusal": _TEXT}),
 }
@@ -166,21 +242,35 @@ def _hosted_item(fields: dict[str, Schema], **optional: Schema) -> Schema:
 _MCP_ERROR: Schema = one_of(
     {
         "mcp_protocol_error": thing({"code": {"type": "integer"}, "message": _TEXT}),
-        "mcp_tool_execution_error": thing({"content": {"type": "array", "items": {"type": "object"}}}),
+        "mcp_tool_execution_error": thing(
+            {"content": {"type": "array", "items": {"type": "object"}}}
+        ),
         "http_error": thing({"code": {"type": "integer"}, "message": _TEXT}),
     }
 )
 
-_CALL_ID: Schema = {"type": "string", "minLength": 1, "maxLength": 64, "description": "Names the call in its output; not the item's id."}
+_CALL_ID: Schema = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 64,
+    "description": "Names the call in its output; not the item's id.",
+}
 
-_NAMESPACED: dict[str, Schema] = {"namespace": {"type": "string", "description": "The namespace that the tool was offered in."}}
+_NAMESPACED: dict[str, Schema] = {
+    "namespace": {"type": "string", "description": "The namespace that the tool was offered in."}
+}
 _WORDS: Schema = {"type": "array", "items": _TEXT}
 
 _OUTPUT_ITEMS: dict[str, Schema] = {
     "compaction": _output_item(
-        encrypted_content={"type": "string", "description": "What stands for the history before it; only this server can read it."}
+        encrypted_content={
+            "type": "string",
+            "description": "What stands for the history before it; only this server can read it.",
+        }
     ),
-    "message": _output_item(role=const("assistant"), content={"type": "array", "items": reference("OutputContent")}),
+    "message": _output_item(
+        role=const("assistant"), content={"type": "array", "items": reference("OutputContent")}
+    ),
     "reasoning": _output_item(
         {
             "encrypted_content": {
@@ -192,14 +282,24 @@ _OUTPUT_ITEMS: dict[str, Schema] = {
         content={"type": "array", "items": reference("ReasoningText")},
     ),
     "function_call": _output_item(
-        _NAMESPACED, call_id=_CALL_ID, name=_TEXT, arguments={"type": "string", "description": "JSON, as the model wrote it."}
+        _NAMESPACED,
+        call_id=_CALL_ID,
+        name=_TEXT,
+        arguments={"type": "string", "description": "JSON, as the model wrote it."},
     ),
     "custom_tool_call": _output_item(_NAMESPACED, call_id=_CALL_ID, name=_TEXT, input=_TEXT),
-    "shell_call": _output_item(call_id=_CALL_ID, action=thing({"commands": _WORDS}, {"timeout_ms": _COUNT, "max_output_length": _COUNT})),
+    "shell_call": _output_item(
+        call_id=_CALL_ID,
+        action=thing({"commands": _WORDS}, {"timeout_ms": _COUNT, "max_output_length": _COUNT}),
+    ),
     "local_shell_call": _output_item(
         call_id=_CALL_ID,
         action=thing(
-            {"type": const("exec"), "command": _WORDS, "env": {"type": "object", "additionalProperties": _TEXT}},
+            {
+                "type": const("exec"),
+                "command": _WORDS,
+                "env": {"type": "object", "additionalProperties": _TEXT},
+            },
             {"timeout_ms": _COUNT, "user": _TEXT, "working_directory": _TEXT},
         ),
     ),
@@ -213,14 +313,26 @@ _OUTPUT_ITEMS: dict[str, Schema] = {
             }
         ),
     ),
-    "tool_search_call": _output_item(call_id=_CALL_ID, execution=const("client"), arguments={"type": "object"}),
+    "tool_search_call": _output_item(
+        call_id=_CALL_ID, execution=const("client"), arguments={"type": "object"}
+    ),
     "function_call_output": _output_item(call_id=_CALL_ID, output=_TEXT),
     "mcp_list_tools": _hosted_item(
-        {"server_label": _TEXT, "tools": {"type": "array", "items": thing({"name": _TEXT, "input_schema": {"type": "object"}})}},
+        {
+            "server_label": _TEXT,
+            "tools": {
+                "type": "array",
+                "items": thing({"name": _TEXT, "input_schema": {"type": "object"}}),
+            },
+        },
         error={"type": "string", "description": "Why the server's tools could not be listed."},
     ),
     "mcp_call": _hosted_item(
-        {"server_label": _TEXT, "name": _TEXT, "arguments": {"type": "string", "description": "JSON, as the model wrote it."}},
+        {
+            "server_label": _TEXT,
+            "name": _TEXT,
+            "arguments": {"type": "string", "description": "JSON, as the model wrote it."},
+        },
         output={"type": "string", "description": "The text of the tool's result."},
         error=_MCP_ERROR,
         approval_request_id=_TEXT,
@@ -246,12 +358,23 @@ _OUTPUT_ITEMS: dict[str, Schema] = {
 """type -> what the model can put into `output`."""
 
 _NATIVE_ITEM: Schema = {
-    **thing({"id": _TEXT, "type": _TEXT, "status": {"enum": ["in_progress", "completed", "incomplete", "failed"]}}),
+    **thing(
+        {
+            "id": _TEXT,
+            "type": _TEXT,
+            "status": {"enum": ["in_progress", "completed", "incomplete", "failed"]},
+        }
+    ),
     "description": "An item of a tool that the upstream itself runs (`file_search_call`, `code_interpreter_call`, …), as it tells it.",
 }
 
 _CONVERSATION: Schema = thing(
-    {"id": _CONVERSATION_ID, "object": const("conversation"), "created_at": _SECONDS, "metadata": parameter("metadata", kept())}
+    {
+        "id": _CONVERSATION_ID,
+        "object": const("conversation"),
+        "created_at": _SECONDS,
+        "metadata": parameter("metadata", kept()),
+    }
 )
 
 _READINESS: Schema = thing(
@@ -259,9 +382,18 @@ _READINESS: Schema = thing(
         "ready": _TRUTH,
         "stopping": _TRUTH,
         "database": _TEXT,
-        "schema": or_null({"type": "string", "description": "The revision that the database was migrated to."}),
-        "workers": {"type": "object", "additionalProperties": _COUNT, "description": "Kind of process -> how many are alive."},
-        "redis": {"type": "string", "description": "Only reported: the server works on without Redis, slower."},
+        "schema": or_null(
+            {"type": "string", "description": "The revision that the database was migrated to."}
+        ),
+        "workers": {
+            "type": "object",
+            "additionalProperties": _COUNT,
+            "description": "Kind of process -> how many are alive.",
+        },
+        "redis": {
+            "type": "string",
+            "description": "Only reported: the server works on without Redis, slower.",
+        },
     }
 )
 
@@ -270,12 +402,17 @@ _READINESS: Schema = thing(
 _FIELDS: dict[str, Schema] = {
     "response": reference("Response"),
     "item": reference("OutputItem"),
-    "part": {"anyOf": [reference("OutputContent"), reference("ReasoningText"), reference("SummaryText")]},
+    "part": {
+        "anyOf": [reference("OutputContent"), reference("ReasoningText"), reference("SummaryText")]
+    },
     "annotation": reference("Annotation"),
     "logprobs": _LOGPROBS,
 }
 """Fields of events that hold objects -> what they hold."""
-_PADDING: Schema = {"type": "string", "description": "Only with `include_obfuscation`: means nothing."}
+_PADDING: Schema = {
+    "type": "string",
+    "description": "Only with `include_obfuscation`: means nothing.",
+}
 _SIMPLE: dict[object, Schema] = {int: _COUNT, str: _TEXT}
 
 
@@ -286,10 +423,16 @@ def _events() -> dict[str, Schema]:
     for kind in Event.__subclasses__():
         tag = kind.__struct_config__.tag
         assert isinstance(tag, str)
-        fields = {field.name: _FIELDS.get(field.name) or _SIMPLE[field.type] for field in msgspec.structs.fields(kind)}
+        fields = {
+            field.name: _FIELDS.get(field.name) or _SIMPLE[field.type]
+            for field in msgspec.structs.fields(kind)
+        }
         name = f"{kind.__name__}Event"
         padding = {"obfuscation": _PADDING} if tag.endswith(".delta") else {}
         events[name] = thing({"type": const(tag), **fields, "sequence_number": _COUNT}, padding)
         tags[tag] = reference(name)["$ref"]
-    union = {"oneOf": [reference(name) for name in events], "discriminator": {"propertyName": "type", "mapping": tags}}
+    union = {
+        "oneOf": [reference(name) for name in events],
+        "discriminator": {"propertyName": "type", "mapping": tags},
+    }
     return {"StreamEvent": union, **events}

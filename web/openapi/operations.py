@@ -21,18 +21,31 @@ _UPSTREAM = (400, 401, 403, 404, 408, 413, 422, 424, 429, 502, 504)
 """What a foreground response that is not streamed is answered with when its run failed before any output (design §4.9)."""
 
 HEADERS: dict[str, Json] = {
-    "x-request-id": {"schema": {"type": "string"}, "description": "Names this request in the server's logs.", "required": True},
-    "x-should-retry": {"schema": {"const": "false"}, "description": "Sent when trying again would not help; the official clients obey it."},
+    "x-request-id": {
+        "schema": {"type": "string"},
+        "description": "Names this request in the server's logs.",
+        "required": True,
+    },
+    "x-should-retry": {
+        "schema": {"const": "false"},
+        "description": "Sent when trying again would not help; the official clients obey it.",
+    },
     COUNT_HEADER: {
         "schema": {"enum": ["upstream", "tokenizer", "estimate"]},
         "description": "Who counted: the model's upstream, a tokenizer on this server, or nobody: an estimate from the length.",
     },
-    "retry-after": {"schema": {"type": "string", "pattern": "^[1-9][0-9]*$"}, "description": "Seconds to wait."},
+    "retry-after": {
+        "schema": {"type": "string", "pattern": "^[1-9][0-9]*$"},
+        "description": "Seconds to wait.",
+    },
     "x-cache": {
         "schema": {"type": "string", "enum": ["hit", "miss"]},
         "description": "Where the request asked for `cache`: whether the answer is a remembered one.",
     },
-    "www-authenticate": {"schema": {"const": "Bearer"}, "description": "Sent when it is this server that wants a key."},
+    "www-authenticate": {
+        "schema": {"const": "Bearer"},
+        "description": "Sent when it is this server that wants a key.",
+    },
 }
 _OF_STATUS = {401: ("www-authenticate",), 429: ("retry-after",), 503: ("retry-after",)}
 
@@ -107,8 +120,12 @@ def operations() -> dict[str, Json]:
 
 
 def _conversations() -> dict[str, Json]:
-    shown = _answer("The conversation.", "Conversation", {"a conversation": examples.conversation()})
-    listed = _answer("Items, in the list envelope.", "ConversationItemList", {"one item": examples.input_items()})
+    shown = _answer(
+        "The conversation.", "Conversation", {"a conversation": examples.conversation()}
+    )
+    listed = _answer(
+        "Items, in the list envelope.", "ConversationItemList", {"one item": examples.input_items()}
+    )
     return {
         "create_conversation": _operation(
             "Create a conversation", {"200": shown}, 400, 401, 413, 415,
@@ -151,7 +168,11 @@ def _refusal(status: int, meaning: str) -> Json:
     shown: ApiError | None = examples.ERRORS.get(status)
     example = {} if shown is None else {"example": shown.body()}
     own = _headers("x-should-retry", *_OF_STATUS.get(status, ()))
-    return {"description": meaning, "headers": own, "content": {_JSON: {"schema": reference("Error"), **example}}}
+    return {
+        "description": meaning,
+        "headers": own,
+        "content": {_JSON: {"schema": reference("Error"), **example}},
+    }
 
 
 def _headers(*names: str) -> Json:
@@ -160,8 +181,18 @@ def _headers(*names: str) -> Json:
 
 def _operation(summary: str, answers: dict[str, Json], *refusals: int, **more: Any) -> Json:
     always = (500, 503) if "security" not in more else (500,)
-    told = {str(status): {"$ref": f"#/components/responses/Error{status}"} for status in sorted({*refusals, *always})}
-    return {"summary": summary, **more, "responses": {**answers, **{status: told[status] for status in told if status not in answers}}}
+    told = {
+        str(status): {"$ref": f"#/components/responses/Error{status}"}
+        for status in sorted({*refusals, *always})
+    }
+    return {
+        "summary": summary,
+        **more,
+        "responses": {
+            **answers,
+            **{status: told[status] for status in told if status not in answers},
+        },
+    }
 
 
 def _handed_on(status: int) -> Json:
@@ -174,12 +205,21 @@ def _handed_on(status: int) -> Json:
     }
 
 
-def _answer(description: str, name: str, shown: Mapping[str, Json] | None = None, *headers: str, stream: bool = False) -> Json:
+def _answer(
+    description: str,
+    name: str,
+    shown: Mapping[str, Json] | None = None,
+    *headers: str,
+    stream: bool = False,
+) -> Json:
     content: Json = {_JSON: {"schema": reference(name)}}
     if shown:
         content[_JSON]["examples"] = {title: {"value": value} for title, value in shown.items()}
     if stream:
-        content["text/event-stream"] = {"itemSchema": _BLOCK, "examples": {"a short answer": {"value": examples.stream()}}}
+        content["text/event-stream"] = {
+            "itemSchema": _BLOCK,
+            "examples": {"a short answer": {"value": examples.stream()}},
+        }
     return {"description": description, "headers": _headers(*headers), "content": content}
 
 
@@ -189,18 +229,39 @@ def _body(name: str, shown: Mapping[str, Json]) -> Json:
 
 
 def _query(name: str, schema: Schema, description: str) -> Json:
-    return {"name": name, "in": "query", "required": False, "schema": schema, "description": description}
+    return {
+        "name": name,
+        "in": "query",
+        "required": False,
+        "schema": schema,
+        "description": description,
+    }
 
 
 def _header(name: str, schema: Schema, description: str) -> Json:
-    return {"name": name, "in": "header", "required": False, "schema": schema, "description": description}
+    return {
+        "name": name,
+        "in": "header",
+        "required": False,
+        "schema": schema,
+        "description": description,
+    }
 
 
 def _path(name: str, description: str) -> Json:
-    return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}, "description": description}
+    return {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string", "minLength": 1},
+        "description": description,
+    }
 
 
-_ACCEPTED = {"in the background": examples.response(ended=False), "ended": examples.response(ended=True)}
+_ACCEPTED = {
+    "in the background": examples.response(ended=False),
+    "ended": examples.response(ended=True),
+}
 
 _EVENT = {"type": "string", "contentMediaType": _JSON, "contentSchema": reference("StreamEvent")}
 _BLOCK: Schema = {
@@ -213,11 +274,20 @@ _BLOCK: Schema = {
 """One block of a stream, in OpenAPI 3.2's words for Server-Sent Events, which FastAPI writes into 3.1 documents as well."""
 
 _CHAT = "What the upstream answers, byte for byte. Its own refusals come with its own status and body, whatever that looks like."
-_CHUNKS: Json = {"itemSchema": {"type": "object", "description": "A chunk as the upstream sends it; `[DONE]` comes last."}}
+_CHUNKS: Json = {
+    "itemSchema": {
+        "type": "object",
+        "description": "A chunk as the upstream sends it; `[DONE]` comes last.",
+    }
+}
 
-_RESPONSE_ID = _path("response_id", "`resp_` and 32 hexadecimal digits; whatever else it is, is not found.")
+_RESPONSE_ID = _path(
+    "response_id", "`resp_` and 32 hexadecimal digits; whatever else it is, is not found."
+)
 
-_CONVERSATION_ID = _path("conversation_id", "`conv_` and 32 hexadecimal digits; whatever else it is, is not found.")
+_CONVERSATION_ID = _path(
+    "conversation_id", "`conv_` and 32 hexadecimal digits; whatever else it is, is not found."
+)
 _ITEM_ID = _path("item_id", "The id of one of its items.")
 
 _CREATE_HEADERS = [
@@ -232,7 +302,11 @@ _CREATE_HEADERS = [
 ]
 
 _INCLUDE = [
-    _query(name, {"type": "array", "items": include_values()}, "As `include` of a create; checked, and without effect here.")
+    _query(
+        name,
+        {"type": "array", "items": include_values()},
+        "As `include` of a create; checked, and without effect here.",
+    )
     for name in ("include[]", "include")
 ]
 
@@ -242,7 +316,11 @@ _REPLAY = [
         {"type": "boolean", "default": False},
         "Answer with the events, those so far and those to come; only of a background response.",
     ),
-    _query("starting_after", {"type": "integer", **EVENT_NUMBERS}, "With `stream`: only events with a higher `sequence_number`."),
+    _query(
+        "starting_after",
+        {"type": "integer", **EVENT_NUMBERS},
+        "With `stream`: only events with a higher `sequence_number`.",
+    ),
     _query(
         "include_obfuscation",
         {"type": "boolean", "default": False},
@@ -252,6 +330,10 @@ _REPLAY = [
 
 _PAGING = [
     _query("limit", {"type": "integer", **PAGE_SIZES, "default": PAGE_SIZE}, "Items on a page."),
-    _query("order", {"type": "string", "enum": list(ORDERS), "default": "desc"}, "By place in the list; `desc` shows the last one first."),
+    _query(
+        "order",
+        {"type": "string", "enum": list(ORDERS), "default": "desc"},
+        "By place in the list; `desc` shows the last one first.",
+    ),
     _query("after", {"type": "string"}, "The id of the item after which the page begins."),
 ]

@@ -14,7 +14,16 @@ from web.routes import compact, input_tokens
 
 _REQUIRED = ("model", "input")
 _DEFAULTED = (
-    *("background", "store", "stream", "parallel_tool_calls", "temperature", "top_p", "presence_penalty", "frequency_penalty"),
+    *(
+        "background",
+        "store",
+        "stream",
+        "parallel_tool_calls",
+        "temperature",
+        "top_p",
+        "presence_penalty",
+        "frequency_penalty",
+    ),
     *("top_logprobs", "truncation", "tools", "tool_choice", "metadata"),
 )
 """Parameters whose default is what the Response then says."""
@@ -50,8 +59,15 @@ def components(passthrough: Collection[str], *, native: bool) -> dict[str, Schem
             "required": ["model"],
         },
         **_items(sent, items._KINDS),
-        **_items(listed, {kind: known for kind, known in items._KINDS.items() if kind != "item_reference"}),
-        **{f"{way.prefix}{name}": _unnamed(way, check) for way in (sent, listed) for check, name in _NAMED.items()},
+        **_items(
+            listed,
+            {kind: known for kind, known in items._KINDS.items() if kind != "item_reference"},
+        ),
+        **{
+            f"{way.prefix}{name}": _unnamed(way, check)
+            for way in (sent, listed)
+            for check, name in _NAMED.items()
+        },
         "InputTools": _unnamed(sent, offered),
         "ListedTools": _echoed_tools(listed, offered),
     }
@@ -59,20 +75,43 @@ def components(passthrough: Collection[str], *, native: bool) -> dict[str, Schem
 
 def _conversations(reading: Reading) -> dict[str, Schema]:
     """The bodies of the routes of conversations (models/wire/conversation.py)."""
-    items = {"type": "array", "maxItems": MOST_ITEMS, "items": reading.reference("Item"), "description": "Their ids must differ."}
+    items = {
+        "type": "array",
+        "maxItems": MOST_ITEMS,
+        "items": reading.reference("Item"),
+        "description": "Their ids must differ.",
+    }
     metadata = or_null(parameter("metadata", reading))
-    some = {"type": "object", "properties": {"items": {**items, "minItems": 1}}, "required": ["items"]}
+    some = {
+        "type": "object",
+        "properties": {"items": {**items, "minItems": 1}},
+        "required": ["items"],
+    }
     both = {"type": "object", "properties": {"items": or_null(items), "metadata": metadata}}
-    return {"CreateConversation": both, "AddItems": some, "UpdateConversation": thing({"metadata": metadata})}
+    return {
+        "CreateConversation": both,
+        "AddItems": some,
+        "UpdateConversation": thing({"metadata": metadata}),
+    }
 
 
 def _countings(reading: Reading) -> dict[str, Schema]:
     """The bodies of the routes beside the create: what they take of its parameters, and what means nothing to them."""
     own = {"personality": or_null(reading.schema(input_tokens.PERSONALITY))}
-    ignored = {name: {"description": "Documented by OpenAI; accepted and ignored."} for name in compact.IGNORED}
-    either = [{"required": [name], "properties": {name: {"not": _NOTHING}}} for name in ("input", "previous_response_id")]
+    ignored = {
+        name: {"description": "Documented by OpenAI; accepted and ignored."}
+        for name in compact.IGNORED
+    }
+    either = [
+        {"required": [name], "properties": {name: {"not": _NOTHING}}}
+        for name in ("input", "previous_response_id")
+    ]
     return {
-        "CompactResponse": {**_taken(reading, compact.TAKEN, ignored), "required": ["model"], "anyOf": either},
+        "CompactResponse": {
+            **_taken(reading, compact.TAKEN, ignored),
+            "required": ["model"],
+            "anyOf": either,
+        },
         "CountInputTokens": _taken(reading, input_tokens.TAKEN, own),
     }
 
@@ -97,16 +136,25 @@ def include_values() -> Schema:
 
 
 def _create(reading: Reading, passthrough: Collection[str]) -> Schema:
-    defaults = response_object(ResponseFacts(id="", created_at=0, status="completed", model="", parameters={}), []) | {"stream": False}
+    defaults = response_object(
+        ResponseFacts(id="", created_at=0, status="completed", model="", parameters={}), []
+    ) | {"stream": False}
     fields: dict[str, Schema] = {}
     for name in ("model", "input", *request._PARAMETERS):
         schema = _input(reading) if name == "input" else parameter(name, reading)
-        fields[name] = {**(schema if name in _REQUIRED else or_null(schema)), "description": PARAMETERS[name]}
+        fields[name] = {
+            **(schema if name in _REQUIRED else or_null(schema)),
+            "description": PARAMETERS[name],
+        }
         if name in _DEFAULTED:
             fields[name]["default"] = defaults[name]
-    ignored = {"description": "Documented by OpenAI or sent by common clients; accepted and ignored."}
+    ignored = {
+        "description": "Documented by OpenAI or sent by common clients; accepted and ignored."
+    }
     handed_on = {"description": "Handed on to this deployment's upstream as it is."}
-    fields |= dict.fromkeys(sorted(request._IGNORED), ignored) | dict.fromkeys(sorted(passthrough), handed_on)
+    fields |= dict.fromkeys(sorted(request._IGNORED), ignored) | dict.fromkeys(
+        sorted(passthrough), handed_on
+    )
     return {
         "type": "object",
         "description": (
@@ -126,7 +174,10 @@ def _input(reading: Reading) -> Schema:
 
 def _items(reading: Reading, kinds: Mapping[str, tuple[str, Check]]) -> dict[str, Schema]:
     """A component for each kind of item, and one for any of them."""
-    named = {f"{reading.prefix}{_title(kind)}": _item(kind, check, reading) for kind, (_, check) in kinds.items()}
+    named = {
+        f"{reading.prefix}{_title(kind)}": _item(kind, check, reading)
+        for kind, (_, check) in kinds.items()
+    }
     return {f"{reading.prefix}Item": {"anyOf": [reference(name) for name in named]}, **named}
 
 
@@ -145,14 +196,36 @@ def _item(kind: str, check: Check, reading: Reading) -> Schema:
     shape = reading.schema(check)
     properties, required = shape["properties"], shape.get("required", [])
     if not reading.nulls:
-        fields = {"id": {"type": "string"}, "type": const(kind), "status": {"type": "string"}, **properties}
-        return {**shape, "properties": fields, "required": list(dict.fromkeys(("id", "type", "status", *required)))}
+        fields = {
+            "id": {"type": "string"},
+            "type": const(kind),
+            "status": {"type": "string"},
+            **properties,
+        }
+        return {
+            **shape,
+            "properties": fields,
+            "required": list(dict.fromkeys(("id", "type", "status", *required))),
+        }
     if kind == "item_reference":
-        untyped = {"properties": {"type": _NOTHING}, "not": {"anyOf": [{"required": ["role"]}, {"required": ["content"]}]}}
-        return {**shape, "properties": {"type": or_null(const(kind)), **properties}, "anyOf": [_typed(kind), untyped]}
+        untyped = {
+            "properties": {"type": _NOTHING},
+            "not": {"anyOf": [{"required": ["role"]}, {"required": ["content"]}]},
+        }
+        return {
+            **shape,
+            "properties": {"type": or_null(const(kind)), **properties},
+            "anyOf": [_typed(kind), untyped],
+        }
     shape = {**shape, "properties": {"id": or_null({"type": "string"}), **properties}}
     if kind == "message":
-        return {**shape, "properties": {"type": {"type": ["string", "null"], "enum": [kind, None]}, **shape["properties"]}}
+        return {
+            **shape,
+            "properties": {
+                "type": {"type": ["string", "null"], "enum": [kind, None]},
+                **shape["properties"],
+            },
+        }
     return with_type(shape, kind)
 
 
@@ -179,8 +252,19 @@ def _message(reading: Reading) -> Schema:
     others = [role for role in items._ROLES if role != _ASSISTANT]
     phase = reading.schema(items._PHASE)["properties"]
     spoken = [
-        {"properties": {"role": {"enum": others}, "content": _text_or(reading, reading.schema(items._INPUT_CONTENT))}},
-        {"properties": {"role": const(_ASSISTANT), "content": _text_or(reading, reading.schema(items._OUTPUT_CONTENT)), **phase}},
+        {
+            "properties": {
+                "role": {"enum": others},
+                "content": _text_or(reading, reading.schema(items._INPUT_CONTENT)),
+            }
+        },
+        {
+            "properties": {
+                "role": const(_ASSISTANT),
+                "content": _text_or(reading, reading.schema(items._OUTPUT_CONTENT)),
+                **phase,
+            }
+        },
     ]
     return {**shape, "anyOf": spoken}
 
@@ -196,7 +280,11 @@ def _result(reading: Reading) -> Schema:
 
 def _image(reading: Reading) -> Schema:
     shape = reading.schema(items._IMAGE)
-    fields = {**shape["properties"], "image_url": {"type": "string", "pattern": _USABLE_URL}, "file_id": _NOTHING}
+    fields = {
+        **shape["properties"],
+        "image_url": {"type": "string", "pattern": _USABLE_URL},
+        "file_id": _NOTHING,
+    }
     if reading.nulls:
         return {**shape, "properties": fields, "required": ["image_url"]}
     del fields["file_id"]
@@ -210,7 +298,10 @@ def _file(reading: Reading) -> Schema:
         fields["file_id"] = _NOTHING
     ways = ("file_data", "file_url")
     text = {"type": "string"}
-    exactly_one = [{"properties": {way: text, **dict.fromkeys({*ways} - {way}, _NOTHING)}, "required": [way]} for way in ways]
+    exactly_one = [
+        {"properties": {way: text, **dict.fromkeys({*ways} - {way}, _NOTHING)}, "required": [way]}
+        for way in ways
+    ]
     return {**shape, "properties": fields, "anyOf": exactly_one}
 
 
@@ -228,7 +319,10 @@ def _local_shell_output(reading: Reading) -> Schema:
     shape = reading.schema(items._LOCAL_SHELL_OUTPUT)
     if not reading.nulls:
         return {**shape, "required": [*shape["required"], "call_id"]}
-    either = [{"properties": {name: reading.schema(items._CALL_ID)}, "required": [name]} for name in ("call_id", "id")]
+    either = [
+        {"properties": {name: reading.schema(items._CALL_ID)}, "required": [name]}
+        for name in ("call_id", "id")
+    ]
     return {**shape, "anyOf": either}
 
 
@@ -249,7 +343,14 @@ def _mcp_tool(reading: Reading) -> Schema:
     fields = shape["properties"]
     if reading.nulls:
         return {**shape, "properties": {**fields, **dict.fromkeys(mcp._ELSEWHERE, _NOTHING)}}
-    return {**shape, "properties": {name: field for name, field in fields.items() if name not in ("authorization", "headers")}}
+    return {
+        **shape,
+        "properties": {
+            name: field
+            for name, field in fields.items()
+            if name not in ("authorization", "headers")
+        },
+    }
 
 
 def _allowed_tools(reading: Reading) -> Schema:
@@ -269,13 +370,19 @@ def _headers(reading: Reading) -> Schema:
         "type": "object",
         "maxProperties": mcp._MOST_HEADERS,
         "propertyNames": {"pattern": f"^(?:{mcp._HEADER_NAME.pattern})$"},
-        "additionalProperties": reading.optional({"type": "string", "pattern": f"^(?:{mcp._HEADER_VALUE.pattern})$"}),
+        "additionalProperties": reading.optional(
+            {"type": "string", "pattern": f"^(?:{mcp._HEADER_VALUE.pattern})$"}
+        ),
     }
 
 
 def _reasoning(reading: Reading) -> Schema:
     shape = reading.schema(request._REASONING)
-    fields = {name: schema for name, schema in shape["properties"].items() if reading.nulls or name != "generate_summary"}
+    fields = {
+        name: schema
+        for name, schema in shape["properties"].items()
+        if reading.nulls or name != "generate_summary"
+    }
     return {**shape, "properties": fields}
 
 
@@ -301,7 +408,10 @@ def _conversation(reading: Reading) -> Schema:
 
 
 def _handed_on(_reading: Reading) -> Schema:
-    return {"type": "object", "description": "Handed on to the upstream as it is, where the model's upstream speaks the Responses API."}
+    return {
+        "type": "object",
+        "description": "Handed on to the upstream as it is, where the model's upstream speaks the Responses API.",
+    }
 
 
 def _context_management(reading: Reading) -> Schema:

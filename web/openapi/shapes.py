@@ -35,7 +35,9 @@ class Reading:
         name: str = getattr(check, "__qualname__", "")
         word = _WORDS.get(name.partition(".")[0]) if check.__module__ == checks.__name__ else None
         if word is None:
-            raise LookupError(f"the API document does not know what {check.__module__}.{name} accepts")
+            raise LookupError(
+                f"the API document does not know what {check.__module__}.{name} accepts"
+            )
         return word(self, inspect.getclosurevars(check).nonlocals)
 
     def reference(self, name: str) -> Schema:
@@ -64,7 +66,11 @@ def or_null(schema: Schema) -> Schema:
 
 def thing(fields: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
     """An object with these fields; others may come later."""
-    return {"type": "object", "properties": {**fields, **(optional or {})}, "required": list(fields)}
+    return {
+        "type": "object",
+        "properties": {**fields, **(optional or {})},
+        "required": list(fields),
+    }
 
 
 def const(value: str) -> Schema:
@@ -87,7 +93,11 @@ def one_of(kinds: Mapping[str, Schema]) -> Schema:
 def with_type(shape: Schema, *kinds: str) -> Schema:
     """The object, with `type` as its first field: one of these words."""
     word = const(kinds[0]) if len(kinds) == 1 else {"type": "string", "enum": list(kinds)}
-    return {**shape, "properties": {"type": word, **shape.get("properties", {})}, "required": ["type", *shape.get("required", ())]}
+    return {
+        **shape,
+        "properties": {"type": word, **shape.get("properties", {})},
+        "required": ["type", *shape.get("required", ())],
+    }
 
 
 def _string(_reading: Reading, made: Facts) -> Schema:
@@ -124,7 +134,9 @@ _SOMETHING: Schema = {"not": {"type": "null"}}
 
 def _record(reading: Reading, made: Facts) -> Schema:
     fields = {
-        name: (reading.schema(check) or _SOMETHING) if needed else reading.optional(reading.schema(check))
+        name: (reading.schema(check) or _SOMETHING)
+        if needed
+        else reading.optional(reading.schema(check))
         for name, check, needed in made["fields"]
     }
     required = [name for name, _, needed in made["fields"] if needed]

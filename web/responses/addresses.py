@@ -17,7 +17,9 @@ def require_fetchable(egress: Egress, items: list[Item], where: str = "input") -
             egress.inspect(place.url)
         except Refused as refusal:
             named = place.named(place.item, where)
-            raise InvalidRequest(f"Invalid '{named}': {refusal}.", param=named, code="invalid_value") from None
+            raise InvalidRequest(
+                f"Invalid '{named}': {refusal}.", param=named, code="invalid_value"
+            ) from None
 
 
 def require_reachable(egress: Egress, request: CreateRequest) -> None:
@@ -29,4 +31,6 @@ def require_reachable(egress: Egress, request: CreateRequest) -> None:
             egress.inspect(request.credentials[tool["server_label"]]["server_url"])
         except Refused as refusal:
             named = f"tools[{index}].server_url"
-            raise InvalidRequest(f"Invalid '{named}': {refusal}.", param=named, code="invalid_value") from None
+            raise InvalidRequest(
+                f"Invalid '{named}': {refusal}.", param=named, code="invalid_value"
+            ) from None

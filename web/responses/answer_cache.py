@@ -18,7 +18,9 @@ from models.wire.request import CreateRequest
 from web.counters import CACHE
 from web.responses.continuation import Past
 
-_UNASKED = frozenset(("metadata", "user", "safety_identifier", "prompt_cache_key", "stream_options"))
+_UNASKED = frozenset(
+    ("metadata", "user", "safety_identifier", "prompt_cache_key", "stream_options")
+)
 """Parameters that no answer depends on."""
 
 
@@ -60,7 +62,11 @@ class Caching:
         if request.cache is None:
             return NOT_ASKED
         longest = int(self._settings.longest_ttl.total_seconds())
-        ttl = int(self._settings.ttl.total_seconds()) if request.cache.ttl is None else request.cache.ttl
+        ttl = (
+            int(self._settings.ttl.total_seconds())
+            if request.cache.ttl is None
+            else request.cache.ttl
+        )
         integer(1, longest)(ttl, "cache.ttl")
         key = await self._key(project, request, past)
         answer = await self._cache.find(project, key) if key is not None else None
@@ -69,19 +75,32 @@ class Caching:
 
     async def _key(self, project: UUID, request: CreateRequest, past: Past) -> bytes | None:
         """A digest of all that the answer depends on. None where a part of the history is deleted: such a response fails when it is run."""
-        values = {"id": past.previous, "conversation": past.conversation, "items": orjson.dumps(request.input).decode()}
+        values = {
+            "id": past.previous,
+            "conversation": past.conversation,
+            "items": orjson.dumps(request.input).decode(),
+        }
         said = (await read(self._pool, statements.HISTORY_DIGEST, values))[0]
         if said["broken"]:
             return None
         asked: dict[str, Any] = {
             "project": project.hex,
             "model": request.model,
-            "served_by": [(each.upstream.name, each.upstream.base_url, each.model) for each in self._routes.find(request.model)],
+            "served_by": [
+                (each.upstream.name, each.upstream.base_url, each.model)
+                for each in self._routes.find(request.model)
+            ],
             "said": said["digest"].hex(),
             # In the order in which they came: of a schema's keys the model makes something, of the parameters' own it does not.
-            "parameters": sorted((name, value) for name, value in request.parameters.items() if name not in _UNASKED),
-            "credentials": self._sealer.fingerprint(request.credentials) if request.credentials else None,
+            "parameters": sorted(
+                (name, value) for name, value in request.parameters.items() if name not in _UNASKED
+            ),
+            "credentials": self._sealer.fingerprint(request.credentials)
+            if request.credentials
+            else None,
         }
         if self._sealer.has_key:
-            return bytes.fromhex(self._sealer.fingerprint({"asked": hashlib.sha256(orjson.dumps(asked)).hexdigest()}))
+            return bytes.fromhex(
+                self._sealer.fingerprint({"asked": hashlib.sha256(orjson.dumps(asked)).hexdigest()})
+            )
         return hashlib.sha256(orjson.dumps(asked)).digest()

@@ -17,26 +17,36 @@ async def require_requests(pool: Pool, past: Past, request: CreateRequest) -> No
     Raises InvalidRequest(param="input").
     """
     servers = await require_asked(pool, past, request.input)
-    called = {item.get("approval_request_id") for item in request.input if item["type"] == "mcp_call"}
+    called = {
+        item.get("approval_request_id") for item in request.input if item["type"] == "mcp_call"
+    }
     for named, answer in _answers(request.input).items():
         if answer["approve"] and named not in called and servers[named] not in request.credentials:
             message = f"The approved call needs the MCP server '{shown(servers[named])}', which is not among 'tools'."
             raise InvalidRequest(message, param="tools", code="invalid_value")
 
 
-async def require_asked(pool: Pool, past: Past, items: list[Item], where: str = "input") -> dict[str, str]:
+async def require_asked(
+    pool: Pool, past: Past, items: list[Item], where: str = "input"
+) -> dict[str, str]:
     """That every approval response among the items answers a request there or in the past; request -> label of its server.
 
     Raises InvalidRequest(param=where).
     """
     answers = _answers(items)
     unmet = unmet_approvals(items) if answers else []
-    servers = {item["id"]: item["server_label"] for item in items if item["type"] == "mcp_approval_request" and item["id"] not in unmet}
+    servers = {
+        item["id"]: item["server_label"]
+        for item in items
+        if item["type"] == "mcp_approval_request" and item["id"] not in unmet
+    }
     if unmet and past.previous is not None:
         rows = await read(pool, statements.APPROVAL_REQUESTS, {"id": past.previous, "ids": unmet})
         servers |= {row["id"]: row["server_label"] for row in rows}
     if unmet and past.conversation is not None:
-        rows = await read(pool, conversations.APPROVAL_REQUESTS, {"id": past.conversation, "ids": unmet})
+        rows = await read(
+            pool, conversations.APPROVAL_REQUESTS, {"id": past.conversation, "ids": unmet}
+        )
         servers |= {row["id"]: row["server_label"] for row in rows}
     for named in answers:
         if named not in servers:
@@ -46,4 +56,8 @@ async def require_asked(pool: Pool, past: Past, items: list[Item], where: str = 
 
 
 def _answers(items: list[Item]) -> dict[str, Item]:
-    return {item["approval_request_id"]: item for item in items if item["type"] == "mcp_approval_response"}
+    return {
+        item["approval_request_id"]: item
+        for item in items
+        if item["type"] == "mcp_approval_response"
+    }

@@ -21,12 +21,19 @@ def require_compactable(request: CreateRequest, sealer: Sealer) -> None:
             raise InvalidRequest(_KEYLESS, param="context_management", code="unsupported_parameter")
         if is_forced:
             raise InvalidRequest(_KEYLESS, param=f"input[{last}]", code="unsupported_parameter")
-    if is_forced and last == 0 and request.previous_response_id is None and request.conversation is None:
+    if (
+        is_forced
+        and last == 0
+        and request.previous_response_id is None
+        and request.conversation is None
+    ):
         message = "Invalid 'input': there is nothing to compact. Send items before it, or a 'previous_response_id'."
         raise InvalidRequest(message, param="input", code="invalid_value")
 
 
-def require_readable(items: list[Item], sealer: Sealer, project: UUID, where: str = "input") -> None:
+def require_readable(
+    items: list[Item], sealer: Sealer, project: UUID, where: str = "input"
+) -> None:
     """Every compaction item must be one of ours, made for this project: nobody else's can be read. Raises InvalidRequest."""
     for index, item in enumerate(items):
         if item["type"] != "compaction":
@@ -38,10 +45,16 @@ def require_readable(items: list[Item], sealer: Sealer, project: UUID, where: st
                 f"The encrypted content of the compaction '{item['id']}' cannot be read: it was changed, or made by another server, for "
                 "another project, or with a sealing key that this server no longer has."
             )
-            raise InvalidRequest(message, param=f"{where}[{index}].encrypted_content", code="invalid_encrypted_content") from None
+            raise InvalidRequest(
+                message,
+                param=f"{where}[{index}].encrypted_content",
+                code="invalid_encrypted_content",
+            ) from None
 
 
-def still_told(items: list[Item], open_calls: Collection[str]) -> tuple[list[Item], Collection[str]]:
+def still_told(
+    items: list[Item], open_calls: Collection[str]
+) -> tuple[list[Item], Collection[str]]:
     """What of an input the model will be told as it is, and which calls before that are open: a compaction takes the place of all others."""
     position = newest_compaction(items)
     return (items[position + 1 :], ()) if position >= 0 else (items, open_calls)

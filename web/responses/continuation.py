@@ -33,7 +33,9 @@ class Past:
                 raise duplicate(item["id"], "input")
 
 
-async def past_of(pool: Pool, project: UUID, request: CreateRequest, remembered: Collection[UUID] = ()) -> Past:
+async def past_of(
+    pool: Pool, project: UUID, request: CreateRequest, remembered: Collection[UUID] = ()
+) -> Past:
     """The past of a response. `remembered`: unstored responses that it may go on from all the same.
 
     Raises InvalidRequest or NotFound, naming the parameter.
@@ -46,7 +48,12 @@ async def past_of(pool: Pool, project: UUID, request: CreateRequest, remembered:
             raise
         if row["is_busy"]:
             raise locked()
-        return Past(conversation=row["id"], revision=row["revision"], open_calls=row["unanswered_calls"], taken=frozenset(row["taken"]))
+        return Past(
+            conversation=row["id"],
+            revision=row["revision"],
+            open_calls=row["unanswered_calls"],
+            taken=frozenset(row["taken"]),
+        )
     if request.previous_response_id is None:
         return Past()
     row = await _previous(pool, project, request.previous_response_id, remembered)
@@ -75,10 +82,14 @@ async def _previous(pool: Pool, project: UUID, named: str, remembered: Collectio
     found = await read(pool, statements.PREVIOUS, values) if wanted is not None else []
     if not found:
         raise InvalidRequest(
-            f"Previous response with id '{named}' not found.", param="previous_response_id", code="previous_response_not_found"
+            f"Previous response with id '{named}' not found.",
+            param="previous_response_id",
+            code="previous_response_not_found",
         )
     if Status(found[0]["status"]) in NEXT:
         raise InvalidRequest(
-            f"Previous response with id '{named}' has not finished yet.", param="previous_response_id", code="previous_response_not_ready"
+            f"Previous response with id '{named}' has not finished yet.",
+            param="previous_response_id",
+            code="previous_response_not_ready",
         )
     return found[0]

@@ -83,7 +83,9 @@ class _Arrival:
 class Intake:
     """Accepts create requests."""
 
-    def __init__(self, settings: Settings, pool: Pool, bell: Bell, lease: Lease, caching: Caching) -> None:
+    def __init__(
+        self, settings: Settings, pool: Pool, bell: Bell, lease: Lease, caching: Caching
+    ) -> None:
         self._settings = settings
         self._pool = pool
         self._caching = caching
@@ -133,31 +135,52 @@ class Intake:
         arrival = _Arrival(headers.get("traceparent"), again, remembered, generate)
         accepted = None
         while accepted is None:
-            accepted = await self._earlier(project, request, again) or await self._placed(project, request, arrival)
+            accepted = await self._earlier(project, request, again) or await self._placed(
+                project, request, arrival
+            )
         return accepted
 
-    async def _earlier(self, project: UUID, request: CreateRequest, again: Retryable | None) -> Accepted | None:
+    async def _earlier(
+        self, project: UUID, request: CreateRequest, again: Retryable | None
+    ) -> Accepted | None:
         """In a conversation the response that this request has made before is looked for first: it has changed the conversation, and what
         was right then would be refused now."""
         if request.conversation is None or again is None or again.replaces:
             return None
-        found = await read(self._pool, statements.KEY_STANDS, {"project": project, "key": again.key})
+        found = await read(
+            self._pool, statements.KEY_STANDS, {"project": project, "key": again.key}
+        )
         return await self._repeated(_same_request(found[0], again), request) if found else None
 
     async def _repeated(self, stored: UUID, request: CreateRequest) -> Accepted:
-        return Accepted(stored, request, {}, repeated=True, cached=await self._was_cached(stored) if request.cache else None)
+        return Accepted(
+            stored,
+            request,
+            {},
+            repeated=True,
+            cached=await self._was_cached(stored) if request.cache else None,
+        )
 
-    async def _placed(self, project: UUID, request: CreateRequest, arrival: _Arrival) -> Accepted | None:
+    async def _placed(
+        self, project: UUID, request: CreateRequest, arrival: _Arrival
+    ) -> Accepted | None:
         """Checks the request against what it goes on from, and stores it there. None: its conversation has moved on meanwhile."""
         past = await past_of(self._pool, project, request, arrival.remembered)
         past.require_new(request.input)
-        request = replace(request, input=await with_referred(self._pool, project, request.input, self._settings.limits.body))
+        request = replace(
+            request,
+            input=await with_referred(
+                self._pool, project, request.input, self._settings.limits.body
+            ),
+        )
         require_readable(request.input, self._sealer, project)
         require_pairs(*still_told(request.input, past.open_calls))
         await require_requests(self._pool, past, request)
         accepted_id = new_uuid()
         sealed = self._sealed(accepted_id, request)
-        look = await self._caching.look(project, request, past) if arrival.generate else NOTHING_SAID
+        look = (
+            await self._caching.look(project, request, past) if arrival.generate else NOTHING_SAID
+        )
         facts = ResponseFacts(
             id=response_id(accepted_id),
             created_at=int(time.time()),
@@ -170,8 +193,16 @@ class Intake:
             conversation_id=request.conversation,
         )
         opening = response_object(facts, [])
-        events: list[Event] = [ResponseCreated(opening), ResponseQueued(opening)] if request.background else [ResponseCreated(opening)]
-        whole = finished(accepted_id, facts, look.answer, first=len(events)) if look.answer is not None else None
+        events: list[Event] = (
+            [ResponseCreated(opening), ResponseQueued(opening)]
+            if request.background
+            else [ResponseCreated(opening)]
+        )
+        whole = (
+            finished(accepted_id, facts, look.answer, first=len(events))
+            if look.answer is not None
+            else None
+        )
         sealed = sealed if whole is None else None
         stored = await self._store(
             {
@@ -210,17 +241,27 @@ class Intake:
 
     def _is_native(self, body: Any) -> bool:
         """Whether the upstream that is asked first speaks the Responses API."""
-        return any(found.upstream.api == "responses" for found in self._routes.find(_model(body))[:1])
+        return any(
+            found.upstream.api == "responses" for found in self._routes.find(_model(body))[:1]
+        )
 
     def _require_routed(self, model: str) -> None:
         """Refuses a model that no route leads to; where none are configured, its upstream is asked (design §11)."""
         if not self._routes.find(model):
-            raise InvalidRequest(f"The requested model '{model}' does not exist.", param="model", code="model_not_found")
+            raise InvalidRequest(
+                f"The requested model '{model}' does not exist.",
+                param="model",
+                code="model_not_found",
+            )
 
     def _require_sealable(self, request: CreateRequest) -> None:
         """Refuses what the client entrusts us with where no key is configured to seal it with."""
         if request.credentials and not self._sealer.has_key:
-            place = next(index for index, tool in enumerate(request.parameters["tools"]) if tool["type"] == "mcp")
+            place = next(
+                index
+                for index, tool in enumerate(request.parameters["tools"])
+                if tool["type"] == "mcp"
+            )
             message = "Tools of the type 'mcp' are not supported by this server: it has no key to seal their credentials with."
             raise InvalidRequest(message, param=f"tools[{place}]", code="unsupported_parameter")
 
@@ -232,10 +273,19 @@ class Intake:
         """What makes this request equal to another: the body, with a fingerprint in the place of what nobody may guess from its hash."""
         if not request.credentials:
             return body
-        tools = [{**tool, **dict.fromkeys(_ENTRUSTED)} if tool["type"] == "mcp" else tool for tool in body["tools"]]
-        return {**body, "tools": tools, "credentials": self._sealer.fingerprint(request.credentials)}
+        tools = [
+            {**tool, **dict.fromkeys(_ENTRUSTED)} if tool["type"] == "mcp" else tool
+            for tool in body["tools"]
+        ]
+        return {
+            **body,
+            "tools": tools,
+            "credentials": self._sealer.fingerprint(request.credentials),
+        }
 
-    async def _store(self, values: Values, again: Retryable | None, whole: Finished | None) -> UUID | None:
+    async def _store(
+        self, values: Values, again: Retryable | None, whole: Finished | None
+    ) -> UUID | None:
         """Stores the row, finished where there is nothing to run; returns its id, or that of the response an equal request made before.
         None: its conversation has moved on.
 
@@ -249,7 +299,9 @@ class Intake:
             logger.warning("create_unclear", response=str(accepted_id), error=str(error).strip())
         try:
             await self._pool.check()
-            return await self._insert(accepted_id, values, again, whole, within=1.0) or await self._if_there(accepted_id)
+            return await self._insert(
+                accepted_id, values, again, whole, within=1.0
+            ) or await self._if_there(accepted_id)
         except psycopg.errors.UniqueViolation:
             return accepted_id
         except AWAY as error:
@@ -263,7 +315,12 @@ class Intake:
             raise Unavailable from error
 
     async def _insert(
-        self, accepted_id: UUID, values: Values, again: Retryable | None, whole: Finished | None, within: float | None = None
+        self,
+        accepted_id: UUID,
+        values: Values,
+        again: Retryable | None,
+        whole: Finished | None,
+        within: float | None = None,
     ) -> UUID | None:
         if values["conversation"] is not None:
             return await self._join(accepted_id, values, again, whole, within)
@@ -277,13 +334,20 @@ class Intake:
         return accepted_id
 
     async def _join(
-        self, accepted_id: UUID, values: Values, again: Retryable | None, whole: Finished | None, within: float | None
+        self,
+        accepted_id: UUID,
+        values: Values,
+        again: Retryable | None,
+        whole: Finished | None,
+        within: float | None,
     ) -> UUID | None:
         try:
             if again is None:
                 joined = await self._write(statements.JOIN, values, whole, within)
             else:
-                joined = await self._write(statements.JOIN_ONCE, values | again.row(), whole, within)
+                joined = await self._write(
+                    statements.JOIN_ONCE, values | again.row(), whole, within
+                )
         except psycopg.errors.UniqueViolation as error:
             if error.diag.constraint_name == ONE_AT_A_TIME:
                 raise locked() from None
@@ -292,9 +356,15 @@ class Intake:
 
     async def _if_there(self, accepted_id: UUID) -> UUID | None:
         """In a conversation a create that was done before does not come into its own way: the conversation has moved on by it."""
-        return accepted_id if await fetch(self._pool, statements.RESPONSE, {"id": accepted_id}) else None
+        return (
+            accepted_id
+            if await fetch(self._pool, statements.RESPONSE, {"id": accepted_id})
+            else None
+        )
 
-    async def _write(self, insert: LiteralString, values: Values, whole: Finished | None, within: float | None) -> list[Row]:
+    async def _write(
+        self, insert: LiteralString, values: Values, whole: Finished | None, within: float | None
+    ) -> list[Row]:
         if whole is None:
             return await fetch(self._pool, insert, values, within)
         async with self._pool.connection(timeout=within) as connection, connection.transaction():
@@ -326,7 +396,9 @@ def _model(body: Any) -> str:
 def _same_request(holder: Row, again: Retryable) -> UUID:
     if bytes(holder["body_hash"]) != again.body_hash:
         raise InvalidRequest(
-            "This 'Idempotency-Key' was used before with another request body.", param="Idempotency-Key", code="idempotency_key_reused"
+            "This 'Idempotency-Key' was used before with another request body.",
+            param="Idempotency-Key",
+            code="idempotency_key_reused",
         )
     found: UUID = holder["response_id"]
     return found

@@ -32,7 +32,12 @@ class Retryable:
 
     def row(self) -> dict[str, object]:
         """The values of the statements that keep it."""
-        return {"key": self.key, "body_hash": self.body_hash, "kept": self.kept, "replaces": self.replaces}
+        return {
+            "key": self.key,
+            "body_hash": self.body_hash,
+            "kept": self.kept,
+            "replaces": self.replaces,
+        }
 
 
 def retryable(headers: Mapping[str, str], body: Any) -> Retryable | None:

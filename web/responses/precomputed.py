@@ -35,7 +35,12 @@ def finished(accepted_id: UUID, facts: ResponseFacts, answer: Answer, *, first: 
     """The response with this answer, under ids of its own. `facts` as of its creation; `first`: the number of its next event."""
     output = renamed(answer.output, new_item_id)
     completed_at = int(time.time())
-    ended = facts.evolve(status=Status.COMPLETED.value, usage=answer.usage, service_tier=answer.service_tier, completed_at=completed_at)
+    ended = facts.evolve(
+        status=Status.COMPLETED.value,
+        usage=answer.usage,
+        service_tier=answer.service_tier,
+        completed_at=completed_at,
+    )
     shown = included(output, facts.parameters.get("include", ()))
     response = response_object(ended, shown)
     events = [

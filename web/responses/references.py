@@ -9,7 +9,9 @@ from models.wire.events import Item
 from models.wire.items import references, resolved
 
 
-async def with_referred(pool: Pool, project: UUID, items: list[Item], most: int, where: str = "input") -> list[Item]:
+async def with_referred(
+    pool: Pool, project: UUID, items: list[Item], most: int, where: str = "input"
+) -> list[Item]:
     """The items with what their references mean in their place; together that may be `most` bytes.
 
     `where`: the name of the list in the request. Raises InvalidRequest.

@@ -35,7 +35,9 @@ _ITEM = 3
 class Archive:
     """One web process's view of the stored responses."""
 
-    def __init__(self, pool: Pool, redis: Redis, relay: Relay, cache: AnswerCache, cancel_wait: float) -> None:
+    def __init__(
+        self, pool: Pool, redis: Redis, relay: Relay, cache: AnswerCache, cancel_wait: float
+    ) -> None:
         """`cancel_wait`: seconds a cancel waits for the owner to end the response."""
         self._pool = pool
         self._redis = redis
@@ -46,7 +48,11 @@ class Archive:
     async def find(self, project: UUID, named: str) -> Row:
         """The row behind `resp_…`. Raises NotFound for another project's, a deleted, an unfinished foreground one: all the same 404."""
         wanted = parse_response_id(named)
-        found = await read(self._pool, statements.VISIBLE, {"id": wanted, "project": project}) if wanted is not None else []
+        found = (
+            await read(self._pool, statements.VISIBLE, {"id": wanted, "project": project})
+            if wanted is not None
+            else []
+        )
         if not found:
             raise NotFound(f"Response with id '{named}' not found.")
         return found[0]
@@ -57,7 +63,9 @@ class Archive:
             row, output = await self._running(row)
         else:
             output = await self._items(row["id"])
-        return response_object(facts_of(row), included(output, {*include, *row["parameters"].get("include", ())}))
+        return response_object(
+            facts_of(row), included(output, {*include, *row["parameters"].get("include", ())})
+        )
 
     async def cancel(self, row: Row) -> Row:
         """Cancels a background response and returns its row, ended if its owner was quick enough. Raises InvalidRequest when it cannot be."""
@@ -65,7 +73,9 @@ class Archive:
             raise InvalidRequest("Cannot cancel a synchronous response.")
         while row["status"] != Status.CANCELLED:
             if row["status"] in TERMINAL:
-                raise InvalidRequest(_UNCANCELLABLE.get(row["status"], "Cannot cancel a response in terminal state."))
+                raise InvalidRequest(
+                    _UNCANCELLABLE.get(row["status"], "Cannot cancel a response in terminal state.")
+                )
             begun = time.monotonic()
             if await self.request_cancel(row, "cancelled"):
                 ended = await self._relay.ended(row["id"], self._cancel_wait) or row
@@ -110,14 +120,19 @@ class Archive:
         return list_envelope([entry["payload"] for entry in found], wanted.limit)
 
     async def _items(self, wanted: UUID) -> list[Item]:
-        return [entry["payload"] for entry in await read(self._pool, statements.OUTPUT_ITEMS, {"id": wanted})]
+        return [
+            entry["payload"]
+            for entry in await read(self._pool, statements.OUTPUT_ITEMS, {"id": wanted})
+        ]
 
     async def _running(self, row: Row) -> tuple[Row, list[Item]]:
         """Row and output of a response that runs, or has ended meanwhile: finished turns, and the fold of what was said since."""
         found = await read(self._pool, statements.AS_IT_STANDS, {"id": row["id"]})
         stored = [one["payload"] for one in found if one["kind"] == _ITEM]
         if not found or found[0]["frames"] != Status.IN_PROGRESS.encode():
-            return (await read(self._pool, statements.RESPONSE, {"id": row["id"]}) or [row])[0], stored
+            return (await read(self._pool, statements.RESPONSE, {"id": row["id"]}) or [row])[
+                0
+            ], stored
         now, *blocks = (one for one in found if one["kind"] != _ITEM)
         number = now["first"]
         told: list[tuple[int, dict[str, Any]]] = []
@@ -133,10 +148,15 @@ class Archive:
         try:
             await self._redis.publish(channel, payload)
         except UNHEARD as error:
-            logger.warning("nudge_unheard", channel=channel, error=str(error))  # heartbeat and slow looks stand behind it
+            logger.warning(
+                "nudge_unheard", channel=channel, error=str(error)
+            )  # heartbeat and slow looks stand behind it
 
 
-_UNCANCELLABLE = {Status.COMPLETED.value: "Cannot cancel a completed response.", Status.FAILED.value: "Cannot cancel a failed response."}
+_UNCANCELLABLE = {
+    Status.COMPLETED.value: "Cannot cancel a completed response.",
+    Status.FAILED.value: "Cannot cancel a failed response.",
+}
 
 
 def facts_of(row: Row) -> ResponseFacts:
@@ -152,7 +172,9 @@ def facts_of(row: Row) -> ResponseFacts:
         background=row["background"],
         store=row["store"],
         previous_response_id=response_id(previous) if previous is not None else None,
-        conversation_id=conversation_id(row["conversation_id"]) if row["conversation_id"] is not None else None,
+        conversation_id=conversation_id(row["conversation_id"])
+        if row["conversation_id"] is not None
+        else None,
         usage=row["usage"],
         error=row["error"],
         incomplete_reason=row["reason"],

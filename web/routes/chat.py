@@ -22,15 +22,22 @@ async def chat(request: Request, _project: Project) -> Response:
     front = front_of(request)
     body = _checked(await read_json(request, front.settings.limits.body))
     if not front.passage.knows(body["model"]):
-        raise NotFound(f"The model '{body['model']}' does not exist.", param="model", code="model_not_found")
+        raise NotFound(
+            f"The model '{body['model']}' does not exist.", param="model", code="model_not_found"
+        )
     # It may take long until the first byte: a client that leaves meanwhile takes the request along.
-    return await unless_gone(front.passage.answer(body, large=is_large(request.headers)), request.receive, front.drained)
+    return await unless_gone(
+        front.passage.answer(body, large=is_large(request.headers)), request.receive, front.drained
+    )
 
 
 def _checked(body: Any) -> dict[str, Any]:
     """What must be known to find the way; everything else is for the upstream to judge."""
     if not isinstance(body, dict):
-        raise InvalidRequest(f"Invalid body: expected a JSON object, but got {kind_of(body)} instead.", code="invalid_type")
+        raise InvalidRequest(
+            f"Invalid body: expected a JSON object, but got {kind_of(body)} instead.",
+            code="invalid_type",
+        )
     if body.get("model") is None:
         raise missing("model")
     if not isinstance(body["model"], str):

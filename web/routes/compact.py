@@ -22,7 +22,14 @@ from web.state import Front, front_of
 
 router = APIRouter(prefix="/v1/responses")
 
-TAKEN = ("model", "input", "previous_response_id", "instructions", "service_tier", "prompt_cache_key")
+TAKEN = (
+    "model",
+    "input",
+    "previous_response_id",
+    "instructions",
+    "service_tier",
+    "prompt_cache_key",
+)
 """Parameters with the meaning that they have in a create."""
 IGNORED = ("prompt_cache_options", "prompt_cache_retention", "image")
 """Parameters that OpenAI documents and that mean nothing here."""
@@ -47,7 +54,10 @@ def as_create(body: Any) -> dict[str, Any]:
     Raises InvalidRequest for what the route does not take; the rest is judged as any create.
     """
     if type(body) is not dict:
-        raise InvalidRequest(f"Invalid body: expected a JSON object, but got {kind_of(body)} instead.", code="invalid_type")
+        raise InvalidRequest(
+            f"Invalid body: expected a JSON object, but got {kind_of(body)} instead.",
+            code="invalid_type",
+        )
     asked: dict[str, Any] = {}
     for name, value in body.items():
         if value is None or name in IGNORED:
@@ -67,7 +77,9 @@ def as_create(body: Any) -> dict[str, Any]:
 
 async def _shown(front: Front, project: UUID, row: Row) -> dict[str, Any]:
     item = (await front.archive.show(row))["output"][-1]
-    held = Sealer(front.settings.sealing_keys).open_token("compaction", project, item["encrypted_content"])
+    held = Sealer(front.settings.sealing_keys).open_token(
+        "compaction", project, item["encrypted_content"]
+    )
     return {
         "id": response_id(row["id"]),
         "object": "response.compaction",

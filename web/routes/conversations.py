@@ -16,11 +16,15 @@ router = APIRouter(prefix="/v1/conversations")
 async def create_conversation(request: Request, project: Project) -> Response:
     """Creates a conversation, with up to 20 items to begin with."""
     front = front_of(request)
-    return json_answer(await front.chronicle.create(project, await read_json(request, front.settings.limits.body)))
+    return json_answer(
+        await front.chronicle.create(project, await read_json(request, front.settings.limits.body))
+    )
 
 
 @router.get("/{conversation_id}")
-async def retrieve_conversation(conversation_id: str, request: Request, project: Project) -> Response:
+async def retrieve_conversation(
+    conversation_id: str, request: Request, project: Project
+) -> Response:
     """The conversation, without its items."""
     return json_answer(await front_of(request).chronicle.show(project, conversation_id))
 
@@ -58,13 +62,21 @@ async def list_items(conversation_id: str, request: Request, project: Project) -
 
 
 @router.get("/{conversation_id}/items/{item_id}")
-async def retrieve_item(conversation_id: str, item_id: str, request: Request, project: Project) -> Response:
+async def retrieve_item(
+    conversation_id: str, item_id: str, request: Request, project: Project
+) -> Response:
     """One of the conversation's items."""
     included(request)
-    return json_answer(await front_of(request).chronicle.item(project, conversation_id, named(item_id) or ""))
+    return json_answer(
+        await front_of(request).chronicle.item(project, conversation_id, named(item_id) or "")
+    )
 
 
 @router.delete("/{conversation_id}/items/{item_id}")
-async def delete_item(conversation_id: str, item_id: str, request: Request, project: Project) -> Response:
+async def delete_item(
+    conversation_id: str, item_id: str, request: Request, project: Project
+) -> Response:
     """Takes an item out of the conversation, and answers with the conversation."""
-    return json_answer(await front_of(request).chronicle.drop(project, conversation_id, named(item_id) or ""))
+    return json_answer(
+        await front_of(request).chronicle.drop(project, conversation_id, named(item_id) or "")
+    )

@@ -32,11 +32,20 @@ async def healthz() -> Response:
 async def readyz(request: Request) -> Response:
     """200 when Postgres answers within 5 s, the schema is the newest, and the process is not stopping; the rest is only reported."""
     front = front_of(request)
-    told: dict[str, Any] = {"ready": False, "stopping": front.stopping, "database": "unreachable", "schema": None, "workers": {}}
+    told: dict[str, Any] = {
+        "ready": False,
+        "stopping": front.stopping,
+        "database": "unreachable",
+        "schema": None,
+        "workers": {},
+    }
     try:
         async with asyncio.timeout(_WITHIN):
             told["schema"] = (await read(front.pool, _SCHEMA, {}))[0]["version_num"]
-            told["workers"] = {row["kind"]: row["live"] for row in await read(front.pool, statements.LIVE_WORKERS, {})}
+            told["workers"] = {
+                row["kind"]: row["live"]
+                for row in await read(front.pool, statements.LIVE_WORKERS, {})
+            }
         told["database"] = "ok"
     except (*AWAY, TimeoutError) as error:
         told["database"] = f"unreachable: {type(error).__name__}"

@@ -21,7 +21,16 @@ router = APIRouter(prefix="/v1/responses")
 
 COUNT_HEADER = "x-backburner-token-count"
 TAKEN = (
-    *("model", "input", "instructions", "previous_response_id", "conversation", "tools", "tool_choice", "parallel_tool_calls"),
+    *(
+        "model",
+        "input",
+        "instructions",
+        "previous_response_id",
+        "conversation",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+    ),
     *("text", "reasoning", "truncation"),
 )
 """Parameters with the meaning that they have in a create."""
@@ -52,7 +61,10 @@ async def input_tokens(request: Request, project: Project) -> Response:
 def as_create(body: Any) -> dict[str, Any]:
     """The create request whose tokens are counted. Raises InvalidRequest for what the route does not take; the rest is judged as any create."""
     if type(body) is not dict:
-        raise InvalidRequest(f"Invalid body: expected a JSON object, but got {kind_of(body)} instead.", code="invalid_type")
+        raise InvalidRequest(
+            f"Invalid body: expected a JSON object, but got {kind_of(body)} instead.",
+            code="invalid_type",
+        )
     asked: dict[str, Any] = {}
     for name, value in body.items():
         if value is None:

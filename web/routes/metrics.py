@@ -31,12 +31,22 @@ _FRESH = 5.0
 _WITHIN = 3.0
 _QUEUES = (INTERACTIVE, BACKGROUND, QUARANTINE)
 
-READERS = Gauge("backburner_readers", "Streams and waiting requests that this process serves from a response's log.", registry=REGISTRY)
+READERS = Gauge(
+    "backburner_readers",
+    "Streams and waiting requests that this process serves from a response's log.",
+    registry=REGISTRY,
+)
 SOCKETS = Gauge("backburner_sockets", "WebSockets that this process holds.", registry=REGISTRY)
 BUS = Gauge(
-    "backburner_bus_healthy", "1 while Redis delivers live events to this process; 0: readers are served from Postgres.", registry=REGISTRY
+    "backburner_bus_healthy",
+    "1 while Redis delivers live events to this process; 0: readers are served from Postgres.",
+    registry=REGISTRY,
 )
-LEASE_AGE = Gauge("backburner_lease_age_seconds", "Since the last renewal of this process's lease.", registry=REGISTRY)
+LEASE_AGE = Gauge(
+    "backburner_lease_age_seconds",
+    "Since the last renewal of this process's lease.",
+    registry=REGISTRY,
+)
 
 
 class Backlog(Collector):
@@ -65,24 +75,38 @@ class Backlog(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """What the last look saw."""
-        up = GaugeMetricFamily("backburner_database_up", "1 when Postgres answered the last look at the backlog.")
+        up = GaugeMetricFamily(
+            "backburner_database_up", "1 when Postgres answered the last look at the backlog."
+        )
         up.add_metric([], float(self._rows is not None))
         yield up
         if self._rows is not None:
             yield from self._families(self._rows)
 
     def _families(self, rows: list[Row]) -> list[GaugeMetricFamily]:
-        by_status = GaugeMetricFamily("backburner_responses", "Open responses by status.", labels=["status"])
-        depth = GaugeMetricFamily("backburner_queue_depth", "Responses that wait for a worker, by queue.", labels=["queue"])
+        by_status = GaugeMetricFamily(
+            "backburner_responses", "Open responses by status.", labels=["status"]
+        )
+        depth = GaugeMetricFamily(
+            "backburner_queue_depth",
+            "Responses that wait for a worker, by queue.",
+            labels=["queue"],
+        )
         oldest = GaugeMetricFamily(
-            "backburner_queue_oldest_seconds", "Since the creation of the oldest that waits, by queue.", labels=["queue"]
+            "backburner_queue_oldest_seconds",
+            "Since the creation of the oldest that waits, by queue.",
+            labels=["queue"],
         )
         for status in NEXT:
-            by_status.add_metric([status.value], sum(row["responses"] for row in rows if row["status"] == status))
+            by_status.add_metric(
+                [status.value], sum(row["responses"] for row in rows if row["status"] == status)
+            )
         for queue in _QUEUES:
             waiting = [row for row in rows if row["waiting"] and row["queue"] == queue]
             depth.add_metric([queue], sum(row["responses"] for row in waiting))
-            oldest.add_metric([queue], max((max(0.0, row["oldest"]) for row in waiting), default=0.0))
+            oldest.add_metric(
+                [queue], max((max(0.0, row["oldest"]) for row in waiting), default=0.0)
+            )
         return [by_status, depth, oldest]
 
 
@@ -103,7 +127,9 @@ async def metrics(request: Request) -> Response:
     """This process's figures, and those of the backlog, in Prometheus' text format. Served where only this machine can ask, or to those
     who bring the token that the operator has set."""
     front = front_of(request)
-    shown = shown_to(front.settings.metrics, request.app.state.host, request.headers.get("authorization"))
+    shown = shown_to(
+        front.settings.metrics, request.app.state.host, request.headers.get("authorization")
+    )
     if shown is None:
         raise unknown_url(request)
     if not shown:

@@ -23,7 +23,12 @@ from web.stream.sse import sse_answer
 router = APIRouter(prefix="/v1/responses")
 
 EVENT_NUMBERS = {"minimum": 0, "maximum": 2**31 - 1}
-KINDS = {401: "authentication_error", 403: "permission_error", 424: "external_connector_error", 429: "rate_limit_error"}
+KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    424: "external_connector_error",
+    429: "rate_limit_error",
+}
 """Statuses of upstreams, and of tools' servers, whose error has a `type` of its own."""
 
 
@@ -95,7 +100,11 @@ async def _answer(front: Front, accepted: Accepted, project: UUID, request: Requ
     if accepted.ended is not None:
         return json_answer(accepted.ended)
     if wanted.background and accepted.repeated:
-        return json_answer(await front.archive.show(await front.archive.find(project, ids.response_id(accepted.id))))
+        return json_answer(
+            await front.archive.show(
+                await front.archive.find(project, ids.response_id(accepted.id))
+            )
+        )
     if wanted.background:
         return json_answer(accepted.opening)
     return json_answer(await front.archive.show(await ended_row(front, accepted, request)))

@@ -188,7 +188,10 @@ class Bus:
             readers = self._inboxes.get(message[1].decode())
             if readers:
                 _hand_out(readers, message[2])
-        elif kind == b"subscribe" and (confirmed := self._confirmed.pop(message[1].decode(), None)) is not None:
+        elif (
+            kind == b"subscribe"
+            and (confirmed := self._confirmed.pop(message[1].decode(), None)) is not None
+        ):
             confirmed.set()
 
     async def _listen_to(self, name: str) -> None:
@@ -201,7 +204,9 @@ class Bus:
                 await channel.subscribe(name)
                 await confirmed.wait()
         except UNHEARD as error:
-            logger.info("subscription_unheard", error=str(error))  # the slow look at the logs stands behind it
+            logger.info(
+                "subscription_unheard", error=str(error)
+            )  # the slow look at the logs stands behind it
 
     async def _forget(self, name: str) -> None:
         del self._inboxes[name]
@@ -248,10 +253,14 @@ class Bus:
         for row in await fetch(self._pool, statements.OWNERS, {"ids": list(self._ids.values())}):
             worker = row["worker"]
             if worker not in last:
-                last[worker] = (await fetch(self._pool, statements.BATCH_NOW, {"worker": worker}))[0]["last"]
+                last[worker] = (await fetch(self._pool, statements.BATCH_NOW, {"worker": worker}))[
+                    0
+                ]["last"]
                 self.nudge_all()
                 continue
-            for batch in await fetch(self._pool, statements.BATCHES, {"worker": worker, "last": last[worker]}):
+            for batch in await fetch(
+                self._pool, statements.BATCHES, {"worker": worker, "last": last[worker]}
+            ):
                 last[worker] = batch["batch"]
                 columns = ("response_ids", "attempts", "first_numbers", "last_numbers", "frames")
                 for response_id, *block in zip(*(batch[column] for column in columns), strict=True):

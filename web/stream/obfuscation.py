@@ -19,7 +19,11 @@ _END = b"}\n\n"
 
 def as_wanted(blocks: AsyncGenerator[bytes], request: CreateRequest) -> AsyncGenerator[bytes]:
     """The frames of a new response as its request wants them."""
-    return obfuscated(blocks) if request.parameters.get("stream_options", {}).get("include_obfuscation") else blocks
+    return (
+        obfuscated(blocks)
+        if request.parameters.get("stream_options", {}).get("include_obfuscation")
+        else blocks
+    )
 
 
 async def obfuscated(blocks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:

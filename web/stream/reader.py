@@ -82,7 +82,9 @@ class Relay:
         self._closing = True
         self._bus.nudge_all()
 
-    async def follow(self, response_id: UUID, after: int, *, background: bool) -> AsyncGenerator[bytes]:
+    async def follow(
+        self, response_id: UUID, after: int, *, background: bool
+    ) -> AsyncGenerator[bytes]:
         """Frames with numbers above `after`, to the terminal event and `[DONE]`. Ends early only when the row is gone, the stream is torn,
         or this process stops."""
         reader = Reader(after)
@@ -133,10 +135,21 @@ class Relay:
         rows = await fetch_when_back(self._pool, statements.LOG_PAGE, values)
         if not rows:
             return Look(None, [], more=False)
-        blocks = [Block(row["attempt"], row["first"], row["last"], row["frames"]) for row in rows if row["kind"] == 1]
-        more = len(blocks) == _PAGE["page"] or sum(len(block.frames) for block in blocks) >= _PAGE["bytes"]
+        blocks = [
+            Block(row["attempt"], row["first"], row["last"], row["frames"])
+            for row in rows
+            if row["kind"] == 1
+        ]
+        more = (
+            len(blocks) == _PAGE["page"]
+            or sum(len(block.frames) for block in blocks) >= _PAGE["bytes"]
+        )
         if rows[0]["first"]:
             return Look(None, [], more=False, torn=True)
         if not more:
-            blocks += [Block(row["attempt"], row["first"], row["last"], row["frames"]) for row in rows if row["kind"] == 2]
+            blocks += [
+                Block(row["attempt"], row["first"], row["last"], row["frames"])
+                for row in rows
+                if row["kind"] == 2
+            ]
         return Look(Status(rows[0]["frames"].decode()), blocks, more)

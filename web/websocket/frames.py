@@ -43,7 +43,10 @@ def parse_frame(raw: bytes) -> Create:
     try:
         sent = decode_body(raw)
         if type(sent) is not dict:
-            raise InvalidRequest(f"Invalid frame: expected a JSON object, but got {kind_of(sent)} instead.", code="invalid_type")
+            raise InvalidRequest(
+                f"Invalid frame: expected a JSON object, but got {kind_of(sent)} instead.",
+                code="invalid_type",
+            )
         stream_id = _stream_id(sent.pop("stream_id", None))
         _require_create(sent.pop("type", None))
         return Create(_body(sent), len(raw), stream_id, _generate(sent))

@@ -19,7 +19,9 @@ _logger.setLevel(logging.WARNING)
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     """One connection."""
 
-    def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
+    def __init__(
+        self, config: Config, server_state: ServerState, app_state: dict[str, Any]
+    ) -> None:
         super().__init__(config, server_state, app_state)
         self.logger = self.conn.logger = _logger
         self.close_timeout = _FAREWELL

@@ -91,10 +91,16 @@ class SocketSession:
     async def _until_over(self, reading: asyncio.Task[None]) -> int | None:
         """Why the connection ends, as a close code; None: the client has left."""
         front = self._front
-        if not await _first(reading, front.stopped, self._revoked, within=self._ends - time.monotonic()):
+        if not await _first(
+            reading, front.stopped, self._revoked, within=self._ends - time.monotonic()
+        ):
             return None
         if not self._revoked.is_set():
-            self._refusal = Unavailable("The server is stopping. Please retry.") if front.stopped.is_set() else _time_is_over(front)
+            self._refusal = (
+                Unavailable("The server is stopping. Please retry.")
+                if front.stopped.is_set()
+                else _time_is_over(front)
+            )
             if not await _first(reading, self._quiet, front.drained, self._revoked):
                 return None
         if self._revoked.is_set():
@@ -118,12 +124,19 @@ class SocketSession:
     async def _take(self, text: str | None) -> None:
         """Begins what a frame asks for. Raises FrameRefused."""
         if text is None:
-            raise FrameRefused(InvalidRequest("Binary frames are not supported. Send JSON as text.", code="invalid_json"), None)
+            raise FrameRefused(
+                InvalidRequest(
+                    "Binary frames are not supported. Send JSON as text.", code="invalid_json"
+                ),
+                None,
+            )
         raw = text.encode()
         limit = self._front.settings.limits.body
         if len(raw) > limit:
             raise FrameRefused(RequestTooLarge(limit), None)
-        create = await asyncio.to_thread(parse_frame, raw) if len(raw) > _LARGE else parse_frame(raw)
+        create = (
+            await asyncio.to_thread(parse_frame, raw) if len(raw) > _LARGE else parse_frame(raw)
+        )
         self._require_room(create, limit)
         task = asyncio.create_task(self._run(create, self._tails.get(create.stream_id)))
         self._tails[create.stream_id] = task
@@ -136,14 +149,25 @@ class SocketSession:
         lane = create.stream_id
         if self._refusal is not None:
             raise FrameRefused(self._refusal, lane)
-        if lane is not None and lane not in self._tails and len(self._tails) - (None in self._tails) >= _LANES:
+        if (
+            lane is not None
+            and lane not in self._tails
+            and len(self._tails) - (None in self._tails) >= _LANES
+        ):
             message = (
                 f"This WebSocket connection has reached its maximum number of distinct stream IDs ({_LANES}). Reuse an existing stream_id or "
                 "open a new WebSocket connection."
             )
-            raise FrameRefused(InvalidRequest(message, param="stream_id", code="websocket_stream_limit_reached"), lane)
-        if len(self._under_way) >= _PENDING or (self._under_way and self._bytes + create.size > limit):
-            message = "Too much waits on this WebSocket connection. Send more when a response has ended."
+            raise FrameRefused(
+                InvalidRequest(message, param="stream_id", code="websocket_stream_limit_reached"),
+                lane,
+            )
+        if len(self._under_way) >= _PENDING or (
+            self._under_way and self._bytes + create.size > limit
+        ):
+            message = (
+                "Too much waits on this WebSocket connection. Send more when a response has ended."
+            )
             refusal = InvalidRequest(message, code="websocket_queue_full")
             raise FrameRefused(refusal, lane)
 
@@ -198,7 +222,9 @@ class SocketSession:
         headers = {"content-length": str(create.size)}
         if traceparent := self._socket.headers.get("traceparent"):
             headers["traceparent"] = traceparent
-        return await self._front.intake.accept(project, create.body, headers, remembered=self._remembered, generate=create.generate)
+        return await self._front.intake.accept(
+            project, create.body, headers, remembered=self._remembered, generate=create.generate
+        )
 
     async def _relay(self, create: Create, accepted: Accepted) -> None:
         """Shows the response's events to their end; if that cannot be, the response is cancelled."""
@@ -206,7 +232,11 @@ class SocketSession:
             self._remember(accepted.id)
         finished = False
         try:
-            async with aclosing(as_wanted(self._front.relay.follow(accepted.id, -1, background=False), accepted.request)) as blocks:
+            async with aclosing(
+                as_wanted(
+                    self._front.relay.follow(accepted.id, -1, background=False), accepted.request
+                )
+            ) as blocks:
                 async for block in blocks:
                     finished = block == DONE
                     for event in () if finished else each_frame(block):
@@ -217,7 +247,9 @@ class SocketSession:
         if not finished:
             raise ApiError(f"The stream of the response '{response_id(accepted.id)}' broke off.")
         if not accepted.request.store:
-            await self._keep([accepted.id], timedelta(seconds=max(0.0, self._ends - time.monotonic())))
+            await self._keep(
+                [accepted.id], timedelta(seconds=max(0.0, self._ends - time.monotonic()))
+            )
 
     def _abandon(self, accepting: asyncio.Task[Accepted]) -> None:
         """The client left while its create was being stored."""
@@ -244,7 +276,9 @@ class SocketSession:
                 logger.warning("socket_memory_unclear", error=str(error).strip())
 
 
-async def _first(reading: asyncio.Task[None], *events: asyncio.Event, within: float | None = None) -> bool:
+async def _first(
+    reading: asyncio.Task[None], *events: asyncio.Event, within: float | None = None
+) -> bool:
     """Waits for the first of these, at most `within` seconds; False when it is the client's leave."""
     waiting = {asyncio.create_task(event.wait()) for event in events}
     try:

@@ -84,7 +84,9 @@ class Journal:
             if not log.spoke:
                 _note_first_event(log)
 
-    async def store_first(self, log: EventLog, events: Iterable[Event], store: Callable[[Tail], Awaitable[None]]) -> None:
+    async def store_first(
+        self, log: EventLog, events: Iterable[Event], store: Callable[[Tail], Awaitable[None]]
+    ) -> None:
         """Has `store` write these events and all that the log holds before them; only when it is answered are they shown.
 
         So whoever has seen them can rely on what was written beside them. Must not be cancelled half-way (worker/uncancellable.py); raises
@@ -115,15 +117,24 @@ class Journal:
     async def settled(self, log: EventLog) -> None:
         """Returns when every frame of the log is in an answered batch or flush."""
         async with self._moved:
-            await self._moved.wait_for(lambda: log.closed or (not log.fresh and (not log.tail or log.tail[-1].batch <= self._answered)))
+            await self._moved.wait_for(
+                lambda: (
+                    log.closed
+                    or (not log.fresh and (not log.tail or log.tail[-1].batch <= self._answered))
+                )
+            )
 
     async def lightened(self, log: EventLog) -> None:
         """Returns when an ending has little left to store besides itself: a large tail goes ahead, in pieces."""
         async with self._moved:
-            await self._moved.wait_for(lambda: log.closed or log.size <= self._settings.worker.tail_bytes)
+            await self._moved.wait_for(
+                lambda: log.closed or log.size <= self._settings.worker.tail_bytes
+            )
 
     def _crowded(self, log: EventLog) -> bool:
-        return not log.closed and (log.size > self._settings.worker.tail_bytes or self._held > _PROCESS_TAILS)
+        return not log.closed and (
+            log.size > self._settings.worker.tail_bytes or self._held > _PROCESS_TAILS
+        )
 
     async def _tell_those_who_wait(self) -> None:
         self._held = sum(log.size for log in self._logs)
@@ -171,7 +182,9 @@ class Journal:
                 self._wake.set()
 
     def _show(self, log: EventLog, block: Block) -> None:
-        self._publisher.publish(log.channel, b"%d %d %d\n%b" % (log.attempt, block.first, block.last, block.frames))
+        self._publisher.publish(
+            log.channel, b"%d %d %d\n%b" % (log.attempt, block.first, block.last, block.frames)
+        )
 
     async def _store(self, blocks: list[tuple[EventLog, Block]]) -> None:
         values = {
@@ -223,12 +236,18 @@ class Journal:
                 due = [log for log in self._logs if log.tail]
             else:
                 self._full.clear()
-                due = [log for log in self._logs if log.tail and log.size >= self._settings.worker.flush_bytes]
+                due = [
+                    log
+                    for log in self._logs
+                    if log.tail and log.size >= self._settings.worker.flush_bytes
+                ]
             await self._flush(due, wait=False)
 
     async def _flush(self, logs: list[EventLog], *, wait: bool) -> None:
         """`wait`: also those whose log another statement is writing right now, after it."""
-        ready = sorted((log for log in logs if wait or not log.lock.locked()), key=lambda log: log.claim.id)
+        ready = sorted(
+            (log for log in logs if wait or not log.lock.locked()), key=lambda log: log.claim.id
+        )
         for start in range(0, max(1, len(ready)), _FLUSH_ROWS):
             await self._flush_some(ready[start : start + _FLUSH_ROWS])
 
@@ -287,7 +306,9 @@ class Journal:
 
     def _deletable(self) -> int:
         """The last batch of which every frame is in an answered flush, checkpoint or ending."""
-        oldest = min((log.tail[0].batch for log in self._logs if log.tail), default=self._answered + 1)
+        oldest = min(
+            (log.tail[0].batch for log in self._logs if log.tail), default=self._answered + 1
+        )
         return min(oldest - 1, self._answered)
 
 
@@ -296,4 +317,6 @@ def _note_first_event(log: EventLog) -> None:
     if log.next_number > log.claim.log_end + 2:
         log.spoke = True
         if log.attempt == 1:
-            metrics.FIRST_EVENT.observe(log.claim.row["seconds_queued"] + time.monotonic() - log.began)
+            metrics.FIRST_EVENT.observe(
+                log.claim.row["seconds_queued"] + time.monotonic() - log.began
+            )

@@ -40,7 +40,10 @@ class Publisher:
             self._waiting.clear()
             self._bytes = 0
         name = channel.encode()
-        self._waiting.append(b"*3\r\n$7\r\nPUBLISH\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(name), name, len(payload), payload))
+        self._waiting.append(
+            b"*3\r\n$7\r\nPUBLISH\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n"
+            % (len(name), name, len(payload), payload)
+        )
         self._bytes += len(payload)
         self._wake.set()
 

@@ -49,7 +49,9 @@ class Download:
 class Downloads:
     """Fetches files. `resolver` stands in for the system's, in tests."""
 
-    def __init__(self, egress: Egress, *, redirects: int, resolver: AbstractResolver | None = None) -> None:
+    def __init__(
+        self, egress: Egress, *, redirects: int, resolver: AbstractResolver | None = None
+    ) -> None:
         self._egress = egress
         self._redirects = redirects
         self._resolver = resolver
@@ -81,7 +83,11 @@ class Downloads:
         try:
             # a session for one request: nothing learned from one server (cookies, open connections) is of use to the next
             async with aiohttp.ClientSession(
-                connector=connector, headers=headers, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
+                connector=connector,
+                headers=headers,
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=False,
             ) as session:
                 return await _get(session, target, most)
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError):
@@ -95,12 +101,28 @@ class Downloads:
 class Lookups(AbstractResolver):
     """The system's resolver, on threads of its own: names whose servers never answer must not hold up those of the upstreams."""
 
-    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[ResolveResult]:
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
         """The numeric addresses of a name. Raises OSError."""
-        ask = partial(socket.getaddrinfo, host, port, family=family, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+        ask = partial(
+            socket.getaddrinfo,
+            host,
+            port,
+            family=family,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_ADDRCONFIG,
+        )
         found = await asyncio.get_running_loop().run_in_executor(_LOOKUPS, ask)
         return [
-            ResolveResult(hostname=host, host=str(address[0]), port=port, family=kind, proto=protocol, flags=socket.AI_NUMERICHOST)
+            ResolveResult(
+                hostname=host,
+                host=str(address[0]),
+                port=port,
+                family=kind,
+                proto=protocol,
+                flags=socket.AI_NUMERICHOST,
+            )
             for kind, _, protocol, _, address in found
         ]
 
@@ -112,7 +134,10 @@ _LOOKUPS = ThreadPoolExecutor(8, thread_name_prefix="lookup")
 
 
 def guarded_connector(
-    egress: Egress, target: Target, refusals: list[Refused], resolver: AbstractResolver | None = None
+    egress: Egress,
+    target: Target,
+    refusals: list[Refused],
+    resolver: AbstractResolver | None = None,
 ) -> aiohttp.TCPConnector:
     """A connector for this target alone, which opens no socket that the guard refuses; why it did not is added to `refusals`."""
     return aiohttp.TCPConnector(
@@ -123,7 +148,9 @@ def guarded_connector(
     )
 
 
-def _guarded_sockets(egress: Egress, target: Target, refusals: list[Refused]) -> Callable[[AddressInfo], socket.socket]:
+def _guarded_sockets(
+    egress: Egress, target: Target, refusals: list[Refused]
+) -> Callable[[AddressInfo], socket.socket]:
     trusted = egress.trusts(target.host)
 
     def opened(info: AddressInfo) -> socket.socket:
@@ -140,8 +167,12 @@ def _guarded_sockets(egress: Egress, target: Target, refusals: list[Refused]) ->
 
 
 async def _get(session: aiohttp.ClientSession, target: Target, most: int) -> Download | str:
-    no_limits = aiohttp.ClientTimeout(total=None, sock_connect=None)  # one clock stands over everything, in `fetch`
-    async with session.get(URL(target.url, encoded=True), allow_redirects=False, timeout=no_limits) as answer:
+    no_limits = aiohttp.ClientTimeout(
+        total=None, sock_connect=None
+    )  # one clock stands over everything, in `fetch`
+    async with session.get(
+        URL(target.url, encoded=True), allow_redirects=False, timeout=no_limits
+    ) as answer:
         if answer.status in _REDIRECTS and "location" in answer.headers:
             return urljoin(target.url, answer.headers["location"])
         if answer.status != 200:
@@ -154,7 +185,9 @@ async def _get(session: aiohttp.ClientSession, target: Target, most: int) -> Dow
 
 
 async def _read(answer: aiohttp.ClientResponse, most: int) -> bytes:
-    too_large = Unfetchable(f"it is larger than the {most} bytes that are left for files in this response")
+    too_large = Unfetchable(
+        f"it is larger than the {most} bytes that are left for files in this response"
+    )
     if answer.content_length is not None and answer.content_length > most:
         raise too_large
     content = bytearray()

@@ -66,12 +66,18 @@ EXCHANGE: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
 class GuardedTransport(httpx2.AsyncBaseTransport):
     """Requests of one client to one server. `most` is what one answer's body may hold, in bytes; None for bodies without an end."""
 
-    def __init__(self, egress: Egress, *, connect: float, most: int, resolver: AbstractResolver | None = None) -> None:
+    def __init__(
+        self, egress: Egress, *, connect: float, most: int, resolver: AbstractResolver | None = None
+    ) -> None:
         self._egress = egress
         self._most = most
         backend = _GuardedBackend(egress, Lookups() if resolver is None else resolver, connect)
         self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=_tls(), network_backend=backend, max_connections=None, max_keepalive_connections=4, keepalive_expiry=30
+            ssl_context=_tls(),
+            network_backend=backend,
+            max_connections=None,
+            max_keepalive_connections=4,
+            keepalive_expiry=30,
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -94,7 +100,9 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         exchange.note(response.status)
         assert isinstance(response.stream, AsyncIterable)
         body = _Body(response.stream, exchange, None if request.method == "GET" else self._most)
-        answer = httpx2.Response(response.status, headers=response.headers, stream=body, extensions=response.extensions)
+        answer = httpx2.Response(
+            response.status, headers=response.headers, stream=body, extensions=response.extensions
+        )
         if answer.headers.get("content-encoding", "").lower() not in _PLAIN:
             await body.aclose()
             return _unreached(exchange, "sent its answer compressed although it was asked not to")
@@ -122,7 +130,11 @@ class _Body(httpx2.AsyncByteStream):
                     self._exchange.broke(f"answered with more than {self._most} bytes")
                     raise _Broken("too large")
                 yield piece
-        except (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError) as fault:
+        except (
+            httpcore2.NetworkError,
+            httpcore2.TimeoutException,
+            httpcore2.ProtocolError,
+        ) as fault:
             self._exchange.broke("broke off in the middle of its answer")
             raise _Broken("broke off") from fault
 
@@ -156,7 +168,9 @@ class _GuardedBackend(httpcore2.AnyIOBackend):
             async with asyncio.timeout(self._within):
                 for address in await self._addresses(host.strip("[]"), port):
                     try:
-                        return await super().connect_tcp(address, port, None, local_address, socket_options)
+                        return await super().connect_tcp(
+                            address, port, None, local_address, socket_options
+                        )
                     except httpcore2.ConnectError as refused:
                         fault = refused
         except TimeoutError:
@@ -178,9 +192,20 @@ def _tls() -> SSLContext:
 
 
 def _core_request(request: httpx2.Request) -> httpcore2.Request:
-    url = httpcore2.URL(scheme=request.url.raw_scheme, host=request.url.raw_host, port=request.url.port, target=request.url.raw_path)
+    url = httpcore2.URL(
+        scheme=request.url.raw_scheme,
+        host=request.url.raw_host,
+        port=request.url.port,
+        target=request.url.raw_path,
+    )
     assert isinstance(request.stream, AsyncIterable)
-    return httpcore2.Request(request.method, url, headers=request.headers.raw, content=request.stream, extensions=request.extensions)
+    return httpcore2.Request(
+        request.method,
+        url,
+        headers=request.headers.raw,
+        content=request.stream,
+        extensions=request.extensions,
+    )
 
 
 def _unreached(exchange: Exchange, fault: str) -> httpx2.Response:

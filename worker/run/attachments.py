@@ -46,7 +46,9 @@ async def with_files(
         except (Refused, Unfetchable) as fault:
             raise _failure(place, str(fault), len(history) - own, skipped, before) from fault
         room -= len(found.content)
-        whole[place.item] = _replaced(whole[place.item], place, await asyncio.to_thread(_data_url, found), found.name)
+        whole[place.item] = _replaced(
+            whole[place.item], place, await asyncio.to_thread(_data_url, found), found.name
+        )
     return whole
 
 
@@ -58,11 +60,16 @@ def _replaced(item: Item, place: FilePlace, data_url: str, name: str) -> Item:
     parts: list[dict[str, Any]] = list(item[place.field])
     given = parts[place.part]
     named = {"filename": given.get("filename") or name or "file", "file_data": data_url}
-    parts[place.part] = {**{key: value for key, value in given.items() if key != "file_url"}, **named}
+    parts[place.part] = {
+        **{key: value for key, value in given.items() if key != "file_url"},
+        **named,
+    }
     return {**item, place.field: parts}
 
 
-def _failure(place: FilePlace, why: str, first_own: int, skipped: int, before: str) -> UpstreamFailed:
+def _failure(
+    place: FilePlace, why: str, first_own: int, skipped: int, before: str
+) -> UpstreamFailed:
     own = place.item >= first_own
     return UpstreamFailed(
         f"Failed to download the file from '{shown(place.url)}': {why}.",

@@ -8,14 +8,29 @@ from uuid import UUID
 from models.config.settings import CompactionSettings
 from models.errors import UpstreamFailed
 from models.secrets import NoKey, Sealer, Unreadable
-from models.wire.compaction import compacted, first_unanswered, is_tooling, newest_compaction, opened
+from models.wire.compaction import (
+    compacted,
+    first_unanswered,
+    is_tooling,
+    newest_compaction,
+    opened,
+)
 from models.wire.events import Item
 from worker.translation.history.transcript import TASK, entries, parts, question
 from worker.upstream.overflow import OVERFLOW
 
 _NOT_FOR_SUMMARIES = frozenset(
     (
-        *("instructions", "tools", "tool_choice", "parallel_tool_calls", "max_tool_calls", "max_output_tokens", "text", "include"),
+        *(
+            "instructions",
+            "tools",
+            "tool_choice",
+            "parallel_tool_calls",
+            "max_tool_calls",
+            "max_output_tokens",
+            "text",
+            "include",
+        ),
         *("stream_options", "top_logprobs", "truncation", "context_management", "metadata"),
     )
 )
@@ -41,7 +56,13 @@ class Compactions:
     """The compactions of one response: those it was given, and those it makes."""
 
     def __init__(
-        self, project: UUID, sealer: Sealer, settings: CompactionSettings, parameters: dict[str, Any], *, is_all: bool = False
+        self,
+        project: UUID,
+        sealer: Sealer,
+        settings: CompactionSettings,
+        parameters: dict[str, Any],
+        *,
+        is_all: bool = False,
     ) -> None:
         """`is_all`: the client wants a compaction and nothing else."""
         self.is_all = is_all
@@ -58,7 +79,9 @@ class Compactions:
         edits = self._parameters.get("context_management")
         if edits is None:
             return None
-        asked: list[int] = [edit.get("compact_threshold", self._settings.threshold) for edit in edits]
+        asked: list[int] = [
+            edit.get("compact_threshold", self._settings.threshold) for edit in edits
+        ]
         return min(asked)
 
     def opened(self, items: list[Item]) -> list[Item]:
@@ -85,7 +108,9 @@ class Compactions:
             for item in history[: first_unanswered(history)]
         )
 
-    async def summary(self, history: list[Item], ask: Ask, spent: Callable[[dict[str, Any] | None], None]) -> str:
+    async def summary(
+        self, history: list[Item], ask: Ask, spent: Callable[[dict[str, Any] | None], None]
+    ) -> str:
         """The `encrypted_content` of a compaction of this history. `spent` is told each call's usage. Raises RunError."""
         summed_up = history[: first_unanswered(history)] or history
         text = await self._summed_up(entries(summed_up), ask, spent)
@@ -94,18 +119,29 @@ class Compactions:
             return self._sealer.token("compaction", self._project, held.to_json())
         except NoKey:
             raise UpstreamFailed(
-                "The history cannot be compacted: this server has no key to seal it with.", reason="no_sealing_key", status=500
+                "The history cannot be compacted: this server has no key to seal it with.",
+                reason="no_sealing_key",
+                status=500,
             ) from None
 
-    async def _summed_up(self, texts: list[str], ask: Ask, spent: Callable[[dict[str, Any] | None], None]) -> str:
+    async def _summed_up(
+        self, texts: list[str], ask: Ask, spent: Callable[[dict[str, Any] | None], None]
+    ) -> str:
         """All at once, or where that is too long for the model in ever smaller parts, each with the summary of those before it."""
-        parameters = {name: value for name, value in self._parameters.items() if name not in _NOT_FOR_SUMMARIES}
+        parameters = {
+            name: value
+            for name, value in self._parameters.items()
+            if name not in _NOT_FOR_SUMMARIES
+        }
         instructions = self._parameters.get("instructions")
         left: Iterator[str] = iter(["\n".join(texts)])
         so_far, part = "", next(left)
         for _ in range(self._settings.calls):
             try:
-                heard = await ask({**parameters, "instructions": TASK}, [_user(question(part, so_far, instructions))])
+                heard = await ask(
+                    {**parameters, "instructions": TASK},
+                    [_user(question(part, so_far, instructions))],
+                )
             except UpstreamFailed as failure:
                 if failure.reason != OVERFLOW or len(part) < _SMALLEST:
                     raise
@@ -115,15 +151,24 @@ class Compactions:
             spent(heard.usage)
             so_far = heard.text
             if not so_far:
-                raise UpstreamFailed("The model gave no summary of the history.", reason="compaction_empty")
+                raise UpstreamFailed(
+                    "The model gave no summary of the history.", reason="compaction_empty"
+                )
             following = next(left, None)
             if following is None:
                 return so_far
             part = following
-        raise UpstreamFailed("The history is too long to be compacted.", reason="compaction_too_long", code="invalid_prompt", status=400)
+        raise UpstreamFailed(
+            "The history is too long to be compacted.",
+            reason="compaction_too_long",
+            code="invalid_prompt",
+            status=400,
+        )
 
 
-def opened_input(history: list[Item], own: int, compactions: Compactions) -> tuple[list[Item], int, int]:
+def opened_input(
+    history: list[Item], own: int, compactions: Compactions
+) -> tuple[list[Item], int, int]:
     """The history opened, how many items at its end are the response's own input, and how many of that input stood before them."""
     first_own = len(history) - own
     position = newest_compaction(history)
@@ -140,4 +185,10 @@ def is_forced(history: Sequence[Item]) -> bool:
 
 def _user(text: str) -> Item:
     content = [{"type": "input_text", "text": text}]
-    return {"id": "msg_compaction", "type": "message", "status": "completed", "role": "user", "content": content}
+    return {
+        "id": "msg_compaction",
+        "type": "message",
+        "status": "completed",
+        "role": "user",
+        "content": content,
+    }

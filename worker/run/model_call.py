@@ -43,7 +43,14 @@ _LONG_HISTORY = 1000
 class Model:
     """The model of one run. `speaking` is the turn that is not stored yet, None between turns."""
 
-    def __init__(self, claim: Claim, facts: ResponseFacts, log: EventLog, output: Output, resources: Resources) -> None:
+    def __init__(
+        self,
+        claim: Claim,
+        facts: ResponseFacts,
+        log: EventLog,
+        output: Output,
+        resources: Resources,
+    ) -> None:
         self._claim = claim
         self._facts = facts
         self._log = log
@@ -56,7 +63,9 @@ class Model:
     async def count(self, parameters: dict[str, Any], history: list[Item], offered: Offer) -> Count:
         """Tokens of what the first of its upstreams would be told."""
         way = self._ways()[0]
-        return await self._resources.counter.count(way, await self._body(way, parameters, history, offered))
+        return await self._resources.counter.count(
+            way, await self._body(way, parameters, history, offered)
+        )
 
     async def answer(
         self, parameters: dict[str, Any], history: list[Item], offered: Offer, *, aloud: bool = True
@@ -71,14 +80,23 @@ class Model:
             try:
                 return await self._speak(way, parameters, history, offered, aloud=aloud)
             except (UpstreamFailed, LimitReached) as failure:
-                UPSTREAM_TURNS.labels(way.name, "busy" if isinstance(failure, UpstreamBusy) else "failed").inc()
+                UPSTREAM_TURNS.labels(
+                    way.name, "busy" if isinstance(failure, UpstreamBusy) else "failed"
+                ).inc()
                 if failure.reason == NO_SUCH_MODEL:
-                    raise no_such_model(self._facts.model) from failure  # by the name that the client knows
+                    raise no_such_model(
+                        self._facts.model
+                    ) from failure  # by the name that the client knows
                 if self.has_spoken or not is_its_own_fault(failure):
                     raise
                 failures.append(failure)
             if way is not ways[-1]:
-                logger.info("upstream_passed_over", response=self._facts.id, upstream=way.name, reason=failures[-1].reason)
+                logger.info(
+                    "upstream_passed_over",
+                    response=self._facts.id,
+                    upstream=way.name,
+                    reason=failures[-1].reason,
+                )
         raise unserved(ways, failures, can_wait=self._facts.background)
 
     def _ways(self) -> list[Way]:
@@ -86,14 +104,27 @@ class Model:
         ways = self._resources.upstreams.ways(self._facts.model)
         if not ways:
             raise no_such_model(self._facts.model)
-        needed = next((tool["type"] for tool in self._facts.parameters.get("tools", ()) if tool["type"] in PASSED_ON), None)
+        needed = next(
+            (
+                tool["type"]
+                for tool in self._facts.parameters.get("tools", ())
+                if tool["type"] in PASSED_ON
+            ),
+            None,
+        )
         able = [way for way in ways if needed is None or way.upstream.is_native]
         if not able:
             raise no_such_tool(str(needed))
         return able
 
     async def _speak(
-        self, way: Way, parameters: dict[str, Any], history: list[Item], offered: Offer, *, aloud: bool
+        self,
+        way: Way,
+        parameters: dict[str, Any],
+        history: list[Item],
+        offered: Offer,
+        *,
+        aloud: bool,
     ) -> tuple[Outcome, SpokenTurn[Any]]:
         """One upstream call, translated as it comes."""
         self.has_spoken = False
@@ -124,14 +155,20 @@ class Model:
         if not aloud:
             return
         self.has_spoken = self.has_spoken or bool(events)
-        self._resources.journal.write(self._log, shown_events(events, self._facts.parameters.get("include", ())))
+        self._resources.journal.write(
+            self._log, shown_events(events, self._facts.parameters.get("include", ()))
+        )
 
-    async def _body(self, way: Way, parameters: dict[str, Any], history: list[Item], offered: Offer) -> dict[str, Any]:
+    async def _body(
+        self, way: Way, parameters: dict[str, Any], history: list[Item], offered: Offer
+    ) -> dict[str, Any]:
         translate = partial(self._translated, way, parameters, history, offered)
         # A long history is walked beside the event loop: a thousand other streams are waiting in it.
         return translate() if len(history) < _LONG_HISTORY else await asyncio.to_thread(translate)
 
-    def _translated(self, way: Way, parameters: dict[str, Any], history: list[Item], offered: Offer) -> dict[str, Any]:
+    def _translated(
+        self, way: Way, parameters: dict[str, Any], history: list[Item], offered: Offer
+    ) -> dict[str, Any]:
         if way.upstream.is_native:
             return native_request(
                 model=way.model,
@@ -141,17 +178,25 @@ class Model:
                 offer=offered,
                 passthrough=way.upstream.settings.passthrough,
                 searches=self._resources.settings.web_search.provider is not None,
-                calls_left=max(0, parameters["max_tool_calls"] - self._output.calls_made) if "max_tool_calls" in parameters else None,
+                calls_left=max(0, parameters["max_tool_calls"] - self._output.calls_made)
+                if "max_tool_calls" in parameters
+                else None,
             )
         dialect = dialect_of(way.upstream.settings)
-        known = with_thoughts(history, self._resources.sealer, self._claim.row["project_id"], dialect)
-        return chat_request(model=way.model, parameters=parameters, history=known, offer=offered, dialect=dialect)
+        known = with_thoughts(
+            history, self._resources.sealer, self._claim.row["project_id"], dialect
+        )
+        return chat_request(
+            model=way.model, parameters=parameters, history=known, offer=offered, dialect=dialect
+        )
 
     def _translator(self, way: Way, parameters: dict[str, Any], offered: Offer) -> SpokenTurn[Any]:
         upstream = way.upstream.settings
         if way.upstream.is_native:
             keep = partial(kept_for, way.name)
-            return NativeTranslator(self._resources.new_id, offer=offered, keep=keep, **self._bounds(parameters))
+            return NativeTranslator(
+                self._resources.new_id, offer=offered, keep=keep, **self._bounds(parameters)
+            )
         return Translator(
             self._resources.new_id,
             want_logprobs=wants_logprobs(parameters),
@@ -159,7 +204,12 @@ class Model:
             **self._bounds(parameters),
             think_tags=upstream.think_tags,
             fenced=told_format(parameters.get("text", {}), upstream.structured_output) is not None,
-            seal=seal_for(self._resources.sealer, self._claim.row["project_id"], parameters, dialect_of(upstream)),
+            seal=seal_for(
+                self._resources.sealer,
+                self._claim.row["project_id"],
+                parameters,
+                dialect_of(upstream),
+            ),
         )
 
     def _bounds(self, parameters: dict[str, Any]) -> dict[str, int]:
@@ -173,4 +223,8 @@ class Model:
     def _calls_allowed(self, parameters: dict[str, Any]) -> int:
         """How many calls of ours this turn may make."""
         most = self._resources.settings.tools.calls
-        return min(most, max(0, parameters["max_tool_calls"] - self._output.calls_made)) if "max_tool_calls" in parameters else most
+        return (
+            min(most, max(0, parameters["max_tool_calls"] - self._output.calls_made))
+            if "max_tool_calls" in parameters
+            else most
+        )

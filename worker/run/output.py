@@ -68,15 +68,27 @@ class Output:
     def calls_made(self) -> int:
         """As `max_tool_calls` counts them: those that this server ran, and those that a native upstream did."""
         return sum(
-            entry.item["type"] not in _UNCOUNTED if entry.turn is not None else entry.item["type"] in HOSTED_CALLS for entry in self.entries
+            entry.item["type"] not in _UNCOUNTED
+            if entry.turn is not None
+            else entry.item["type"] in HOSTED_CALLS
+            for entry in self.entries
         )
 
     @property
     def waits_for_client(self) -> bool:
         """Something was asked for that only the client can answer: no turn follows."""
-        return bool(unanswered(self.items)) or any(item["type"] == "mcp_approval_request" for item in self.items)
+        return bool(unanswered(self.items)) or any(
+            item["type"] == "mcp_approval_request" for item in self.items
+        )
 
-    def step(self, items: Sequence[OpenItem], answers: dict[str, Any], usage: dict[str, Any] | None, *, turns: int) -> Step:
+    def step(
+        self,
+        items: Sequence[OpenItem],
+        answers: dict[str, Any],
+        usage: dict[str, Any] | None,
+        *,
+        turns: int,
+    ) -> Step:
         """What a checkpoint is to store of these items of a step; `answers`: item id -> what the model is told of a call already done."""
         first = len(self.entries)
         calls = [
@@ -103,7 +115,9 @@ class Output:
     def add(self, step: Step, items: Sequence[OpenItem]) -> None:
         """The step is stored."""
         calls = {call["position"]: call for call in step.calls}
-        for position, (item, open_item) in enumerate(zip(step.items, items, strict=True), start=step.position):
+        for position, (item, open_item) in enumerate(
+            zip(step.items, items, strict=True), start=step.position
+        ):
             call = calls.get(position)
             entry = Entry(position, item)
             if call is not None and isinstance(open_item, OpenHostedCall):
@@ -126,7 +140,11 @@ class Output:
 
     def note_closed(self, told: Iterable[dict[str, Any]]) -> None:
         """Takes over what an attempt that was ending the response had shown of that, but could not store any more."""
-        done = {event["output_index"]: event["item"] for event in told if event["type"] == "response.output_item.done"}
+        done = {
+            event["output_index"]: event["item"]
+            for event in told
+            if event["type"] == "response.output_item.done"
+        }
         for entry in self.open_calls:
             if entry.call is not None and entry.call.output_index in done:
                 entry.item, entry.call, entry.changed = done[entry.call.output_index], None, True
@@ -140,7 +158,13 @@ def as_told(item: Item, turn: int | None, answer: Any) -> Item:
 
 
 def _entry(position: int, row: Row) -> Entry:
-    entry = Entry(position, row["payload"], turn=row["turn"], answer=row["answer"], is_started=row["started_attempt"] is not None)
+    entry = Entry(
+        position,
+        row["payload"],
+        turn=row["turn"],
+        answer=row["answer"],
+        is_started=row["started_attempt"] is not None,
+    )
     if row["finished"] is False:
         entry.call = reopened(row["output_index"], entry.item)
     return entry

@@ -15,22 +15,34 @@ _SIGNED = ("reasoning_details", "thinking_blocks")
 _KIND: TokenKind = "reasoning"
 
 
-def seal_for(sealer: Sealer, project: UUID, parameters: dict[str, Any], dialect: Dialect) -> Seal | None:
+def seal_for(
+    sealer: Sealer, project: UUID, parameters: dict[str, Any], dialect: Dialect
+) -> Seal | None:
     """What makes `encrypted_content`: where the client asks for it, and where the upstream wants more back than can be shown, in which case
     it is only stored. None: there is to be none, also for want of a key."""
-    if not sealer.has_key or (SEALED_REASONING not in parameters.get("include", ()) and dialect.reasoning_back not in _SIGNED):
+    if not sealer.has_key or (
+        SEALED_REASONING not in parameters.get("include", ())
+        and dialect.reasoning_back not in _SIGNED
+    ):
         return None
     return partial(_sealed, sealer, project)
 
 
-def with_thoughts(history: list[Item], sealer: Sealer, project: UUID, dialect: Dialect) -> list[Item]:
+def with_thoughts(
+    history: list[Item], sealer: Sealer, project: UUID, dialect: Dialect
+) -> list[Item]:
     """The history, where each reasoning item that we have sealed says what is inside (`sealed`), if the upstream is to be told.
 
     What we cannot open was sealed by another server, for another project or with a key that is gone: it says nothing, and harms nothing.
     """
     if dialect.reasoning_back == "none":
         return history
-    return [_opened(item, sealer, project) if item["type"] == "reasoning" and "encrypted_content" in item else item for item in history]
+    return [
+        _opened(item, sealer, project)
+        if item["type"] == "reasoning" and "encrypted_content" in item
+        else item
+        for item in history
+    ]
 
 
 def _sealed(sealer: Sealer, project: UUID, kept: dict[str, Any]) -> str:

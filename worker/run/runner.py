@@ -15,7 +15,15 @@ import structlog
 
 from models.db.database import fetch_when_back
 from models.db.queries import statements
-from models.errors import Cancelled, LeaseLost, LimitReached, PutOff, RunError, ToolFailed, UpstreamFailed
+from models.errors import (
+    Cancelled,
+    LeaseLost,
+    LimitReached,
+    PutOff,
+    RunError,
+    ToolFailed,
+    UpstreamFailed,
+)
 from models.ids import conversation_id, response_id
 from models.lifecycle import Status
 from models.ownership.claims import Claim, Ending, Parting, Verdict
@@ -169,8 +177,16 @@ class Run:
                 compactions = self._compactions(said)
                 history, own, skipped = opened_input(said, own, compactions)
                 if not compactions.is_all and COUNTED not in self._facts.parameters:
-                    history = await with_files(history, own, self._resources.settings.egress, before=self._before, skipped=skipped)
-                self._toolbox = await asyncio.shield(asyncio.ensure_future(self._open_toolbox(history)))
+                    history = await with_files(
+                        history,
+                        own,
+                        self._resources.settings.egress,
+                        before=self._before,
+                        skipped=skipped,
+                    )
+                self._toolbox = await asyncio.shield(
+                    asyncio.ensure_future(self._open_toolbox(history))
+                )
                 self._turns = Turns(
                     self.claim,
                     self._facts,
@@ -194,28 +210,54 @@ class Run:
         if self.claim.log_end <= opening:
             self._write([ResponseInProgress(response_object(self._facts, []))])
             return
-        self._output = Output(self.claim, await fetch_when_back(self._resources.pool, statements.OUTPUT, {"id": self.claim.id}))
-        told = [(attempt, decode_frame(frame)) for attempt, block in self.claim.frames for frame in split_frames(block)]
+        self._output = Output(
+            self.claim,
+            await fetch_when_back(self._resources.pool, statements.OUTPUT, {"id": self.claim.id}),
+        )
+        told = [
+            (attempt, decode_frame(frame))
+            for attempt, block in self.claim.frames
+            for frame in split_frames(block)
+        ]
         left = open_items([event for _, event in told])
         self._output.next_index = max(self._output.next_index, left.highest_index + 1)
-        self._output.left = [{**item, "status": "incomplete"} if item.get("status") == "in_progress" else item for item in standing(told)]
+        self._output.left = [
+            {**item, "status": "incomplete"} if item.get("status") == "in_progress" else item
+            for item in standing(told)
+        ]
         # A compaction that broke off holds nothing.
-        self._output.left = [item for item in self._output.left if (item["type"], item.get("status")) != ("compaction", "incomplete")]
+        self._output.left = [
+            item
+            for item in self._output.left
+            if (item["type"], item.get("status")) != ("compaction", "incomplete")
+        ]
         self._output.note_closed([event for _, event in told])
         self._write(closing_events(left))
 
     async def _open_toolbox(self, history: list[Item]) -> Toolbox:
         tools = with_added_search(self._facts.parameters.get("tools", []), history)
         settings = self._resources.settings
-        credentials = await self._credentials() if any(tool["type"] == "mcp" for tool in tools) else {}
+        credentials = (
+            await self._credentials() if any(tool["type"] == "mcp" for tool in tools) else {}
+        )
         include = self._facts.parameters.get("include", ())
-        return await Toolbox.of(tools, Means(settings, self._resources.egress, credentials, include))
+        return await Toolbox.of(
+            tools, Means(settings, self._resources.egress, credentials, include)
+        )
 
     async def _credentials(self) -> dict[str, Any]:
         """What the client entrusted us with: server_label -> `authorization`, `headers`."""
-        kept = await fetch_when_back(self._resources.pool, statements.SECRETS, {"id": self.claim.id})
+        kept = await fetch_when_back(
+            self._resources.pool, statements.SECRETS, {"id": self.claim.id}
+        )
         try:
-            return self._resources.sealer.open(self.claim.id, Sealed(kept[0]["key_id"], kept[0]["sealed"])) if kept else {}
+            return (
+                self._resources.sealer.open(
+                    self.claim.id, Sealed(kept[0]["key_id"], kept[0]["sealed"])
+                )
+                if kept
+                else {}
+            )
         except Unreadable:
             message = "The credentials for this response's MCP servers can no longer be read: this server's sealing keys have changed."
             raise ToolFailed(message, reason="secrets_unreadable") from None
@@ -234,7 +276,9 @@ class Run:
                 param="previous_response_id", envelope_code="previous_response_not_found",
             )  # fmt: skip
         told = [row for row in rows if row["payload"] is not None]
-        return [as_told(row["payload"], row["turn"], row["answer"]) for row in told], sum(row["depth"] == 0 for row in told)
+        return [as_told(row["payload"], row["turn"], row["answer"]) for row in told], sum(
+            row["depth"] == 0 for row in told
+        )
 
     def _compactions(self, said: list[Item]) -> Compactions:
         resources, row = self._resources, self.claim.row
@@ -249,7 +293,9 @@ class Run:
 
     async def _end(self, conclusion: Conclusion) -> None:
         if self._speaking is not None:
-            self._write(shown_events(self._speaking.cut(), self._facts.parameters.get("include", ())))
+            self._write(
+                shown_events(self._speaking.cut(), self._facts.parameters.get("include", ()))
+            )
         self._write(self._output.cut())
         await self._resources.journal.lightened(self._log)
         async with self._log.lock:
@@ -268,8 +314,15 @@ class Run:
     async def _remember(self) -> None:
         """Before anybody is told of the ending: who asks the same then is to find the answer."""
         row = self.claim.row
-        if self._answer is not None and self.conclusion is not None and self.conclusion.status is Status.COMPLETED and row["cache_ttl"]:
-            await self._resources.cache.keep(row["project_id"], bytes(row["cache_key"]), row["cache_ttl"], self._answer)
+        if (
+            self._answer is not None
+            and self.conclusion is not None
+            and self.conclusion.status is Status.COMPLETED
+            and row["cache_ttl"]
+        ):
+            await self._resources.cache.keep(
+                row["project_id"], bytes(row["cache_key"]), row["cache_ttl"], self._answer
+            )
 
     async def _end_unless_cancelled(self, conclusion: Conclusion) -> None:
         try:
@@ -279,10 +332,16 @@ class Run:
 
     async def _end_as(self, conclusion: Conclusion) -> None:
         speaking, kept = self._speaking, self._output
-        unstored = speaking.output if speaking is not None and (speaking.output or speaking.outcome is not None) else kept.left
+        unstored = (
+            speaking.output
+            if speaking is not None and (speaking.output or speaking.outcome is not None)
+            else kept.left
+        )
         output = [*kept.items, *unstored]
         usage = add_usage(kept.usage, speaking.usage) if speaking is not None else kept.usage
-        service_tier = (speaking.service_tier if speaking is not None else None) or kept.service_tier
+        service_tier = (
+            speaking.service_tier if speaking is not None else None
+        ) or kept.service_tier
         completed_at = int(time.time())
         facts = self._facts.evolve(
             status=conclusion.status.value,
@@ -305,7 +364,9 @@ class Run:
             turns=1 if speaking is not None else 0,
             error=conclusion.error,
             reason=conclusion.reason,
-            failure=conclusion.failure if all(item["type"] in _UNSPOKEN for item in output) else None,
+            failure=conclusion.failure
+            if all(item["type"] in _UNSPOKEN for item in output)
+            else None,
             unanswered_calls=unanswered(output),
             service_tier=service_tier,
             upstream=kept.upstream,
@@ -317,11 +378,21 @@ class Run:
         """Hands the response over: its log is stored first, then somebody else may claim it. The next attempt closes the open item."""
         await self._resources.journal.settled(self._log)
         async with self._log.lock:
-            parting = Parting.REQUEUED if self._stopped is Stop.REQUEUE else Parting.HANDED_OVER if self._pause is None else Parting.PUT_OFF
-            await self._resources.ownership.release(self.claim, self._log.rest(), parting, self._pause)
+            parting = (
+                Parting.REQUEUED
+                if self._stopped is Stop.REQUEUE
+                else Parting.HANDED_OVER
+                if self._pause is None
+                else Parting.PUT_OFF
+            )
+            await self._resources.ownership.release(
+                self.claim, self._log.rest(), parting, self._pause
+            )
             self._parting = parting
         if self._pause is None:
-            self._resources.bell.ring(self.claim.id, queue_for(background=self._facts.background, deaths=0))
+            self._resources.bell.ring(
+                self.claim.id, queue_for(background=self._facts.background, deaths=0)
+            )
 
     def _spread(self, seconds: float) -> timedelta:
         """For how long it is put off: longer each time, and not all for the same time, lest thousands come back at once to be sent away."""
@@ -336,11 +407,19 @@ _CANCELLED = Conclusion(Status.CANCELLED, reason="cancelled")
 
 _OF_VERDICT: dict[Verdict, RunError] = {
     Verdict.CANCELLED: Cancelled(),
-    Verdict.GIVEN_UP: LimitReached("The response was ended by the server's operator.", reason="failed_by_operator", status=502),
-    Verdict.UNSTARTED: LimitReached("The response waited in the queue for longer than it may.", reason="queue_wait"),
-    Verdict.LATE: LimitReached("The response did not finish within the time it is given.", reason="deadline"),
+    Verdict.GIVEN_UP: LimitReached(
+        "The response was ended by the server's operator.", reason="failed_by_operator", status=502
+    ),
+    Verdict.UNSTARTED: LimitReached(
+        "The response waited in the queue for longer than it may.", reason="queue_wait"
+    ),
+    Verdict.LATE: LimitReached(
+        "The response did not finish within the time it is given.", reason="deadline"
+    ),
     Verdict.POISON: LimitReached(
-        "The response was given up: the processes that ran it died three times.", reason="too_many_deaths", status=502
+        "The response was given up: the processes that ran it died three times.",
+        reason="too_many_deaths",
+        status=502,
     ),
 }
 
@@ -357,7 +436,9 @@ def _facts(claim: Claim) -> ResponseFacts:
         background=row["background"],
         store=row["store"],
         previous_response_id=response_id(previous) if previous is not None else None,
-        conversation_id=conversation_id(row["conversation_id"]) if row["conversation_id"] is not None else None,
+        conversation_id=conversation_id(row["conversation_id"])
+        if row["conversation_id"] is not None
+        else None,
     )
 
 
@@ -375,7 +456,12 @@ def _of_error(error: RunError) -> Conclusion:
         case LimitReached():
             return _failed(error.message, reason=error.reason, failure={"status": error.status})
         case UpstreamFailed():
-            failure = {"status": error.status, "code": error.envelope_code, "param": error.param, "retry_after": error.retry_after}
+            failure = {
+                "status": error.status,
+                "code": error.envelope_code,
+                "param": error.param,
+                "retry_after": error.retry_after,
+            }
             return _failed(error.message, code=error.code, reason=error.reason, failure=failure)
         case _:
             raise error
@@ -386,8 +472,12 @@ def _broken(message: str) -> Conclusion:
     return _failed(message, reason="internal_error", failure={"status": 500})
 
 
-def _failed(message: str, *, code: str = "server_error", reason: str, failure: dict[str, Any] | None = None) -> Conclusion:
-    return Conclusion(Status.FAILED, error={"code": code, "message": message}, reason=reason, failure=failure)
+def _failed(
+    message: str, *, code: str = "server_error", reason: str, failure: dict[str, Any] | None = None
+) -> Conclusion:
+    return Conclusion(
+        Status.FAILED, error={"code": code, "message": message}, reason=reason, failure=failure
+    )
 
 
 _OF_STOP = {Stop.CANCEL: _CANCELLED, Stop.FAIL: _of_error(_OF_VERDICT[Verdict.GIVEN_UP])}

@@ -88,7 +88,9 @@ class Turns:
         output = self._output
         if COUNTED in self._facts.parameters:
             return await self._counted()
-        self._toolbox.due(self._said())  # so that the tools know what an earlier attempt had learnt of them
+        self._toolbox.due(
+            self._said()
+        )  # so that the tools know what an earlier attempt had learnt of them
         await self._answer_calls()
         while not output.open_calls:
             if output.waits_for_client:
@@ -107,7 +109,11 @@ class Turns:
             try:
                 outcome, translator = await self._turn()
             except UpstreamFailed as failure:
-                if failure.reason != OVERFLOW or self._model.has_spoken or not self._may_compact(self._said()):
+                if (
+                    failure.reason != OVERFLOW
+                    or self._model.has_spoken
+                    or not self._may_compact(self._said())
+                ):
                     raise
                 await self._compact()
                 continue
@@ -122,7 +128,10 @@ class Turns:
     async def _prepare(self) -> bool:
         """Runs what must be run before the model speaks: tools listed, approved calls made. False: there was nothing."""
         first = self._output.next_index
-        calls = [opening(first + at, self._resources.new_id) for at, opening in enumerate(self._toolbox.due(self._said()))]
+        calls = [
+            opening(first + at, self._resources.new_id)
+            for at, opening in enumerate(self._toolbox.due(self._said()))
+        ]
         if not calls:
             return False
         for call in calls:
@@ -141,7 +150,9 @@ class Turns:
         if self._compactions.is_all:
             return True
         history = self._said()
-        return self._may_compact(history) and await self._size(history) > (self._compactions.threshold or 0)
+        return self._may_compact(history) and await self._size(history) > (
+            self._compactions.threshold or 0
+        )
 
     def _may_compact(self, history: list[Item]) -> bool:
         return self._compactions.threshold is not None and self._compactions.is_possible(history)
@@ -154,19 +165,28 @@ class Turns:
         return (await self._count(history)).tokens
 
     async def _count(self, history: list[Item]) -> Count:
-        parameters = {name: value for name, value in self._facts.parameters.items() if name != COUNTED}
-        return await self._model.count(parameters, history, offer(parameters, history, self._toolbox.offered()))
+        parameters = {
+            name: value for name, value in self._facts.parameters.items() if name != COUNTED
+        }
+        return await self._model.count(
+            parameters, history, offer(parameters, history, self._toolbox.offered())
+        )
 
     async def _counted(self) -> Outcome:
         """The end of a response that is only counted."""
         count = await self._count(self._said())
-        self._output.usage = {**Usage(input_tokens=count.tokens, total_tokens=count.tokens).to_json(), COUNTED_BY: count.source}
+        self._output.usage = {
+            **Usage(input_tokens=count.tokens, total_tokens=count.tokens).to_json(),
+            COUNTED_BY: count.source,
+        }
         return Outcome("completed")
 
     async def _compact(self) -> None:
         """Puts a compaction in the place of the history. It is stored before anything follows; until then an attempt begins it anew."""
         await self._resources.ownership.certain()
-        self._model.speaking = making = CompactionTurn(self._resources.new_id, first_index=self._output.next_index)
+        self._model.speaking = making = CompactionTurn(
+            self._resources.new_id, first_index=self._output.next_index
+        )
         self._resources.journal.write(self._log, making.opened())
         content = await self._compactions.summary(self._said(), self._ask, making.spend_usage)
         await undivided(self._checkpoint(making.items, making, making.sealed(content)))
@@ -182,7 +202,11 @@ class Turns:
     async def _turn(self) -> tuple[Outcome, SpokenTurn[Any]]:
         """One answer of the model. With `truncation: auto` it is told ever less, until that fits its context."""
         await self._resources.ownership.certain()
-        parameters = self._facts.parameters if not self._output.calls_made else after_a_call(self._facts.parameters)
+        parameters = (
+            self._facts.parameters
+            if not self._output.calls_made
+            else after_a_call(self._facts.parameters)
+        )
         history = self._said()
         offered = offer(parameters, history, self._toolbox.offered())
         if parameters.get("truncation") != "auto" or self._may_compact(history):
@@ -199,13 +223,20 @@ class Turns:
         assert overflow is not None
         raise overflow
 
-    async def _checkpoint(self, items: Sequence[OpenItem], translator: SpokenTurn[Any] | None, last: Sequence[Event] = ()) -> None:
+    async def _checkpoint(
+        self,
+        items: Sequence[OpenItem],
+        translator: SpokenTurn[Any] | None,
+        last: Sequence[Event] = (),
+    ) -> None:
         """Stores a step, and is then between turns. `last`: events of it that are shown when it is stored."""
         answers = translator.refusals if translator is not None else {}
         usage = translator.usage if translator is not None else None
         step = self._output.step(items, answers, usage, turns=0 if translator is None else 1)
         resources = self._resources
-        await resources.journal.store_first(self._log, last, lambda tail: resources.ownership.checkpoint(self._claim, tail, step))
+        await resources.journal.store_first(
+            self._log, last, lambda tail: resources.ownership.checkpoint(self._claim, tail, step)
+        )
         self._output.add(step, items)
         self._model.speaking = None
 
@@ -241,12 +272,17 @@ class Turns:
         assert call is not None
         answer: Any
         if isinstance(result, Refusal):
-            events, answer = call.answered(call.failure(str(result)), failed=True), f"Error: {result}"
+            events, answer = (
+                call.answered(call.failure(str(result)), failed=True),
+                f"Error: {result}",
+            )
         else:
             events, answer = call.answered(result.fields, failed=result.failed), result.answer
         item = call.to_json()
         ownership = self._resources.ownership
         await self._resources.journal.store_first(
-            self._log, events, lambda tail: ownership.finish_call(self._claim, tail, entry.position, item, answer)
+            self._log,
+            events,
+            lambda tail: ownership.finish_call(self._claim, tail, entry.position, item, answer),
         )
         entry.item, entry.answer, entry.call = item, answer, None

@@ -34,7 +34,9 @@ _EMPTY: Json = {"type": "object", "properties": {}}
 class McpSource:
     """One MCP server of one response. `resolver` stands in for the system's, in tests."""
 
-    def __init__(self, tool: Mapping[str, Any], means: Means, resolver: AbstractResolver | None = None) -> None:
+    def __init__(
+        self, tool: Mapping[str, Any], means: Means, resolver: AbstractResolver | None = None
+    ) -> None:
         self._tool = tool
         self._label: str = tool["server_label"]
         self._means = means
@@ -55,10 +57,22 @@ class McpSource:
         if listing is None:
             if self._unlisted is not None:
                 raise self._unlisted
-            return [lambda index, new_id: OpenListTools(index, new_id(OpenListTools.prefix), server_label=self._label)]
+            return [
+                lambda index, new_id: OpenListTools(
+                    index, new_id(OpenListTools.prefix), server_label=self._label
+                )
+            ]
         tools = {tool["name"]: tool for tool in listing["tools"]}
-        self._listed = {name: tool for name, tool in tools.items() if is_allowed(self._tool, name, tool.get("annotations", {}))}
-        return [self._approved_call(request) for request in _approved(history) if request["server_label"] == self._label]
+        self._listed = {
+            name: tool
+            for name, tool in tools.items()
+            if is_allowed(self._tool, name, tool.get("annotations", {}))
+        }
+        return [
+            self._approved_call(request)
+            for request in _approved(history)
+            if request["server_label"] == self._label
+        ]
 
     def _is_listing(self, item: Item) -> bool:
         return (
@@ -69,8 +83,14 @@ class McpSource:
         )
 
     def _approved_call(self, request: Item) -> Opening:
-        told = {"name": request["name"], "arguments": request["arguments"], "approval_request_id": request["id"]}
-        return lambda index, new_id: OpenMcpCall(index, new_id(OpenMcpCall.prefix), server_label=self._label, **told)
+        told = {
+            "name": request["name"],
+            "arguments": request["arguments"],
+            "approval_request_id": request["id"],
+        }
+        return lambda index, new_id: OpenMcpCall(
+            index, new_id(OpenMcpCall.prefix), server_label=self._label, **told
+        )
 
     def functions(self) -> list[HostedFunction]:
         """The server's tools, each of them a call or, where approval is needed, the question whether it may be called."""
@@ -82,7 +102,11 @@ class McpSource:
         return HostedFunction(
             tool={"type": "mcp", "server_label": self._label, "name": name},
             name=name,
-            opens=partial(_opened, OpenApprovalRequest if asks else OpenMcpCall, {"server_label": self._label, "name": name}),
+            opens=partial(
+                _opened,
+                OpenApprovalRequest if asks else OpenMcpCall,
+                {"server_label": self._label, "name": name},
+            ),
             description=self._description(tool),
             parameters=schema if isinstance(schema, dict) else _EMPTY,
         )
@@ -94,7 +118,9 @@ class McpSource:
 
     def owns(self, item: Item) -> bool:
         """Whether the item is a listing or a call of this server."""
-        return item["type"] in ("mcp_list_tools", "mcp_call") and item["server_label"] == self._label
+        return (
+            item["type"] in ("mcp_list_tools", "mcp_call") and item["server_label"] == self._label
+        )
 
     def is_repeatable(self, item: Item) -> bool:
         """Whether asking twice does no harm: a listing, or a tool that its server declares read-only or idempotent."""
@@ -124,7 +150,9 @@ class McpSource:
     async def _call(self, item: Item) -> Result:
         name, arguments = item["name"], _arguments(item["arguments"])
         if name not in (self._listed or {}):
-            raise Refusal(f"The MCP server '{self._label}' has no tool '{name}' that may be used here.")
+            raise Refusal(
+                f"The MCP server '{self._label}' has no tool '{name}' that may be used here."
+            )
         try:
             try:
                 found = await (await self._opened()).call(name, arguments)
@@ -150,7 +178,11 @@ class McpSource:
             if len(tools) > self._settings.tools:
                 raise _too_much(f"more than {self._settings.tools} tools")
             if page.next_cursor is None:
-                return [tool for name, tool in tools.items() if is_allowed(self._tool, name, tool.get("annotations", {}))]
+                return [
+                    tool
+                    for name, tool in tools.items()
+                    if is_allowed(self._tool, name, tool.get("annotations", {}))
+                ]
             cursor = page.next_cursor
         raise _too_much(f"its tools on more than {_MOST_PAGES} pages")
 
@@ -169,17 +201,25 @@ class McpSource:
                 return self._session
             if self._session is not None:
                 await self._session.close(politely=False)
-            self._session = Session(self._server(), self._means.egress, self._settings, self._resolver)
+            self._session = Session(
+                self._server(), self._means.egress, self._settings, self._resolver
+            )
             await self._session.open()
             return self._session
 
     def _server(self) -> Server:
         sealed = self._means.credentials.get(self._label, {})
         try:
-            target = self._means.egress.inspect(sealed.get("server_url") or self._tool["server_url"])
+            target = self._means.egress.inspect(
+                sealed.get("server_url") or self._tool["server_url"]
+            )
         except Refused as refusal:
             raise ServerFailed(
-                {"type": "http_error", "code": 424, "message": f"The MCP server may not be reached: {refusal}."}
+                {
+                    "type": "http_error",
+                    "code": 424,
+                    "message": f"The MCP server may not be reached: {refusal}.",
+                }
             ) from refusal
         headers = dict(sealed.get("headers", {}))
         if (token := sealed.get("authorization")) is not None:
@@ -196,11 +236,21 @@ def _no_list(label: str, failed: ServerFailed) -> ToolFailed:
     """Without its tools the model would answer something else than was asked. Words and codes are OpenAI's; 401 is as design §11 has it."""
     message = f"Error retrieving tool list from MCP server: '{label}'. {failed}"
     if failed.status == 401:
-        return ToolFailed(message, reason="mcp_unauthorized", status=401, param="tools", envelope_code="http_error")
-    return ToolFailed(message, reason="mcp_unlisted", status=424, param="tools", envelope_code="http_error")
+        return ToolFailed(
+            message,
+            reason="mcp_unauthorized",
+            status=401,
+            param="tools",
+            envelope_code="http_error",
+        )
+    return ToolFailed(
+        message, reason="mcp_unlisted", status=424, param="tools", envelope_code="http_error"
+    )
 
 
-def _opened(kind: type[OpenHostedCall], place: Mapping[str, str], index: int, new_id: Any) -> OpenHostedCall:
+def _opened(
+    kind: type[OpenHostedCall], place: Mapping[str, str], index: int, new_id: Any
+) -> OpenHostedCall:
     return kind(index, new_id(kind.prefix), **place)
 
 
@@ -208,8 +258,16 @@ def _approved(history: Sequence[Item]) -> list[Item]:
     """The approval requests that were granted and whose call is not in the history."""
     requests = {item["id"]: item for item in history if item["type"] == "mcp_approval_request"}
     made = {item.get("approval_request_id") for item in history if item["type"] == "mcp_call"}
-    answers = {item["approval_request_id"]: item["approve"] for item in history if item["type"] == "mcp_approval_response"}
-    return [requests[id_] for id_, granted in answers.items() if granted and id_ in requests and id_ not in made]
+    answers = {
+        item["approval_request_id"]: item["approve"]
+        for item in history
+        if item["type"] == "mcp_approval_response"
+    }
+    return [
+        requests[id_]
+        for id_, granted in answers.items()
+        if granted and id_ in requests and id_ not in made
+    ]
 
 
 def _arguments(written: str) -> Json:
@@ -240,7 +298,12 @@ def _storable(written: bytes) -> list[Json]:
 
 
 def _is_large(found: types.CallToolResult) -> bool:
-    return sum(len(getattr(block, "data", "") or getattr(block, "text", "")) for block in found.content) > _LARGE
+    return (
+        sum(
+            len(getattr(block, "data", "") or getattr(block, "text", "")) for block in found.content
+        )
+        > _LARGE
+    )
 
 
 _LARGE = 256 * 1024
@@ -248,4 +311,6 @@ _LARGE = 256 * 1024
 
 
 def _too_much(what: str) -> ServerFailed:
-    return ServerFailed({"type": "mcp_protocol_error", "code": -32603, "message": f"It lists {what}."})
+    return ServerFailed(
+        {"type": "mcp_protocol_error", "code": -32603, "message": f"It lists {what}."}
+    )

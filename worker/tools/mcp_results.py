@@ -25,12 +25,16 @@ def result_of(found: types.CallToolResult) -> Result:
         told = [storable(json.dumps(found.structured_content, ensure_ascii=False))]
     if found.is_error:
         content = [{"type": "text", "text": "\n".join(told)}]
-        return Result(fields={"error": {"type": "mcp_tool_execution_error", "content": content}}, failed=True)
+        return Result(
+            fields={"error": {"type": "mcp_tool_execution_error", "content": content}}, failed=True
+        )
     output = "\n".join(told)
     images = [part for block in found.content if (part := _image(block)) is not None]
     if not images:
         return Result(fields={"output": output})
-    return Result(fields={"output": output}, answer=[{"type": "input_text", "text": output}, *images])
+    return Result(
+        fields={"output": output}, answer=[{"type": "input_text", "text": output}, *images]
+    )
 
 
 def _told(block: types.ContentBlock) -> str:
@@ -46,7 +50,9 @@ def _told(block: types.ContentBlock) -> str:
         case types.EmbeddedResource(resource=types.TextResourceContents(text=text)):
             return storable(text)
         case types.EmbeddedResource(resource=resource):
-            return storable(f"[resource: {resource.uri}, {resource.mime_type or 'of unknown type'}]")
+            return storable(
+                f"[resource: {resource.uri}, {resource.mime_type or 'of unknown type'}]"
+            )
 
 
 def _image(block: types.ContentBlock) -> dict[str, Any] | None:
@@ -57,4 +63,8 @@ def _image(block: types.ContentBlock) -> dict[str, Any] | None:
         base64.b64decode(block.data, validate=True)
     except (binascii.Error, ValueError):
         return None
-    return {"type": "input_image", "detail": "auto", "image_url": f"data:{block.mime_type};base64,{block.data}"}
+    return {
+        "type": "input_image",
+        "detail": "auto",
+        "image_url": f"data:{block.mime_type};base64,{block.data}",
+    }

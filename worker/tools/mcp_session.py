@@ -34,7 +34,11 @@ _NO_SUCH_TRANSPORT = frozenset((400, 404, 405))
 _SAID_BY_THE_SDK = ("Server returned an error response", "Not Found", "Session terminated")
 """What the SDK makes of an answer with a bad status that says nothing itself."""
 
-OUT_OF_TIME = {"type": "http_error", "code": 504, "message": "The MCP server did not answer in time."}
+OUT_OF_TIME = {
+    "type": "http_error",
+    "code": 504,
+    "message": "The MCP server did not answer in time.",
+}
 """The error of a server that hangs."""
 
 _SESSION_ID = "mcp-session-id"
@@ -70,7 +74,13 @@ class SessionLost(ServerFailed):
 class Session:
     """A session that is open until `close`, or until its server ends it."""
 
-    def __init__(self, server: Server, egress: Egress, settings: McpSettings, resolver: AbstractResolver | None = None) -> None:
+    def __init__(
+        self,
+        server: Server,
+        egress: Egress,
+        settings: McpSettings,
+        resolver: AbstractResolver | None = None,
+    ) -> None:
         self._server = server
         self._egress = egress
         self._settings = settings
@@ -110,7 +120,9 @@ class Session:
         """The result of a call, whether or not the tool says that it failed. Raises ServerFailed or SessionLost."""
         assert self._client is not None
         # not `call_tool`: that lists the tools to compare results with schemas, and refuses those that do not fit
-        request = types.CallToolRequest(params=types.CallToolRequestParams(name=name, arguments=arguments))
+        request = types.CallToolRequest(
+            params=types.CallToolRequestParams(name=name, arguments=arguments)
+        )
         try:
             return await self._ask(self._client.session.send_request(request, types.CallToolResult))
         except ServerFailed as failed:
@@ -151,7 +163,10 @@ class Session:
         return _failure(exchange, holder.exception())
 
     async def _hold(self, transport: _NewTransport, opened: "asyncio.Future[Client]") -> None:
-        async with self._http() as http, Client(transport(http), cache=None, client_info=_US) as client:
+        async with (
+            self._http() as http,
+            Client(transport(http), cache=None, client_info=_US) as client,
+        ):
             opened.set_result(client)
             await self._leave.wait()
             if self._id is not None:
@@ -159,11 +174,15 @@ class Session:
 
     def _http(self) -> httpx2.AsyncClient:
         connect = self._settings.connect.total_seconds()
-        transport = GuardedTransport(self._egress, connect=connect, most=self._settings.answer_bytes, resolver=self._resolver)
+        transport = GuardedTransport(
+            self._egress, connect=connect, most=self._settings.answer_bytes, resolver=self._resolver
+        )
         return httpx2.AsyncClient(
             transport=transport,
             headers=dict(self._server.headers),
-            timeout=httpx2.Timeout(None),  # clocks stand over everything: here over opening, in worker/tools over each question
+            timeout=httpx2.Timeout(
+                None
+            ),  # clocks stand over everything: here over opening, in worker/tools over each question
             trust_env=False,
             max_redirects=self._settings.redirects,
             event_hooks={"response": [self._note_session]},
@@ -174,14 +193,20 @@ class Session:
 
     def _streamable(self, http: httpx2.AsyncClient) -> _Transport:
         return streamable_http_client(
-            self._server.url, http_client=http, terminate_on_close=False, max_sse_event_size=self._settings.answer_bytes
+            self._server.url,
+            http_client=http,
+            terminate_on_close=False,
+            max_sse_event_size=self._settings.answer_bytes,
         )
 
     def _sse(self, _: httpx2.AsyncClient) -> _Transport:
         return sse_client(self._server.url, httpx_client_factory=self._http_for_sse)
 
     def _http_for_sse(
-        self, headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
+        self,
+        headers: dict[str, str] | None = None,
+        timeout: httpx2.Timeout | None = None,
+        auth: httpx2.Auth | None = None,
     ) -> httpx2.AsyncClient:
         """The same client: the older transport insists on making its own."""
         assert not headers
@@ -201,7 +226,9 @@ class Session:
         asking.add_done_callback(_look_at)
         unanswerable = asyncio.create_task(self._is_unanswerable(exchange))
         try:
-            await asyncio.wait({asking, self._holder, unanswerable}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {asking, self._holder, unanswerable}, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             unanswerable.cancel()
             if not asking.done():
@@ -249,9 +276,17 @@ def _failure(exchange: Exchange, fault: BaseException | None) -> ServerFailed:
     if exchange.fault is not None:
         return ServerFailed(_http(UNREACHED, f"The MCP server {exchange.fault}."))
     cause = _cause(fault)
-    if exchange.status is not None and exchange.status >= 300 and not _says_more(cause, exchange.status):
-        return ServerFailed(_http(exchange.status, f"The MCP server answered with HTTP {exchange.status}."))
-    if isinstance(cause, ValidationError) or (isinstance(cause, MCPError) and cause.code == types.PARSE_ERROR):
+    if (
+        exchange.status is not None
+        and exchange.status >= 300
+        and not _says_more(cause, exchange.status)
+    ):
+        return ServerFailed(
+            _http(exchange.status, f"The MCP server answered with HTTP {exchange.status}.")
+        )
+    if isinstance(cause, ValidationError) or (
+        isinstance(cause, MCPError) and cause.code == types.PARSE_ERROR
+    ):
         return ServerFailed(_protocol(types.PARSE_ERROR, "The MCP server's answer is not valid."))
     if isinstance(cause, MCPError) and cause.code != types.CONNECTION_CLOSED:
         return ServerFailed(_protocol(cause.code, storable(cause.message)[:_LONGEST_MESSAGE]))
@@ -267,7 +302,12 @@ def _cause(fault: BaseException | None) -> BaseException | None:
 
 def _says_more(cause: BaseException | None, status: int) -> bool:
     """Whether the server explained its bad status in a JSON-RPC error."""
-    return isinstance(cause, MCPError) and cause.message not in _SAID_BY_THE_SDK and status >= 400 and status not in (401, 403)
+    return (
+        isinstance(cause, MCPError)
+        and cause.message not in _SAID_BY_THE_SDK
+        and status >= 400
+        and status not in (401, 403)
+    )
 
 
 def _protocol(code: int, message: str) -> dict[str, Any]:

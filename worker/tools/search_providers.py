@@ -76,7 +76,9 @@ class Tavily:
 
     def read(self, answer: Any) -> Iterator[SearchResult]:
         for found in answer["results"]:
-            yield SearchResult(_text(found.get("title")), _text(found["url"]), _text(found.get("content")))
+            yield SearchResult(
+                _text(found.get("title")), _text(found["url"]), _text(found.get("content"))
+            )
 
 
 class Brave:
@@ -87,17 +89,30 @@ class Brave:
         self._headers = {"x-subscription-token": settings.api_key.get_secret_value()}
 
     def ask(self, question: Question) -> Ask:
-        asked = {"q": _with_domains(question, characters=400, words=50), "count": min(question.count, 20), "text_decorations": "false"}
+        asked = {
+            "q": _with_domains(question, characters=400, words=50),
+            "count": min(question.count, 20),
+            "text_decorations": "false",
+        }
         if question.country:
             asked["country"] = question.country
         return Ask(f"{self._base.rstrip('/')}/web/search?{urlencode(asked)}", self._headers)
 
     def read(self, answer: Any) -> Iterator[SearchResult]:
         # a search without any web results has no "web", but it does say that it is one
-        results = answer["web"]["results"] if "web" in answer or answer.get("type") != "search" else []
+        results = (
+            answer["web"]["results"] if "web" in answer or answer.get("type") != "search" else []
+        )
         for found in results:
-            content = [_text(found.get("description")), *(_text(snippet) for snippet in found.get("extra_snippets") or ())]
-            yield SearchResult(_plain(found.get("title")), _text(found["url"]), _plain("\n".join(piece for piece in content if piece)))
+            content = [
+                _text(found.get("description")),
+                *(_text(snippet) for snippet in found.get("extra_snippets") or ()),
+            ]
+            yield SearchResult(
+                _plain(found.get("title")),
+                _text(found["url"]),
+                _plain("\n".join(piece for piece in content if piece)),
+            )
 
 
 class SearXNG:
@@ -114,15 +129,24 @@ class SearXNG:
 
     def read(self, answer: Any) -> Iterator[SearchResult]:
         for found in answer["results"]:
-            yield SearchResult(_text(found.get("title")), _text(found["url"]), _text(found.get("content")))
+            yield SearchResult(
+                _text(found.get("title")), _text(found["url"]), _text(found.get("content"))
+            )
 
 
-PROVIDERS: dict[str, type[Tavily] | type[Brave] | type[SearXNG]] = {"tavily": Tavily, "brave": Brave, "searxng": SearXNG}
+PROVIDERS: dict[str, type[Tavily] | type[Brave] | type[SearXNG]] = {
+    "tavily": Tavily,
+    "brave": Brave,
+    "searxng": SearXNG,
+}
 
 
 def _with_domains(question: Question, *, characters: int, words: int) -> str:
     """The query with the domains as search engines write them, within the provider's bounds: what has no room is left out."""
-    rules = [" OR ".join(f"site:{domain}" for domain in question.allowed), " ".join(f"-site:{domain}" for domain in question.blocked)]
+    rules = [
+        " OR ".join(f"site:{domain}" for domain in question.allowed),
+        " ".join(f"-site:{domain}" for domain in question.blocked),
+    ]
     query = " ".join(question.query.split()[:words])[:characters]
     for rule in filter(None, rules):
         longer = f"{query} {rule}"

@@ -29,11 +29,15 @@ _FAREWELL = 5.0
 class Toolbox:
     """The sources of one response. Nothing is connected before it is needed."""
 
-    def __init__(self, tools: Sequence[Mapping[str, Any]], means: Means, kinds: Mapping[str, NewSource]) -> None:
+    def __init__(
+        self, tools: Sequence[Mapping[str, Any]], means: Means, kinds: Mapping[str, NewSource]
+    ) -> None:
         """`tools` as the request names them; those that the client runs are none of ours, but their names are taken. `kinds`: type of a
         tool -> what makes its source."""
         self._limits: ToolSettings = means.settings.tools
-        self._sources: list[Source] = [kinds[tool["type"]](tool, means) for tool in tools if tool["type"] in kinds]
+        self._sources: list[Source] = [
+            kinds[tool["type"]](tool, means) for tool in tools if tool["type"] in kinds
+        ]
         self._taken = frozenset(tool["name"] for tool in tools if "name" in tool)
 
     @classmethod
@@ -51,7 +55,9 @@ class Toolbox:
 
     def offered(self) -> dict[str, HostedFunction]:
         """The name by which the model calls a function -> the function."""
-        return spoken_names((function for source in self._sources for function in source.functions()), self._taken)
+        return spoken_names(
+            (function for source in self._sources for function in source.functions()), self._taken
+        )
 
     def is_repeatable(self, item: Item) -> bool:
         """Whether the call may be run a second time."""
@@ -76,10 +82,14 @@ class Toolbox:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            logger.exception("tool_broke", item=item["id"], type=item["type"])  # a library's own cancellation that got out
+            logger.exception(
+                "tool_broke", item=item["id"], type=item["type"]
+            )  # a library's own cancellation that got out
             return Refusal("The tool could not be run: the server had an error.")
         except TimeoutError:
-            return Refusal(f"The tool did not answer within {seconds:g} s. What it was asked to do may or may not have happened.")
+            return Refusal(
+                f"The tool did not answer within {seconds:g} s. What it was asked to do may or may not have happened."
+            )
         except Exception:
             logger.exception("tool_broke", item=item["id"], type=item["type"])
             return Refusal("The tool could not be run: the server had an error.")
@@ -103,7 +113,11 @@ class Toolbox:
 
 def _within(limits: ToolSettings, result: Result) -> Result:
     """The result with each text cut to what the model is told at most, and without images that are too large."""
-    told = {name: _shortened(result.fields[name], limits.answer) for name in ("output", "error") if name in result.fields}
+    told = {
+        name: _shortened(result.fields[name], limits.answer)
+        for name in ("output", "error")
+        if name in result.fields
+    }
     answer = result.answer if result.answer is None else _shortened(result.answer, limits.answer)
     if isinstance(answer, list):
         answer = _with_images_of(limits.images, answer)

@@ -42,7 +42,12 @@ _DESCRIPTION = (
 )
 _PARAMETERS = {
     "type": "object",
-    "properties": {"query": {"type": "string", "description": "What to search for, as one would type it into a search engine."}},
+    "properties": {
+        "query": {
+            "type": "string",
+            "description": "What to search for, as one would type it into a search engine.",
+        }
+    },
     "required": ["query"],
     "additionalProperties": False,
 }
@@ -55,7 +60,9 @@ class WebSearch:
         settings = means.settings.web_search
         self._tool = tool
         self._settings = settings
-        self._provider = PROVIDERS[settings.provider](settings) if settings.provider is not None else None
+        self._provider = (
+            PROVIDERS[settings.provider](settings) if settings.provider is not None else None
+        )
         self._egress = _trusting(means.settings)
         self._tells_sources = "web_search_call.action.sources" in means.include
 
@@ -67,7 +74,11 @@ class WebSearch:
             return []
         place = _place(self._tool.get("user_location", {}))
         description = f"{_DESCRIPTION} The user is here: {place}." if place else _DESCRIPTION
-        return [HostedFunction({"type": self._tool["type"]}, "web_search", _open, description, _PARAMETERS)]
+        return [
+            HostedFunction(
+                {"type": self._tool["type"]}, "web_search", _open, description, _PARAMETERS
+            )
+        ]
 
     def owns(self, item: Item) -> bool:
         return bool(item["type"] == OpenWebSearchCall.kind)
@@ -85,7 +96,9 @@ class WebSearch:
         action = dict(item["action"])
         if self._tells_sources:
             action["sources"] = [{"type": "url", "url": result.url} for result in results]
-        return Result({"action": action}, answer=msgspec.json.encode(SearchAnswer(results, note)).decode())
+        return Result(
+            {"action": action}, answer=msgspec.json.encode(SearchAnswer(results, note)).decode()
+        )
 
     async def close(self) -> None:
         """Every search has closed what it opened."""
@@ -128,22 +141,35 @@ class WebSearch:
     async def _exchange(self, ask: Ask) -> bytes:
         target = self._egress.inspect(ask.url)
         connector = guarded_connector(self._egress, target, [])
-        headers = {"accept": "application/json", "accept-encoding": "identity", "user-agent": "backburner", **ask.headers}
+        headers = {
+            "accept": "application/json",
+            "accept-encoding": "identity",
+            "user-agent": "backburner",
+            **ask.headers,
+        }
         # a session for one request: whatever a provider sets or keeps open is of no use to the next client's search
         async with (
             aiohttp.ClientSession(
-                connector=connector, headers=headers, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
+                connector=connector,
+                headers=headers,
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=False,
             ) as session,
             session.request(
                 "GET" if ask.body is None else "POST",
                 URL(target.url, encoded=True),
                 json=ask.body,
                 allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),  # one clock stands over everything
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=None
+                ),  # one clock stands over everything
             ) as answer,
         ):
             if answer.status != 200:
-                raise self._failed(_STATUSES.get(answer.status, f"answered with HTTP {answer.status}"))
+                raise self._failed(
+                    _STATUSES.get(answer.status, f"answered with HTTP {answer.status}")
+                )
             if answer.headers.get("content-encoding", "identity").lower() != "identity":
                 raise self._failed("sent its answer compressed although it was asked not to")
             content = bytearray()
@@ -159,7 +185,11 @@ class WebSearch:
         return Refusal(f"The web cannot be searched now: the search provider {what}.")
 
 
-_STATUSES = {401: "refused this server's key", 403: "refused this server's key", 429: "was asked too often"}
+_STATUSES = {
+    401: "refused this server's key",
+    403: "refused this server's key",
+    429: "was asked too often",
+}
 
 
 def _open(output_index: int, new_id: Any) -> OpenWebSearchCall:
@@ -185,7 +215,9 @@ def _country(place: Mapping[str, Any]) -> str:
 
 
 def _place(place: Mapping[str, Any]) -> str:
-    return ", ".join(place[name] for name in ("city", "region", "country", "timezone") if place.get(name))
+    return ", ".join(
+        place[name] for name in ("city", "region", "country", "timezone") if place.get(name)
+    )
 
 
 def _is_wanted(url: str, question: Question) -> bool:
@@ -194,9 +226,16 @@ def _is_wanted(url: str, question: Question) -> bool:
         host = parts.hostname or ""
     except ValueError:
         return False
-    if parts.scheme not in ("http", "https") or not host or len(url) > _LONGEST_URL or any(letter.isspace() for letter in url):
+    if (
+        parts.scheme not in ("http", "https")
+        or not host
+        or len(url) > _LONGEST_URL
+        or any(letter.isspace() for letter in url)
+    ):
         return False
-    return (not question.allowed or _is_below(host, question.allowed)) and not _is_below(host, question.blocked)
+    return (not question.allowed or _is_below(host, question.allowed)) and not _is_below(
+        host, question.blocked
+    )
 
 
 def _is_below(host: str, domains: Iterable[str]) -> bool:
@@ -204,7 +243,9 @@ def _is_below(host: str, domains: Iterable[str]) -> bool:
 
 
 def _cut(result: SearchResult, longest: int) -> SearchResult:
-    return SearchResult(_short(result.title, _LONGEST_TITLE), result.url, _short(result.content, longest))
+    return SearchResult(
+        _short(result.title, _LONGEST_TITLE), result.url, _short(result.content, longest)
+    )
 
 
 def _short(text: str, most: int) -> str:

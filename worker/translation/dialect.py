@@ -4,8 +4,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 StructuredOutput = Literal["json_schema", "json_object", "guided_json", "prompt"]
-EffortField = Literal["reasoning_effort", "reasoning", "enable_thinking", "thinking", "think", "none"]
-ReasoningBack = Literal["none", "reasoning_content", "reasoning", "reasoning_details", "thinking_blocks", "think_tags"]
+EffortField = Literal[
+    "reasoning_effort", "reasoning", "enable_thinking", "thinking", "think", "none"
+]
+ReasoningBack = Literal[
+    "none", "reasoning_content", "reasoning", "reasoning_details", "thinking_blocks", "think_tags"
+]
 
 
 @dataclass(frozen=True, slots=True)

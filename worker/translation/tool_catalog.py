@@ -56,30 +56,51 @@ class Offer:
         """`tools` and `tool_choice` of a chat request: upstreams refuse the second without the first."""
         if not self.functions:
             return {}
-        tools = [{"type": "function", "function": {"name": name, **function}} for name, function in self.functions.items()]
-        return {"tools": tools} if self.choice is None else {"tools": tools, "tool_choice": self.choice}
+        tools = [
+            {"type": "function", "function": {"name": name, **function}}
+            for name, function in self.functions.items()
+        ]
+        return (
+            {"tools": tools}
+            if self.choice is None
+            else {"tools": tools, "tool_choice": self.choice}
+        )
 
 
 def offer(
-    parameters: Mapping[str, Any], history: Sequence[Item] = (), hosted: Mapping[str, HostedFunction] = MappingProxyType({})
+    parameters: Mapping[str, Any],
+    history: Sequence[Item] = (),
+    hosted: Mapping[str, HostedFunction] = MappingProxyType({}),
 ) -> Offer:
     """What the tools and the `tool_choice` of a request offer, together with the tools that its history brings.
 
     `hosted` are the functions that this server runs, by the name the model is to know. A tool to be loaded on demand (`defer_loading`) is
     held back while there is a search that can load it, unless the choice names it. Of two tools with the same name the later counts.
     """
-    known = {_place(each.target): each for each in offered([*parameters.get("tools", ()), *added_tools(history)])}
-    loaded = {id(each.tool) for each in offered(added_tools(item for item in history if item["type"] == "tool_search_output"))}
+    known = {
+        _place(each.target): each
+        for each in offered([*parameters.get("tools", ()), *added_tools(history)])
+    }
+    loaded = {
+        id(each.tool)
+        for each in offered(
+            added_tools(item for item in history if item["type"] == "tool_search_output")
+        )
+    }
     names = flat_names((each.target for each in known.values()), hosted)
     choice = _Choice(parameters.get("tool_choice"), names, hosted)
     searchable = any(target.item == "tool_search_call" for target in names)
     functions = {}
     for each in known.values():
         name = names[each.target]
-        held_back = searchable and each.tool.get("defer_loading", False) and id(each.tool) not in loaded
+        held_back = (
+            searchable and each.tool.get("defer_loading", False) and id(each.tool) not in loaded
+        )
         if choice.shows(name) and (not held_back or name in choice.named):
             functions[name] = _function(each)
-    functions |= {name: _hosted_function(function) for name, function in hosted.items() if choice.shows(name)}
+    functions |= {
+        name: _hosted_function(function) for name, function in hosted.items() if choice.shows(name)
+    }
     return Offer(
         functions=functions,
         targets={name: target for target, name in names.items()},
@@ -94,7 +115,12 @@ def offer(
 class _Choice:
     """A `tool_choice` in the names that the upstream is told."""
 
-    def __init__(self, choice: str | dict[str, Any] | None, names: Mapping[Target, str], hosted: Mapping[str, HostedFunction]) -> None:
+    def __init__(
+        self,
+        choice: str | dict[str, Any] | None,
+        names: Mapping[Target, str],
+        hosted: Mapping[str, HostedFunction],
+    ) -> None:
         self._choice = choice
         self.named: list[str] = []
         """The tools it names, in its order; a word names none."""
@@ -102,7 +128,11 @@ class _Choice:
         if choice is None or isinstance(choice, str):
             return
         chosen = choice["tools"] if choice["type"] == "allowed_tools" else [choice]
-        ours = [name for name, function in hosted.items() if any(is_chosen(function.tool, one) for one in chosen)]
+        ours = [
+            name
+            for name, function in hosted.items()
+            if any(is_chosen(function.tool, one) for one in chosen)
+        ]
         found = [names[target] for one in chosen for target in meant(one, names)]
         self.named = list(dict.fromkeys([*found, *ours]))
         self._named_by_client = bool(found)
@@ -121,7 +151,11 @@ class _Choice:
     @property
     def _demands_one(self) -> bool:
         """Whether it demands one tool that the client runs: others may be shown, they cannot be called."""
-        return isinstance(self._choice, dict) and self._choice["type"] != "allowed_tools" and self._named_by_client
+        return (
+            isinstance(self._choice, dict)
+            and self._choice["type"] != "allowed_tools"
+            and self._named_by_client
+        )
 
     def to_chat(self) -> str | dict[str, Any] | None:
         """The choice in the words of chat."""
@@ -131,7 +165,11 @@ class _Choice:
         if choice["type"] == "allowed_tools":
             mode: str = choice["mode"]
             return mode
-        return {"type": "function", "function": {"name": self.named[0]}} if self._demands_one else "required"
+        return (
+            {"type": "function", "function": {"name": self.named[0]}}
+            if self._demands_one
+            else "required"
+        )
 
 
 def flat_names(targets: Iterable[Target], others: Iterable[str] = ()) -> dict[Target, str]:
@@ -141,7 +179,9 @@ def flat_names(targets: Iterable[Target], others: Iterable[str] = ()) -> dict[Ta
     """
     names: dict[Target, str] = {}
     taken = set(others)
-    for target in sorted(targets, key=lambda target: (target.namespace is not None, target.item in BUILT_IN)):
+    for target in sorted(
+        targets, key=lambda target: (target.namespace is not None, target.item in BUILT_IN)
+    ):
         names[target] = _name(target, taken)
         taken.add(names[target])
     return names
@@ -155,7 +195,9 @@ def _name(target: Target, taken: Iterable[str]) -> str:
     name = _FOREIGN.sub("_", wanted)
     tries = 0
     while name != wanted or len(name) > LONGEST_NAME or name in taken:
-        mark = hashlib.sha256(f"{target.item}\0{target.namespace}\0{target.name}\0{tries}".encode()).hexdigest()[:_MARK]
+        mark = hashlib.sha256(
+            f"{target.item}\0{target.namespace}\0{target.name}\0{tries}".encode()
+        ).hexdigest()[:_MARK]
         wanted = name = f"{_FOREIGN.sub('_', wanted)[: LONGEST_NAME - _MARK - 1]}_{mark}"
         tries += 1
     return name
@@ -175,15 +217,25 @@ def _function(each: Offered) -> Function:
     tool, item = each.tool, each.target.item
     if item in BUILT_IN:
         known = BUILT_IN[item]
-        return {"description": _built_in_description(each), "parameters": tool.get("parameters") or known.parameters}
-    function: Function = {name: tool[name] for name in ("description", "parameters", "strict") if name in tool}
+        return {
+            "description": _built_in_description(each),
+            "parameters": tool.get("parameters") or known.parameters,
+        }
+    function: Function = {
+        name: tool[name] for name in ("description", "parameters", "strict") if name in tool
+    }
     if item == "custom_tool_call":
         function["parameters"] = _one_text(tool)
-    if "parameters" not in function:  # one that takes none, which strict upstreams want to hear in full
+    if (
+        "parameters" not in function
+    ):  # one that takes none, which strict upstreams want to hear in full
         closed = {"required": [], "additionalProperties": False} if function.get("strict") else {}
         function["parameters"] = {"type": "object", "properties": {}, **closed}
     if each.target.namespace is not None:
-        words = (function.get("description"), f"Part of '{each.target.namespace}': {each.namespace}" if each.namespace else None)
+        words = (
+            function.get("description"),
+            f"Part of '{each.target.namespace}': {each.namespace}" if each.namespace else None,
+        )
         function["description"] = "\n\n".join(word for word in words if word)
     return function
 
@@ -194,7 +246,10 @@ def _built_in_description(each: Offered) -> str:
     skills = each.tool.get("environment", {}).get("skills", ())
     if not skills:
         return description
-    told = "\n".join(f"- {skill.get('name')} ({skill.get('path')}): {skill.get('description')}" for skill in skills)
+    told = "\n".join(
+        f"- {skill.get('name')} ({skill.get('path')}): {skill.get('description')}"
+        for skill in skills
+    )
     return f"{description}\n\nThere are skills; read the SKILL.md in a skill's folder before you use it:\n{told}"
 
 
@@ -204,7 +259,9 @@ def _one_text(tool: dict[str, Any]) -> dict[str, Any]:
     shape = tool.get("format", {"type": "text"})
     if shape["type"] == "grammar":
         # no chat server holds a model to a grammar; it can at least be told
-        argument["description"] = f"Must match this {shape['syntax']} grammar:\n{shape['definition']}"
+        argument["description"] = (
+            f"Must match this {shape['syntax']} grammar:\n{shape['definition']}"
+        )
     return {
         "type": "object",
         "properties": {CUSTOM_TOOL_ARGUMENT: argument},

@@ -85,7 +85,11 @@ class SpokenTurn(Generic[Said]):
     @property
     def calls(self) -> list[Item]:
         """The calls that were said in full: only these may be acted on."""
-        return [item.to_json() for item in self._items if isinstance(item, OpenCall) and item.status == "completed"]
+        return [
+            item.to_json()
+            for item in self._items
+            if isinstance(item, OpenCall) and item.status == "completed"
+        ]
 
     @property
     def items(self) -> list[OpenItem]:
@@ -101,7 +105,9 @@ class SpokenTurn(Generic[Said]):
     def goes_on(self) -> bool:
         """Whether the model called what is answered here, so that it speaks again; else the turn was the last."""
         completed = self.outcome is not None and self.outcome.status == "completed"
-        return completed and any(isinstance(item, OpenHostedCall | CallOutput) for item in self._items)
+        return completed and any(
+            isinstance(item, OpenHostedCall | CallOutput) for item in self._items
+        )
 
     @property
     def usage(self) -> dict[str, Any] | None:
@@ -118,7 +124,9 @@ class SpokenTurn(Generic[Said]):
 
     def cut(self) -> list[Event]:
         """Closes every open item as `incomplete`: a cancel, a failure, a limit, a hand-over. A second time it closes nothing."""
-        return [event for item in self._items if item.is_open for event in item.closed("incomplete")]
+        return [
+            event for item in self._items if item.is_open for event in item.closed("incomplete")
+        ]
 
     def _concluded(self, outcome: Outcome) -> list[Event]:
         """Ends the turn so: closes what is open, but for calls that are to be run here."""
@@ -145,7 +153,11 @@ class SpokenTurn(Generic[Said]):
         """Takes that many bytes of what the turn may say."""
         self._room -= weight
         if self._room < 0:
-            raise LimitReached(f"The model said more than the limit of {self._limit} bytes in one turn.", reason="output_limit", status=502)
+            raise LimitReached(
+                f"The model said more than the limit of {self._limit} bytes in one turn.",
+                reason="output_limit",
+                status=502,
+            )
 
     def _next_index(self) -> int:
         return self._first_index + len(self._items)
@@ -162,7 +174,9 @@ class SpokenTurn(Generic[Said]):
         if self._offer.callable_names is None or name in self._offer.callable_names:
             return True
         if self._violation is None:
-            message = f"The model called the tool '{name[:_SHOWN]}', which 'tool_choice' does not allow."
+            message = (
+                f"The model called the tool '{name[:_SHOWN]}', which 'tool_choice' does not allow."
+            )
             self._violation = UpstreamFailed(message, reason="tool_choice_violated")
         return False
 
@@ -182,7 +196,9 @@ class SpokenTurn(Generic[Said]):
             return events
         for call in self._strangers:
             text = f"Error: There is no tool named '{call.target.name[:_SHOWN]}'."
-            answer = CallOutput(self._next_index(), self._new_id(CallOutput.prefix), call.call_id, text)
+            answer = CallOutput(
+                self._next_index(), self._new_id(CallOutput.prefix), call.call_id, text
+            )
             self._items.append(answer)
             events += [*answer.opened(), *answer.closed("completed")]
         return events

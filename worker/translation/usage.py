@@ -19,7 +19,10 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         """`usage` as the Response object holds it: both details objects are required, zeros not null."""
         return {
             "input_tokens": self.input_tokens,
-            "input_tokens_details": {"cached_tokens": self.cached_tokens, "cache_write_tokens": self.cache_write_tokens},
+            "input_tokens_details": {
+                "cached_tokens": self.cached_tokens,
+                "cache_write_tokens": self.cache_write_tokens,
+            },
             "output_tokens": self.output_tokens,
             "output_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
             "total_tokens": self.total_tokens,
@@ -33,4 +36,7 @@ def add_usage(so_far: dict[str, Any] | None, turn: dict[str, Any] | None) -> dic
     """
     if so_far is None or turn is None:
         return turn if so_far is None else so_far
-    return {key: add_usage(value, turn[key]) if isinstance(value, dict) else value + turn[key] for key, value in so_far.items()}
+    return {
+        key: add_usage(value, turn[key]) if isinstance(value, dict) else value + turn[key]
+        for key, value in so_far.items()
+    }

@@ -26,11 +26,32 @@ _MOST_TOKENS = 2**53
 """The largest count every JSON reader holds exactly."""
 
 _FINISH = {
-    **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "max_new_tokens", "model_length"), "length"),
     **dict.fromkeys(
-        ("content_filter", "safety", "image_safety", "recitation", "blocklist", "prohibited_content", "spii", "sensitive"), "content_filter"
+        ("length", "max_tokens", "max_output_tokens", "max_new_tokens", "model_length"), "length"
     ),
-    **dict.fromkeys(("error", "abort", "network_error", "insufficient_system_resource", "malformed_function_call"), "error"),
+    **dict.fromkeys(
+        (
+            "content_filter",
+            "safety",
+            "image_safety",
+            "recitation",
+            "blocklist",
+            "prohibited_content",
+            "spii",
+            "sensitive",
+        ),
+        "content_filter",
+    ),
+    **dict.fromkeys(
+        (
+            "error",
+            "abort",
+            "network_error",
+            "insufficient_system_resource",
+            "malformed_function_call",
+        ),
+        "error",
+    ),
 }
 """Vendors' words in small letters -> ours. Any other word means that the model was done: stop, tool_calls, eos, end_turn, …"""
 
@@ -146,7 +167,11 @@ def _chunk(body: _Body) -> Chunk:
     if body.error or body.object == "error":
         raise failure_of(body.error or {"message": body.message, "code": body.code})
     choice = _first(body.choices)
-    usage = body.usage or (choice.usage if choice else None) or (body.x_groq.usage if body.x_groq else None)
+    usage = (
+        body.usage
+        or (choice.usage if choice else None)
+        or (body.x_groq.usage if body.x_groq else None)
+    )
     told = _usage(usage) if usage is not None else None
     if choice is None:
         return Chunk(usage=told, model=body.model or None, service_tier=body.service_tier or None)
@@ -164,8 +189,12 @@ def _chunk(body: _Body) -> Chunk:
         reasoning,
         summary,
         details,
-        _calls(delta, whole=choice.delta is None) if delta.tool_calls or delta.function_call else (),
-        _logprobs(choice.logprobs.content) if choice.logprobs is not None and choice.logprobs.content else [],
+        _calls(delta, whole=choice.delta is None)
+        if delta.tool_calls or delta.function_call
+        else (),
+        _logprobs(choice.logprobs.content)
+        if choice.logprobs is not None and choice.logprobs.content
+        else [],
         _annotations(delta.annotations) if delta.annotations else [],
         _finish(choice.finish_reason) if choice.finish_reason else None,
         told,
@@ -193,7 +222,12 @@ def _calls(delta: _Delta, *, whole: bool) -> tuple[CallDelta, ...]:
     calls = []
     for place, call in enumerate(found):
         function = call.function or _Function()
-        told = CallDelta(place if whole else call.index, call.id or "", function.name or "", _arguments(function.arguments))
+        told = CallDelta(
+            place if whole else call.index,
+            call.id or "",
+            function.name or "",
+            _arguments(function.arguments),
+        )
         if told.id or told.name or told.arguments:
             calls.append(told)
     return tuple(calls)
@@ -201,26 +235,46 @@ def _calls(delta: _Delta, *, whole: bool) -> tuple[CallDelta, ...]:
 
 def _arguments(found: str | dict[str, Any] | None) -> str:
     """A dict instead of a string is the whole of the arguments (old Ollama, some proxies)."""
-    return found if isinstance(found, str) else "" if found is None else msgspec.json.encode(found).decode()
+    return (
+        found
+        if isinstance(found, str)
+        else ""
+        if found is None
+        else msgspec.json.encode(found).decode()
+    )
 
 
 def _is_plain(value: Any) -> bool:
     """Whether it can be kept and sent back: details are flat, and what is sealed must be JSON that everybody reads."""
-    return value is None or isinstance(value, str | bool | float) or (isinstance(value, int) and abs(value) <= _MOST_TOKENS)
+    return (
+        value is None
+        or isinstance(value, str | bool | float)
+        or (isinstance(value, int) and abs(value) <= _MOST_TOKENS)
+    )
 
 
-def _detailed(found: list[Any], beside: str) -> tuple[str, tuple[tuple[int, str], ...], list[dict[str, Any]]]:
+def _detailed(
+    found: list[Any], beside: str
+) -> tuple[str, tuple[tuple[int, str], ...], list[dict[str, Any]]]:
     """OpenRouter's or LiteLLM's list: the thought, the pieces of its summaries, and all of it as it came. `beside`, the same once more as plain text,
     counts only where the list says nothing that can be shown: encrypted thoughts do not."""
-    details = [{name: value for name, value in detail.items() if _is_plain(value)} for detail in _dicts(found)]
+    details = [
+        {name: value for name, value in detail.items() if _is_plain(value)}
+        for detail in _dicts(found)
+    ]
     thought = "".join(_text(detail.get("text") or detail.get("thinking")) for detail in details)
-    pieces = [(_count(detail.get("index")) or 0, _text(detail.get("summary"))) for detail in details]
+    pieces = [
+        (_count(detail.get("index")) or 0, _text(detail.get("summary"))) for detail in details
+    ]
     summary = tuple((number, text) for number, text in pieces if text)
     return thought or ("" if summary else beside), summary, details
 
 
 def _logprobs(tokens: list[_TokenLogprob]) -> list[dict[str, Any]]:
-    return [{**_logprob(token), "top_logprobs": [_logprob(top) for top in token.top_logprobs or ()]} for token in tokens]
+    return [
+        {**_logprob(token), "top_logprobs": [_logprob(top) for top in token.top_logprobs or ()]}
+        for token in tokens
+    ]
 
 
 def _logprob(token: _TokenLogprob | _TopLogprob) -> dict[str, Any]:
@@ -253,7 +307,11 @@ def _annotations(found: list[Any]) -> list[dict[str, Any]]:
 
 def _usage(found: _Usage) -> Usage | None:
     """An object without a single count says nothing."""
-    if found.prompt_tokens is None and found.completion_tokens is None and found.total_tokens is None:
+    if (
+        found.prompt_tokens is None
+        and found.completion_tokens is None
+        and found.total_tokens is None
+    ):
         return None
     prompt = found.prompt_tokens_details or _TokenDetails()
     completion = found.completion_tokens_details or _TokenDetails()
@@ -283,8 +341,12 @@ def _decode_leniently(data: bytes) -> _Body:
         if isinstance(found, dict):
             return _body(found)
     except (ValueError, RecursionError) as error:
-        raise UpstreamFailed("The upstream sent a chunk that is not JSON.", reason="upstream_garbage") from error
-    raise UpstreamFailed("The upstream sent a chunk that is not a JSON object.", reason="upstream_garbage")
+        raise UpstreamFailed(
+            "The upstream sent a chunk that is not JSON.", reason="upstream_garbage"
+        ) from error
+    raise UpstreamFailed(
+        "The upstream sent a chunk that is not a JSON object.", reason="upstream_garbage"
+    )
 
 
 def _scrub(found: Any) -> Any:
@@ -300,7 +362,9 @@ def _body(found: dict[str, Any]) -> _Body:
     return _Body(
         choices=[_choice(choice) for choice in _dicts(found.get("choices"))],
         usage=_usage_of(found.get("usage")),
-        x_groq=_Elsewhere(_usage_of(elsewhere.get("usage"))) if isinstance(elsewhere, dict) else None,
+        x_groq=_Elsewhere(_usage_of(elsewhere.get("usage")))
+        if isinstance(elsewhere, dict)
+        else None,
         error=found.get("error"),
         object=_text(found.get("object")),
         message=found.get("message"),
@@ -318,7 +382,9 @@ def _choice(found: dict[str, Any]) -> _Choice:
         delta=_delta(found.get("delta")),
         message=_delta(found.get("message")),
         finish_reason=reason if isinstance(reason, str) else "stop" if reason else None,
-        logprobs=_Logprobs([_token(token) for token in _dicts(logprobs.get("content"))]) if isinstance(logprobs, dict) else None,
+        logprobs=_Logprobs([_token(token) for token in _dicts(logprobs.get("content"))])
+        if isinstance(logprobs, dict)
+        else None,
         usage=_usage_of(found.get("usage")),
         error=found.get("error"),
     )
@@ -332,9 +398,18 @@ def _delta(found: Any) -> _Delta | None:
     if not isinstance(found, dict):
         return None
     parts = found.get("content")
-    thoughts = [_text(part.get(part["type"]) or part.get("text")) for part in _dicts(parts) if part.get("type") in _THOUGHT]
-    refusals = [_text(part.get("refusal")) for part in _dicts(parts) if part.get("type") == "refusal"]
-    details, annotations = found.get("reasoning_details") or found.get("thinking_blocks"), found.get("annotations")
+    thoughts = [
+        _text(part.get(part["type"]) or part.get("text"))
+        for part in _dicts(parts)
+        if part.get("type") in _THOUGHT
+    ]
+    refusals = [
+        _text(part.get("refusal")) for part in _dicts(parts) if part.get("type") == "refusal"
+    ]
+    details, annotations = (
+        found.get("reasoning_details") or found.get("thinking_blocks"),
+        found.get("annotations"),
+    )
     return _Delta(
         content=_text(parts),
         refusal=_text(found.get("refusal")) or "".join(refusals),
@@ -348,24 +423,39 @@ def _delta(found: Any) -> _Delta | None:
 
 
 def _call(found: dict[str, Any]) -> _Call:
-    return _Call(index=_count(found.get("index")), id=_text(found.get("id")), function=_function(found.get("function")))
+    return _Call(
+        index=_count(found.get("index")),
+        id=_text(found.get("id")),
+        function=_function(found.get("function")),
+    )
 
 
 def _function(found: Any) -> _Function | None:
     if not isinstance(found, dict):
         return None
     arguments = found.get("arguments")
-    told = arguments if arguments is None or isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+    told = (
+        arguments
+        if arguments is None or isinstance(arguments, str)
+        else msgspec.json.encode(arguments).decode()
+    )
     return _Function(name=_text(found.get("name")), arguments=told)
 
 
 def _token(found: dict[str, Any]) -> _TokenLogprob:
-    tops = [_TopLogprob(top.token, top.logprob, top.bytes) for top in map(_token, _dicts(found.get("top_logprobs")))]
+    tops = [
+        _TopLogprob(top.token, top.logprob, top.bytes)
+        for top in map(_token, _dicts(found.get("top_logprobs")))
+    ]
     number, octets = found.get("logprob"), found.get("bytes")
-    fits = isinstance(octets, list) and all(type(octet) is int and 0 <= octet <= 255 for octet in octets)
+    fits = isinstance(octets, list) and all(
+        type(octet) is int and 0 <= octet <= 255 for octet in octets
+    )
     return _TokenLogprob(
         token=_text(found.get("token")),
-        logprob=float(number) if type(number) is float or (type(number) is int and abs(number) < _MOST_TOKENS) else _LOWEST_LOGPROB,
+        logprob=float(number)
+        if type(number) is float or (type(number) is int and abs(number) < _MOST_TOKENS)
+        else _LOWEST_LOGPROB,
         bytes=octets if fits else None,
         top_logprobs=tops,
     )
@@ -387,7 +477,12 @@ def _usage_of(found: Any) -> _Usage | None:
 def _details_of(found: Any) -> _TokenDetails | None:
     if not isinstance(found, dict):
         return None
-    return _TokenDetails(*(_count(found.get(key)) for key in ("cached_tokens", "cache_write_tokens", "reasoning_tokens")))
+    return _TokenDetails(
+        *(
+            _count(found.get(key))
+            for key in ("cached_tokens", "cache_write_tokens", "reasoning_tokens")
+        )
+    )
 
 
 def _dicts(found: Any) -> list[dict[str, Any]]:
@@ -439,8 +534,14 @@ _WORDS = 500
 def failure_of(error: Any) -> UpstreamFailed:
     """What to raise for an upstream's error object, or for whatever stands in its place."""
     told = error if isinstance(error, dict) else {"message": error}
-    words = [word for word in (told.get("code"), told.get("type"), told.get("status")) if isinstance(word, str)]
-    status = next((number for key in ("code", "status") if (number := _count(told.get(key))) is not None), 0)
+    words = [
+        word
+        for word in (told.get("code"), told.get("type"), told.get("status"))
+        if isinstance(word, str)
+    ]
+    status = next(
+        (number for key in ("code", "status") if (number := _count(told.get(key))) is not None), 0
+    )
     said = _text(told.get("message")) or _text(told.get("detail")) or "it gave no reason"
     if status in _UNSPOKEN:
         said = "it refused this server's credential"
@@ -458,8 +559,13 @@ def _error_code(words: list[str], status: int) -> str:
     known = next((word for word in words if word in _CODES), None)
     if known is not None:
         return known
-    if status == 429 or any("rate_limit" in word or word in ("too_many_requests", "RESOURCE_EXHAUSTED") for word in words):
+    if status == 429 or any(
+        "rate_limit" in word or word in ("too_many_requests", "RESOURCE_EXHAUSTED")
+        for word in words
+    ):
         return "rate_limit_exceeded"
-    if status in (400, 413, 422) or not {"invalid_request_error", "BadRequestError"}.isdisjoint(words):
+    if status in (400, 413, 422) or not {"invalid_request_error", "BadRequestError"}.isdisjoint(
+        words
+    ):
         return "invalid_prompt"
     return "server_error"

@@ -21,7 +21,14 @@ from worker.translation.chat.chunk import Chunk
 from worker.translation.upstream_events import Told
 from worker.upstream.chat_chunks import parse_chunk
 from worker.upstream.counts import count_upstream
-from worker.upstream.failures import broken_off, refused, tamed, unintelligible, unreachable, withheld
+from worker.upstream.failures import (
+    broken_off,
+    refused,
+    tamed,
+    unintelligible,
+    unreachable,
+    withheld,
+)
 from worker.upstream.responses_events import parse_event
 from worker.upstream.sse import SseSplitter
 
@@ -38,14 +45,18 @@ _AFTERWORD = 10.0
 class Turn:
     """One upstream call, while it is read. `done_seen` says whether the stream closed with `[DONE]`."""
 
-    def __init__(self, client: AsyncOpenAI, body: dict[str, Any], limits: LimitSettings, *, native: bool) -> None:
+    def __init__(
+        self, client: AsyncOpenAI, body: dict[str, Any], limits: LimitSettings, *, native: bool
+    ) -> None:
         """`native`: the upstream speaks the Responses API."""
         self._client = client
         self._body = body
         self._native = native
         self._limits = limits
         # The last event of a native upstream repeats all that was said.
-        self._splitter = SseSplitter(limit=max(_EVENT_LIMIT, limits.output) if native else _EVENT_LIMIT)
+        self._splitter = SseSplitter(
+            limit=max(_EVENT_LIMIT, limits.output) if native else _EVENT_LIMIT
+        )
         self._heard = False
         """The model has said something."""
         self._finished = False
@@ -77,13 +88,22 @@ class Turn:
                             began = loop.time()
                             yield said
                             if self._listen(said):
-                                deadline = loop.time() + (min(gap, _AFTERWORD) if self._finished else gap)
+                                deadline = loop.time() + (
+                                    min(gap, _AFTERWORD) if self._finished else gap
+                                )
                             else:
                                 deadline += loop.time() - began
                             patience.until(min(turn_end, deadline))
                         if failure is not None:
                             raise failure
-        except (TimeoutError, openai.APIError, httpx2.HTTPError, aiohttp.ClientError, UnicodeError, OSError) as error:
+        except (
+            TimeoutError,
+            openai.APIError,
+            httpx2.HTTPError,
+            aiohttp.ClientError,
+            UnicodeError,
+            OSError,
+        ) as error:
             if not self._finished:
                 raise self._judged(error, turn_over=loop.time() >= turn_end) from error
         except UpstreamFailed as failure:
@@ -112,11 +132,19 @@ class Turn:
             case _:
                 return broken_off()
 
-    async def _read(self, answer: AsyncAPIResponse[Any]) -> AsyncGenerator[tuple[list[Said], UpstreamFailed | None]]:
+    async def _read(
+        self, answer: AsyncAPIResponse[Any]
+    ) -> AsyncGenerator[tuple[list[Said], UpstreamFailed | None]]:
         """What each read brings: chunks, and what is wrong after them."""
         response = answer.http_response
-        if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-            raise UpstreamFailed("The upstream sent a compressed stream although none was asked for.", reason="upstream_garbage")
+        if response.headers.get("content-encoding", "identity").strip().lower() not in (
+            "",
+            "identity",
+        ):
+            raise UpstreamFailed(
+                "The upstream sent a compressed stream although none was asked for.",
+                reason="upstream_garbage",
+            )
         # Raw: with nothing to decode, every layer left out is one less to pass for each token.
         async for data in response.aiter_raw():
             yield self._parsed(self._splitter.feed(data))
@@ -127,9 +155,17 @@ class Turn:
     def _expired(self, *, turn_over: bool) -> LimitReached:
         limits = self._limits
         if turn_over:
-            return LimitReached(f"The model's turn took longer than the limit of {_shown(limits.turn)}.", reason="turn_limit")
-        reason, limit = ("token_gap", limits.token_gap) if self._heard else ("first_token", limits.first_token)
-        return LimitReached(f"The upstream was silent for longer than the limit of {_shown(limit)} ({reason}).", reason=reason)
+            return LimitReached(
+                f"The model's turn took longer than the limit of {_shown(limits.turn)}.",
+                reason="turn_limit",
+            )
+        reason, limit = (
+            ("token_gap", limits.token_gap) if self._heard else ("first_token", limits.first_token)
+        )
+        return LimitReached(
+            f"The upstream was silent for longer than the limit of {_shown(limit)} ({reason}).",
+            reason=reason,
+        )
 
     def _parsed(self, payloads: list[bytes]) -> tuple[list[Said], UpstreamFailed | None]:
         """What one read says, and what is wrong with the payload after that: what was said before a failure still counts."""
@@ -161,7 +197,9 @@ class Upstream:
         self.settings = settings
         self._limits = limits
         # Our own limits end a silent upstream (Patience); a timer of the transport's for every read would only cost.
-        timeouts = httpx2.Timeout(None, connect=settings.connect_timeout.total_seconds(), write=60.0)
+        timeouts = httpx2.Timeout(
+            None, connect=settings.connect_timeout.total_seconds(), write=60.0
+        )
         self._http = DefaultAioHttpClient(
             limits=httpx2.Limits(max_connections=streams + 16, max_keepalive_connections=64),
             timeout=timeouts,

@@ -14,7 +14,17 @@ logger = structlog.get_logger()
 _PATIENCE = httpx2.Timeout(10.0)
 _LARGEST = 32 * 1024 * 1024
 """Bytes of an answer: a list of all tokens may be in it."""
-_COUNTED = ("model", "input", "instructions", "tools", "tool_choice", "text", "reasoning", "parallel_tool_calls", "truncation")
+_COUNTED = (
+    "model",
+    "input",
+    "instructions",
+    "tools",
+    "tool_choice",
+    "text",
+    "reasoning",
+    "parallel_tool_calls",
+    "truncation",
+)
 """What OpenAI's count takes of a request."""
 
 
@@ -27,7 +37,9 @@ class _Post(Protocol):
         """The JSON that the upstream answers."""
 
 
-async def count_upstream(http: httpx2.AsyncClient, settings: UpstreamSettings, body: dict[str, Any]) -> int | None:
+async def count_upstream(
+    http: httpx2.AsyncClient, settings: UpstreamSettings, body: dict[str, Any]
+) -> int | None:
     """Tokens of this request as the upstream counts them; None where it offers no count, or gives none now."""
     way = _way(settings)
     if way is None:
@@ -38,36 +50,65 @@ async def count_upstream(http: httpx2.AsyncClient, settings: UpstreamSettings, b
 
     try:
         tokens = await way(post, body)
-    except (_Unusable, ValueError, TypeError, KeyError, TimeoutError, OSError, httpx2.HTTPError, aiohttp.ClientError) as error:
+    except (
+        _Unusable,
+        ValueError,
+        TypeError,
+        KeyError,
+        TimeoutError,
+        OSError,
+        httpx2.HTTPError,
+        aiohttp.ClientError,
+    ) as error:
         logger.warning("count_unavailable", upstream=settings.name, error=type(error).__name__)
         return None
     return tokens if type(tokens) is int and tokens >= 0 else None
 
 
 def _way(settings: UpstreamSettings) -> Any:
-    asked = ("responses" if settings.api == "responses" else "none") if settings.count == "auto" else settings.count
+    asked = (
+        ("responses" if settings.api == "responses" else "none")
+        if settings.count == "auto"
+        else settings.count
+    )
     return {"responses": _responses, "vllm": _vllm, "llama.cpp": _llama_cpp, "none": None}[asked]
 
 
 async def _responses(post: _Post, body: dict[str, Any]) -> Any:
-    return (await post("/responses/input_tokens", {name: body[name] for name in _COUNTED if name in body}))["input_tokens"]
+    return (
+        await post(
+            "/responses/input_tokens", {name: body[name] for name in _COUNTED if name in body}
+        )
+    )["input_tokens"]
 
 
 async def _vllm(post: _Post, body: dict[str, Any]) -> Any:
-    asked: dict[str, Any] = {name: body[name] for name in ("model", "messages", "tools") if name in body}
+    asked: dict[str, Any] = {
+        name: body[name] for name in ("model", "messages", "tools") if name in body
+    }
     return (await post("../tokenize", {**asked, "add_generation_prompt": True}))["count"]
 
 
 async def _llama_cpp(post: _Post, body: dict[str, Any]) -> Any:
     asked: dict[str, Any] = {name: body[name] for name in ("messages", "tools") if name in body}
     prompt = (await post("../apply-template", asked))["prompt"]
-    return len((await post("../tokenize", {"content": prompt, "add_special": True, "parse_special": True}))["tokens"])
+    return len(
+        (
+            await post(
+                "../tokenize", {"content": prompt, "add_special": True, "parse_special": True}
+            )
+        )["tokens"]
+    )
 
 
-async def _post(http: httpx2.AsyncClient, settings: UpstreamSettings, path: str, body: dict[str, Any]) -> Any:
+async def _post(
+    http: httpx2.AsyncClient, settings: UpstreamSettings, path: str, body: dict[str, Any]
+) -> Any:
     """`path` after the base URL; `../` leaves out its last part, `/v1`: those servers keep such routes beside it."""
     base = settings.base_url.rstrip("/")
-    url = base.rpartition("/")[0] + path.removeprefix("..") if path.startswith("../") else base + path
+    url = (
+        base.rpartition("/")[0] + path.removeprefix("..") if path.startswith("../") else base + path
+    )
     headers = {
         **{name: value.get_secret_value() for name, value in settings.headers.items()},
         "authorization": f"Bearer {settings.api_key.get_secret_value()}",
@@ -75,7 +116,12 @@ async def _post(http: httpx2.AsyncClient, settings: UpstreamSettings, path: str,
         "accept-encoding": "identity",
     }
     request = http.build_request(
-        "POST", url, content=orjson.dumps(body), headers=headers, params=dict(settings.query) or None, timeout=_PATIENCE
+        "POST",
+        url,
+        content=orjson.dumps(body),
+        headers=headers,
+        params=dict(settings.query) or None,
+        timeout=_PATIENCE,
     )
     answer = await http.send(request, stream=True)
     try:

@@ -17,7 +17,9 @@ _OVERFLOWING = frozenset({400, 413, 422, 500})
 """Statuses with which servers refuse a request that is too long; 500 is older llama.cpp's."""
 _UNSPOKEN = frozenset({401, 403})
 """The upstream's words about our credential are for operators, not for clients."""
-_NOT_THE_REQUESTS = frozenset({"upstream_401", "upstream_403", "upstream_404", "upstream_405", "upstream_408", "upstream_429"})
+_NOT_THE_REQUESTS = frozenset(
+    {"upstream_401", "upstream_403", "upstream_404", "upstream_405", "upstream_408", "upstream_429"}
+)
 """Refusals that say nothing of the request: our credential, an address where nothing is, a queue that is full."""
 NO_SUCH_MODEL = "model_not_found"
 _THE_REQUESTS = frozenset({OVERFLOW, NO_SUCH_MODEL, "history_deleted", "tool_choice_violated"})
@@ -74,8 +76,14 @@ def refused(error: openai.APIStatusError, model: str) -> UpstreamFailed:
     status = error.status_code
     if status == 404 and _about_model(error):
         return no_such_model(model)
-    if status in _OVERFLOWING and is_overflow(_said(error), (word for word in (error.code, error.type) if isinstance(word, str))):
-        return overflowed(_message(error, status) if status < 500 else f"The upstream refused the request: {_said(error)[:_WORDS]}")
+    if status in _OVERFLOWING and is_overflow(
+        _said(error), (word for word in (error.code, error.type) if isinstance(word, str))
+    ):
+        return overflowed(
+            _message(error, status)
+            if status < 500
+            else f"The upstream refused the request: {_said(error)[:_WORDS]}"
+        )
     return UpstreamFailed(
         _message(error, status),
         code=_code(status),
@@ -107,7 +115,9 @@ def is_its_own_fault(failure: UpstreamFailed | LimitReached) -> bool:
     if isinstance(failure, LimitReached):
         return failure.reason == "first_token"
     status = re.fullmatch(r"upstream_4\d\d", failure.reason)
-    return failure.reason in _NOT_THE_REQUESTS or (status is None and failure.reason not in _THE_REQUESTS)
+    return failure.reason in _NOT_THE_REQUESTS or (
+        status is None and failure.reason not in _THE_REQUESTS
+    )
 
 
 def unreachable(error: openai.APIConnectionError) -> UpstreamFailed:
@@ -115,9 +125,16 @@ def unreachable(error: openai.APIConnectionError) -> UpstreamFailed:
     cause = error.__cause__
     behind = cause.__cause__ if cause is not None else None
     # The SDK's aiohttp transport calls a reset before the first byte a connect timeout; what aiohttp itself said stands behind that.
-    hung_up = isinstance(behind, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError) and not isinstance(behind, TimeoutError)
+    hung_up = isinstance(
+        behind, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError
+    ) and not isinstance(behind, TimeoutError)
     if isinstance(error, openai.APITimeoutError) and not hung_up:
-        return UpstreamFailed("The upstream did not answer in time.", reason="upstream_unreachable", status=504, unsent=True)
+        return UpstreamFailed(
+            "The upstream did not answer in time.",
+            reason="upstream_unreachable",
+            status=504,
+            unsent=True,
+        )
     unsent = isinstance(behind, aiohttp.ClientConnectorError) or not hung_up
     message = "The upstream could not be reached, or hung up before it answered."
     return UpstreamFailed(message, reason="upstream_unreachable", status=502, unsent=unsent)
@@ -125,12 +142,16 @@ def unreachable(error: openai.APIConnectionError) -> UpstreamFailed:
 
 def broken_off() -> UpstreamFailed:
     """The connection ended in the middle."""
-    return UpstreamFailed("The connection to the upstream broke off.", reason="upstream_reset", status=502)
+    return UpstreamFailed(
+        "The connection to the upstream broke off.", reason="upstream_reset", status=502
+    )
 
 
 def unintelligible() -> UpstreamFailed:
     """What came is no HTTP, or none that can be read."""
-    return UpstreamFailed("The upstream sent something that is no HTTP answer.", reason="upstream_garbage", status=502)
+    return UpstreamFailed(
+        "The upstream sent something that is no HTTP answer.", reason="upstream_garbage", status=502
+    )
 
 
 def _code(status: int) -> str:
@@ -140,7 +161,9 @@ def _code(status: int) -> str:
 
 
 def _about_model(error: openai.APIStatusError) -> bool:
-    return error.code == "model_not_found" or error.param == "model" or "model" in _said(error).lower()
+    return (
+        error.code == "model_not_found" or error.param == "model" or "model" in _said(error).lower()
+    )
 
 
 def _message(error: openai.APIStatusError, status: int) -> str:
@@ -150,17 +173,27 @@ def _message(error: openai.APIStatusError, status: int) -> str:
         return f"The upstream answered with an unexpected redirect (HTTP {status})."
     said = _said(error)
     if status in _NOT_THERE:
-        path = "/responses" if error.request.url.path.endswith("/responses") else "/chat/completions"
+        path = (
+            "/responses" if error.request.url.path.endswith("/responses") else "/chat/completions"
+        )
         nothing = f"The upstream has nothing at {path} (HTTP {status}): its 'base_url' or its 'api' may be wrong."
         return f"{nothing} It said: {said[:_WORDS]}" if said else nothing
-    return f"The upstream refused the request: {said[:_WORDS]}" if said and status < 500 else f"The upstream answered with HTTP {status}."
+    return (
+        f"The upstream refused the request: {said[:_WORDS]}"
+        if said and status < 500
+        else f"The upstream answered with HTTP {status}."
+    )
 
 
 def _said(error: openai.APIStatusError) -> str:
     """The upstream's words, fit to be stored and encoded: they are as hostile as anything from outside (design §9)."""
     body: Any = error.body
     if isinstance(body, dict):
-        found = body.get("message") or body.get("detail") or (body.get("error") if isinstance(body.get("error"), str) else "")
+        found = (
+            body.get("message")
+            or body.get("detail")
+            or (body.get("error") if isinstance(body.get("error"), str) else "")
+        )
         return storable(found) if isinstance(found, str) else ""
     return ""
 

@@ -79,12 +79,16 @@ class Gate:
         self._streams = metrics.UPSTREAM_STREAMS.labels(name)
         for outcome in ("answered", "failed", "busy"):
             metrics.UPSTREAM_TURNS.labels(name, outcome)
-        metrics.CIRCUITS_OPEN.labels(name).set_function(lambda: sum(circuit.is_open for circuit in (self._whole, *self._models.values())))
+        metrics.CIRCUITS_OPEN.labels(name).set_function(
+            lambda: sum(circuit.is_open for circuit in (self._whole, *self._models.values()))
+        )
 
     def pause(self, model: str) -> float:
         """Seconds for which this model is not to be had because a circuit is open; 0: a call may be let through."""
         now = time.monotonic()
-        return max(self._whole.wait(now), self._models[model].wait(now) if model in self._models else 0.0)
+        return max(
+            self._whole.wait(now), self._models[model].wait(now) if model in self._models else 0.0
+        )
 
     @asynccontextmanager
     async def visit(self, model: str, *, interactive: bool) -> AsyncIterator[Visit]:
@@ -101,7 +105,9 @@ class Gate:
                 was_open = self._whole.is_open or circuit.is_open
                 visit.failed(failure)
                 if not was_open and (self._whole.is_open or circuit.is_open):
-                    logger.warning("circuit_opened", upstream=self._settings.name, reason=failure.reason)
+                    logger.warning(
+                        "circuit_opened", upstream=self._settings.name, reason=failure.reason
+                    )
                 raise
             finally:
                 visit.ended()
@@ -123,7 +129,11 @@ class Gate:
             raise UpstreamBusy(message, reason="upstream_down", status=503, seconds=pause)
 
     async def _enter(self, *, interactive: bool) -> None:
-        if self._limit is None or (self._inside < self._limit and not self._interactive and not (self._background and not interactive)):
+        if self._limit is None or (
+            self._inside < self._limit
+            and not self._interactive
+            and not (self._background and not interactive)
+        ):
             self._inside += 1
             self._streams.set(self._inside)
             return

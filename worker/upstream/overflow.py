@@ -5,7 +5,14 @@ from collections.abc import Iterable
 
 from models.errors import UpstreamFailed
 
-_WORDS = frozenset(("context_length_exceeded", "exceed_context_size_error", "context_window_exceeded", "model_context_window_exceeded"))
+_WORDS = frozenset(
+    (
+        "context_length_exceeded",
+        "exceed_context_size_error",
+        "context_window_exceeded",
+        "model_context_window_exceeded",
+    )
+)
 """What `code` or `type` of the error say: OpenAI and those who copy it; llama.cpp; litellm; Anthropic."""
 
 _SAID = re.compile(
@@ -38,7 +45,12 @@ def is_overflow(said: str, words: Iterable[str] = ()) -> bool:
 def overflowed(message: str) -> UpstreamFailed:
     """The failure; `truncation: auto` tries again with less (worker/truncating.py). `message` is for the client."""
     return UpstreamFailed(
-        message, code="invalid_prompt", reason=OVERFLOW, status=400, param="input", envelope_code="context_length_exceeded"
+        message,
+        code="invalid_prompt",
+        reason=OVERFLOW,
+        status=400,
+        param="input",
+        envelope_code="context_length_exceeded",
     )
 
 

@@ -36,9 +36,16 @@ _REASONS = frozenset(("max_output_tokens", "content_filter", "max_messages"))
 _FILTERED = frozenset(("safety", "content_filtered", "recitation"))
 _OPAQUE = frozenset(("tool_search_call", "tool_search_output"))
 """Items that hold JSON of others, where null means something."""
-_WORDS = frozenset(("id", "type", "status", "role", "phase", "call_id", "name", "namespace", "encrypted_content"))
+_WORDS = frozenset(
+    ("id", "type", "status", "role", "phase", "call_id", "name", "namespace", "encrypted_content")
+)
 """Fields of items that are text, or are as if they were not there."""
-_SUBJECTS = {"reasoning": "reasoning_text", "reasoning_summary": "reasoning_summary_text", "mcp_call": "", "mcp_list_tools": ""}
+_SUBJECTS = {
+    "reasoning": "reasoning_text",
+    "reasoning_summary": "reasoning_summary_text",
+    "mcp_call": "",
+    "mcp_list_tools": "",
+}
 """Older spellings, and what is not ours to tell: no MCP server is ever named to an upstream."""
 
 
@@ -66,11 +73,21 @@ def parse_event(data: bytes) -> Told:
             found = _decode(data)
         except ValueError:
             return _told(_read(data), len(data))
-        if found.type.endswith(".delta") and found.delta is not None and found.logprobs in (None, *_NO_LOGPROBS):
+        if (
+            found.type.endswith(".delta")
+            and found.delta is not None
+            and found.logprobs in (None, *_NO_LOGPROBS)
+        ):
             place = found.summary_index if found.content_index is None else found.content_index
             subject = found.type.removeprefix("response.").removesuffix(".delta")
             return Told(
-                _SUBJECTS.get(subject, subject), "delta", found.output_index, found.item_id or "", place, found.delta, size=len(data)
+                _SUBJECTS.get(subject, subject),
+                "delta",
+                found.output_index,
+                found.item_id or "",
+                place,
+                found.delta,
+                size=len(data),
             )
     return _told(_read(data), len(data))
 
@@ -79,9 +96,13 @@ def _read(data: bytes) -> dict[str, Any]:
     try:
         found = decode_body(data.removeprefix(b"\xef\xbb\xbf").decode(errors="replace").encode())
     except InvalidRequest as error:
-        raise UpstreamFailed("The upstream sent an event that is not JSON.", reason="upstream_garbage") from error
+        raise UpstreamFailed(
+            "The upstream sent an event that is not JSON.", reason="upstream_garbage"
+        ) from error
     if not isinstance(found, dict):
-        raise UpstreamFailed("The upstream sent an event that is not a JSON object.", reason="upstream_garbage")
+        raise UpstreamFailed(
+            "The upstream sent an event that is not a JSON object.", reason="upstream_garbage"
+        )
     return found
 
 
@@ -94,7 +115,14 @@ def _told(found: dict[str, Any], size: int) -> Told:
     if not kind:
         return _body(found, size)
     subject, _, step = kind.removeprefix("response.").rpartition(".")
-    whole = next((found[key] for key in ("text", "refusal", "arguments", "input", "code") if isinstance(found.get(key), str)), None)
+    whole = next(
+        (
+            found[key]
+            for key in ("text", "refusal", "arguments", "input", "code")
+            if isinstance(found.get(key), str)
+        ),
+        None,
+    )
     index = _index(found.get("content_index"))
     return Told(
         subject=_SUBJECTS.get(subject, subject),
@@ -107,8 +135,12 @@ def _told(found: dict[str, Any], size: int) -> Told:
         name=_text(found.get("name")),
         logprobs=logprobs_of(found.get("logprobs")),
         item=_item(found["item"]) if isinstance(found.get("item"), dict) else None,
-        part=anything(found["part"]) if isinstance(_object(found.get("part")).get("type"), str) else None,
-        annotation=anything(found["annotation"]) if isinstance(found.get("annotation"), dict) else None,
+        part=anything(found["part"])
+        if isinstance(_object(found.get("part")).get("type"), str)
+        else None,
+        annotation=anything(found["annotation"])
+        if isinstance(found.get("annotation"), dict)
+        else None,
         image=_text(found.get("partial_image_b64")),
         size=size,
     )
@@ -119,11 +151,15 @@ def _body(found: dict[str, Any], size: int) -> Told:
     if found.get("object") == "response" or isinstance(found.get("output"), list):
         return _snapshot(_text(found.get("status")) or "completed", found, size)
     if str(found.get("object", "")).startswith("chat.completion"):
-        message = "The upstream answered in the words of Chat Completions: its 'api' should be 'chat'."
+        message = (
+            "The upstream answered in the words of Chat Completions: its 'api' should be 'chat'."
+        )
         raise UpstreamFailed(message, reason="upstream_wrong_api")
     if isinstance(found.get("message") or found.get("detail"), str):
         raise failure_of(found)
-    raise UpstreamFailed("The upstream sent JSON that is no event of the Responses API.", reason="upstream_garbage")
+    raise UpstreamFailed(
+        "The upstream sent JSON that is no event of the Responses API.", reason="upstream_garbage"
+    )
 
 
 def _snapshot(says: str, response: dict[str, Any], size: int) -> Told:
@@ -141,22 +177,38 @@ def _snapshot(says: str, response: dict[str, Any], size: int) -> Told:
 
 def _ended(status: str, response: dict[str, Any]) -> Ended:
     output = (
-        [_item(item) for item in response.get("output") or () if isinstance(item, dict)] if isinstance(response.get("output"), list) else []
+        [_item(item) for item in response.get("output") or () if isinstance(item, dict)]
+        if isinstance(response.get("output"), list)
+        else []
     )
     match status:
         case "completed":
             return Ended("completed", output)
         case "incomplete":
             reason = _text(_object(response.get("incomplete_details")).get("reason"))
-            known = reason if reason in _REASONS else "content_filter" if reason in _FILTERED else "max_output_tokens"
+            known = (
+                reason
+                if reason in _REASONS
+                else "content_filter"
+                if reason in _FILTERED
+                else "max_output_tokens"
+            )
             return Ended("incomplete", output, known)
         case "failed":
             return Ended("failed", output, failure=_failure(response.get("error") or {}))
         case "cancelled":
-            return Ended("failed", output, failure=UpstreamFailed("The upstream cancelled its response.", reason="upstream_cancelled"))
+            return Ended(
+                "failed",
+                output,
+                failure=UpstreamFailed(
+                    "The upstream cancelled its response.", reason="upstream_cancelled"
+                ),
+            )
         case _:
             message = "The upstream answered with a response that has not ended."
-            return Ended("failed", output, failure=UpstreamFailed(message, reason="upstream_garbage"))
+            return Ended(
+                "failed", output, failure=UpstreamFailed(message, reason="upstream_garbage")
+            )
 
 
 def _failure(error: Any) -> UpstreamFailed:
@@ -171,7 +223,9 @@ def _failure(error: Any) -> UpstreamFailed:
 
 def _item(found: dict[str, Any]) -> Item:
     """An item without nulls (design §11), and with text where everything behind this edge expects it."""
-    fits = {name: value for name, value in found.items() if name not in _WORDS or isinstance(value, str)}
+    fits = {
+        name: value for name, value in found.items() if name not in _WORDS or isinstance(value, str)
+    }
     if fits.get("type") in _OPAQUE:
         return {name: value for name, value in fits.items() if value is not None}
     kept: Item = anything(fits)
@@ -186,7 +240,10 @@ def _usage(found: Any) -> Usage | None:
     counts = [_count(told.get(name)) for name in ("input_tokens", "output_tokens", "total_tokens")]
     if counts == [None, None, None]:
         return None
-    heard, said = _object(told.get("input_tokens_details")), _object(told.get("output_tokens_details"))
+    heard, said = (
+        _object(told.get("input_tokens_details")),
+        _object(told.get("output_tokens_details")),
+    )
     total = counts[2] or (counts[0] or 0) + (counts[1] or 0)
     return Usage(
         input_tokens=counts[0] or 0,

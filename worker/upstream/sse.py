@@ -57,11 +57,20 @@ class SseSplitter:
 
     def _whole_events(self, data: bytes) -> list[bytes] | None:
         """The ordinary read, taken in one step: whole events of one `data: ` line each. None when it is anything else."""
-        if self._line or self._data or self._after_cr or not data.startswith(b"data: ") or not data.endswith(b"\n\n") or b"\r" in data:
+        if (
+            self._line
+            or self._data
+            or self._after_cr
+            or not data.startswith(b"data: ")
+            or not data.endswith(b"\n\n")
+            or b"\r" in data
+        ):
             return None
         if len(data) > self._limit:
             return None
-        events = [data[6:-2]] if data.find(b"\n") == len(data) - 2 else data[6:-2].split(b"\n\ndata: ")
+        events = (
+            [data[6:-2]] if data.find(b"\n") == len(data) - 2 else data[6:-2].split(b"\n\ndata: ")
+        )
         return events if data.count(b"\n") == 2 * len(events) and b"" not in events else None
 
     def _until_done(self, payloads: list[bytes]) -> list[bytes]:
@@ -80,7 +89,10 @@ class SseSplitter:
             self._line.append(text)
             self._line_size += len(text)
             if self._line_size + self._data_size > self._limit:
-                raise UpstreamFailed(f"The upstream sent an event larger than {self._limit} bytes.", reason="upstream_garbage")
+                raise UpstreamFailed(
+                    f"The upstream sent an event larger than {self._limit} bytes.",
+                    reason="upstream_garbage",
+                )
             if len(text) < len(line):
                 payloads += self._end_line()
         self._after_cr = data.endswith(b"\r")

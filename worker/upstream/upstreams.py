@@ -35,11 +35,16 @@ class Upstreams:
         self._ways: dict[str, tuple[Upstream, Gate]] = {}
         for name, given in self._routes.upstreams.items():
             limit = given.concurrency or share
-            self._ways[name] = Upstream(given, limits_of(settings.limits, given), limit or streams), Gate(given, limit)
+            self._ways[name] = (
+                Upstream(given, limits_of(settings.limits, given), limit or streams),
+                Gate(given, limit),
+            )
 
     def ways(self, model: str) -> list[Way]:
         """The upstreams to be asked for this model, in order; none when no route leads to one (any more)."""
-        return [Way(*self._ways[found.upstream.name], found.model) for found in self._routes.find(model)]
+        return [
+            Way(*self._ways[found.upstream.name], found.model) for found in self._routes.find(model)
+        ]
 
     async def close(self) -> None:
         """Closes all connections."""
@@ -47,7 +52,9 @@ class Upstreams:
             await upstream.close()
 
 
-def unserved(ways: Sequence[Way], failures: Sequence[UpstreamFailed | LimitReached], *, can_wait: bool) -> RunError:
+def unserved(
+    ways: Sequence[Way], failures: Sequence[UpstreamFailed | LimitReached], *, can_wait: bool
+) -> RunError:
     """What is to be raised when none of these upstreams has said a word: PutOff, if that may pass and the response can wait for it.
 
     One that fails once has answered. One that has failed several times in a row is down: its circuit is open, and that can be waited out,

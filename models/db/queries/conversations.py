@@ -50,7 +50,9 @@ READ = _sql(f"""
 """)
 """What must be known before anything is written to it. `taken`: which of these items it has."""
 
-UPDATE = _sql(f"UPDATE conversations c SET metadata = :metadata WHERE c.id = :id AND c.project_id = :project RETURNING {_SHOWN}")
+UPDATE = _sql(
+    f"UPDATE conversations c SET metadata = :metadata WHERE c.id = :id AND c.project_id = :project RETURNING {_SHOWN}"
+)
 
 ADD = _sql(f"""
     WITH joined AS (UPDATE conversations SET revision = revision + 1, unanswered_calls = :unanswered_calls WHERE {_UNCHANGED} RETURNING id),
@@ -87,7 +89,9 @@ PAGE = {
     """)
     for order, comparison in (("asc", ">"), ("desc", "<"))
 }
-ITEM = _sql("SELECT i.payload FROM items i WHERE i.conversation_id = :id AND i.item_id = :item LIMIT 1")
+ITEM = _sql(
+    "SELECT i.payload FROM items i WHERE i.conversation_id = :id AND i.item_id = :item LIMIT 1"
+)
 
 CALLS = _sql("""
     SELECT i.item_id AS id, i.type, i.payload ->> 'call_id' AS call_id, i.payload ->> 'status' AS status

@@ -72,16 +72,22 @@ MINE = _sql(f"""
 """What the database counts as a worker's, to be compared with what it runs. `abandoned`: the waiting web process is dead; `failed` and
 `requeued`: an operator wants that."""
 
-EXPIRED = _sql("SELECT id, expires_at FROM workers WHERE NOT dead AND expires_at < clock_timestamp() ORDER BY id")
+EXPIRED = _sql(
+    "SELECT id, expires_at FROM workers WHERE NOT dead AND expires_at < clock_timestamp() ORDER BY id"
+)
 REAP_LOCK = _sql("""
     SELECT id FROM workers WHERE id = :id AND NOT dead AND expires_at = :seen AND expires_at < clock_timestamp() FOR UPDATE
 """)
 REAP = _sql("UPDATE workers SET dead = true, ended = :ended WHERE id = :id")
-END_SESSIONS = _sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = :name AND pid <> pg_backend_pid()")
+END_SESSIONS = _sql(
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = :name AND pid <> pg_backend_pid()"
+)
 """Ends the sessions of a dead process: a stopped one with half a transaction in its socket holds locks that no timeout ends."""
 STOPPED = _sql("UPDATE workers SET dead = true, ended = 'stopped' WHERE id = :me AND NOT dead")
 """A process says goodbye after giving everything back."""
-LIVE_WORKERS = _sql("SELECT kind, count(*) AS live FROM workers WHERE NOT dead AND expires_at > clock_timestamp() GROUP BY kind")
+LIVE_WORKERS = _sql(
+    "SELECT kind, count(*) AS live FROM workers WHERE NOT dead AND expires_at > clock_timestamp() GROUP BY kind"
+)
 FORGET_WORKERS = _sql(f"""
     WITH gone AS (DELETE FROM workers w WHERE w.dead AND w.expires_at < clock_timestamp() - interval '1 hour'
                   AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.worker = w.id)
@@ -141,8 +147,12 @@ INSERT = _sql(_insert())
 """A response, its input, its secrets and its opening events, in one statement; `deadline` is the queue's until a claim sets the run's."""
 INSERT_ONCE = _sql(_insert(_kept(), "FROM key"))
 """The same for a request that may come again: the key and the response are one write. No row: somebody else holds the key (KEY_HOLDER)."""
-KEY_HOLDER = _sql("SELECT response_id, body_hash FROM idempotency_keys WHERE project_id = :project AND key = :key")
-KEY_STANDS = _sql(f"SELECT response_id, body_hash FROM idempotency_keys k WHERE project_id = :project AND key = :key AND NOT {_USED_UP}")
+KEY_HOLDER = _sql(
+    "SELECT response_id, body_hash FROM idempotency_keys WHERE project_id = :project AND key = :key"
+)
+KEY_STANDS = _sql(
+    f"SELECT response_id, body_hash FROM idempotency_keys k WHERE project_id = :project AND key = :key AND NOT {_USED_UP}"
+)
 """The same, unless its response satisfies no retry."""
 
 JOIN = _sql(_insert(_JOINED, "FROM joined"))
@@ -179,7 +189,9 @@ PREVIOUS = _sql(
 """What a create must know about its previous_response_id; unfinished foreground ones do not exist outside, and unstored ones only for the
 connection that made them (`remembered`)."""
 
-REMEMBER = _sql("UPDATE responses SET expires_at = clock_timestamp() + CAST(:kept AS interval) WHERE id = ANY(:ids) AND NOT store")
+REMEMBER = _sql(
+    "UPDATE responses SET expires_at = clock_timestamp() + CAST(:kept AS interval) WHERE id = ANY(:ids) AND NOT store"
+)
 """Keeps unstored responses for as long as the connection that made them may go on from them; once it is closed, for no time at all."""
 
 REFERRED = _sql(
@@ -317,7 +329,9 @@ DIED = _sql("""
 """)
 """Beside a claim back from a dead worker: that worker's attempt ended when its lease ran out, `seconds_lost` ago."""
 
-LOG_END = _sql("SELECT coalesce(max(last_number), -1) AS last FROM event_log WHERE response_id = :id")
+LOG_END = _sql(
+    "SELECT coalesce(max(last_number), -1) AS last FROM event_log WHERE response_id = :id"
+)
 JOURNAL_OF = _sql("""
     SELECT j.attempts[p.n] AS attempt, j.first_numbers[p.n] AS first, j.last_numbers[p.n] AS last, j.frames[p.n] AS frames
     FROM workers w JOIN journal j ON j.worker = w.id AND j.batch > w.flushed_batch
@@ -334,7 +348,9 @@ LOG_SINCE = _sql("""
     SELECT first_number AS first, last_number AS last, attempt, frames FROM event_log
     WHERE response_id = :id AND last_number > :after ORDER BY first_number
 """)
-OUTPUT_ITEMS = _sql("SELECT payload FROM items WHERE response_id = :id AND direction = 'output' ORDER BY position")
+OUTPUT_ITEMS = _sql(
+    "SELECT payload FROM items WHERE response_id = :id AND direction = 'output' ORDER BY position"
+)
 
 # --- a worker's writes -------------------------------------------------------------------------------------------------------
 
@@ -436,7 +452,9 @@ _TOLD = """told AS (UPDATE conversations c SET revision = c.revision + 1, unansw
 
 def _end(status: Status) -> str:
     condition = "" if status is Status.CANCELLED else "AND r.cancel_requested_at IS NULL"
-    conversation = "CASE WHEN r.store THEN r.conversation_id END" if status in _SAID else "CAST(NULL AS uuid)"
+    conversation = (
+        "CASE WHEN r.store THEN r.conversation_id END" if status in _SAID else "CAST(NULL AS uuid)"
+    )
     return f"""
         WITH {_FENCE},
              moved AS (UPDATE responses r SET status = '{status}', worker = NULL, turns = r.turns + CAST(:turns AS int), usage = :usage, error = :error,
@@ -515,7 +533,9 @@ REQUEST_CANCEL = _sql("""
     UPDATE responses SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp())
     WHERE id = :id AND status = 'in_progress' RETURNING worker
 """)
-REQUEST_DELETE = _sql("UPDATE responses SET delete_requested_at = clock_timestamp() WHERE id = :id AND project_id = :project RETURNING id")
+REQUEST_DELETE = _sql(
+    "UPDATE responses SET delete_requested_at = clock_timestamp() WHERE id = :id AND project_id = :project RETURNING id"
+)
 _LEFT = """
     lasting AS MATERIALIZED (
         SELECT i.id, c.turn, c.answer FROM old JOIN items i ON i.response_id = old.id AND i.conversation_id IS NOT NULL
@@ -539,7 +559,8 @@ _FACTS = """
     FROM responses r WHERE r.id = :id"""
 RESPONSE = _sql(_FACTS)
 VISIBLE = _sql(
-    _FACTS + f" AND r.project_id = :project AND r.delete_requested_at IS NULL AND (r.background OR (r.store AND r.status IN {_ENDED}))"
+    _FACTS
+    + f" AND r.project_id = :project AND r.delete_requested_at IS NULL AND (r.background OR (r.store AND r.status IN {_ENDED}))"
     f" AND (r.store OR r.status IN {_OPEN} OR r.expires_at > clock_timestamp())"
 )
 """What a project may see by id: not another's, not deleted, no foreground response before its end, none that was not to be stored."""

@@ -44,7 +44,12 @@ class Report:
 def audit(record: Record, promise: Promise | None = None) -> Report:
     """Check every response in the record. `promise`: the times, by default those of design §1."""
     cases = cases_of(record, promise or Promise())
-    found = [violation for case in cases for check in (check_streams, check_states, check_work) for violation in check(case)]
+    found = [
+        violation
+        for case in cases
+        for check in (check_streams, check_states, check_work)
+        for violation in check(case)
+    ]
     found += _strangers(cases)
     doubles = [case.story.id or case.story.marker for case in cases if case.is_double_fault]
     return Report(found, measure(cases), sum(case.accepted for case in cases), doubles)
@@ -68,4 +73,6 @@ def _strangers(cases: list[Case]) -> Iterator[Violation]:
         for item in (case.final or {}).get("output", []):
             owner = items.setdefault(item["id"], case)
             if owner is not case:
-                yield case.violation("I11", f"its item {item['id']} is also one of {owner.story.id}")
+                yield case.violation(
+                    "I11", f"its item {item['id']} is also one of {owner.story.id}"
+                )

@@ -5,7 +5,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tests.chaos.audit.fold import Fold
-from tests.chaos.audit.record import DEADLY, JSON, Asked, Fault, Promise, Record, Story, UpstreamCall
+from tests.chaos.audit.record import (
+    DEADLY,
+    JSON,
+    Asked,
+    Fault,
+    Promise,
+    Record,
+    Story,
+    UpstreamCall,
+)
 from tests.chaos.audit.sse import Event, Heard, parse
 
 TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
@@ -65,7 +74,10 @@ class Case:
     @property
     def looks(self) -> list[Asked]:
         """The GETs that were answered with the response, in the order in which they were sent."""
-        return sorted((look for look in self.story.of("get") if look.status == 200), key=lambda look: look.sent)
+        return sorted(
+            (look for look in self.story.of("get") if look.status == 200),
+            key=lambda look: look.sent,
+        )
 
     @property
     def final(self) -> JSON | None:
@@ -79,7 +91,9 @@ class Case:
         if self.story.create.status != 200:
             return False
         streams = not self.story.create.body
-        return not streams or any(reading.after < 0 and reading.chunks for reading in self.story.readings)
+        return not streams or any(
+            reading.after < 0 and reading.chunks for reading in self.story.readings
+        )
 
     @property
     def deleted(self) -> float | None:
@@ -91,17 +105,33 @@ class Case:
         """When somebody first saw that it had ended."""
         seen = [event.at for heard in self.heard if (event := heard.ending) is not None]
         told = [*self.story.of("get"), *self.story.of("cancel"), self.story.create]
-        seen += [asked.answered for asked in told if asked.answered is not None and asked.body.get("status") in TERMINAL]
+        seen += [
+            asked.answered
+            for asked in told
+            if asked.answered is not None and asked.body.get("status") in TERMINAL
+        ]
         return min(seen, default=None)
 
     def unfinished_after(self, moment: float) -> bool:
         """Whether somebody saw after this moment that it had not ended: by asking, or by still listening. A foreground response is 404
         until its end."""
-        looks = [look for look in self.story.of("get") if look.sent > moment and look.status in (200, 404)]
-        if any(look.body.get("status") not in TERMINAL if look.status == 200 else not self.story.background for look in looks):
+        looks = [
+            look
+            for look in self.story.of("get")
+            if look.sent > moment and look.status in (200, 404)
+        ]
+        if any(
+            look.body.get("status") not in TERMINAL
+            if look.status == 200
+            else not self.story.background
+            for look in looks
+        ):
             return True
-        return any(heard.ending is None and (heard.reading.closed or 0) > moment for heard in self.heard) or any(
-            heard.ending is not None and heard.ending.at > moment > heard.reading.opened for heard in self.heard
+        return any(
+            heard.ending is None and (heard.reading.closed or 0) > moment for heard in self.heard
+        ) or any(
+            heard.ending is not None and heard.ending.at > moment > heard.reading.opened
+            for heard in self.heard
         )
 
     # --- what was done to those who served it ---
@@ -115,7 +145,9 @@ class Case:
     def harm_to(self, worker: str | None, begin: float, end: float) -> Fault | None:
         """What could have taken a response from this worker between these moments. An unknown worker may be any that is not a web process."""
         for fault in self.faults(DEADLY, worker):
-            if (worker is not None or not fault.target.startswith("web")) and fault.touches(begin, end, self.promise.exit):
+            if (worker is not None or not fault.target.startswith("web")) and fault.touches(
+                begin, end, self.promise.exit
+            ):
                 return fault
         return None
 
@@ -129,10 +161,14 @@ class Case:
         not yet taken over, or not yet stored again by one that died right after."""
         workers = {call.worker for call in self.calls}
         deaths = [
-            fault for fault in self.faults(DEADLY) if not fault.target.startswith("web") and (fault.target in workers or None in workers)
+            fault
+            for fault in self.faults(DEADLY)
+            if not fault.target.startswith("web") and (fault.target in workers or None in workers)
         ]
         return any(
-            crash.begin - self.promise.recovery <= death.begin <= (crash.end or crash.begin) + _DOUBLE
+            crash.begin - self.promise.recovery
+            <= death.begin
+            <= (crash.end or crash.begin) + _DOUBLE
             for crash in self.faults(frozenset({"crashed"}), "postgres")
             for death in deaths
         )

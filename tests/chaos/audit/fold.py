@@ -43,7 +43,10 @@ class Fold:
             self._say(event)
 
     def _say(self, event: JSON) -> None:
-        for item in (self.items.get(event.get("item_id", "")), self.spoken.get(event.get("item_id", ""))):
+        for item in (
+            self.items.get(event.get("item_id", "")),
+            self.spoken.get(event.get("item_id", "")),
+        ):
             if item is None:
                 continue
             if event["type"] == "response.content_part.added":
@@ -65,7 +68,9 @@ def _part(item: JSON, event: JSON) -> JSON:
 
 def words(item: JSON) -> dict[str, Any]:
     """All that was said in an item, by where: what deltas can add to."""
-    told: dict[str, Any] = {key: item[key] for key in ("arguments", "input", "code") if isinstance(item.get(key), str)}
+    told: dict[str, Any] = {
+        key: item[key] for key in ("arguments", "input", "code") if isinstance(item.get(key), str)
+    }
     for place in ("content", "summary"):
         for index, part in enumerate(item.get(place) or []):
             told[f"{place}[{index}]"] = part.get("text", part.get("refusal", ""))

@@ -40,14 +40,23 @@ def measure(cases: Iterable[Case]) -> Measures:
         for call, fault in deaths_under(case):
             again = running_again(case, fault)
             # nobody may have looked for a while: then the moment at which it was seen says nothing
-            if again is not None and not _lived_on(call.finished, fault.end) and _was_watched(case, again):
+            if (
+                again is not None
+                and not _lived_on(call.finished, fault.end)
+                and _was_watched(case, again)
+            ):
                 promised = due_again(case, fault.begin) <= fault.begin + case.promise.recovery
                 died = found.recovery if promised else found.recovery_in_trouble
                 (found.hand_over if fault.what == "stopped" else died).append(again - fault.begin)
         for took, calm in _cancels(case):
             (found.cancel if calm else found.cancel_in_trouble).append(took)
         found.gap += _gaps(case)
-        if case.story.create.status == 200 and case.story.background and case.calls and case.story.create.answered is not None:
+        if (
+            case.story.create.status == 200
+            and case.story.background
+            and case.calls
+            and case.story.create.answered is not None
+        ):
             found.wait.append(max(0.0, case.calls[0].started - case.story.create.answered))
     return found
 
@@ -66,7 +75,9 @@ def _cancels(case: Case) -> Iterator[tuple[float, bool]]:
             continue
         for call in case.calls:
             if call.closed is not None and call.started < asked.sent < call.closed:
-                calm = not any(fault.touches(asked.sent - 20, call.closed, 1) for fault in case.record.faults)
+                calm = not any(
+                    fault.touches(asked.sent - 20, call.closed, 1) for fault in case.record.faults
+                )
                 yield call.closed - asked.sent, calm
 
 
@@ -79,7 +90,8 @@ def _gaps(case: Case) -> Iterator[float]:
         took = [
             event.at - max(said[word][0], heard.reading.opened)
             for event in heard.events
-            if (word := event.data.get("delta")) in said and not _excused(case, said[word][1], heard.reading.web, said[word][0], event.at)
+            if (word := event.data.get("delta")) in said
+            and not _excused(case, said[word][1], heard.reading.web, said[word][0], event.at)
         ]
         if took:
             yield max(took)
@@ -88,6 +100,9 @@ def _gaps(case: Case) -> Iterator[float]:
 def _excused(case: Case, worker: str | None, web: str, begin: float, end: float) -> bool:
     """The worker or the web process was stopped in between, or Postgres was away: then words wait, and no time is promised."""
     for target in (worker, web, "postgres"):
-        if target is not None and any(fault.touches(begin, end, 1) for fault in case.faults(DEADLY | {"away", "crashed", "hung"}, target)):
+        if target is not None and any(
+            fault.touches(begin, end, 1)
+            for fault in case.faults(DEADLY | {"away", "crashed", "hung"}, target)
+        ):
             return True
     return False

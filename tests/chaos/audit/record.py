@@ -9,7 +9,9 @@ from typing import Any, Literal
 
 JSON = dict[str, Any]
 
-Trouble = Literal["killed", "stopped", "frozen", "parted", "died", "away", "crashed", "hung", "flushed", "unclear"]
+Trouble = Literal[
+    "killed", "stopped", "frozen", "parted", "died", "away", "crashed", "hung", "flushed", "unclear"
+]
 """killed: kill -9 · stopped: SIGTERM · frozen: SIGSTOP · parted: cut off from a server · died: ended by itself · away: a server that is
 stopped and started · crashed: a server that is killed and started · hung: a server that accepts and says nothing · flushed: emptied ·
 unclear: answers of statements get lost"""

@@ -29,5 +29,9 @@ def tool_log(counting: Counting, safe: frozenset[str] = frozenset()) -> list[Too
     found = []
     for call in counting.calls:
         marker, _, key = str(call.arguments.get("key")).partition("/")
-        found.append(ToolCall(marker, f"{call.tool} {key}", call.started, call.finished, safe=call.tool in safe))
+        found.append(
+            ToolCall(
+                marker, f"{call.tool} {key}", call.started, call.finished, safe=call.tool in safe
+            )
+        )
     return found

@@ -42,7 +42,9 @@ def _numbering(case: Case, heard: Heard) -> Iterator[Violation]:
     first = heard.reading.after + 1
     if numbers != list(range(first, first + len(numbers))):
         wrong = next(at for at, number in enumerate(numbers) if number != first + at)
-        yield case.violation("I4", f"event {first + wrong} was expected and {numbers[wrong]} came", _where(heard))
+        yield case.violation(
+            "I4", f"event {first + wrong} was expected and {numbers[wrong]} came", _where(heard)
+        )
     if first == 0 and heard.events and heard.events[0].kind != "response.created":
         yield case.violation("I4", f"the first event is {heard.events[0].kind}", _where(heard))
 
@@ -50,32 +52,50 @@ def _numbering(case: Case, heard: Heard) -> Iterator[Violation]:
 def _ending(case: Case, heard: Heard) -> Iterator[Violation]:
     endings = [at for at, event in enumerate(heard.events) if event.kind in ENDINGS]
     if len(endings) > 1:
-        yield case.violation("I3", f"{len(endings)} terminal events", [heard.events[at].kind for at in endings])
+        yield case.violation(
+            "I3", f"{len(endings)} terminal events", [heard.events[at].kind for at in endings]
+        )
     if endings and endings[0] != len(heard.events) - 1:
-        yield case.violation("I3", f"{heard.events[endings[0] + 1].kind} follows the terminal event", _where(heard))
+        yield case.violation(
+            "I3", f"{heard.events[endings[0] + 1].kind} follows the terminal event", _where(heard)
+        )
     reading = heard.reading
     if reading.end in ("open", "left") or endings or reading.closed is None:
         return
-    web_gone = any(fault.touches(reading.opened, reading.closed, 1) for fault in case.faults(_WEB_GONE, reading.web))
+    web_gone = any(
+        fault.touches(reading.opened, reading.closed, 1)
+        for fault in case.faults(_WEB_GONE, reading.web)
+    )
     gone = case.deleted is not None and case.deleted <= reading.closed
     past_its_end = _starts_at_the_end(case, heard)
     if not (web_gone or gone or past_its_end or case.is_double_fault):
         yield case.violation(
-            "I3", f"the stream ended ({reading.end}) without a terminal event, though its web process lived", _where(heard)
+            "I3",
+            f"the stream ended ({reading.end}) without a terminal event, though its web process lived",
+            _where(heard),
         )
 
 
 def _starts_at_the_end(case: Case, heard: Heard) -> bool:
     """Somebody asked for what follows the last event: an empty stream with `[DONE]` is right."""
-    last = next((event.number for other in case.heard for event in other.events if event.kind in ENDINGS), None)
+    last = next(
+        (event.number for other in case.heard for event in other.events if event.kind in ENDINGS),
+        None,
+    )
     return last is not None and heard.reading.after >= last and not heard.events
 
 
 def _own(case: Case, heard: Heard) -> Iterator[Violation]:
     """Nothing in it is of another response."""
     for event in heard.events:
-        if event.kind in SNAPSHOTS and case.story.id is not None and event.data["response"]["id"] != case.story.id:
-            yield case.violation("I11", f"event {event.number} is of {event.data['response']['id']}", _where(heard))
+        if (
+            event.kind in SNAPSHOTS
+            and case.story.id is not None
+            and event.data["response"]["id"] != case.story.id
+        ):
+            yield case.violation(
+                "I11", f"event {event.number} is of {event.data['response']['id']}", _where(heard)
+            )
             return
 
 
@@ -86,7 +106,9 @@ def _same_bytes(case: Case) -> Iterator[Violation]:
             raw, teller = first.setdefault(event.number, (event.raw, heard))
             if raw != event.raw:
                 evidence = f"{raw!r} ({_where(teller)}) and {event.raw!r} ({_where(heard)})"
-                yield case.violation("I4", f"event {event.number} has other bytes for another reader", evidence)
+                yield case.violation(
+                    "I4", f"event {event.number} has other bytes for another reader", evidence
+                )
                 return
     for heard in case.heard:
         if not heard.rest:
@@ -94,7 +116,11 @@ def _same_bytes(case: Case) -> Iterator[Violation]:
         following = heard.reading.after + 1 + len(heard.events)
         known = first.get(following)
         if known is not None and not (known[0] + b"\n\n").startswith(heard.rest):
-            yield case.violation("I4", f"the piece of event {following} before a cut is no piece of that event", heard.rest[:300])
+            yield case.violation(
+                "I4",
+                f"the piece of event {following} before a cut is no piece of that event",
+                heard.rest[:300],
+            )
 
 
 def _deltas(case: Case) -> Iterator[Violation]:
@@ -104,12 +130,18 @@ def _deltas(case: Case) -> Iterator[Violation]:
     for item in case.events[-1].data["response"]["output"]:
         spoken = case.folded.spoken.get(item["id"])
         if spoken is None:
-            yield case.violation("I7", f"item {item['id']} of the final output was never told", item)
+            yield case.violation(
+                "I7", f"item {item['id']} of the final output was never told", item
+            )
             continue
         if case.folded.items[item["id"]] != item:
             yield case.violation(
-                "I7", f"item {item['id']} was done otherwise than the final output says", (case.folded.items[item["id"]], item)
+                "I7",
+                f"item {item['id']} was done otherwise than the final output says",
+                (case.folded.items[item["id"]], item),
             )
         told, heard = words(item), words(spoken)
         if any(heard.get(place, "") != text for place, text in told.items() if text):
-            yield case.violation("I7", f"the deltas of item {item['id']} are not its final text", (heard, told))
+            yield case.violation(
+                "I7", f"the deltas of item {item['id']} are not its final text", (heard, told)
+            )

@@ -35,9 +35,15 @@ def _refused(case: Case) -> Iterator[Violation]:
     if create.status != 503 or create.answered is None or not case.calls:
         return
     died = any(fault.touches(create.sent, _NEVER) for fault in case.faults(DEADLY, create.web))
-    unless_foreground = not case.story.background and any(call.started < create.answered for call in case.calls)
+    unless_foreground = not case.story.background and any(
+        call.started < create.answered for call in case.calls
+    )
     if not died and not unless_foreground:
-        yield case.violation("I9", f"a create that was answered 503 ran {len(case.calls)} times", [call.started for call in case.calls])
+        yield case.violation(
+            "I9",
+            f"a create that was answered 503 ran {len(case.calls)} times",
+            [call.started for call in case.calls],
+        )
 
 
 def _repeats(case: Case) -> Iterator[Violation]:
@@ -47,13 +53,26 @@ def _repeats(case: Case) -> Iterator[Violation]:
         harm = case.harm_to(earlier.worker, earlier.started, later.started)
         whole += earlier.whole and harm is None
         deaths += harm is not None
-        failed_before_a_word = earlier.finished is not None and not earlier.whole and not earlier.words
-        if harm is None and not failed_before_a_word and not (earlier.whole and whole < case.story.turns):
+        failed_before_a_word = (
+            earlier.finished is not None and not earlier.whole and not earlier.words
+        )
+        if (
+            harm is None
+            and not failed_before_a_word
+            and not (earlier.whole and whole < case.story.turns)
+        ):
             between = f"{earlier.worker} from {earlier.started:.2f} to {earlier.ended}, then {later.worker} at {later.started:.2f}"
-            yield case.violation("I6", "the upstream was asked again, though the worker lived and the turn was not lost", between)
+            yield case.violation(
+                "I6",
+                "the upstream was asked again, though the worker lived and the turn was not lost",
+                between,
+            )
     finished = sum(call.whole and call.finished is not None for call in case.calls)
     if finished > case.story.turns + deaths:
-        yield case.violation("I6", f"{finished} turns were finished upstream: more than {case.story.turns} and {deaths} deaths")
+        yield case.violation(
+            "I6",
+            f"{finished} turns were finished upstream: more than {case.story.turns} and {deaths} deaths",
+        )
 
 
 def _owners(case: Case) -> Iterator[Violation]:
@@ -61,56 +80,95 @@ def _owners(case: Case) -> Iterator[Violation]:
     for earlier, later in pairwise(case.calls):
         overlaps = earlier.ended is None or earlier.ended > later.started
         if overlaps and case.harm_to(earlier.worker, earlier.started, later.started) is None:
-            yield case.violation("I5", "two workers asked the upstream at the same time", (earlier.worker, later.worker, later.started))
+            yield case.violation(
+                "I5",
+                "two workers asked the upstream at the same time",
+                (earlier.worker, later.worker, later.started),
+            )
 
 
 def _after_a_cancel(case: Case) -> Iterator[Violation]:
     for asked in [*case.story.of("cancel"), *case.story.of("delete")]:
         if asked.status != 200 or asked.answered is None:
             continue
-        disturbed = any(fault.touches(asked.sent - 20, asked.answered, 1) for fault in case.record.faults)
+        disturbed = any(
+            fault.touches(asked.sent - 20, asked.answered, 1) for fault in case.record.faults
+        )
         allowed = case.promise.cancel_in_trouble if disturbed else case.promise.cancel
         late = [call for call in case.calls if call.started > (asked.answered or 0) + allowed]
         if late:
             after = f"{late[0].started - asked.answered:.2f} s after the {asked.what} was answered"
             yield case.violation("I10", f"the upstream was asked {after}", late[0].worker)
-        tools = [call for call in case.record.tools if call.marker == case.story.marker and call.started > asked.answered + allowed]
+        tools = [
+            call
+            for call in case.record.tools
+            if call.marker == case.story.marker and call.started > asked.answered + allowed
+        ]
         if tools:
             yield case.violation(
-                "I10", f"a tool was called {tools[0].started - asked.answered:.2f} s after the {asked.what} was answered", tools[0]
+                "I10",
+                f"a tool was called {tools[0].started - asked.answered:.2f} s after the {asked.what} was answered",
+                tools[0],
             )
-        queued = asked.what == "cancel" and not any(call.started < asked.answered for call in case.calls)
+        queued = asked.what == "cancel" and not any(
+            call.started < asked.answered for call in case.calls
+        )
         if queued and case.calls and asked.body.get("status") == "cancelled":
-            yield case.violation("I10", "it was cancelled before it ran, and ran all the same", case.calls[0].started)
+            yield case.violation(
+                "I10", "it was cancelled before it ran, and ran all the same", case.calls[0].started
+            )
 
 
 def _words(case: Case) -> Iterator[Violation]:
     """No word is lost, changed, said twice or taken from elsewhere on the way from the upstream to the final output."""
     if case.final is None or not any(call.words for call in case.calls):
         return
-    told = ["".join(part.get("text", "") for part in item["content"]) for item in case.final["output"] if item["type"] == "message"]
+    told = [
+        "".join(part.get("text", "") for part in item["content"])
+        for item in case.final["output"]
+        if item["type"] == "message"
+    ]
     said = ["".join(word for _, word in call.words) for call in case.calls]
     for text in told:
         if not any(one.startswith(text) for one in said):
-            yield case.violation("I6", "the final text is not what one upstream answer said", (text, said))
-    whole = ["".join(word for _, word in call.words) for call in case.calls if call.whole and call.closed is None]
+            yield case.violation(
+                "I6", "the final text is not what one upstream answer said", (text, said)
+            )
+    whole = [
+        "".join(word for _, word in call.words)
+        for call in case.calls
+        if call.whole and call.closed is None
+    ]
     if case.final["status"] == "completed" and told and told[-1] and told[-1] not in whole:
-        yield case.violation("I6", "it is completed with a text that no finished upstream answer has", (told[-1], said))
+        yield case.violation(
+            "I6",
+            "it is completed with a text that no finished upstream answer has",
+            (told[-1], said),
+        )
 
 
 def _history(case: Case) -> Iterator[Violation]:
     """A continuation is asked with what the response before it has kept."""
     if case.story.previous is None:
         return
-    before = [look.body for look in case.story.previous.of("get") if look.status == 200 and look.body["status"] == "completed"]
+    before = [
+        look.body
+        for look in case.story.previous.of("get")
+        if look.status == 200 and look.body["status"] == "completed"
+    ]
     for call in case.calls:
         if before and json.dumps(before[-1]["output_text"])[1:-1] not in call.heard:
-            yield case.violation("I7", "the upstream was not told what the response before had said", call.heard)
+            yield case.violation(
+                "I7", "the upstream was not told what the response before had said", call.heard
+            )
 
 
 def _tools(case: Case) -> Iterator[Violation]:
     """I6: no finished call and no unsafe call is made again."""
-    mine = sorted((call for call in case.record.tools if call.marker == case.story.marker), key=lambda call: (call.key, call.started))
+    mine = sorted(
+        (call for call in case.record.tools if call.marker == case.story.marker),
+        key=lambda call: (call.key, call.started),
+    )
     for key, group in groupby(mine, key=lambda call: call.key):
         yield from _tool(case, key, list(group))
 
@@ -120,7 +178,11 @@ def _tool(case: Case, key: str, calls: list[ToolCall]) -> Iterator[Violation]:
         if not earlier.safe:
             yield case.violation("I6", f"the unsafe call {key} was made again", (earlier, later))
         elif case.harm_to(None, earlier.started, later.started) is None:
-            yield case.violation("I6", f"the call {key} was made again, though no worker died between", (earlier, later))
+            yield case.violation(
+                "I6",
+                f"the call {key} was made again, though no worker died between",
+                (earlier, later),
+            )
 
 
 def _forgotten(case: Case) -> Iterator[Violation]:
@@ -129,7 +191,11 @@ def _forgotten(case: Case) -> Iterator[Violation]:
     for (earlier, before), (later, after) in pairwise(zip(case.calls, told, strict=True)):
         if after < before:
             between = f"{earlier.worker} at {earlier.started:.2f} with {before}, then {later.worker} at {later.started:.2f} with {after}"
-            yield case.violation("I6", "a turn that was finished, with its tools' answers, was asked for again", between)
+            yield case.violation(
+                "I6",
+                "a turn that was finished, with its tools' answers, was asked for again",
+                between,
+            )
 
 
 def _calls_told(case: Case) -> Iterator[Violation]:
@@ -143,7 +209,10 @@ def _calls_told(case: Case) -> Iterator[Violation]:
     for item, key in zip(output, keys, strict=True):
         if item["status"] == "completed" and key not in made:
             yield case.violation("I6", f"the call {key} is completed, and nobody made it", item)
-        if item["status"] == "failed" and case.harm_to(None, case.story.create.sent, case.over or _NEVER) is None:
+        if (
+            item["status"] == "failed"
+            and case.harm_to(None, case.story.create.sent, case.over or _NEVER) is None
+        ):
             yield case.violation("I6", f"the call {key} failed, though no worker died", item)
 
 
@@ -167,9 +236,15 @@ def deaths_under(case: Case) -> Iterator[tuple[UpstreamCall, Fault]]:
 
 def _was_under(call: UpstreamCall, fault: Fault) -> bool:
     if call.worker is None:  # then it was the one whose socket closed with it
-        return fault.what == "killed" and call.closed is not None and abs(call.closed - fault.begin) < _AT_ONCE
+        return (
+            fault.what == "killed"
+            and call.closed is not None
+            and abs(call.closed - fault.begin) < _AT_ONCE
+        )
     ended = _NEVER if call.ended is None else call.ended
-    return call.started <= fault.begin <= ended + _AT_ONCE and not (call.whole and ended < fault.begin)
+    return call.started <= fault.begin <= ended + _AT_ONCE and not (
+        call.whole and ended < fault.begin
+    )
 
 
 def running_again(case: Case, fault: Fault) -> float | None:
@@ -185,11 +260,20 @@ def _recovered(case: Case) -> Iterator[Violation]:
     for call, fault in deaths_under(case):
         due = due_again(case, fault.begin)
         seen = running_again(case, fault)
-        lived_on = fault.what == "frozen" and fault.end is not None and fault.end < due and (call.finished or 0) > fault.end
+        lived_on = (
+            fault.what == "frozen"
+            and fault.end is not None
+            and fault.end < due
+            and (call.finished or 0) > fault.end
+        )
         late = due < _NEVER and (seen is None or seen > due) and case.unfinished_after(due)
         if late and not lived_on:
             took = "never" if seen is None else f"{seen - fault.begin:.1f} s later"
-            yield case.violation("I2", f"its worker {call.worker} was {fault.what}, and it ran again or was over {took}", fault)
+            yield case.violation(
+                "I2",
+                f"its worker {call.worker} was {fault.what}, and it ran again or was over {took}",
+                fault,
+            )
 
 
 def due_again(case: Case, begin: float) -> float:
@@ -200,7 +284,9 @@ def due_again(case: Case, begin: float) -> float:
         if fault.touches(begin, due):
             due = (_NEVER if fault.end is None else fault.end) + case.promise.recovery
     if case.record.workers and not any(
-        worker.begin <= begin and (worker.end is None or worker.end >= due) and case.harm_to(worker.name, begin, due) is None
+        worker.begin <= begin
+        and (worker.end is None or worker.end >= due)
+        and case.harm_to(worker.name, begin, due) is None
         for worker in case.record.workers
     ):
         return _NEVER

@@ -27,21 +27,52 @@ def main() -> int:
     if told.json is not None:
         told.json.write_text(json.dumps(figures.to_json(), indent=1) + "\n")
     if figures.violations:
-        print(f"{len(figures.violations)} violations; logs and transcripts are in {keep}", file=sys.stderr)
+        print(
+            f"{len(figures.violations)} violations; logs and transcripts are in {keep}",
+            file=sys.stderr,
+        )
     return 1 if figures.violations else 0
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./dev chaos", description="Ill-treat a deployment of its own and check what its clients saw.")
+    parser = argparse.ArgumentParser(
+        prog="./dev chaos",
+        description="Ill-treat a deployment of its own and check what its clients saw.",
+    )
     parser.add_argument("--rounds", type=int, default=20, help="how many (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of the first round; the next ones follow (default: %(default)s)")
-    parser.add_argument("--seeds", type=Path, help="replay the seeds in this file instead: one a line, then what it found")
-    parser.add_argument("--defaults", action="store_true", help="default lease times instead of shortened ones; a round takes minutes")
-    parser.add_argument("--tools", action="store_true", help="most responses call tools of a counting MCP server before they answer")
-    parser.add_argument("--monkey", choices=["postgres"], help="instead of rounds: restart Postgres every 5-40 s under load")
-    parser.add_argument("--minutes", type=float, default=10, help="of the monkey (default: %(default)s)")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        help="of the first round; the next ones follow (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=Path,
+        help="replay the seeds in this file instead: one a line, then what it found",
+    )
+    parser.add_argument(
+        "--defaults",
+        action="store_true",
+        help="default lease times instead of shortened ones; a round takes minutes",
+    )
+    parser.add_argument(
+        "--tools",
+        action="store_true",
+        help="most responses call tools of a counting MCP server before they answer",
+    )
+    parser.add_argument(
+        "--monkey",
+        choices=["postgres"],
+        help="instead of rounds: restart Postgres every 5-40 s under load",
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=10, help="of the monkey (default: %(default)s)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw figures there")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where logs and transcripts of failed rounds go")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="where logs and transcripts of failed rounds go"
+    )
     return parser.parse_args()
 
 
@@ -49,7 +80,12 @@ def _plans(told: argparse.Namespace) -> list[Plan]:
     if told.monkey:
         return [monkey(told.seed, told.minutes)]
     scale = DEFAULT if told.defaults else SHORT
-    plans = [plan(seed, scale) for seed in (seeds_in(told.seeds) if told.seeds else range(told.seed, told.seed + told.rounds))]
+    plans = [
+        plan(seed, scale)
+        for seed in (
+            seeds_in(told.seeds) if told.seeds else range(told.seed, told.seed + told.rounds)
+        )
+    ]
     return [with_tools(one) for one in plans] if told.tools else plans
 
 
@@ -69,7 +105,10 @@ async def _run(plans: list[Plan], campaign: Campaign) -> Figures:
 
 async def _run_with_tools(plans: list[Plan], campaign: Campaign) -> Figures:
     async with McpServers() as mcp:
-        return await _run(plans, dataclasses.replace(campaign, mcp=mcp, settings={**campaign.settings, **TOOL_SETTINGS}))
+        return await _run(
+            plans,
+            dataclasses.replace(campaign, mcp=mcp, settings={**campaign.settings, **TOOL_SETTINGS}),
+        )
 
 
 def _tell(outcome: Outcome) -> None:

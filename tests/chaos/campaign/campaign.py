@@ -47,12 +47,19 @@ class Campaign:
         waiting = list(plans)
         with tempfile.TemporaryDirectory(prefix="backburner-chaos-") as place:
             folder = Path(place)
-            async with FakeUpstream() as fake, databases(folder / "postgres", Surroundings(database_url=None, redis_url=None)) as servers:
+            async with (
+                FakeUpstream() as fake,
+                databases(
+                    folder / "postgres", Surroundings(database_url=None, redis_url=None)
+                ) as servers,
+            ):
                 while waiting:
                     async for outcome in self._in_one_house(folder, servers, fake, waiting):
                         yield outcome
 
-    async def _in_one_house(self, folder: Path, servers: Databases, fake: FakeUpstream, waiting: list[Plan]) -> AsyncIterator[Outcome]:
+    async def _in_one_house(
+        self, folder: Path, servers: Databases, fake: FakeUpstream, waiting: list[Plan]
+    ) -> AsyncIterator[Outcome]:
         """Takes plans from `waiting` until the house is used up. What is wrong with its end is one more outcome."""
         plan = waiting[0]
         try:
@@ -68,7 +75,11 @@ class Campaign:
                     if outcome.report.violations or not waiting:
                         break
         except AssertionError as fault:
-            yield Outcome(plan, Record(), Report([Violation("house", "-", f"its end: {fault}")], Measures(), 0))
+            yield Outcome(
+                plan,
+                Record(),
+                Report([Violation("house", "-", f"its end: {fault}")], Measures(), 0),
+            )
 
     def _forget_calls(self) -> None:
         if self.mcp is not None:
@@ -88,9 +99,19 @@ class Campaign:
     def _save(self, one: House, outcome: Outcome) -> None:
         """The logs and the transcript of a failed round."""
         folder = self.keep / f"seed-{outcome.plan.seed}"
-        shutil.copytree(one.stack.folder, folder, dirs_exist_ok=True, ignore=lambda _, names: [n for n in names if not n.endswith(".log")])
-        (folder / "violations.txt").write_text("\n".join(map(str, outcome.report.violations)) + "\n")
-        told = {"plan": dataclasses.asdict(outcome.plan), "record": dataclasses.asdict(outcome.record)}
+        shutil.copytree(
+            one.stack.folder,
+            folder,
+            dirs_exist_ok=True,
+            ignore=lambda _, names: [n for n in names if not n.endswith(".log")],
+        )
+        (folder / "violations.txt").write_text(
+            "\n".join(map(str, outcome.report.violations)) + "\n"
+        )
+        told = {
+            "plan": dataclasses.asdict(outcome.plan),
+            "record": dataclasses.asdict(outcome.record),
+        }
         (folder / "transcript.json").write_text(json.dumps(told, indent=1, default=_as_text))
 
 

@@ -114,18 +114,29 @@ class House:
     async def _announce(self, process: Service) -> None:
         await until(lambda: self._claims(process), 120, every=0.1)
         if process.running():
-            self._lives[process.name] = None if self._witness is None else self._witness.worker(process.name)
+            self._lives[process.name] = (
+                None if self._witness is None else self._witness.worker(process.name)
+            )
 
     async def _claims(self, process: Service) -> bool:
         if not process.running():
             return True  # the watch sees to it
         with contextlib.suppress(psycopg.OperationalError):
-            return bool(await self.stack.value("SELECT count(*) FROM workers WHERE pid = %s AND NOT dead", process.pid) == 1)
+            return bool(
+                await self.stack.value(
+                    "SELECT count(*) FROM workers WHERE pid = %s AND NOT dead", process.pid
+                )
+                == 1
+            )
         return False
 
     async def _is_whole(self) -> bool:
         there = self.stack.workers
-        if len(self.stack.webs) < WEBS or len(there) <= WORKERS or sum(process.name in self._lives for process in there) < WORKERS:
+        if (
+            len(self.stack.webs) < WEBS
+            or len(there) <= WORKERS
+            or sum(process.name in self._lives for process in there) < WORKERS
+        ):
             return False
         if not all([await self._claims(process) for process in there]):
             return False
@@ -170,7 +181,10 @@ class House:
         if strike.deed == "injector":
             await self._inject(strike)
         elif strike.deed == "double fault":
-            await asyncio.gather(self._strike_server(strike, "crash", "postgres"), self._strike_process(strike, "kill", "worker"))
+            await asyncio.gather(
+                self._strike_server(strike, "crash", "postgres"),
+                self._strike_process(strike, "kill", "worker"),
+            )
         elif target in ("postgres", "redis"):
             await self._strike_server(strike, verb, target)
         else:
@@ -178,7 +192,11 @@ class House:
         return True
 
     async def _strike_process(self, strike: Strike, verb: str, target: str) -> bool:
-        there = [process for process in self._targets(target) if process.running() and process.name not in self._frozen]
+        there = [
+            process
+            for process in self._targets(target)
+            if process.running() and process.name not in self._frozen
+        ]
         if not there:
             return False
         process = there[int(strike.pick * len(there))]
@@ -198,7 +216,11 @@ class House:
     def _targets(self, target: str) -> list[Service]:
         if target == "web":
             return self.stack.webs
-        return [process for process in self.stack.workers if (process.name in self._quarantine) == (target == "quarantine")]
+        return [
+            process
+            for process in self.stack.workers
+            if (process.name in self._quarantine) == (target == "quarantine")
+        ]
 
     async def _freeze(self, process: Service, seconds: float) -> None:
         fault = self._note("frozen", process.name)
@@ -273,7 +295,9 @@ _folders = itertools.count(1)
 
 
 @asynccontextmanager
-async def house(folder: Path, servers: Databases, fake: FakeUpstream, settings: dict[str, str], seed: int) -> AsyncIterator[House]:
+async def house(
+    folder: Path, servers: Databases, fake: FakeUpstream, settings: dict[str, str], seed: int
+) -> AsyncIterator[House]:
     """A house of its own in a new folder inside `folder`, whole; ended without questions."""
     assert servers.server is not None
     place = folder / f"house-{next(_folders)}"
@@ -281,7 +305,17 @@ async def house(folder: Path, servers: Databases, fake: FakeUpstream, settings: 
     surroundings = Surroundings(database_url=None, redis_url=None)
     found: House | None = None
     try:
-        async with stack(place, servers, surroundings, fake, webs=0, workers=0, settings=settings, signed=True, forgiven=FORGIVEN) as one:
+        async with stack(
+            place,
+            servers,
+            surroundings,
+            fake,
+            webs=0,
+            workers=0,
+            settings=settings,
+            signed=True,
+            forgiven=FORGIVEN,
+        ) as one:
             found = House(one, servers.server, seed)
             try:
                 await found.open()

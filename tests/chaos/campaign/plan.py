@@ -26,7 +26,13 @@ Deed = Literal[
 ]
 
 T = TypeVar("T", bound=str)
-_KINDS: dict[Kind, int] = {"streamed": 8, "polled": 5, "chained": 3, "foreground stream": 2, "foreground": 2}
+_KINDS: dict[Kind, int] = {
+    "streamed": 8,
+    "polled": 5,
+    "chained": 3,
+    "foreground stream": 2,
+    "foreground": 2,
+}
 _ACCIDENTS: dict[Accident, int] = {"none": 30, "reset": 2, "drop": 1, "refused first": 2, "hang": 1}
 _DEEDS: dict[Deed, int] = {
     "kill worker": 6,
@@ -116,16 +122,23 @@ class Plan:
 def plan(seed: int, scale: Scale = SHORT) -> Plan:
     """The round of this seed."""
     chance = random.Random(f"round {seed}")  # must be repeatable, not secret
-    clients = sorted((_client(chance, scale) for _ in range(scale.clients)), key=lambda client: client.at)
+    clients = sorted(
+        (_client(chance, scale) for _ in range(scale.clients)), key=lambda client: client.at
+    )
     deeds = {_pick(chance, _DEEDS) for _ in range(chance.choice((1, 2, 3, 3)))}
-    strikes = sorted((_strike(chance, deed, scale) for deed in sorted(deeds)), key=lambda strike: strike.at)
+    strikes = sorted(
+        (_strike(chance, deed, scale) for deed in sorted(deeds)), key=lambda strike: strike.at
+    )
     return Plan(seed, clients, strikes)
 
 
 def with_tools(plain: Plan) -> Plan:
     """The same round, but two thirds of its responses call tools first."""
     chance = random.Random(f"tools {plain.seed}")
-    clients = [replace(client, **_tools(chance)) if chance.random() < 2 / 3 else client for client in plain.clients]
+    clients = [
+        replace(client, **_tools(chance)) if chance.random() < 2 / 3 else client
+        for client in plain.clients
+    ]
     return replace(plain, clients=clients)
 
 
@@ -162,7 +175,9 @@ def _client(chance: random.Random, scale: Scale, at: float | None = None) -> Cli
 
 
 def _tools(chance: random.Random) -> dict[str, Any]:
-    turns = tuple(tuple(chance.choices(COUNTING, k=chance.randint(1, 3))) for _ in range(chance.randint(1, 3)))
+    turns = tuple(
+        tuple(chance.choices(COUNTING, k=chance.randint(1, 3))) for _ in range(chance.randint(1, 3))
+    )
     return {"tools": turns, "lingers": chance.choice((0.0, 0.5, chance.uniform(0, 5)))}
 
 
@@ -171,7 +186,12 @@ def _leaves(chance: random.Random) -> tuple[int, ...]:
 
 
 def _strike(chance: random.Random, deed: Deed, scale: Scale) -> Strike:
-    most = {"freeze": scale.freeze, "hang redis": scale.redis_away, "kill redis": scale.redis_away, "injector": scale.load}
+    most = {
+        "freeze": scale.freeze,
+        "hang redis": scale.redis_away,
+        "kill redis": scale.redis_away,
+        "injector": scale.load,
+    }
     longest = next((seconds for word, seconds in most.items() if deed.startswith(word)), 1.5)
     if deed.endswith("postgres"):
         longest = scale.postgres_away

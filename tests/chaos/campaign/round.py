@@ -14,7 +14,17 @@ from tests.chaos.audit.sources import tool_log
 from tests.chaos.campaign.deployment import House
 from tests.chaos.campaign.plan import Client, Plan, Strike
 from tests.support.chaos.recording_client import TERMINAL, Witness
-from tests.support.fake_upstream import Exchange, Script, Step, drop, hang, reply, reset, status, text
+from tests.support.fake_upstream import (
+    Exchange,
+    Script,
+    Step,
+    drop,
+    hang,
+    reply,
+    reset,
+    status,
+    text,
+)
 from tests.support.mcp_servers import COUNTING, McpServers
 from tests.support.tool_turns import counting, tool_turn
 
@@ -39,7 +49,9 @@ class Outcome:
     seconds: float = 0.0
 
 
-async def run_round(house: House, plan: Plan, *, patience: float, mcp: McpServers | None = None) -> Outcome:
+async def run_round(
+    house: House, plan: Plan, *, patience: float, mcp: McpServers | None = None
+) -> Outcome:
     """Run it in this house and audit it. `patience`: seconds the last response gets to end after the load; `mcp`: where tools are."""
     begun, injected, tracebacks = time.monotonic(), house.injected, len(house.stack.tracebacks())
     deeds: Counter[str] = Counter()
@@ -61,7 +73,10 @@ async def run_round(house: House, plan: Plan, *, patience: float, mcp: McpServer
         mcp.faults.clear()
     report = audit(record)
     report.violations += [Violation("house", "-", fault) for fault in house.faults]
-    report.violations += [Violation("house", "-", "a traceback", found) for found in house.stack.tracebacks()[tracebacks:]]
+    report.violations += [
+        Violation("house", "-", "a traceback", found)
+        for found in house.stack.tracebacks()[tracebacks:]
+    ]
     house.faults.clear()
     return Outcome(plan, record, report, deeds, house.injected - injected, time.monotonic() - begun)
 
@@ -117,7 +132,9 @@ class _Crowd:
         for turn, tools in enumerate(client.tools):
             keys = [f"{marker}/{turn}.{place}" for place in range(len(tools))]
             for key in keys if client.lingers else []:
-                asyncio.get_running_loop().call_later(client.lingers, self._mcp.counting.hold(key).set)
+                asyncio.get_running_loop().call_later(
+                    client.lingers, self._mcp.counting.hold(key).set
+                )
             turns.append(tool_turn(*zip(tools, keys, strict=True)))
         return [[_by_turn(turns, _scripts(number, client))]]
 
@@ -159,7 +176,10 @@ def _by_turn(turns: list[list[Step]], last: list[Script]) -> Step:
 
 def _scripts(number: int, client: Client) -> list[Script]:
     """What the upstream answers to each request; every word is unique in its round."""
-    answers = [[f"{number}.{attempt}.{word} " for word in range(client.words)] for attempt in range(_ATTEMPTS)]
+    answers = [
+        [f"{number}.{attempt}.{word} " for word in range(client.words)]
+        for attempt in range(_ATTEMPTS)
+    ]
     scripts: list[Script] = [reply(*words, gap=client.gap) for words in answers]
     heard = text(*answers[0][: client.accident_at], gap=client.gap)
     match client.accident:

@@ -35,35 +35,56 @@ class Figures:
         self.rounds += 1
         self.responses += outcome.report.responses
         self.deeds.update(outcome.deeds)
-        self.accidents.update(client.accident for client in outcome.plan.clients if client.accident != "none")
+        self.accidents.update(
+            client.accident for client in outcome.plan.clients if client.accident != "none"
+        )
         self.injected += outcome.injected
-        self.violations += [f"seed {outcome.plan.seed}: {violation}" for violation in outcome.report.violations]
+        self.violations += [
+            f"seed {outcome.plan.seed}: {violation}" for violation in outcome.report.violations
+        ]
         calls = Counter((call.marker, call.key) for call in outcome.record.tools)
         self.tool_calls += calls.total()
         self.repeated += calls.total() - len(calls)
         self.unknown += sum(item["status"] == "failed" for item in _calls(outcome))
         self.doubles += len(outcome.report.double_faults)
-        self.double_violations += sum(violation.response in outcome.report.double_faults for violation in outcome.report.violations)
+        self.double_violations += sum(
+            violation.response in outcome.report.double_faults
+            for violation in outcome.report.violations
+        )
         self.measures.add(outcome.report.measures)
         self.seconds += outcome.seconds
 
     def rows(self) -> list[tuple[str, str]]:
         """The table: what, and how much."""
         seen = self.measures
-        faults = ", ".join(f"{name} {count}" for name, count in sorted((self.deeds + self.accidents).items()))
+        faults = ", ".join(
+            f"{name} {count}" for name, count in sorted((self.deeds + self.accidents).items())
+        )
         return [
             ("rounds", str(self.rounds)),
             ("responses accepted", str(self.responses)),
             ("faults", f"{sum(self.deeds.values()) + sum(self.accidents.values())}: {faults}"),
             ("statements whose answer or sending was lost", str(self.injected)),
             ("violations", str(len(self.violations))),
-            ("calls of tools, repeated after a death, of unknown outcome", f"{self.tool_calls}, {self.repeated}, {self.unknown}"),
-            ("double faults (design §1; I4 not asserted)", f"{self.doubles} responses, {self.double_violations} violations"),
+            (
+                "calls of tools, repeated after a death, of unknown outcome",
+                f"{self.tool_calls}, {self.repeated}, {self.unknown}",
+            ),
+            (
+                "double faults (design §1; I4 not asserted)",
+                f"{self.doubles} responses, {self.double_violations} violations",
+            ),
             ("recovery after a death, p50 / p99 / max", _three(seen.recovery)),
-            ("the same with Postgres away as well, or no worker well", _three(seen.recovery_in_trouble)),
+            (
+                "the same with Postgres away as well, or no worker well",
+                _three(seen.recovery_in_trouble),
+            ),
             ("running again after SIGTERM, p50 / p99 / max", _three(seen.hand_over)),
             ("cancel to upstream socket closed, calm, p50 / p99 / max", _three(seen.cancel)),
-            ("cancel to upstream socket closed, faults near, p50 / p99 / max", _three(seen.cancel_in_trouble)),
+            (
+                "cancel to upstream socket closed, faults near, p50 / p99 / max",
+                _three(seen.cancel_in_trouble),
+            ),
             ("longest gap of a reader, p50 / p99 / max", _three(seen.gap)),
             ("create to first upstream request, p50 / p99 / max", _three(seen.wait)),
             ("time", f"{self.seconds / 60:.1f} min"),
@@ -71,7 +92,9 @@ class Figures:
 
     def to_markdown(self) -> str:
         """For people, and for docs/reliability.md."""
-        return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in self.rows())])
+        return "\n".join(
+            ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in self.rows())]
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The raw figures. Times in seconds."""
@@ -88,7 +111,10 @@ class Figures:
             "double_fault_responses": self.doubles,
             "double_fault_violations": self.double_violations,
             "seconds": round(self.seconds, 1),
-            **{name: [round(took, 4) for took in sorted(getattr(self.measures, name))] for name in Measures.__slots__},
+            **{
+                name: [round(took, 4) for took in sorted(getattr(self.measures, name))]
+                for name in Measures.__slots__
+            },
         }
 
 
@@ -96,7 +122,9 @@ def _calls(outcome: Outcome) -> Iterator[dict[str, Any]]:
     """The calls in the outputs that were seen last."""
     for story in outcome.record.stories:
         seen = [look.body for look in story.of("get") if look.status == 200]
-        yield from (item for item in (seen[-1]["output"] if seen else []) if item["type"] == "mcp_call")
+        yield from (
+            item for item in (seen[-1]["output"] if seen else []) if item["type"] == "mcp_call"
+        )
 
 
 def _three(values: Sequence[float]) -> str:

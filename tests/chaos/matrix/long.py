@@ -63,8 +63,12 @@ async def _wakes_up(lab: Lab, seconds: float) -> None:
     await lab.gone(crew.victim)
     assert await _written(lab) == before, "not one write of it was accepted"
     await crew.ends(crew.victim)
-    assert all(member.connections == 1 for member in crew.load.members if member.frames), "no reader had to come back"
-    await finished.judge(attempts={kind: 2 if owner is crew.victim else 1 for kind, owner in owners.items()})
+    assert all(member.connections == 1 for member in crew.load.members if member.frames), (
+        "no reader had to come back"
+    )
+    await finished.judge(
+        attempts={kind: 2 if owner is crew.victim else 1 for kind, owner in owners.items()}
+    )
 
 
 async def _is_zero(lab: Lab) -> bool:
@@ -96,14 +100,26 @@ async def every_process_is_replaced_under_load(lab: Lab) -> None:
         record = await witness.settle()
     report = audit(record)
     assert not report.violations, report
-    refused = [(story.marker, story.background, story.create) for story in record.stories if story.create.status != 200]
+    refused = [
+        (story.marker, story.background, story.create)
+        for story in record.stories
+        if story.create.status != 200
+    ]
     assert not refused, refused
     assert len(record.stories) > 20, len(record.stories)
     assert report.responses == len(record.stories), (report.responses, len(record.stories))
     assert {_status(story) for story in record.stories} == {"completed"}
     assert await lab.stack.value("SELECT sum(deaths) FROM responses") == 0
-    assert await lab.stack.value("SELECT count(*) FROM workers WHERE ended IS NOT NULL AND ended <> 'stopped'") == 0
-    assert await lab.stack.value("SELECT count(*) FROM workers WHERE ended = 'stopped'") == lab.webs + lab.workers + 1
+    assert (
+        await lab.stack.value(
+            "SELECT count(*) FROM workers WHERE ended IS NOT NULL AND ended <> 'stopped'"
+        )
+        == 0
+    )
+    assert (
+        await lab.stack.value("SELECT count(*) FROM workers WHERE ended = 'stopped'")
+        == lab.webs + lab.workers + 1
+    )
 
 
 def _status(story: Story) -> str:
@@ -117,7 +133,14 @@ async def _come_and_go(witness: Witness, over: asyncio.Event) -> None:
         if over.is_set():
             break
         script = reply(*WORDS, gap=0.1)
-        previous = next((story for story in reversed(witness.record.stories) if story.create.body.get("status") == "completed"), None)
+        previous = next(
+            (
+                story
+                for story in reversed(witness.record.stories)
+                if story.create.body.get("status") == "completed"
+            ),
+            None,
+        )
         match number % 4:
             case 0:
                 create = witness.create(script, stream=True, previous=previous)

@@ -17,7 +17,11 @@ from tests.support.chaos.load import BACKGROUND, Load
 from tests.support.chaos.proxy import Proxy
 from tests.support.fake_upstream import reply
 
-postgres = Victim("postgres", own_postgres=True, settings={"BACKBURNER_LEASE__DURATION": "4", "BACKBURNER_LEASE__CAUTION": "3.5"})
+postgres = Victim(
+    "postgres",
+    own_postgres=True,
+    settings={"BACKBURNER_LEASE__DURATION": "4", "BACKBURNER_LEASE__CAUTION": "3.5"},
+)
 """Leases somewhat longer than elsewhere: a second's latency makes a heartbeat last two."""
 PAST_THIS_LEASE = PAST_THE_LEASE + 1
 redis = reader.beside("redis")
@@ -77,7 +81,11 @@ async def postgres_says_nothing_past_the_lease(lab: Lab) -> None:
 
 async def _silence_past_the_lease(lab: Lab) -> None:
     """A create gets no answer for longer than a lease lasts."""
-    asked = asyncio.create_task(lab.stack.api().call("POST", "/responses", {"model": "never", "input": "x", "background": True}))
+    asked = asyncio.create_task(
+        lab.stack.api().call(
+            "POST", "/responses", {"model": "never", "input": "x", "background": True}
+        )
+    )
     _, pending = await asyncio.wait({asked}, timeout=PAST_THIS_LEASE)
     assert pending
     asked.cancel()
@@ -162,13 +170,17 @@ async def _no_connection_given(lab: Lab) -> AsyncIterator[None]:
     """Our connections are ended and no new one is given. A true lack of places does not stop the superuser that the tests are."""
     name = sql.Identifier(urlsplit(lab.stack.dsn).path[1:])
     ours = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
-    async with await psycopg.AsyncConnection.connect(lab.servers.admin_url, autocommit=True) as connection:
+    async with await psycopg.AsyncConnection.connect(
+        lab.servers.admin_url, autocommit=True
+    ) as connection:
         await connection.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(name))
         await connection.execute(ours, [urlsplit(lab.stack.dsn).path[1:]])
         try:
             yield
         finally:
-            await connection.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true").format(name))
+            await connection.execute(
+                sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true").format(name)
+            )
 
 
 @postgres.cell("locked")

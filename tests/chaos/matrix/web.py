@@ -29,7 +29,9 @@ LOST_WITH_THE_FIRST = [Kind.WAITING]
 async def refused(lab: Lab) -> str:
     """A create that is answered 503; its model, which must never be asked for."""
     model = lab.fake.script(reply("never"))
-    answer = await lab.stack.api().call("POST", "/responses", {"model": model, "input": "x", "background": True})
+    answer = await lab.stack.api().call(
+        "POST", "/responses", {"model": model, "input": "x", "background": True}
+    )
     assert answer.status == 503, answer.raw
     assert answer.headers["retry-after"] == "1"
     assert answer.error["type"] == "server_error"
@@ -173,7 +175,9 @@ async def _deaf(lab: Lab, load: Load) -> None:
     lab.stack.webs[0].wires.redis.heal()
     await load.finish()
     await load.judge()
-    assert [member.connections for member in load.members if member.frames] == [1, 1, 1], "nobody had to come back"
+    assert [member.connections for member in load.members if member.frames] == [1, 1, 1], (
+        "nobody had to come back"
+    )
 
 
 # --- a reader ---
@@ -257,7 +261,9 @@ async def takes_nothing_of_a_long_answer(lab: Lab) -> None:
             with pytest.raises(aiohttp.ClientPayloadError):
                 await cut.to_end()
         told = list(cut.frames)
-        while not told[-1].startswith(b"event: response.completed"):  # on a busy machine this one may be let go as well
+        while not told[-1].startswith(
+            b"event: response.completed"
+        ):  # on a busy machine this one may be let go as well
             with contextlib.suppress(aiohttp.ClientPayloadError):
                 async with far.follow(response_id, decode(told[-1])["sequence_number"]) as rest:
                     while await rest.next() is not None:
@@ -271,7 +277,10 @@ async def is_one_of_very_many(lab: Lab) -> None:
     """Ten times as many readers as the web process has connections to Postgres, all at once, all told the same."""
     load = await lab.load()
     streamed = load.of(Kind.STREAMED)
-    crowd = [asyncio.create_task(lab.stack.api().replay(streamed.response_id)) for _ in range(10 * WEB_POOL)]
+    crowd = [
+        asyncio.create_task(lab.stack.api().replay(streamed.response_id))
+        for _ in range(10 * WEB_POOL)
+    ]
     load.go_on()
     await load.finish()
     for reader_of_it in crowd:

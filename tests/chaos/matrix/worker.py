@@ -85,12 +85,18 @@ async def dies_between_journal_and_publish(lab: Lab) -> None:
     await snare.caught.wait()
     lab.kill(crew.victim)
     await crew.ends(crew.victim)
-    assert 2 in [_spoken_twice(crew.load, kind) for kind, owner in crew.owners.items() if owner is crew.victim]
+    assert 2 in [
+        _spoken_twice(crew.load, kind)
+        for kind, owner in crew.owners.items()
+        if owner is crew.victim
+    ]
 
 
 def _spoken_twice(load: Load, kind: Kind) -> int:
     """How often a reader was told the second word: once by each worker, if the first one's was stored."""
-    deltas = [event["delta"] for event in map(decode, load.of(kind).frames) if event["type"] == DELTA]
+    deltas = [
+        event["delta"] for event in map(decode, load.of(kind).frames) if event["type"] == DELTA
+    ]
     return deltas.count("two ")
 
 
@@ -145,7 +151,9 @@ async def stalls_inside_a_transaction(lab: Lab) -> None:
     await load.finish()
     await load.judge(attempts=2)
     await later.finish()
-    await later.judge(attempts={kind: 2 if owner is stalled else 1 for kind, owner in owners.items()})
+    await later.judge(
+        attempts={kind: 2 if owner is stalled else 1 for kind, owner in owners.items()}
+    )
 
 
 @worker.cell("refused")
@@ -154,7 +162,11 @@ async def loses_its_postgres_for_a_moment(lab: Lab) -> None:
     lab.fault("parted", crew.victim)
     crew.victim.wires.postgres.refuse()
     crew.load.go_on()
-    await until(lambda: all(words in crew.victim.tail(10**6) for words in ("journal_away", "heartbeat_unreachable")))
+    await until(
+        lambda: all(
+            words in crew.victim.tail(10**6) for words in ("journal_away", "heartbeat_unreachable")
+        )
+    )
     await _while_others_work(lab, crew.others)
     crew.victim.wires.postgres.heal()
     await crew.load.finish()
@@ -220,7 +232,9 @@ async def _far_away(lab: Lab, seconds: float) -> None:
 async def has_all_its_connections_stuck(lab: Lab) -> None:
     """Claims that went through and whose answers nobody hears: they run when those come, once."""
     crew = await Crew.of(lab)
-    snares = [process.wires.postgres.hold(CLAIM_FRESH) for process in lab.stack.workers for _ in range(8)]
+    snares = [
+        process.wires.postgres.hold(CLAIM_FRESH) for process in lab.stack.workers for _ in range(8)
+    ]
     waiting = [await lab.stack.api().background(lab.fake.script(reply("late"))) for _ in range(24)]
     await until(lambda: sum(snare.caught.is_set() for snare in snares) >= 8)
     crew.load.go_on()
@@ -298,7 +312,9 @@ async def is_stopped_while_it_reaps(lab: Lab) -> None:
     await until(lambda: not reaper.running(), 20)
     assert reaper.exit_code() == 0
     await crew.load.finish()
-    await crew.load.judge(attempts=crew.attempts(crew.victim, reaper), handed_over=crew.runs_of(reaper))
+    await crew.load.judge(
+        attempts=crew.attempts(crew.victim, reaper), handed_over=crew.runs_of(reaper)
+    )
 
 
 @sweeper.cell("latency-1s")

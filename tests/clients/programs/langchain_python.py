@@ -10,7 +10,9 @@ from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
 
 LLM = ChatOpenAI(model="puppet", use_responses_api=True)  # OPENAI_BASE_URL, OPENAI_API_KEY
-WEATHER = 'Weather? [[think hm]][[call get_weather {"city": "Bonn"}]][[then]][[say It is {result}.]]'
+WEATHER = (
+    'Weather? [[think hm]][[call get_weather {"city": "Bonn"}]][[then]][[say It is {result}.]]'
+)
 
 
 class Person(BaseModel):
@@ -31,12 +33,17 @@ async def text() -> None:
 
 
 async def stream() -> None:
-    pieces = [chunk.text async for chunk in LLM.astream("Hello. [[think hm hm]][[say one two three]]")]
+    pieces = [
+        chunk.text async for chunk in LLM.astream("Hello. [[think hm hm]][[say one two three]]")
+    ]
     assert "".join(pieces) == "one two three"
 
 
 async def tools() -> None:
-    for llm in (LLM, ChatOpenAI(model="puppet", use_responses_api=True, output_version="responses/v1")):
+    for llm in (
+        LLM,
+        ChatOpenAI(model="puppet", use_responses_api=True, output_version="responses/v1"),
+    ):
         bound = llm.bind_tools([get_weather])
         messages = [HumanMessage(WEATHER)]
         asked = bound.invoke(messages)
@@ -50,12 +57,17 @@ async def agent() -> None:
 
 
 async def structured() -> None:
-    assert LLM.with_structured_output(Person).invoke('Who? [[say {"name": "Ada", "age": 36}]]') == Person(name="Ada", age=36)
+    assert LLM.with_structured_output(Person).invoke(
+        'Who? [[say {"name": "Ada", "age": 36}]]'
+    ) == Person(name="Ada", age=36)
 
 
 async def chain() -> None:
     first = LLM.invoke("One.")
-    assert LLM.invoke("Two. [[say {heard}]]", previous_response_id=first.response_metadata["id"]).text == "2"
+    assert (
+        LLM.invoke("Two. [[say {heard}]]", previous_response_id=first.response_metadata["id"]).text
+        == "2"
+    )
     chained = ChatOpenAI(model="puppet", use_previous_response_id=True)
     messages = [HumanMessage("One."), chained.invoke("One."), HumanMessage("Two. [[say {heard}]]")]
     assert chained.invoke(messages).text == "2"
@@ -65,7 +77,9 @@ async def encrypted() -> None:
     """Nothing is stored; the thoughts come back sealed."""
     kept = {"store": False, "include": ["reasoning.encrypted_content"]}
     for version in ("v0", "responses/v1", "v1"):
-        bound = ChatOpenAI(model="puppet", use_responses_api=True, output_version=version, **kept).bind_tools([get_weather])
+        bound = ChatOpenAI(
+            model="puppet", use_responses_api=True, output_version=version, **kept
+        ).bind_tools([get_weather])
         messages = [HumanMessage(WEATHER)]
         asked = bound.invoke(messages)
         messages += [asked, get_weather.invoke(asked.tool_calls[0])]
@@ -75,7 +89,9 @@ async def encrypted() -> None:
 async def chat() -> None:
     llm = ChatOpenAI(model="puppet")
     assert "".join(chunk.text for chunk in llm.stream("[[say one two three]]")) == "one two three"
-    assert llm.with_structured_output(Person).invoke('Who? [[say {"name": "Ada", "age": 36}]]') == Person(name="Ada", age=36)
+    assert llm.with_structured_output(Person).invoke(
+        'Who? [[say {"name": "Ada", "age": 36}]]'
+    ) == Person(name="Ada", age=36)
 
 
 SCENARIOS = (text, stream, tools, agent, structured, chain, encrypted, chat)

@@ -12,7 +12,11 @@ MODEL = "openai/puppet"
 WEATHER = {
     "type": "function",
     "name": "get_weather",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+    },
 }
 PROMPT = 'Weather? [[call get_weather {"city": "Bonn"}]][[then]][[say It is {result}.]]'
 
@@ -36,7 +40,9 @@ async def tools() -> None:
     first = litellm.responses(model=MODEL, input=sent, tools=[WEATHER])
     [called] = first.output
     answer = {"type": "function_call_output", "call_id": called.call_id, "output": "rain"}
-    second = litellm.responses(model=MODEL, input=[answer], previous_response_id=first.id, tools=[WEATHER])
+    second = litellm.responses(
+        model=MODEL, input=[answer], previous_response_id=first.id, tools=[WEATHER]
+    )
     assert second.output_text == "It is rain."
 
 
@@ -44,21 +50,35 @@ async def bridged() -> None:
     """Chat in the program, Responses on the wire: with and without a stream, and with a tool."""
     model = "openai/responses/puppet"
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": PROMPT}]
-    tool = {"type": "function", "function": {key: value for key, value in WEATHER.items() if key != "type"}}
+    tool = {
+        "type": "function",
+        "function": {key: value for key, value in WEATHER.items() if key != "type"},
+    }
     asked = litellm.completion(model=model, messages=messages, tools=[tool]).choices[0].message
     [called] = asked.tool_calls
     assert json.loads(called.function.arguments) == {"city": "Bonn"}
     messages += [asked.model_dump(), {"role": "tool", "tool_call_id": called.id, "content": "rain"}]
-    assert litellm.completion(model=model, messages=messages, tools=[tool]).choices[0].message.content == "It is rain."
+    assert (
+        litellm.completion(model=model, messages=messages, tools=[tool]).choices[0].message.content
+        == "It is rain."
+    )
     said = [{"role": "user", "content": "[[say one two three]]"}]
-    pieces = [chunk.choices[0].delta.content or "" for chunk in litellm.completion(model=model, messages=said, stream=True)]
+    pieces = [
+        chunk.choices[0].delta.content or ""
+        for chunk in litellm.completion(model=model, messages=said, stream=True)
+    ]
     assert "".join(pieces) == "one two three"
 
 
 async def chat() -> None:
     said = [{"role": "user", "content": "[[say one two three]]"}]
-    assert litellm.completion(model=MODEL, messages=said).choices[0].message.content == "one two three"
-    pieces = [chunk.choices[0].delta.content or "" for chunk in litellm.completion(model=MODEL, messages=said, stream=True)]
+    assert (
+        litellm.completion(model=MODEL, messages=said).choices[0].message.content == "one two three"
+    )
+    pieces = [
+        chunk.choices[0].delta.content or ""
+        for chunk in litellm.completion(model=MODEL, messages=said, stream=True)
+    ]
     assert "".join(pieces) == "one two three"
 
 

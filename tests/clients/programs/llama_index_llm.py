@@ -27,12 +27,22 @@ def get_weather(city: str) -> str:
 
 async def text() -> None:
     assert str(LLM.complete("Hello.")) == "Hello from the model."
-    said = await LLM.achat([ChatMessage(role="system", content="Be brief."), ChatMessage(role="user", content="Hello.")])
+    said = await LLM.achat(
+        [
+            ChatMessage(role="system", content="Be brief."),
+            ChatMessage(role="user", content="Hello."),
+        ]
+    )
     assert said.message.content == "Hello from the model."
 
 
 async def stream() -> None:
-    pieces = [piece.delta async for piece in await LLM.astream_chat([ChatMessage(role="user", content="[[say one two three]]")])]
+    pieces = [
+        piece.delta
+        async for piece in await LLM.astream_chat(
+            [ChatMessage(role="user", content="[[say one two three]]")]
+        )
+    ]
     assert "".join(pieces) == "one two three"
 
 
@@ -43,7 +53,10 @@ async def tools() -> None:
     [called] = LLM.get_tool_calls_from_response(asked)
     assert called.tool_kwargs == {"city": "Bonn"}
     answer = ChatMessage(role="tool", content="rain", additional_kwargs={"call_id": called.tool_id})
-    assert LLM.chat_with_tools(offered, chat_history=[*history, asked.message, answer]).message.content == "It is rain."
+    assert (
+        LLM.chat_with_tools(offered, chat_history=[*history, asked.message, answer]).message.content
+        == "It is rain."
+    )
 
 
 async def agent() -> None:
@@ -53,17 +66,23 @@ async def agent() -> None:
 
 async def structured() -> None:
     clerk = LLM.as_structured_llm(Person)
-    assert clerk.complete('Who? [[say {"name": "Ada", "age": 36}]]').raw == Person(name="Ada", age=36)
+    assert clerk.complete('Who? [[say {"name": "Ada", "age": 36}]]').raw == Person(
+        name="Ada", age=36
+    )
 
 
 async def chain() -> None:
     llm = OpenAIResponses(model="gpt-4.1-mini", track_previous_responses=True, **ADDRESS)
     llm.chat([ChatMessage(role="user", content="One.")])
-    assert llm.chat([ChatMessage(role="user", content="Two. [[say {heard}]]")]).message.content == "2"
+    assert (
+        llm.chat([ChatMessage(role="user", content="Two. [[say {heard}]]")]).message.content == "2"
+    )
 
 
 async def chat() -> None:
-    assert str(OpenAI(model="gpt-4.1-mini", **ADDRESS).complete("Hello.")) == "Hello from the model."
+    assert (
+        str(OpenAI(model="gpt-4.1-mini", **ADDRESS).complete("Hello.")) == "Hello from the model."
+    )
 
 
 SCENARIOS = (text, stream, tools, agent, structured, chain, chat)

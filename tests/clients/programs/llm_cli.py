@@ -30,11 +30,20 @@ def get_weather(city: str) -> str:
 
 def llm(*words: str) -> str:
     command = [str(Path(sys.executable).parent / "llm"), *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True, env={**HERE, "LLM_USER_PATH": str(HOME)}).stdout.strip()
+    return subprocess.run(
+        command,
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**HERE, "LLM_USER_PATH": str(HOME)},
+    ).stdout.strip()
 
 
 def text() -> None:
-    assert llm("-m", "backburner", "--no-stream", "-s", "Be brief.", "Hello.") == "Hello from the model."
+    assert (
+        llm("-m", "backburner", "--no-stream", "-s", "Be brief.", "Hello.")
+        == "Hello from the model."
+    )
 
 
 def stream() -> None:
@@ -47,11 +56,22 @@ def conversation() -> None:
 
 
 def structured() -> None:
-    assert llm("-m", "backburner", "--schema", "name, age int", 'Who? [[say {"name": "Ada", "age": 36}]]') == '{"name": "Ada", "age": 36}'
+    assert (
+        llm(
+            "-m",
+            "backburner",
+            "--schema",
+            "name, age int",
+            'Who? [[say {"name": "Ada", "age": 36}]]',
+        )
+        == '{"name": "Ada", "age": 36}'
+    )
 
 
 def tools() -> None:
-    prompt = 'Weather? [[think hm]][[call get_weather {"city": "Bonn"}]][[then]][[say It is {result}.]]'
+    prompt = (
+        'Weather? [[think hm]][[call get_weather {"city": "Bonn"}]][[then]][[say It is {result}.]]'
+    )
     assert llm("-m", "backburner", "--functions", WEATHER, prompt) == "It is rain in Bonn."
 
 

@@ -63,7 +63,11 @@ async def thinking() -> None:
     prompt = 'Weather? [[think hm hm]][[call get_weather {"city": "Bonn"}]][[then]][[think so]][[say It is {result}.]]'
     for settings in (
         ModelSettings(reasoning=Reasoning(effort="low", summary="auto")),
-        ModelSettings(store=False, reasoning=Reasoning(effort="low"), response_include=["reasoning.encrypted_content"]),
+        ModelSettings(
+            store=False,
+            reasoning=Reasoning(effort="low"),
+            response_include=["reasoning.encrypted_content"],
+        ),
     ):
         agent = Agent(name="Thinker", model=MODEL, tools=[get_weather], model_settings=settings)
         assert (await Runner.run(agent, prompt)).final_output == "It is rain in Bonn."
@@ -72,7 +76,9 @@ async def thinking() -> None:
 async def handoff() -> None:
     poet = Agent(name="Poet", instructions="Write.", model=MODEL)
     desk = Agent(name="Desk", instructions="Send on.", model=MODEL, handoffs=[poet])
-    result = await Runner.run(desk, "A poem. [[call transfer_to_poet {}]][[then]][[say Roses are red.]]")
+    result = await Runner.run(
+        desk, "A poem. [[call transfer_to_poet {}]][[then]][[say Roses are red.]]"
+    )
     assert (result.final_output, result.last_agent.name) == ("Roses are red.", "Poet")
 
 
@@ -87,13 +93,17 @@ async def session() -> None:
 async def chain() -> None:
     agent = Agent(name="Chain", model=MODEL, tools=[get_weather])
     first = await Runner.run(agent, WEATHER, auto_previous_response_id=True)
-    second = await Runner.run(agent, "Again. [[say {heard}]]", previous_response_id=first.last_response_id)
+    second = await Runner.run(
+        agent, "Again. [[say {heard}]]", previous_response_id=first.last_response_id
+    )
     assert second.final_output == "2"
 
 
 async def structured() -> None:
     agent = Agent(name="Clerk", model=MODEL, output_type=Person)
-    assert (await Runner.run(agent, 'Who? [[say {"name": "Ada", "age": 36}]]')).final_output == Person(name="Ada", age=36)
+    assert (
+        await Runner.run(agent, 'Who? [[say {"name": "Ada", "age": 36}]]')
+    ).final_output == Person(name="Ada", age=36)
 
 
 async def hosted_mcp() -> None:
@@ -105,7 +115,9 @@ async def hosted_mcp() -> None:
         "require_approval": "always",
     }
     agent = Agent(name="Townsman", model=MODEL, tools=[HostedMCPTool(tool_config=server)])
-    first = await Runner.run(agent, 'Weather? [[call weather {"city": "Bonn"}]][[then]][[say It is {result}.]]')
+    first = await Runner.run(
+        agent, 'Weather? [[call weather {"city": "Bonn"}]][[then]][[say It is {result}.]]'
+    )
     [asked] = [item for item in first.new_items if isinstance(item, MCPApprovalRequestItem)]
     assert asked.raw_item.name == "weather"
     state = first.to_state()
@@ -125,7 +137,9 @@ async def conversation() -> None:
     await memory.pop_item()
     kept = (await AsyncOpenAI().conversations.create()).id
     await Runner.run(agent, WEATHER, conversation_id=kept)
-    assert (await Runner.run(agent, "Again. [[say {heard}]]", conversation_id=kept)).final_output == "2"
+    assert (
+        await Runner.run(agent, "Again. [[say {heard}]]", conversation_id=kept)
+    ).final_output == "2"
     await memory.clear_session()
 
 
@@ -139,17 +153,26 @@ async def client_tools() -> None:
         def create_file(self, _operation: object) -> ApplyPatchResult:
             return ApplyPatchResult(output="created")
 
-    hand = Agent(name="Hand", model=MODEL, tools=[ShellTool(executor=execute), ApplyPatchTool(editor=Editor()), WebSearchTool()])
+    hand = Agent(
+        name="Hand",
+        model=MODEL,
+        tools=[ShellTool(executor=execute), ApplyPatchTool(editor=Editor()), WebSearchTool()],
+    )
     ran = await Runner.run(hand, 'Run. [[call shell {"commands": ["ls"]}]][[then]][[say {result}]]')
     assert "out" in ran.final_output
     patched = await Runner.run(
-        hand, 'Patch. [[call apply_patch {"type": "create_file", "path": "a", "diff": "+x"}]][[then]][[say {result}]]'
+        hand,
+        'Patch. [[call apply_patch {"type": "create_file", "path": "a", "diff": "+x"}]][[then]][[say {result}]]',
     )
     assert "created" in patched.final_output
 
 
 async def chat() -> None:
-    agent = Agent(name="Chat", model=OpenAIChatCompletionsModel(model=MODEL, openai_client=AsyncOpenAI()), tools=[get_weather])
+    agent = Agent(
+        name="Chat",
+        model=OpenAIChatCompletionsModel(model=MODEL, openai_client=AsyncOpenAI()),
+        tools=[get_weather],
+    )
     assert (await Runner.run(agent, WEATHER)).final_output == "It is rain in Ulm."
 
 
@@ -161,13 +184,28 @@ async def socket() -> None:
         async for _ in first.stream_events():
             pass
         assert first.final_output == "It is rain in Ulm."
-        second = memory.run_streamed(agent, "Again. [[say {heard}]]", previous_response_id=first.last_response_id)
+        second = memory.run_streamed(
+            agent, "Again. [[say {heard}]]", previous_response_id=first.last_response_id
+        )
         async for _ in second.stream_events():
             pass
         assert second.final_output == "2"
 
 
-SCENARIOS = (tools, stream, thinking, handoff, session, chain, structured, hosted_mcp, conversation, client_tools, chat, socket)
+SCENARIOS = (
+    tools,
+    stream,
+    thinking,
+    handoff,
+    session,
+    chain,
+    structured,
+    hosted_mcp,
+    conversation,
+    client_tools,
+    chat,
+    socket,
+)
 
 
 async def main() -> None:

@@ -5,10 +5,16 @@ import sys
 
 from pydantic import BaseModel
 from pydantic_ai import Agent, NativeOutput
-from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel, OpenAIResponsesModelSettings
+from pydantic_ai.models.openai import (
+    OpenAIChatModel,
+    OpenAIResponsesModel,
+    OpenAIResponsesModelSettings,
+)
 
 MODEL = OpenAIResponsesModel("puppet")  # OPENAI_BASE_URL, OPENAI_API_KEY
-WEATHER = 'Weather? [[think hm]][[call get_weather {"city": "Bonn"}]][[then]][[say It is {result}.]]'
+WEATHER = (
+    'Weather? [[think hm]][[call get_weather {"city": "Bonn"}]][[then]][[say It is {result}.]]'
+)
 
 
 class Person(BaseModel):
@@ -41,9 +47,13 @@ async def tools() -> None:
 async def structured() -> None:
     """Through a tool, as is its default, and through the API's own format."""
     called = Agent(MODEL, output_type=Person)
-    assert (await called.run('Who? [[call final_result {"name": "Ada", "age": 36}]]')).output == Person(name="Ada", age=36)
+    assert (
+        await called.run('Who? [[call final_result {"name": "Ada", "age": 36}]]')
+    ).output == Person(name="Ada", age=36)
     native = Agent(MODEL, output_type=NativeOutput(Person))
-    assert (await native.run('Who? [[say {"name": "Ada", "age": 36}]]')).output == Person(name="Ada", age=36)
+    assert (await native.run('Who? [[say {"name": "Ada", "age": 36}]]')).output == Person(
+        name="Ada", age=36
+    )
 
 
 async def chain() -> None:
@@ -56,7 +66,9 @@ async def chain() -> None:
 
 
 async def chat() -> None:
-    assert (await Agent(OpenAIChatModel("puppet"), tools=[get_weather]).run(WEATHER)).output == "It is rain in Bonn."
+    assert (
+        await Agent(OpenAIChatModel("puppet"), tools=[get_weather]).run(WEATHER)
+    ).output == "It is rain in Bonn."
 
 
 SCENARIOS = (text, stream, tools, structured, chain, chat)

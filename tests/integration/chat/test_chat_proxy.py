@@ -70,7 +70,13 @@ class House:
         self.api: Api = one.api()
         self._count = 0
 
-    def model(self, first: list[Step] | None = None, second: list[Step] | None = None, *, route: str = "first") -> str:
+    def model(
+        self,
+        first: list[Step] | None = None,
+        second: list[Step] | None = None,
+        *,
+        route: str = "first",
+    ) -> str:
         """A new model with these scripts."""
         self._count += 1
         name = f"{route}-{self._count}"
@@ -89,17 +95,24 @@ class House:
         """One chat completion as it comes."""
         body = io.BytesIO(json.dumps({"model": model, "messages": [], "stream": True}).encode())
         headers = {"authorization": f"Bearer {self.stack.key}", "content-type": "application/json"}
-        async with self.stack.session.post(f"{self.api.base_url}/chat/completions", data=body, headers=headers) as answer:
+        async with self.stack.session.post(
+            f"{self.api.base_url}/chat/completions", data=body, headers=headers
+        ) as answer:
             yield answer.content
 
 
 @pytest.fixture(scope="module")
 async def house(
-    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+    tmp_path_factory: pytest.TempPathFactory,
+    servers: Databases,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
 ) -> AsyncIterator[House]:
     folder = tmp_path_factory.mktemp("passage")
     async with FakeUpstream() as first, FakeUpstream() as second:
-        (folder / "backburner.toml").write_text(FILE.format(first=first.base_url, second=second.base_url, closed=free_port()))
+        (folder / "backburner.toml").write_text(
+            FILE.format(first=first.base_url, second=second.base_url, closed=free_port())
+        )
         settings = {
             "BACKBURNER_CONFIG": str(folder / "backburner.toml"), "BACKBURNER_LIMITS__BODY": "1000000", "BACKBURNER_WEB__SEND_TIMEOUT": "2",
             "BACKBURNER_WEB__GRACE": "1",
@@ -123,8 +136,17 @@ async def test_a_stream_arrives_byte_for_byte(house: House) -> None:
     assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert answer.raw.startswith(ODD)
     assert answer.raw.endswith(b"data: [DONE]\n\n")
-    chunks = [json.loads(line[6:]) for line in answer.raw[len(ODD) :].splitlines() if line.startswith(b"data: {")]
-    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks if chunk["choices"]) == "Hello wörld"
+    chunks = [
+        json.loads(line[6:])
+        for line in answer.raw[len(ODD) :].splitlines()
+        if line.startswith(b"data: {")
+    ]
+    assert (
+        "".join(
+            chunk["choices"][0]["delta"].get("content", "") for chunk in chunks if chunk["choices"]
+        )
+        == "Hello wörld"
+    )
     assert chunks[-1]["choices"] == []
     assert chunks[-1]["usage"]["total_tokens"] == 18
 
@@ -145,10 +167,24 @@ async def test_an_answer_in_one_piece_arrives_as_it_is(house: House) -> None:
     assert answer.headers["content-length"] == str(len(whole))
 
 
-async def test_the_upstream_gets_everything_but_nothing_of_the_clients_headers(house: House) -> None:
+async def test_the_upstream_gets_everything_but_nothing_of_the_clients_headers(
+    house: House,
+) -> None:
     house.first.script(reply("ok"), name="real/name")
-    body: JSON = {"model": "alias", "messages": [], "novelty": {"deep": [1, 2.5, None, "ü"]}, "temperature": 9, "user": "u"}
-    headers = {"openai-organization": "org", "cookie": "a=b", "x-forwarded-for": "1.2.3.4", "x-custom": "y", "accept-encoding": "gzip"}
+    body: JSON = {
+        "model": "alias",
+        "messages": [],
+        "novelty": {"deep": [1, 2.5, None, "ü"]},
+        "temperature": 9,
+        "user": "u",
+    }
+    headers = {
+        "openai-organization": "org",
+        "cookie": "a=b",
+        "x-forwarded-for": "1.2.3.4",
+        "x-custom": "y",
+        "accept-encoding": "gzip",
+    }
     answer = await house.api.call("POST", "/chat/completions", body, headers=headers)
     assert answer.status == 200
     request = house.first.asked("real/name")[0]
@@ -156,7 +192,9 @@ async def test_the_upstream_gets_everything_but_nothing_of_the_clients_headers(h
     assert request.headers["authorization"] == "Bearer key-of-the-first"
     assert (request.headers["x-title"], request.query) == ("Backburner", "api-version=7")
     assert request.headers["accept-encoding"] == "identity"
-    assert not {"openai-organization", "cookie", "x-forwarded-for", "x-custom"} & set(request.headers)
+    assert not {"openai-organization", "cookie", "x-forwarded-for", "x-custom"} & set(
+        request.headers
+    )
     assert house.stack.key not in json.dumps(request.headers)
 
 
@@ -169,9 +207,13 @@ async def test_the_client_gets_few_of_the_upstreams_headers(house: House) -> Non
     assert answer.status == 429
     assert (answer.headers["retry-after"], answer.headers["retry-after-ms"]) == ("7", "7000")
     assert answer.headers["x-request-id"].startswith("req_")
-    assert not {"set-cookie", "server", "openai-organization", "access-control-allow-origin", "x-ratelimit-remaining"} & {
-        name.lower() for name in answer.headers
-    }
+    assert not {
+        "set-cookie",
+        "server",
+        "openai-organization",
+        "access-control-allow-origin",
+        "x-ratelimit-remaining",
+    } & {name.lower() for name in answer.headers}
 
 
 async def test_one_clients_cookies_are_not_anothers(house: House) -> None:
@@ -192,28 +234,38 @@ async def test_an_upstream_that_speaks_responses_is_asked_for_chat_as_well(house
 
 @pytest.mark.parametrize("code", [400, 404, 408, 409, 413, 422, 429, 500, 503])
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-async def test_a_refusal_keeps_its_status_and_its_body(house: House, code: int, stream: bool) -> None:
+async def test_a_refusal_keeps_its_status_and_its_body(
+    house: House, code: int, stream: bool
+) -> None:
     body = b'{"error": {"message":  "our own words", "type": "theirs", "more": 1}}'
     answer = await house.ask(house.model([status(code, body)]), stream=stream)
     assert (answer.status, answer.raw) == (code, body)
 
 
 @pytest.mark.parametrize("code", [401, 403])
-async def test_what_an_upstream_says_of_our_credential_is_not_for_clients(house: House, code: int) -> None:
-    answer = await house.ask(house.model([status(code, {"error": {"message": "Incorrect API key: key-of-the-first"}})]))
+async def test_what_an_upstream_says_of_our_credential_is_not_for_clients(
+    house: House, code: int
+) -> None:
+    answer = await house.ask(
+        house.model([status(code, {"error": {"message": "Incorrect API key: key-of-the-first"}})])
+    )
     assert answer.status == code
     assert "credential" in answer.error["message"]
     assert "key-of-the-first" not in answer.raw.decode()
 
 
 async def test_our_credential_is_taken_out_of_other_refusals(house: House) -> None:
-    answer = await house.ask(house.model([status(400, {"error": {"message": "you sent key-of-the-first"}})]))
+    answer = await house.ask(
+        house.model([status(400, {"error": {"message": "you sent key-of-the-first"}})])
+    )
     assert answer.status == 400
     assert "key-of-the-first" not in answer.raw.decode()
 
 
 async def test_a_page_of_html_is_no_page_here(house: House) -> None:
-    answer = await house.ask(house.model([status(502, b"<script>alert(1)</script>", {"content-type": "text/html"})]))
+    answer = await house.ask(
+        house.model([status(502, b"<script>alert(1)</script>", {"content-type": "text/html"})])
+    )
     assert (answer.status, answer.headers["content-type"]) == (502, "text/plain; charset=utf-8")
 
 
@@ -225,8 +277,12 @@ UNUSABLE: list[tuple[str, list[Step], int]] = [
 ]
 
 
-@pytest.mark.parametrize(("script", "expected"), [pytest.param(*rest, id=name) for name, *rest in UNUSABLE])
-async def test_what_is_no_answer_is_told_in_our_envelope(house: House, script: list[Step], expected: int) -> None:
+@pytest.mark.parametrize(
+    ("script", "expected"), [pytest.param(*rest, id=name) for name, *rest in UNUSABLE]
+)
+async def test_what_is_no_answer_is_told_in_our_envelope(
+    house: House, script: list[Step], expected: int
+) -> None:
     answer = await house.ask(house.model(script))
     assert (answer.status, answer.error["type"]) == (expected, "server_error")
 
@@ -257,13 +313,17 @@ async def test_an_upstream_that_is_away_is_a_502(house: House) -> None:
     ],
     ids=["no json", "an array", "no model", "null", "a number", "unknown", "too large"],
 )
-async def test_what_no_upstream_need_be_asked_for(house: House, body: bytes, expected: int, param: str | None, code: str) -> None:
+async def test_what_no_upstream_need_be_asked_for(
+    house: House, body: bytes, expected: int, param: str | None, code: str
+) -> None:
     answer = await house.api.call("POST", "/chat/completions", body)
     assert (answer.status, answer.error["param"], answer.error["code"]) == (expected, param, code)
 
 
 async def test_only_json_is_read(house: House) -> None:
-    answer = await house.api.call("POST", "/chat/completions", b"{}", headers={"content-type": "text/plain"})
+    answer = await house.api.call(
+        "POST", "/chat/completions", b"{}", headers={"content-type": "text/plain"}
+    )
     assert answer.status == 415
 
 
@@ -271,9 +331,13 @@ async def test_only_json_is_read(house: House) -> None:
 
 
 @pytest.mark.parametrize(
-    "script", [[status(503)], [status(429)], [status(401)], [status(404)], [reset()]], ids=["503", "429", "401", "404", "reset"]
+    "script",
+    [[status(503)], [status(429)], [status(401)], [status(404)], [reset()]],
+    ids=["503", "429", "401", "404", "reset"],
 )
-async def test_the_next_upstream_is_asked_before_the_first_byte(house: House, script: list[Step]) -> None:
+async def test_the_next_upstream_is_asked_before_the_first_byte(
+    house: House, script: list[Step]
+) -> None:
     model = house.model(script, reply("second"), route="both")
     assert (await house.ask(model)).body["choices"][0]["message"]["content"] == "second"
 
@@ -285,10 +349,21 @@ async def test_an_upstream_that_is_away_is_passed_over(house: House) -> None:
 
 @pytest.mark.parametrize(
     "script",
-    [[status(400)], [status(422)], [status(404, {"error": {"message": "The model `x` does not exist", "code": "model_not_found"}})]],
+    [
+        [status(400)],
+        [status(422)],
+        [
+            status(
+                404,
+                {"error": {"message": "The model `x` does not exist", "code": "model_not_found"}},
+            )
+        ],
+    ],
     ids=["400", "422", "no such model"],
 )
-async def test_what_is_wrong_with_the_request_is_told_by_the_first(house: House, script: list[Step]) -> None:
+async def test_what_is_wrong_with_the_request_is_told_by_the_first(
+    house: House, script: list[Step]
+) -> None:
     model = house.model(script, reply("second"), route="both")
     assert (await house.ask(model)).status in (400, 404, 422)
     assert not house.second.asked(model)
@@ -325,7 +400,9 @@ async def test_in_the_middle_of_an_event_it_just_breaks_off(house: House) -> Non
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("spoke", [True, False], ids=["in the middle", "before the first byte"])
-async def test_a_client_that_leaves_closes_the_upstream(house: House, stream: bool, spoke: bool) -> None:
+async def test_a_client_that_leaves_closes_the_upstream(
+    house: House, stream: bool, spoke: bool
+) -> None:
     model = house.model([text("so far"), hang()] if spoke else [hang()])
     body = json.dumps({"model": model, "messages": [], "stream": stream}).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", house.stack.webs[0].port)
@@ -338,7 +415,9 @@ async def test_a_client_that_leaves_closes_the_upstream(house: House, stream: bo
     await until(lambda: house.first.asked(model)[0].closed_by_client)
 
 
-async def test_a_client_that_reads_nothing_holds_the_upstream_back_and_is_let_go(house: House) -> None:
+async def test_a_client_that_reads_nothing_holds_the_upstream_back_and_is_let_go(
+    house: House,
+) -> None:
     """Megabytes are ready; what neither the sockets nor a small buffer take stays with the upstream."""
     piece = b"data: " + b"x" * 65_536 + b"\n\n"
     model = house.model([*[raw(piece)] * 1000, done()])
@@ -346,21 +425,37 @@ async def test_a_client_that_reads_nothing_holds_the_upstream_back_and_is_let_go
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", house.stack.webs[0].port or 0))
+        await asyncio.get_running_loop().sock_connect(
+            client, ("127.0.0.1", house.stack.webs[0].port or 0)
+        )
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {house.stack.key}\r\ncontent-type: application/json\r\n"
-        await asyncio.get_running_loop().sock_sendall(client, f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-        await until(lambda: house.first.asked(model) and house.first.asked(model)[0].closed_by_client, 20)
+        await asyncio.get_running_loop().sock_sendall(
+            client, f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+        )
+        await until(
+            lambda: house.first.asked(model) and house.first.asked(model)[0].closed_by_client, 20
+        )
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    assert house.first.asked(model)[0].finished is None, "the whole answer was read although nobody took it"
+    assert house.first.asked(model)[0].finished is None, (
+        "the whole answer was read although nobody took it"
+    )
 
 
-async def test_a_process_that_stops_lets_what_ends_soon_end_and_cuts_off_the_rest(house: House) -> None:
+async def test_a_process_that_stops_lets_what_ends_soon_end_and_cuts_off_the_rest(
+    house: House,
+) -> None:
     opened = asyncio.Event()
-    soon, never = house.model([text("so far"), gate(opened), *reply("the rest")]), house.model([text("so far"), hang()])
+    soon, never = (
+        house.model([text("so far"), gate(opened), *reply("the rest")]),
+        house.model([text("so far"), hang()]),
+    )
     unheard = house.model([hang()])
     process = await house.stack.start_web()
     api = house.stack.api(process)
-    asked = [api.call("POST", "/chat/completions", {"model": model, "messages": [], "stream": True}) for model in (soon, never, unheard)]
+    asked = [
+        api.call("POST", "/chat/completions", {"model": model, "messages": [], "stream": True})
+        for model in (soon, never, unheard)
+    ]
     tasks = [asyncio.create_task(one) for one in asked]
     await until(lambda: all(house.first.asked(model) for model in (soon, never, unheard)))
     house.stack.forget(process)
@@ -372,7 +467,9 @@ async def test_a_process_that_stops_lets_what_ends_soon_end_and_cuts_off_the_res
     assert isinstance(cut_off, aiohttp.ClientError)
     assert isinstance(told, Answer)
     assert (told.status, told.error["code"]) == (503, "server_error")
-    await until(lambda: all(house.first.asked(model)[0].closed_by_client for model in (never, unheard)))
+    await until(
+        lambda: all(house.first.asked(model)[0].closed_by_client for model in (never, unheard))
+    )
     await process.end_cleanly()
 
 

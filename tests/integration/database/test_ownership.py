@@ -32,11 +32,17 @@ async def test_of_many_claims_of_one_fresh_response_exactly_one_wins(house: Hous
     workers = [await house.worker() for _ in range(4)]
     for _ in range(25):
         name = await house.response()
-        claims = await asyncio.gather(*(worker.own.take(name) for worker in workers for _ in range(2)))
+        claims = await asyncio.gather(
+            *(worker.own.take(name) for worker in workers for _ in range(2))
+        )
         won = [claim for claim in claims if claim is not None]
         assert len(won) == 1
         standing = await house.standing(name)
-        assert (standing["attempt"], standing["deaths"], standing["status"]) == (1, 0, "in_progress")
+        assert (standing["attempt"], standing["deaths"], standing["status"]) == (
+            1,
+            0,
+            "in_progress",
+        )
 
 
 async def test_a_live_owner_keeps_its_response(house: House) -> None:
@@ -55,7 +61,9 @@ async def test_an_expired_lease_alone_frees_nothing(house: House) -> None:
     assert await other.own.take(name) is None
 
 
-async def test_of_many_takers_of_an_orphan_exactly_one_wins_and_adopts_its_journal(house: House) -> None:
+async def test_of_many_takers_of_an_orphan_exactly_one_wins_and_adopts_its_journal(
+    house: House,
+) -> None:
     takers = [await house.worker() for _ in range(4)]
     for _ in range(15):
         owner = await house.worker()
@@ -66,7 +74,11 @@ async def test_of_many_takers_of_an_orphan_exactly_one_wins_and_adopts_its_journ
         await owner.journal(1, name, 1, 3, 6)
         await owner.journal(2, name, 1, 7, 9)
         await house.bury(owner)
-        won = [claim for claim in await asyncio.gather(*(taker.own.take(name) for taker in takers)) if claim is not None]
+        won = [
+            claim
+            for claim in await asyncio.gather(*(taker.own.take(name) for taker in takers))
+            if claim is not None
+        ]
         assert len(won) == 1
         assert (won[0].attempt, won[0].log_end, won[0].row["deaths"]) == (2, 9, 1)
         assert b"".join(block for _, block in won[0].frames) == frames(2, 9)
@@ -138,9 +150,15 @@ async def test_a_dead_worker_is_told_so_although_a_cancel_is_recorded(house: Hou
         await owner.own.checkpoint(claim, Tail(2, 3, frames(2, 3)), turn([], None))
 
 
-async def test_a_dead_workers_half_transaction_holds_off_the_reaper_and_its_heartbeat_is_not_held_off(house: House) -> None:
+async def test_a_dead_workers_half_transaction_holds_off_the_reaper_and_its_heartbeat_is_not_held_off(
+    house: House,
+) -> None:
     owner = await house.worker(lease=-60)
-    seen = (await fetch(house.pool, "SELECT expires_at FROM workers WHERE id = %(id)s", {"id": owner.id}))[0]["expires_at"]
+    seen = (
+        await fetch(
+            house.pool, "SELECT expires_at FROM workers WHERE id = %(id)s", {"id": owner.id}
+        )
+    )[0]["expires_at"]
     reap = {"id": owner.id, "seen": seen}
     async with house.pool.connection() as fenced, house.pool.connection() as reaper:
         async with fenced.transaction():
@@ -151,15 +169,22 @@ async def test_a_dead_workers_half_transaction_holds_off_the_reaper_and_its_hear
         assert await fetch_on(reaper, statements.REAP_LOCK, reap)
         async with fenced.transaction():
             assert await fetch_on(fenced, statements.FENCE, {"me": owner.id})
-            assert await fetch_on(reaper, statements.RENEW, {"me": owner.id, "lease": timedelta(seconds=60)})
+            assert await fetch_on(
+                reaper, statements.RENEW, {"me": owner.id, "lease": timedelta(seconds=60)}
+            )
         await reaper.execute("RESET lock_timeout")
 
 
 async def test_a_lease_renewed_since_it_was_seen_is_not_reaped(house: House) -> None:
     owner = await house.worker(lease=-60)
-    expired = {row["id"]: row["expires_at"] for row in await fetch(house.pool, statements.EXPIRED, {})}
+    expired = {
+        row["id"]: row["expires_at"] for row in await fetch(house.pool, statements.EXPIRED, {})
+    }
     await fetch(house.pool, statements.RENEW, {"me": owner.id, "lease": timedelta(seconds=-30)})
-    assert await fetch(house.pool, statements.REAP_LOCK, {"id": owner.id, "seen": expired[owner.id]}) == []
+    assert (
+        await fetch(house.pool, statements.REAP_LOCK, {"id": owner.id, "seen": expired[owner.id]})
+        == []
+    )
 
 
 async def test_a_cancel_and_an_ending_race_and_exactly_one_wins(house: House) -> None:
@@ -197,7 +222,9 @@ async def test_an_ending_whose_answer_was_lost_is_repeated_without_effect(house:
     assert before["worker"] is None
 
 
-async def test_a_released_response_is_claimed_without_a_death_and_its_old_claim_is_void(house: House) -> None:
+async def test_a_released_response_is_claimed_without_a_death_and_its_old_claim_is_void(
+    house: House,
+) -> None:
     owner, other = await house.worker(), await house.worker()
     name = await house.response()
     old = await owner.own.take(name)
@@ -207,7 +234,10 @@ async def test_a_released_response_is_claimed_without_a_death_and_its_old_claim_
     claim = await other.own.take(name)
     assert claim is not None
     assert (claim.attempt, claim.row["deaths"], claim.log_end) == (2, 0, 5)
-    for write in (owner.own.end(old, ending(Status.COMPLETED, 6, 6)), owner.own.release(old, Tail(6, 6, frames(6, 6)))):
+    for write in (
+        owner.own.end(old, ending(Status.COMPLETED, 6, 6)),
+        owner.own.release(old, Tail(6, 6, frames(6, 6))),
+    ):
         with pytest.raises(LeaseLost):
             await write
     assert await owner.flush(name, 1, 6, 7) != []
@@ -224,14 +254,23 @@ async def test_a_checkpoint_forgets_deaths_and_is_repeated_without_effect(house:
     assert claim.row["deaths"] == 1
     item = {"id": "msg_9", "type": "message"}
     for _ in range(2):
-        await second.own.checkpoint(claim, Tail(2, 4, frames(2, 4)), turn([item], {"total_tokens": 3}))
+        await second.own.checkpoint(
+            claim, Tail(2, 4, frames(2, 4)), turn([item], {"total_tokens": 3})
+        )
     standing = await house.standing(name)
-    assert (standing["deaths"], standing["turns"], standing["checkpoint_number"], standing["next_output_index"]) == (0, 1, 4, 1)
+    assert (
+        standing["deaths"],
+        standing["turns"],
+        standing["checkpoint_number"],
+        standing["next_output_index"],
+    ) == (0, 1, 4, 1)
     stored = await fetch(house.pool, statements.OUTPUT_ITEMS, {"id": name})
     assert [row["payload"] for row in stored] == [item]
 
 
-async def test_the_journal_says_whether_it_stored_now_before_or_lost_its_marker(house: House) -> None:
+async def test_the_journal_says_whether_it_stored_now_before_or_lost_its_marker(
+    house: House,
+) -> None:
     owner = await house.worker()
     name = await house.response()
     await owner.own.take(name)
@@ -243,17 +282,31 @@ async def test_the_journal_says_whether_it_stored_now_before_or_lost_its_marker(
     assert await owner.journal(2, name, 1, 4, 5) == {"me": 1, "mark": 1, "ins": 1}
 
 
-async def test_a_flush_removes_the_batches_that_answered_flushes_cover_and_keeps_the_marker(house: House) -> None:
+async def test_a_flush_removes_the_batches_that_answered_flushes_cover_and_keeps_the_marker(
+    house: House,
+) -> None:
     owner = await house.worker()
     name = await house.response()
     await owner.own.take(name)
     for batch in (1, 2, 3):
         await owner.journal(batch, name, 1, 2 * batch, 2 * batch + 1)
     await owner.flush(name, 1, 2, 5, answered=2)
-    left = await fetch(house.pool, "SELECT batch FROM journal WHERE worker = %(id)s ORDER BY batch", {"id": owner.id})
+    left = await fetch(
+        house.pool,
+        "SELECT batch FROM journal WHERE worker = %(id)s ORDER BY batch",
+        {"id": owner.id},
+    )
     assert [row["batch"] for row in left] == [0, 3]
-    look = await fetch(house.pool, statements.LOG_PAGE, {"id": name, "after": 1, "attempt": 0, "page": 10, "bytes": 10_000})
-    assert [(row["kind"], row["first"], row["last"]) for row in look] == [(0, 0, 0), (1, 2, 5), (2, 6, 7)]
+    look = await fetch(
+        house.pool,
+        statements.LOG_PAGE,
+        {"id": name, "after": 1, "attempt": 0, "page": 10, "bytes": 10_000},
+    )
+    assert [(row["kind"], row["first"], row["last"]) for row in look] == [
+        (0, 0, 0),
+        (1, 2, 5),
+        (2, 6, 7),
+    ]
 
 
 async def test_a_look_stops_after_the_row_that_fills_it(house: House) -> None:
@@ -263,12 +316,18 @@ async def test_a_look_stops_after_the_row_that_fills_it(house: House) -> None:
     for number in range(2, 8):
         await owner.flush(name, 1, number, number)
     size = len(frames(2, 2))
-    look = await fetch(house.pool, statements.LOG_PAGE, {"id": name, "after": 1, "attempt": 0, "page": 10, "bytes": 2 * size + 1})
+    look = await fetch(
+        house.pool,
+        statements.LOG_PAGE,
+        {"id": name, "after": 1, "attempt": 0, "page": 10, "bytes": 2 * size + 1},
+    )
     assert [row["first"] for row in look if row["kind"] == 1] == [2, 3, 4]
 
 
 @pytest.mark.parametrize("stored", ["flushed", "journalled"])
-async def test_a_reader_is_told_that_a_later_attempt_tells_anew_what_it_was_shown(house: House, stored: str) -> None:
+async def test_a_reader_is_told_that_a_later_attempt_tells_anew_what_it_was_shown(
+    house: House, stored: str
+) -> None:
     """The double fault: Postgres has lost the journal, and with it what the first attempt had shown beyond number 5."""
     first, second = await house.worker(), await house.worker()
     name = await house.response()
@@ -309,7 +368,9 @@ async def test_a_create_answered_503_never_runs_whichever_came_first(house: Hous
         assert (await house.standing(name))["status"] == "cancelled"
 
 
-async def test_a_response_that_killed_two_processes_runs_alone_and_is_given_up_after_the_third(house: House) -> None:
+async def test_a_response_that_killed_two_processes_runs_alone_and_is_given_up_after_the_third(
+    house: House,
+) -> None:
     name = await house.response()
     for _ in range(2):
         worker = await house.worker()
@@ -333,16 +394,26 @@ async def test_a_quarantine_worker_leaves_healthy_responses_alone(house: House) 
     assert (await house.standing(name))["attempt"] == 0
 
 
-async def test_what_is_cancelled_late_or_left_by_its_web_process_is_taken_only_to_be_ended(house: House) -> None:
+async def test_what_is_cancelled_late_or_left_by_its_web_process_is_taken_only_to_be_ended(
+    house: House,
+) -> None:
     taker = await house.worker()
     web = await house.worker(kind="web")
-    cancelled, late, left = await house.response(), await house.response(), await house.response(background=False, web=web.id)
+    cancelled, late, left = (
+        await house.response(),
+        await house.response(),
+        await house.response(background=False, web=web.id),
+    )
     released = await house.worker()
     claim = await released.own.take(cancelled)
     assert claim is not None
     await released.own.release(claim, Tail(2, 1, b""))
     await fetch(house.pool, statements.REQUEST_CANCEL, {"id": cancelled})
-    await fetch(house.pool, "UPDATE responses SET deadline = created_at - interval '10 years' WHERE id = %(id)s", {"id": late})
+    await fetch(
+        house.pool,
+        "UPDATE responses SET deadline = created_at - interval '10 years' WHERE id = %(id)s",
+        {"id": late},
+    )
     await house.bury(web)
     for name, verdict in ((cancelled, Verdict.CANCELLED), (late, Verdict.UNSTARTED)):
         claim = await taker.own.take(name)
@@ -355,19 +426,36 @@ async def test_what_is_cancelled_late_or_left_by_its_web_process_is_taken_only_t
     assert mine[left]["abandoned"] is True
 
 
-async def test_a_sweep_leaves_a_fresh_response_until_its_web_process_has_beaten_since(house: House) -> None:
+async def test_a_sweep_leaves_a_fresh_response_until_its_web_process_has_beaten_since(
+    house: House,
+) -> None:
     """Before it beats it voids what it answered 503 (I9); dead, it can void nothing more, and what it accepted must run (I1)."""
     web, dead = await house.worker(kind="web"), await house.worker(kind="web")
     doubtful, left = await house.response(web=web.id), await house.response(web=dead.id)
     await house.bury(dead)
-    await fetch(house.pool, "UPDATE responses SET enqueued_at = clock_timestamp() - interval '1 minute'", {})
+    await fetch(
+        house.pool, "UPDATE responses SET enqueued_at = clock_timestamp() - interval '1 minute'", {}
+    )
     lease = timedelta(seconds=600)
-    values = {"waiting": timedelta(0), "most": 100, "quarantine": False, "lease": lease, "interval": timedelta(0)}
+    values = {
+        "waiting": timedelta(0),
+        "most": 100,
+        "quarantine": False,
+        "lease": lease,
+        "interval": timedelta(0),
+    }
 
     async def taken() -> set[object]:
-        return {row["id"] for row in await fetch(house.pool, statements.ORPHANS, values)} & {doubtful, left}
+        return {row["id"] for row in await fetch(house.pool, statements.ORPHANS, values)} & {
+            doubtful,
+            left,
+        }
 
-    await fetch(house.pool, "UPDATE workers SET expires_at = expires_at - interval '2 minutes' WHERE id = %(id)s", {"id": web.id})
+    await fetch(
+        house.pool,
+        "UPDATE workers SET expires_at = expires_at - interval '2 minutes' WHERE id = %(id)s",
+        {"id": web.id},
+    )
     assert await taken() == {left}
     rung = {row["id"] for row in await fetch(house.pool, statements.RING, values)}
     assert left in rung
@@ -376,11 +464,21 @@ async def test_a_sweep_leaves_a_fresh_response_until_its_web_process_has_beaten_
     assert await taken() == {doubtful, left}
 
 
-async def test_a_queued_response_is_cancelled_by_whoever_asks_unless_it_was_claimed_first(house: House) -> None:
+async def test_a_queued_response_is_cancelled_by_whoever_asks_unless_it_was_claimed_first(
+    house: House,
+) -> None:
     worker = await house.worker()
     for _ in range(20):
         name = await house.response()
-        values = {"id": name, "completed_at": 1_800_000_000, "reason": "cancelled", "number": 2, "frames": frames(2, 2)}
-        claim, ended = await asyncio.gather(worker.own.take(name), fetch(house.pool, statements.CANCEL_QUEUED, values))
+        values = {
+            "id": name,
+            "completed_at": 1_800_000_000,
+            "reason": "cancelled",
+            "number": 2,
+            "frames": frames(2, 2),
+        }
+        claim, ended = await asyncio.gather(
+            worker.own.take(name), fetch(house.pool, statements.CANCEL_QUEUED, values)
+        )
         assert (claim is None) is bool(ended)
         assert (await house.standing(name))["status"] == ("cancelled" if ended else "in_progress")

@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[3]
 
 def _all() -> Iterator[tuple[str, str]]:
     found = [
-        (f"{module.__name__}.{name}", value) for module in (statements, operations, conversations) for name, value in vars(module).items()
+        (f"{module.__name__}.{name}", value)
+        for module in (statements, operations, conversations)
+        for name, value in vars(module).items()
     ]
     for named, value in found:
         name = named.rpartition(".")[2]

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from models.config.settings import WebSettings, WorkerSettings
-from tests.support.deployment_files import COMPOSE, DEPLOY, VARIABLE, services, volumes_and_networks, with_defaults
+from tests.support.deployment_files import (
+    COMPOSE,
+    DEPLOY,
+    VARIABLE,
+    services,
+    volumes_and_networks,
+    with_defaults,
+)
 from web import state
 from worker import pool
 
@@ -27,7 +34,14 @@ def _seconds(text: str) -> int:
 
 
 def _check_schema(file: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(file)]
+    command = [
+        sys.executable,
+        "-m",
+        "check_jsonschema",
+        "--builtin-schema",
+        "vendor.compose-spec",
+        str(file),
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -104,7 +118,11 @@ def test_its_image_is_pinned_to_a_version(name: str) -> None:
 def test_it_is_given_time_to_stop(name: str) -> None:
     given = _seconds(SERVICES[name]["stop_grace_period"])
     grace, slack = WorkerSettings().grace.total_seconds(), pool._STOP_SLACK + 2
-    needed = {"web": WebSettings().grace.total_seconds() + 15, "worker": grace + slack, "worker-quarantine": grace + slack}
+    needed = {
+        "web": WebSettings().grace.total_seconds() + 15,
+        "worker": grace + slack,
+        "worker-quarantine": grace + slack,
+    }
     assert given > needed.get(name, 10)
 
 
@@ -115,7 +133,9 @@ def test_it_can_be_scaled(name: str) -> None:
     assert "hostname" not in service
     assert "replicas" in service["deploy"]
     for port in service.get("ports", []):
-        assert VARIABLE.match(port), "a fixed port on the host is one that only one container can have"
+        assert VARIABLE.match(port), (
+            "a fixed port on the host is one that only one container can have"
+        )
 
 
 @EVERY
@@ -148,7 +168,9 @@ def test_postgres_takes_the_connections_of_a_few_of_each() -> None:
 
 def test_postgres_compresses_with_lz4_and_redis_keeps_a_log() -> None:
     assert "-cdefault_toast_compression=lz4" in SERVICES["postgres"]["command"]
-    assert {"appendonly yes", "requirepass $$REDIS_PASSWORD"} <= set(SERVICES["redis"]["command"][-1].splitlines())
+    assert {"appendonly yes", "requirepass $$REDIS_PASSWORD"} <= set(
+        SERVICES["redis"]["command"][-1].splitlines()
+    )
 
 
 # --- variables ---------------------------------------------------------------------------------------------------------------
@@ -161,7 +183,9 @@ def _variables() -> list[re.Match[str]]:
 def test_every_variable_is_required_or_has_a_default() -> None:
     assert {found["operator"] for found in _variables()} == {":?", ":-"}
     assert all(found["word"] for found in _variables())
-    assert not re.search(r"(?<!\$)\$(?!\{|\$)", COMPOSE.read_text()), "a variable without braces has neither"
+    assert not re.search(r"(?<!\$)\$(?!\{|\$)", COMPOSE.read_text()), (
+        "a variable without braces has neither"
+    )
 
 
 def test_no_secret_has_a_default() -> None:
@@ -180,21 +204,36 @@ def test_a_secret_stands_in_the_environment_alone_and_never_in_plain(name: str) 
             password = re.search(r"://[^@/]*:([^@]+)@", VARIABLE.sub("a variable", value))
             assert password is None or password[1] == "a variable", key
     elsewhere = json.dumps({key: value for key, value in service.items() if key != "environment"})
-    assert not [found["name"] for found in VARIABLE.finditer(elsewhere) if SECRET.search(found["name"])]
+    assert not [
+        found["name"] for found in VARIABLE.finditer(elsewhere) if SECRET.search(found["name"])
+    ]
 
 
 def test_every_variable_is_explained() -> None:
     text = DEPLOY.read_text()
-    assert [name for name in {found["name"] for found in _variables()} if f"`{name}`" not in text] == []
+    assert [
+        name for name in {found["name"] for found in _variables()} if f"`{name}`" not in text
+    ] == []
 
 
 @pytest.mark.parametrize("name", ["web", "worker", "worker-quarantine"])
 def test_everything_is_told_to_those_who_need_it(name: str) -> None:
     service: dict[str, Any] = SERVICES[name]
-    told = {"DATABASE_URL", "REDIS_URL", "BACKBURNER_UPSTREAM__BASE_URL", "BACKBURNER_UPSTREAM__API_KEY"}
-    assert set(service["environment"]) == told | {"BACKBURNER_METRICS__HOST", "BACKBURNER_METRICS__PORT", "BACKBURNER_CONFIG"}
+    told = {
+        "DATABASE_URL",
+        "REDIS_URL",
+        "BACKBURNER_UPSTREAM__BASE_URL",
+        "BACKBURNER_UPSTREAM__API_KEY",
+    }
+    assert set(service["environment"]) == told | {
+        "BACKBURNER_METRICS__HOST",
+        "BACKBURNER_METRICS__PORT",
+        "BACKBURNER_CONFIG",
+    }
     assert service["volumes"] == [TOML]
     assert service["environment"]["BACKBURNER_CONFIG"] == TOML.split(":")[2]
-    assert "BACKBURNER_METRICS__TOKEN=" in DEPLOY.read_text()  # without it nobody is shown any figures
+    assert (
+        "BACKBURNER_METRICS__TOKEN=" in DEPLOY.read_text()
+    )  # without it nobody is shown any figures
     assert service["env_file"] == [{"path": "backburner.env", "required": False}]
     assert set(service["depends_on"]) == {"migrate", "postgres", "redis"}

@@ -20,14 +20,18 @@ def _only(word: str) -> str:
 
 
 def test_hadolint_finds_nothing() -> None:
-    found = subprocess.run([str(HADOLINT), str(DOCKERFILE)], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        [str(HADOLINT), str(DOCKERFILE)], capture_output=True, text=True, check=False
+    )
     assert (found.returncode, found.stdout) == (0, "")
 
 
 def test_hadolint_would_find_something(tmp_path: Path) -> None:
     bad = tmp_path / "Dockerfile"
     bad.write_text("FROM python:latest\nRUN cd /tmp\nCMD python -m web\n")
-    assert subprocess.run([str(HADOLINT), str(bad)], capture_output=True, check=False).returncode == 1
+    assert (
+        subprocess.run([str(HADOLINT), str(bad)], capture_output=True, check=False).returncode == 1
+    )
 
 
 @pytest.mark.parametrize("source", copied())
@@ -60,7 +64,9 @@ def test_it_runs_as_a_user_with_a_fixed_number_that_is_not_root() -> None:
 def test_the_installation_is_of_pinned_and_hashed_wheels_alone() -> None:
     installs = [rest for word, rest in instructions() if word == "RUN" and "pip install" in rest]
     assert len(installs) == 1
-    assert {"--require-hashes", "--only-binary=:all:", "--no-deps", "--no-cache-dir"} <= set(installs[0].split())
+    assert {"--require-hashes", "--only-binary=:all:", "--no-deps", "--no-cache-dir"} <= set(
+        installs[0].split()
+    )
     assert "requirements-production.lock" in installs[0]
 
 

@@ -22,11 +22,20 @@ async def dsn(servers: Databases) -> str:
     return await servers.fresh()
 
 
-def _announce(dsn: str, *, kind: str = "worker", host: str = HERE, lease: timedelta = timedelta(minutes=10), dead: bool = False) -> None:
+def _announce(
+    dsn: str,
+    *,
+    kind: str = "worker",
+    host: str = HERE,
+    lease: timedelta = timedelta(minutes=10),
+    dead: bool = False,
+) -> None:
     """A process, as it would announce itself."""
     me = new_uuid()
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(statements.REGISTER, {"me": me, "kind": kind, "host": host, "pid": 1, "lease": lease})
+        connection.execute(
+            statements.REGISTER, {"me": me, "kind": kind, "host": host, "pid": 1, "lease": lease}
+        )
         if dead:
             connection.execute(statements.STOPPED, {"me": me})
 

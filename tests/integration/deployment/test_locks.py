@@ -45,7 +45,9 @@ def test_every_line_is_pinned_and_hashed_and_no_host_or_folder_is_named(lock: An
     lines = [line for line in text.splitlines() if line and not line.startswith((" ", "#"))]
     assert len(lines) == len(pins(lock))
     assert all("==" in line for line in lines)
-    assert not re.findall(r"://|(?:^|[ =])/\w|--(?:index|extra-index|find-links|trusted)", text, re.MULTILINE)
+    assert not re.findall(
+        r"://|(?:^|[ =])/\w|--(?:index|extra-index|find-links|trusted)", text, re.MULTILINE
+    )
 
 
 def test_both_are_made_with_the_same_options() -> None:

@@ -46,13 +46,20 @@ class Image:
 
     def check(self, service: str, port: int) -> list[str]:
         """The service's health check, asking at `port`."""
-        return self.python(*(word.replace("8000", str(port)) for word in SERVICES[service]["healthcheck"]["test"][2:]))
+        return self.python(
+            *(
+                word.replace("8000", str(port))
+                for word in SERVICES[service]["healthcheck"]["test"][2:]
+            )
+        )
 
     def python(self, *arguments: str) -> list[str]:
         return [*_without_privileges(), sys.executable, *arguments]
 
     def run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(command, cwd=self.app, env=self.environment, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            command, cwd=self.app, env=self.environment, capture_output=True, text=True, check=False
+        )
 
 
 def _tree(folder: Path) -> set[Path]:
@@ -67,7 +74,9 @@ def image(tmp_path: Path) -> Iterator[Image]:
     temporary.mkdir()
     for source in copied():
         if (ROOT / source).is_dir():
-            shutil.copytree(ROOT / source, app / source, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                ROOT / source, app / source, ignore=shutil.ignore_patterns("__pycache__")
+            )
         else:
             shutil.copyfile(ROOT / source, app / source)
     for path in (app, *_tree(app)):
@@ -88,7 +97,9 @@ def image(tmp_path: Path) -> Iterator[Image]:
 
 
 @pytest.fixture
-async def told(image: Image, servers: Databases, fake: FakeUpstream, tmp_path: Path) -> AsyncIterator[Image]:
+async def told(
+    image: Image, servers: Databases, fake: FakeUpstream, tmp_path: Path
+) -> AsyncIterator[Image]:
     """The same with a database, a Redis and an upstream to speak to."""
     valkey = Valkey(tmp_path / "valkey", tmp_path / "logs", port=free_port(), password="secret")
     with valkey:
@@ -117,7 +128,9 @@ async def test_every_service_runs_on_it_and_writes_nothing(told: Image, tmp_path
     processes = []
     for name in ("web", "worker", "worker-quarantine"):
         command = [word.replace("8000", str(port)) for word in told.command(name)]
-        process = Process(name, tmp_path / "logs" / f"{name}.log", command, environment=told.environment)
+        process = Process(
+            name, tmp_path / "logs" / f"{name}.log", command, environment=told.environment
+        )
         process.directory = told.app
         process.launch()
         processes.append(process)
@@ -129,7 +142,10 @@ async def test_every_service_runs_on_it_and_writes_nothing(told: Image, tmp_path
         for process in processes:
             process.ask_to_stop()
         await until(lambda: not any(process.running() for process in processes), 30)
-        assert [process.exit_code() for process in processes] in ([0, 0, 0], [-15, 0, 0])  # web ends by the signal it was sent
+        assert [process.exit_code() for process in processes] in (
+            [0, 0, 0],
+            [-15, 0, 0],
+        )  # web ends by the signal it was sent
         assert told.run(told.check("web", port)).returncode == 1
         assert told.run(told.check("worker", port)).returncode == 1
     finally:
@@ -141,7 +157,10 @@ async def _ready(processes: list[Process], port: int) -> bool:
     for process in processes:
         assert process.running(), process.log.read_text()
     try:
-        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/readyz") as answer:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{port}/readyz") as answer,
+        ):
             found: dict[str, Any] = await answer.json()
     except aiohttp.ClientConnectionError:
         return False

@@ -26,7 +26,16 @@ from tests.support.fake_upstream import (
     usage,
 )
 from tests.support.mcp_servers import McpServers
-from tests.support.native_script import begin, end, hosted, native, native_call, native_reply, speech, thought
+from tests.support.native_script import (
+    begin,
+    end,
+    hosted,
+    native,
+    native_call,
+    native_reply,
+    speech,
+    thought,
+)
 from tests.support.stack import IMPATIENT, Databases, Stack, Surroundings, stack
 from tests.support.strict_types import check_response
 from tests.support.tool_turns import TOOL_SETTINGS, counting, kinds
@@ -52,8 +61,19 @@ max_retries = 0
 
 SEARCH: JSON = {"type": "web_search"}
 FILES: JSON = {"type": "file_search", "vector_store_ids": ["vs_1"]}
-FOUND: JSON = {"id": "fs_upstream", "type": "file_search_call", "status": "completed", "queries": ["q"], "results": None}
-SEARCHED: JSON = {"id": "ws_upstream", "type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q"}}
+FOUND: JSON = {
+    "id": "fs_upstream",
+    "type": "file_search_call",
+    "status": "completed",
+    "queries": ["q"],
+    "results": None,
+}
+SEARCHED: JSON = {
+    "id": "ws_upstream",
+    "type": "web_search_call",
+    "status": "completed",
+    "action": {"type": "search", "query": "q"},
+}
 RAN: JSON = {
     "id": "ci_upstream", "type": "code_interpreter_call", "status": "completed", "container_id": "cntr_1", "code": "1+1",
     "outputs": [{"type": "logs", "logs": "2"}],
@@ -69,7 +89,10 @@ async def servers_of_tools() -> AsyncIterator[McpServers]:
 
 @pytest.fixture(scope="module")
 async def house(
-    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+    tmp_path_factory: pytest.TempPathFactory,
+    servers: Databases,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     folder = tmp_path_factory.mktemp("native")
     (folder / "backburner.toml").write_text(FILE.format(fake=fake.base_url))
@@ -98,7 +121,9 @@ async def told(api: Api, model: str, **body: Any) -> tuple[JSON, list[JSON]]:
 
 
 @pytest.mark.parametrize("background", [True, False], ids=["background", "foreground"])
-async def test_an_answer_is_the_same_streamed_and_not(api: Api, fake: FakeUpstream, background: bool) -> None:
+async def test_an_answer_is_the_same_streamed_and_not(
+    api: Api, fake: FakeUpstream, background: bool
+) -> None:
     model = fake.script(native_reply("Hello ", "world"))
     streamed, events = await told(api, model, background=background)
     if background:
@@ -107,22 +132,38 @@ async def test_an_answer_is_the_same_streamed_and_not(api: Api, fake: FakeUpstre
         plain = await api.create(model)
     check_response(plain)
     for response in (streamed, plain):
-        assert (response["status"], response["output_text"], response["model"]) == ("completed", "Hello world", model)
+        assert (response["status"], response["output_text"], response["model"]) == (
+            "completed",
+            "Hello world",
+            model,
+        )
         assert response["usage"] == {
             "input_tokens": 11, "input_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 0},
             "output_tokens": 7, "output_tokens_details": {"reasoning_tokens": 2}, "total_tokens": 18,
         }  # fmt: skip
         assert response["service_tier"] == "flex"
         assert response["metadata"] == {}
-    assert [event["delta"] for event in events if event["type"].endswith("text.delta")] == ["Hello ", "world"]
+    assert [event["delta"] for event in events if event["type"].endswith("text.delta")] == [
+        "Hello ",
+        "world",
+    ]
     assert "upstream" not in json.dumps(events), "an id of the upstream's was shown"
     assert (await api.get(streamed["id"]))["output"] == streamed["output"]
 
 
-async def test_the_upstream_keeps_nothing_and_is_told_what_the_client_set(api: Api, fake: FakeUpstream) -> None:
+async def test_the_upstream_keeps_nothing_and_is_told_what_the_client_set(
+    api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script(native_reply("ok"))
-    given = {"instructions": "Be brief.", "reasoning": {"effort": "low", "summary": "auto"}, "text": {"verbosity": "low"}, "top_k": 7}
-    await api.create(model, **given, background=True, metadata={"ours": "alone"}, truncation="auto", store=True)
+    given = {
+        "instructions": "Be brief.",
+        "reasoning": {"effort": "low", "summary": "auto"},
+        "text": {"verbosity": "low"},
+        "top_k": 7,
+    }
+    await api.create(
+        model, **given, background=True, metadata={"ours": "alone"}, truncation="auto", store=True
+    )
     await until(lambda: fake.asked(model))
     request = fake.asked(model)[0]
     assert request.path == "/v1/responses"
@@ -134,7 +175,9 @@ async def test_the_upstream_keeps_nothing_and_is_told_what_the_client_set(api: A
 
 
 async def test_the_official_client_streams_from_it(house: Stack, fake: FakeUpstream) -> None:
-    model = fake.script([begin(), thought("blob", "Let me ", "see."), speech("Hello ", "world"), end()])
+    model = fake.script(
+        [begin(), thought("blob", "Let me ", "see."), speech("Hello ", "world"), end()]
+    )
     async with house.openai().responses.stream(model=model, input="Hi.") as stream:
         final = await stream.get_final_response()
     assert final.output_text == "Hello world"
@@ -144,8 +187,15 @@ async def test_the_official_client_streams_from_it(house: Stack, fake: FakeUpstr
 # --- conversations ---
 
 
-async def test_a_chain_sends_everything_again_and_reasoning_goes_back_to_its_maker(api: Api, fake: FakeUpstream) -> None:
-    first = [begin(), thought("only they can read it", "I think."), native_call("call_1", "look", '{"a":', "1}"), end()]
+async def test_a_chain_sends_everything_again_and_reasoning_goes_back_to_its_maker(
+    api: Api, fake: FakeUpstream
+) -> None:
+    first = [
+        begin(),
+        thought("only they can read it", "I think."),
+        native_call("call_1", "look", '{"a":', "1}"),
+        end(),
+    ]
     model = fake.script(first, native_reply("seen"), native_reply("bye"))
     look = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
     one, _ = await told(api, model, tools=[look], include=["reasoning.encrypted_content"])
@@ -155,46 +205,89 @@ async def test_a_chain_sends_everything_again_and_reasoning_goes_back_to_its_mak
     two = await api.create(model, input=[output], previous_response_id=one["id"], tools=[look])
     await api.create(model, input="Thanks.", previous_response_id=two["id"])
     history = fake.asked(model)[2].body["input"]
-    assert [item["type"] for item in history] == ["message", "reasoning", "function_call", "function_call_output", "message", "message"]
+    assert [item["type"] for item in history] == [
+        "message",
+        "reasoning",
+        "function_call",
+        "function_call_output",
+        "message",
+        "message",
+    ]
     assert history[1] == {
         "type": "reasoning", "summary": [{"type": "summary_text", "text": "I think."}], "encrypted_content": "only they can read it",
     }  # fmt: skip
-    assert history[2] == {"type": "function_call", "status": "completed", "call_id": "call_1", "name": "look", "arguments": '{"a":1}'}
+    assert history[2] == {
+        "type": "function_call",
+        "status": "completed",
+        "call_id": "call_1",
+        "name": "look",
+        "arguments": '{"a":1}',
+    }
     assert history[3] == {"type": "function_call_output", "call_id": "call_1", "output": "a view"}
     assert history[4]["content"][0]["text"] == "seen"
     assert not any("previous_response_id" in request.body for request in fake.asked(model))
 
 
-async def test_a_client_that_keeps_the_history_itself_may_leave_out_the_ids(api: Api, fake: FakeUpstream) -> None:
+async def test_a_client_that_keeps_the_history_itself_may_leave_out_the_ids(
+    api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script([begin(), thought("blob"), speech("one"), end()], native_reply("two"))
     one = await api.create(model, store=False, include=["reasoning.encrypted_content"])
-    copied = [{name: value for name, value in item.items() if name != "id"} for item in one["output"]]
-    await api.create(model, store=False, input=[{"role": "user", "content": "1"}, *copied, {"role": "user", "content": "2"}])
+    copied = [
+        {name: value for name, value in item.items() if name != "id"} for item in one["output"]
+    ]
+    await api.create(
+        model,
+        store=False,
+        input=[{"role": "user", "content": "1"}, *copied, {"role": "user", "content": "2"}],
+    )
     history = fake.asked(model)[1].body["input"]
     assert [item["type"] for item in history] == ["message", "reasoning", "message", "message"]
     assert history[1] == {"type": "reasoning", "summary": [], "encrypted_content": "blob"}
 
 
-async def test_a_conversation_may_go_on_with_an_upstream_of_the_other_kind(api: Api, fake: FakeUpstream) -> None:
-    theirs = fake.script([begin(), thought("blob"), hosted(FOUND), native_call("c", "f", "{}"), end()], native_reply("back"))
+async def test_a_conversation_may_go_on_with_an_upstream_of_the_other_kind(
+    api: Api, fake: FakeUpstream
+) -> None:
+    theirs = fake.script(
+        [begin(), thought("blob"), hosted(FOUND), native_call("c", "f", "{}"), end()],
+        native_reply("back"),
+    )
     fake.script(reply("in chat"), name="small-1")
     first, _ = await told(api, theirs, tools=[FILES, {"type": "function", "name": "f"}])
     answer = {"type": "function_call_output", "call_id": "c", "output": "x"}
     second = await api.create("small-1", input=[answer], previous_response_id=first["id"])
-    assert [message["role"] for message in fake.asked("small-1")[-1].messages] == ["user", "assistant", "tool"]
+    assert [message["role"] for message in fake.asked("small-1")[-1].messages] == [
+        "user",
+        "assistant",
+        "tool",
+    ]
     await api.create(theirs, previous_response_id=second["id"])
     types = [item["type"] for item in fake.asked(theirs)[-1].body["input"]]
-    assert types == ["message", "reasoning", "file_search_call", "function_call", "function_call_output", "message", "message"]
+    assert types == [
+        "message",
+        "reasoning",
+        "file_search_call",
+        "function_call",
+        "function_call_output",
+        "message",
+        "message",
+    ]
 
 
 # --- tools ---
 
 
-async def test_tools_of_an_mcp_server_run_here_and_are_functions_there(api: Api, fake: FakeUpstream, servers_of_tools: McpServers) -> None:
+async def test_tools_of_an_mcp_server_run_here_and_are_functions_there(
+    api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+) -> None:
     calls = [
-        native_call(f"call_{nr}", tool, json.dumps({"key": f"native-{nr}"})) for nr, tool in enumerate(("count_unsafe", "count_read_only"))
+        native_call(f"call_{nr}", tool, json.dumps({"key": f"native-{nr}"}))
+        for nr, tool in enumerate(("count_unsafe", "count_read_only"))
     ]
-    model = fake.script([begin(), thought("blob"), speech("Let me see."), *calls, end()], native_reply("done"))
+    model = fake.script(
+        [begin(), thought("blob"), speech("Let me see."), *calls, end()], native_reply("done")
+    )
     ended, _ = await told(api, model, tools=[counting(servers_of_tools)], tool_choice="required")
     assert kinds(ended) == [
         "mcp_list_tools completed", "reasoning completed", "message completed", "mcp_call completed", "mcp_call completed", "message completed",
@@ -204,25 +297,63 @@ async def test_tools_of_an_mcp_server_run_here_and_are_functions_there(api: Api,
     assert {tool["type"] for tool in first.body["tools"]} == {"function"}
     assert (first.body["tool_choice"], second.body["tool_choice"]) == ("required", "auto")
     said = second.body["input"]
-    assert [item["type"] for item in said] == ["message", "reasoning", "message", *["function_call", "function_call_output"] * 2]
+    assert [item["type"] for item in said] == [
+        "message",
+        "reasoning",
+        "message",
+        *["function_call", "function_call_output"] * 2,
+    ]
     assert said[3]["name"] == "count_unsafe"
-    assert [said[4]["output"], said[6]["output"]] == ["count_unsafe native-0: call 1", "count_read_only native-1: call 1"]
+    assert [said[4]["output"], said[6]["output"]] == [
+        "count_unsafe native-0: call 1",
+        "count_read_only native-1: call 1",
+    ]
     assert len(servers_of_tools.counting.of("native-0")) == 1
 
 
-async def test_tools_of_the_upstream_pass_through_with_their_items_and_events(api: Api, fake: FakeUpstream) -> None:
-    progress = [{"type": f"response.web_search_call.{step}"} for step in ("in_progress", "searching", "completed")]
-    code: list[JSON] = [{"type": "response.code_interpreter_call_code.delta", "delta": piece} for piece in ("1", "+1")]
+async def test_tools_of_the_upstream_pass_through_with_their_items_and_events(
+    api: Api, fake: FakeUpstream
+) -> None:
+    progress = [
+        {"type": f"response.web_search_call.{step}"}
+        for step in ("in_progress", "searching", "completed")
+    ]
+    code: list[JSON] = [
+        {"type": "response.code_interpreter_call_code.delta", "delta": piece}
+        for piece in ("1", "+1")
+    ]
     model = fake.script(
-        [begin(), hosted(SEARCHED, *progress), hosted(RAN, *code), hosted(FOUND), speech("It is 2."), end()], native_reply("as I said")
+        [
+            begin(),
+            hosted(SEARCHED, *progress),
+            hosted(RAN, *code),
+            hosted(FOUND),
+            speech("It is 2."),
+            end(),
+        ],
+        native_reply("as I said"),
     )
-    tools = [SEARCH, FILES, {"type": "code_interpreter", "container": {"type": "auto"}}, {"type": "image_generation"}]
-    ended, events = await told(api, model, tools=tools, tool_choice={"type": "file_search"}, max_tool_calls=5)
-    assert kinds(ended) == [f"{kind} completed" for kind in ("web_search_call", "code_interpreter_call", "file_search_call", "message")]
+    tools = [
+        SEARCH,
+        FILES,
+        {"type": "code_interpreter", "container": {"type": "auto"}},
+        {"type": "image_generation"},
+    ]
+    ended, events = await told(
+        api, model, tools=tools, tool_choice={"type": "file_search"}, max_tool_calls=5
+    )
+    assert kinds(ended) == [
+        f"{kind} completed"
+        for kind in ("web_search_call", "code_interpreter_call", "file_search_call", "message")
+    ]
     assert ended["output"][1] == {**RAN, "id": ended["output"][1]["id"]}
     assert ended["tools"] == tools
     request = fake.asked(model)[0].body
-    assert (request["tools"], request["tool_choice"], request["max_tool_calls"]) == (tools, {"type": "file_search"}, 5)
+    assert (request["tools"], request["tool_choice"], request["max_tool_calls"]) == (
+        tools,
+        {"type": "file_search"},
+        5,
+    )
     types = [event["type"] for event in events]
     assert types.count("response.web_search_call.searching") == 1
     assert types.count("response.code_interpreter_call_code.delta") == 2
@@ -232,29 +363,56 @@ async def test_tools_of_the_upstream_pass_through_with_their_items_and_events(ap
     assert [item["id"] for item in history[1:-1]] == [item["id"] for item in ended["output"]]
 
 
-async def test_what_only_such_an_upstream_can_run_is_refused_for_others(api: Api, fake: FakeUpstream) -> None:
+async def test_what_only_such_an_upstream_can_run_is_refused_for_others(
+    api: Api, fake: FakeUpstream
+) -> None:
     fake.script(reply("never"), name="small-2")
-    answer = await api.call("POST", "/responses", {"model": "small-2", "input": "Hi.", "tools": [FILES]})
+    answer = await api.call(
+        "POST", "/responses", {"model": "small-2", "input": "Hi.", "tools": [FILES]}
+    )
     assert (answer.status, answer.error["param"]) == (400, "tools[0].type")
-    secret = {"type": "code_interpreter", "container": {"network_policy": {"domain_secrets": [{"value": "s3cret"}]}}}
-    answer = await api.call("POST", "/responses", {"model": "big-one", "input": "Hi.", "tools": [FILES, secret]})
-    assert (answer.status, answer.error["param"], answer.error["code"]) == (400, "tools[1]", "unsupported_parameter")
+    secret = {
+        "type": "code_interpreter",
+        "container": {"network_policy": {"domain_secrets": [{"value": "s3cret"}]}},
+    }
+    answer = await api.call(
+        "POST", "/responses", {"model": "big-one", "input": "Hi.", "tools": [FILES, secret]}
+    )
+    assert (answer.status, answer.error["param"], answer.error["code"]) == (
+        400,
+        "tools[1]",
+        "unsupported_parameter",
+    )
     assert "s3cret" not in answer.raw.decode()
-    choice = {"model": "big-one", "input": "Hi.", "tools": [FILES], "tool_choice": {"type": "image_generation"}}
+    choice = {
+        "model": "big-one",
+        "input": "Hi.",
+        "tools": [FILES],
+        "tool_choice": {"type": "image_generation"},
+    }
     answer = await api.call("POST", "/responses", choice)
     assert (answer.status, answer.error["param"]) == (400, "tool_choice")
     assert not fake.asked("small-2")
 
 
-async def test_the_next_upstream_is_asked_if_it_can_do_what_is_wanted(api: Api, fake: FakeUpstream) -> None:
+async def test_the_next_upstream_is_asked_if_it_can_do_what_is_wanted(
+    api: Api, fake: FakeUpstream
+) -> None:
     away = [status(503)]
     fake.script(away, reply("from chat"), name="either-1")
     assert (await api.create("either-1", tools=[SEARCH]))["output_text"] == "from chat"
-    assert [request.path for request in fake.asked("either-1")] == ["/v1/responses", "/v1/chat/completions"]
+    assert [request.path for request in fake.asked("either-1")] == [
+        "/v1/responses",
+        "/v1/chat/completions",
+    ]
     fake.script(away, reply("never"), name="either-2")
-    answer = await api.call("POST", "/responses", {"model": "either-2", "input": "Hi.", "tools": [FILES]})
+    answer = await api.call(
+        "POST", "/responses", {"model": "either-2", "input": "Hi.", "tools": [FILES]}
+    )
     assert answer.status == 502
-    assert len(fake.asked("either-2")) == 1, "an upstream that knows no file search was not asked for one"
+    assert len(fake.asked("either-2")) == 1, (
+        "an upstream that knows no file search was not asked for one"
+    )
 
 
 # --- holes, missing endings, refusals ---
@@ -289,7 +447,9 @@ HOLES: list[tuple[str, list[Step]]] = [
 
 
 @pytest.mark.parametrize("script", [pytest.param(script, id=name) for name, script in HOLES])
-async def test_a_stream_with_holes_becomes_a_whole_one(api: Api, fake: FakeUpstream, script: list[Step]) -> None:
+async def test_a_stream_with_holes_becomes_a_whole_one(
+    api: Api, fake: FakeUpstream, script: list[Step]
+) -> None:
     ended, _ = await told(api, fake.script(script))
     assert (ended["status"], ended["output_text"]) == ("completed", "so far")
     assert (await api.get(ended["id"]))["output"] == ended["output"]
@@ -302,16 +462,30 @@ ENDINGS: list[tuple[str, list[Step], str]] = [
     ("done in the middle", [done()], "upstream"),
     ("garbage", [raw(b"data: {nonsense\n\n")], "upstream"),
     ("no event at all", [raw(b'data: {"some": "json"}\n\n')], "upstream"),
-    ("an error event", [native({"type": "error", "code": "server_error", "message": "overloaded", "param": None})], "overloaded"),
-    ("an error of the other shape", [native({"type": "error", "error": {"message": "overloaded"}})], "overloaded"),
+    (
+        "an error event",
+        [native({"type": "error", "code": "server_error", "message": "overloaded", "param": None})],
+        "overloaded",
+    ),
+    (
+        "an error of the other shape",
+        [native({"type": "error", "error": {"message": "overloaded"}})],
+        "overloaded",
+    ),
     ("an error thrown in", [raw(b'\n{"error": {"message": "overloaded"}}\n')], "overloaded"),
-    ("a failed response", [end("failed", error={"code": "server_error", "message": "overloaded"})], "overloaded"),
+    (
+        "a failed response",
+        [end("failed", error={"code": "server_error", "message": "overloaded"})],
+        "overloaded",
+    ),
     ("a cancelled response", [end("cancelled")], "cancelled"),
     ("silence", [hang()], "silent"),
 ]
 
 
-@pytest.mark.parametrize(("end_", "words"), [pytest.param(script, words, id=name) for name, script, words in ENDINGS])
+@pytest.mark.parametrize(
+    ("end_", "words"), [pytest.param(script, words, id=name) for name, script, words in ENDINGS]
+)
 @pytest.mark.parametrize("background", [True, False], ids=["background", "foreground"])
 async def test_a_stream_without_a_good_end_keeps_what_was_said(
     api: Api, fake: FakeUpstream, end_: list[Step], words: str, background: bool
@@ -330,17 +504,31 @@ REFUSALS: list[tuple[str, list[Step], int, str]] = [
     ("our key", [status(401)], 401, "credential"),
     ("too many requests", [status(429, headers={"retry-after": "7"})], 429, ""),
     ("broken", [status(500)], 502, ""),
-    ("an error instead of an answer", [native({"type": "error", "message": "overloaded"})], 502, "overloaded"),
+    (
+        "an error instead of an answer",
+        [native({"type": "error", "message": "overloaded"})],
+        502,
+        "overloaded",
+    ),
     ("an empty stream", [raw(b": nothing\n\n")], 502, ""),
     ("it knows no such address", [status(404, {"detail": "Not Found"})], 404, "'api'"),
     ("it knows no such method", [status(405, {"detail": "Method Not Allowed"})], 502, "'api'"),
     ("it speaks chat", [*reply("Hello")], 502, "'api'"),
-    ("it answers with a web page", [status(200, b"<html>hello</html>", {"content-type": "text/html"})], 502, ""),
+    (
+        "it answers with a web page",
+        [status(200, b"<html>hello</html>", {"content-type": "text/html"})],
+        502,
+        "",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("script", "expected", "words"), [pytest.param(*rest, id=name) for name, *rest in REFUSALS])
-async def test_a_refusal_is_told_as_one(api: Api, fake: FakeUpstream, script: list[Step], expected: int, words: str) -> None:
+@pytest.mark.parametrize(
+    ("script", "expected", "words"), [pytest.param(*rest, id=name) for name, *rest in REFUSALS]
+)
+async def test_a_refusal_is_told_as_one(
+    api: Api, fake: FakeUpstream, script: list[Step], expected: int, words: str
+) -> None:
     answer = await api.call("POST", "/responses", {"model": fake.script(script), "input": "Hi."})
     assert answer.status == expected, answer.raw
     assert words in answer.error["message"]
@@ -349,8 +537,12 @@ async def test_a_refusal_is_told_as_one(api: Api, fake: FakeUpstream, script: li
     assert (ended["status"], ended["output"]) == ("failed", [])
 
 
-@pytest.mark.parametrize("script", [[status(404, {"detail": "Not Found"})]], ids=["no such address"])
-async def test_a_chat_upstream_without_an_api_is_told_as_such_too(api: Api, fake: FakeUpstream, script: list[Step]) -> None:
+@pytest.mark.parametrize(
+    "script", [[status(404, {"detail": "Not Found"})]], ids=["no such address"]
+)
+async def test_a_chat_upstream_without_an_api_is_told_as_such_too(
+    api: Api, fake: FakeUpstream, script: list[Step]
+) -> None:
     fake.script(script, name="small-404")
     answer = await api.call("POST", "/responses", {"model": "small-404", "input": "Hi."})
     assert answer.status == 404
@@ -363,9 +555,16 @@ async def test_an_unknown_model_is_told_as_one(api: Api) -> None:
 
 
 async def test_an_incomplete_answer_is_incomplete(api: Api, fake: FakeUpstream) -> None:
-    cut = [begin(), speech("so ", "far", closed=False), end("incomplete", incomplete_details={"reason": "max_output_tokens"})]
+    cut = [
+        begin(),
+        speech("so ", "far", closed=False),
+        end("incomplete", incomplete_details={"reason": "max_output_tokens"}),
+    ]
     ended, _ = await told(api, fake.script(cut))
-    assert (ended["status"], ended["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert (ended["status"], ended["incomplete_details"]) == (
+        "incomplete",
+        {"reason": "max_output_tokens"},
+    )
     assert ended["usage"]["total_tokens"] == 18
 
 
@@ -390,10 +589,17 @@ async def test_a_client_that_leaves_closes_the_upstream(house: Stack, fake: Fake
     await until(lambda: fake.asked(model)[0].closed_by_client)
 
 
-async def test_another_worker_goes_on_after_the_last_finished_turn(house: Stack, fake: FakeUpstream, servers_of_tools: McpServers) -> None:
+async def test_another_worker_goes_on_after_the_last_finished_turn(
+    house: Stack, fake: FakeUpstream, servers_of_tools: McpServers
+) -> None:
     """kill -9 in the second turn, in the middle of its code, its thought and its words."""
     api = house.api()
-    first = [begin(), thought("blob", "I think."), native_call("call_1", "count_unsafe", '{"key": "killed"}'), end()]
+    first = [
+        begin(),
+        thought("blob", "I think."),
+        native_call("call_1", "count_unsafe", '{"key": "killed"}'),
+        end(),
+    ]
     half = [
         begin(), native(
             {"type": "response.output_item.added", "output_index": 0, "item": {**RAN, "code": "", "status": "in_progress"}},
@@ -402,7 +608,10 @@ async def test_another_worker_goes_on_after_the_last_finished_turn(house: Stack,
         ), hang(),
     ]  # fmt: skip
     model = fake.script(first, half, [begin(), hosted(RAN), speech("whole"), end()])
-    tools = [counting(servers_of_tools), {"type": "code_interpreter", "container": {"type": "auto"}}]
+    tools = [
+        counting(servers_of_tools),
+        {"type": "code_interpreter", "container": {"type": "auto"}},
+    ]
     async with api.post_stream(model, background=True, tools=tools) as stream:
         await stream.until("response.reasoning_summary_text.delta", count=2)
         before = house.workers[0]
@@ -412,25 +621,44 @@ async def test_another_worker_goes_on_after_the_last_finished_turn(house: Stack,
         await stream.to_end()
     events = assert_one_story(stream.frames)
     assert stream.final["status"] == "completed"
-    assert kinds(stream.final)[1:] == ["reasoning completed", "mcp_call completed", "code_interpreter_call completed", "message completed"]
-    left = [event["item"] for event in events if event["type"] == "response.output_item.done" and event["item"]["status"] == "incomplete"]
+    assert kinds(stream.final)[1:] == [
+        "reasoning completed",
+        "mcp_call completed",
+        "code_interpreter_call completed",
+        "message completed",
+    ]
+    left = [
+        event["item"]
+        for event in events
+        if event["type"] == "response.output_item.done" and event["item"]["status"] == "incomplete"
+    ]
     assert [(item["type"], item.get("code"), item.get("summary")) for item in left] == [
         ("code_interpreter_call", "1+", None), ("reasoning", None, [{"type": "summary_text", "text": "half a thought"}]),
     ]  # fmt: skip
     assert len(servers_of_tools.counting.of("killed")) == 1
     assert await api.get(stream.response_id) == stream.final
     third = fake.asked(model)[2].body["input"]
-    assert [item["type"] for item in third] == ["message", "reasoning", "function_call", "function_call_output"]
+    assert [item["type"] for item in third] == [
+        "message",
+        "reasoning",
+        "function_call",
+        "function_call_output",
+    ]
     assert third[1]["encrypted_content"] == "blob"
 
 
 async def test_a_running_response_shows_what_was_said_so_far(api: Api, fake: FakeUpstream) -> None:
-    model = fake.script([begin(), thought("blob", "I think."), speech("so ", "far", closed=False), hang()])
+    model = fake.script(
+        [begin(), thought("blob", "I think."), speech("so ", "far", closed=False), hang()]
+    )
     response_id = await api.background(model)
 
     async def said() -> bool:
         shown = await api.get(response_id)
-        return [item["status"] for item in shown["output"]] == ["completed", "in_progress"] and shown["output_text"] == "so far"
+        return [item["status"] for item in shown["output"]] == [
+            "completed",
+            "in_progress",
+        ] and shown["output_text"] == "so far"
 
     await until(said)
     await api.cancel(response_id)
@@ -439,7 +667,9 @@ async def test_a_running_response_shows_what_was_said_so_far(api: Api, fake: Fak
 # --- another deployment as the upstream ---
 
 
-async def test_this_server_may_be_the_upstream_of_another(house: Stack, fake: FakeUpstream, private: PrivateStack) -> None:
+async def test_this_server_may_be_the_upstream_of_another(
+    house: Stack, fake: FakeUpstream, private: PrivateStack
+) -> None:
     """A whole implementation of the Responses API on the far side: what it translates from chat goes through natively."""
     look = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
     fake.script(
@@ -451,14 +681,29 @@ async def test_this_server_may_be_the_upstream_of_another(house: Stack, fake: Fa
     }  # fmt: skip
     async with private(settings=settings) as near:
         first, _ = await told(near.api(), "small-far", tools=[look], background=True)
-        assert kinds(first) == ["reasoning completed", "message completed", "function_call completed"]
-        assert (first["output"][0]["content"][0]["text"], first["output"][2]["arguments"]) == ("hm, well", '{"a":1}')
+        assert kinds(first) == [
+            "reasoning completed",
+            "message completed",
+            "function_call completed",
+        ]
+        assert (first["output"][0]["content"][0]["text"], first["output"][2]["arguments"]) == (
+            "hm, well",
+            '{"a":1}',
+        )
         assert first["usage"]["total_tokens"] == 18
         output = {"type": "function_call_output", "call_id": "call_1", "output": "a view"}
-        second, _ = await told(near.api(), "small-far", input=[output], previous_response_id=first["id"])
+        second, _ = await told(
+            near.api(), "small-far", input=[output], previous_response_id=first["id"]
+        )
         assert (second["status"], second["output_text"]) == ("incomplete", "Seen.")
-        assert [message["role"] for message in fake.asked("small-far")[1].messages] == ["user", "assistant", "tool"]
-        unknown = await near.api().call("POST", "/responses", {"model": "nobody-far", "input": "Hi."})
+        assert [message["role"] for message in fake.asked("small-far")[1].messages] == [
+            "user",
+            "assistant",
+            "tool",
+        ]
+        unknown = await near.api().call(
+            "POST", "/responses", {"model": "nobody-far", "input": "Hi."}
+        )
         assert unknown.status == 400
         assert "does not exist" in unknown.error["message"]
 
@@ -468,20 +713,31 @@ async def test_a_history_is_compacted_by_such_an_upstream_too(api: Api, fake: Fa
     said = [{"role": "user", "content": "Remember 42."}, {"role": "assistant", "content": "I do."}]
     answer = await api.call("POST", "/responses/compact", {"model": model, "input": said})
     assert answer.status == 200, answer.raw
-    await api.create(model, input=[*answer.body["output"], {"role": "user", "content": "Which number?"}])
+    await api.create(
+        model, input=[*answer.body["output"], {"role": "user", "content": "Which number?"}]
+    )
     assert "a summary" in json.dumps(fake.asked(model)[1].body["input"])
     assert {request.path for request in fake.asked(model)} == {"/v1/responses"}
 
 
-async def test_a_native_upstream_sums_up_and_is_told_the_summary(api: Api, fake: FakeUpstream) -> None:
+async def test_a_native_upstream_sums_up_and_is_told_the_summary(
+    api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script(native_reply("The cat is Momo."), native_reply("Rex."))
     talk = [
         {"role": "user", "content": "My cat is called Momo."}, {"role": "assistant", "content": "x" * 6000}, {"role": "user", "content": "And?"},
     ]  # fmt: skip
-    response, events = await told(api, model, input=talk, context_management=[{"type": "compaction", "compact_threshold": 1000}])
+    response, events = await told(
+        api,
+        model,
+        input=talk,
+        context_management=[{"type": "compaction", "compact_threshold": 1000}],
+    )
     assert kinds(response) == ["compaction completed", "message completed"]
     assert "response.compaction.compacting" in [event["type"] for event in events]
-    summed_up, turn = (request.body for request in fake.asked(model) if request.path == "/v1/responses")  # besides, a count was asked for
+    summed_up, turn = (
+        request.body for request in fake.asked(model) if request.path == "/v1/responses"
+    )  # besides, a count was asked for
     assert "context_management" not in turn
     assert "tools" not in summed_up
     assert [item["type"] for item in turn["input"]] == ["message"] * 3

@@ -57,11 +57,17 @@ def written(folder: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("module", ["web", "worker"])
-async def test_a_process_refuses_a_file_with_mistakes_and_names_them_all(tmp_path: Path, module: str) -> None:
+async def test_a_process_refuses_a_file_with_mistakes_and_names_them_all(
+    tmp_path: Path, module: str
+) -> None:
     file = written(tmp_path, BROKEN)
     told = environment(file, DATABASE_URL="postgresql://unused", REDIS_URL="redis://unused")
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", module), cwd=ROOT, env=told, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *(sys.executable, "-m", module),
+        cwd=ROOT,
+        env=told,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
     out, err = await process.communicate()
     assert (process.returncode, out) == (UNCONFIGURED, b"")
@@ -70,7 +76,9 @@ async def test_a_process_refuses_a_file_with_mistakes_and_names_them_all(tmp_pat
 
 async def test_up_refuses_it_before_anything_is_started(tmp_path: Path) -> None:
     file = written(tmp_path, BROKEN)
-    ended = await as_process(("up", "--port", "0", "--data", str(tmp_path / "data")), environment(file))
+    ended = await as_process(
+        ("up", "--port", "0", "--data", str(tmp_path / "data")), environment(file)
+    )
     assert (ended.code, ended.out) == (UNCONFIGURED, "")
     assert ended.err.splitlines() == [f"backburner: {file}, {line}" for line in TOLD]
     assert not (tmp_path / "data").exists()
@@ -82,8 +90,13 @@ async def test_up_refuses_it_before_anything_is_started(tmp_path: Path) -> None:
 async def test_config_check_names_each_mistake_with_its_source(tmp_path: Path) -> None:
     file = written(tmp_path, BROKEN)
     ended = await in_thread(("config", "check"), environment(file))
-    assert (ended.code, ended.out.splitlines()) == (UNCONFIGURED, [f"{file}, {line}" for line in TOLD])
-    told = environment(file, BACKBURNER_LIMITS__TURNS="many", DATABASE_URL="mysql://root:verysecret@db")
+    assert (ended.code, ended.out.splitlines()) == (
+        UNCONFIGURED,
+        [f"{file}, {line}" for line in TOLD],
+    )
+    told = environment(
+        file, BACKBURNER_LIMITS__TURNS="many", DATABASE_URL="mysql://root:verysecret@db"
+    )
     ended = await in_thread(("config", "check", "--json"), told)
     assert ended.code == UNCONFIGURED
     assert ended.facts["ok"] is False
@@ -124,17 +137,26 @@ async def test_config_check_shows_what_counts_and_no_secret(tmp_path: Path) -> N
     facts = ended.facts["effective"]
     assert facts["file"] == str(file)
     cloud, local = facts["upstreams"]
-    assert (cloud["api_key"], local["api_key"], local["base_url"]) == ("environment CLOUD_KEY", "file, line 9", "http://127.0.0.1:9/v1")
+    assert (cloud["api_key"], local["api_key"], local["base_url"]) == (
+        "environment CLOUD_KEY",
+        "file, line 9",
+        "http://127.0.0.1:9/v1",
+    )
     assert cloud["settings"] == [
         {"key": "headers", "value": ["x-org"], "source": "file, line 5"}, {"key": "query", "value": ["key"], "source": "file, line 6"},
     ]  # fmt: skip
-    assert local["settings"] == [{"key": "passthrough", "value": ["top_k"], "source": "file, line 10"}]
+    assert local["settings"] == [
+        {"key": "passthrough", "value": ["top_k"], "source": "file, line 10"}
+    ]
     assert [route["pattern"] for route in facts["routes"]] == ["house", "*"]
     shown = await in_thread(("config", "check"), told)
     assert shown.code == SOUND
     for words in ("cloud as gpt-5", "local, then cloud", "environment DATABASE_URL"):
         assert words in shown.out
-    assert not any(f"secret-{number}" in ended.out + shown.out + ended.err + shown.err for number in range(1, 6))
+    assert not any(
+        f"secret-{number}" in ended.out + shown.out + ended.err + shown.err
+        for number in range(1, 6)
+    )
 
 
 async def test_config_check_of_nothing_at_all(tmp_path: Path) -> None:
@@ -147,7 +169,12 @@ async def test_config_check_of_nothing_at_all(tmp_path: Path) -> None:
 
 def talented() -> list[Script]:
     """A model that can do everything, in the order in which it is asked."""
-    weather = [call(0, "call_1", "get_weather", '{"city":', '"Paris"}'), finish("tool_calls"), usage(), done()]
+    weather = [
+        call(0, "call_1", "get_weather", '{"city":', '"Paris"}'),
+        finish("tool_calls"),
+        usage(),
+        done(),
+    ]
     both = [
         call(0, "call_1", "get_weather", '{"city":"Paris"}'),
         call(1, "call_2", "get_weather", '{"city":"Rome"}'),
@@ -173,7 +200,9 @@ def native_talents() -> list[Script]:
     ]  # fmt: skip
 
 
-async def check(upstream: FakeUpstream | str, model: str, *arguments: str, api: str = "chat") -> Ended:
+async def check(
+    upstream: FakeUpstream | str, model: str, *arguments: str, api: str = "chat"
+) -> Ended:
     address = upstream if isinstance(upstream, str) else upstream.base_url
     key = "key-of-the-tests"
     told = environment(
@@ -212,7 +241,9 @@ async def test_a_native_upstream_is_asked_in_its_own_words(fake: FakeUpstream) -
     ended = await check(fake, model, "--json", api="responses")
     assert (ended.code, set(verdicts(ended).values())) == (SOUND, {"works"}), ended.out
     assert {request.path for request in fake.asked(model)} == {"/v1/responses"}
-    wrong = await check(fake, fake.script([status(404, {"detail": "Not Found"})]), "--json", api="responses")
+    wrong = await check(
+        fake, fake.script([status(404, {"detail": "Not Found"})]), "--json", api="responses"
+    )
     assert wrong.code == UNUSABLE
     assert "'api' may be wrong" in wrong.facts["findings"][0]["said"]
 
@@ -234,7 +265,10 @@ async def test_one_that_refuses_some_of_it(fake: FakeUpstream) -> None:
     scripts[7] = [status(500)]
     ended = await check(fake, fake.script(*scripts), "--json")
     assert ended.code == INCOMPLETE
-    assert {feature for feature, verdict in verdicts(ended).items() if verdict == "fails"} == {"tools", "images"}
+    assert {feature for feature, verdict in verdicts(ended).items() if verdict == "fails"} == {
+        "tools",
+        "images",
+    }
     said = {finding["feature"]: finding["said"] for finding in ended.facts["findings"]}
     assert said["tools"] == "The upstream refused the request: tools are not supported"
 
@@ -263,18 +297,30 @@ async def test_one_that_speaks_neither_api(fake: FakeUpstream, answer: str) -> N
     assert ended.facts["findings"][0]["said"]
 
 
-async def test_one_that_is_not_there_has_no_list_or_no_such_name(tmp_path: Path, fake: FakeUpstream) -> None:
+async def test_one_that_is_not_there_has_no_list_or_no_such_name(
+    tmp_path: Path, fake: FakeUpstream
+) -> None:
     gone = f"http://127.0.0.1:{free_port()}/v1"
     assert (await check(gone, "any", "--json")).code == UNUSABLE
     ended = await in_thread(("upstream", "check"), environment(BACKBURNER_UPSTREAM__BASE_URL=gone))
-    assert (ended.code, ended.err) == (UNUSABLE, f"backburner: {gone} gives no list of models; name one with --model\n")
+    assert (ended.code, ended.err) == (
+        UNUSABLE,
+        f"backburner: {gone} gives no list of models; name one with --model\n",
+    )
     file = written(
-        tmp_path, f'[upstreams.one]\nbase_url = "{fake.base_url}"\n[routes]\n"house" = {{ upstream = "one", model = "its-name" }}\n'
+        tmp_path,
+        f'[upstreams.one]\nbase_url = "{fake.base_url}"\n[routes]\n"house" = {{ upstream = "one", model = "its-name" }}\n',
     )
     ended = await in_thread(("upstream", "check", "two"), environment(file))
-    assert (ended.code, ended.err) == (UNUSABLE, "backburner: there is no upstream 'two'; configured: one\n")
+    assert (ended.code, ended.err) == (
+        UNUSABLE,
+        "backburner: there is no upstream 'two'; configured: one\n",
+    )
     ended = await in_thread(("upstream", "check", "one", "--json"), environment(file))
     assert json.loads(ended.out)["model"] == "its-name", "the model that is routed there is asked"
     file = written(tmp_path, BROKEN)
     ended = await in_thread(("upstream", "check", "local"), environment(file))
-    assert (ended.code, ended.err.splitlines()) == (UNCONFIGURED, [f"backburner: {file}, {line}" for line in TOLD])
+    assert (ended.code, ended.err.splitlines()) == (
+        UNCONFIGURED,
+        [f"backburner: {file}, {line}" for line in TOLD],
+    )

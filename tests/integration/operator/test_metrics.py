@@ -61,7 +61,9 @@ class Scrape:
 
     def __call__(self, name: str, **labels: str) -> float:
         """The value of one sample; `class_` for `class`."""
-        return self.values[name, tuple(sorted((key.rstrip("_"), value) for key, value in labels.items()))]
+        return self.values[
+            name, tuple(sorted((key.rstrip("_"), value) for key, value in labels.items()))
+        ]
 
 
 async def scrape(one: Stack, port: int | None, token: str | None = TOKEN) -> Scrape:
@@ -75,7 +77,10 @@ async def scrape(one: Stack, port: int | None, token: str | None = TOKEN) -> Scr
     for sample in samples:
         for label, value in sample.labels.items():
             assert label == "le" or value in LABELS[label], sample
-    return Scrape({family.name for family in families}, {(each.name, tuple(sorted(each.labels.items()))): each.value for each in samples})
+    return Scrape(
+        {family.name for family in families},
+        {(each.name, tuple(sorted(each.labels.items()))): each.value for each in samples},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +91,11 @@ async def first_port() -> int:
 
 @pytest.fixture(scope="module")
 async def one(
-    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream, first_port: int
+    tmp_path_factory: pytest.TempPathFactory,
+    servers: Databases,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
+    first_port: int,
 ) -> AsyncIterator[Stack]:
     """A deployment whose figures need a token, with two workers on one host."""
     settings = {
@@ -95,7 +104,14 @@ async def one(
         "BACKBURNER_METRICS__PORT": str(first_port),
         "BACKBURNER_WORKER__GRACE": "0.2",
     }
-    async with stack(tmp_path_factory.mktemp("metrics"), servers, surroundings, fake, workers=2, settings=settings) as one:
+    async with stack(
+        tmp_path_factory.mktemp("metrics"),
+        servers,
+        surroundings,
+        fake,
+        workers=2,
+        settings=settings,
+    ) as one:
         yield one
 
 
@@ -110,7 +126,9 @@ async def _port_of(worker: Service) -> int:
     return int(found.partition(",")[0]) if found else 0
 
 
-async def test_on_a_loopback_address_web_shows_its_figures_to_whoever_can_ask(shared: Stack) -> None:
+async def test_on_a_loopback_address_web_shows_its_figures_to_whoever_can_ask(
+    shared: Stack,
+) -> None:
     seen = await scrape(shared, shared.webs[0].port, token=None)
     assert seen.names >= OF_WEB
     assert seen("backburner_database_up") == 1
@@ -119,8 +137,15 @@ async def test_on_a_loopback_address_web_shows_its_figures_to_whoever_can_ask(sh
 
 async def test_with_a_token_only_those_who_bring_it_are_answered(one: Stack) -> None:
     for port in (one.webs[0].port, *(await _ports(one)).values()):
-        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": TOKEN}, {"authorization": f"Bearer {one.key}"}):
-            async with one.session.get(f"http://127.0.0.1:{port}/metrics", headers=headers) as answer:
+        for headers in (
+            {},
+            {"authorization": "Bearer wrong"},
+            {"authorization": TOKEN},
+            {"authorization": f"Bearer {one.key}"},
+        ):
+            async with one.session.get(
+                f"http://127.0.0.1:{port}/metrics", headers=headers
+            ) as answer:
                 assert answer.status == 401
                 assert TOKEN not in await answer.text()
         assert (await scrape(one, port)).names
@@ -143,14 +168,19 @@ async def test_several_workers_of_one_host_take_one_port_each(one: Stack) -> Non
         assert seen("backburner_slots") == -(-200 * 10 // 9)
 
 
-async def test_what_happens_moves_the_figures_and_makes_no_new_series(one: Stack, fake: FakeUpstream) -> None:
+async def test_what_happens_moves_the_figures_and_makes_no_new_series(
+    one: Stack, fake: FakeUpstream
+) -> None:
     ports = (one.webs[0].port, *(await _ports(one)).values())
     await one.api().cancel(
         await one.api().background(fake.script([text("warm"), hang()]))
     )  # each status is counted from its first answer on
     before = [await scrape(one, port) for port in ports]
 
-    good = [await one.api().background(fake.script(reply(f"{number}")), metadata={"who": str(number)}) for number in range(12)]
+    good = [
+        await one.api().background(fake.script(reply(f"{number}")), metadata={"who": str(number)})
+        for number in range(12)
+    ]
     bad = [await one.api().background(fake.script([status(code)])) for code in (429, 500, 418)]
     for name in (*good, *bad):
         await one.api().ended(name)
@@ -164,13 +194,19 @@ async def test_what_happens_moves_the_figures_and_makes_no_new_series(one: Stack
     after = [await scrape(one, port) for port in ports]
 
     def moved(name: str, **labels: str) -> float:
-        return sum(new(name, **labels) - old(name, **labels) for new, old in zip(after[1:], before[1:], strict=True))
+        return sum(
+            new(name, **labels) - old(name, **labels)
+            for new, old in zip(after[1:], before[1:], strict=True)
+        )
 
     assert moved("backburner_responses_ended_total", status="completed") == 13
     assert moved("backburner_responses_ended_total", status="failed") == 3
     assert moved("backburner_responses_ended_total", status="cancelled") == 1
     assert moved("backburner_attempts_total", outcome="ended") == 17
-    assert [moved("backburner_upstream_errors_total", class_=name) for name in ("rate_limited", "server", "request")] == [1, 1, 1]
+    assert [
+        moved("backburner_upstream_errors_total", class_=name)
+        for name in ("rate_limited", "server", "request")
+    ] == [1, 1, 1]
     assert moved("backburner_queue_wait_seconds_count", queue="background") == 16
     assert moved("backburner_queue_wait_seconds_count", queue="interactive") == 1
     assert moved("backburner_first_event_seconds_count") == 14
@@ -183,7 +219,10 @@ async def test_what_happens_moves_the_figures_and_makes_no_new_series(one: Stack
         - before[0]("backburner_responses_accepted_total", mode="background")
         == 16
     )
-    assert after[0]("backburner_cancel_seconds_count") - before[0]("backburner_cancel_seconds_count") == 1
+    assert (
+        after[0]("backburner_cancel_seconds_count") - before[0]("backburner_cancel_seconds_count")
+        == 1
+    )
     assert [each.values.keys() for each in after] == [each.values.keys() for each in before]
 
 
@@ -192,13 +231,19 @@ async def test_a_death_a_recovery_and_a_backlog_are_seen(one: Stack, fake: FakeU
     model = fake.script([text("half"), hang()], reply("whole"))
     name = await one.api().background(model)
     await until(lambda: fake.asked(model))
-    owner = await one.value("SELECT w.pid FROM workers w JOIN responses r ON r.worker = w.id WHERE r.id = %s", name.removeprefix("resp_"))
+    owner = await one.value(
+        "SELECT w.pid FROM workers w JOIN responses r ON r.worker = w.id WHERE r.id = %s",
+        name.removeprefix("resp_"),
+    )
     ports = await _ports(one)
     [survivor] = [worker for worker in one.workers if worker.pid != owner]
     one.kill(next(worker for worker in one.workers if worker.pid == owner))
     assert (await one.api().ended(name))["output_text"] == "whole"
     seen = await scrape(one, ports[survivor.pid])
-    assert (seen("backburner_deaths_total"), seen("backburner_attempts_total", outcome="died")) == (1, 1)
+    assert (seen("backburner_deaths_total"), seen("backburner_attempts_total", outcome="died")) == (
+        1,
+        1,
+    )
     assert seen("backburner_recovery_seconds_count") == 1
 
     await one.stop(survivor)
@@ -223,7 +268,9 @@ async def test_without_a_database_the_other_figures_are_still_shown(servers: Dat
     await pool.close()
     backlog = Backlog()
     await backlog.refresh(pool)
-    assert [(family.name, family.samples[0].value) for family in backlog.collect()] == [("backburner_database_up", 0.0)]
+    assert [(family.name, family.samples[0].value) for family in backlog.collect()] == [
+        ("backburner_database_up", 0.0)
+    ]
 
 
 async def test_the_backlog_is_counted_by_the_index_of_open_rows(servers: Databases) -> None:
@@ -241,4 +288,9 @@ async def test_the_backlog_is_counted_by_the_index_of_open_rows(servers: Databas
         [counted] = await fetch_on(connection, operations.GAUGES, {})
     await pool.close()
     assert any("ix_responses_open" in row["QUERY PLAN"] for row in plan), plan
-    assert (counted["queue"], counted["status"], counted["waiting"], counted["responses"]) == ("background", "queued", True, 5)
+    assert (counted["queue"], counted["status"], counted["waiting"], counted["responses"]) == (
+        "background",
+        "queued",
+        True,
+        5,
+    )

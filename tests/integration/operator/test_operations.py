@@ -20,7 +20,11 @@ from tests.support.fake_upstream import FakeUpstream, hang, reply, text
 from tests.support.stack import IMPATIENT, ROOT, Databases, Stack, Surroundings, stack
 
 DONE, REFUSED, USAGE, AWAY, PENDING = 0, 1, 2, 3, 4
-PROMPT = {**IMPATIENT, "BACKBURNER_WORKER__GRACE": "0.2", "BACKBURNER_WORKER__FLUSH_INTERVAL": "0.1"}
+PROMPT = {
+    **IMPATIENT,
+    "BACKBURNER_WORKER__GRACE": "0.2",
+    "BACKBURNER_WORKER__FLUSH_INTERVAL": "0.1",
+}
 
 
 @dataclass(frozen=True)
@@ -53,13 +57,19 @@ async def as_process(arguments: tuple[str, ...], environment: dict[str, str]) ->
 
 async def in_thread(arguments: tuple[str, ...], environment: dict[str, str]) -> Ended:
     """The same commands, without an interpreter to start."""
-    result = await asyncio.to_thread(CliRunner(env=environment).invoke, app, arguments, catch_exceptions=False)
+    result = await asyncio.to_thread(
+        CliRunner(env=environment).invoke, app, arguments, catch_exceptions=False
+    )
     return Ended(result.exit_code, result.stdout, result.stderr)
 
 
-async def backburner(one: Stack, *arguments: str, environment: dict[str, str] | None = None, process: bool = False) -> Ended:
+async def backburner(
+    one: Stack, *arguments: str, environment: dict[str, str] | None = None, process: bool = False
+) -> Ended:
     """Runs the command line; whatever it says, a traceback is no answer, and neither is a secret."""
-    ended = await (as_process if process else in_thread)(arguments, {**one.environment(), **(environment or {})})
+    ended = await (as_process if process else in_thread)(
+        arguments, {**one.environment(), **(environment or {})}
+    )
     assert "Traceback" not in ended.err, ended.err
     assert one.key not in ended.out + ended.err
     assert "upstream-secret" not in ended.out + ended.err
@@ -75,20 +85,38 @@ async def told(one: Stack, *arguments: str, process: bool = False) -> Any:
 
 @pytest.fixture(scope="module")
 async def one(
-    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+    tmp_path_factory: pytest.TempPathFactory,
+    servers: Databases,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """Two workers that nobody kills."""
-    async with stack(tmp_path_factory.mktemp("operations"), servers, surroundings, fake, workers=2, settings=PROMPT) as one:
+    async with stack(
+        tmp_path_factory.mktemp("operations"),
+        servers,
+        surroundings,
+        fake,
+        workers=2,
+        settings=PROMPT,
+    ) as one:
         yield one
 
 
-async def test_explain_tells_an_ordinary_life_to_programs_and_to_people(one: Stack, fake: FakeUpstream) -> None:
+async def test_explain_tells_an_ordinary_life_to_programs_and_to_people(
+    one: Stack, fake: FakeUpstream
+) -> None:
     name = await one.api().background(fake.script(reply("Hello.")))
     await one.api().ended(name)
     facts = await told(one, "explain", name, process=True)
     assert set(facts) == {"response", "journalled", "attempts", "timeline"}
-    assert (facts["response"]["id"], facts["response"]["status"], facts["response"]["state"]) == (name, "completed", "ended")
-    assert [(attempt["attempt"], attempt["outcome"]) for attempt in facts["attempts"]] == [(1, None)]
+    assert (facts["response"]["id"], facts["response"]["status"], facts["response"]["state"]) == (
+        name,
+        "completed",
+        "ended",
+    )
+    assert [(attempt["attempt"], attempt["outcome"]) for attempt in facts["attempts"]] == [
+        (1, None)
+    ]
     assert [moment["what"] for moment in facts["timeline"]][:2] == ["created", "queued"]
     assert [moment["what"] for moment in facts["timeline"]][-1] == "ended"
     assert {"rung", "claimed", "last_flush"} <= {moment["what"] for moment in facts["timeline"]}
@@ -98,12 +126,17 @@ async def test_explain_tells_an_ordinary_life_to_programs_and_to_people(one: Sta
     assert "ended as completed" in said.out
 
 
-async def test_explain_says_of_a_remembered_answer_that_nobody_ran_it(one: Stack, fake: FakeUpstream) -> None:
+async def test_explain_says_of_a_remembered_answer_that_nobody_ran_it(
+    one: Stack, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("Hello."))
     hit = [await one.api().create(model, cache=True) for _ in range(2)][-1]
     facts = await told(one, "explain", hit["id"])
     assert [moment["what"] for moment in facts["timeline"]] == ["created", "ended"]
-    assert facts["timeline"][-1]["text"] == "ended as completed (its answer was known when it was created)"
+    assert (
+        facts["timeline"][-1]["text"]
+        == "ended as completed (its answer was known when it was created)"
+    )
 
 
 async def test_explain_names_what_a_response_goes_on_from(one: Stack, fake: FakeUpstream) -> None:
@@ -117,7 +150,9 @@ async def test_explain_names_what_a_response_goes_on_from(one: Stack, fake: Fake
 
 @pytest.mark.parametrize("command", ["explain", "requeue", "fail"])
 @pytest.mark.parametrize("name", [UNKNOWN, "resp_1", "\N{SNOWMAN}' OR 1=1"])
-async def test_an_id_that_nobody_has_is_refused_in_one_sentence(one: Stack, command: str, name: str) -> None:
+async def test_an_id_that_nobody_has_is_refused_in_one_sentence(
+    one: Stack, command: str, name: str
+) -> None:
     ended = await backburner(one, command, name, "--json")
     assert (ended.code, ended.out, ended.err.count("\n")) == (REFUSED, "", 1)
     assert "there is no response" in ended.err
@@ -156,11 +191,16 @@ async def test_a_requeued_response_goes_on_in_a_new_attempt(one: Stack, fake: Fa
     assert first.closed_by_client is not None
     assert first.closed_by_client < second.started
     facts = await told(one, "explain", stream.response_id)
-    assert [(attempt["attempt"], attempt["outcome"]) for attempt in facts["attempts"]] == [(1, "requeued"), (2, None)]
+    assert [(attempt["attempt"], attempt["outcome"]) for attempt in facts["attempts"]] == [
+        (1, "requeued"),
+        (2, None),
+    ]
     assert facts["response"]["deaths"] == 0
 
 
-async def test_a_running_response_fails_at_an_operators_word_and_keeps_what_was_said(one: Stack, fake: FakeUpstream) -> None:
+async def test_a_running_response_fails_at_an_operators_word_and_keeps_what_was_said(
+    one: Stack, fake: FakeUpstream
+) -> None:
     model = fake.script([text("so far"), hang()])
     async with one.api().post_stream(model, background=True) as stream:
         await stream.until("response.output_text.delta")
@@ -170,14 +210,21 @@ async def test_a_running_response_fails_at_an_operators_word_and_keeps_what_was_
         assert_one_story(stream.frames)
     final = stream.final
     assert (final["status"], final["output_text"]) == ("failed", "so far")
-    assert final["error"] == {"code": "server_error", "message": "The response was ended by the server's operator."}
-    assert (await told(one, "explain", stream.response_id))["response"]["reason"] == "failed_by_operator"
+    assert final["error"] == {
+        "code": "server_error",
+        "message": "The response was ended by the server's operator.",
+    }
+    assert (await told(one, "explain", stream.response_id))["response"][
+        "reason"
+    ] == "failed_by_operator"
     [request] = fake.asked(model)
     assert request.closed_by_client is not None
 
 
 @pytest.mark.parametrize("command", ["fail", "requeue"])
-async def test_what_has_ended_can_be_asked_for_nothing(one: Stack, fake: FakeUpstream, command: str) -> None:
+async def test_what_has_ended_can_be_asked_for_nothing(
+    one: Stack, fake: FakeUpstream, command: str
+) -> None:
     name = await one.api().background(fake.script([text("x"), hang()]))
     await one.api().cancel(name)
     ended = await backburner(one, command, name)
@@ -186,14 +233,22 @@ async def test_what_has_ended_can_be_asked_for_nothing(one: Stack, fake: FakeUps
     assert (await one.api().get(name))["status"] == "cancelled"
 
 
-async def test_nothing_is_stuck_while_all_is_well_and_a_silent_upstream_is_seen(one: Stack, fake: FakeUpstream) -> None:
+async def test_nothing_is_stuck_while_all_is_well_and_a_silent_upstream_is_seen(
+    one: Stack, fake: FakeUpstream
+) -> None:
     model = fake.script([text("x"), hang()])
     name = await one.api().background(model)
     await until(lambda: fake.asked(model))
-    assert await told(one, "stuck", process=True) == {"idle_seconds": 30, "responses": [], "more": False}
+    assert await told(one, "stuck", process=True) == {
+        "idle_seconds": 30,
+        "responses": [],
+        "more": False,
+    }
     assert "no open response" in (await backburner(one, "stuck")).out
     listed = (await told(one, "stuck", "--idle", "0"))["responses"]
-    assert [(each["id"], each["state"]) for each in listed if each["id"] == name] == [(name, "running")]
+    assert [(each["id"], each["state"]) for each in listed if each["id"] == name] == [
+        (name, "running")
+    ]
     await one.api().cancel(name)
 
 
@@ -209,8 +264,20 @@ async def test_a_drain_of_nobody_and_of_several_is_refused(one: Stack) -> None:
     assert all(process.running() for process in one.started)
 
 
-@pytest.mark.parametrize("command", [["explain", UNKNOWN], ["stuck"], ["workers"], ["requeue", UNKNOWN], ["fail", UNKNOWN], ["drain", "x"]])
-async def test_without_a_database_each_command_says_so_in_one_sentence(one: Stack, command: list[str]) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["explain", UNKNOWN],
+        ["stuck"],
+        ["workers"],
+        ["requeue", UNKNOWN],
+        ["fail", UNKNOWN],
+        ["drain", "x"],
+    ],
+)
+async def test_without_a_database_each_command_says_so_in_one_sentence(
+    one: Stack, command: list[str]
+) -> None:
     nowhere = {"DATABASE_URL": f"postgresql://backburner:hush-hush@127.0.0.1:{free_port()}/none"}
     ended = await backburner(one, *command, environment=nowhere, process=command == ["stuck"])
     assert (ended.code, ended.out, ended.err.count("\n")) == (AWAY, "", 1)
@@ -224,23 +291,41 @@ async def test_wrong_usage_has_an_exit_code_of_its_own(one: Stack) -> None:
 
 
 @pytest.mark.long
-async def test_a_life_of_deaths_and_drains_can_be_told(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_a_life_of_deaths_and_drains_can_be_told(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     halves = [[text("half"), hang()], [text("half"), hang()]]
     model, doomed = fake.script(*halves, reply("whole")), fake.script(reply("never"))
     async with private(workers=0, settings=PROMPT) as one:
         name, failing = await one.api().background(model), await one.api().background(doomed)
         listed = (await told(one, "stuck", "--idle", "0"))["responses"]
-        assert {each["id"]: each["state"] for each in listed} == {name: "no_worker", failing: "no_worker"}
+        assert {each["id"]: each["state"] for each in listed} == {
+            name: "no_worker",
+            failing: "no_worker",
+        }
         asked = await backburner(one, "fail", failing, "--wait", "0", "--json")
-        assert (asked.code, asked.facts["acted"], asked.facts["status"]) == (PENDING, False, "queued")
+        assert (asked.code, asked.facts["acted"], asked.facts["status"]) == (
+            PENDING,
+            False,
+            "queued",
+        )
 
         first = await one.start_worker()
-        assert (await one.api().ended(failing))["error"]["message"] == "The response was ended by the server's operator."
+        assert (await one.api().ended(failing))["error"][
+            "message"
+        ] == "The response was ended by the server's operator."
         assert not fake.asked(doomed)
         await until(lambda: len(fake.asked(model)) == 1)
-        await until(lambda: one.value("SELECT max(last_number) > 2 FROM event_log WHERE response_id = %s", name.removeprefix("resp_")))
+        await until(
+            lambda: one.value(
+                "SELECT max(last_number) > 2 FROM event_log WHERE response_id = %s",
+                name.removeprefix("resp_"),
+            )
+        )
         one.kill(first)
-        silent = await until(lambda: _state(one, name, "owner_silent", "no_worker", "orphaned"), 15, every=0.2)
+        silent = await until(
+            lambda: _state(one, name, "owner_silent", "no_worker", "orphaned"), 15, every=0.2
+        )
         assert silent["response"]["status"] == "in_progress"
 
         second = await one.start_worker()
@@ -249,7 +334,10 @@ async def test_a_life_of_deaths_and_drains_can_be_told(private: PrivateStack, fa
         third = await one.start_worker()
         one.workers.remove(second)
         drained = await backburner(one, "drain", worker["id"], "--json", process=True)
-        assert (drained.code, [(each["id"], each["gone"]) for each in drained.facts]) == (DONE, [(worker["id"], True)])
+        assert (drained.code, [(each["id"], each["gone"]) for each in drained.facts]) == (
+            DONE,
+            [(worker["id"], True)],
+        )
         await until(lambda: not second.running())
         assert second.exit_code() == 0
         assert (await one.api().ended(name))["output_text"] == "whole"
@@ -260,10 +348,16 @@ async def test_a_life_of_deaths_and_drains_can_be_told(private: PrivateStack, fa
             (second.pid, "handed_over"),
             (third.pid, None),
         ]
-        story = [moment["what"] for moment in facts["timeline"] if moment["what"] in {"claimed", "died", "handed_over", "ended"}]
+        story = [
+            moment["what"]
+            for moment in facts["timeline"]
+            if moment["what"] in {"claimed", "died", "handed_over", "ended"}
+        ]
         assert story == ["claimed", "died", "claimed", "handed_over", "claimed", "ended"]
         assert facts["response"]["deaths"] == 1
-        states = {each["pid"]: (each["state"], each["ended"]) for each in await told(one, "workers")}
+        states = {
+            each["pid"]: (each["state"], each["ended"]) for each in await told(one, "workers")
+        }
         assert states[second.pid] == ("dead", "stopped")
         assert states[first.pid][0] == "dead"
         assert states[first.pid][1].startswith("reaped by")

@@ -33,7 +33,12 @@ async def _mine(worker: Worker) -> dict[object, Row]:
 
 
 async def _orphans(worker: Worker, *, quarantine: bool) -> set[object]:
-    values = {"waiting": timedelta(days=1), "most": 1000, "quarantine": quarantine, "lease": timedelta(seconds=10)}
+    values = {
+        "waiting": timedelta(days=1),
+        "most": 1000,
+        "quarantine": quarantine,
+        "lease": timedelta(seconds=10),
+    }
     return {row["id"] for row in await fetch(worker.pool, statements.ORPHANS, values)}
 
 
@@ -43,7 +48,10 @@ async def test_a_fail_and_an_ending_race_and_the_ending_stands(house: House) -> 
         name = await house.response()
         claim = await owner.own.take(name)
         assert claim is not None
-        await asyncio.gather(owner.own.end(claim, ending(Status.COMPLETED, 2, 3)), fetch(house.pool, operations.REQUEST_FAIL, {"id": name}))
+        await asyncio.gather(
+            owner.own.end(claim, ending(Status.COMPLETED, 2, 3)),
+            fetch(house.pool, operations.REQUEST_FAIL, {"id": name}),
+        )
         assert (await house.standing(name))["status"] == "completed"
         assert await fetch(house.pool, operations.REQUEST_FAIL, {"id": name}) == []
         assert name not in await _mine(owner)
@@ -73,13 +81,17 @@ async def test_a_fail_and_a_claim_race_and_whoever_claims_is_told(house: House) 
     worker = await house.worker()
     for _ in range(ROUNDS):
         name = await house.response()
-        claim, asked = await asyncio.gather(worker.own.take(name), fetch(house.pool, operations.REQUEST_FAIL, {"id": name}))
+        claim, asked = await asyncio.gather(
+            worker.own.take(name), fetch(house.pool, operations.REQUEST_FAIL, {"id": name})
+        )
         assert asked
         assert claim is not None
         assert (claim.verdict is Verdict.GIVEN_UP) or (await _mine(worker))[name]["failed"] is True
 
 
-async def test_a_queued_response_that_is_to_fail_is_swept_up_by_any_worker_and_only_ended(house: House) -> None:
+async def test_a_queued_response_that_is_to_fail_is_swept_up_by_any_worker_and_only_ended(
+    house: House,
+) -> None:
     normal, alone = await house.worker(), await house.worker(quarantine=True)
     for taker in (normal, alone):
         name = await house.response()
@@ -90,7 +102,9 @@ async def test_a_queued_response_that_is_to_fail_is_swept_up_by_any_worker_and_o
         assert claim.verdict is Verdict.GIVEN_UP
 
 
-async def test_a_handed_over_response_that_is_to_fail_is_never_run_again_and_a_cancel_still_beats_it(house: House) -> None:
+async def test_a_handed_over_response_that_is_to_fail_is_never_run_again_and_a_cancel_still_beats_it(
+    house: House,
+) -> None:
     owner, taker = await house.worker(), await house.worker()
     for cancels in (False, True):
         name = await house.response()
@@ -112,7 +126,8 @@ async def test_a_requeue_and_an_ending_race_and_what_has_ended_is_nobodys(house:
         claim = await owner.own.take(name)
         assert claim is not None
         await asyncio.gather(
-            owner.own.end(claim, ending(Status.COMPLETED, 2, 3)), fetch(house.pool, operations.REQUEST_REQUEUE, {"id": name})
+            owner.own.end(claim, ending(Status.COMPLETED, 2, 3)),
+            fetch(house.pool, operations.REQUEST_REQUEUE, {"id": name}),
         )
         assert await other.own.take(name) is None
         assert name not in await _orphans(other, quarantine=False)
@@ -124,7 +139,9 @@ async def test_a_requeue_and_a_claim_race_and_the_response_has_one_owner(house: 
     worker, other = await house.worker(), await house.worker()
     for _ in range(ROUNDS):
         name = await house.response()
-        claim, asked = await asyncio.gather(worker.own.take(name), fetch(house.pool, operations.REQUEST_REQUEUE, {"id": name}))
+        claim, asked = await asyncio.gather(
+            worker.own.take(name), fetch(house.pool, operations.REQUEST_REQUEUE, {"id": name})
+        )
         assert asked
         assert claim is not None
         assert await other.own.take(name) is None  # a request frees nothing
@@ -135,7 +152,9 @@ async def test_a_requeue_and_a_claim_race_and_the_response_has_one_owner(house: 
             assert (again.row["deaths"], (await _mine(other))[name]["requeued"]) == (0, False)
 
 
-async def test_a_requeue_of_what_nobody_runs_is_rung_by_the_next_sweep_and_only_once(house: House) -> None:
+async def test_a_requeue_of_what_nobody_runs_is_rung_by_the_next_sweep_and_only_once(
+    house: House,
+) -> None:
     name = await house.response()
     sweep = {"interval": timedelta(days=1), "lease": timedelta(seconds=10)}
     rung = await fetch(house.pool, statements.RING, sweep)
@@ -150,10 +169,14 @@ async def test_a_drain_is_told_by_the_heartbeat_and_takes_nothing_by_force(house
     for _ in range(ROUNDS):
         worker = await house.worker()
         name = await house.response()
-        claim, asked = await asyncio.gather(worker.own.take(name), fetch(house.pool, operations.REQUEST_DRAIN, {"ids": [worker.id]}))
+        claim, asked = await asyncio.gather(
+            worker.own.take(name), fetch(house.pool, operations.REQUEST_DRAIN, {"ids": [worker.id]})
+        )
         assert asked
         assert claim is not None
-        [renewed] = await fetch(house.pool, statements.RENEW, {"me": worker.id, "lease": timedelta(seconds=600)})
+        [renewed] = await fetch(
+            house.pool, statements.RENEW, {"me": worker.id, "lease": timedelta(seconds=600)}
+        )
         assert renewed["draining"] is True
         assert (await worker.journal(1, name, 1, 2, 3))["me"] == 1
         await worker.own.release(claim, Tail(2, 3, frames(2, 3)))
@@ -178,7 +201,16 @@ async def test_every_attempt_is_noted_with_how_it_parted(house: House) -> None:
     assert last.seconds_lost is None
     await second.own.end(last, ending(Status.COMPLETED, 5, 6))
     rows = await fetch(house.pool, operations.ATTEMPTS, {"id": name})
-    noted = [(row["attempt"], row["worker"], row["outcome"], len(row["turns_ended_at"]), row["ended_at"] is not None) for row in rows]
+    noted = [
+        (
+            row["attempt"],
+            row["worker"],
+            row["outcome"],
+            len(row["turns_ended_at"]),
+            row["ended_at"] is not None,
+        )
+        for row in rows
+    ]
     assert noted == [
         (1, first.id, "died", 0, True),
         (2, second.id, "requeued", 1, True),

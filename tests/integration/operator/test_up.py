@@ -58,11 +58,17 @@ class Up:
 
     def look(self) -> None:
         """Take note of the processes there are."""
-        self.descendants |= {child.pid: child for child in psutil.Process(self.process.pid).children(recursive=True)}
+        self.descendants |= {
+            child.pid: child for child in psutil.Process(self.process.pid).children(recursive=True)
+        }
 
     def child(self, name: str) -> int:
         """The pid of a direct child, by one of NAMES."""
-        return next(child.pid for child in psutil.Process(self.process.pid).children() if named(child) == name)
+        return next(
+            child.pid
+            for child in psutil.Process(self.process.pid).children()
+            if named(child) == name
+        )
 
     async def rest(self) -> "Ended":
         """Wait for its end."""
@@ -77,18 +83,26 @@ class Up:
 
     def alive(self) -> list[str]:
         """Which of the processes ever seen still run; a zombie waits only for its parent."""
-        return [" ".join(command(process)) for process in self.descendants.values() if is_alive(process)]
+        return [
+            " ".join(command(process)) for process in self.descendants.values() if is_alive(process)
+        ]
 
     async def get(self, path: str) -> tuple[int, Any]:
         headers = {"authorization": f"Bearer {self.key}"}
-        async with aiohttp.ClientSession(headers=headers) as session, session.get(f"{self.base_url}{path}") as answer:
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.get(f"{self.base_url}{path}") as answer,
+        ):
             return answer.status, await answer.json()
 
     async def respond(self, text: str) -> tuple[int, Any]:
         """A foreground response of the demo."""
         headers = {"authorization": f"Bearer {self.key}"}
         body = {"model": "demo", "input": text}
-        async with aiohttp.ClientSession(headers=headers) as session, session.post(f"{self.base_url}/responses", json=body) as answer:
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.post(f"{self.base_url}/responses", json=body) as answer,
+        ):
             return answer.status, await answer.json()
 
 
@@ -129,20 +143,38 @@ def environment(**settings: str) -> dict[str, str]:
     stray = ("BACKBURNER_", "DATABASE_URL", "REDIS_URL")
     kept = os.environ.items()  # noqa: TID251 - PATH and the like; settings are what is left out
     told = {name: value for name, value in kept if not name.startswith(stray)}
-    return told | {"BACKBURNER_CONFIG": ""} | settings  # a developer's own backburner.toml is left alone
+    return (
+        told | {"BACKBURNER_CONFIG": ""} | settings
+    )  # a developer's own backburner.toml is left alone
 
 
-async def launch(data: Path, *arguments: str, port: int = 0, folder: Path = ROOT, **settings: str) -> Up:
-    whole = [sys.executable, "-m", "cli.main", "up", "--port", str(port), "--data", str(data), *arguments]
+async def launch(
+    data: Path, *arguments: str, port: int = 0, folder: Path = ROOT, **settings: str
+) -> Up:
+    whole = [
+        sys.executable,
+        "-m",
+        "cli.main",
+        "up",
+        "--port",
+        str(port),
+        "--data",
+        str(data),
+        *arguments,
+    ]
     pipe = asyncio.subprocess.PIPE
     return Up(
-        await asyncio.create_subprocess_exec(*whole, cwd=folder, stdout=pipe, stderr=pipe, env=environment(**settings)),
+        await asyncio.create_subprocess_exec(
+            *whole, cwd=folder, stdout=pipe, stderr=pipe, env=environment(**settings)
+        ),
         data,
     )
 
 
 @asynccontextmanager
-async def started(data: Path, *arguments: str, port: int = 0, folder: Path = ROOT, **settings: str) -> AsyncIterator[Up]:
+async def started(
+    data: Path, *arguments: str, port: int = 0, folder: Path = ROOT, **settings: str
+) -> AsyncIterator[Up]:
     """A ready `up` in this working directory; killed with all its children if the test leaves it running."""
     up = await launch(data, *arguments, port=port, folder=folder, **settings)
     try:
@@ -222,10 +254,29 @@ async def test_secrets_are_for_the_owner_alone_and_on_no_command_line(shared: Up
 
 
 async def test_data_folder_has_its_layout(shared: Up) -> None:
-    assert {path.name for path in shared.data.iterdir()} >= {".lock", "credentials.json", "ports.json", "postgres", "valkey", "logs"}
-    assert set(json.loads((shared.data / "ports.json").read_text())) == {"web", "postgres", "valkey", "demo"}
+    assert {path.name for path in shared.data.iterdir()} >= {
+        ".lock",
+        "credentials.json",
+        "ports.json",
+        "postgres",
+        "valkey",
+        "logs",
+    }
+    assert set(json.loads((shared.data / "ports.json").read_text())) == {
+        "web",
+        "postgres",
+        "valkey",
+        "demo",
+    }
     logs = {path.name for path in (shared.data / "logs").iterdir()}
-    assert logs == {"web.log", "worker.log", "worker-quarantine.log", "postgres.log", "valkey.log", "demo-upstream.log"}
+    assert logs == {
+        "web.log",
+        "worker.log",
+        "worker-quarantine.log",
+        "postgres.log",
+        "valkey.log",
+        "demo-upstream.log",
+    }
 
 
 async def test_database_wants_the_password(shared: Up) -> None:
@@ -241,9 +292,21 @@ async def test_second_up_names_the_first_and_leaves_it_alone(shared: Up) -> None
 
 
 async def test_keys_create_makes_a_key_that_works(shared: Up) -> None:
-    creating = [sys.executable, "-m", "cli.main", "keys", "create", "--project", "other", "--data", str(shared.data)]
+    creating = [
+        sys.executable,
+        "-m",
+        "cli.main",
+        "keys",
+        "create",
+        "--project",
+        "other",
+        "--data",
+        str(shared.data),
+    ]
     pipe = asyncio.subprocess.PIPE
-    created = await asyncio.create_subprocess_exec(*creating, cwd=ROOT, stdout=pipe, env=environment())
+    created = await asyncio.create_subprocess_exec(
+        *creating, cwd=ROOT, stdout=pipe, env=environment()
+    )
     out, _ = await created.communicate()
     assert created.returncode == 0
     visitor = Up(shared.process, shared.data, shared.base_url, out.decode().strip())
@@ -253,7 +316,9 @@ async def test_keys_create_makes_a_key_that_works(shared: Up) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_signal_ends_it_with_0_nothing_left_and_nothing_more_said(data: Path, number: signal.Signals) -> None:
+async def test_signal_ends_it_with_0_nothing_left_and_nothing_more_said(
+    data: Path, number: signal.Signals
+) -> None:
     async with started(data) as up:
         began = time.monotonic()
         ended = await up.end(number)
@@ -298,7 +363,9 @@ async def test_killed_child_is_restarted_within_a_second(shared: Up, name: str) 
 
     def successor() -> bool:
         children = psutil.Process(shared.process.pid).children()
-        return any(named(child) == name and child.pid != victim for child in children if is_alive(child))
+        return any(
+            named(child) == name and child.pid != victim for child in children if is_alive(child)
+        )
 
     await until(successor, within=2)  # one is promised, of a machine that does nothing else
 
@@ -328,13 +395,19 @@ async def test_unreachable_database_is_one_sentence_without_its_password(data: P
 
 
 async def test_unusable_settings_are_one_sentence_without_their_value(data: Path) -> None:
-    assert "DATABASE_URL" in (sentence := await refused(data, DATABASE_URL="mysql://root:verysecret@localhost"))
+    assert "DATABASE_URL" in (
+        sentence := await refused(data, DATABASE_URL="mysql://root:verysecret@localhost")
+    )
     assert "verysecret" not in sentence
-    assert "BACKBURNER_BOOTSTRAP_KEY" in (sentence := await refused(data, BACKBURNER_BOOTSTRAP_KEY="tooshort"))
+    assert "BACKBURNER_BOOTSTRAP_KEY" in (
+        sentence := await refused(data, BACKBURNER_BOOTSTRAP_KEY="tooshort")
+    )
     assert "tooshort" not in sentence
 
 
-async def test_failing_child_is_one_sentence_with_its_last_words_and_leaves_nothing(data: Path) -> None:
+async def test_failing_child_is_one_sentence_with_its_last_words_and_leaves_nothing(
+    data: Path,
+) -> None:
     """A worker refuses more streams than the system has open files for."""
     sentence = await refused(data, "--streams", "1000000000")
     assert "worker ended with 1 while starting" in sentence
@@ -343,18 +416,26 @@ async def test_failing_child_is_one_sentence_with_its_last_words_and_leaves_noth
         pass
 
 
-async def test_the_file_of_its_working_directory_is_used_and_the_flag_goes_before_it(data: Path, fake: FakeUpstream) -> None:
+async def test_the_file_of_its_working_directory_is_used_and_the_flag_goes_before_it(
+    data: Path, fake: FakeUpstream
+) -> None:
     upstream = f'[upstreams.one]\nbase_url = "{fake.base_url}"\n[upstreams.two]\nbase_url = "http://127.0.0.1:9/v1"\n'
-    (data.parent / "backburner.toml").write_text(upstream + '[routes]\n"house" = { upstream = "one", model = "resident" }\n')
+    (data.parent / "backburner.toml").write_text(
+        upstream + '[routes]\n"house" = { upstream = "one", model = "resident" }\n'
+    )
     here = "backburner.toml"  # as if nothing were said: the tests say that there is no file
     async with started(data, folder=data.parent, BACKBURNER_CONFIG=here) as up:
-        assert "demo-upstream" not in {named(child) for child in psutil.Process(up.process.pid).children()}
+        assert "demo-upstream" not in {
+            named(child) for child in psutil.Process(up.process.pid).children()
+        }
         status, listed = await up.get("/models")
         assert (status, [model["id"] for model in listed["data"]]) == (200, ["house"])
         ended = await up.end()
         assert ended.code == 0
         assert '"model": "house"' in ended.err, "the greeting shows a model that can be asked for"
-    async with started(data, "--upstream", fake.base_url, folder=data.parent, BACKBURNER_CONFIG=here) as up:
+    async with started(
+        data, "--upstream", fake.base_url, folder=data.parent, BACKBURNER_CONFIG=here
+    ) as up:
         status, listed = await up.get("/models")
         assert (status, "resident" in {model["id"] for model in listed["data"]}) == (200, True)
         assert (await up.end()).code == 0
@@ -372,7 +453,15 @@ async def test_given_servers_are_used_and_none_started(data: Path) -> None:
     valkey = Valkey(data.parent / "valkey", logs, port=free_port(), password="given")
     alike = postgres.url.replace("postgresql://", "postgresql+psycopg://")
     with postgres, valkey:
-        async with started(data, "--workers", "2", "--upstream", "http://127.0.0.1:9/v1", DATABASE_URL=alike, REDIS_URL=valkey.url) as up:
+        async with started(
+            data,
+            "--workers",
+            "2",
+            "--upstream",
+            "http://127.0.0.1:9/v1",
+            DATABASE_URL=alike,
+            REDIS_URL=valkey.url,
+        ) as up:
             children = [named(child) for child in psutil.Process(up.process.pid).children()]
             assert sorted(children) == ["web", "worker", "worker", "worker --quarantine"]
             assert not (data / "postgres").exists()
@@ -382,11 +471,16 @@ async def test_given_servers_are_used_and_none_started(data: Path) -> None:
 def test_holder_ends_what_a_killed_predecessor_left(data: Path) -> None:
     """Where no parent-death signal does it."""
     # Given a lock file that names a process still running, and one whose number is another's now
-    left = Process("left", data / "left.log", [sys.executable, "-c", "import signal; signal.pause()", "a mark"])
+    left = Process(
+        "left", data / "left.log", [sys.executable, "-c", "import signal; signal.pause()", "a mark"]
+    )
     left.launch()
     arguments = " ".join(left.command[1:])
     waiting_for(lambda: arguments in command_of(left.pid))
-    (data / ".lock").write_text(json.dumps({"pid": 1, "children": {left.pid: arguments, os.getpid(): "not this one"}}) + "\n")
+    (data / ".lock").write_text(
+        json.dumps({"pid": 1, "children": {left.pid: arguments, os.getpid(): "not this one"}})
+        + "\n"
+    )
     # When the folder is taken
     with DataFolder(data):
         # Then the first is gone

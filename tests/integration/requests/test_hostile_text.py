@@ -7,11 +7,31 @@ import pytest
 
 from tests.support.api import Api, decode
 from tests.support.contract_rules import assert_stream_obeys_contract
-from tests.support.fake_upstream import FakeUpstream, Step, call, delta, done, finish, raw, reasoning, reply, status, text, usage
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    Step,
+    call,
+    delta,
+    done,
+    finish,
+    raw,
+    reasoning,
+    reply,
+    status,
+    text,
+    usage,
+)
 
 LONE = "\ud800"
-HOSTILE = [(f"a{LONE}b", "a\ufffdb"), ("a\0b", "a\ufffdb"), ("\udfff\ud800", "\ufffd\ufffd"), ("\U0001f600", "\U0001f600")]
-hostile = pytest.mark.parametrize(("sent", "kept"), HOSTILE, ids=["lone surrogate", "nul", "surrogates reversed", "a true pair"])
+HOSTILE = [
+    (f"a{LONE}b", "a\ufffdb"),
+    ("a\0b", "a\ufffdb"),
+    ("\udfff\ud800", "\ufffd\ufffd"),
+    ("\U0001f600", "\U0001f600"),
+]
+hostile = pytest.mark.parametrize(
+    ("sent", "kept"), HOSTILE, ids=["lone surrogate", "nul", "surrogates reversed", "a true pair"]
+)
 
 
 def escaped(content: dict[str, Any]) -> bytes:
@@ -20,9 +40,17 @@ def escaped(content: dict[str, Any]) -> bytes:
 
 
 @hostile
-async def test_what_a_client_says_is_stored_and_told_without_what_breaks(api: Api, fake: FakeUpstream, sent: str, kept: str) -> None:
+async def test_what_a_client_says_is_stored_and_told_without_what_breaks(
+    api: Api, fake: FakeUpstream, sent: str, kept: str
+) -> None:
     model = fake.script(reply("ok"))
-    body = {"model": model, "input": sent, "instructions": sent, "metadata": {"key": sent}, "background": True}
+    body = {
+        "model": model,
+        "input": sent,
+        "instructions": sent,
+        "metadata": {"key": sent},
+        "background": True,
+    }
     answer = await api.call("POST", "/responses", escaped(body))
     assert answer.status == 200, answer.raw
     ended = await api.ended(answer.body["id"])
@@ -34,11 +62,24 @@ async def test_what_a_client_says_is_stored_and_told_without_what_breaks(api: Ap
 
 
 @hostile
-async def test_what_a_model_says_is_shown_and_stored_without_what_breaks(api: Api, fake: FakeUpstream, sent: str, kept: str) -> None:
+async def test_what_a_model_says_is_shown_and_stored_without_what_breaks(
+    api: Api, fake: FakeUpstream, sent: str, kept: str
+) -> None:
     chunks: list[Step] = [
         _spelled({"reasoning": sent}),
         _spelled({"content": sent}),
-        _spelled({"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": sent}}]}),
+        _spelled(
+            {
+                "tool_calls": [
+                    {
+                        "index": 0,
+                        "id": "call_1",
+                        "type": "function",
+                        "function": {"name": "f", "arguments": sent},
+                    }
+                ]
+            }
+        ),
     ]
     model = fake.script([*chunks, finish("tool_calls"), usage(), done()])
     async with api.post_stream(model, background=True) as stream:
@@ -56,7 +97,17 @@ async def test_what_a_model_says_is_shown_and_stored_without_what_breaks(api: Ap
 def _spelled(fields: dict[str, Any]) -> Step:
     choice = {"index": 0, "delta": fields, "finish_reason": None}
     return raw(
-        b"data: " + escaped({"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}) + b"\n\n"
+        b"data: "
+        + escaped(
+            {
+                "id": "x",
+                "object": "chat.completion.chunk",
+                "created": 1,
+                "model": "m",
+                "choices": [choice],
+            }
+        )
+        + b"\n\n"
     )
 
 
@@ -67,17 +118,23 @@ async def test_hostile_keys_are_cleaned_too(api: Api, fake: FakeUpstream) -> Non
     assert answer.body["metadata"] == {"k\ufffd": "v"}
 
 
-async def test_invalid_utf8_from_a_model_becomes_the_replacement_character(api: Api, fake: FakeUpstream) -> None:
+async def test_invalid_utf8_from_a_model_becomes_the_replacement_character(
+    api: Api, fake: FakeUpstream
+) -> None:
     chunk = b'data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"a\xffb"}}]}\n\n'
     response = await api.create(fake.script([raw(chunk), finish(), usage(), done()]))
     assert response["output_text"] == "a\ufffdb"
 
 
-async def test_hostile_text_in_an_upstreams_error_does_no_harm(api: Api, fake: FakeUpstream) -> None:
+async def test_hostile_text_in_an_upstreams_error_does_no_harm(
+    api: Api, fake: FakeUpstream
+) -> None:
     body = escaped({"error": {"message": f"bad{LONE}\0", "type": "x", "param": None, "code": None}})
     ended = await api.ended(await api.background(fake.script([status(400, body)])))
     assert ended["status"] == "failed"
-    answer = await api.call("POST", "/responses", {"model": fake.script([status(400, body)]), "input": "x"})
+    answer = await api.call(
+        "POST", "/responses", {"model": fake.script([status(400, body)]), "input": "x"}
+    )
     assert answer.status == 400
     assert "\0" not in answer.error["message"]
 
@@ -113,8 +170,14 @@ async def test_a_large_input_reaches_the_model_whole(api: Api, fake: FakeUpstrea
 async def test_very_many_items_are_kept_in_order(api: Api, fake: FakeUpstream) -> None:
     steps: list[Step] = []
     for number in range(150):
-        steps += [reasoning(f"r{number}"), text(f"t{number}"), call(number, f"call_{number}", "f", "{}")]
-    async with api.post_stream(fake.script([*steps, finish("tool_calls"), usage(), done()]), background=True) as stream:
+        steps += [
+            reasoning(f"r{number}"),
+            text(f"t{number}"),
+            call(number, f"call_{number}", "f", "{}"),
+        ]
+    async with api.post_stream(
+        fake.script([*steps, finish("tool_calls"), usage(), done()]), background=True
+    ) as stream:
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
     calls = [item["call_id"] for item in stream.final["output"] if item["type"] == "function_call"]
@@ -123,7 +186,9 @@ async def test_very_many_items_are_kept_in_order(api: Api, fake: FakeUpstream) -
 
 
 async def test_deltas_of_one_character_each_are_all_numbered(api: Api, fake: FakeUpstream) -> None:
-    async with api.post_stream(fake.script([delta({"role": "assistant", "content": ""}), *reply(*"x" * 5000)])) as stream:
+    async with api.post_stream(
+        fake.script([delta({"role": "assistant", "content": ""}), *reply(*"x" * 5000)])
+    ) as stream:
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
     assert stream.final["output_text"] == "x" * 5000

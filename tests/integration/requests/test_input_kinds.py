@@ -9,13 +9,32 @@ import pytest
 
 from tests.support.api import JSON, Api, decode
 from tests.support.contract_rules import assert_stream_obeys_contract
-from tests.support.fake_upstream import FakeUpstream, Step, call, chunk, delta, done, finish, reply, text, usage
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    Step,
+    call,
+    chunk,
+    delta,
+    done,
+    finish,
+    reply,
+    text,
+    usage,
+)
 from tests.support.stack import Databases, Stack, Surroundings, stack
 from tests.support.strict_types import check_event, check_response
 
 PNG = "data:image/png;base64,iVBORw0KGgo="
-FUNCTION: JSON = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
-OTHER: JSON = {"type": "function", "name": "hear", "parameters": {"type": "object", "properties": {}}}
+FUNCTION: JSON = {
+    "type": "function",
+    "name": "look",
+    "parameters": {"type": "object", "properties": {}},
+}
+OTHER: JSON = {
+    "type": "function",
+    "name": "hear",
+    "parameters": {"type": "object", "properties": {}},
+}
 CUSTOM: JSON = {"type": "custom", "name": "sh"}
 
 
@@ -37,20 +56,41 @@ CALL: JSON = {"type": "function_call", "call_id": "c", "name": "look", "argument
 CHAT_CALL: JSON = {
     "role": "assistant",
     "content": None,
-    "tool_calls": [{"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
+    "tool_calls": [
+        {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    ],
 }
 
 INPUTS: list[tuple[str, list[JSON], list[JSON]]] = [
-    ("an image by URL", user(image("https://x.example/a.png")), user(chat_image("https://x.example/a.png"))),
-    ("an image as data", user(TEXT, image(PNG)), user({"type": "text", "text": "See."}, chat_image(PNG))),
+    (
+        "an image by URL",
+        user(image("https://x.example/a.png")),
+        user(chat_image("https://x.example/a.png")),
+    ),
+    (
+        "an image as data",
+        user(TEXT, image(PNG)),
+        user({"type": "text", "text": "See."}, chat_image(PNG)),
+    ),
     ("detail low", user(image(PNG, detail="low")), user(chat_image(PNG, detail="low"))),
     ("detail high", user(image(PNG, detail="high")), user(chat_image(PNG, detail="high"))),
     ("detail original", user(image(PNG, detail="original")), user(chat_image(PNG, detail="high"))),
     ("detail auto", user(image(PNG, detail="auto")), user(chat_image(PNG))),
     (
         "a file as data",
-        user({"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERg=="}),
-        user({"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERg=="}}),
+        user(
+            {
+                "type": "input_file",
+                "filename": "a.pdf",
+                "file_data": "data:application/pdf;base64,JVBERg==",
+            }
+        ),
+        user(
+            {
+                "type": "file",
+                "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERg=="},
+            }
+        ),
     ),
     ("sound", user(AUDIO), user(AUDIO)),
     (
@@ -59,7 +99,13 @@ INPUTS: list[tuple[str, list[JSON], list[JSON]]] = [
             {"role": "user", "content": "a"},
             {"role": "assistant", "content": "b"},
             {"role": "user", "content": "c"},
-            {"role": "assistant", "content": [{"type": "output_text", "text": "d"}, {"type": "refusal", "refusal": "no"}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "output_text", "text": "d"},
+                    {"type": "refusal", "refusal": "no"},
+                ],
+            },
             {"role": "user", "content": "e"},
         ],
         [
@@ -72,8 +118,16 @@ INPUTS: list[tuple[str, list[JSON], list[JSON]]] = [
     ),
     (
         "system and developer",
-        [{"role": "system", "content": "s"}, {"role": "developer", "content": [TEXT]}, {"role": "user", "content": "x"}],
-        [{"role": "system", "content": "s"}, {"role": "system", "content": "See."}, {"role": "user", "content": "x"}],
+        [
+            {"role": "system", "content": "s"},
+            {"role": "developer", "content": [TEXT]},
+            {"role": "user", "content": "x"},
+        ],
+        [
+            {"role": "system", "content": "s"},
+            {"role": "system", "content": "See."},
+            {"role": "user", "content": "x"},
+        ],
     ),
     (
         "a tool's answer as a string",
@@ -85,27 +139,46 @@ INPUTS: list[tuple[str, list[JSON], list[JSON]]] = [
         [CALL, {"type": "function_call_output", "call_id": "c", "output": [TEXT, image(PNG)]}],
         [
             CHAT_CALL,
-            {"role": "tool", "tool_call_id": "c", "content": "See.\n[image: see the next user message]"},
-            *user({"type": "text", "text": "The image that tool call c returned:"}, chat_image(PNG)),
+            {
+                "role": "tool",
+                "tool_call_id": "c",
+                "content": "See.\n[image: see the next user message]",
+            },
+            *user(
+                {"type": "text", "text": "The image that tool call c returned:"}, chat_image(PNG)
+            ),
         ],
     ),
 ]
 
 
-@pytest.mark.parametrize(("given", "told"), [row[1:] for row in INPUTS], ids=[row[0] for row in INPUTS])
-async def test_the_model_is_told(api: Api, fake: FakeUpstream, given: list[JSON], told: list[JSON]) -> None:
+@pytest.mark.parametrize(
+    ("given", "told"), [row[1:] for row in INPUTS], ids=[row[0] for row in INPUTS]
+)
+async def test_the_model_is_told(
+    api: Api, fake: FakeUpstream, given: list[JSON], told: list[JSON]
+) -> None:
     model = fake.script(reply("ok"))
     response = await api.create(model, input=given)
     assert fake.asked(model)[0].messages == told
-    items = (await api.call("GET", f"/responses/{response['id']}/input_items?order=asc")).body["data"]
+    items = (await api.call("GET", f"/responses/{response['id']}/input_items?order=asc")).body[
+        "data"
+    ]
     assert [item["type"] for item in items] == [item.get("type", "message") for item in given]
 
 
-@pytest.mark.parametrize("part", [{"type": "input_image", "file_id": "file_1"}, {"type": "input_file", "file_id": "file_1"}])
+@pytest.mark.parametrize(
+    "part",
+    [{"type": "input_image", "file_id": "file_1"}, {"type": "input_file", "file_id": "file_1"}],
+)
 async def test_a_file_id_is_refused(api: Api, fake: FakeUpstream, part: JSON) -> None:
     model = fake.script(reply("never"))
     answer = await api.call("POST", "/responses", {"model": model, "input": user(TEXT, part)})
-    assert (answer.status, answer.error["param"], answer.error["code"]) == (400, "input[0].content[1].file_id", "unsupported_parameter")
+    assert (answer.status, answer.error["param"], answer.error["code"]) == (
+        400,
+        "input[0].content[1].file_id",
+        "unsupported_parameter",
+    )
     assert fake.asked(model) == []
 
 
@@ -127,12 +200,16 @@ class Site:
             await reader.read()
             self.gone.set()
         elif path == b"/inside":
-            writer.write(b"HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n")
+            writer.write(
+                b"HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n"
+            )
         else:
             size = 5000 if path == b"/large.pdf" else 4
             status = b"404 Not Found" if path == b"/none.pdf" else b"200 OK"
             writer.write(
-                b"HTTP/1.1 %b\r\ncontent-type: application/pdf\r\ncontent-length: %d\r\n\r\n" % (status, size) + b"%PDF" * (size // 4)
+                b"HTTP/1.1 %b\r\ncontent-type: application/pdf\r\ncontent-length: %d\r\n\r\n"
+                % (status, size)
+                + b"%PDF" * (size // 4)
             )
         writer.close()
 
@@ -157,7 +234,10 @@ async def site() -> AsyncIterator[Site]:
 
 @pytest.fixture(scope="module")
 async def allowing(
-    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+    tmp_path_factory: pytest.TempPathFactory,
+    servers: Databases,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """A deployment that may fetch from this machine, and whose model knows one system message."""
     settings = {
@@ -166,7 +246,9 @@ async def allowing(
         "BACKBURNER_UPSTREAM__SINGLE_SYSTEM_MESSAGE": "true",
         "BACKBURNER_UPSTREAM__PASSTHROUGH": '["service_tier", "safety_identifier"]',
     }
-    async with stack(tmp_path_factory.mktemp("allowing"), servers, surroundings, fake, settings=settings) as one:
+    async with stack(
+        tmp_path_factory.mktemp("allowing"), servers, surroundings, fake, settings=settings
+    ) as one:
         yield one
 
 
@@ -175,12 +257,17 @@ def by_address(url: str, **more: Any) -> list[JSON]:
 
 
 @pytest.mark.parametrize("background", [False, True])
-async def test_a_file_is_fetched_before_the_turn(allowing: Stack, fake: FakeUpstream, site: Site, background: bool) -> None:
+async def test_a_file_is_fetched_before_the_turn(
+    allowing: Stack, fake: FakeUpstream, site: Site, background: bool
+) -> None:
     api, model = allowing.api(), fake.script(reply("ok"), reply("still ok"))
     given = by_address(f"{site.url}/a.pdf")
     first = await api.ended((await api.create(model, input=given, background=background))["id"])
     assert first["status"] == "completed"
-    file = {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERg=="}}
+    file = {
+        "type": "file",
+        "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERg=="},
+    }
     assert fake.asked(model)[0].messages[0]["content"][1] == file
     items = (await api.call("GET", f"/responses/{first['id']}/input_items")).body["data"]
     assert items[0]["content"] == given[0]["content"], "the item keeps the address, not the file"
@@ -188,11 +275,20 @@ async def test_a_file_is_fetched_before_the_turn(allowing: Stack, fake: FakeUpst
     assert fake.asked(model)[1].messages[0]["content"][1] == file
 
 
-async def test_a_file_from_a_tool_is_fetched_too(allowing: Stack, fake: FakeUpstream, site: Site) -> None:
+async def test_a_file_from_a_tool_is_fetched_too(
+    allowing: Stack, fake: FakeUpstream, site: Site
+) -> None:
     model = fake.script(reply("ok"))
-    output = {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_file", "file_url": f"{site.url}/a.pdf"}]}
+    output = {
+        "type": "function_call_output",
+        "call_id": "c",
+        "output": [{"type": "input_file", "file_url": f"{site.url}/a.pdf"}],
+    }
     await allowing.api().create(model, input=[CALL, output])
-    assert fake.asked(model)[0].messages[2]["content"][1]["file"]["file_data"] == "data:application/pdf;base64,JVBERg=="
+    assert (
+        fake.asked(model)[0].messages[2]["content"][1]["file"]["file_data"]
+        == "data:application/pdf;base64,JVBERg=="
+    )
 
 
 UNFETCHABLE = [
@@ -203,18 +299,28 @@ UNFETCHABLE = [
 
 
 @pytest.mark.parametrize(("path", "why"), UNFETCHABLE, ids=[row[0] for row in UNFETCHABLE])
-async def test_a_file_that_cannot_be_had_ends_the_response(allowing: Stack, fake: FakeUpstream, site: Site, path: str, why: str) -> None:
+async def test_a_file_that_cannot_be_had_ends_the_response(
+    allowing: Stack, fake: FakeUpstream, site: Site, path: str, why: str
+) -> None:
     api, model = allowing.api(), fake.script(reply("never"))
     url = f"{site.url}/{path}"
     message = f"Failed to download the file from '{url}': {why}."
     answer = await api.call("POST", "/responses", {"model": model, "input": by_address(url)})
     assert answer.status == 400
-    expected = {"message": message, "type": "invalid_request_error", "param": "input[0].content[1].file_url", "code": "invalid_value"}
+    expected = {
+        "message": message,
+        "type": "invalid_request_error",
+        "param": "input[0].content[1].file_url",
+        "code": "invalid_value",
+    }
     assert answer.error == expected
     assert answer.headers["x-should-retry"] == "false"
     ended = await api.ended(await api.background(model, input=by_address(url)))
     check_response(ended)
-    assert (ended["status"], ended["error"]) == ("failed", {"code": "invalid_prompt", "message": message})
+    assert (ended["status"], ended["error"]) == (
+        "failed",
+        {"code": "invalid_prompt", "message": message},
+    )
     async with api.post_stream(model, input=by_address(url)) as stream:
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
@@ -222,9 +328,13 @@ async def test_a_file_that_cannot_be_had_ends_the_response(allowing: Stack, fake
     assert fake.asked(model) == []
 
 
-async def test_a_cancel_does_not_wait_for_a_slow_file(allowing: Stack, fake: FakeUpstream, site: Site) -> None:
+async def test_a_cancel_does_not_wait_for_a_slow_file(
+    allowing: Stack, fake: FakeUpstream, site: Site
+) -> None:
     api = allowing.api()
-    response_id = await api.background(fake.script(reply("never")), input=by_address(f"{site.url}/slow"))
+    response_id = await api.background(
+        fake.script(reply("never")), input=by_address(f"{site.url}/slow")
+    )
     async with asyncio.timeout(10):
         await site.asked.wait()
         assert (await api.cancel(response_id)).body["status"] == "cancelled"
@@ -242,9 +352,13 @@ async def test_a_cancel_does_not_wait_for_a_slow_file(allowing: Stack, fake: Fak
         ("", "its address must begin with http:// or https://"),
     ],
 )
-async def test_what_the_guard_refuses_by_its_spelling_is_refused_at_once(api: Api, fake: FakeUpstream, url: str, why: str) -> None:
+async def test_what_the_guard_refuses_by_its_spelling_is_refused_at_once(
+    api: Api, fake: FakeUpstream, url: str, why: str
+) -> None:
     model = fake.script(reply("never"))
-    answer = await api.call("POST", "/responses", {"model": model, "input": by_address(url), "background": True})
+    answer = await api.call(
+        "POST", "/responses", {"model": model, "input": by_address(url), "background": True}
+    )
     where = "input[0].content[1].file_url"
     assert answer.status == 400
     assert answer.error == {
@@ -255,7 +369,9 @@ async def test_what_the_guard_refuses_by_its_spelling_is_refused_at_once(api: Ap
     }
 
 
-async def test_a_name_that_leads_inside_fails_the_run(api: Api, fake: FakeUpstream, site: Site) -> None:
+async def test_a_name_that_leads_inside_fails_the_run(
+    api: Api, fake: FakeUpstream, site: Site
+) -> None:
     model = fake.script(reply("never"))
     inside = site.url.replace("127.0.0.1", "localhost") + "/a.pdf"
     answer = await api.call("POST", "/responses", {"model": model, "input": by_address(inside)})
@@ -265,29 +381,50 @@ async def test_a_name_that_leads_inside_fails_the_run(api: Api, fake: FakeUpstre
     assert fake.asked(model) == []
 
 
-async def test_one_system_message_where_the_template_knows_no_more(allowing: Stack, fake: FakeUpstream) -> None:
+async def test_one_system_message_where_the_template_knows_no_more(
+    allowing: Stack, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("ok"))
     roles = [("system", "s"), ("user", "u"), ("developer", "late")]
-    await allowing.api().create(model, instructions="i", input=[{"role": role, "content": words} for role, words in roles])
-    assert fake.asked(model)[0].messages == [{"role": "system", "content": "i\n\ns\n\nlate"}, {"role": "user", "content": "u"}]
+    await allowing.api().create(
+        model, instructions="i", input=[{"role": role, "content": words} for role, words in roles]
+    )
+    assert fake.asked(model)[0].messages == [
+        {"role": "system", "content": "i\n\ns\n\nlate"},
+        {"role": "user", "content": "u"},
+    ]
 
 
 # Tools.
 
-ALLOWED: JSON = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}]}
+ALLOWED: JSON = {
+    "type": "allowed_tools",
+    "mode": "auto",
+    "tools": [{"type": "function", "name": "look"}],
+}
 
 CHOICES: list[tuple[Any, Any, list[str]]] = [
     ("auto", "auto", ["look", "hear", "sh"]),
     ("required", "required", ["look", "hear", "sh"]),
     ("none", "none", ["look", "hear", "sh"]),
-    ({"type": "function", "name": "look"}, {"type": "function", "function": {"name": "look"}}, ["look", "hear", "sh"]),
-    ({"type": "custom", "name": "sh"}, {"type": "function", "function": {"name": "sh"}}, ["look", "hear", "sh"]),
+    (
+        {"type": "function", "name": "look"},
+        {"type": "function", "function": {"name": "look"}},
+        ["look", "hear", "sh"],
+    ),
+    (
+        {"type": "custom", "name": "sh"},
+        {"type": "function", "function": {"name": "sh"}},
+        ["look", "hear", "sh"],
+    ),
     (ALLOWED, "auto", ["look"]),
     (ALLOWED | {"mode": "required"}, "required", ["look"]),
 ]
 
 
-@pytest.mark.parametrize(("choice", "sent", "offered"), CHOICES, ids=[str(row[0])[:40] for row in CHOICES])
+@pytest.mark.parametrize(
+    ("choice", "sent", "offered"), CHOICES, ids=[str(row[0])[:40] for row in CHOICES]
+)
 async def test_every_form_of_tool_choice_is_echoed_and_sent(
     api: Api, fake: FakeUpstream, choice: Any, sent: Any, offered: list[str]
 ) -> None:
@@ -300,18 +437,34 @@ async def test_every_form_of_tool_choice_is_echoed_and_sent(
     assert [tool["function"]["name"] for tool in body["tools"]] == offered
 
 
-VIOLATIONS: list[Any] = ["none", ALLOWED, {"type": "function", "name": "look"}, {"type": "custom", "name": "sh"}]
+VIOLATIONS: list[Any] = [
+    "none",
+    ALLOWED,
+    {"type": "function", "name": "look"},
+    {"type": "custom", "name": "sh"},
+]
 
 
 @pytest.mark.parametrize("choice", VIOLATIONS, ids=lambda choice: str(choice)[:40])
-async def test_a_call_outside_the_choice_fails_the_response(api: Api, fake: FakeUpstream, choice: Any) -> None:
+async def test_a_call_outside_the_choice_fails_the_response(
+    api: Api, fake: FakeUpstream, choice: Any
+) -> None:
     """Also when the upstream ignores the choice: what was ruled out never reaches a client that would run it (docs/adr/0006)."""
     message = "The model called the tool 'hear', which 'tool_choice' does not allow."
-    calling: list[Step] = [call(0, "call_a", "hear", "{", "}"), finish("tool_calls"), usage(), done()]
+    calling: list[Step] = [
+        call(0, "call_a", "hear", "{", "}"),
+        finish("tool_calls"),
+        usage(),
+        done(),
+    ]
     asked = {"tools": [FUNCTION, OTHER, CUSTOM], "tool_choice": choice}
-    answer = await api.call("POST", "/responses", {"model": fake.script(calling), "input": "x", **asked})
+    answer = await api.call(
+        "POST", "/responses", {"model": fake.script(calling), "input": "x", **asked}
+    )
     assert (answer.status, answer.error["message"]) == (502, message)
-    async with api.post_stream(fake.script([text("Hm."), *calling]), background=True, **asked) as stream:
+    async with api.post_stream(
+        fake.script([text("Hm."), *calling]), background=True, **asked
+    ) as stream:
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
     assert stream.final["status"] == "failed"
@@ -321,14 +474,21 @@ async def test_a_call_outside_the_choice_fails_the_response(api: Api, fake: Fake
 
 
 async def test_a_custom_tool_goes_round(api: Api, fake: FakeUpstream) -> None:
-    calling: list[Step] = [call(0, "call_a", "sh", '{"inp', 'ut":"echo \\"', 'hi\\""', "}"), finish("tool_calls"), usage(), done()]
+    calling: list[Step] = [
+        call(0, "call_a", "sh", '{"inp', 'ut":"echo \\"', 'hi\\""', "}"),
+        finish("tool_calls"),
+        usage(),
+        done(),
+    ]
     async with api.post_stream(fake.script(calling), background=True, tools=[CUSTOM]) as stream:
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
     for event in events:
         check_event(event)
     kinds = [event["type"] for event in events if "custom_tool_call_input" in event["type"]]
-    assert kinds == ["response.custom_tool_call_input.delta"] * 2 + ["response.custom_tool_call_input.done"]
+    assert kinds == ["response.custom_tool_call_input.delta"] * 2 + [
+        "response.custom_tool_call_input.done"
+    ]
     [item] = stream.final["output"]
     assert item["id"].startswith("ctc_")
     assert item == {
@@ -338,12 +498,19 @@ async def test_a_custom_tool_goes_round(api: Api, fake: FakeUpstream) -> None:
     assert [decode(frame) for frame in await api.replay(stream.response_id)] == events
     model = fake.script(reply("Done."))
     output = {"type": "custom_tool_call_output", "call_id": "call_a", "output": "hi"}
-    chained = await api.create(model, input=[output], previous_response_id=stream.response_id, tools=[CUSTOM])
-    resent = await api.create(model, input=[{"role": "user", "content": "Hello."}, item, output], tools=[CUSTOM])
+    chained = await api.create(
+        model, input=[output], previous_response_id=stream.response_id, tools=[CUSTOM]
+    )
+    resent = await api.create(
+        model, input=[{"role": "user", "content": "Hello."}, item, output], tools=[CUSTOM]
+    )
     assert (chained["status"], resent["status"]) == ("completed", "completed")
     once, again = fake.asked(model)
     assert once.messages == again.messages
-    assert once.messages[1]["tool_calls"][0]["function"] == {"name": "sh", "arguments": '{"input":"echo \\"hi\\""}'}
+    assert once.messages[1]["tool_calls"][0]["function"] == {
+        "name": "sh",
+        "arguments": '{"input":"echo \\"hi\\""}',
+    }
     assert once.messages[2] == {"role": "tool", "tool_call_id": "call_a", "content": "hi"}
 
 
@@ -362,14 +529,35 @@ async def test_parameters_come_back_as_they_were_set(allowing: Stack, fake: Fake
     assert {name: response[name] for name in asked} == asked
     assert await api.get(response["id"]) == response
     sent = fake.asked(model)[0].body
-    assert (sent["service_tier"], sent["safety_identifier"]) == ("flex", "user-1"), "passed through, because the setting says so"
-    assert not {"metadata", "truncation", "prompt_cache_key", "logprobs", "top_logprobs"} & set(sent)
+    assert (sent["service_tier"], sent["safety_identifier"]) == ("flex", "user-1"), (
+        "passed through, because the setting says so"
+    )
+    assert not {"metadata", "truncation", "prompt_cache_key", "logprobs", "top_logprobs"} & set(
+        sent
+    )
 
 
-@pytest.mark.parametrize(("used", "told"), [("priority", "priority"), ("default", "default"), ("on_demand", "flex"), (None, "flex")])
-async def test_the_service_tier_is_the_one_that_was_used(api: Api, fake: FakeUpstream, used: str | None, told: str) -> None:
-    said = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "service_tier": used}
-    script: list[Step] = [chunk(said | {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]}), usage(), done()]
+@pytest.mark.parametrize(
+    ("used", "told"),
+    [("priority", "priority"), ("default", "default"), ("on_demand", "flex"), (None, "flex")],
+)
+async def test_the_service_tier_is_the_one_that_was_used(
+    api: Api, fake: FakeUpstream, used: str | None, told: str
+) -> None:
+    said = {
+        "id": "x",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "m",
+        "service_tier": used,
+    }
+    script: list[Step] = [
+        chunk(
+            said | {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]}
+        ),
+        usage(),
+        done(),
+    ]
     async with api.post_stream(fake.script(script), background=True, service_tier="flex") as stream:
         await stream.to_end()
     assert stream.events[0]["response"]["service_tier"] == "flex"
@@ -380,15 +568,23 @@ async def test_the_service_tier_is_the_one_that_was_used(api: Api, fake: FakeUps
 @pytest.mark.parametrize(
     ("asked", "sent", "told"),
     [
-        ({"include": ["message.output_text.logprobs"], "top_logprobs": 1}, {"logprobs": True, "top_logprobs": 1}, 1),
+        (
+            {"include": ["message.output_text.logprobs"], "top_logprobs": 1},
+            {"logprobs": True, "top_logprobs": 1},
+            1,
+        ),
         ({"include": ["message.output_text.logprobs"]}, {"logprobs": True}, 1),
         ({"top_logprobs": 1}, {}, 0),
     ],
     ids=["both", "include alone", "top_logprobs alone"],
 )
-async def test_log_probabilities_are_told_where_they_are_included(api: Api, fake: FakeUpstream, asked: JSON, sent: JSON, told: int) -> None:
+async def test_log_probabilities_are_told_where_they_are_included(
+    api: Api, fake: FakeUpstream, asked: JSON, sent: JSON, told: int
+) -> None:
     token = {"token": "a", "logprob": -0.5, "bytes": None, "top_logprobs": []}
-    model = fake.script([delta({"content": "a"}, logprobs={"content": [token]}), finish(), usage(), done()])
+    model = fake.script(
+        [delta({"content": "a"}, logprobs={"content": [token]}), finish(), usage(), done()]
+    )
     async with api.post_stream(model, **asked) as stream:
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
@@ -398,9 +594,37 @@ async def test_log_probabilities_are_told_where_they_are_included(api: Api, fake
 
 
 NULLED = (
-    *("instructions", "previous_response_id", "conversation", "store", "background", "stream", "stream_options", "include", "tools"),
-    *("tool_choice", "parallel_tool_calls", "max_tool_calls", "max_output_tokens", "temperature", "top_p", "presence_penalty"),
-    *("frequency_penalty", "top_logprobs", "text", "reasoning", "truncation", "metadata", "service_tier", "user", "safety_identifier"),
+    *(
+        "instructions",
+        "previous_response_id",
+        "conversation",
+        "store",
+        "background",
+        "stream",
+        "stream_options",
+        "include",
+        "tools",
+    ),
+    *(
+        "tool_choice",
+        "parallel_tool_calls",
+        "max_tool_calls",
+        "max_output_tokens",
+        "temperature",
+        "top_p",
+        "presence_penalty",
+    ),
+    *(
+        "frequency_penalty",
+        "top_logprobs",
+        "text",
+        "reasoning",
+        "truncation",
+        "metadata",
+        "service_tier",
+        "user",
+        "safety_identifier",
+    ),
     *("prompt_cache_key", "prompt", "context_management", "moderation", "prompt_cache_retention"),
 )
 
@@ -435,8 +659,14 @@ async def test_text_of_nothing_is_text(api: Api, fake: FakeUpstream) -> None:
 
 
 async def test_stream_options_go_with_a_stream_alone(api: Api, fake: FakeUpstream) -> None:
-    async with api.post_stream(fake.script(reply("ok")), stream_options={"include_obfuscation": False}) as stream:
+    async with api.post_stream(
+        fake.script(reply("ok")), stream_options={"include_obfuscation": False}
+    ) as stream:
         await stream.to_end()
     assert stream.final["status"] == "completed"
-    answer = await api.call("POST", "/responses", {"model": "m", "input": "x", "stream_options": {"include_obfuscation": False}})
+    answer = await api.call(
+        "POST",
+        "/responses",
+        {"model": "m", "input": "x", "stream_options": {"include_obfuscation": False}},
+    )
     assert (answer.status, answer.error["param"]) == (400, "stream_options")

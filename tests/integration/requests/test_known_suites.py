@@ -8,26 +8,46 @@ import asyncio
 import openai
 from openai.types.responses import FunctionToolParam, ResponseStreamEvent
 
-from tests.support.fake_upstream import FakeUpstream, call, delta, done, finish, gate, refusal, reply, silence_until, text, usage
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    call,
+    delta,
+    done,
+    finish,
+    gate,
+    refusal,
+    reply,
+    silence_until,
+    text,
+    usage,
+)
 
 WEATHER: FunctionToolParam = {
     "type": "function",
     "name": "get_weather",
     "description": "The weather somewhere.",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+    },
     "strict": False,
 }
 RED = "data:image/png;base64,iVBORw0KGgo="
 BLUE = "https://pictures.example/blue.png"
 
 
-async def heard(client: openai.AsyncOpenAI, model: str, **body: object) -> list[ResponseStreamEvent]:
+async def heard(
+    client: openai.AsyncOpenAI, model: str, **body: object
+) -> list[ResponseStreamEvent]:
     """All events of a stream."""
     stream = await client.responses.create(model=model, input="Go.", stream=True, **body)  # type: ignore[call-overload]
     return [event async for event in stream]
 
 
-async def test_the_response_is_created_before_the_model_has_said_anything(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_the_response_is_created_before_the_model_has_said_anything(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
     """Not by the clock: the upstream does not even answer before the client has seen it."""
     seen = asyncio.Event()
     model = fake.script([silence_until(seen), *reply("Hello, ", "world.")])
@@ -36,7 +56,11 @@ async def test_the_response_is_created_before_the_model_has_said_anything(client
         kinds.append(event.type)
         if event.type == "response.created":
             assert (event.sequence_number, event.response.status) == (0, "in_progress")
-            assert (event.response.output, event.response.output_text, event.response.usage) == ([], "", None)
+            assert (event.response.output, event.response.output_text, event.response.usage) == (
+                [],
+                "",
+                None,
+            )
         if event.type == "response.in_progress":
             seen.set()
         if event.type == "response.completed":
@@ -45,7 +69,9 @@ async def test_the_response_is_created_before_the_model_has_said_anything(client
     assert kinds[:2] == ["response.created", "response.in_progress"]
 
 
-async def test_deltas_are_what_came_since_the_last(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_deltas_are_what_came_since_the_last(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
     pieces = ["One", " two", "", " thr", "ee."]
     events = await heard(client, fake.script([text(*pieces), finish(), usage(), done()]))
     deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
@@ -55,10 +81,17 @@ async def test_deltas_are_what_came_since_the_last(client: openai.AsyncOpenAI, f
     assert [event.sequence_number for event in events] == list(range(len(events)))
 
 
-async def test_the_arguments_of_a_call_are_told_as_they_come(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_the_arguments_of_a_call_are_told_as_they_come(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
     """Name and id are whole when the call is added, however the upstream cuts them; the arguments are empty then."""
     added, begun = asyncio.Event(), asyncio.Event()
-    head = {"index": 0, "id": "call_a", "type": "function", "function": {"name": "get_", "arguments": ""}}
+    head = {
+        "index": 0,
+        "id": "call_a",
+        "type": "function",
+        "function": {"name": "get_", "arguments": ""},
+    }
     model = fake.script(
         [
             delta({"tool_calls": [head]}),
@@ -74,10 +107,16 @@ async def test_the_arguments_of_a_call_are_told_as_they_come(client: openai.Asyn
         ]
     )
     deltas = []
-    async for event in await client.responses.create(model=model, input="Weather?", stream=True, tools=[WEATHER]):
+    async for event in await client.responses.create(
+        model=model, input="Weather?", stream=True, tools=[WEATHER]
+    ):
         if event.type == "response.output_item.added":
             assert event.item.type == "function_call"
-            assert (event.item.name, event.item.call_id, event.item.arguments) == ("get_weather", "call_a", "")
+            assert (event.item.name, event.item.call_id, event.item.arguments) == (
+                "get_weather",
+                "call_a",
+                "",
+            )
             added.set()
         if event.type == "response.function_call_arguments.delta":
             deltas.append(event.delta)
@@ -88,45 +127,93 @@ async def test_the_arguments_of_a_call_are_told_as_they_come(client: openai.Asyn
     assert deltas == ['{"ci', 'ty": "Bo', 'nn"}']
 
 
-async def test_a_call_for_the_client_ends_the_turn(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
-    model = fake.script([call(0, "call_a", "get_weather", '{"city": "Bonn"}'), finish("tool_calls"), usage(), done()])
+async def test_a_call_for_the_client_ends_the_turn(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
+    model = fake.script(
+        [
+            call(0, "call_a", "get_weather", '{"city": "Bonn"}'),
+            finish("tool_calls"),
+            usage(),
+            done(),
+        ]
+    )
     response = await client.responses.create(model=model, input="Weather?", tools=[WEATHER])
     assert response.status == "completed"
     [item] = response.output
     assert item.type == "function_call"
-    assert (item.status, item.name, item.arguments) == ("completed", "get_weather", '{"city": "Bonn"}')
+    assert (item.status, item.name, item.arguments) == (
+        "completed",
+        "get_weather",
+        '{"city": "Bonn"}',
+    )
     assert len(fake.asked(model)) == 1
 
 
-async def test_log_probabilities_come_with_their_deltas_and_all_together_at_the_end(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_log_probabilities_come_with_their_deltas_and_all_together_at_the_end(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
     def said(token: str, logprob: float) -> dict[str, object]:
         other = {"token": "x", "logprob": -5.0, "bytes": [120]}
-        return {"content": [{"token": token, "logprob": logprob, "bytes": list(token.encode()), "top_logprobs": [other]}]}
+        return {
+            "content": [
+                {
+                    "token": token,
+                    "logprob": logprob,
+                    "bytes": list(token.encode()),
+                    "top_logprobs": [other],
+                }
+            ]
+        }
 
     model = fake.script(
-        [delta({"content": "Hi"}, logprobs=said("Hi", -0.5)), delta({"content": "!"}, logprobs=said("!", -0.1)), finish(), usage(), done()]
+        [
+            delta({"content": "Hi"}, logprobs=said("Hi", -0.5)),
+            delta({"content": "!"}, logprobs=said("!", -0.1)),
+            finish(),
+            usage(),
+            done(),
+        ]
     )
     events = await heard(client, model, include=["message.output_text.logprobs"], top_logprobs=1)
-    deltas = [[(entry.token, entry.logprob) for entry in event.logprobs] for event in events if event.type == "response.output_text.delta"]
+    deltas = [
+        [(entry.token, entry.logprob) for entry in event.logprobs]
+        for event in events
+        if event.type == "response.output_text.delta"
+    ]
     assert deltas == [[("Hi", -0.5)], [("!", -0.1)]]
     [told] = [event for event in events if event.type == "response.output_text.done"]
     assert [entry.token for entry in told.logprobs] == ["Hi", "!"]
     [part] = [event.part for event in events if event.type == "response.content_part.done"]
     assert part.type == "output_text"
-    assert [(entry.token, entry.top_logprobs[0].token) for entry in part.logprobs or []] == [("Hi", "x"), ("!", "x")]
+    assert [(entry.token, entry.top_logprobs[0].token) for entry in part.logprobs or []] == [
+        ("Hi", "x"),
+        ("!", "x"),
+    ]
 
 
-async def test_a_refusal_is_told_as_it_comes(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_a_refusal_is_told_as_it_comes(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
     events = await heard(client, fake.script([refusal("I can", "not."), finish(), usage(), done()]))
-    assert [event.delta for event in events if event.type == "response.refusal.delta"] == ["I can", "not."]
-    assert [event.refusal for event in events if event.type == "response.refusal.done"] == ["I cannot."]
+    assert [event.delta for event in events if event.type == "response.refusal.delta"] == [
+        "I can",
+        "not.",
+    ]
+    assert [event.refusal for event in events if event.type == "response.refusal.done"] == [
+        "I cannot."
+    ]
     last = events[-1]
     assert last.type == "response.completed"
-    assert last.response.output[0].to_dict()["content"] == [{"type": "refusal", "refusal": "I cannot."}]
+    assert last.response.output[0].to_dict()["content"] == [
+        {"type": "refusal", "refusal": "I cannot."}
+    ]
 
 
 async def test_usage_comes_with_its_details(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
-    events = await heard(client, fake.script([text("Hi"), finish(), usage(11, 7, cached=5, thought=3), done()]))
+    events = await heard(
+        client, fake.script([text("Hi"), finish(), usage(11, 7, cached=5, thought=3), done()])
+    )
     last = events[-1]
     assert last.type == "response.completed"
     assert last.response.usage is not None
@@ -139,25 +226,49 @@ async def test_usage_comes_with_its_details(client: openai.AsyncOpenAI, fake: Fa
     }
 
 
-async def test_images_are_seen_and_remembered_over_several_turns(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_images_are_seen_and_remembered_over_several_turns(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("Red."), reply("Blue."), reply("Red and blue."))
     first = await client.responses.create(
         model=model,
         input=[
             {
                 "role": "user",
-                "content": [{"type": "input_text", "text": "What is this?"}, {"type": "input_image", "image_url": RED, "detail": "auto"}],
+                "content": [
+                    {"type": "input_text", "text": "What is this?"},
+                    {"type": "input_image", "image_url": RED, "detail": "auto"},
+                ],
             }
         ],
     )
     second = await client.responses.create(
         model=model,
         previous_response_id=first.id,
-        input=[{"role": "user", "content": [{"type": "input_image", "image_url": BLUE, "detail": "low"}]}],
+        input=[
+            {
+                "role": "user",
+                "content": [{"type": "input_image", "image_url": BLUE, "detail": "low"}],
+            }
+        ],
     )
-    third = await client.responses.create(model=model, previous_response_id=second.id, input="Which colours were they?")
-    assert (first.output_text, second.output_text, third.output_text) == ("Red.", "Blue.", "Red and blue.")
+    third = await client.responses.create(
+        model=model, previous_response_id=second.id, input="Which colours were they?"
+    )
+    assert (first.output_text, second.output_text, third.output_text) == (
+        "Red.",
+        "Blue.",
+        "Red and blue.",
+    )
     messages = fake.asked(model)[2].messages
-    assert [message["role"] for message in messages] == ["user", "assistant", "user", "assistant", "user"]
+    assert [message["role"] for message in messages] == [
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+        "user",
+    ]
     assert messages[0]["content"][1] == {"type": "image_url", "image_url": {"url": RED}}
-    assert messages[2]["content"] == [{"type": "image_url", "image_url": {"url": BLUE, "detail": "low"}}]
+    assert messages[2]["content"] == [
+        {"type": "image_url", "image_url": {"url": BLUE, "detail": "low"}}
+    ]

@@ -23,10 +23,23 @@ SCHEMA: JSON = {
     },
     "required": ["zulu", "alpha", "mike"],
     "additionalProperties": False,
-    "$defs": {"yankee": {"type": "object", "properties": {}, "required": [], "additionalProperties": False}},
+    "$defs": {
+        "yankee": {
+            "type": "object",
+            "properties": {},
+            "required": [],
+            "additionalProperties": False,
+        }
+    },
 }
 """Keys in an order that nobody would sort them into."""
-FORMAT: JSON = {"type": "json_schema", "name": "thing", "schema": SCHEMA, "strict": True, "description": "A thing."}
+FORMAT: JSON = {
+    "type": "json_schema",
+    "name": "thing",
+    "schema": SCHEMA,
+    "strict": True,
+    "description": "A thing.",
+}
 
 
 class Event(BaseModel):
@@ -46,9 +59,13 @@ def in_order(value: Any) -> str:
 async def test_a_schema_reaches_the_upstream_and_comes_back_as_it_was(
     api: Api, fake: FakeUpstream, strict: bool | None, background: bool
 ) -> None:
-    wanted = {name: value for name, value in (FORMAT | {"strict": strict}).items() if value is not None}
+    wanted = {
+        name: value for name, value in (FORMAT | {"strict": strict}).items() if value is not None
+    }
     model = fake.script(reply('{"zulu": "z", "alpha": 1, "mike": []}'))
-    created = await api.create(model, text={"format": wanted, "verbosity": "low"}, background=background)
+    created = await api.create(
+        model, text={"format": wanted, "verbosity": "low"}, background=background
+    )
     for response in (created, await api.ended(created["id"])):
         check_response(response)
         assert in_order(response["text"]["format"]["schema"]) == in_order(SCHEMA)
@@ -71,14 +88,22 @@ async def test_the_official_client_parses(client: openai.AsyncOpenAI, fake: Fake
     response = await client.responses.parse(model=model, input="When?", text_format=Event)
     assert response.output_parsed == Event(name="Fair", when="Friday")
     sent = fake.asked(model)[0].body["response_format"]["json_schema"]
-    assert (sent["name"], sent["strict"], list(sent["schema"]["properties"])) == ("Event", True, ["name", "when"])
+    assert (sent["name"], sent["strict"], list(sent["schema"]["properties"])) == (
+        "Event",
+        True,
+        ["name", "when"],
+    )
 
 
-async def test_a_refusal_is_no_json_and_stays_a_refusal(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_a_refusal_is_no_json_and_stays_a_refusal(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
     model = fake.script([refusal("I will", " not."), finish(), usage()])
     response = await client.responses.parse(model=model, input="When?", text_format=Event)
     assert response.output_parsed is None
-    assert response.output[0].to_dict()["content"] == [{"type": "refusal", "refusal": "I will not."}]
+    assert response.output[0].to_dict()["content"] == [
+        {"type": "refusal", "refusal": "I will not."}
+    ]
     model = fake.script([refusal("No."), finish(), usage()])
     async with client.responses.stream(model=model, input="When?", text_format=Event) as stream:
         kinds = [event.type async for event in stream]
@@ -117,13 +142,19 @@ REFUSED: list[tuple[str, JSON, str, str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("body", "param", "code", "message"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+@pytest.mark.parametrize(
+    ("body", "param", "code", "message"),
+    [row[1:] for row in REFUSED],
+    ids=[row[0] for row in REFUSED],
+)
 async def test_what_cannot_be_obeyed_is_refused_at_once(
     api: Api, fake: FakeUpstream, body: JSON, param: str, code: str, message: str
 ) -> None:
     model = fake.script(reply("never"))
     for background in (True, False):
-        answer = await api.call("POST", "/responses", {"model": model, "input": "x", "background": background, **body})
+        answer = await api.call(
+            "POST", "/responses", {"model": model, "input": "x", "background": background, **body}
+        )
         assert (answer.status, answer.error["type"]) == (400, "invalid_request_error")
         assert (answer.error["param"], answer.error["code"]) == (param, code)
         assert answer.error["message"].startswith(message)
@@ -135,13 +166,19 @@ async def test_what_cannot_be_obeyed_is_refused_at_once(
 
 @pytest.fixture(scope="module")
 async def unschooled(
-    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+    tmp_path_factory: pytest.TempPathFactory,
+    servers: Databases,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """A deployment with an upstream for each way in which structured output can be asked for."""
     folder = tmp_path_factory.mktemp("unschooled")
     ways = ("json_object", "guided_json", "prompt")
     verbose = 'passthrough = ["verbosity"]'
-    lines = [f'[upstreams.{way}]\nbase_url = "{fake.base_url}"\nstructured_output = "{way}"\n{verbose}\n' for way in ways]
+    lines = [
+        f'[upstreams.{way}]\nbase_url = "{fake.base_url}"\nstructured_output = "{way}"\n{verbose}\n'
+        for way in ways
+    ]
     routes = [f'"{way}-*" = "{way}"' for way in ways]
     (folder / "backburner.toml").write_text("\n".join([*lines, "[routes]", *routes]))
     settings = {"BACKBURNER_CONFIG": str(folder / "backburner.toml")}
@@ -150,13 +187,21 @@ async def unschooled(
 
 
 @pytest.mark.parametrize("way", ["json_object", "prompt"])
-async def test_who_knows_no_schema_is_told_it_and_may_answer_in_a_fence(unschooled: Stack, fake: FakeUpstream, way: str) -> None:
-    model = fake.script(reply("``", '`json\n{"name": "Fair",', ' "when": "Friday"}\n`', "``"), name=f"{way}-1")
+async def test_who_knows_no_schema_is_told_it_and_may_answer_in_a_fence(
+    unschooled: Stack, fake: FakeUpstream, way: str
+) -> None:
+    model = fake.script(
+        reply("``", '`json\n{"name": "Fair",', ' "when": "Friday"}\n`', "``"), name=f"{way}-1"
+    )
     client = unschooled.openai()
-    response = await client.responses.parse(model=model, input="When?", instructions="Be brief.", text_format=Event)
+    response = await client.responses.parse(
+        model=model, input="When?", instructions="Be brief.", text_format=Event
+    )
     assert response.output_parsed == Event(name="Fair", when="Friday")
     sent = fake.asked(model)[0].body
-    assert sent.get("response_format") == ({"type": "json_object"} if way == "json_object" else None)
+    assert sent.get("response_format") == (
+        {"type": "json_object"} if way == "json_object" else None
+    )
     told = sent["messages"][0]["content"]
     assert told.startswith("Be brief.\n\n")
     assert '"required":["name","when"]' in told
@@ -171,8 +216,15 @@ async def test_old_vllm_is_asked_in_its_own_words(unschooled: Stack, fake: FakeU
     assert [message["role"] for message in sent["messages"]] == ["user"]
 
 
-async def test_verbosity_reaches_who_knows_it(api: Api, unschooled: Stack, fake: FakeUpstream) -> None:
-    for asked, model, told in ((unschooled.api(), "prompt-2", "low"), (api, "plain-verbosity", None)):
-        response = await asked.create(fake.script(reply("x"), name=model), text={"verbosity": "low"})
+async def test_verbosity_reaches_who_knows_it(
+    api: Api, unschooled: Stack, fake: FakeUpstream
+) -> None:
+    for asked, model, told in (
+        (unschooled.api(), "prompt-2", "low"),
+        (api, "plain-verbosity", None),
+    ):
+        response = await asked.create(
+            fake.script(reply("x"), name=model), text={"verbosity": "low"}
+        )
         assert response["text"] == {"format": {"type": "text"}, "verbosity": "low"}
         assert fake.asked(model)[0].body.get("verbosity") == told

@@ -5,7 +5,21 @@ import asyncio
 import pytest
 
 from tests.support.api import JSON, Api
-from tests.support.fake_upstream import FakeUpstream, Step, call, done, drop, finish, hang, reasoning, refusal, reply, status, text, usage
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    Step,
+    call,
+    done,
+    drop,
+    finish,
+    hang,
+    reasoning,
+    refusal,
+    reply,
+    status,
+    text,
+    usage,
+)
 
 USER: JSON = {"role": "user", "content": "and now?"}
 
@@ -28,23 +42,42 @@ async def test_the_whole_chain_is_told_in_order(api: Api, fake: FakeUpstream) ->
         response = await api.create(model, input=f"question {turn}", previous_response_id=previous)
         assert response["previous_response_id"] == previous
         previous = response["id"]
-    expected = [(role, f"{words} {turn}") for turn in range(10) for role, words in (("user", "question"), ("assistant", "answer"))]
+    expected = [
+        (role, f"{words} {turn}")
+        for turn in range(10)
+        for role, words in (("user", "question"), ("assistant", "answer"))
+    ]
     assert told(fake.asked(model)[0].messages) == expected[:-1]
 
 
 async def test_a_chain_may_fork(api: Api, fake: FakeUpstream) -> None:
     root = await api.create(fake.script(reply("root")), input="start")
     left, right = fake.script(reply("l")), fake.script(reply("r"))
-    await asyncio.gather(*(api.create(model, input=model, previous_response_id=root["id"]) for model in (left, right)))
+    await asyncio.gather(
+        *(
+            api.create(model, input=model, previous_response_id=root["id"])
+            for model in (left, right)
+        )
+    )
     for model in (left, right):
-        assert told(fake.asked(model)[0].messages) == [("user", "start"), ("assistant", "root"), ("user", model)]
+        assert told(fake.asked(model)[0].messages) == [
+            ("user", "start"),
+            ("assistant", "root"),
+            ("user", model),
+        ]
 
 
 async def test_instructions_and_sampling_are_not_inherited(api: Api, fake: FakeUpstream) -> None:
-    first = await api.create(fake.script(reply("a")), instructions="Speak Latin.", temperature=0.1, metadata={"a": "b"})
+    first = await api.create(
+        fake.script(reply("a")), instructions="Speak Latin.", temperature=0.1, metadata={"a": "b"}
+    )
     model = fake.script(reply("b"))
     second = await api.create(model, previous_response_id=first["id"])
-    assert told(fake.asked(model)[0].messages) == [("user", "Hello."), ("assistant", "a"), ("user", "Hello.")]
+    assert told(fake.asked(model)[0].messages) == [
+        ("user", "Hello."),
+        ("assistant", "a"),
+        ("user", "Hello."),
+    ]
     assert "temperature" not in fake.asked(model)[0].body
     assert (second["instructions"], second["temperature"], second["metadata"]) == (None, 1, {})
     third = fake.script(reply("c"))
@@ -52,44 +85,83 @@ async def test_instructions_and_sampling_are_not_inherited(api: Api, fake: FakeU
     assert told(fake.asked(third)[0].messages)[0] == ("system", "Speak Greek.")
 
 
-async def test_background_and_foreground_responses_chain_alike(api: Api, fake: FakeUpstream) -> None:
+async def test_background_and_foreground_responses_chain_alike(
+    api: Api, fake: FakeUpstream
+) -> None:
     first = await api.ended(await api.background(fake.script(reply("one"))))
     second = await api.create(fake.script(reply("two")), previous_response_id=first["id"])
     model = fake.script(reply("three"))
     third = await api.ended(await api.background(model, previous_response_id=second["id"]))
     assert third["status"] == "completed"
-    assert [words for role, words in told(fake.asked(model)[0].messages) if role == "assistant"] == ["one", "two"]
+    assert [
+        words for role, words in told(fake.asked(model)[0].messages) if role == "assistant"
+    ] == ["one", "two"]
 
 
-async def test_parallel_calls_become_one_assistant_message_with_their_answers_behind(api: Api, fake: FakeUpstream) -> None:
+async def test_parallel_calls_become_one_assistant_message_with_their_answers_behind(
+    api: Api, fake: FakeUpstream
+) -> None:
     calls = [call(0, "call_a", "look", '{"x":1}'), call(1, "call_b", "look", "")]
-    tools = [{"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}]
-    first = await api.create(fake.script([text("Looking."), *calls, finish("tool_calls"), usage(), done()]), tools=tools)
-    assert [item["type"] for item in first["output"]] == ["message", "function_call", "function_call"]
-    answers = [{"type": "function_call_output", "call_id": name, "output": name.upper()} for name in ("call_b", "call_a")]
+    tools = [
+        {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+    ]
+    first = await api.create(
+        fake.script([text("Looking."), *calls, finish("tool_calls"), usage(), done()]), tools=tools
+    )
+    assert [item["type"] for item in first["output"]] == [
+        "message",
+        "function_call",
+        "function_call",
+    ]
+    answers = [
+        {"type": "function_call_output", "call_id": name, "output": name.upper()}
+        for name in ("call_b", "call_a")
+    ]
     model = fake.script(reply("done"))
-    second = await api.create(model, previous_response_id=first["id"], input=[*answers, USER], tools=tools)
+    second = await api.create(
+        model, previous_response_id=first["id"], input=[*answers, USER], tools=tools
+    )
     assert second["status"] == "completed"
     user, assistant, *rest = fake.asked(model)[0].messages
     assert user["role"] == "user"
     assert _plain(assistant["content"]) == "Looking."
-    assert [(one["id"], one["function"]["arguments"]) for one in assistant["tool_calls"]] == [("call_a", '{"x":1}'), ("call_b", "{}")]
-    assert sorted((message["role"], message["tool_call_id"], _plain(message["content"])) for message in rest[:2]) == [
+    assert [(one["id"], one["function"]["arguments"]) for one in assistant["tool_calls"]] == [
+        ("call_a", '{"x":1}'),
+        ("call_b", "{}"),
+    ]
+    assert sorted(
+        (message["role"], message["tool_call_id"], _plain(message["content"]))
+        for message in rest[:2]
+    ) == [
         ("tool", "call_a", "CALL_A"),
         ("tool", "call_b", "CALL_B"),
     ]
     assert told(rest[2:]) == [("user", "and now?")]
 
 
-async def test_a_call_that_was_never_answered_blocks_the_chain(api: Api, fake: FakeUpstream) -> None:
-    tools = [{"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}]
-    first = await api.create(fake.script([call(0, "call_a", "look", "{}"), finish("tool_calls"), done()]), tools=tools)
+async def test_a_call_that_was_never_answered_blocks_the_chain(
+    api: Api, fake: FakeUpstream
+) -> None:
+    tools = [
+        {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+    ]
+    first = await api.create(
+        fake.script([call(0, "call_a", "look", "{}"), finish("tool_calls"), done()]), tools=tools
+    )
     model = fake.script(reply("never"))
-    refused = await api.call("POST", "/responses", {"model": model, "input": "Well?", "previous_response_id": first["id"]})
+    refused = await api.call(
+        "POST",
+        "/responses",
+        {"model": model, "input": "Well?", "previous_response_id": first["id"]},
+    )
     assert refused.status == 400
     assert refused.error["message"] == "No tool output found for function call call_a."
     stray = {"type": "function_call_output", "call_id": "call_z", "output": "x"}
-    refused = await api.call("POST", "/responses", {"model": model, "input": [stray], "previous_response_id": first["id"]})
+    refused = await api.call(
+        "POST",
+        "/responses",
+        {"model": model, "input": [stray], "previous_response_id": first["id"]},
+    )
     assert refused.status == 400
     assert fake.asked(model) == []
 
@@ -110,9 +182,15 @@ async def test_whatever_ended_may_be_continued_with_what_output_there_is(
     first = await api.ended(await api.background(fake.script(script)))
     assert first["status"] == ended
     model = fake.script(reply("fine"))
-    assert (await api.create(model, previous_response_id=first["id"], input=[USER]))["output_text"] == "fine"
+    assert (await api.create(model, previous_response_id=first["id"], input=[USER]))[
+        "output_text"
+    ] == "fine"
     [request] = fake.asked(model)
-    heard = [_plain(message.get("content")) or message.get("refusal") for message in request.messages if message["role"] == "assistant"]
+    heard = [
+        _plain(message.get("content")) or message.get("refusal")
+        for message in request.messages
+        if message["role"] == "assistant"
+    ]
     assert heard == said
     assert told(request.messages)[-1] == ("user", "and now?")
 
@@ -129,33 +207,61 @@ async def test_a_cancelled_response_may_be_continued(api: Api, fake: FakeUpstrea
 async def test_a_deleted_response_cannot_be_continued(api: Api, fake: FakeUpstream) -> None:
     first = await api.create(fake.script(reply("x")))
     assert (await api.call("DELETE", f"/responses/{first['id']}")).status == 200
-    refused = await api.call("POST", "/responses", {"model": "x", "input": "y", "previous_response_id": first["id"]})
+    refused = await api.call(
+        "POST", "/responses", {"model": "x", "input": "y", "previous_response_id": first["id"]}
+    )
     assert (refused.status, refused.error["code"]) == (400, "previous_response_not_found")
 
 
 async def test_input_items_of_a_chained_response_are_its_own(api: Api, fake: FakeUpstream) -> None:
     first = await api.create(fake.script(reply("x")), input="one")
-    second = await api.create(fake.script(reply("y")), input="two", previous_response_id=first["id"])
+    second = await api.create(
+        fake.script(reply("y")), input="two", previous_response_id=first["id"]
+    )
     page = (await api.call("GET", f"/responses/{second['id']}/input_items")).body
     assert [item["content"][0]["text"] for item in page["data"]] == ["two"]
 
 
 async def test_history_given_in_full_is_told_as_it_was(api: Api, fake: FakeUpstream) -> None:
-    first = await api.create(fake.script([reasoning("hm"), text("Bonn."), finish(), done()]), input="Capital?")
+    first = await api.create(
+        fake.script([reasoning("hm"), text("Bonn."), finish(), done()]), input="Capital?"
+    )
     model = fake.script(reply("ok"))
     history = [
         {"role": "system", "content": "Rules."},
-        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "More rules."}]},
+        {
+            "type": "message",
+            "role": "developer",
+            "content": [{"type": "input_text", "text": "More rules."}],
+        },
         {"role": "user", "content": [{"type": "input_text", "text": "Capital?"}]},
-        *first["output"],  # as a client without previous_response_id sends it back: reasoning, message with ids and status
+        *first[
+            "output"
+        ],  # as a client without previous_response_id sends it back: reasoning, message with ids and status
         {"role": "user", "content": "Sure?"},
         {"role": "assistant", "content": "Or Berlin."},
         {"role": "user", "content": "Sure!"},
     ]
     assert (await api.create(model, input=history))["status"] == "completed"
     heard = told(fake.asked(model)[0].messages)
-    assert [words for _, words in heard if words] == ["Rules.", "More rules.", "Capital?", "Bonn.", "Sure?", "Or Berlin.", "Sure!"]
-    assert [role for role, _ in heard if role not in ("system", "developer")][:2] == ["user", "assistant"]
-    items = (await api.call("GET", f"/responses/{(await api.create(model, input=history))['id']}/input_items?order=asc")).body["data"]
+    assert [words for _, words in heard if words] == [
+        "Rules.",
+        "More rules.",
+        "Capital?",
+        "Bonn.",
+        "Sure?",
+        "Or Berlin.",
+        "Sure!",
+    ]
+    assert [role for role, _ in heard if role not in ("system", "developer")][:2] == [
+        "user",
+        "assistant",
+    ]
+    items = (
+        await api.call(
+            "GET",
+            f"/responses/{(await api.create(model, input=history))['id']}/input_items?order=asc",
+        )
+    ).body["data"]
     assert len(items) == len(history)
     assert all(item["id"] for item in items)

@@ -10,11 +10,33 @@ from models import keys
 from models.wire.compaction import PREAMBLE
 from tests.support.api import JSON, Api
 from tests.support.contract_rules import assert_stream_obeys_contract
-from tests.support.fake_upstream import FakeUpstream, Request, Script, call, done, finish, hang, reply, status, text, usage
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    Request,
+    Script,
+    call,
+    done,
+    finish,
+    hang,
+    reply,
+    status,
+    text,
+    usage,
+)
 from tests.support.stack import Stack
 from tests.support.strict_types import check_event, check_item, check_response
 
-OVERFLOW: Script = [status(400, {"error": {"message": "prompt is too long: 9 tokens > 8 maximum", "type": "invalid_request_error"}})]
+OVERFLOW: Script = [
+    status(
+        400,
+        {
+            "error": {
+                "message": "prompt is too long: 9 tokens > 8 maximum",
+                "type": "invalid_request_error",
+            }
+        },
+    )
+]
 TRIGGER: JSON = {"type": "compaction_trigger"}
 MANAGED: JSON = {"context_management": [{"type": "compaction", "compact_threshold": 1000}]}
 LONG = "x" * 4000
@@ -47,15 +69,23 @@ def told(request: Request) -> list[tuple[str, str]]:
 
 
 def _plain(content: Any) -> str:
-    return "".join(part.get("text", "[image]") for part in content) if isinstance(content, list) else str(content or "")
+    return (
+        "".join(part.get("text", "[image]") for part in content)
+        if isinstance(content, list)
+        else str(content or "")
+    )
 
 
 def kinds(response: JSON) -> list[str]:
     return [item["type"] for item in response["output"]]
 
 
-async def compacted(api: Api, fake: FakeUpstream, summary: str = "The cat is Momo.", **body: Any) -> JSON:
-    answer = await api.call("POST", "/responses/compact", {"model": fake.script(reply(summary)), "input": TALK, **body})
+async def compacted(
+    api: Api, fake: FakeUpstream, summary: str = "The cat is Momo.", **body: Any
+) -> JSON:
+    answer = await api.call(
+        "POST", "/responses/compact", {"model": fake.script(reply(summary)), "input": TALK, **body}
+    )
     assert answer.status == 200, answer.raw
     return answer.body
 
@@ -63,12 +93,21 @@ async def compacted(api: Api, fake: FakeUpstream, summary: str = "The cat is Mom
 # --- /v1/responses/compact ---
 
 
-async def test_compact_keeps_the_users_words_and_seals_a_summary(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
-    model = fake.script([text("The cat ", "is Momo."), finish(), usage(prompt=40, completion=6), done()])
-    found = await client.responses.compact(model=model, input=TALK, instructions="Answer in rhymes.")  # type: ignore[arg-type]
+async def test_compact_keeps_the_users_words_and_seals_a_summary(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
+    model = fake.script(
+        [text("The cat ", "is Momo."), finish(), usage(prompt=40, completion=6), done()]
+    )
+    found = await client.responses.compact(
+        model=model, input=TALK, instructions="Answer in rhymes."
+    )  # type: ignore[arg-type]
     assert (found.object, found.id[:5]) == ("response.compaction", "resp_")
     *users, item = [one.model_dump(exclude_none=True, warnings=False) for one in found.output]
-    assert [(one["role"], one["content"][0]["text"]) for one in users] == [("user", "My cat is called Momo."), ("user", "And my dog?")]
+    assert [(one["role"], one["content"][0]["text"]) for one in users] == [
+        ("user", "My cat is called Momo."),
+        ("user", "And my dog?"),
+    ]
     check_item(item)
     assert "Momo" not in json.dumps(item)
     assert (found.usage.input_tokens, found.usage.output_tokens) == (40, 6)
@@ -80,10 +119,14 @@ async def test_compact_keeps_the_users_words_and_seals_a_summary(client: openai.
     assert "tools" not in request.body
 
 
-async def test_what_compact_gave_is_the_history_of_the_next_turn(api: Api, fake: FakeUpstream) -> None:
+async def test_what_compact_gave_is_the_history_of_the_next_turn(
+    api: Api, fake: FakeUpstream
+) -> None:
     found = await compacted(api, fake)
     model = fake.script(reply("Rex."))
-    response = await api.create(model, input=[*found["output"], said("user", "Who barks?")], store=False)
+    response = await api.create(
+        model, input=[*found["output"], said("user", "Who barks?")], store=False
+    )
     assert response["output_text"] == "Rex."
     assert told(fake.asked(model)[0]) == [
         ("system", "Be brief."),
@@ -94,7 +137,9 @@ async def test_what_compact_gave_is_the_history_of_the_next_turn(api: Api, fake:
     ]
 
 
-async def test_clients_may_drop_everything_before_the_newest_compaction(api: Api, fake: FakeUpstream) -> None:
+async def test_clients_may_drop_everything_before_the_newest_compaction(
+    api: Api, fake: FakeUpstream
+) -> None:
     found = await compacted(api, fake)
     whole, bare = fake.script(reply("a")), fake.script(reply("b"))
     await api.create(whole, input=[*TALK, *found["output"], said("user", "Who barks?")])
@@ -102,17 +147,24 @@ async def test_clients_may_drop_everything_before_the_newest_compaction(api: Api
     assert told(fake.asked(whole)[0]) == told(fake.asked(bare)[0])
 
 
-async def test_instructions_that_a_client_sends_anew_take_the_place_of_those_in_the_compaction(api: Api, fake: FakeUpstream) -> None:
+async def test_instructions_that_a_client_sends_anew_take_the_place_of_those_in_the_compaction(
+    api: Api, fake: FakeUpstream
+) -> None:
     found = await compacted(api, fake)
     model = fake.script(reply("b"))
-    await api.create(model, input=[said("developer", "Be long."), found["output"][-1], said("user", "Who barks?")])
+    await api.create(
+        model,
+        input=[said("developer", "Be long."), found["output"][-1], said("user", "Who barks?")],
+    )
     assert [words for role, words in told(fake.asked(model)[0]) if role == "system"] == ["Be long."]
 
 
 async def test_compact_goes_on_from_a_stored_response(api: Api, fake: FakeUpstream) -> None:
     first = await api.create(fake.script(reply("Noted.")), input="My cat is called Momo.")
     model = fake.script(reply("Momo, a cat."))
-    answer = await api.call("POST", "/responses/compact", {"model": model, "previous_response_id": first["id"]})
+    answer = await api.call(
+        "POST", "/responses/compact", {"model": model, "previous_response_id": first["id"]}
+    )
     assert answer.status == 200, answer.raw
     assert kinds(answer.body) == ["message", "compaction"]
     assert "My cat is called Momo." in told(fake.asked(model)[0])[1][1]
@@ -134,21 +186,40 @@ async def test_a_compaction_can_be_compacted_again(api: Api, fake: FakeUpstream)
     ]  # fmt: skip
 
 
-async def test_a_history_too_long_for_the_model_is_summed_up_part_by_part(api: Api, fake: FakeUpstream) -> None:
-    talk = [said(role, f"{role} {number} {LONG}") for number in range(6) for role in ("user", "assistant")]
-    model = fake.script(OVERFLOW, OVERFLOW, reply("One."), reply("Two."), reply("Three."), reply("Four."), reply("Five."), reply("Six."))
+async def test_a_history_too_long_for_the_model_is_summed_up_part_by_part(
+    api: Api, fake: FakeUpstream
+) -> None:
+    talk = [
+        said(role, f"{role} {number} {LONG}")
+        for number in range(6)
+        for role in ("user", "assistant")
+    ]
+    model = fake.script(
+        OVERFLOW,
+        OVERFLOW,
+        reply("One."),
+        reply("Two."),
+        reply("Three."),
+        reply("Four."),
+        reply("Five."),
+        reply("Six."),
+    )
     answer = await api.call("POST", "/responses/compact", {"model": model, "input": talk})
     assert answer.status == 200, answer.raw
     heard = [told(request)[1][1] for request in fake.asked(model)]
     assert len(heard[0]) > len(heard[1]) > len(heard[2])
-    for number, (before, part) in enumerate(zip(["", "One.", "Two.", "Three."], heard[2:], strict=False)):
+    for number, (before, part) in enumerate(
+        zip(["", "One.", "Two.", "Three."], heard[2:], strict=False)
+    ):
         assert (f"<summary_of_what_came_before>\n{before}" in part) == (number > 0)
     assert answer.body["usage"]["output_tokens"] == 7 * (len(heard) - 2)
     for number in range(6):
         assert any(f"assistant {number} " in part for part in heard[2:]), "nothing is left out"
 
 
-async def test_a_compaction_that_never_fits_is_a_clear_refusal(api: Api, fake: FakeUpstream) -> None:
+async def test_a_compaction_that_never_fits_is_a_clear_refusal(
+    api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script(OVERFLOW)
     answer = await api.call("POST", "/responses/compact", {"model": model, "input": TALK})
     assert (answer.status, answer.error["code"]) == (400, "context_length_exceeded")
@@ -158,8 +229,14 @@ async def test_a_compaction_that_never_fits_is_a_clear_refusal(api: Api, fake: F
 async def test_compact_fails_as_the_upstream_does(api: Api, fake: FakeUpstream) -> None:
     model = fake.script([status(429, headers={"retry-after": "7"})])
     answer = await api.call("POST", "/responses/compact", {"model": model, "input": TALK})
-    assert (answer.status, answer.headers["retry-after"], answer.error["code"]) == (429, "7", "rate_limit_exceeded")
-    empty = await api.call("POST", "/responses/compact", {"model": fake.script([finish(), done()]), "input": TALK})
+    assert (answer.status, answer.headers["retry-after"], answer.error["code"]) == (
+        429,
+        "7",
+        "rate_limit_exceeded",
+    )
+    empty = await api.call(
+        "POST", "/responses/compact", {"model": fake.script([finish(), done()]), "input": TALK}
+    )
     assert empty.status == 502
     assert "summary" in empty.error["message"]
 
@@ -167,9 +244,13 @@ async def test_compact_fails_as_the_upstream_does(api: Api, fake: FakeUpstream) 
 async def test_nothing_of_a_compact_can_be_fetched(api: Api, fake: FakeUpstream) -> None:
     found = await compacted(api, fake)
     for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")):
-        answer = await api.call(method, f"/responses/{found['id']}{path}", b"" if method == "POST" else None)
+        answer = await api.call(
+            method, f"/responses/{found['id']}{path}", b"" if method == "POST" else None
+        )
         assert answer.status == 404
-    refused = await api.call("POST", "/responses", {"model": "m", "input": "x", "previous_response_id": found["id"]})
+    refused = await api.call(
+        "POST", "/responses", {"model": "m", "input": "x", "previous_response_id": found["id"]}
+    )
     assert (refused.status, refused.error["code"]) == (400, "previous_response_not_found")
 
 
@@ -177,15 +258,24 @@ async def test_nothing_of_a_compact_can_be_fetched(api: Api, fake: FakeUpstream)
 
 
 async def test_a_long_history_is_compacted_before_the_turn(api: Api, fake: FakeUpstream) -> None:
-    model = fake.script([text("The cat is Momo."), finish(), usage(40, 6), done()], [text("Rex."), finish(), usage(20, 2), done()])
+    model = fake.script(
+        [text("The cat is Momo."), finish(), usage(40, 6), done()],
+        [text("Rex."), finish(), usage(20, 2), done()],
+    )
     async with api.post_stream(model, input=TALK, **MANAGED) as stream:
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
     for event in events:
         check_event(event)
     steps = [event["type"] for event in events if event.get("output_index") == 0]
-    assert steps == ["response.output_item.added", "response.compaction.compacting", "response.output_item.done"]
-    compacting = next(event for event in events if event["type"] == "response.compaction.compacting")
+    assert steps == [
+        "response.output_item.added",
+        "response.compaction.compacting",
+        "response.output_item.done",
+    ]
+    compacting = next(
+        event for event in events if event["type"] == "response.compaction.compacting"
+    )
     response = stream.final
     check_response(response)
     assert kinds(response) == ["compaction", "message"]
@@ -200,19 +290,29 @@ async def test_below_the_threshold_nothing_is_compacted(api: Api, fake: FakeUpst
     model = fake.script(reply("Rex."))
     edits = [{"type": "compaction", "compact_threshold": 50_000}]
     assert kinds(await api.create(model, input=TALK, context_management=edits)) == ["message"]
-    assert kinds(await api.create(model, input=f"What? {LONG}", **MANAGED)) == ["message"], "a question alone cannot be shortened"
+    assert kinds(await api.create(model, input=f"What? {LONG}", **MANAGED)) == ["message"], (
+        "a question alone cannot be shortened"
+    )
     assert len(fake.asked(model)) == 2
 
 
 async def test_a_chain_goes_on_from_its_compaction(api: Api, fake: FakeUpstream) -> None:
     first = await api.create(fake.script(reply(f"Noted. {LONG}")), input="My cat is called Momo.")
     model = fake.script(reply("The cat is Momo."), reply("Rex."))
-    second = await api.create(model, input="And my dog?", previous_response_id=first["id"], **MANAGED)
+    second = await api.create(
+        model, input="And my dog?", previous_response_id=first["id"], **MANAGED
+    )
     assert kinds(second) == ["compaction", "message"]
     third = fake.script(reply("Yes."))
     response = await api.create(third, input="Sure?", previous_response_id=second["id"], **MANAGED)
     assert kinds(response) == ["message"]
-    expected = ["My cat is called Momo.", f"{PREAMBLE}The cat is Momo.", "And my dog?", "Rex.", "Sure?"]
+    expected = [
+        "My cat is called Momo.",
+        f"{PREAMBLE}The cat is Momo.",
+        "And my dog?",
+        "Rex.",
+        "Sure?",
+    ]
     assert [words for _, words in told(fake.asked(third)[0])] == expected
     page = (await api.call("GET", f"/responses/{second['id']}/input_items")).body
     assert [item["type"] for item in page["data"]] == ["message"]
@@ -224,7 +324,9 @@ async def test_a_loop_of_tools_is_compacted_between_its_turns(api: Api, fake: Fa
     first = await api.create(fake.script(looks), input="Look.", tools=TOOLS)
     model = fake.script(reply("Nothing there."), reply("I saw nothing."))
     answered = [{"type": "function_call_output", "call_id": "call_a", "output": LONG}]
-    second = await api.create(model, input=answered, previous_response_id=first["id"], tools=TOOLS, **MANAGED)
+    second = await api.create(
+        model, input=answered, previous_response_id=first["id"], tools=TOOLS, **MANAGED
+    )
     assert (kinds(second), second["output_text"]) == (["compaction", "message"], "I saw nothing.")
     summed_up, turn = fake.asked(model)
     assert '"name":"look"' in told(summed_up)[1][1]
@@ -232,14 +334,18 @@ async def test_a_loop_of_tools_is_compacted_between_its_turns(api: Api, fake: Fa
     assert turn.body["tools"], "the tools are still offered"
 
 
-async def test_an_overflow_is_answered_with_a_compaction_where_that_is_wanted(api: Api, fake: FakeUpstream) -> None:
+async def test_an_overflow_is_answered_with_a_compaction_where_that_is_wanted(
+    api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script(OVERFLOW, reply("The cat is Momo."), reply("Rex."))
     edits = [{"type": "compaction"}]
     response = await api.create(model, input=TALK, context_management=edits, truncation="auto")
     assert (kinds(response), response["output_text"]) == (["compaction", "message"], "Rex.")
 
 
-async def test_a_trigger_asks_for_a_compaction_and_nothing_else(api: Api, fake: FakeUpstream) -> None:
+async def test_a_trigger_asks_for_a_compaction_and_nothing_else(
+    api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("The cat is Momo."))
     async with api.post_stream(model, input=[*TALK, TRIGGER], store=False, tools=TOOLS) as stream:
         assert_stream_obeys_contract(await stream.to_end())
@@ -250,11 +356,23 @@ async def test_a_trigger_asks_for_a_compaction_and_nothing_else(api: Api, fake: 
     assert [words for _, words in told(fake.asked(following)[0])][-2:] == ["And my dog?", "Well?"]
 
 
-async def test_images_are_kept_where_they_were_not_answered_yet(api: Api, fake: FakeUpstream) -> None:
+async def test_images_are_kept_where_they_were_not_answered_yet(
+    api: Api, fake: FakeUpstream
+) -> None:
     def shown(url: str) -> JSON:
-        return {"role": "user", "content": [{"type": "input_text", "text": "See?"}, {"type": "input_image", "image_url": url}]}
+        return {
+            "role": "user",
+            "content": [
+                {"type": "input_text", "text": "See?"},
+                {"type": "input_image", "image_url": url},
+            ],
+        }
 
-    talk = [shown("data:image/png;base64,AAAA"), said("assistant", "I do."), shown("data:image/png;base64,BBBB")]
+    talk = [
+        shown("data:image/png;base64,AAAA"),
+        said("assistant", "I do."),
+        shown("data:image/png;base64,BBBB"),
+    ]
     found = await compacted(api, fake, input=talk)
     model = fake.script(reply("Yes."))
     await api.create(model, input=[found["output"][-1]])
@@ -288,11 +406,21 @@ async def test_what_is_not_ours_is_refused(api: Api, tooled: Stack, fake: FakeUp
     thought = "bbs1." + "0" * 16 + ".AAAA"
     cases = [(api, changed), (api, foreign), (api, thought), (api, "?"), (stranger, sealed)]
     for speaker, content in cases:
-        body = {"model": "m", "input": [said("user", "Hi."), {"type": "compaction", "encrypted_content": content}, said("user", "Well?")]}
+        body = {
+            "model": "m",
+            "input": [
+                said("user", "Hi."),
+                {"type": "compaction", "encrypted_content": content},
+                said("user", "Well?"),
+            ],
+        }
         for path in ("/responses", "/responses/compact"):
             answer = await speaker.call("POST", path, body)
             assert (answer.status, answer.error["param"]) == (400, "input[1].encrypted_content")
-            assert (answer.error["type"], answer.error["code"]) == ("invalid_request_error", "invalid_encrypted_content")
+            assert (answer.error["type"], answer.error["code"]) == (
+                "invalid_request_error",
+                "invalid_encrypted_content",
+            )
             assert content not in answer.error["message"]
 
 
@@ -302,9 +430,18 @@ async def test_a_conversation_holds_compactions_that_are_ours(api: Api, fake: Fa
     assert made.status == 200, made.raw
     model = fake.script(reply("Rex."))
     await api.create(model, input="And?", conversation=made.body["id"])
-    assert [words for _, words in told(fake.asked(model)[0])][-3:] == ["And my dog?", "Well?", "And?"]
-    for wrong, param in (({"type": "compaction", "encrypted_content": "x"}, "items[0].encrypted_content"), (TRIGGER, "items[0]")):
-        refused = await api.call("POST", f"/conversations/{made.body['id']}/items", {"items": [wrong]})
+    assert [words for _, words in told(fake.asked(model)[0])][-3:] == [
+        "And my dog?",
+        "Well?",
+        "And?",
+    ]
+    for wrong, param in (
+        ({"type": "compaction", "encrypted_content": "x"}, "items[0].encrypted_content"),
+        (TRIGGER, "items[0]"),
+    ):
+        refused = await api.call(
+            "POST", f"/conversations/{made.body['id']}/items", {"items": [wrong]}
+        )
         assert (refused.status, refused.error["param"]) == (400, param)
 
 
@@ -317,7 +454,11 @@ async def test_without_a_sealing_key_compaction_is_refused(shared: Stack) -> Non
     ]
     for path, body, param in refused:
         answer = await keyless.call("POST", path, {"model": "m", **body})
-        assert (answer.status, answer.error["param"], answer.error["code"]) == (400, param, "unsupported_parameter")
+        assert (answer.status, answer.error["param"], answer.error["code"]) == (
+            400,
+            param,
+            "unsupported_parameter",
+        )
         assert "no key" in answer.error["message"]
 
 
@@ -338,6 +479,10 @@ async def test_without_a_sealing_key_compaction_is_refused(shared: Stack) -> Non
         pytest.param("/responses/compact", {"previous_response_id": "resp_x"}, "previous_response_id", "previous_response_not_found", id="unknown"),
     ],
 )  # fmt: skip
-async def test_requests_that_make_no_sense_are_refused(api: Api, path: str, body: JSON, param: str, code: str) -> None:
+async def test_requests_that_make_no_sense_are_refused(
+    api: Api, path: str, body: JSON, param: str, code: str
+) -> None:
     answer = await api.call("POST", path, {"model": "m", **body})
-    assert (answer.status, answer.error["param"], answer.error["code"]) == (400, param, code), answer.raw
+    assert (answer.status, answer.error["param"], answer.error["code"]) == (400, param, code), (
+        answer.raw
+    )

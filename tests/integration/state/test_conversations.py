@@ -10,12 +10,26 @@ import pytest
 
 from models import keys
 from tests.support.api import JSON, Answer, Api, until
-from tests.support.fake_upstream import FakeUpstream, call, done, drop, finish, gate, hang, reply, status, text, usage
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    call,
+    done,
+    drop,
+    finish,
+    gate,
+    hang,
+    reply,
+    status,
+    text,
+    usage,
+)
 from tests.support.stack import Stack
 from tests.support.websocket_client import socket
 
 NOWHERE = "conv_01a1fc89ade272e095a74eaedfc80911"
-LOCKED = "Another process is currently operating on this conversation. Please retry in a few seconds."
+LOCKED = (
+    "Another process is currently operating on this conversation. Please retry in a few seconds."
+)
 TOOLS = [{"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}]
 
 
@@ -39,7 +53,9 @@ async def items_of(api: Api, named: str) -> list[JSON]:
     found: list[JSON] = []
     after: dict[str, str] = {}
     while True:
-        page = await api.call("GET", f"/conversations/{named}/items", params={"order": "asc", "limit": "3", **after})
+        page = await api.call(
+            "GET", f"/conversations/{named}/items", params={"order": "asc", "limit": "3", **after}
+        )
         assert page.status == 200, page.raw
         assert page.body["object"] == "list"
         found += page.body["data"]
@@ -71,7 +87,9 @@ def heard(fake: FakeUpstream, model: str) -> list[tuple[str, Any]]:
 
 
 async def test_a_conversation_is_made_shown_changed_and_deleted(client: openai.AsyncOpenAI) -> None:
-    made = await client.conversations.create(metadata={"topic": "tides"}, items=[{"type": "message", "role": "user", "content": "Hi."}])
+    made = await client.conversations.create(
+        metadata={"topic": "tides"}, items=[{"type": "message", "role": "user", "content": "Hi."}]
+    )
     assert (made.object, made.metadata) == ("conversation", {"topic": "tides"})
     assert made.id.startswith("conv_")
     assert (await client.conversations.retrieve(made.id)) == made
@@ -93,8 +111,19 @@ async def test_items_are_normalised_listed_shown_and_taken_out(client: openai.As
     made = await client.conversations.create()
     given: list[Any] = [
         {"role": "user", "content": "Plain words."},
-        {"type": "message", "id": "msg_mine", "role": "assistant", "content": "Mine.", "phase": "final_answer"},
-        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+        {
+            "type": "message",
+            "id": "msg_mine",
+            "role": "assistant",
+            "content": "Mine.",
+            "phase": "final_answer",
+        },
+        {
+            "type": "reasoning",
+            "id": "rs_1",
+            "summary": [],
+            "content": [{"type": "reasoning_text", "text": "hm"}],
+        },
         {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "call_1", "output": "seen"},
     ]
@@ -106,18 +135,28 @@ async def test_items_are_normalised_listed_shown_and_taken_out(client: openai.As
     listed = [item async for item in client.conversations.items.list(made.id, limit=2, order="asc")]
     assert [item.id for item in listed] == ids
     assert [item.to_dict() for item in listed] == [item.to_dict() for item in added.data]
-    assert [item.id async for item in client.conversations.items.list(made.id, limit=2)] == ids[::-1]
+    assert [item.id async for item in client.conversations.items.list(made.id, limit=2)] == ids[
+        ::-1
+    ]
     first: Any = await client.conversations.items.retrieve(ids[0], conversation_id=made.id)
     assert first.to_dict()["content"] == [{"type": "input_text", "text": "Plain words."}]
     assert await client.conversations.items.delete(ids[0], conversation_id=made.id) == made
     with pytest.raises(openai.NotFoundError):
         await client.conversations.items.retrieve(ids[0], conversation_id=made.id)
-    assert [item.id async for item in client.conversations.items.list(made.id, order="asc")] == ids[1:]
+    assert [item.id async for item in client.conversations.items.list(made.id, order="asc")] == ids[
+        1:
+    ]
 
 
 async def test_an_empty_conversation_lists_nothing(api: Api) -> None:
     page = await api.call("GET", f"/conversations/{await conversation(api)}/items")
-    assert page.body == {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
+    assert page.body == {
+        "object": "list",
+        "data": [],
+        "first_id": None,
+        "last_id": None,
+        "has_more": False,
+    }
 
 
 # Responses in it.
@@ -130,7 +169,12 @@ async def test_a_conversation_is_told_and_grows(api: Api, fake: FakeUpstream) ->
     assert response["conversation"] == {"id": named}
     assert (await api.get(response["id"])) == response
     assert heard(fake, model) == [("user", "one"), ("assistant", "two"), ("user", "three")]
-    assert await said(api, named) == [("user", "one"), ("assistant", "two"), ("user", "three"), ("assistant", "four")]
+    assert await said(api, named) == [
+        ("user", "one"),
+        ("assistant", "two"),
+        ("user", "three"),
+        ("assistant", "four"),
+    ]
     items = await items_of(api, named)
     assert items[3] == response["output"][0]
     later = fake.script(reply("six"))
@@ -138,12 +182,16 @@ async def test_a_conversation_is_told_and_grows(api: Api, fake: FakeUpstream) ->
     assert ended["conversation"] == {"id": named}
     assert heard(fake, later)[-2:] == [("assistant", "four"), ("user", "five")]
     listed = (await api.call("GET", f"/responses/{ended['id']}/input_items")).body["data"]
-    assert [item["content"][0]["text"] for item in listed] == ["five"], "a response's input is its own"
+    assert [item["content"][0]["text"] for item in listed] == ["five"], (
+        "a response's input is its own"
+    )
 
 
 async def test_every_snapshot_names_the_conversation(api: Api, fake: FakeUpstream) -> None:
     named = await conversation(api)
-    async with api.post_stream(fake.script(reply("x")), conversation=named, background=True) as stream:
+    async with api.post_stream(
+        fake.script(reply("x")), conversation=named, background=True
+    ) as stream:
         events = await stream.to_end()
     snapshots = [event["response"] for event in events if "response" in event]
     assert len(snapshots) == 4
@@ -159,18 +207,29 @@ async def test_every_snapshot_names_the_conversation(api: Api, fake: FakeUpstrea
     ],
     ids=["incomplete", "failed with output", "failed without output"],
 )
-async def test_only_what_ended_well_becomes_part_of_it(api: Api, fake: FakeUpstream, script: Any, ended: str, kept: bool) -> None:
+async def test_only_what_ended_well_becomes_part_of_it(
+    api: Api, fake: FakeUpstream, script: Any, ended: str, kept: bool
+) -> None:
     named = await conversation(api, user("before"))
-    response = await api.ended(await api.background(fake.script(script), input="question", conversation=named))
+    response = await api.ended(
+        await api.background(fake.script(script), input="question", conversation=named)
+    )
     assert response["status"] == ended
-    assert await said(api, named) == [("user", "before"), *([("user", "question"), ("assistant", "half")] if kept else [])]
+    assert await said(api, named) == [
+        ("user", "before"),
+        *([("user", "question"), ("assistant", "half")] if kept else []),
+    ]
     model = fake.script(reply("fine"))
-    assert (await api.create(model, input="again", conversation=named))["status"] == "completed", "it is not locked"
+    assert (await api.create(model, input="again", conversation=named))["status"] == "completed", (
+        "it is not locked"
+    )
 
 
 async def test_what_was_cancelled_is_no_part_of_it(api: Api, fake: FakeUpstream) -> None:
     named = await conversation(api, user("before"))
-    async with api.post_stream(fake.script([text("half"), hang()]), conversation=named, background=True) as stream:
+    async with api.post_stream(
+        fake.script([text("half"), hang()]), conversation=named, background=True
+    ) as stream:
         await stream.until("response.output_text.delta")
         assert (await api.cancel(stream.response_id)).body["status"] == "cancelled"
     assert await said(api, named) == [("user", "before")]
@@ -186,18 +245,30 @@ async def test_a_response_that_is_not_stored_only_reads(api: Api, fake: FakeUpst
     assert await said(api, named) == [("user", "before")]
 
 
-async def test_an_input_may_be_empty_where_there_is_a_conversation(api: Api, fake: FakeUpstream) -> None:
+async def test_an_input_may_be_empty_where_there_is_a_conversation(
+    api: Api, fake: FakeUpstream
+) -> None:
     named = await conversation(api, user("Say x."))
     model = fake.script(reply("x"))
     assert (await api.create(model, input=[], conversation=named))["output_text"] == "x"
     assert heard(fake, model) == [("user", "Say x.")]
 
 
-async def test_a_file_of_the_conversation_that_cannot_be_fetched_is_the_conversations_fault(api: Api, fake: FakeUpstream) -> None:
+async def test_a_file_of_the_conversation_that_cannot_be_fetched_is_the_conversations_fault(
+    api: Api, fake: FakeUpstream
+) -> None:
     part = {"type": "input_file", "file_url": "http://localhost:9/inside.pdf"}
     named = await conversation(api, {"role": "user", "content": [part]})
-    refused = await api.call("POST", "/responses", {"model": fake.script(reply("never")), "input": "Read it.", "conversation": named})
-    assert (refused.status, refused.error["param"], refused.error["code"]) == (400, "conversation", "invalid_value")
+    refused = await api.call(
+        "POST",
+        "/responses",
+        {"model": fake.script(reply("never")), "input": "Read it.", "conversation": named},
+    )
+    assert (refused.status, refused.error["param"], refused.error["code"]) == (
+        400,
+        "conversation",
+        "invalid_value",
+    )
     assert await said(api, named) == [("user", "")]
 
 
@@ -206,10 +277,18 @@ async def test_a_conversation_goes_on_over_a_socket(api: Api, fake: FakeUpstream
     async with socket(api) as one:
         first = await one.answer(fake.script(reply("three")), input="two", conversation=named)
         assert first["conversation"] == {"id": named}
-        await one.answer("never", input="four", conversation=named, generate=False)  # a warm-up: said, and not answered
+        await one.answer(
+            "never", input="four", conversation=named, generate=False
+        )  # a warm-up: said, and not answered
         model = fake.script(reply("six"))
         await one.answer(model, input="five", conversation=named, store=False)
-    assert heard(fake, model) == [("user", "one"), ("user", "two"), ("assistant", "three"), ("user", "four"), ("user", "five")]
+    assert heard(fake, model) == [
+        ("user", "one"),
+        ("user", "two"),
+        ("assistant", "three"),
+        ("user", "four"),
+        ("user", "five"),
+    ]
     assert [words for _, words in await said(api, named)] == ["one", "two", "three", "four"]
 
 
@@ -223,17 +302,26 @@ async def test_nobody_else_writes_while_a_response_runs(api: Api, fake: FakeUpst
     never = fake.script(reply("never"))
     for method, path, body in (
         ("POST", "/responses", {"model": never, "input": "y", "conversation": named}),
-        ("POST", "/responses", {"model": never, "input": "y", "conversation": named, "store": False}),
+        (
+            "POST",
+            "/responses",
+            {"model": never, "input": "y", "conversation": named, "store": False},
+        ),
         ("POST", f"/conversations/{named}/items", {"items": [user("between")]}),
         ("DELETE", f"/conversations/{named}/items/msg_before", None),
         ("DELETE", f"/conversations/{named}", None),
     ):
         refused = await api.call(method, path, body)
-        error = {"message": LOCKED, "type": "invalid_request_error", "param": "conversation", "code": "conversation_locked"}
+        error = {
+            "message": LOCKED,
+            "type": "invalid_request_error",
+            "param": "conversation",
+            "code": "conversation_locked",
+        }
         assert (refused.status, refused.error) == (400, error), (method, path)
-    assert (await api.call("POST", f"/conversations/{named}", {"metadata": {"a": "b"}})).status == 200, (
-        "what it is called is nobody's history"
-    )
+    assert (
+        await api.call("POST", f"/conversations/{named}", {"metadata": {"a": "b"}})
+    ).status == 200, "what it is called is nobody's history"
     opened.set()
     await api.ended(running)
     assert fake.asked(never) == []
@@ -246,8 +334,13 @@ async def test_of_many_creates_at_once_one_is_first(shared: Stack, fake: FakeUps
     named = await conversation(api)
     opened = asyncio.Event()
     model = fake.script([gate(opened), *reply("x")])
-    bodies = [{"model": model, "input": f"number {at}", "conversation": named, "background": True} for at in range(12)]
-    answers = await asyncio.gather(*((api, other)[at % 2].call("POST", "/responses", body) for at, body in enumerate(bodies)))
+    bodies = [
+        {"model": model, "input": f"number {at}", "conversation": named, "background": True}
+        for at in range(12)
+    ]
+    answers = await asyncio.gather(
+        *((api, other)[at % 2].call("POST", "/responses", body) for at, body in enumerate(bodies))
+    )
     accepted = [one.body["id"] for one in answers if one.status == 200]
     assert len(accepted) == 1
     assert {one.error["code"] for one in answers if one.status != 200} == {"conversation_locked"}
@@ -260,7 +353,9 @@ async def test_items_that_are_added_at_once_are_all_there_and_stay_together(shar
     api, other = shared.api(), shared.api(1)
     named = await conversation(api)
     pairs = [(user(f"a{at}"), user(f"b{at}")) for at in range(10)]
-    answers = await asyncio.gather(*(add((api, other)[at % 2], named, *pair) for at, pair in enumerate(pairs)))
+    answers = await asyncio.gather(
+        *(add((api, other)[at % 2], named, *pair) for at, pair in enumerate(pairs))
+    )
     assert {one.status for one in answers} == {200}
     words = [words for _, words in await said(api, named)]
     assert sorted(words) == sorted(f"{side}{at}" for at in range(10) for side in "ab")
@@ -271,21 +366,31 @@ async def test_of_many_that_add_the_same_item_at_once_one_does(shared: Stack) ->
     api, other = shared.api(), shared.api(1)
     named = await conversation(api)
     pairs = [(user("same", id="msg_same"), user(f"beside {at}")) for at in range(8)]
-    answers = await asyncio.gather(*(add((api, other)[at % 2], named, *pair) for at, pair in enumerate(pairs)))
+    answers = await asyncio.gather(
+        *(add((api, other)[at % 2], named, *pair) for at, pair in enumerate(pairs))
+    )
     assert sorted(one.status for one in answers) == [200] + [400] * 7
     assert (await said(api, named))[0] == ("user", "same")
     assert len(await items_of(api, named)) == 2
 
 
-async def test_a_create_and_a_delete_at_once_leave_one_of_two_worlds(shared: Stack, fake: FakeUpstream) -> None:
+async def test_a_create_and_a_delete_at_once_leave_one_of_two_worlds(
+    shared: Stack, fake: FakeUpstream
+) -> None:
     api, other = shared.api(), shared.api(1)
     model = fake.script(reply("x"))
     for _ in range(10):
         named = await conversation(api, user("before"))
         body = {"model": model, "input": "y", "conversation": named, "background": True}
-        made, gone = await asyncio.gather(api.call("POST", "/responses", body), other.call("DELETE", f"/conversations/{named}"))
+        made, gone = await asyncio.gather(
+            api.call("POST", "/responses", body), other.call("DELETE", f"/conversations/{named}")
+        )
         if gone.status == 200:
-            assert (made.status, made.error["param"], made.error["code"]) == (404, "conversation", "conversation_not_found")
+            assert (made.status, made.error["param"], made.error["code"]) == (
+                404,
+                "conversation",
+                "conversation_not_found",
+            )
         else:
             assert gone.error["code"] == "conversation_locked"
             assert (await api.ended(made.body["id"]))["status"] == "completed"
@@ -301,13 +406,26 @@ async def test_a_call_is_answered_across_the_conversation(api: Api, fake: FakeUp
     never = fake.script(reply("never"))
     for given, message in (
         ("Well?", "No tool output found for function call call_a."),
-        ([answer("call_a"), answer("call_b")], "No tool call found for function call output with call_id call_b."),
+        (
+            [answer("call_a"), answer("call_b")],
+            "No tool call found for function call output with call_id call_b.",
+        ),
     ):
-        refused = await api.call("POST", "/responses", {"model": never, "input": given, "conversation": named})
-        assert (refused.status, refused.error["param"], refused.error["message"]) == (400, "input", message)
+        refused = await api.call(
+            "POST", "/responses", {"model": never, "input": given, "conversation": named}
+        )
+        assert (refused.status, refused.error["param"], refused.error["message"]) == (
+            400,
+            "input",
+            message,
+        )
     model = fake.script(reply("done"))
     await api.create(model, input=[answer("call_a")], conversation=named, tools=TOOLS)
-    assert [message["role"] for message in fake.asked(model)[0].messages] == ["user", "assistant", "tool"]
+    assert [message["role"] for message in fake.asked(model)[0].messages] == [
+        "user",
+        "assistant",
+        "tool",
+    ]
     assert await said(api, named) == [
         ("user", "Look."),
         ("function_call", "call_a"),
@@ -317,15 +435,28 @@ async def test_a_call_is_answered_across_the_conversation(api: Api, fake: FakeUp
     assert (await api.create(fake.script(reply("x")), conversation=named))["status"] == "completed"
 
 
-async def test_calls_and_outputs_that_are_added_or_taken_out_count(api: Api, fake: FakeUpstream) -> None:
-    named = await conversation(api, {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "look", "arguments": "{}"})
+async def test_calls_and_outputs_that_are_added_or_taken_out_count(
+    api: Api, fake: FakeUpstream
+) -> None:
+    named = await conversation(
+        api,
+        {
+            "type": "function_call",
+            "id": "fc_1",
+            "call_id": "call_1",
+            "name": "look",
+            "arguments": "{}",
+        },
+    )
     model = fake.script(reply("x"))
     body = {"model": model, "input": "Well?", "conversation": named}
     unanswered = "No tool output found for function call call_1."
     assert (await api.call("POST", "/responses", body)).error["message"] == unanswered
     stray = await add(api, named, answer("call_2"))
     assert (stray.status, stray.error["param"]) == (400, "items")
-    assert stray.error["message"] == "No tool call found for function call output with call_id call_2."
+    assert (
+        stray.error["message"] == "No tool call found for function call output with call_id call_2."
+    )
     assert (await add(api, named, {**answer("call_1"), "id": "fco_1"})).status == 200
     assert (await api.call("DELETE", f"/conversations/{named}/items/fco_1")).status == 200
     assert (await api.call("POST", "/responses", body)).error["message"] == unanswered
@@ -333,14 +464,22 @@ async def test_calls_and_outputs_that_are_added_or_taken_out_count(api: Api, fak
     assert (await api.call("POST", "/responses", body)).status == 200
     assert (await api.call("DELETE", f"/conversations/{named}/items/fc_1")).status == 200
     again = fake.script(reply("y"))
-    assert (await api.call("POST", "/responses", body | {"model": again})).status == 200, "an output without its call is left out"
-    assert [message["role"] for message in fake.asked(again)[0].messages] == ["user", "assistant", "user"]
+    assert (await api.call("POST", "/responses", body | {"model": again})).status == 200, (
+        "an output without its call is left out"
+    )
+    assert [message["role"] for message in fake.asked(again)[0].messages] == [
+        "user",
+        "assistant",
+        "user",
+    ]
 
 
 # References and repetitions.
 
 
-async def test_items_of_a_conversation_can_be_referred_to(shared: Stack, fake: FakeUpstream) -> None:
+async def test_items_of_a_conversation_can_be_referred_to(
+    shared: Stack, fake: FakeUpstream
+) -> None:
     api = shared.api()
     named = await conversation(api, user("remember", id="msg_to_remember"))
     reference = {"type": "item_reference", "id": "msg_to_remember"}
@@ -349,31 +488,61 @@ async def test_items_of_a_conversation_can_be_referred_to(shared: Stack, fake: F
     assert heard(fake, model) == [("user", "remember"), ("user", "go on")]
     other = await conversation(api, reference)
     assert await said(api, other) == [("user", "remember")]
-    assert (await add(api, named, reference)).error["message"].startswith("Duplicate item found with id msg_to_remember.")
+    assert (
+        (await add(api, named, reference))
+        .error["message"]
+        .startswith("Duplicate item found with id msg_to_remember.")
+    )
     stranger = shared.api(key=keys.create(shared.dsn, "stranger to conversations"))
     refused = await stranger.call("POST", "/conversations", {"items": [user("x"), reference]})
-    assert (refused.status, refused.error["param"], refused.error["code"]) == (400, "items[1]", "item_not_found")
+    assert (refused.status, refused.error["param"], refused.error["code"]) == (
+        400,
+        "items[1]",
+        "item_not_found",
+    )
 
 
 async def test_an_item_stands_in_a_conversation_once(api: Api, fake: FakeUpstream) -> None:
     named = await conversation(api, user("one", id="msg_one"))
     for refused, param in (
         (await add(api, named, user("two"), user("one", id="msg_one")), "items"),
-        (await api.call("POST", "/responses", {"model": "m", "input": [user("one", id="msg_one")], "conversation": named}), "input"),
+        (
+            await api.call(
+                "POST",
+                "/responses",
+                {"model": "m", "input": [user("one", id="msg_one")], "conversation": named},
+            ),
+            "input",
+        ),
     ):
-        assert (refused.status, refused.error["param"], refused.error["code"]) == (400, param, "invalid_value")
+        assert (refused.status, refused.error["param"], refused.error["code"]) == (
+            400,
+            param,
+            "invalid_value",
+        )
         assert refused.error["message"].startswith("Duplicate item found with id msg_one.")
     assert await said(api, named) == [("user", "one")]
     assert fake.asked("m") == []
 
 
-@pytest.mark.parametrize("headers", [{"idempotency-key": "k-{}"}, {"x-stainless-retry-count": "1"}], ids=["key", "retry of the SDK"])
+@pytest.mark.parametrize(
+    "headers",
+    [{"idempotency-key": "k-{}"}, {"x-stainless-retry-count": "1"}],
+    ids=["key", "retry of the SDK"],
+)
 @pytest.mark.parametrize("way", [{"background": True}, {}], ids=["background", "foreground"])
-async def test_a_create_that_comes_again_is_the_first_ones(api: Api, fake: FakeUpstream, headers: dict[str, str], way: JSON) -> None:
+async def test_a_create_that_comes_again_is_the_first_ones(
+    api: Api, fake: FakeUpstream, headers: dict[str, str], way: JSON
+) -> None:
     named = await conversation(api)
     opened = asyncio.Event()
     model = fake.script([gate(opened), *reply("x")])
-    body = {"model": model, "input": [user("once", id=f"msg_{model}")], "conversation": named, **way}
+    body = {
+        "model": model,
+        "input": [user("once", id=f"msg_{model}")],
+        "conversation": named,
+        **way,
+    }
     headers = {name: value.format(model) for name, value in headers.items()}
     first = asyncio.create_task(api.call("POST", "/responses", body, headers=headers))
     await until(lambda: fake.asked(model))
@@ -400,12 +569,18 @@ async def stored(stack: Stack, named: str) -> int:
         return int(row[0])
 
 
-async def test_a_response_that_is_deleted_leaves_its_items_in_the_conversation(shared: Stack, fake: FakeUpstream) -> None:
+async def test_a_response_that_is_deleted_leaves_its_items_in_the_conversation(
+    shared: Stack, fake: FakeUpstream
+) -> None:
     api = shared.api()
     named = await conversation(api)
     response = await api.create(fake.script(reply("two")), input="one", conversation=named)
     failed = await api.ended(
-        await api.background(fake.script([text("half"), drop()]), input=[user("no", id="msg_of_a_failed_one")], conversation=named)
+        await api.background(
+            fake.script([text("half"), drop()]),
+            input=[user("no", id="msg_of_a_failed_one")],
+            conversation=named,
+        )
     )
     for one in (response, failed):
         assert (await api.call("DELETE", f"/responses/{one['id']}")).status == 200
@@ -419,7 +594,9 @@ async def test_a_response_that_is_deleted_leaves_its_items_in_the_conversation(s
     assert await stored(shared, response["output"][0]["id"]) == 0, "nobody has it any more"
 
 
-async def test_a_conversation_that_is_deleted_leaves_the_items_of_its_responses(shared: Stack, fake: FakeUpstream) -> None:
+async def test_a_conversation_that_is_deleted_leaves_the_items_of_its_responses(
+    shared: Stack, fake: FakeUpstream
+) -> None:
     api = shared.api()
     named = await conversation(api, user("before", id="msg_only_there"))
     response = await api.create(fake.script(reply("two")), input="one", conversation=named)
@@ -428,13 +605,21 @@ async def test_a_conversation_that_is_deleted_leaves_the_items_of_its_responses(
     listed = (await api.call("GET", f"/responses/{response['id']}/input_items")).body["data"]
     assert [item["content"][0]["text"] for item in listed] == ["one"]
     assert await stored(shared, "msg_only_there") == 0
-    refused = await api.call("POST", "/responses", {"model": "m", "input": "x", "conversation": named})
+    refused = await api.call(
+        "POST", "/responses", {"model": "m", "input": "x", "conversation": named}
+    )
     assert (refused.status, refused.error["param"]) == (404, "conversation")
-    lost = await api.call("POST", "/responses", {"model": "m", "input": "x", "previous_response_id": response["id"]})
-    assert (lost.status, lost.error["code"]) == (400, "previous_response_not_found"), "what it went on from is gone"
+    lost = await api.call(
+        "POST", "/responses", {"model": "m", "input": "x", "previous_response_id": response["id"]}
+    )
+    assert (lost.status, lost.error["code"]) == (400, "previous_response_not_found"), (
+        "what it went on from is gone"
+    )
 
 
-async def test_an_item_that_is_taken_out_stays_with_its_response(api: Api, fake: FakeUpstream) -> None:
+async def test_an_item_that_is_taken_out_stays_with_its_response(
+    api: Api, fake: FakeUpstream
+) -> None:
     named = await conversation(api)
     response = await api.create(fake.script(reply("two")), input="one", conversation=named)
     gone = await api.call("DELETE", f"/conversations/{named}/items/{response['output'][0]['id']}")
@@ -443,37 +628,62 @@ async def test_an_item_that_is_taken_out_stays_with_its_response(api: Api, fake:
     assert await api.get(response["id"]) == response
 
 
-async def test_a_response_of_a_conversation_may_be_continued_by_itself(api: Api, fake: FakeUpstream) -> None:
+async def test_a_response_of_a_conversation_may_be_continued_by_itself(
+    api: Api, fake: FakeUpstream
+) -> None:
     named = await conversation(api, user("zero"))
     response = await api.create(fake.script(reply("two")), input="one", conversation=named)
     await add(api, named, user("later"))
     model = fake.script(reply("four"))
     apart = await api.create(model, input="three", previous_response_id=response["id"])
     assert "conversation" not in apart
-    assert heard(fake, model) == [("user", "zero"), ("user", "one"), ("assistant", "two"), ("user", "three")]
+    assert heard(fake, model) == [
+        ("user", "zero"),
+        ("user", "one"),
+        ("assistant", "two"),
+        ("user", "three"),
+    ]
     assert [words for _, words in await said(api, named)] == ["zero", "one", "two", "later"]
 
 
-async def test_whoever_deletes_what_at_once_nothing_is_left_behind_or_lost(shared: Stack, fake: FakeUpstream) -> None:
+async def test_whoever_deletes_what_at_once_nothing_is_left_behind_or_lost(
+    shared: Stack, fake: FakeUpstream
+) -> None:
     """A response, an item of it, and their conversation, in every order that comes about."""
     api, other = shared.api(), shared.api(1)
     model = fake.script(reply("two"))
     for round_ in range(12):
         named = await conversation(api, user("zero", id=f"msg_zero_{round_}"))
-        response = await api.create(model, input=[user("one", id=f"msg_one_{round_}_{model}")], conversation=named)
+        response = await api.create(
+            model, input=[user("one", id=f"msg_one_{round_}_{model}")], conversation=named
+        )
         item = response["output"][0]["id"]
-        paths = [f"/responses/{response['id']}", f"/conversations/{named}/items/{item}", f"/conversations/{named}"][: 2 + round_ % 2]
-        answers = await asyncio.gather(*(side.call("DELETE", path) for side, path in zip((api, other, api), paths, strict=False)))
+        paths = [
+            f"/responses/{response['id']}",
+            f"/conversations/{named}/items/{item}",
+            f"/conversations/{named}",
+        ][: 2 + round_ % 2]
+        answers = await asyncio.gather(
+            *(
+                side.call("DELETE", path)
+                for side, path in zip((api, other, api), paths, strict=False)
+            )
+        )
         assert {one.status for one in answers} <= {200, 404}, [one.raw for one in answers]
         assert answers[0].status == 200
         if len(paths) == 2:
             assert [words for _, words in await said(api, named)] == ["zero", "one"]
             assert (await api.call("DELETE", f"/conversations/{named}")).status == 200
         assert (await api.call("GET", f"/conversations/{named}")).status == 404
-        assert [await stored(shared, one) for one in (item, f"msg_zero_{round_}", f"msg_one_{round_}_{model}")] == [0, 0, 0]
+        assert [
+            await stored(shared, one)
+            for one in (item, f"msg_zero_{round_}", f"msg_one_{round_}_{model}")
+        ] == [0, 0, 0]
 
 
-async def test_an_end_and_a_deletion_of_its_response_at_once_lock_nothing(shared: Stack, fake: FakeUpstream) -> None:
+async def test_an_end_and_a_deletion_of_its_response_at_once_lock_nothing(
+    shared: Stack, fake: FakeUpstream
+) -> None:
     api, other = shared.api(), shared.api(1)
     named = await conversation(api)
     for _ in range(8):
@@ -483,7 +693,9 @@ async def test_an_end_and_a_deletion_of_its_response_at_once_lock_nothing(shared
         await until(partial(fake.asked, model))
         opened.set()
         assert (await other.call("DELETE", f"/responses/{running}")).status == 200
-    assert (await api.create(fake.script(reply("y")), input="last", conversation=named))["status"] == "completed"
+    assert (await api.create(fake.script(reply("y")), input="last", conversation=named))[
+        "status"
+    ] == "completed"
     words = [words for _, words in await said(api, named)]
     assert words[-2:] == ["last", "y"]
     assert words[:-2] == ["Hello.", "x"] * ((len(words) - 2) // 2), "whole turns or none"
@@ -507,7 +719,11 @@ async def test_another_projects_conversation_is_none(shared: Stack, fake: FakeUp
     ):
         told = []
         for name in (named, NOWHERE):
-            filled = {key: name if value == "{}" else value for key, value in body.items()} if body is not None else None
+            filled = (
+                {key: name if value == "{}" else value for key, value in body.items()}
+                if body is not None
+                else None
+            )
             refused = await stranger.call(method, path.format(name), filled)
             assert refused.status == 404, (method, path, refused.raw)
             told.append(refused.raw.replace(name.encode(), b""))

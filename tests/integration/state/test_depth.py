@@ -16,7 +16,9 @@ WORDS = "word " * 200
 
 async def ask(stack: Stack, question: str, **values: Any) -> dict[str, Any]:
     """One row."""
-    async with await psycopg.AsyncConnection.connect(stack.dsn, autocommit=True, row_factory=psycopg.rows.dict_row) as books:
+    async with await psycopg.AsyncConnection.connect(
+        stack.dsn, autocommit=True, row_factory=psycopg.rows.dict_row
+    ) as books:
         found = await (await books.execute(question.encode(), values)).fetchone()
     assert found is not None
     return found
@@ -32,9 +34,7 @@ TOUCHED = """
            sum(coalesce(idx_tup_fetch, 0) + seq_tup_read)::int AS read, sum(n_tup_ins + n_tup_upd + n_tup_del)::int AS written
     FROM pg_stat_user_tables WHERE relname IN ('responses', 'items', 'conversations', 'tool_calls', 'job_secrets', 'idempotency_keys', 'event_log')
 """
-FLUSHED = (
-    "SELECT count(pg_terminate_backend(pid)) AS ended FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-)
+FLUSHED = "SELECT count(pg_terminate_backend(pid)) AS ended FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 """A session tells what it has touched when it ends."""
 
 
@@ -63,18 +63,26 @@ async def cost(stack: Stack, api: Api, created: int, body: dict[str, Any]) -> tu
 async def posted(api: Api, body: dict[str, Any]) -> bool:
     """The sessions have just been ended under it: it may have to be asked again."""
     answer = await api.call(
-        "POST", "/responses", {"input": "And?", "background": True, **body}, headers={"idempotency-key": json.dumps(body)}
+        "POST",
+        "/responses",
+        {"input": "And?", "background": True, **body},
+        headers={"idempotency-key": json.dumps(body)},
     )
     assert answer.status in (200, 503), answer.raw
     return answer.status == 200
 
 
-async def test_turn_a_hundred_stores_and_touches_what_turn_two_does(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_turn_a_hundred_stores_and_touches_what_turn_two_does(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     model = fake.script(reply(WORDS))
     async with private() as stack:
         api = stack.api()
         chain: list[str | None] = [None]
-        rooms = {length: (await api.call("POST", "/conversations", {})).body["id"] for length in (2, DEEP)}
+        rooms = {
+            length: (await api.call("POST", "/conversations", {})).body["id"]
+            for length in (2, DEEP)
+        }
         for turn in range(DEEP):
             response = await api.create(model, input=WORDS, previous_response_id=chain[-1])
             chain.append(response["id"])
@@ -86,9 +94,9 @@ async def test_turn_a_hundred_stores_and_touches_what_turn_two_does(private: Pri
         assert (found["rows"], found["ids"]) == (2 * turns, 2 * turns), "each item once"
         assert found["said"] == 2 * turns * len(WORDS)
         assert found["bytes"] < found["said"] * 1.3, "nothing else that grows"
-        assert sum(len(message["content"]) for message in fake.asked(model)[-1].messages) == (2 * DEEP - 1) * len(WORDS), (
-            "all of it was told"
-        )
+        assert sum(len(message["content"]) for message in fake.asked(model)[-1].messages) == (
+            2 * DEEP - 1
+        ) * len(WORDS), "all of it was told"
         for worker in list(stack.workers):
             await stack.stop(worker)
         costs = {

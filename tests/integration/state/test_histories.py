@@ -6,7 +6,18 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.support.api import JSON, Api
-from tests.support.fake_upstream import FakeUpstream, Step, call, done, drop, finish, reasoning, refusal, text, usage
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    Step,
+    call,
+    done,
+    drop,
+    finish,
+    reasoning,
+    refusal,
+    text,
+    usage,
+)
 from tests.support.histories import Author, Turn, heard, told_of
 
 TOOLS = [{"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}]
@@ -21,7 +32,12 @@ def spoken(turn: Turn) -> list[Step]:
     steps += [text(turn.after)] if turn.after else []
     steps += [refusal(turn.refused)] if turn.refused else []
     steps += [call(0, turn.broken, "look", "{")] if turn.broken else []
-    return [*steps, finish("length" if turn.broken else "tool_calls" if turn.calls else "stop"), usage(), done()]
+    return [
+        *steps,
+        finish("length" if turn.broken else "tool_calls" if turn.calls else "stop"),
+        usage(),
+        done(),
+    ]
 
 
 @dataclass(slots=True)
@@ -51,7 +67,11 @@ class Story:
 
     async def go_on(self, author: Author) -> None:
         """One more turn: the model's, one that fails, or one that the client makes up."""
-        branch = self.branches[-1] if self.conversation or self.chance.random() < 0.7 else self.chance.choice(self.branches)
+        branch = (
+            self.branches[-1]
+            if self.conversation or self.chance.random() < 0.7
+            else self.chance.choice(self.branches)
+        )
         turn = author.turn(branch.open_calls, breaks=self.chance.random() < 0.15)
         kind = self.chance.random()
         if kind < 0.2:
@@ -64,10 +84,14 @@ class Story:
     async def _made_up(self, branch: Branch, turn: Turn) -> None:
         items = [*turn.given, *turn.said()]
         if self.conversation:
-            added = await self.api.call("POST", f"/conversations/{self.conversation}/items", {"items": items})
+            added = await self.api.call(
+                "POST", f"/conversations/{self.conversation}/items", {"items": items}
+            )
             assert added.status == 200, added.raw
             items = []
-        self.branches.append(Branch([*branch.turns, turn], branch.response, [*branch.unsent, *items]))
+        self.branches.append(
+            Branch([*branch.turns, turn], branch.response, [*branch.unsent, *items])
+        )
 
     async def _failing(self, branch: Branch, turn: Turn) -> None:
         """A chain goes on from it, with what output there is; to a conversation it has not happened."""
@@ -76,36 +100,60 @@ class Story:
         if not self.conversation:
             self.branches.append(failed)
 
-    async def _asked(self, branch: Branch, turn: Turn, script: list[Step], *, fails: bool) -> Branch:
+    async def _asked(
+        self, branch: Branch, turn: Turn, script: list[Step], *, fails: bool
+    ) -> Branch:
         model = self.fake.script(script)
-        before = {"conversation": self.conversation} if self.conversation else {"previous_response_id": branch.response}
+        before = (
+            {"conversation": self.conversation}
+            if self.conversation
+            else {"previous_response_id": branch.response}
+        )
         body = {"input": [*branch.unsent, *turn.given], "tools": TOOLS, **before}
         if fails or self.chance.random() < 0.5:
             response = await self.api.ended(await self.api.background(model, **body))
         else:
             response = await self.api.create(model, **body)
-        assert response["status"] == ("failed" if fails else "incomplete" if turn.broken else "completed")
+        assert response["status"] == (
+            "failed" if fails else "incomplete" if turn.broken else "completed"
+        )
         assert heard(self.fake.asked(model)[0].messages) == told_of(branch.turns, turn.given)
         return Branch([*branch.turns, turn], response["id"])
 
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("kind", ["chain", "conversation"])
-async def test_whatever_was_said_is_told_in_order(api: Api, fake: FakeUpstream, kind: str, seed: int) -> None:
+async def test_whatever_was_said_is_told_in_order(
+    api: Api, fake: FakeUpstream, kind: str, seed: int
+) -> None:
     chance = random.Random(f"{kind} {seed}")
-    conversation = (await api.call("POST", "/conversations", {})).body["id"] if kind == "conversation" else None
+    conversation = (
+        (await api.call("POST", "/conversations", {})).body["id"]
+        if kind == "conversation"
+        else None
+    )
     story = Story(api, fake, chance, conversation)
     author = Author(chance)
     for _ in range(TURNS):
         await story.go_on(author)
     if conversation is not None:
         page = await api.call("GET", f"/conversations/{conversation}/items?limit=100&order=asc")
-        listed = [item.get("call_id") or "".join(part["text"] for part in item["content"] if "text" in part) for item in page.body["data"]]
+        listed = [
+            item.get("call_id")
+            or "".join(part["text"] for part in item["content"] if "text" in part)
+            for item in page.body["data"]
+        ]
         said = [item for turn in story.branches[-1].turns for item in [*turn.given, *turn.said()]]
-        assert [words for words in listed if words] == [word for item in said if (word := _word(item))]
+        assert [words for words in listed if words] == [
+            word for item in said if (word := _word(item))
+        ]
 
 
 def _word(item: JSON) -> str:
     """What the item is recognised by in a list; refusals and reasoning by nothing or their text."""
     content = item.get("call_id") or item["content"]
-    return content if isinstance(content, str) else "".join(part["text"] for part in content if "text" in part)
+    return (
+        content
+        if isinstance(content, str)
+        else "".join(part["text"] for part in content if "text" in part)
+    )

@@ -6,11 +6,27 @@ import pytest
 
 from models import keys
 from tests.support.api import JSON, Api
-from tests.support.fake_upstream import FakeUpstream, Step, call, done, finish, hang, reply, text, usage
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    Step,
+    call,
+    done,
+    finish,
+    hang,
+    reply,
+    text,
+    usage,
+)
 from tests.support.stack import Stack
 
 TOOLS: list[JSON] = [{"type": "function", "name": "look"}, {"type": "custom", "name": "sh"}]
-CALLING: list[Step] = [text("Let me see."), call(0, "call_a", "look", "{}"), call(1, "call_b", "sh", '{"input":"ls"}'), finish(), done()]
+CALLING: list[Step] = [
+    text("Let me see."),
+    call(0, "call_a", "look", "{}"),
+    call(1, "call_b", "sh", '{"input":"ls"}'),
+    finish(),
+    done(),
+]
 
 
 def reference(item_id: str, **more: Any) -> JSON:
@@ -30,16 +46,24 @@ async def test_output_and_input_items_can_be_referred_to(api: Api, fake: FakeUps
     first = await api.create(fake.script(reply("Bonn.")), input="Capital?")
     asked = (await api.call("GET", f"/responses/{first['id']}/input_items")).body["data"]
     model = fake.script(reply("Sure."))
-    items = [reference(asked[0]["id"]), {"id": first["output"][0]["id"], "type": None}, {"role": "user", "content": "Sure?"}]
+    items = [
+        reference(asked[0]["id"]),
+        {"id": first["output"][0]["id"], "type": None},
+        {"role": "user", "content": "Sure?"},
+    ]
     second = await api.create(model, input=items)
     assert [(message["role"], message["content"]) for message in fake.asked(model)[0].messages] == [
         ("user", "Capital?"),
         ("assistant", "Bonn."),
         ("user", "Sure?"),
     ]
-    listed = (await api.call("GET", f"/responses/{second['id']}/input_items?order=asc")).body["data"]
+    listed = (await api.call("GET", f"/responses/{second['id']}/input_items?order=asc")).body[
+        "data"
+    ]
     assert listed[:2] == [asked[0], first["output"][0]]
-    third = await api.ended(await api.background(fake.script(reply("Again.")), input=[reference(asked[0]["id"])]))
+    third = await api.ended(
+        await api.background(fake.script(reply("Again.")), input=[reference(asked[0]["id"])])
+    )
     assert third["status"] == "completed"
 
 
@@ -51,23 +75,32 @@ async def test_calls_can_be_referred_to_and_answered(api: Api, fake: FakeUpstrea
         {"type": "custom_tool_call_output", "call_id": "call_b", "output": "files"},
     ]
     model = fake.script(reply("Done."))
-    await api.create(model, input=[*(reference(item["id"]) for item in (said, look, shell)), *outputs])
+    await api.create(
+        model, input=[*(reference(item["id"]) for item in (said, look, shell)), *outputs]
+    )
     assistant, *answers = fake.asked(model)[0].messages
     assert assistant["content"] == "Let me see."
     assert [one["function"] for one in assistant["tool_calls"]] == [
         {"name": "look", "arguments": "{}"},
         {"name": "sh", "arguments": '{"input":"ls"}'},
     ]
-    assert [(answer["tool_call_id"], answer["content"]) for answer in answers] == [("call_a", "seen"), ("call_b", "files")]
+    assert [(answer["tool_call_id"], answer["content"]) for answer in answers] == [
+        ("call_a", "seen"),
+        ("call_b", "files"),
+    ]
     error = await refused(api, fake, reference(look["id"]))
     assert error["message"] == "No tool output found for function call call_a."
 
 
-async def test_an_id_that_is_nothing_here_is_named_with_its_place(api: Api, shared: Stack, fake: FakeUpstream) -> None:
+async def test_an_id_that_is_nothing_here_is_named_with_its_place(
+    api: Api, shared: Stack, fake: FakeUpstream
+) -> None:
     unstored = await api.create(fake.script(reply("x")), store=False)
     deleted = await api.create(fake.script(reply("x")))
     await api.call("DELETE", f"/responses/{deleted['id']}")
-    theirs = await shared.api(key=keys.create(shared.dsn, "referred")).create(fake.script(reply("x")))
+    theirs = await shared.api(key=keys.create(shared.dsn, "referred")).create(
+        fake.script(reply("x"))
+    )
     for item_id in (
         "msg_never",
         unstored["output"][0]["id"],
@@ -86,17 +119,26 @@ async def test_an_id_that_is_nothing_here_is_named_with_its_place(api: Api, shar
         }
 
 
-async def test_of_several_items_with_one_id_the_newest_is_meant(api: Api, shared: Stack, fake: FakeUpstream) -> None:
+async def test_of_several_items_with_one_id_the_newest_is_meant(
+    api: Api, shared: Stack, fake: FakeUpstream
+) -> None:
     stranger = shared.api(key=keys.create(shared.dsn, "namesakes"))
     for who, words in ((api, "old"), (api, "new"), (stranger, "theirs")):
-        await who.create(fake.script(reply("x")), input=[{"id": "msg_mine", "role": "user", "content": words}])
+        await who.create(
+            fake.script(reply("x")), input=[{"id": "msg_mine", "role": "user", "content": words}]
+        )
     model = fake.script(reply("x"))
     await api.create(model, input=[reference("msg_mine")])
     assert [message["content"] for message in fake.asked(model)[0].messages] == ["new"]
 
 
-async def test_a_foreground_response_that_still_runs_has_no_items_outside(api: Api, fake: FakeUpstream) -> None:
-    async with api.post_stream(fake.script([text("x"), hang()]), input=[{"id": "msg_early", "role": "user", "content": "x"}]) as stream:
+async def test_a_foreground_response_that_still_runs_has_no_items_outside(
+    api: Api, fake: FakeUpstream
+) -> None:
+    async with api.post_stream(
+        fake.script([text("x"), hang()]),
+        input=[{"id": "msg_early", "role": "user", "content": "x"}],
+    ) as stream:
         await stream.until("response.output_text.delta")
         assert (await refused(api, fake, reference("msg_early")))["code"] == "item_not_found"
 
@@ -105,7 +147,9 @@ async def test_one_item_twice_is_refused(api: Api, fake: FakeUpstream) -> None:
     first = await api.create(fake.script(reply("x")))
     item = first["output"][0]
     for items in ([reference(item["id"])] * 2, [item, reference(item["id"])]):
-        assert (await refused(api, fake, *items))["message"].startswith(f"Duplicate item found with id {item['id']}.")
+        assert (await refused(api, fake, *items))["message"].startswith(
+            f"Duplicate item found with id {item['id']}."
+        )
 
 
 async def test_references_cannot_multiply_what_is_stored(api: Api, fake: FakeUpstream) -> None:
@@ -117,16 +161,22 @@ async def test_references_cannot_multiply_what_is_stored(api: Api, fake: FakeUps
         await api.create(fake.script(reply("x")), input=[item])
     error = await refused(api, fake, *map(reference, ids))
     assert (error["param"], error["code"]) == ("input", "input_too_large")
-    assert (await api.create(fake.script(reply("x")), input=[reference(ids[0])]))["status"] == "completed"
+    assert (await api.create(fake.script(reply("x")), input=[reference(ids[0])]))[
+        "status"
+    ] == "completed"
 
 
 @pytest.mark.parametrize("background", [False, True])
-async def test_a_reference_and_a_chain_go_together(api: Api, fake: FakeUpstream, background: bool) -> None:
+async def test_a_reference_and_a_chain_go_together(
+    api: Api, fake: FakeUpstream, background: bool
+) -> None:
     other = await api.create(fake.script(reply("From elsewhere.")))
     first = await api.create(fake.script(reply("One.")), input="1")
     model = fake.script(reply("Two."))
     items = [reference(other["output"][0]["id"]), {"role": "user", "content": "2"}]
-    second = await api.create(model, input=items, previous_response_id=first["id"], background=background)
+    second = await api.create(
+        model, input=items, previous_response_id=first["id"], background=background
+    )
     assert (await api.ended(second["id"]))["status"] == "completed"
     said = [message["content"] for message in fake.asked(model)[0].messages]
     assert said == ["1", "One.\n\nFrom elsewhere.", "2"]

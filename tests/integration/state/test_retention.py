@@ -37,7 +37,11 @@ async def _ended(house: House, previous: UUID | None = None) -> UUID:
 
 
 async def _expire(house: House, *names: UUID) -> None:
-    await fetch(house.pool, "UPDATE responses SET expires_at = now() - interval '1 second' WHERE id = ANY(%(ids)s)", {"ids": list(names)})
+    await fetch(
+        house.pool,
+        "UPDATE responses SET expires_at = now() - interval '1 second' WHERE id = ANY(%(ids)s)",
+        {"ids": list(names)},
+    )
 
 
 async def _purge(house: House) -> set[UUID]:
@@ -45,9 +49,7 @@ async def _purge(house: House) -> set[UUID]:
 
 
 async def _rows_of(house: House, name: UUID) -> int:
-    counted = (
-        "SELECT (SELECT count(*) FROM items WHERE response_id = %(id)s) + (SELECT count(*) FROM event_log WHERE response_id = %(id)s) AS n"
-    )
+    counted = "SELECT (SELECT count(*) FROM items WHERE response_id = %(id)s) + (SELECT count(*) FROM event_log WHERE response_id = %(id)s) AS n"
     found: int = (await fetch(house.pool, counted, {"id": name}))[0]["n"]
     return found
 
@@ -62,7 +64,9 @@ async def test_an_expired_response_goes_with_its_items_and_its_log(house: House)
 
 
 @pytest.mark.parametrize("store", [True, False])
-async def test_a_response_with_a_child_stays_until_the_child_is_gone(house: House, store: bool) -> None:
+async def test_a_response_with_a_child_stays_until_the_child_is_gone(
+    house: House, store: bool
+) -> None:
     parent = await _ended(house)
     child = await _ended(house, previous=parent)
     await fetch(house.pool, "UPDATE responses SET store = %(store)s", {"store": store})
@@ -95,10 +99,19 @@ async def test_a_purge_takes_a_hundred_at_a_time(house: House) -> None:
     assert len(await _purge(house)) == 1
 
 
-async def test_the_setting_says_how_long_and_the_sweep_does_it(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_the_setting_says_how_long_and_the_sweep_does_it(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     go = asyncio.Event()
-    parent_model, child_model = fake.script(reply("parent")), fake.script([gate(go), *reply("child")])
-    settings = {"BACKBURNER_RETENTION": "2", "BACKBURNER_WORKER__PURGE_INTERVAL": "0.2", "BACKBURNER_LEASE__SWEEP": "0.5"}
+    parent_model, child_model = (
+        fake.script(reply("parent")),
+        fake.script([gate(go), *reply("child")]),
+    )
+    settings = {
+        "BACKBURNER_RETENTION": "2",
+        "BACKBURNER_WORKER__PURGE_INTERVAL": "0.2",
+        "BACKBURNER_LEASE__SWEEP": "0.5",
+    }
     async with private(settings=settings) as stack:
         api = stack.api()
         alone = await api.create(fake.script(reply("alone")))

@@ -3,20 +3,51 @@
 import pytest
 
 from tests.support.api import JSON, Api
-from tests.support.fake_upstream import FakeUpstream, Script, call, chunk, done, drop, finish, reply, status, text, usage
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    Script,
+    call,
+    chunk,
+    done,
+    drop,
+    finish,
+    reply,
+    status,
+    text,
+    usage,
+)
 
 TOO_LONG = "the request exceeds the available context size, try increasing it"
-OVERFLOW = [status(400, {"error": {"message": TOO_LONG, "type": "exceed_context_size_error", "code": 400, "n_ctx": 8192}})]
+OVERFLOW = [
+    status(
+        400,
+        {
+            "error": {
+                "message": TOO_LONG,
+                "type": "exceed_context_size_error",
+                "code": 400,
+                "n_ctx": 8192,
+            }
+        },
+    )
+]
 TURNS: list[JSON] = [
     {"role": "developer", "content": "Be brief."},
-    *({"role": role, "content": f"{role} {number} " + "x" * 400} for number in range(8) for role in ("user", "assistant")),
+    *(
+        {"role": role, "content": f"{role} {number} " + "x" * 400}
+        for number in range(8)
+        for role in ("user", "assistant")
+    ),
     {"role": "user", "content": "and now?"},
 ]
 
 
 def heard(fake: FakeUpstream, model: str) -> list[list[str]]:
     """For each request, how each message begins."""
-    return [[str(message["content"])[:9] for message in request.messages] for request in fake.asked(model)]
+    return [
+        [str(message["content"])[:9] for message in request.messages]
+        for request in fake.asked(model)
+    ]
 
 
 async def test_the_oldest_turns_are_left_out_until_it_fits(api: Api, fake: FakeUpstream) -> None:
@@ -32,14 +63,25 @@ async def test_the_oldest_turns_are_left_out_until_it_fits(api: Api, fake: FakeU
         assert told[2:] == whole[-len(told[2:]) :], "the oldest are gone, nothing else"
 
 
-async def test_an_overflow_told_inside_a_stream_is_tried_again_too(api: Api, fake: FakeUpstream) -> None:
-    model = fake.script([chunk({"error": {"message": "prompt is too long: 9 tokens > 8 maximum", "code": 400}})], reply("Fine."))
+async def test_an_overflow_told_inside_a_stream_is_tried_again_too(
+    api: Api, fake: FakeUpstream
+) -> None:
+    model = fake.script(
+        [chunk({"error": {"message": "prompt is too long: 9 tokens > 8 maximum", "code": 400}})],
+        reply("Fine."),
+    )
     assert (await api.create(model, input=TURNS, truncation="auto"))["output_text"] == "Fine."
     assert len(fake.asked(model)) == 2
 
 
-async def test_nothing_is_tried_again_once_the_model_has_spoken(api: Api, fake: FakeUpstream) -> None:
-    broken = [text("Half an ans"), chunk({"error": {"message": TOO_LONG, "type": "exceed_context_size_error"}}), drop()]
+async def test_nothing_is_tried_again_once_the_model_has_spoken(
+    api: Api, fake: FakeUpstream
+) -> None:
+    broken = [
+        text("Half an ans"),
+        chunk({"error": {"message": TOO_LONG, "type": "exceed_context_size_error"}}),
+        drop(),
+    ]
     model = fake.script(broken, reply("Fine."))
     response = await api.ended(await api.background(model, input=TURNS, truncation="auto"))
     assert (response["status"], response["output_text"]) == ("failed", "Half an ans")
@@ -48,37 +90,53 @@ async def test_nothing_is_tried_again_once_the_model_has_spoken(api: Api, fake: 
 
 async def test_the_tries_are_bounded(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(OVERFLOW)
-    answer = await api.call("POST", "/responses", {"model": model, "input": TURNS, "truncation": "auto"})
+    answer = await api.call(
+        "POST", "/responses", {"model": model, "input": TURNS, "truncation": "auto"}
+    )
     assert (answer.status, answer.error["code"]) == (400, "context_length_exceeded")
     tried = heard(fake, model)
     assert 2 <= len(tried) <= 6
     assert tried[-1] == ["Be brief.", "and now?"]
 
 
-async def test_a_single_question_that_is_too_long_is_asked_once(api: Api, fake: FakeUpstream) -> None:
+async def test_a_single_question_that_is_too_long_is_asked_once(
+    api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script(OVERFLOW)
-    answer = await api.call("POST", "/responses", {"model": model, "input": "Hello.", "truncation": "auto"})
+    answer = await api.call(
+        "POST", "/responses", {"model": model, "input": "Hello.", "truncation": "auto"}
+    )
     assert (answer.status, answer.error["code"]) == (400, "context_length_exceeded")
     assert len(fake.asked(model)) == 1
 
 
 async def test_calls_and_their_outputs_go_together(api: Api, fake: FakeUpstream) -> None:
     """In a chain, where a call and its output belong to different responses."""
-    tools = [{"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}]
+    tools = [
+        {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+    ]
     looks: Script = [call(0, "call_a", "look", "{}"), finish("tool_calls"), usage(), done()]
     first = await api.create(fake.script(looks), input="x" * 400, tools=tools)
     output = {"type": "function_call_output", "call_id": "call_a", "output": "y" * 400}
-    second = await api.create(fake.script(reply("I see.")), input=[output], previous_response_id=first["id"], tools=tools)
+    second = await api.create(
+        fake.script(reply("I see.")), input=[output], previous_response_id=first["id"], tools=tools
+    )
     model = fake.script(OVERFLOW, OVERFLOW, OVERFLOW, reply("Fine."))
-    third = await api.create(model, input="and now?", previous_response_id=second["id"], tools=tools, truncation="auto")
+    third = await api.create(
+        model, input="and now?", previous_response_id=second["id"], tools=tools, truncation="auto"
+    )
     assert third["status"] == "completed"
     for request in fake.asked(model):
         calls = [one["id"] for message in request.messages for one in message.get("tool_calls", ())]
-        assert calls == [message["tool_call_id"] for message in request.messages if message["role"] == "tool"]
+        assert calls == [
+            message["tool_call_id"] for message in request.messages if message["role"] == "tool"
+        ]
 
 
 @pytest.mark.parametrize("given", [{}, {"truncation": "disabled"}], ids=["default", "disabled"])
-async def test_disabled_is_a_400_in_the_foreground_and_failed_in_the_background(api: Api, fake: FakeUpstream, given: JSON) -> None:
+async def test_disabled_is_a_400_in_the_foreground_and_failed_in_the_background(
+    api: Api, fake: FakeUpstream, given: JSON
+) -> None:
     model = fake.script(OVERFLOW)
     answer = await api.call("POST", "/responses", {"model": model, "input": TURNS, **given})
     assert answer.status == 400
@@ -90,6 +148,10 @@ async def test_disabled_is_a_400_in_the_foreground_and_failed_in_the_background(
     assert TOO_LONG in answer.error["message"]
     assert answer.headers["x-should-retry"] == "false"
     response = await api.ended(await api.background(model, input=TURNS, **given))
-    assert (response["status"], response["error"]["code"], response["output"]) == ("failed", "invalid_prompt", [])
+    assert (response["status"], response["error"]["code"], response["output"]) == (
+        "failed",
+        "invalid_prompt",
+        [],
+    )
     assert TOO_LONG in response["error"]["message"]
     assert len(fake.asked(model)) == 2

@@ -7,12 +7,22 @@ import pytest
 from tests.conftest import PrivateStack
 from tests.support.api import Api, until
 from tests.support.contract_rules import assert_stream_obeys_contract
-from tests.support.fake_upstream import FakeUpstream, call, hang, reasoning, reply, silence_until, text
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    call,
+    hang,
+    reasoning,
+    reply,
+    silence_until,
+    text,
+)
 from tests.support.stack import Stack
 from tests.support.strict_types import check_event, check_response
 
 
-async def test_a_running_response_ends_at_a_cancel_from_any_web_process(shared: Stack, fake: FakeUpstream) -> None:
+async def test_a_running_response_ends_at_a_cancel_from_any_web_process(
+    shared: Stack, fake: FakeUpstream
+) -> None:
     model = fake.script([reasoning("hm"), text("so ", "far"), hang()])
     async with shared.api(0).post_stream(model, background=True) as stream:
         await stream.until("response.output_text.delta", count=2)
@@ -32,7 +42,9 @@ async def test_a_running_response_ends_at_a_cancel_from_any_web_process(shared: 
     assert cancelled.body == stream.final == await shared.api(0).get(stream.response_id)
 
 
-async def test_the_upstream_socket_is_closed_when_cancel_answers(api: Api, fake: FakeUpstream) -> None:
+async def test_the_upstream_socket_is_closed_when_cancel_answers(
+    api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script([text("x"), hang()])
     async with api.post_stream(model, background=True) as stream:
         await stream.until("response.output_text.delta")
@@ -41,12 +53,18 @@ async def test_the_upstream_socket_is_closed_when_cancel_answers(api: Api, fake:
         await until(lambda: request.closed_by_client is not None, 1)
 
 
-async def test_a_response_that_waits_for_its_first_token_is_cancelled(api: Api, fake: FakeUpstream) -> None:
+async def test_a_response_that_waits_for_its_first_token_is_cancelled(
+    api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script([silence_until(asyncio.Event())])
     response_id = await api.background(model)
     await until(lambda: fake.asked(model))
     cancelled = await api.cancel(response_id)
-    assert (cancelled.status, cancelled.body["status"], cancelled.body["output"]) == (200, "cancelled", [])
+    assert (cancelled.status, cancelled.body["status"], cancelled.body["output"]) == (
+        200,
+        "cancelled",
+        [],
+    )
     [request] = fake.asked(model)
     await until(lambda: request.closed_by_client is not None)
 
@@ -68,10 +86,16 @@ async def test_a_cut_function_call_is_left_incomplete(api: Api, fake: FakeUpstre
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
     [item] = stream.final["output"]
-    assert (item["type"], item["status"], item["arguments"]) == ("function_call", "incomplete", '{"a":')
+    assert (item["type"], item["status"], item["arguments"]) == (
+        "function_call",
+        "incomplete",
+        '{"a":',
+    )
 
 
-async def test_a_queued_response_that_is_cancelled_never_starts(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_a_queued_response_that_is_cancelled_never_starts(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     async with private(workers=0) as stack:
         api = stack.api()
         model = fake.script(reply("never"))
@@ -81,7 +105,11 @@ async def test_a_queued_response_that_is_cancelled_never_starts(private: Private
             cancelled = await api.cancel(response_id)
             events = await stream.to_end()
         assert (cancelled.status, cancelled.body["status"]) == (200, "cancelled")
-        assert [event["type"] for event in events] == ["response.created", "response.queued", "response.failed"]
+        assert [event["type"] for event in events] == [
+            "response.created",
+            "response.queued",
+            "response.failed",
+        ]
         assert_stream_obeys_contract(events)
         follower = fake.script(reply("after"))
         other = await api.background(follower)
@@ -101,26 +129,40 @@ async def test_a_deleted_running_response_is_cancelled_first(api: Api, fake: Fak
         await stream.to_end()
     [request] = fake.asked(model)
     await until(lambda: request.closed_by_client is not None)
-    for method, rest in (("GET", ""), ("GET", "?stream=true"), ("POST", "/cancel"), ("DELETE", ""), ("GET", "/input_items")):
+    for method, rest in (
+        ("GET", ""),
+        ("GET", "?stream=true"),
+        ("POST", "/cancel"),
+        ("DELETE", ""),
+        ("GET", "/input_items"),
+    ):
         assert (await api.call(method, f"/responses/{stream.response_id}{rest}")).status == 404
 
 
 async def test_a_deleted_response_leaves_nothing_behind(shared: Stack, fake: FakeUpstream) -> None:
-    response_id = (await shared.api().ended(await shared.api().background(fake.script(reply("secret")))))["id"]
+    response_id = (
+        await shared.api().ended(await shared.api().background(fake.script(reply("secret"))))
+    )["id"]
     assert (await shared.api().call("DELETE", f"/responses/{response_id}")).status == 200
     uuid = response_id.removeprefix("resp_")
 
     async def is_gone() -> bool:
         counts = [
             await shared.value(f"SELECT count(*) FROM {table} WHERE {column} = %s::uuid", uuid)
-            for table, column in (("responses", "id"), ("items", "response_id"), ("event_log", "response_id"))
+            for table, column in (
+                ("responses", "id"),
+                ("items", "response_id"),
+                ("event_log", "response_id"),
+            )
         ]
         return counts == [0, 0, 0]
 
     await until(is_gone)
 
 
-async def test_a_cancel_beats_an_ending_that_comes_at_the_same_time(api: Api, fake: FakeUpstream) -> None:
+async def test_a_cancel_beats_an_ending_that_comes_at_the_same_time(
+    api: Api, fake: FakeUpstream
+) -> None:
     models = [fake.script(reply("quick")) for _ in range(20)]
     ids = [await api.background(model) for model in models]
     answers = await asyncio.gather(*(api.cancel(response_id) for response_id in ids))
@@ -137,7 +179,9 @@ async def test_a_cancel_beats_an_ending_that_comes_at_the_same_time(api: Api, fa
 
 
 @pytest.mark.parametrize("web", [0, 1])
-async def test_a_cancelled_response_is_the_same_from_every_web_process(shared: Stack, fake: FakeUpstream, web: int) -> None:
+async def test_a_cancelled_response_is_the_same_from_every_web_process(
+    shared: Stack, fake: FakeUpstream, web: int
+) -> None:
     response_id = await shared.api(web).background(fake.script([text("x"), hang()]))
     cancelled = await shared.api(web).cancel(response_id)
     assert cancelled.body == await shared.api(1 - web).get(response_id)

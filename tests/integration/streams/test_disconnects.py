@@ -6,7 +6,18 @@ import pytest
 
 from tests.support.api import Api, decode, until
 from tests.support.contract_rules import assert_stream_obeys_contract
-from tests.support.fake_upstream import FakeUpstream, Request, done, finish, gate, hang, reply, silence_until, text, usage
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    Request,
+    done,
+    finish,
+    gate,
+    hang,
+    reply,
+    silence_until,
+    text,
+    usage,
+)
 from tests.support.stack import Stack
 
 
@@ -34,7 +45,9 @@ async def test_a_background_stream_goes_on_without_its_reader(api: Api, fake: Fa
     assert request.closed_by_client is None
 
 
-async def test_a_background_response_whose_client_leaves_at_once_still_runs(api: Api, fake: FakeUpstream) -> None:
+async def test_a_background_response_whose_client_leaves_at_once_still_runs(
+    api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("still here"))
     async with api.post_stream(model, background=True) as stream:
         await stream.next()
@@ -42,7 +55,9 @@ async def test_a_background_response_whose_client_leaves_at_once_still_runs(api:
 
 
 @pytest.mark.parametrize("spoken", [True, False], ids=["mid-answer", "before the first token"])
-async def test_a_foreground_stream_whose_client_leaves_is_cancelled(api: Api, fake: FakeUpstream, spoken: bool) -> None:
+async def test_a_foreground_stream_whose_client_leaves_is_cancelled(
+    api: Api, fake: FakeUpstream, spoken: bool
+) -> None:
     model = fake.script([text("so far"), hang()] if spoken else [silence_until(asyncio.Event())])
     async with api.post_stream(model) as stream:
         await stream.until("response.output_text.delta" if spoken else "response.created")
@@ -53,7 +68,9 @@ async def test_a_foreground_stream_whose_client_leaves_is_cancelled(api: Api, fa
     assert ended["output_text"] == ("so far" if spoken else "")
 
 
-async def test_a_foreground_request_whose_client_leaves_is_cancelled(api: Api, fake: FakeUpstream) -> None:
+async def test_a_foreground_request_whose_client_leaves_is_cancelled(
+    api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script([text("so far"), hang()])
     waiting = asyncio.create_task(api.create(model))
     request = await _asked(fake, model)
@@ -63,13 +80,21 @@ async def test_a_foreground_request_whose_client_leaves_is_cancelled(api: Api, f
     await _closed(request)
 
 
-async def test_a_foreground_response_cannot_be_found_before_its_end(api: Api, fake: FakeUpstream) -> None:
+async def test_a_foreground_response_cannot_be_found_before_its_end(
+    api: Api, fake: FakeUpstream
+) -> None:
     opened = asyncio.Event()
     model = fake.script([text("a"), gate(opened), finish(), usage(), done()])
     async with api.post_stream(model) as stream:
         await stream.until("response.output_text.delta")
         path = f"/responses/{stream.response_id}"
-        for method, rest in (("GET", ""), ("GET", "?stream=true"), ("POST", "/cancel"), ("DELETE", ""), ("GET", "/input_items")):
+        for method, rest in (
+            ("GET", ""),
+            ("GET", "?stream=true"),
+            ("POST", "/cancel"),
+            ("DELETE", ""),
+            ("GET", "/input_items"),
+        ):
             assert (await api.call(method, path + rest)).status == 404, (method, rest)
         opened.set()
         assert (await stream.to_end())[-1]["type"] == "response.completed"
@@ -80,7 +105,10 @@ async def test_a_foreground_response_starts_in_progress(api: Api, fake: FakeUpst
     async with api.post_stream(fake.script(reply("x"))) as stream:
         created = await stream.next()
         assert created is not None
-        assert (created["type"], created["response"]["status"]) == ("response.created", "in_progress")
+        assert (created["type"], created["response"]["status"]) == (
+            "response.created",
+            "in_progress",
+        )
         await stream.to_end()
 
 
@@ -106,7 +134,9 @@ async def test_what_is_not_stored_is_gone_at_its_end(api: Api, fake: FakeUpstrea
     path = f"/responses/{response['id']}"
     for method, rest in (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")):
         assert (await api.call(method, path + rest)).status == 404
-    chained = await api.call("POST", "/responses", {"model": model, "input": "x", "previous_response_id": response["id"]})
+    chained = await api.call(
+        "POST", "/responses", {"model": model, "input": "x", "previous_response_id": response["id"]}
+    )
     assert chained.status == 400
     assert chained.error["code"] == "previous_response_not_found"
 

@@ -41,40 +41,81 @@ class Limit:
     """HTTP, of a foreground client that does not stream and has no output."""
 
 
-FIRST_TOKEN = Limit("first_token", "The upstream was silent for longer than the limit of 1 s (first_token).", [hang()])
-TOKEN_GAP = Limit(
-    "token_gap", "The upstream was silent for longer than the limit of 0.5 s (token_gap).", [text("so far"), hang()], "so far"
+FIRST_TOKEN = Limit(
+    "first_token",
+    "The upstream was silent for longer than the limit of 1 s (first_token).",
+    [hang()],
 )
-TURN = Limit("turn_limit", "The model's turn took longer than the limit of 2 s.", [text(*"abcdefghijklmnopqrstuvwxyz", gap=0.2)], "abc")
-OUTPUT = Limit("output_limit", "The model said more than the limit of 1000000 bytes in one turn.", [endless(said("x" * 50_000))], "xxx")
-WALL_CLOCK = Limit("deadline", "The response did not finish within the time it is given.", [text("so far"), hang()], "so far")
+TOKEN_GAP = Limit(
+    "token_gap",
+    "The upstream was silent for longer than the limit of 0.5 s (token_gap).",
+    [text("so far"), hang()],
+    "so far",
+)
+TURN = Limit(
+    "turn_limit",
+    "The model's turn took longer than the limit of 2 s.",
+    [text(*"abcdefghijklmnopqrstuvwxyz", gap=0.2)],
+    "abc",
+)
+OUTPUT = Limit(
+    "output_limit",
+    "The model said more than the limit of 1000000 bytes in one turn.",
+    [endless(said("x" * 50_000))],
+    "xxx",
+)
+WALL_CLOCK = Limit(
+    "deadline",
+    "The response did not finish within the time it is given.",
+    [text("so far"), hang()],
+    "so far",
+)
 WALL_CLOCK_BEFORE_A_WORD = Limit("deadline", WALL_CLOCK.message, [hang()])
-QUEUE_WAIT = Limit("queue_wait", "The response waited in the queue for longer than it may.", reply("never"))
-DEATHS = Limit("too_many_deaths", "The response was given up: the processes that ran it died three times.", reply("never"), status=502)
+QUEUE_WAIT = Limit(
+    "queue_wait", "The response waited in the queue for longer than it may.", reply("never")
+)
+DEATHS = Limit(
+    "too_many_deaths",
+    "The response was given up: the processes that ran it died three times.",
+    reply("never"),
+    status=502,
+)
 
 
 @pytest.fixture(scope="module")
 async def stalled(
-    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+    tmp_path_factory: pytest.TempPathFactory,
+    servers: Databases,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """A worker whose upstreams stall."""
-    async with stack(tmp_path_factory.mktemp("stalled"), servers, surroundings, fake, settings=PATIENT | STALLED) as one:
+    async with stack(
+        tmp_path_factory.mktemp("stalled"), servers, surroundings, fake, settings=PATIENT | STALLED
+    ) as one:
         yield one
     RUNNING.remove(one)
 
 
 @pytest.fixture(scope="module")
 async def idle(
-    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+    tmp_path_factory: pytest.TempPathFactory,
+    servers: Databases,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """Nobody runs anything: the only worker is one for quarantine, which sweeps like all of them."""
     folder = tmp_path_factory.mktemp("idle")
-    async with stack(folder, servers, surroundings, fake, workers=0, quarantine=True, settings=PATIENT | LATE) as one:
+    async with stack(
+        folder, servers, surroundings, fake, workers=0, quarantine=True, settings=PATIENT | LATE
+    ) as one:
         yield one
     RUNNING.remove(one)
 
 
-async def assert_ends(one: Stack, limit: Limit, meanwhile: Callable[[str], Awaitable[None]] | None = None) -> None:
+async def assert_ends(
+    one: Stack, limit: Limit, meanwhile: Callable[[str], Awaitable[None]] | None = None
+) -> None:
     """Background and foreground, streamed and not: four clients of the same model, and one ending."""
     api, model = one.api(), one.fake.script(limit.script)
 
@@ -105,7 +146,10 @@ async def assert_ends(one: Stack, limit: Limit, meanwhile: Callable[[str], Await
         assert response["error"] == {"code": "server_error", "message": limit.message}
         assert response["output_text"].startswith(limit.said)
         assert [item["status"] for item in response["output"]] == ["incomplete"] * bool(limit.said)
-    assert await one.value("SELECT array_agg(reason) FROM responses WHERE model = %s", model) == [limit.reason] * 4
+    assert (
+        await one.value("SELECT array_agg(reason) FROM responses WHERE model = %s", model)
+        == [limit.reason] * 4
+    )
     await until(lambda: not any(request.is_open for request in one.fake.asked(model)), 5)
 
 
@@ -114,7 +158,9 @@ def test_the_code_is_one_that_the_sdk_knows() -> None:
     assert LimitReached("x", reason="y").status == 504
 
 
-@pytest.mark.parametrize("limit", [FIRST_TOKEN, TOKEN_GAP, TURN, OUTPUT], ids=lambda limit: limit.reason)
+@pytest.mark.parametrize(
+    "limit", [FIRST_TOKEN, TOKEN_GAP, TURN, OUTPUT], ids=lambda limit: limit.reason
+)
 async def test_an_upstream_that_stalls(stalled: Stack, limit: Limit) -> None:
     await assert_ends(stalled, limit)
 
@@ -128,7 +174,9 @@ async def test_a_response_whose_owners_die(idle: Stack, fake: FakeUpstream) -> N
 
     async def died_three_times(model: str) -> None:
         async def all_are_there() -> bool:
-            return bool(await idle.value("SELECT count(*) = 4 FROM responses WHERE model = %s", model))
+            return bool(
+                await idle.value("SELECT count(*) = 4 FROM responses WHERE model = %s", model)
+            )
 
         await until(all_are_there)
         await idle.value(

@@ -8,10 +8,14 @@ from tests.support.fake_upstream import FakeUpstream, done, finish, gate, text, 
 from tests.support.stack import Stack
 
 
-async def test_two_hundred_background_responses_all_complete(shared: Stack, fake: FakeUpstream) -> None:
+async def test_two_hundred_background_responses_all_complete(
+    shared: Stack, fake: FakeUpstream
+) -> None:
     opened = asyncio.Event()
     words = [f"w{number} " for number in range(30)]
-    model = fake.script([text("start "), gate(opened), text(*words, gap=0.02), finish(), usage(), done()])
+    model = fake.script(
+        [text("start "), gate(opened), text(*words, gap=0.02), finish(), usage(), done()]
+    )
     whole = "start " + "".join(words)
     ids = await asyncio.gather(*(shared.api(number % 2).background(model) for number in range(200)))
     assert len(set(ids)) == 200
@@ -32,7 +36,9 @@ async def test_two_hundred_background_responses_all_complete(shared: Stack, fake
     opened.set()
     for frames in await asyncio.gather(*followed):
         assert_stream_obeys_contract([decode(frame) for frame in frames])
-    ended = await asyncio.gather(*(shared.api(number % 2).ended(response_id, 60) for number, response_id in enumerate(ids)))
+    ended = await asyncio.gather(
+        *(shared.api(number % 2).ended(response_id, 60) for number, response_id in enumerate(ids))
+    )
     assert {response["status"] for response in ended} == {"completed"}
     assert {response["output_text"] for response in ended} == {whole}
     assert len(fake.asked(model)) == 200, "each was asked exactly once"

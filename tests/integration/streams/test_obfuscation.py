@@ -14,7 +14,14 @@ WORDS = ["a", "bc", "Überlänge, " * 9, '{"quoted": "\\"}"}\n\n', "🤔", "x" *
 
 
 def spoken(fake: FakeUpstream) -> str:
-    said = [reasoning("hm"), text(*WORDS), call(0, "call_a", "f", '{"a"', ": 1}"), finish("tool_calls"), usage(), done()]
+    said = [
+        reasoning("hm"),
+        text(*WORDS),
+        call(0, "call_a", "f", '{"a"', ": 1}"),
+        finish("tool_calls"),
+        usage(),
+        done(),
+    ]
     return fake.script(said)
 
 
@@ -23,7 +30,9 @@ def bare(frame: bytes) -> JSON:
 
 
 @pytest.mark.parametrize("background", [True, False])
-async def test_deltas_are_padded_to_lengths_that_say_nothing(api: Api, fake: FakeUpstream, background: bool) -> None:
+async def test_deltas_are_padded_to_lengths_that_say_nothing(
+    api: Api, fake: FakeUpstream, background: bool
+) -> None:
     async with api.post_stream(spoken(fake), background=background, **PADDED) as stream:
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
@@ -31,11 +40,15 @@ async def test_deltas_are_padded_to_lengths_that_say_nothing(api: Api, fake: Fak
         check_event(event)
         assert ("obfuscation" in event) == event["type"].endswith(".delta")
         assert "obfuscation" not in event or len(frame) % 64 == 0
-    assert [event["delta"] for event in events if event["type"] == "response.output_text.delta"] == WORDS
+    assert [
+        event["delta"] for event in events if event["type"] == "response.output_text.delta"
+    ] == WORDS
     assert "obfuscation" not in json.dumps(stream.final)
 
 
-async def test_every_reader_who_asks_gets_the_same_bytes_and_who_does_not_the_plain_ones(api: Api, fake: FakeUpstream) -> None:
+async def test_every_reader_who_asks_gets_the_same_bytes_and_who_does_not_the_plain_ones(
+    api: Api, fake: FakeUpstream
+) -> None:
     async with api.post_stream(spoken(fake), background=True, **PADDED) as live:
         await live.to_end()
     plain = await api.replay(live.response_id)
@@ -49,7 +62,11 @@ async def test_every_reader_who_asks_gets_the_same_bytes_and_who_does_not_the_pl
 
 
 async def test_nobody_is_padded_who_does_not_ask(api: Api, fake: FakeUpstream) -> None:
-    silent: list[JSON] = [{}, {"stream_options": {}}, {"stream_options": {"include_obfuscation": False}}]
+    silent: list[JSON] = [
+        {},
+        {"stream_options": {}},
+        {"stream_options": {"include_obfuscation": False}},
+    ]
     for options in silent:
         async with api.post_stream(spoken(fake), **options) as stream:
             await stream.to_end()

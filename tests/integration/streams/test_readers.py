@@ -4,15 +4,30 @@ import asyncio
 
 from tests.support.api import Api, decode, until
 from tests.support.contract_rules import assert_stream_obeys_contract
-from tests.support.fake_upstream import FakeUpstream, call, done, finish, gate, hang, reasoning, reply, text, usage
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    call,
+    done,
+    finish,
+    gate,
+    hang,
+    reasoning,
+    reply,
+    text,
+    usage,
+)
 from tests.support.stack import Stack
 
 LONG = [f"word{number} " for number in range(120)]
 
 
-async def test_every_place_to_resume_gives_the_rest_byte_for_byte(shared: Stack, fake: FakeUpstream) -> None:
+async def test_every_place_to_resume_gives_the_rest_byte_for_byte(
+    shared: Stack, fake: FakeUpstream
+) -> None:
     calls = [call(0, "call_a", "f", "{", "}"), call(1, "call_b", "g", "{}")]
-    model = fake.script([reasoning("a", "b"), text("c", "d", "e"), *calls, finish("tool_calls"), usage(), done()])
+    model = fake.script(
+        [reasoning("a", "b"), text("c", "d", "e"), *calls, finish("tool_calls"), usage(), done()]
+    )
     async with shared.api(0).post_stream(model, background=True) as stream:
         await stream.to_end()
     frames = stream.frames
@@ -24,9 +39,15 @@ async def test_every_place_to_resume_gives_the_rest_byte_for_byte(shared: Stack,
     assert await shared.api(0).replay(stream.response_id, after=len(frames) + 1000) == []
 
 
-async def test_readers_that_join_at_any_moment_see_the_same_bytes(shared: Stack, fake: FakeUpstream) -> None:
+async def test_readers_that_join_at_any_moment_see_the_same_bytes(
+    shared: Stack, fake: FakeUpstream
+) -> None:
     gates = [asyncio.Event() for _ in range(6)]
-    steps = [step for number, opened in enumerate(gates) for step in (text(*LONG[number * 20 : number * 20 + 20]), gate(opened))]
+    steps = [
+        step
+        for number, opened in enumerate(gates)
+        for step in (text(*LONG[number * 20 : number * 20 + 20]), gate(opened))
+    ]
     response_id = await shared.api().background(fake.script([*steps, finish(), usage(), done()]))
 
     async def read(web: int, after: int | None) -> tuple[int | None, list[bytes]]:
@@ -60,10 +81,14 @@ async def test_a_late_reader_sees_everything(shared: Stack, fake: FakeUpstream) 
     events = [decode(frame) for frame in frames]
     assert_stream_obeys_contract(events)
     assert events[-1]["response"] == ended
-    assert "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta") == "".join(LONG)
+    assert "".join(
+        event["delta"] for event in events if event["type"] == "response.output_text.delta"
+    ) == "".join(LONG)
 
 
-async def test_a_reader_that_waits_at_the_end_of_a_running_stream_hears_what_comes(shared: Stack, fake: FakeUpstream) -> None:
+async def test_a_reader_that_waits_at_the_end_of_a_running_stream_hears_what_comes(
+    shared: Stack, fake: FakeUpstream
+) -> None:
     opened = asyncio.Event()
     model = fake.script([text("a"), gate(opened), text("b"), finish(), usage(), done()])
     response_id = await shared.api().background(model)
@@ -102,12 +127,17 @@ async def test_many_readers_follow_one_response(shared: Stack, fake: FakeUpstrea
     assert_stream_obeys_contract([decode(frame) for frame in results[0]])
 
 
-async def test_a_reader_that_stops_reading_holds_nobody_up_and_misses_nothing(shared: Stack, fake: FakeUpstream) -> None:
+async def test_a_reader_that_stops_reading_holds_nobody_up_and_misses_nothing(
+    shared: Stack, fake: FakeUpstream
+) -> None:
     big = ["x" * 20_000] * 100  # far more than sockets and the reader's buffer hold
     opened = asyncio.Event()
     model = fake.script([text("a"), gate(opened), text(*big), finish(), usage(), done()])
     response_id = await shared.api().background(model)
-    async with shared.api(0).follow(response_id) as slow, shared.api(0).follow(response_id) as quick:
+    async with (
+        shared.api(0).follow(response_id) as slow,
+        shared.api(0).follow(response_id) as quick,
+    ):
         await slow.until("response.output_text.delta")
         await quick.until("response.output_text.delta")
         opened.set()
@@ -117,29 +147,43 @@ async def test_a_reader_that_stops_reading_holds_nobody_up_and_misses_nothing(sh
     assert slow.frames == quick.frames
 
 
-async def test_get_says_completed_to_whoever_has_seen_the_end(shared: Stack, fake: FakeUpstream) -> None:
+async def test_get_says_completed_to_whoever_has_seen_the_end(
+    shared: Stack, fake: FakeUpstream
+) -> None:
     for number in range(20):
         async with shared.api(0).post_stream(fake.script(reply("x")), background=True) as stream:
             await stream.until("response.completed")
             ended = await shared.api(1).get(stream.response_id)
             assert ended == stream.final, number
-            chained = await shared.api(1).create(fake.script(reply("y")), previous_response_id=stream.response_id)
+            chained = await shared.api(1).create(
+                fake.script(reply("y")), previous_response_id=stream.response_id
+            )
             assert chained["status"] == "completed"
 
 
-async def test_get_of_a_running_response_shows_what_is_done_so_far(api: Api, fake: FakeUpstream) -> None:
+async def test_get_of_a_running_response_shows_what_is_done_so_far(
+    api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script([reasoning("thought"), text("half"), hang()])
     async with api.post_stream(model, background=True) as stream:
         await stream.until("response.output_text.delta")
         running = await api.get(stream.response_id)
         assert running["status"] == "in_progress"
         # what it shows of the output is a prefix of what the stream has told, never something else
-        assert [item["type"] for item in running["output"]] == ["reasoning", "message"][: len(running["output"])]
+        assert [item["type"] for item in running["output"]] == ["reasoning", "message"][
+            : len(running["output"])
+        ]
         await api.cancel(stream.response_id)
 
 
-async def test_a_background_response_created_without_a_stream_can_be_replayed(api: Api, fake: FakeUpstream) -> None:
+async def test_a_background_response_created_without_a_stream_can_be_replayed(
+    api: Api, fake: FakeUpstream
+) -> None:
     ended = await api.ended(await api.background(fake.script(reply("x"))))
     events = [decode(frame) for frame in await api.replay(ended["id"])]
-    assert [event["type"] for event in events[:3]] == ["response.created", "response.queued", "response.in_progress"]
+    assert [event["type"] for event in events[:3]] == [
+        "response.created",
+        "response.queued",
+        "response.in_progress",
+    ]
     assert events[-1]["response"] == ended

@@ -13,7 +13,17 @@ from models import keys
 from models.wire.events import split_frames
 from tests.support.api import Answer, Api, until
 from tests.support.contract_rules import assert_stream_obeys_contract
-from tests.support.fake_upstream import FakeUpstream, call, done, finish, gate, hang, reply, text, usage
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    call,
+    done,
+    finish,
+    gate,
+    hang,
+    reply,
+    text,
+    usage,
+)
 from tests.support.stack import Stack
 from tests.support.websocket_client import Socket, socket
 
@@ -28,7 +38,9 @@ def _handshake(refusal: InvalidStatus) -> Answer:
 # --- one create ---
 
 
-async def test_a_create_brings_the_same_events_as_over_http_and_their_very_bytes(api: Api, fake: FakeUpstream) -> None:
+async def test_a_create_brings_the_same_events_as_over_http_and_their_very_bytes(
+    api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("Hello ", "socket"))
     async with socket(api) as one:
         await one.create(model, metadata={"by": "socket"})
@@ -36,20 +48,28 @@ async def test_a_create_brings_the_same_events_as_over_http_and_their_very_bytes
     assert_stream_obeys_contract(events)
     assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
     response = events[-1]["response"]
-    assert (response["output_text"], response["background"], response["metadata"]) == ("Hello socket", False, {"by": "socket"})
+    assert (response["output_text"], response["background"], response["metadata"]) == (
+        "Hello socket",
+        False,
+        {"by": "socket"},
+    )
     assert await api.get(response["id"]) == response
     stored = await api.call("GET", f"/responses/{response['id']}", params={"stream": "true"})
     assert stored.error["param"] == "stream"  # a foreground response, as any other
 
 
-async def test_the_frames_hold_what_the_log_holds(shared: Stack, api: Api, fake: FakeUpstream) -> None:
+async def test_the_frames_hold_what_the_log_holds(
+    shared: Stack, api: Api, fake: FakeUpstream
+) -> None:
     async with socket(api) as one:
         response = await one.answer(fake.script(reply("ä ", "ö\n\nü")))
     log = await shared.value(
         "SELECT string_agg(frames, ''::bytea ORDER BY first_number) FROM event_log WHERE response_id = %s",
         response["id"].removeprefix("resp_"),
     )
-    assert [told.partition(b"\ndata: ")[2][:-2].decode() for told in split_frames(bytes(log))] == one.frames
+    assert [
+        told.partition(b"\ndata: ")[2][:-2].decode() for told in split_frames(bytes(log))
+    ] == one.frames
 
 
 async def test_deltas_are_padded_for_those_who_ask(api: Api, fake: FakeUpstream) -> None:
@@ -62,13 +82,17 @@ async def test_deltas_are_padded_for_those_who_ask(api: Api, fake: FakeUpstream)
     assert [event["delta"] for event in padded] == ["a", "b" * 50]
 
 
-async def test_the_official_client_works_unchanged(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_the_official_client_works_unchanged(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("one"), reply("two"))
     async with client.responses.connect() as connection:
         await connection.response.create(model=model, input="1", store=False)
         first = await _ended(connection)
         assert first.type == "response.completed"
-        await connection.response.create(model=model, input="2", store=False, previous_response_id=first.response.id)
+        await connection.response.create(
+            model=model, input="2", store=False, previous_response_id=first.response.id
+        )
         second = await _ended(connection)
         assert second.type == "response.completed"
         assert second.response.output_text == "two"
@@ -79,17 +103,27 @@ async def test_the_official_client_works_unchanged(client: openai.AsyncOpenAI, f
     assert [message["content"] for message in fake.asked(model)[-1].messages] == ["1", "one", "2"]
 
 
-@pytest.mark.filterwarnings("ignore:connect\\(\\) must be used as a context manager:DeprecationWarning")  # the client's own doing
-async def test_the_official_client_works_without_asyncio_too(shared: Stack, fake: FakeUpstream) -> None:
+@pytest.mark.filterwarnings(
+    "ignore:connect\\(\\) must be used as a context manager:DeprecationWarning"
+)  # the client's own doing
+async def test_the_official_client_works_without_asyncio_too(
+    shared: Stack, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("in a thread"))
 
     def talk() -> str:
         with (
-            openai.OpenAI(base_url=f"http://127.0.0.1:{shared.webs[0].port}/v1", api_key=shared.key) as one,
+            openai.OpenAI(
+                base_url=f"http://127.0.0.1:{shared.webs[0].port}/v1", api_key=shared.key
+            ) as one,
             one.responses.connect() as connection,
         ):
             connection.response.create(model=model, input="Hello.")
-            return next(event.response.output_text for event in connection if event.type == "response.completed")
+            return next(
+                event.response.output_text
+                for event in connection
+                if event.type == "response.completed"
+            )
 
     assert await asyncio.to_thread(talk) == "in a thread"
 
@@ -127,7 +161,9 @@ async def test_creates_of_a_lane_run_one_after_the_other(api: Api, fake: FakeUps
         assert events[-1]["response"]["output_text"] == "second"
 
 
-async def test_lanes_run_side_by_side_and_their_events_say_whose_they_are(api: Api, fake: FakeUpstream) -> None:
+async def test_lanes_run_side_by_side_and_their_events_say_whose_they_are(
+    api: Api, fake: FakeUpstream
+) -> None:
     opened = asyncio.Event()
     model = fake.script([text("slow"), gate(opened), finish(), usage(), done()], reply("quick"))
     async with socket(api) as one:
@@ -147,14 +183,19 @@ async def test_lanes_run_side_by_side_and_their_events_say_whose_they_are(api: A
         assert json.loads(one.frames[-1])["stream_id"] == "planner"
 
 
-async def test_there_are_32_names_of_lanes_and_64_creates_at_a_time(api: Api, fake: FakeUpstream) -> None:
+async def test_there_are_32_names_of_lanes_and_64_creates_at_a_time(
+    api: Api, fake: FakeUpstream
+) -> None:
     quick, slow = fake.script(reply("x")), fake.script([text("slow"), hang()])
     async with socket(api) as one:
         for number in range(32):
             await one.answer(quick, stream_id=f"lane-{number}", generate=False)
         await one.create(quick, stream_id="lane-32")
         refused = await one.refused()
-        assert (refused["code"], refused["param"]) == ("websocket_stream_limit_reached", "stream_id")
+        assert (refused["code"], refused["param"]) == (
+            "websocket_stream_limit_reached",
+            "stream_id",
+        )
         for _ in range(65):
             await one.create(slow)
         await one.create(quick, stream_id="lane-1")
@@ -162,7 +203,9 @@ async def test_there_are_32_names_of_lanes_and_64_creates_at_a_time(api: Api, fa
         assert {refusal["code"] for refusal in queued} == {"websocket_queue_full"}
 
 
-async def test_no_more_than_16_responses_are_under_way_at_a_time(api: Api, fake: FakeUpstream) -> None:
+async def test_no_more_than_16_responses_are_under_way_at_a_time(
+    api: Api, fake: FakeUpstream
+) -> None:
     opened = asyncio.Event()
     model = fake.script([gate(opened), *reply("x")])
     async with socket(api) as one:
@@ -181,23 +224,36 @@ async def test_no_more_than_16_responses_are_under_way_at_a_time(api: Api, fake:
 # --- what a connection remembers ---
 
 
-async def test_an_unstored_response_can_be_continued_on_its_connection_only(shared: Stack, api: Api, fake: FakeUpstream) -> None:
+async def test_an_unstored_response_can_be_continued_on_its_connection_only(
+    shared: Stack, api: Api, fake: FakeUpstream
+) -> None:
     """As Codex does it: `store: false`, and only what is new with `previous_response_id`."""
     model = fake.script(
-        [call(0, "call_a", "look", "{}"), finish("tool_calls"), usage(), done()], reply("seen"), reply("and more"), reply("kept")
+        [call(0, "call_a", "look", "{}"), finish("tool_calls"), usage(), done()],
+        reply("seen"),
+        reply("and more"),
+        reply("kept"),
     )
     async with socket(api) as one, socket(shared.api(1)) as other:
         first = await one.answer(model, store=False, tools=[FUNCTION])
         output = [{"type": "function_call_output", "call_id": "call_a", "output": "42"}]
-        second = await one.answer(model, store=False, input=output, previous_response_id=first["id"], tools=[FUNCTION])
-        third = await one.answer(model, store=False, input="More", previous_response_id=second["id"])
+        second = await one.answer(
+            model, store=False, input=output, previous_response_id=first["id"], tools=[FUNCTION]
+        )
+        third = await one.answer(
+            model, store=False, input="More", previous_response_id=second["id"]
+        )
         assert third["previous_response_id"] == second["id"]
         told = [message["role"] for message in fake.asked(model)[-1].messages]
         assert told == ["user", "assistant", "tool", "assistant", "user"]
 
         await other.create(model, input="Mine?", previous_response_id=third["id"])
         assert (await other.refused())["code"] == "previous_response_not_found"
-        over_http = await api.call("POST", "/responses", {"model": model, "input": "Mine?", "previous_response_id": third["id"]})
+        over_http = await api.call(
+            "POST",
+            "/responses",
+            {"model": model, "input": "Mine?", "previous_response_id": third["id"]},
+        )
         assert (over_http.status, over_http.error["code"]) == (400, "previous_response_not_found")
         assert (await api.call("GET", f"/responses/{third['id']}")).status == 404
 
@@ -210,22 +266,32 @@ async def test_an_unstored_response_can_be_continued_on_its_connection_only(shar
         return bool(await shared.value(question, ids) == 3)
 
     await until(given_up)  # with the connection the memory of it ends
-    assert (await api.create(model, input="Still", previous_response_id=kept["id"]))["status"] == "completed"
+    assert (await api.create(model, input="Still", previous_response_id=kept["id"]))[
+        "status"
+    ] == "completed"
 
 
-async def test_a_stored_response_can_be_continued_by_anybody(shared: Stack, api: Api, fake: FakeUpstream) -> None:
+async def test_a_stored_response_can_be_continued_by_anybody(
+    shared: Stack, api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("one"), reply("two"), reply("three"))
     async with socket(api) as one:
         first = await one.answer(model)
     async with socket(shared.api(1)) as other:
         second = await other.answer(model, input="2", previous_response_id=first["id"])
-    assert (await api.create(model, input="3", previous_response_id=second["id"]))["output_text"] == "three"
+    assert (await api.create(model, input="3", previous_response_id=second["id"]))[
+        "output_text"
+    ] == "three"
 
 
-async def test_another_projects_responses_do_not_exist(shared: Stack, api: Api, fake: FakeUpstream) -> None:
+async def test_another_projects_responses_do_not_exist(
+    shared: Stack, api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("x"))
     mine = await api.create(model)
-    async with socket(shared.api(key=keys.create(shared.dsn, "stranger at the socket"))) as stranger:
+    async with socket(
+        shared.api(key=keys.create(shared.dsn, "stranger at the socket"))
+    ) as stranger:
         await stranger.create(model, previous_response_id=mine["id"])
         assert (await stranger.refused())["code"] == "previous_response_not_found"
 
@@ -233,29 +299,50 @@ async def test_another_projects_responses_do_not_exist(shared: Stack, api: Api, 
 async def test_a_warm_up_asks_no_model_and_can_be_continued(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(reply("warm"))
     async with socket(api) as one:
-        await one.create(model, store=False, generate=False, instructions="Be brief.", tools=[FUNCTION])
+        await one.create(
+            model, store=False, generate=False, instructions="Be brief.", tools=[FUNCTION]
+        )
         events = await one.ended()
         assert_stream_obeys_contract(events)
         warm = events[-1]["response"]
-        assert (warm["status"], warm["output"], warm["usage"]["total_tokens"]) == ("completed", [], 0)
+        assert (warm["status"], warm["output"], warm["usage"]["total_tokens"]) == (
+            "completed",
+            [],
+            0,
+        )
         assert fake.asked(model) == []
         answer = await one.answer(model, store=False, input="Now.", previous_response_id=warm["id"])
         assert answer["output_text"] == "warm"
-        assert [message["content"] for message in fake.asked(model)[0].messages] == ["Hello.", "Now."]
+        assert [message["content"] for message in fake.asked(model)[0].messages] == [
+            "Hello.",
+            "Now.",
+        ]
 
         nothing: list[list[Any] | None] = [[], None]
         for empty in nothing:
             bare = await one.answer(model, generate=False, input=empty)
-            assert (await one.answer(model, previous_response_id=bare["id"]))["status"] == "completed"
+            assert (await one.answer(model, previous_response_id=bare["id"]))[
+                "status"
+            ] == "completed"
         prewarmed = await one.answer(model, prompt_cache_options={"prewarm": True})
         assert prewarmed["output"] == []
-        await one.create("nobody-knows", input="x", previous_response_id=prewarmed["id"], generate=False, text={"format": {"type": "?"}})
+        await one.create(
+            "nobody-knows",
+            input="x",
+            previous_response_id=prewarmed["id"],
+            generate=False,
+            text={"format": {"type": "?"}},
+        )
         assert (await one.refused())["param"] == "text.format.type"
 
 
-async def test_a_conversation_takes_one_response_at_a_time_over_the_socket_too(api: Api, fake: FakeUpstream) -> None:
+async def test_a_conversation_takes_one_response_at_a_time_over_the_socket_too(
+    api: Api, fake: FakeUpstream
+) -> None:
     opened = asyncio.Event()
-    model = fake.script([text("be"), gate(opened), text("gun"), finish(), usage(), done()], reply("next"))
+    model = fake.script(
+        [text("be"), gate(opened), text("gun"), finish(), usage(), done()], reply("next")
+    )
     conversation = (await api.call("POST", "/conversations", {})).body["id"]
     async with socket(api) as one:
         await one.create(model, conversation=conversation)
@@ -264,10 +351,19 @@ async def test_a_conversation_takes_one_response_at_a_time_over_the_socket_too(a
         assert (await one.refused())["code"] == "conversation_locked"
         opened.set()
         await one.ended()
-        warm = await one.answer(model, conversation={"id": conversation}, generate=False, input="By the way.")
+        warm = await one.answer(
+            model, conversation={"id": conversation}, generate=False, input="By the way."
+        )
         assert warm["conversation"] == {"id": conversation}
-        assert (await one.answer(model, conversation=conversation, input="Go on."))["output_text"] == "next"
-    assert [message["content"] for message in fake.asked(model)[-1].messages] == ["Hello.", "begun", "By the way.", "Go on."]
+        assert (await one.answer(model, conversation=conversation, input="Go on."))[
+            "output_text"
+        ] == "next"
+    assert [message["content"] for message in fake.asked(model)[-1].messages] == [
+        "Hello.",
+        "begun",
+        "By the way.",
+        "Go on.",
+    ]
 
 
 async def test_a_remembered_answer_comes_over_the_socket_too(api: Api, fake: FakeUpstream) -> None:
@@ -289,45 +385,113 @@ BAD: dict[str, tuple[str | bytes, int, str | None, str | None]] = {
     "no type": ("{}", 400, "missing_required_parameter", "type"),
     "a number for a type": ('{"type": 1}', 400, "invalid_type", "type"),
     "an unknown type": ('{"type": "response.cancel"}', 400, "invalid_value", "type"),
-    "steering": ('{"type": "response.steer", "previous_response_id": "resp_1", "input": "x"}', 400, "steering_not_supported", None),
-    "no model": ('{"type": "response.create", "input": "x"}', 400, "missing_required_parameter", "model"),
-    "no input": ('{"type": "response.create", "model": "m"}', 400, "missing_required_parameter", "input"),
+    "steering": (
+        '{"type": "response.steer", "previous_response_id": "resp_1", "input": "x"}',
+        400,
+        "steering_not_supported",
+        None,
+    ),
+    "no model": (
+        '{"type": "response.create", "input": "x"}',
+        400,
+        "missing_required_parameter",
+        "model",
+    ),
+    "no input": (
+        '{"type": "response.create", "model": "m"}',
+        400,
+        "missing_required_parameter",
+        "input",
+    ),
     "background": (
         '{"type": "response.create", "model": "m", "input": "x", "background": true}',
         400,
         "unsupported_parameter",
         "background",
     ),
-    "background of a wrong type": ('{"type": "response.create", "background": "no"}', 400, "invalid_type", "background"),
-    "stream of a wrong type": ('{"type": "response.create", "stream": 1}', 400, "invalid_type", "stream"),
-    "generate of a wrong type": ('{"type": "response.create", "generate": "no"}', 400, "invalid_type", "generate"),
-    "an empty stream_id": ('{"type": "response.create", "stream_id": ""}', 400, "invalid_stream_id", "stream_id"),
-    "a number for a stream_id": ('{"type": "response.create", "stream_id": 1}', 400, "invalid_stream_id", "stream_id"),
-    "a blank in a stream_id": ('{"type": "response.create", "stream_id": "a b"}', 400, "invalid_stream_id", "stream_id"),
-    "a body inside": ('{"type": "response.create", "response": {"model": "m"}}', 400, "unknown_parameter", "response"),
+    "background of a wrong type": (
+        '{"type": "response.create", "background": "no"}',
+        400,
+        "invalid_type",
+        "background",
+    ),
+    "stream of a wrong type": (
+        '{"type": "response.create", "stream": 1}',
+        400,
+        "invalid_type",
+        "stream",
+    ),
+    "generate of a wrong type": (
+        '{"type": "response.create", "generate": "no"}',
+        400,
+        "invalid_type",
+        "generate",
+    ),
+    "an empty stream_id": (
+        '{"type": "response.create", "stream_id": ""}',
+        400,
+        "invalid_stream_id",
+        "stream_id",
+    ),
+    "a number for a stream_id": (
+        '{"type": "response.create", "stream_id": 1}',
+        400,
+        "invalid_stream_id",
+        "stream_id",
+    ),
+    "a blank in a stream_id": (
+        '{"type": "response.create", "stream_id": "a b"}',
+        400,
+        "invalid_stream_id",
+        "stream_id",
+    ),
+    "a body inside": (
+        '{"type": "response.create", "response": {"model": "m"}}',
+        400,
+        "unknown_parameter",
+        "response",
+    ),
     "too deep": ('{"type": ' + "[" * 300 + "]" * 300 + "}", 400, "invalid_json", None),
-    "too large": ('{"type": "response.create", "input": "' + "x" * 4_000_000 + '"}', 413, "request_too_large", None),
+    "too large": (
+        '{"type": "response.create", "input": "' + "x" * 4_000_000 + '"}',
+        413,
+        "request_too_large",
+        None,
+    ),
 }
 
 
 @pytest.mark.parametrize("case", sorted(BAD))
-async def test_a_bad_frame_is_told_and_the_socket_lives_on(api: Api, fake: FakeUpstream, case: str) -> None:
+async def test_a_bad_frame_is_told_and_the_socket_lives_on(
+    api: Api, fake: FakeUpstream, case: str
+) -> None:
     sent, status, code, param = BAD[case]
     async with socket(api) as one:
         await one.connection.send(sent)
         refused = await one.refused()
         assert (refused["status"], refused["code"], refused["param"]) == (status, code, param)
-        assert (await one.answer(fake.script(reply("alive")), generate=False))["status"] == "completed"
+        assert (await one.answer(fake.script(reply("alive")), generate=False))[
+            "status"
+        ] == "completed"
 
 
 async def test_what_is_ignored_over_the_socket(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(reply("x"))
     async with socket(api) as one:
-        answer = await one.answer(model, stream=False, background=False, client_metadata={"a": "b"}, stream_id=None, generate=None)
+        answer = await one.answer(
+            model,
+            stream=False,
+            background=False,
+            client_metadata={"a": "b"},
+            stream_id=None,
+            generate=None,
+        )
         assert answer["output_text"] == "x"
 
 
-async def test_fragments_are_one_frame_and_lone_surrogates_do_no_harm(api: Api, fake: FakeUpstream) -> None:
+async def test_fragments_are_one_frame_and_lone_surrogates_do_no_harm(
+    api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("x"))
     whole = json.dumps({"type": "response.create", "model": model, "input": "a \ud800 b"})
     async with socket(api) as one:
@@ -367,7 +531,9 @@ JUNK: dict[str, tuple[bytes, int]] = {
 
 
 @pytest.mark.parametrize("case", sorted(JUNK))
-async def test_bytes_that_are_no_frames_end_the_connection(api: Api, fake: FakeUpstream, case: str) -> None:
+async def test_bytes_that_are_no_frames_end_the_connection(
+    api: Api, fake: FakeUpstream, case: str
+) -> None:
     junk, code = JUNK[case]
     reader, writer = await _raw_handshake(api, HANDSHAKE)
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
@@ -378,17 +544,24 @@ async def test_bytes_that_are_no_frames_end_the_connection(api: Api, fake: FakeU
     writer.close()
 
 
-@pytest.mark.parametrize("left_out", sorted(HANDSHAKE.keys() - {"connection", "upgrade", "sec-websocket-extensions"}))
+@pytest.mark.parametrize(
+    "left_out", sorted(HANDSHAKE.keys() - {"connection", "upgrade", "sec-websocket-extensions"})
+)
 async def test_a_handshake_that_is_none_is_refused(api: Api, left_out: str) -> None:
     reader, writer = await _raw_handshake(api, {**HANDSHAKE, left_out: "?"})
     assert b" 400 " in await reader.readuntil(b"\r\n")
     writer.close()
 
 
-async def _raw_handshake(api: Api, headers: dict[str, str]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _raw_handshake(
+    api: Api, headers: dict[str, str]
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     port = int(api.base_url.removesuffix("/v1").rpartition(":")[2])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    lines = [f"{name}: {value}" for name, value in {"host": "x", "authorization": f"Bearer {api.key}", **headers}.items()]
+    lines = [
+        f"{name}: {value}"
+        for name, value in {"host": "x", "authorization": f"Bearer {api.key}", **headers}.items()
+    ]
     writer.write("\r\n".join(["GET /v1/responses HTTP/1.1", *lines, "", ""]).encode())
     return reader, writer
 
@@ -396,14 +569,21 @@ async def _raw_handshake(api: Api, headers: dict[str, str]) -> tuple[asyncio.Str
 # --- the handshake ---
 
 
-@pytest.mark.parametrize("headers", [{"authorization": "Bearer nobody"}, {"authorization": ""}, {"authorization": "Basic x"}])
+@pytest.mark.parametrize(
+    "headers",
+    [{"authorization": "Bearer nobody"}, {"authorization": ""}, {"authorization": "Basic x"}],
+)
 async def test_without_a_key_there_is_no_socket(api: Api, headers: dict[str, str]) -> None:
     for path in ("/responses", "/elsewhere"):
         with pytest.raises(InvalidStatus) as refusal:
             async with socket(api, path, headers=headers):
                 pass
         answer = _handshake(refusal.value)
-        assert (answer.status, answer.error["code"], answer.headers["www-authenticate"]) == (401, "invalid_api_key", "Bearer")
+        assert (answer.status, answer.error["code"], answer.headers["www-authenticate"]) == (
+            401,
+            "invalid_api_key",
+            "Bearer",
+        )
         assert answer.headers["x-request-id"]
 
 
@@ -439,7 +619,9 @@ def _accepted(one: Socket) -> Any:
 # --- leaving ---
 
 
-async def test_who_leaves_takes_the_running_response_along(shared: Stack, api: Api, fake: FakeUpstream) -> None:
+async def test_who_leaves_takes_the_running_response_along(
+    shared: Stack, api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script([text("said"), hang()])
     async with socket(api) as one:
         await one.create(model)
@@ -457,7 +639,9 @@ async def test_who_leaves_takes_the_running_response_along(shared: Stack, api: A
     assert len(fake.asked(model)) == 1, "what still waited was begun"
 
 
-async def test_a_client_that_breaks_off_while_it_is_told_of_its_faults_does_no_harm(api: Api, fake: FakeUpstream) -> None:
+async def test_a_client_that_breaks_off_while_it_is_told_of_its_faults_does_no_harm(
+    api: Api, fake: FakeUpstream
+) -> None:
     async with socket(api) as one:
         for _ in range(200):
             await one.connection.send("{")
@@ -469,7 +653,9 @@ async def test_open_sockets_are_counted(shared: Stack) -> None:
     async def count() -> float:
         async with shared.session.get(f"http://127.0.0.1:{shared.webs[1].port}/metrics") as answer:
             lines = (await answer.text()).splitlines()
-        return float(next(line.split()[1] for line in lines if line.startswith("backburner_sockets ")))
+        return float(
+            next(line.split()[1] for line in lines if line.startswith("backburner_sockets "))
+        )
 
     async def is_back() -> bool:
         return await count() == before

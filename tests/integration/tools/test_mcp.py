@@ -14,7 +14,17 @@ import pytest
 
 from tests.support.api import JSON, Api, Stream, decode
 from tests.support.contract_rules import assert_stream_obeys_contract
-from tests.support.fake_upstream import Exchange, FakeUpstream, Script, Step, call, done, finish, reply, usage
+from tests.support.fake_upstream import (
+    Exchange,
+    FakeUpstream,
+    Script,
+    Step,
+    call,
+    done,
+    finish,
+    reply,
+    usage,
+)
 from tests.support.mcp_servers import (
     PIXEL,
     Fault,
@@ -43,12 +53,21 @@ def client(tooled: Stack) -> openai.AsyncOpenAI:
 
 def server(url: str, label: str = "it", **more: Any) -> Any:
     """The tool as a request names it; without approvals, unless it says otherwise."""
-    return {"type": "mcp", "server_label": label, "server_url": url, "require_approval": "never", **more}
+    return {
+        "type": "mcp",
+        "server_label": label,
+        "server_url": url,
+        "require_approval": "never",
+        **more,
+    }
 
 
 def turn(*calls: tuple[str, JSON | str]) -> list[Step]:
     """A turn of the model that calls tools: (name, arguments) each."""
-    written = [(name, arguments if isinstance(arguments, str) else json.dumps(arguments)) for name, arguments in calls]
+    written = [
+        (name, arguments if isinstance(arguments, str) else json.dumps(arguments))
+        for name, arguments in calls
+    ]
     return [
         *(call(nr, f"call_{nr}", name, arguments) for nr, (name, arguments) in enumerate(written)),
         finish("tool_calls"),
@@ -92,13 +111,24 @@ async def heard(api: Api, model: str, **body: Any) -> Stream:
 # --- listing, calling, answering ---
 
 
-async def test_the_tools_are_listed_then_called_then_the_model_answers(api: Api, fake: FakeUpstream, mcp_servers: McpServers) -> None:
+async def test_the_tools_are_listed_then_called_then_the_model_answers(
+    api: Api, fake: FakeUpstream, mcp_servers: McpServers
+) -> None:
     model = fake.script(turn(("get_user_id", {"username": "alice"})), reply("It is user_4711."))
     stream = await heard(api, model, tools=[server(mcp_servers.url("plain"))])
     listing, called, message = stream.final["output"]
-    assert kinds(stream.final["output"]) == ["mcp_list_tools completed", "mcp_call completed", "message completed"]
+    assert kinds(stream.final["output"]) == [
+        "mcp_list_tools completed",
+        "mcp_call completed",
+        "message completed",
+    ]
     assert listing["server_label"] == "it"
-    assert {tool["name"] for tool in listing["tools"]} >= {"get_user_id", "get_user_permissions", "check_file_access", "echo"}
+    assert {tool["name"] for tool in listing["tools"]} >= {
+        "get_user_id",
+        "get_user_permissions",
+        "check_file_access",
+        "echo",
+    }
     assert all(tool["input_schema"]["type"] == "object" for tool in listing["tools"])
     assert (called["name"], called["server_label"]) == ("get_user_id", "it")
     assert json.loads(called["arguments"]) == {"username": "alice"}
@@ -109,10 +139,24 @@ async def test_the_tools_are_listed_then_called_then_the_model_answers(api: Api,
     assert offered["get_user_id"]["description"] == "The id of a user."
     assert offered["get_user_id"]["parameters"]["properties"]["username"]["type"] == "string"
     assert results_told(second.messages) == ["user_4711"]
-    told = [event["type"].removeprefix("response.") for event in stream.events if event.get("output_index") in (0, 1)]
+    told = [
+        event["type"].removeprefix("response.")
+        for event in stream.events
+        if event.get("output_index") in (0, 1)
+    ]
     assert told == [
-        *("output_item.added", "mcp_list_tools.in_progress", "mcp_list_tools.completed", "output_item.done"),
-        *("output_item.added", "mcp_call.in_progress", "mcp_call_arguments.delta", "mcp_call_arguments.done"),
+        *(
+            "output_item.added",
+            "mcp_list_tools.in_progress",
+            "mcp_list_tools.completed",
+            "output_item.done",
+        ),
+        *(
+            "output_item.added",
+            "mcp_call.in_progress",
+            "mcp_call_arguments.delta",
+            "mcp_call_arguments.done",
+        ),
         *("mcp_call.completed", "output_item.done"),
     ]
     assert stream.final["usage"]["total_tokens"] == 36
@@ -121,47 +165,77 @@ async def test_the_tools_are_listed_then_called_then_the_model_answers(api: Api,
 CHAIN: list[Script] = [
     thinking(lambda told: ("get_user_id", {"username": "bob"})),
     thinking(lambda told: ("get_user_permissions", {"user_id": told[0]})),
-    thinking(lambda told: ("check_file_access", {"permissions": told[1], "filename": "salaries.txt"})),
+    thinking(
+        lambda told: ("check_file_access", {"permissions": told[1], "filename": "salaries.txt"})
+    ),
     reply("No, bob may not."),
 ]
 """Each call needs the result of the one before: a user's id, its permissions, its access to a file."""
 
 
 @pytest.mark.parametrize("way", ["whole", "streamed", "background"])
-async def test_calls_that_need_each_others_results(api: Api, client: Any, fake: FakeUpstream, mcp_servers: McpServers, way: str) -> None:
+async def test_calls_that_need_each_others_results(
+    api: Api, client: Any, fake: FakeUpstream, mcp_servers: McpServers, way: str
+) -> None:
     model = fake.script(*CHAIN)
     tools = [server(mcp_servers.url("old"))]
     if way == "whole":
-        output = (await client.responses.create(model=model, input="May bob read salaries.txt?", tools=tools)).to_dict()["output"]
+        output = (
+            await client.responses.create(
+                model=model, input="May bob read salaries.txt?", tools=tools
+            )
+        ).to_dict()["output"]
     elif way == "streamed":
-        async with client.responses.stream(model=model, input="May bob read salaries.txt?", tools=tools) as events:
+        async with client.responses.stream(
+            model=model, input="May bob read salaries.txt?", tools=tools
+        ) as events:
             async for _ in events:
                 pass
             output = (await events.get_final_response()).to_dict()["output"]
     else:
         output = (await api.ended(await api.background(model, tools=tools)))["output"]
-    assert kinds(output) == ["mcp_list_tools completed", *["mcp_call completed"] * 3, "message completed"]
+    assert kinds(output) == [
+        "mcp_list_tools completed",
+        *["mcp_call completed"] * 3,
+        "message completed",
+    ]
     assert [item["output"] for item in output[1:4]] == ["user_0815", "guest", "no"]
     assert results_told(fake.asked(model)[3].messages) == ["user_0815", "guest", "no"]
-    assert [len(message.get("tool_calls", ())) for message in fake.asked(model)[3].messages if message["role"] == "assistant"] == [1, 1, 1]
+    assert [
+        len(message.get("tool_calls", ()))
+        for message in fake.asked(model)[3].messages
+        if message["role"] == "assistant"
+    ] == [1, 1, 1]
 
 
-async def test_the_older_transport_does_too(client: openai.AsyncOpenAI, fake: FakeUpstream, mcp_servers: McpServers) -> None:
+async def test_the_older_transport_does_too(
+    client: openai.AsyncOpenAI, fake: FakeUpstream, mcp_servers: McpServers
+) -> None:
     model = fake.script(turn(("echo", {"text": "over SSE"})), reply("Said."))
-    response = await client.responses.create(model=model, input="Say it.", tools=[server(mcp_servers.url("plain", "sse"))])
+    response = await client.responses.create(
+        model=model, input="Say it.", tools=[server(mcp_servers.url("plain", "sse"))]
+    )
     assert response.output[1].to_dict()["output"] == "over SSE"
 
 
-async def test_a_listing_in_the_history_is_not_made_again(client: openai.AsyncOpenAI, fake: FakeUpstream, mcp_servers: McpServers) -> None:
+async def test_a_listing_in_the_history_is_not_made_again(
+    client: openai.AsyncOpenAI, fake: FakeUpstream, mcp_servers: McpServers
+) -> None:
     url = mcp_servers.spoiled("plain", "nothing", hang)
     model = fake.script(reply("Hello."))
     tools = [server(url)]
     first = await client.responses.create(model=model, input="Hello.", tools=tools)
     assert [item.type for item in first.output] == ["mcp_list_tools", "message"]
     chained = fake.script(turn(("echo", {"text": "a"})), reply("ok"))
-    second = await client.responses.create(model=chained, input="Again.", previous_response_id=first.id, tools=tools)
+    second = await client.responses.create(
+        model=chained, input="Again.", previous_response_id=first.id, tools=tools
+    )
     assert [item.type for item in second.output] == ["mcp_call", "message"]
-    resent: Any = [{"role": "user", "content": "Hello."}, *(item.to_dict() for item in first.output), {"role": "user", "content": "Again."}]
+    resent: Any = [
+        {"role": "user", "content": "Hello."},
+        *(item.to_dict() for item in first.output),
+        {"role": "user", "content": "Again."},
+    ]
     resent[1]["unknown"] = None  # as codex and the agents SDK send items back
     again = fake.script(turn(("echo", {"text": "b"})), reply("ok"))
     third = await client.responses.create(model=again, input=resent, tools=tools, store=False)
@@ -173,20 +247,44 @@ async def test_the_history_tells_the_model_what_was_called_before(
     client: openai.AsyncOpenAI, fake: FakeUpstream, mcp_servers: McpServers
 ) -> None:
     model = fake.script(turn(("echo", {"text": "first"})), reply("Said."))
-    first = await client.responses.create(model=model, input="Say.", tools=[server(mcp_servers.url("plain"))])
+    first = await client.responses.create(
+        model=model, input="Say.", tools=[server(mcp_servers.url("plain"))]
+    )
     later = fake.script(reply("Still said."))
     await client.responses.create(model=later, input="And?", previous_response_id=first.id)
     assert results_told(fake.asked(later)[0].messages) == ["first"]
-    (asked,) = [message["tool_calls"] for message in fake.asked(later)[0].messages if message.get("tool_calls")]
-    assert (asked[0]["function"]["name"], json.loads(asked[0]["function"]["arguments"])) == ("echo", {"text": "first"})
+    (asked,) = [
+        message["tool_calls"]
+        for message in fake.asked(later)[0].messages
+        if message.get("tool_calls")
+    ]
+    assert (asked[0]["function"]["name"], json.loads(asked[0]["function"]["arguments"])) == (
+        "echo",
+        {"text": "first"},
+    )
 
 
-async def test_servers_with_equal_tool_names_are_told_apart(api: Api, fake: FakeUpstream, mcp_servers: McpServers) -> None:
-    first, second = mcp_servers.spoiled("plain", "nothing", hang), mcp_servers.spoiled("old", "nothing", hang)
-    tools = [server(first, "one", allowed_tools=["echo"]), server(second, "two", allowed_tools=["echo", "weather"])]
-    tools.append({"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}})
+async def test_servers_with_equal_tool_names_are_told_apart(
+    api: Api, fake: FakeUpstream, mcp_servers: McpServers
+) -> None:
+    first, second = (
+        mcp_servers.spoiled("plain", "nothing", hang),
+        mcp_servers.spoiled("old", "nothing", hang),
+    )
+    tools = [
+        server(first, "one", allowed_tools=["echo"]),
+        server(second, "two", allowed_tools=["echo", "weather"]),
+    ]
+    tools.append(
+        {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
+    )
     model = fake.script(
-        turn(("two__echo", {"text": "2"}), ("one__echo", {"text": "1"}), ("two__weather", {"city": "Rome"})), reply("Done.")
+        turn(
+            ("two__echo", {"text": "2"}),
+            ("one__echo", {"text": "1"}),
+            ("two__weather", {"city": "Rome"}),
+        ),
+        reply("Done."),
     )
     stream = await heard(api, model, tools=tools)
     assert {tool["function"]["name"] for tool in fake.asked(model)[0].body["tools"]} == {
@@ -195,19 +293,43 @@ async def test_servers_with_equal_tool_names_are_told_apart(api: Api, fake: Fake
         "two__weather",
         "weather",
     }
-    listed = [(item["server_label"], [tool["name"] for tool in item["tools"]]) for item in stream.final["output"][:2]]
+    listed = [
+        (item["server_label"], [tool["name"] for tool in item["tools"]])
+        for item in stream.final["output"][:2]
+    ]
     assert listed == [("one", ["echo"]), ("two", ["echo", "weather"])]
-    called = [(item["server_label"], item["name"], item["output"]) for item in stream.final["output"][2:5]]
-    assert called == [("two", "echo", "2"), ("one", "echo", "1"), ("two", "weather", '{\n  "degrees": 4\n}')]
+    called = [
+        (item["server_label"], item["name"], item["output"]) for item in stream.final["output"][2:5]
+    ]
+    assert called == [
+        ("two", "echo", "2"),
+        ("one", "echo", "1"),
+        ("two", "weather", '{\n  "degrees": 4\n}'),
+    ]
     assert [len(mcp_servers.asked(url, "tools/call")) for url in (first, second)] == [1, 2]
 
 
-async def test_a_choice_of_a_server_offers_its_tools_alone(client: openai.AsyncOpenAI, fake: FakeUpstream, mcp_servers: McpServers) -> None:
-    tools: Any = [server(mcp_servers.url("plain"), "one"), server(mcp_servers.url("counting"), "two")]
+async def test_a_choice_of_a_server_offers_its_tools_alone(
+    client: openai.AsyncOpenAI, fake: FakeUpstream, mcp_servers: McpServers
+) -> None:
+    tools: Any = [
+        server(mcp_servers.url("plain"), "one"),
+        server(mcp_servers.url("counting"), "two"),
+    ]
     for choice, names in (
-        ({"type": "mcp", "server_label": "two"}, {"count_unsafe", "count_read_only", "count_idempotent"}),
+        (
+            {"type": "mcp", "server_label": "two"},
+            {"count_unsafe", "count_read_only", "count_idempotent"},
+        ),
         ({"type": "mcp", "server_label": "one", "name": "echo"}, {"echo"}),
-        ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp", "server_label": "one", "name": "echo"}]}, {"echo"}),
+        (
+            {
+                "type": "allowed_tools",
+                "mode": "auto",
+                "tools": [{"type": "mcp", "server_label": "one", "name": "echo"}],
+            },
+            {"echo"},
+        ),
     ):
         model = fake.script(reply("ok"))
         chosen: Any = choice
@@ -215,9 +337,13 @@ async def test_a_choice_of_a_server_offers_its_tools_alone(client: openai.AsyncO
         assert {tool["function"]["name"] for tool in fake.asked(model)[0].body["tools"]} == names
 
 
-async def test_three_hundred_tools_are_offered(client: openai.AsyncOpenAI, fake: FakeUpstream, mcp_servers: McpServers) -> None:
+async def test_three_hundred_tools_are_offered(
+    client: openai.AsyncOpenAI, fake: FakeUpstream, mcp_servers: McpServers
+) -> None:
     model = fake.script(turn(("tool_299", {})), reply("ok"))
-    response = await client.responses.create(model=model, input="Hi.", tools=[server(mcp_servers.url("many"))])
+    response = await client.responses.create(
+        model=model, input="Hi.", tools=[server(mcp_servers.url("many"))]
+    )
     assert len(fake.asked(model)[0].body["tools"]) == 300
     assert response.output[1].to_dict()["output"] == "tool_299"
 
@@ -226,7 +352,9 @@ async def test_an_image_goes_to_the_model_as_one_and_stays_in_the_history(
     client: openai.AsyncOpenAI, fake: FakeUpstream, mcp_servers: McpServers
 ) -> None:
     model = fake.script(turn(("picture", {})), reply("Red."), reply("Still red."))
-    first = await client.responses.create(model=model, input="Look.", tools=[server(mcp_servers.url("plain"))])
+    first = await client.responses.create(
+        model=model, input="Look.", tools=[server(mcp_servers.url("plain"))]
+    )
     shown = first.output[1].to_dict()["output"]
     assert isinstance(shown, str)
     assert shown.startswith("a red pixel\n[image: image/png, ")
@@ -239,17 +367,23 @@ async def test_an_image_goes_to_the_model_as_one_and_stays_in_the_history(
             for part in message["content"]
             if "image_url" in part
         ]
-        assert [image["image_url"]["url"][:30] for image in images] == ["data:image/png;base64,iVBORw0K"]
+        assert [image["image_url"]["url"][:30] for image in images] == [
+            "data:image/png;base64,iVBORw0K"
+        ]
     assert len(PIXEL) > 60
 
 
 # --- credentials ---
 
 
-async def test_a_server_that_wants_a_token(api: Api, fake: FakeUpstream, mcp_servers: McpServers) -> None:
+async def test_a_server_that_wants_a_token(
+    api: Api, fake: FakeUpstream, mcp_servers: McpServers
+) -> None:
     url = mcp_servers.guarded("plain", "t0ken-of-the-client")
     model = fake.script(reply("Hello."))
-    refused = await api.call("POST", "/responses", {"model": model, "input": "Hi.", "tools": [server(url)]})
+    refused = await api.call(
+        "POST", "/responses", {"model": model, "input": "Hi.", "tools": [server(url)]}
+    )
     assert refused.status == 401
     assert refused.headers["x-should-retry"] == "false"
     assert (refused.error["type"], refused.error["param"]) == ("authentication_error", "tools")
@@ -258,7 +392,10 @@ async def test_a_server_that_wants_a_token(api: Api, fake: FakeUpstream, mcp_ser
     assert (failed["status"], kinds(failed["output"])) == ("failed", ["mcp_list_tools failed"])
     assert "'it'" in failed["error"]["message"]
     assert not fake.asked(model)
-    for proof in ({"authorization": "t0ken-of-the-client"}, {"headers": {"Authorization": "Bearer t0ken-of-the-client"}}):
+    for proof in (
+        {"authorization": "t0ken-of-the-client"},
+        {"headers": {"Authorization": "Bearer t0ken-of-the-client"}},
+    ):
         response = await api.create(model, tools=[server(url, **proof)])
         check_response(response)
         assert kinds(response["output"]) == ["mcp_list_tools completed", "message completed"]
@@ -271,7 +408,9 @@ async def test_a_server_that_wants_a_token(api: Api, fake: FakeUpstream, mcp_ser
 # --- approvals ---
 
 
-async def asked_for_approval(client: openai.AsyncOpenAI, fake: FakeUpstream, tool: Any) -> tuple[Any, Any]:
+async def asked_for_approval(
+    client: openai.AsyncOpenAI, fake: FakeUpstream, tool: Any
+) -> tuple[Any, Any]:
     """A response that ended with an approval request, and the request."""
     model = fake.script(turn(("count_unsafe", {"key": tool["server_label"]})))
     response = await client.responses.create(model=model, input="Count.", tools=[tool])
@@ -293,68 +432,124 @@ async def test_a_call_waits_for_approval_unless_that_is_waived(
     )
     assert not mcp_servers.counting.of("approve-chained")
     model = fake.script(reply("Counted."))
-    answer: Any = [{"type": "mcp_approval_response", "approval_request_id": request.id, "approve": True}]
-    second = await client.responses.create(model=model, input=answer, previous_response_id=first.id, tools=[tool])
+    answer: Any = [
+        {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": True}
+    ]
+    second = await client.responses.create(
+        model=model, input=answer, previous_response_id=first.id, tools=[tool]
+    )
     called, message = (item.to_dict() for item in second.output)
-    assert (called["type"], called["status"], called["approval_request_id"]) == ("mcp_call", "completed", request.id)
+    assert (called["type"], called["status"], called["approval_request_id"]) == (
+        "mcp_call",
+        "completed",
+        request.id,
+    )
     assert called["output"] == "count_unsafe approve-chained: call 1"
     assert message["type"] == "message"
     assert results_told(fake.asked(model)[0].messages) == [called["output"]]
     # a further turn does not make the call again
-    await client.responses.create(model=fake.script(reply("ok")), input="Thanks.", previous_response_id=second.id, tools=[tool])
+    await client.responses.create(
+        model=fake.script(reply("ok")),
+        input="Thanks.",
+        previous_response_id=second.id,
+        tools=[tool],
+    )
     assert len(mcp_servers.counting.of("approve-chained")) == 1
 
 
-async def test_an_approval_works_with_the_whole_history_sent_again(api: Api, fake: FakeUpstream, mcp_servers: McpServers) -> None:
+async def test_an_approval_works_with_the_whole_history_sent_again(
+    api: Api, fake: FakeUpstream, mcp_servers: McpServers
+) -> None:
     tool = server(mcp_servers.url("counting"), "approve-resent", require_approval="always")
-    first = await api.create(fake.script(turn(("count_unsafe", {"key": "approve-resent"}))), tools=[tool], store=False)
+    first = await api.create(
+        fake.script(turn(("count_unsafe", {"key": "approve-resent"}))), tools=[tool], store=False
+    )
     request = first["output"][1]
-    answer = {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": True}
+    answer = {
+        "type": "mcp_approval_response",
+        "approval_request_id": request["id"],
+        "approve": True,
+    }
     history = [{"role": "user", "content": "Count."}, *first["output"], answer]
     stream = await heard(api, fake.script(reply("Counted.")), input=history, tools=[tool])
     assert kinds(stream.final["output"]) == ["mcp_call completed", "message completed"]
     later = await api.create(
-        fake.script(reply("ok")), input=[*history, *stream.final["output"], {"role": "user", "content": "Ok."}], tools=[tool]
+        fake.script(reply("ok")),
+        input=[*history, *stream.final["output"], {"role": "user", "content": "Ok."}],
+        tools=[tool],
     )
     assert kinds(later["output"]) == ["message completed"]
     assert len(mcp_servers.counting.of("approve-resent")) == 1
 
 
-async def test_a_refusal_is_told_to_the_model(client: openai.AsyncOpenAI, fake: FakeUpstream, mcp_servers: McpServers) -> None:
+async def test_a_refusal_is_told_to_the_model(
+    client: openai.AsyncOpenAI, fake: FakeUpstream, mcp_servers: McpServers
+) -> None:
     tool = server(mcp_servers.url("counting"), "refuse", require_approval="always")
     first, request = await asked_for_approval(client, fake, tool)
     model = fake.script(reply("Then not."))
-    answer: Any = [{"type": "mcp_approval_response", "approval_request_id": request.id, "approve": False, "reason": "too costly"}]
-    second = await client.responses.create(model=model, input=answer, previous_response_id=first.id, tools=[tool])
+    answer: Any = [
+        {
+            "type": "mcp_approval_response",
+            "approval_request_id": request.id,
+            "approve": False,
+            "reason": "too costly",
+        }
+    ]
+    second = await client.responses.create(
+        model=model, input=answer, previous_response_id=first.id, tools=[tool]
+    )
     assert [item.type for item in second.output] == ["message"]
-    assert results_told(fake.asked(model)[0].messages) == ["The user refused this call. Reason: too costly"]
+    assert results_told(fake.asked(model)[0].messages) == [
+        "The user refused this call. Reason: too costly"
+    ]
     assert not mcp_servers.counting.of("refuse")
 
 
-async def test_approval_may_be_asked_for_some_tools_only(api: Api, fake: FakeUpstream, mcp_servers: McpServers) -> None:
+async def test_approval_may_be_asked_for_some_tools_only(
+    api: Api, fake: FakeUpstream, mcp_servers: McpServers
+) -> None:
     some = {"never": {"read_only": True}, "always": {"tool_names": ["count_unsafe"]}}
     tool = server(mcp_servers.url("counting"), "some", require_approval=some)
     calls = turn(("count_read_only", {"key": "some"}), ("count_unsafe", {"key": "some"}))
     stream = await heard(api, fake.script(calls), tools=[tool])
-    assert kinds(stream.final["output"]) == ["mcp_list_tools completed", "mcp_call completed", "mcp_approval_request completed"]
+    assert kinds(stream.final["output"]) == [
+        "mcp_list_tools completed",
+        "mcp_call completed",
+        "mcp_approval_request completed",
+    ]
     assert [one.tool for one in mcp_servers.counting.of("some")] == ["count_read_only"]
 
 
-async def test_an_approval_without_its_request_or_its_server_is_refused(api: Api, fake: FakeUpstream, mcp_servers: McpServers) -> None:
+async def test_an_approval_without_its_request_or_its_server_is_refused(
+    api: Api, fake: FakeUpstream, mcp_servers: McpServers
+) -> None:
     tool = server(mcp_servers.url("counting"), "unmet", require_approval="always")
     model = fake.script(turn(("count_unsafe", {"key": "unmet"})), reply("no"))
     first = await api.create(model, tools=[tool])
     request = first["output"][1]
-    answer = {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": True}
+    answer = {
+        "type": "mcp_approval_response",
+        "approval_request_id": request["id"],
+        "approve": True,
+    }
     cases: list[tuple[JSON, str, str]] = [
         ({"input": [answer], "tools": [tool]}, "input", "No approval request found"),
         ({"input": [answer, request], "tools": [tool]}, "input", "No approval request found"),
         (
-            {"input": [{**answer, "approval_request_id": "mcpr_x"}], "previous_response_id": first["id"], "tools": [tool]},
+            {
+                "input": [{**answer, "approval_request_id": "mcpr_x"}],
+                "previous_response_id": first["id"],
+                "tools": [tool],
+            },
             "input",
             "'mcpr_x'",
         ),
-        ({"input": [answer], "previous_response_id": first["id"]}, "tools", "'unmet', which is not among 'tools'"),
+        (
+            {"input": [answer], "previous_response_id": first["id"]},
+            "tools",
+            "'unmet', which is not among 'tools'",
+        ),
     ]
     for body, param, words in cases:
         refused = await api.call("POST", "/responses", {"model": model, **body})
@@ -366,12 +561,21 @@ async def test_an_approval_without_its_request_or_its_server_is_refused(api: Api
 # --- what goes wrong ---
 
 
-async def test_a_tools_own_error_is_told_and_the_model_answers(api: Api, fake: FakeUpstream, mcp_servers: McpServers) -> None:
+async def test_a_tools_own_error_is_told_and_the_model_answers(
+    api: Api, fake: FakeUpstream, mcp_servers: McpServers
+) -> None:
     model = fake.script(turn(("broken", {"why": "no disk"})), reply("It is broken."))
     stream = await heard(api, model, tools=[server(mcp_servers.url("plain"))])
     _, called, message = stream.final["output"]
-    assert (stream.final["status"], called["status"], message["status"]) == ("completed", "failed", "completed")
-    assert called["error"] == {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "no disk"}]}
+    assert (stream.final["status"], called["status"], message["status"]) == (
+        "completed",
+        "failed",
+        "completed",
+    )
+    assert called["error"] == {
+        "type": "mcp_tool_execution_error",
+        "content": [{"type": "text", "text": "no disk"}],
+    }
     assert results_told(fake.asked(model)[1].messages) == ["Error: no disk"]
 
 
@@ -391,8 +595,14 @@ async def test_a_server_that_fails_a_call_ends_with_an_answer_without_it(
     api: Api, fake: FakeUpstream, mcp_servers: McpServers, fault: Fault
 ) -> None:
     model = fake.script(turn(("echo", {"text": "x"})), reply("I could not."))
-    stream = await heard(api, model, tools=[server(mcp_servers.spoiled("plain", "tools/call", fault))])
-    assert kinds(stream.final["output"]) == ["mcp_list_tools completed", "mcp_call failed", "message completed"]
+    stream = await heard(
+        api, model, tools=[server(mcp_servers.spoiled("plain", "tools/call", fault))]
+    )
+    assert kinds(stream.final["output"]) == [
+        "mcp_list_tools completed",
+        "mcp_call failed",
+        "message completed",
+    ]
     assert stream.final["output"][1]["error"]
     (told,) = results_told(fake.asked(model)[1].messages)
     assert told.startswith("Error: ")
@@ -411,16 +621,25 @@ async def test_a_server_that_cannot_be_listed_ends_the_response(
     model = fake.script(reply("Never asked."))
     tools = [server(mcp_servers.spoiled("plain", "tools/list", fault))]
     stream = await heard(api, model, tools=tools)
-    assert (stream.final["status"], kinds(stream.final["output"])) == ("failed", ["mcp_list_tools failed"])
+    assert (stream.final["status"], kinds(stream.final["output"])) == (
+        "failed",
+        ["mcp_list_tools failed"],
+    )
     assert "response.mcp_list_tools.failed" in {event["type"] for event in stream.events}
     assert "'it'" in stream.final["output"][0]["error"]
     refused = await api.call("POST", "/responses", {"model": model, "input": "Hi.", "tools": tools})
     assert (refused.status, refused.headers["x-should-retry"]) == (424, "false")
-    assert (refused.error["type"], refused.error["code"], refused.error["param"]) == ("external_connector_error", "http_error", "tools")
+    assert (refused.error["type"], refused.error["code"], refused.error["param"]) == (
+        "external_connector_error",
+        "http_error",
+        "tools",
+    )
     assert not fake.asked(model)
 
 
-async def test_megabytes_of_text_reach_the_model_cut(api: Api, fake: FakeUpstream, mcp_servers: McpServers) -> None:
+async def test_megabytes_of_text_reach_the_model_cut(
+    api: Api, fake: FakeUpstream, mcp_servers: McpServers
+) -> None:
     model = fake.script(turn(("megabytes", {"count": 3})), reply("Long."))
     response = await api.create(model, tools=[server(mcp_servers.url("plain"))])
     called = response["output"][1]
@@ -445,22 +664,37 @@ http://8.8.8.8:22/ http://8.8.8.8:25/ http://8.8.8.8:0/ http://8.8.8.8:99999/ ht
 unix:///var/run/docker.sock javascript:alert(1) http:// https:// http://?x http://#x http://[/ http://[::1 http://:80/ http://①⑥⑨.254.169.254/
 http://169。254。169。254/ http://１０.0.0.1/ http://exa%6dple.com/%00 http://a..b/ http://-a.com/ http://%31%30.0.0.1/
 """
-URLS = [*HOSTILE.split(), "http://exam\tple.com/", "http://10.0.0.1\n.example.com/", "http://10.0.0.1\x00.example.com/"]
+URLS = [
+    *HOSTILE.split(),
+    "http://exam\tple.com/",
+    "http://10.0.0.1\n.example.com/",
+    "http://10.0.0.1\x00.example.com/",
+]
 
 
 def test_the_table_of_hostile_addresses_is_long_enough() -> None:
     assert len(set(URLS)) >= 60
 
 
-async def test_hostile_addresses_are_refused_before_anything_is_stored(tooled: Stack, fake: FakeUpstream) -> None:
+async def test_hostile_addresses_are_refused_before_anything_is_stored(
+    tooled: Stack, fake: FakeUpstream
+) -> None:
     """This deployment allows 127.0.0.0/8, so what spells that address is refused for its spelling alone."""
     api = tooled.api()
     before = await tooled.value("SELECT count(*) FROM responses")
     model = fake.script(reply("Never asked."))
     taken = []
     for url in URLS:
-        answer = await api.call("POST", "/responses", {"model": model, "input": "Hi.", "tools": [server(url)], "background": True})
-        if answer.status != 400 or answer.error["param"] != "tools[0].server_url" or answer.error["code"] != "invalid_value":
+        answer = await api.call(
+            "POST",
+            "/responses",
+            {"model": model, "input": "Hi.", "tools": [server(url)], "background": True},
+        )
+        if (
+            answer.status != 400
+            or answer.error["param"] != "tools[0].server_url"
+            or answer.error["code"] != "invalid_value"
+        ):
             taken.append((url, answer.status, answer.raw[:200]))
     assert [entry for entry in taken if not entry[0].startswith("http://localhost.")] == []
     assert await tooled.value("SELECT count(*) FROM responses") <= before + 1
@@ -475,13 +709,23 @@ class Lead:
 
 @pytest.mark.parametrize(
     "lead",
-    [Lead(code, url) for code in (301, 302, 303, 307, 308) for url in ("http://169.254.169.254/", "http://[::ffff:10.0.0.1]/")],
+    [
+        Lead(code, url)
+        for code in (301, 302, 303, 307, 308)
+        for url in ("http://169.254.169.254/", "http://[::ffff:10.0.0.1]/")
+    ],
     ids=str,
 )
-async def test_redirects_lead_nowhere(api: Api, fake: FakeUpstream, mcp_servers: McpServers, lead: Lead) -> None:
+async def test_redirects_lead_nowhere(
+    api: Api, fake: FakeUpstream, mcp_servers: McpServers, lead: Lead
+) -> None:
     """Wherever a server sends us, in a listing or an opening: the client hears that it did, and not what was there."""
     url = mcp_servers.spoiled("plain", "*", redirects(lead.location, lead.status))
-    answer = await api.call("POST", "/responses", {"model": fake.script(reply("x")), "input": "Hi.", "tools": [server(url)]})
+    answer = await api.call(
+        "POST",
+        "/responses",
+        {"model": fake.script(reply("x")), "input": "Hi.", "tools": [server(url)]},
+    )
     assert (answer.status, answer.error["code"]) == (424, "http_error")
     assert f"HTTP {lead.status}" in answer.error["message"]
     assert "169.254" not in answer.error["message"]

@@ -45,11 +45,19 @@ LOCAL = EgressSettings(allow=("127.0.0.0/8",))
 
 def settings(**more: Any) -> Settings:
     base = {"database_url": "postgresql://unused", "redis_url": "redis://unused"}
-    return Settings(**{**base, "tools": ToolSettings(time=timedelta(seconds=2)), "egress": LOCAL, **more})
+    return Settings(
+        **{**base, "tools": ToolSettings(time=timedelta(seconds=2)), "egress": LOCAL, **more}
+    )
 
 
 def tool(url: str, **more: Any) -> JSON:
-    return {"type": "mcp", "server_label": "it", "server_url": url, "require_approval": "never", **more}
+    return {
+        "type": "mcp",
+        "server_label": "it",
+        "server_url": url,
+        "require_approval": "never",
+        **more,
+    }
 
 
 @dataclass(slots=True)
@@ -70,7 +78,10 @@ class Asked:
                 call.asked()
                 found = await self.toolbox.run(call.to_json())
                 failed = isinstance(found, Refusal) or found.failed
-                call.answered(call.failure(str(found)) if isinstance(found, Refusal) else found.fields, failed=failed)
+                call.answered(
+                    call.failure(str(found)) if isinstance(found, Refusal) else found.fields,
+                    failed=failed,
+                )
                 self.history.append(call.to_json())
                 done.append(call.to_json())
         return done
@@ -82,13 +93,26 @@ class Asked:
 
 
 def item(name: str, arguments: str = "{}") -> JSON:
-    return {"id": "mcp_x", "type": "mcp_call", "status": "in_progress", "server_label": "it", "name": name, "arguments": arguments}
+    return {
+        "id": "mcp_x",
+        "type": "mcp_call",
+        "status": "in_progress",
+        "server_label": "it",
+        "name": name,
+        "arguments": arguments,
+    }
 
 
 @asynccontextmanager
-async def asking(url: str, *, sealed: JSON | None = None, config: Settings | None = None, **more: Any) -> Any:
+async def asking(
+    url: str, *, sealed: JSON | None = None, config: Settings | None = None, **more: Any
+) -> Any:
     chosen = config or settings()
-    toolbox = Toolbox([tool(url, **more)], Means(chosen, Egress(chosen.egress), {"it": sealed or {}}), {"mcp": McpSource})
+    toolbox = Toolbox(
+        [tool(url, **more)],
+        Means(chosen, Egress(chosen.egress), {"it": sealed or {}}),
+        {"mcp": McpSource},
+    )
     try:
         yield Asked(toolbox)
     finally:
@@ -101,15 +125,24 @@ WAYS: list[tuple[str, Transport]] = [("plain", "mcp"), ("old", "mcp"), ("plain",
 
 
 @pytest.mark.parametrize(("name", "transport"), WAYS)
-async def test_tools_are_listed_and_called_over_every_transport(mcp_servers: McpServers, name: str, transport: Transport) -> None:
+async def test_tools_are_listed_and_called_over_every_transport(
+    mcp_servers: McpServers, name: str, transport: Transport
+) -> None:
     async with asking(mcp_servers.url(name, transport)) as it:
         (listing,) = await it.prepare()
         assert listing["status"] == "completed"
-        assert {entry["name"] for entry in listing["tools"]} >= {"echo", "get_user_id", "picture", "weather"}
+        assert {entry["name"] for entry in listing["tools"]} >= {
+            "echo",
+            "get_user_id",
+            "picture",
+            "weather",
+        }
         echo = next(entry for entry in listing["tools"] if entry["name"] == "echo")
         assert echo["description"] == "Says the same."
         assert echo["input_schema"]["properties"]["text"]["type"] == "string"
-        assert (await it.call("echo", {"text": "grün \U0001f600"})).fields == {"output": "grün \U0001f600"}
+        assert (await it.call("echo", {"text": "grün \U0001f600"})).fields == {
+            "output": "grün \U0001f600"
+        }
 
 
 async def test_a_session_is_opened_once_and_closed_at_the_end(mcp_servers: McpServers) -> None:
@@ -120,10 +153,20 @@ async def test_a_session_is_opened_once_and_closed_at_the_end(mcp_servers: McpSe
             await it.call("echo", {"text": "x"})
     assert len(mcp_servers.asked(url, "initialize")) == 1
     assert [request.http_method for request in mcp_servers.asked(url)].count("DELETE") == 1
-    assert len({request.headers.get("mcp-session-id") for request in mcp_servers.asked(url, "tools/call")}) == 1
+    assert (
+        len(
+            {
+                request.headers.get("mcp-session-id")
+                for request in mcp_servers.asked(url, "tools/call")
+            }
+        )
+        == 1
+    )
 
 
-async def test_a_session_that_the_server_forgot_is_opened_again_once(mcp_servers: McpServers) -> None:
+async def test_a_session_that_the_server_forgot_is_opened_again_once(
+    mcp_servers: McpServers,
+) -> None:
     url = mcp_servers.spoiled("old", "nothing", hang)
     async with asking(url) as it:
         await it.prepare()
@@ -147,7 +190,9 @@ async def test_a_listing_in_the_history_is_not_asked_for_again(mcp_servers: McpS
 async def test_all_pages_of_a_long_list_are_read(mcp_servers: McpServers) -> None:
     async with asking(mcp_servers.url("many")) as it:
         (listing,) = await it.prepare()
-    assert [entry["name"] for entry in listing["tools"]] == [f"tool_{number:03}" for number in range(300)]
+    assert [entry["name"] for entry in listing["tools"]] == [
+        f"tool_{number:03}" for number in range(300)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +203,9 @@ async def test_all_pages_of_a_long_list_are_read(mcp_servers: McpServers) -> Non
         ({"read_only": True}, {"get_user_id", "get_user_permissions", "check_file_access"}),
     ],
 )
-async def test_only_allowed_tools_are_shown_offered_and_called(mcp_servers: McpServers, allowed: Any, names: set[str]) -> None:
+async def test_only_allowed_tools_are_shown_offered_and_called(
+    mcp_servers: McpServers, allowed: Any, names: set[str]
+) -> None:
     async with asking(mcp_servers.url("plain"), allowed_tools=allowed) as it:
         (listing,) = await it.prepare()
         assert {entry["name"] for entry in listing["tools"]} == names
@@ -166,7 +213,9 @@ async def test_only_allowed_tools_are_shown_offered_and_called(mcp_servers: McpS
         assert "no tool 'weather'" in str(await it.call("weather", {"city": "Rome"}))
 
 
-async def test_credentials_are_sent_with_every_request_as_they_were_given(mcp_servers: McpServers) -> None:
+async def test_credentials_are_sent_with_every_request_as_they_were_given(
+    mcp_servers: McpServers,
+) -> None:
     plain = mcp_servers.spoiled("old", "nothing", hang)
     for sealed, sent in (
         ({"authorization": "t0ken"}, "Bearer t0ken"),
@@ -200,13 +249,21 @@ async def test_a_server_that_wants_a_token(mcp_servers: McpServers, transport: T
 async def test_results_of_every_kind_become_one_text(mcp_servers: McpServers) -> None:
     async with asking(mcp_servers.url("plain")) as it:
         await it.prepare()
-        assert json.loads((await it.call("weather", {"city": "Rome"})).fields["output"]) == {"degrees": 4}
+        assert json.loads((await it.call("weather", {"city": "Rome"})).fields["output"]) == {
+            "degrees": 4
+        }
         assert (await it.call("only_structured", {})).fields == {"output": '{"answer": 42}'}
         linked = (await it.call("links", {})).fields["output"].splitlines()
-        assert linked == ["[resource: a.txt at https://example.com/a.txt]", "inside", "[audio: audio/wav, 6 bytes]"]
+        assert linked == [
+            "[resource: a.txt at https://example.com/a.txt]",
+            "inside",
+            "[audio: audio/wav, 6 bytes]",
+        ]
 
 
-async def test_an_image_is_shown_to_the_model_and_named_in_the_output(mcp_servers: McpServers) -> None:
+async def test_an_image_is_shown_to_the_model_and_named_in_the_output(
+    mcp_servers: McpServers,
+) -> None:
     async with asking(mcp_servers.url("plain")) as it:
         await it.prepare()
         found = await it.call("picture", {})
@@ -217,7 +274,9 @@ async def test_an_image_is_shown_to_the_model_and_named_in_the_output(mcp_server
     assert image["image_url"].startswith(f"data:image/png;base64,{PIXEL[:0].decode()}iVBOR")
 
 
-async def test_large_texts_and_images_beyond_the_limit_are_left_out(mcp_servers: McpServers) -> None:
+async def test_large_texts_and_images_beyond_the_limit_are_left_out(
+    mcp_servers: McpServers,
+) -> None:
     limits = ToolSettings(time=timedelta(seconds=30), answer=1000, images=2_500_000)
     async with asking(mcp_servers.url("plain"), config=settings(tools=limits)) as it:
         await it.prepare()
@@ -225,7 +284,12 @@ async def test_large_texts_and_images_beyond_the_limit_are_left_out(mcp_servers:
         refused = await it.call("broken", {"why": "y" * 100_000})
     left_out = "[The rest is left out: the tool's answer was too long.]"
     assert len(found.fields["output"]) < 1100
-    assert [part["type"] for part in found.answer] == ["input_text", "input_image", "input_image", "input_text"]
+    assert [part["type"] for part in found.answer] == [
+        "input_text",
+        "input_image",
+        "input_image",
+        "input_text",
+    ]
     assert found.answer[3]["text"] == left_out
     assert found.answer[0]["text"].endswith(left_out)
     assert len(json.dumps(refused.fields)) < 1300
@@ -236,11 +300,18 @@ async def test_a_tools_own_error_is_told_as_such(mcp_servers: McpServers) -> Non
         await it.prepare()
         found = await it.call("broken", {"why": "no disk"})
     assert found.failed
-    assert found.fields == {"error": {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "no disk"}]}}
+    assert found.fields == {
+        "error": {
+            "type": "mcp_tool_execution_error",
+            "content": [{"type": "text", "text": "no disk"}],
+        }
+    }
 
 
 @pytest.mark.parametrize("written", ["", "{", "[1]", '"text"', "null", "[" * 1000, '{"a": NaN}'])
-async def test_arguments_that_are_no_json_object_do_not_reach_the_server(mcp_servers: McpServers, written: str) -> None:
+async def test_arguments_that_are_no_json_object_do_not_reach_the_server(
+    mcp_servers: McpServers, written: str
+) -> None:
     url = mcp_servers.spoiled("plain", "nothing", hang)
     async with asking(url) as it:
         await it.prepare()
@@ -248,7 +319,9 @@ async def test_arguments_that_are_no_json_object_do_not_reach_the_server(mcp_ser
     assert not mcp_servers.asked(url, "tools/call")
 
 
-async def test_arguments_that_do_not_fit_the_schema_are_the_tools_to_judge(mcp_servers: McpServers) -> None:
+async def test_arguments_that_do_not_fit_the_schema_are_the_tools_to_judge(
+    mcp_servers: McpServers,
+) -> None:
     async with asking(mcp_servers.url("plain")) as it:
         await it.prepare()
         found = await it.call("echo", {"words": 1})
@@ -268,20 +341,34 @@ class Bad:
     kind: str = "http_error"
 
 
-NUL_AND_SURROGATES = b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"a\\u0000b"}]}}'
+NUL_AND_SURROGATES = (
+    b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"a\\u0000b"}]}}'
+)
 BAD = [
     Bad("hangs", hang, "within 2 s", "mcp_tool_execution_error"),
     Bad("hangs in its answer", hang_in_answer, "within 2 s", "mcp_tool_execution_error"),
     Bad("dies in its answer", die, "broke off"),
     Bad("dies in its stream", die_in_stream, "broke off"),
-    Bad("answers 500", answers(500, b"Traceback (most recent call last)", "text/plain"), "HTTP 500"),
+    Bad(
+        "answers 500", answers(500, b"Traceback (most recent call last)", "text/plain"), "HTTP 500"
+    ),
     Bad("answers 401 in the middle", answers(401), "HTTP 401"),
     Bad("answers 404 without sessions", answers(404, b"gone", "text/plain"), "HTTP 404"),
     Bad("redirects to metadata", redirects("http://169.254.169.254/latest/meta-data/"), "HTTP 307"),
     Bad("redirects to itself for ever", redirects("mcp"), "HTTP 307"),
     Bad("redirects a message away", redirects("http://127.0.0.1:1/", 302), "HTTP 302"),
-    Bad("answers invalid UTF-8", answers(200, b'{"jsonrpc": "2.0", "id": 1, "result": "\xff\xfe"}'), "not valid", "mcp_protocol_error"),
-    Bad("answers invalid UTF-8 in a stream", answers(200, b"data: \xff\xfe\n\n", "text/event-stream"), "not valid", "mcp_protocol_error"),
+    Bad(
+        "answers invalid UTF-8",
+        answers(200, b'{"jsonrpc": "2.0", "id": 1, "result": "\xff\xfe"}'),
+        "not valid",
+        "mcp_protocol_error",
+    ),
+    Bad(
+        "answers invalid UTF-8 in a stream",
+        answers(200, b"data: \xff\xfe\n\n", "text/event-stream"),
+        "not valid",
+        "mcp_protocol_error",
+    ),
     Bad("answers HTML", answers(200, b"<html>", "text/html"), "content type", "mcp_protocol_error"),
     Bad("answers an unknown result", results({"tools": 1}), "not valid", "mcp_protocol_error"),
     Bad("answers a result of no object", results("fine"), "not valid", "mcp_protocol_error"),
@@ -315,12 +402,23 @@ async def test_a_bad_answer_to_a_call_is_a_failed_call(mcp_servers: McpServers, 
 
 
 SSE_BAD = [
-    bad for bad in BAD if bad.name in ("hangs", "dies in its answer", "answers 500", "redirects to metadata", "answers invalid UTF-8")
+    bad
+    for bad in BAD
+    if bad.name
+    in (
+        "hangs",
+        "dies in its answer",
+        "answers 500",
+        "redirects to metadata",
+        "answers invalid UTF-8",
+    )
 ]
 
 
 @pytest.mark.parametrize("bad", SSE_BAD, ids=lambda bad: bad.name)
-async def test_a_bad_answer_over_the_older_transport_is_a_failed_call_too(mcp_servers: McpServers, bad: Bad) -> None:
+async def test_a_bad_answer_over_the_older_transport_is_a_failed_call_too(
+    mcp_servers: McpServers, bad: Bad
+) -> None:
     async with asking(mcp_servers.spoiled("plain", "tools/call", bad.fault, "sse")) as it:
         await it.prepare()
         found = await it.call("echo", {"text": "x"})
@@ -346,13 +444,33 @@ BAD_LISTS: list[tuple[str, Fault, int]] = [
     ("lists no list", results({"tools": "all of them"}), 424),
     ("lists what is no schema", results({"tools": [{"name": "a", "inputSchema": "string"}]}), 424),
     ("lists without end", results(lambda body: {"tools": [], "nextCursor": "again"}), 424),
-    ("lists too much", results({"tools": [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(2000)]}), 424),
-    ("lists too large", results({"tools": [{"name": "t", "description": "x" * 3_000_000, "inputSchema": {"type": "object"}}]}), 424),
+    (
+        "lists too much",
+        results(
+            {"tools": [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(2000)]}
+        ),
+        424,
+    ),
+    (
+        "lists too large",
+        results(
+            {
+                "tools": [
+                    {"name": "t", "description": "x" * 3_000_000, "inputSchema": {"type": "object"}}
+                ]
+            }
+        ),
+        424,
+    ),
 ]
 
 
-@pytest.mark.parametrize(("_name", "fault", "status"), BAD_LISTS, ids=[name for name, *_ in BAD_LISTS])
-async def test_without_its_list_a_server_is_of_no_use(mcp_servers: McpServers, _name: str, fault: Fault, status: int) -> None:
+@pytest.mark.parametrize(
+    ("_name", "fault", "status"), BAD_LISTS, ids=[name for name, *_ in BAD_LISTS]
+)
+async def test_without_its_list_a_server_is_of_no_use(
+    mcp_servers: McpServers, _name: str, fault: Fault, status: int
+) -> None:
     async with asking(mcp_servers.spoiled("old", "tools/list", fault)) as it:
         with pytest.raises(ToolFailed, match="'it'") as failure:
             await it.prepare()
@@ -363,7 +481,11 @@ async def test_without_its_list_a_server_is_of_no_use(mcp_servers: McpServers, _
 
 
 async def test_what_a_server_calls_a_schema_is_handed_on(mcp_servers: McpServers) -> None:
-    lies = {"type": "object", "properties": {"n": {"type": "nonsense", "minimum": "many"}}, "x\x00y": "a\x00b"}
+    lies = {
+        "type": "object",
+        "properties": {"n": {"type": "nonsense", "minimum": "many"}},
+        "x\x00y": "a\x00b",
+    }
     fault = results(
         {
             "tools": [
@@ -375,8 +497,14 @@ async def test_what_a_server_calls_a_schema_is_handed_on(mcp_servers: McpServers
     async with asking(mcp_servers.spoiled("old", "tools/list", fault)) as it:
         (listing,) = await it.prepare()
         ((spoken, function),) = it.toolbox.offered().items()
-    cleaned = {"type": "object", "properties": {"n": {"type": "nonsense", "minimum": "many"}}, "x�y": "a�b"}
-    assert listing["tools"] == [{"name": "odd tool!", "input_schema": cleaned, "description": "a�b"}]
+    cleaned = {
+        "type": "object",
+        "properties": {"n": {"type": "nonsense", "minimum": "many"}},
+        "x�y": "a�b",
+    }
+    assert listing["tools"] == [
+        {"name": "odd tool!", "input_schema": cleaned, "description": "a�b"}
+    ]
     assert function.parameters == cleaned
     assert spoken.replace("_", "").replace("-", "").isalnum()
     assert len(spoken) <= 64
@@ -391,14 +519,18 @@ async def test_a_history_may_call_anything_a_schema() -> None:
         "tools": [{"name": "a", "input_schema": 7}, {"name": "b"}],
     }
     source.due([listing])
-    assert [dict(function.parameters) for function in source.functions()] == [{"type": "object", "properties": {}}] * 2
+    assert [dict(function.parameters) for function in source.functions()] == [
+        {"type": "object", "properties": {}}
+    ] * 2
 
 
 # --- cancelling, and what is left behind ---
 
 
 @pytest.mark.parametrize(("name", "transport"), WAYS)
-async def test_a_cancelled_call_closes_its_request_at_once(mcp_servers: McpServers, name: str, transport: Transport) -> None:
+async def test_a_cancelled_call_closes_its_request_at_once(
+    mcp_servers: McpServers, name: str, transport: Transport
+) -> None:
     url = mcp_servers.spoiled(name, "tools/call", hang, transport)
     async with asking(url) as it:
         await it.prepare()
@@ -429,7 +561,11 @@ async def test_nothing_is_left_of_many_sessions(mcp_servers: McpServers) -> None
         await asyncio.gather(*(one(number) for number in range(start, start + 12)))
 
     def ours() -> list[str]:
-        return [repr(task) for task in asyncio.all_tasks() if id(task) not in theirs and "worker/tools" in repr(task) and not task.done()]
+        return [
+            repr(task)
+            for task in asyncio.all_tasks()
+            if id(task) not in theirs and "worker/tools" in repr(task) and not task.done()
+        ]
 
     await until(lambda: not ours())
     # the servers' own sockets close a moment after ours: both ends are in this process
@@ -446,10 +582,21 @@ class Answers(AbstractResolver):
         self._addresses = list(addresses)
         self.asked = 0
 
-    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[ResolveResult]:
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
         address = self._addresses[min(self.asked, len(self._addresses) - 1)]
         self.asked += 1
-        return [ResolveResult(hostname=host, host=address, port=port, family=family, proto=0, flags=socket.AI_NUMERICHOST)]
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=family,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
+            )
+        ]
 
     async def close(self) -> None:
         """Nothing to close."""
@@ -459,20 +606,41 @@ def through(resolver: AbstractResolver, url: str) -> McpSource:
     return McpSource(tool(url), Means(settings(), Egress(LOCAL)), resolver)
 
 
-LISTING: JSON = {"id": "mcpl_1", "type": "mcp_list_tools", "status": "in_progress", "server_label": "it", "tools": []}
+LISTING: JSON = {
+    "id": "mcpl_1",
+    "type": "mcp_list_tools",
+    "status": "in_progress",
+    "server_label": "it",
+    "tools": [],
+}
 
 
-async def test_a_name_is_judged_by_the_address_that_is_connected_to(mcp_servers: McpServers) -> None:
+async def test_a_name_is_judged_by_the_address_that_is_connected_to(
+    mcp_servers: McpServers,
+) -> None:
     port = mcp_servers.url("plain").split(":")[2].split("/")[0]
     resolver = Answers("127.0.0.1")
     source = through(resolver, f"http://mcp.example.test:{port}/plain/mcp")
     found = await source.run(LISTING)
-    assert "HTTP 421" in found.fields["error"]  # the SDK's server itself refuses a Host it does not know
+    assert (
+        "HTTP 421" in found.fields["error"]
+    )  # the SDK's server itself refuses a Host it does not know
     assert resolver.asked > 0
     await source.close()
 
 
-@pytest.mark.parametrize("address", ["10.0.0.1", "169.254.169.254", "::1", "::ffff:169.254.169.254", "192.168.0.1", "0.0.0.0", "fd00::1"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "10.0.0.1",
+        "169.254.169.254",
+        "::1",
+        "::ffff:169.254.169.254",
+        "192.168.0.1",
+        "0.0.0.0",
+        "fd00::1",
+    ],
+)
 async def test_a_name_that_leads_inside_is_refused(address: str) -> None:
     source = through(Answers(address), "http://mcp.example.test/mcp")
     found = await source.run(LISTING)

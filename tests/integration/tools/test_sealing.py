@@ -48,12 +48,18 @@ async def dump(one: Stack) -> bytes:
     found = []
     async with await psycopg.AsyncConnection.connect(one.dsn, autocommit=True) as connection:
         tables = await (
-            await connection.execute("SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace")
+            await connection.execute(
+                "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+            )
         ).fetchall()
         for (table,) in tables:
-            async with connection.cursor().copy(sql.SQL("COPY {} TO STDOUT").format(sql.Identifier(table))) as rows:
+            async with connection.cursor().copy(
+                sql.SQL("COPY {} TO STDOUT").format(sql.Identifier(table))
+            ) as rows:
                 found += [bytes(row) async for row in rows]
-            async with connection.cursor().copy(sql.SQL("COPY {} TO STDOUT (FORMAT binary)").format(sql.Identifier(table))) as rows:
+            async with connection.cursor().copy(
+                sql.SQL("COPY {} TO STDOUT (FORMAT binary)").format(sql.Identifier(table))
+            ) as rows:
                 found += [bytes(row) async for row in rows]
     assert len(found) > 20
     return b"\n".join(found)
@@ -63,7 +69,9 @@ async def keyspace(one: Stack) -> bytes:
     """Everything that Redis holds."""
     redis = one.redis()
     try:
-        return b"\n".join([key + b" " + bytes(await redis.dump(key) or b"") async for key in redis.scan_iter()])
+        return b"\n".join(
+            [key + b" " + bytes(await redis.dump(key) or b"") async for key in redis.scan_iter()]
+        )
     finally:
         await redis.aclose()
 
@@ -97,7 +105,12 @@ async def search(one: Stack, when: str) -> None:
 def entrusting(servers: McpServers, url: str | None = None) -> JSON:
     """A tool with a token and with a header; its address holds the token as well, as some servers' do."""
     address = url or servers.guarded("counting", TOKEN)
-    return {**counting(servers), "server_url": f"{address}?key={TOKEN}", "authorization": TOKEN, "headers": {"X-Canary": HEADER}}
+    return {
+        **counting(servers),
+        "server_url": f"{address}?key={TOKEN}",
+        "authorization": TOKEN,
+        "headers": {"X-Canary": HEADER},
+    }
 
 
 async def test_a_canary_is_found_nowhere(private: PrivateStack, fake: FakeUpstream) -> None:
@@ -127,13 +140,22 @@ async def test_a_canary_is_found_nowhere(private: PrivateStack, fake: FakeUpstre
         assert_clean("the events", b"".join(await api.replay(response_id)))
         assert await one.value("SELECT count(*) FROM job_secrets") == 0
         await search(one, "after the end")
-        assert_clean("what the model saw", json.dumps([request.body for request in fake.asked(model)]).encode())
+        assert_clean(
+            "what the model saw",
+            json.dumps([request.body for request in fake.asked(model)]).encode(),
+        )
 
         for spoilt in bad_requests(tool):
-            answer = await api.call("POST", "/responses", {"model": model, "input": "Hello.", "tools": [spoilt]})
+            answer = await api.call(
+                "POST", "/responses", {"model": model, "input": "Hello.", "tools": [spoilt]}
+            )
             assert answer.status == 400, spoilt
             assert_clean("an error", answer.raw)
-        refused = await api.call("POST", "/responses", {"model": model, "input": "Hello.", "tools": [{**tool, "authorization": "wrong"}]})
+        refused = await api.call(
+            "POST",
+            "/responses",
+            {"model": model, "input": "Hello.", "tools": [{**tool, "authorization": "wrong"}]},
+        )
         assert refused.status == 401, refused.raw
         assert_clean("a refusal of the server", refused.raw)
         await search(one, "after errors")
@@ -157,46 +179,72 @@ def bad_requests(tool: JSON) -> list[JSON]:
     ]
 
 
-async def test_secrets_are_gone_after_every_kind_of_ending(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_secrets_are_gone_after_every_kind_of_ending(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     async with McpServers() as mcp, private(settings={**IMPATIENT, **TOOL_SETTINGS}) as one:
         api, tool = one.api(), entrusting(mcp)
         rows = "SELECT count(*) FROM job_secrets"
         endings = {
-            "completed": await api.ended(await api.background(fake.script(reply("done")), tools=[tool])),
+            "completed": await api.ended(
+                await api.background(fake.script(reply("done")), tools=[tool])
+            ),
             "incomplete": await api.ended(
-                await api.background(fake.script([text("half"), finish("length"), usage(), done()]), tools=[tool])
+                await api.background(
+                    fake.script([text("half"), finish("length"), usage(), done()]), tools=[tool]
+                )
             ),
             "failed": await api.ended(await api.background("no-such-model", tools=[tool])),
         }
-        assert {name: response["status"] for name, response in endings.items()} == {name: name for name in endings}
+        assert {name: response["status"] for name, response in endings.items()} == {
+            name: name for name in endings
+        }
         assert await one.value(rows) == 0
         for verb in ("cancel", "delete"):
             running = fake.script([text("half"), hang()])
             response_id = await api.background(running, tools=[tool])
             await until(partial(fake.asked, running), 20)
             assert await one.value(rows) == 1
-            await (api.cancel(response_id) if verb == "cancel" else api.call("DELETE", f"/responses/{response_id}"))
+            await (
+                api.cancel(response_id)
+                if verb == "cancel"
+                else api.call("DELETE", f"/responses/{response_id}")
+            )
             await until(lambda: one.value("SELECT NOT EXISTS (SELECT FROM job_secrets)"))
         await one.stop(one.workers[0])
         for verb in ("cancel", "delete"):
             queued = await api.background(fake.script(reply("never")), tools=[tool])
             assert await one.value(rows) == 1
-            await (api.cancel(queued) if verb == "cancel" else api.call("DELETE", f"/responses/{queued}"))
+            await (
+                api.cancel(queued)
+                if verb == "cancel"
+                else api.call("DELETE", f"/responses/{queued}")
+            )
             await until(lambda: one.value("SELECT NOT EXISTS (SELECT FROM job_secrets)"))
         await one.start_worker()
 
 
-async def test_without_a_key_a_request_with_an_mcp_server_is_refused(private: PrivateStack, fake: FakeUpstream) -> None:
-    async with McpServers() as mcp, private(settings={"BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8"}) as one:
+async def test_without_a_key_a_request_with_an_mcp_server_is_refused(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
+    async with (
+        McpServers() as mcp,
+        private(settings={"BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8"}) as one,
+    ):
         body = {"model": fake.script(reply("never")), "input": "Hello.", "tools": [entrusting(mcp)]}
         answer = await one.api().call("POST", "/responses", body)
         assert answer.status == 400
-        assert (answer.error["param"], answer.error["code"]) == ("tools[0]", "unsupported_parameter")
+        assert (answer.error["param"], answer.error["code"]) == (
+            "tools[0]",
+            "unsupported_parameter",
+        )
         assert await one.value("SELECT count(*) FROM responses") == 0
         assert_clean("the refusal", answer.raw)
 
 
-async def test_a_key_that_was_taken_away_ends_the_response_with_a_reason(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_a_key_that_was_taken_away_ends_the_response_with_a_reason(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     async with McpServers() as mcp, private(settings={**IMPATIENT, **TOOL_SETTINGS}) as one:
         await one.stop(one.workers[0])
         model = fake.script(reply("done"))
@@ -205,7 +253,9 @@ async def test_a_key_that_was_taken_away_ends_the_response_with_a_reason(private
         await one.api().cancel(lost)
         one.settings = {**one.settings, "BACKBURNER_SECRET_KEYS": f"{new},{old}"}
         rotated = await one.start_worker()
-        assert (await one.api().ended(kept))["status"] == "completed", "a key that comes second still opens"
+        assert (await one.api().ended(kept))["status"] == "completed", (
+            "a key that comes second still opens"
+        )
         await one.stop(rotated)
         lost = await one.api().background(model, tools=[entrusting(mcp)])
         one.settings = {**one.settings, "BACKBURNER_SECRET_KEYS": new}
@@ -213,18 +263,30 @@ async def test_a_key_that_was_taken_away_ends_the_response_with_a_reason(private
         ended = await one.api().ended(lost)
         assert (ended["status"], ended["output"]) == ("failed", [])
         assert "sealing keys have changed" in ended["error"]["message"]
-        reason = await one.value("SELECT reason FROM responses WHERE id = %s::uuid", lost.removeprefix("resp_"))
+        reason = await one.value(
+            "SELECT reason FROM responses WHERE id = %s::uuid", lost.removeprefix("resp_")
+        )
         assert reason == "secrets_unreadable"
         assert await one.value("SELECT count(*) FROM job_secrets") == 0
 
 
-async def test_requests_that_differ_only_in_their_secrets_are_not_the_same(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_requests_that_differ_only_in_their_secrets_are_not_the_same(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     async with McpServers() as mcp, private(settings={**IMPATIENT, **TOOL_SETTINGS}) as one:
         tool = entrusting(mcp, mcp.url("counting"))
-        body = {"model": fake.script(reply("done")), "input": "Hello.", "background": True, "tools": [tool]}
+        body = {
+            "model": fake.script(reply("done")),
+            "input": "Hello.",
+            "background": True,
+            "tools": [tool],
+        }
         other = {**body, "tools": [{**tool, "authorization": "another"}]}
         key = {"idempotency-key": "sealed"}
-        first, again, changed = [await one.api().call("POST", "/responses", sent, headers=key) for sent in (body, body, other)]
+        first, again, changed = [
+            await one.api().call("POST", "/responses", sent, headers=key)
+            for sent in (body, body, other)
+        ]
         assert first.body["id"] == again.body["id"]
         assert (changed.status, changed.error["code"]) == (400, "idempotency_key_reused")
         await one.api().ended(first.body["id"])

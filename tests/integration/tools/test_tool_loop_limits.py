@@ -23,10 +23,20 @@ async def servers_of_tools() -> AsyncIterator[McpServers]:
 
 @pytest.fixture(scope="module")
 async def house(
-    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+    tmp_path_factory: pytest.TempPathFactory,
+    servers: Databases,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
-    settings = {**TOOL_SETTINGS, "BACKBURNER_LIMITS__TURNS": "6", "BACKBURNER_TOOLS__TIME": "2", "BACKBURNER_TOOLS__ANSWER": "2000"}
-    async with stack(tmp_path_factory.mktemp("loop"), servers, surroundings, fake, settings=settings) as one:
+    settings = {
+        **TOOL_SETTINGS,
+        "BACKBURNER_LIMITS__TURNS": "6",
+        "BACKBURNER_TOOLS__TIME": "2",
+        "BACKBURNER_TOOLS__ANSWER": "2000",
+    }
+    async with stack(
+        tmp_path_factory.mktemp("loop"), servers, surroundings, fake, settings=settings
+    ) as one:
         yield one
 
 
@@ -46,26 +56,44 @@ async def _shows(api: Api, response_id: str, items: list[str]) -> bool:
     return kinds(await api.get(response_id)) == items
 
 
-async def test_calls_of_one_turn_run_side_by_side_and_are_told_in_order(api: Api, fake: FakeUpstream, servers_of_tools: McpServers) -> None:
+async def test_calls_of_one_turn_run_side_by_side_and_are_told_in_order(
+    api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+) -> None:
     slow, quick = "side-slow", "side-quick"
     opened = servers_of_tools.counting.hold(slow)
-    model = fake.script(tool_turn(("count_unsafe", slow), ("count_read_only", quick)), reply("done"))
+    model = fake.script(
+        tool_turn(("count_unsafe", slow), ("count_read_only", quick)), reply("done")
+    )
     response_id = await api.background(model, tools=[counting(servers_of_tools)])
     shown = ["mcp_list_tools completed", "mcp_call in_progress", "mcp_call completed"]
     await until(lambda: _shows(api, response_id, shown))
     opened.set()
     ended = await api.ended(response_id)
-    assert kinds(ended) == ["mcp_list_tools completed", "mcp_call completed", "mcp_call completed", "message completed"]
-    assert [item["output"] for item in ended["output"][1:3]] == [f"count_unsafe {slow}: call 1", f"count_read_only {quick}: call 1"]
+    assert kinds(ended) == [
+        "mcp_list_tools completed",
+        "mcp_call completed",
+        "mcp_call completed",
+        "message completed",
+    ]
+    assert [item["output"] for item in ended["output"][1:3]] == [
+        f"count_unsafe {slow}: call 1",
+        f"count_read_only {quick}: call 1",
+    ]
     events = assert_one_story(await api.replay(response_id))
-    dones = [event["output_index"] for event in events if event["type"] == "response.output_item.done"]
+    dones = [
+        event["output_index"] for event in events if event["type"] == "response.output_item.done"
+    ]
     assert dones == [0, 2, 1, 3], "each call is done when it is, in its own place"
     messages = fake.asked(model)[1].messages
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool"]
-    assert [one["id"] for one in messages[1]["tool_calls"]] == [item["id"] for item in ended["output"][1:3]]
+    assert [one["id"] for one in messages[1]["tool_calls"]] == [
+        item["id"] for item in ended["output"][1:3]
+    ]
 
 
-async def test_one_at_a_time_means_that(api: Api, fake: FakeUpstream, servers_of_tools: McpServers) -> None:
+async def test_one_at_a_time_means_that(
+    api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+) -> None:
     keys = ["alone-a", "alone-b", "alone-c"]
     model = fake.script(tool_turn(*(("count_unsafe", key) for key in keys)), reply("done"))
     ended = await api.create(model, tools=[counting(servers_of_tools)], parallel_tool_calls=False)
@@ -76,15 +104,27 @@ async def test_one_at_a_time_means_that(api: Api, fake: FakeUpstream, servers_of
         assert before.finished <= after.started
 
 
-async def test_a_response_of_several_turns_counts_all_of_them(api: Api, fake: FakeUpstream, servers_of_tools: McpServers) -> None:
-    model = fake.script(tool_turn(("count_unsafe", "sum-1")), tool_turn(("count_unsafe", "sum-2")), reply("done"))
+async def test_a_response_of_several_turns_counts_all_of_them(
+    api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+) -> None:
+    model = fake.script(
+        tool_turn(("count_unsafe", "sum-1")), tool_turn(("count_unsafe", "sum-2")), reply("done")
+    )
     ended, events = await told(api, model, tools=[counting(servers_of_tools)])
     assert (ended["status"], ended["output_text"]) == ("completed", "done")
     assert ended["usage"]["input_tokens"] == 3 * 11
     assert ended["usage"]["total_tokens"] == 3 * 18
-    indexes = [event["output_index"] for event in events if event["type"] == "response.output_item.added"]
+    indexes = [
+        event["output_index"] for event in events if event["type"] == "response.output_item.added"
+    ]
     assert indexes == list(range(4))
-    assert [message["role"] for message in fake.asked(model)[2].messages] == ["user", "assistant", "tool", "assistant", "tool"]
+    assert [message["role"] for message in fake.asked(model)[2].messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "tool",
+    ]
 
 
 async def test_calls_that_only_the_client_can_answer_end_the_turn_and_ours_are_still_run(
@@ -101,16 +141,30 @@ async def test_calls_that_only_the_client_can_answer_end_the_turn_and_ours_are_s
     model = fake.script(mixed, reply("done"))
     tools = [mine, counting(servers_of_tools)]
     ended, _ = await told(api, model, tools=tools, store=True)
-    assert kinds(ended) == ["mcp_list_tools completed", "function_call completed", "mcp_call completed"]
+    assert kinds(ended) == [
+        "mcp_list_tools completed",
+        "function_call completed",
+        "mcp_call completed",
+    ]
     assert ended["status"] == "completed"
     assert len(servers_of_tools.counting.of("mixed")) == 1
-    refused = await api.call("POST", "/responses", {"model": model, "input": "Go on.", "previous_response_id": ended["id"]})
+    refused = await api.call(
+        "POST",
+        "/responses",
+        {"model": model, "input": "Go on.", "previous_response_id": ended["id"]},
+    )
     assert refused.status == 400
     answer = {"type": "function_call_output", "call_id": "call_mine", "output": "my answer"}
     last = await api.create(model, input=[answer], previous_response_id=ended["id"], tools=tools)
     assert last["output_text"] == "done"
-    assert kinds(last) == ["message completed"], "the tools are in the history: they are not listed again"
-    contents = [message.get("content") for message in fake.asked(model)[1].messages if message["role"] == "tool"]
+    assert kinds(last) == ["message completed"], (
+        "the tools are in the history: they are not listed again"
+    )
+    contents = [
+        message.get("content")
+        for message in fake.asked(model)[1].messages
+        if message["role"] == "tool"
+    ]
     assert set(contents) == {"count_unsafe mixed: call 1", "my answer"}
 
 
@@ -121,7 +175,13 @@ async def test_more_calls_than_the_client_allows_are_refused_to_the_model(
         tool_turn(("count_unsafe", "most-1"), ("count_unsafe", "most-2"), ("count_unsafe", "most-3")), tool_turn(("count_unsafe", "most-4")), reply("so be it")
     )  # fmt: skip
     ended, _ = await told(api, model, tools=[counting(servers_of_tools)], max_tool_calls=2)
-    assert kinds(ended)[1:] == ["mcp_call completed", "mcp_call completed", "mcp_call failed", "mcp_call failed", "message completed"]
+    assert kinds(ended)[1:] == [
+        "mcp_call completed",
+        "mcp_call completed",
+        "mcp_call failed",
+        "mcp_call failed",
+        "message completed",
+    ]
     assert [len(servers_of_tools.counting.of(f"most-{nr}")) for nr in (1, 2, 3, 4)] == [1, 1, 0, 0]
     assert "limit of tool calls" in fake.asked(model)[1].messages[-1]["content"]
 
@@ -131,18 +191,29 @@ async def test_a_model_that_calls_for_ever_is_ended_by_the_limit_of_turns(
 ) -> None:
     model = fake.script(tool_turn(("count_read_only", "for-ever")))
     ended, _ = await told(api, model, tools=[counting(servers_of_tools)])
-    assert (ended["status"], ended["incomplete_details"]) == ("incomplete", {"reason": "max_messages"})
+    assert (ended["status"], ended["incomplete_details"]) == (
+        "incomplete",
+        {"reason": "max_messages"},
+    )
     assert len(servers_of_tools.counting.of("for-ever")) == 6 == len(fake.asked(model))
 
 
-@pytest.mark.parametrize("arguments", ["no json", "[1]", '"text"', '{"cut": ', "null", '{"key": "\\ud800"}', "{" * 300])
+@pytest.mark.parametrize(
+    "arguments", ["no json", "[1]", '"text"', '{"cut": ', "null", '{"key": "\\ud800"}', "{" * 300]
+)
 async def test_arguments_that_cannot_be_read_make_a_failed_call_and_the_model_goes_on(
     api: Api, fake: FakeUpstream, servers_of_tools: McpServers, arguments: str
 ) -> None:
-    model = fake.script([call(0, "call_1", "count_unsafe", arguments), finish("tool_calls"), usage(), done()], reply("sorry"))
+    model = fake.script(
+        [call(0, "call_1", "count_unsafe", arguments), finish("tool_calls"), usage(), done()],
+        reply("sorry"),
+    )
     ended, _ = await told(api, model, tools=[counting(servers_of_tools)])
     assert ended["status"] == "completed"
-    assert kinds(ended)[1:] in (["mcp_call failed", "message completed"], ["mcp_call completed", "message completed"])
+    assert kinds(ended)[1:] in (
+        ["mcp_call failed", "message completed"],
+        ["mcp_call completed", "message completed"],
+    )
     assert fake.asked(model)[1].messages[-1]["role"] == "tool"
 
 
@@ -151,24 +222,42 @@ async def test_a_tool_that_does_not_exist_is_answered_and_the_model_goes_on(
 ) -> None:
     model = fake.script(tool_turn(("no_such_tool", "x")), reply("sorry"))
     ended, _ = await told(api, model, tools=[counting(servers_of_tools)], store=True)
-    assert kinds(ended)[1:] == ["function_call completed", "function_call_output completed", "message completed"]
+    assert kinds(ended)[1:] == [
+        "function_call completed",
+        "function_call_output completed",
+        "message completed",
+    ]
     assert "no tool named 'no_such_tool'" in fake.asked(model)[1].messages[-1]["content"]
-    again = await api.create(model, previous_response_id=ended["id"], tools=[counting(servers_of_tools)])
-    assert again["status"] == "completed", "the call is answered: nothing is left open for the client"
+    again = await api.create(
+        model, previous_response_id=ended["id"], tools=[counting(servers_of_tools)]
+    )
+    assert again["status"] == "completed", (
+        "the call is answered: nothing is left open for the client"
+    )
 
 
-async def test_a_thousand_calls_in_one_turn_end(api: Api, fake: FakeUpstream, servers_of_tools: McpServers) -> None:
-    model = fake.script(tool_turn(*(("count_read_only", f"thousand-{nr}") for nr in range(1000))), reply("done"))
+async def test_a_thousand_calls_in_one_turn_end(
+    api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+) -> None:
+    model = fake.script(
+        tool_turn(*(("count_read_only", f"thousand-{nr}") for nr in range(1000))), reply("done")
+    )
     response_id = await api.background(model, tools=[counting(servers_of_tools)])
     ended = await api.ended(response_id, within=90)
     assert ended["status"] == "completed"
     outcomes = [item["status"] for item in ended["output"][1:-1]]
     assert (outcomes.count("completed"), outcomes.count("failed")) == (128, 872)
-    ran = [one for one in servers_of_tools.counting.calls if str(one.arguments["key"]).startswith("thousand-")]
+    ran = [
+        one
+        for one in servers_of_tools.counting.calls
+        if str(one.arguments["key"]).startswith("thousand-")
+    ]
     assert len(ran) == 128
 
 
-async def test_a_tool_that_takes_too_long_is_a_failed_call(api: Api, fake: FakeUpstream, servers_of_tools: McpServers) -> None:
+async def test_a_tool_that_takes_too_long_is_a_failed_call(
+    api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+) -> None:
     servers_of_tools.counting.hold("hangs")
     model = fake.script(tool_turn(("count_unsafe", "hangs")), reply("too bad"))
     ended, _ = await told(api, model, tools=[counting(servers_of_tools)])
@@ -177,9 +266,19 @@ async def test_a_tool_that_takes_too_long_is_a_failed_call(api: Api, fake: FakeU
     await until(lambda: servers_of_tools.counting.of("hangs")[0].cancelled is not None)
 
 
-async def test_what_the_model_is_told_is_limited_in_size(api: Api, fake: FakeUpstream, servers_of_tools: McpServers) -> None:
-    plain = {"type": "mcp", "server_label": "plain", "server_url": servers_of_tools.url("plain"), "require_approval": "never"}
-    model = fake.script([call(0, "c", "megabytes", '{"count": 1}'), finish("tool_calls"), usage(), done()], reply("much"))
+async def test_what_the_model_is_told_is_limited_in_size(
+    api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+) -> None:
+    plain = {
+        "type": "mcp",
+        "server_label": "plain",
+        "server_url": servers_of_tools.url("plain"),
+        "require_approval": "never",
+    }
+    model = fake.script(
+        [call(0, "c", "megabytes", '{"count": 1}'), finish("tool_calls"), usage(), done()],
+        reply("much"),
+    )
     ended, _ = await told(api, model, tools=[plain])
     told_of_it = fake.asked(model)[1].messages[-1]["content"]
     assert len(told_of_it) < 2200
@@ -187,40 +286,68 @@ async def test_what_the_model_is_told_is_limited_in_size(api: Api, fake: FakeUps
     assert ended["output"][1]["output"] == told_of_it
 
 
-async def test_a_demand_for_a_call_is_met_by_the_first_one(api: Api, fake: FakeUpstream, servers_of_tools: McpServers) -> None:
+async def test_a_demand_for_a_call_is_met_by_the_first_one(
+    api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+) -> None:
     model = fake.script(tool_turn(("count_unsafe", "required")), reply("done"))
     ended, _ = await told(api, model, tools=[counting(servers_of_tools)], tool_choice="required")
     assert ended["status"] == "completed"
-    assert [request.body.get("tool_choice") for request in fake.asked(model)] == ["required", "auto"]
+    assert [request.body.get("tool_choice") for request in fake.asked(model)] == [
+        "required",
+        "auto",
+    ]
     assert ended["tool_choice"] == "required"
 
 
-async def test_a_cancel_closes_running_calls_at_once(house: Stack, api: Api, fake: FakeUpstream, servers_of_tools: McpServers) -> None:
+async def test_a_cancel_closes_running_calls_at_once(
+    house: Stack, api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+) -> None:
     servers_of_tools.counting.hold("cancelled")
-    model = fake.script([text("Let me see."), *tool_turn(("count_unsafe", "cancelled"))], reply("never"))
-    async with api.post_stream(model, background=True, tools=[counting(servers_of_tools)]) as stream:
+    model = fake.script(
+        [text("Let me see."), *tool_turn(("count_unsafe", "cancelled"))], reply("never")
+    )
+    async with api.post_stream(
+        model, background=True, tools=[counting(servers_of_tools)]
+    ) as stream:
         await stream.until("response.mcp_call_arguments.done")
         await until(lambda: servers_of_tools.counting.of("cancelled"))
         answer = await api.cancel(stream.response_id)
         assert (answer.status, answer.body["status"]) == (200, "cancelled")
         await stream.to_end()
     assert_one_story(stream.frames)
-    assert kinds(stream.final) == ["mcp_list_tools completed", "message completed", "mcp_call incomplete"]
+    assert kinds(stream.final) == [
+        "mcp_list_tools completed",
+        "message completed",
+        "mcp_call incomplete",
+    ]
     assert kinds(await api.get(stream.response_id)) == kinds(stream.final)
     await until(lambda: servers_of_tools.counting.of("cancelled")[0].cancelled is not None)
     assert len(fake.asked(model)) == 1
 
 
-async def test_poll_stream_and_replay_agree_on_a_response_with_calls(api: Api, fake: FakeUpstream, servers_of_tools: McpServers) -> None:
-    model = fake.script(tool_turn(("count_unsafe", "agree")), tool_turn(("count_unsafe", "agree")), reply("done"))
-    async with api.post_stream(model, background=True, tools=[counting(servers_of_tools)]) as stream:
+async def test_poll_stream_and_replay_agree_on_a_response_with_calls(
+    api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+) -> None:
+    model = fake.script(
+        tool_turn(("count_unsafe", "agree")), tool_turn(("count_unsafe", "agree")), reply("done")
+    )
+    async with api.post_stream(
+        model, background=True, tools=[counting(servers_of_tools)]
+    ) as stream:
         await stream.to_end()
     assert await api.replay(stream.response_id) == stream.frames
     assert (await api.get(stream.response_id))["output"] == stream.final["output"]
 
 
-async def test_an_answer_for_which_tools_ran_is_not_remembered(api: Api, fake: FakeUpstream, servers_of_tools: McpServers) -> None:
-    model = fake.script(tool_turn(("count_unsafe", "cached")), reply("1"), tool_turn(("count_unsafe", "cached")), reply("2"))
+async def test_an_answer_for_which_tools_ran_is_not_remembered(
+    api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+) -> None:
+    model = fake.script(
+        tool_turn(("count_unsafe", "cached")),
+        reply("1"),
+        tool_turn(("count_unsafe", "cached")),
+        reply("2"),
+    )
     body = {"model": model, "input": "Hello.", "cache": True, "tools": [counting(servers_of_tools)]}
     answers = [await api.call("POST", "/responses", body) for _ in range(2)]
     assert [answer.headers["x-cache"] for answer in answers] == ["miss", "miss"]

@@ -13,7 +13,16 @@ from tests.conftest import PrivateStack
 from tests.support.api import JSON, Stream, decode, until
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import FakeUpstream, Step, call, done, finish, reply, text, usage
-from tests.support.search_engine import Answering, Page, SearchEngine, broken, endless, running, silent, whole
+from tests.support.search_engine import (
+    Answering,
+    Page,
+    SearchEngine,
+    broken,
+    endless,
+    running,
+    silent,
+    whole,
+)
 from tests.support.stack import IMPATIENT, Databases, Stack, Surroundings, stack
 from tests.support.strict_types import check_event, check_response
 
@@ -31,7 +40,9 @@ async def engine() -> AsyncIterator[SearchEngine]:
         yield one
 
 
-async def _searching(folder: Path, provider: str, engine: SearchEngine, *surrounding: Any, **more: str) -> AsyncIterator[Stack]:
+async def _searching(
+    folder: Path, provider: str, engine: SearchEngine, *surrounding: Any, **more: str
+) -> AsyncIterator[Stack]:
     settings = {
         "BACKBURNER_WEB_SEARCH__PROVIDER": provider,
         "BACKBURNER_WEB_SEARCH__BASE_URL": f"{engine.url}{PATHS[provider]}",
@@ -54,13 +65,19 @@ async def anywhere(
     engine: SearchEngine,
 ) -> AsyncIterator[tuple[str, Stack]]:
     """A deployment with this provider."""
-    async for one in _searching(tmp_path_factory.mktemp(request.param), request.param, engine, servers, surroundings, fake):
+    async for one in _searching(
+        tmp_path_factory.mktemp(request.param), request.param, engine, servers, surroundings, fake
+    ):
         yield request.param, one
 
 
 @pytest.fixture(scope="module")
 async def searching(
-    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream, engine: SearchEngine
+    tmp_path_factory: pytest.TempPathFactory,
+    servers: Databases,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
+    engine: SearchEngine,
 ) -> AsyncIterator[Stack]:
     """A deployment that asks Tavily, with little patience."""
     impatient = {
@@ -68,7 +85,15 @@ async def searching(
         "BACKBURNER_WEB_SEARCH__ANSWER_BYTES": "300000",
         "BACKBURNER_LIMITS__TURNS": "6",
     }
-    async for one in _searching(tmp_path_factory.mktemp("search"), "tavily", engine, servers, surroundings, fake, **impatient):
+    async for one in _searching(
+        tmp_path_factory.mktemp("search"),
+        "tavily",
+        engine,
+        servers,
+        surroundings,
+        fake,
+        **impatient,
+    ):
         yield one
 
 
@@ -97,7 +122,9 @@ async def heard(one: Stack, model: str, **body: Any) -> Stream:
 
 def told(fake: FakeUpstream, model: str, turn: int = 1) -> JSON:
     """What the model was told of its first search."""
-    message = next(message for message in fake.asked(model)[turn].messages if message["role"] == "tool")
+    message = next(
+        message for message in fake.asked(model)[turn].messages if message["role"] == "tool"
+    )
     found: JSON = json.loads(message["content"])
     return found
 
@@ -105,7 +132,9 @@ def told(fake: FakeUpstream, model: str, turn: int = 1) -> JSON:
 # Every provider.
 
 
-async def test_a_search_and_an_answer_that_cites(anywhere: tuple[str, Stack], engine: SearchEngine, fake: FakeUpstream) -> None:
+async def test_a_search_and_an_answer_that_cites(
+    anywhere: tuple[str, Stack], engine: SearchEngine, fake: FakeUpstream
+) -> None:
     provider, one = anywhere
     query = f"weather in Bonn by {provider}"
     engine.finds(query, RAIN, NEWS)
@@ -114,7 +143,11 @@ async def test_a_search_and_an_answer_that_cites(anywhere: tuple[str, Stack], en
         model=model,
         input="How is the weather?",
         tools=[
-            {"type": "web_search", "search_context_size": "low", "user_location": {"type": "approximate", "country": "DE", "city": "Bonn"}}
+            {
+                "type": "web_search",
+                "search_context_size": "low",
+                "user_location": {"type": "approximate", "country": "DE", "city": "Bonn"},
+            }
         ],
         include=["web_search_call.action.sources"],
     )
@@ -129,25 +162,41 @@ async def test_a_search_and_an_answer_that_cites(anywhere: tuple[str, Stack], en
     assert part.type == "output_text"
     assert part.text == ANSWER, "not a character of it is changed"
     cited = [
-        (note.url, note.title, part.text[note.start_index : note.end_index]) for note in part.annotations if note.type == "url_citation"
+        (note.url, note.title, part.text[note.start_index : note.end_index])
+        for note in part.annotations
+        if note.type == "url_citation"
     ]
     assert cited == [
         (RAIN.url, "The weather", "[The weather](https://weather.example/today)"),
         (NEWS.url, "News", "[nothing](https://news.example/a_(b))"),
     ]
-    assert told(fake, model)["results"] == [{"title": page.title, "url": page.url, "content": page.content} for page in (RAIN, NEWS)]
+    assert told(fake, model)["results"] == [
+        {"title": page.title, "url": page.url, "content": page.content} for page in (RAIN, NEWS)
+    ]
     offered = fake.asked(model)[0].body["tools"][0]["function"]
     assert (offered["name"], offered["parameters"]["required"]) == ("web_search", ["query"])
     assert offered["description"].endswith("The user is here: Bonn, DE.")
     [asked] = engine.asked_for(query)
-    assert (asked.method, asked.path, asked.headers["accept"]) == (WIRES[provider][0], WIRES[provider][1], "application/json")
-    assert asked.parameters == {name: query if value is None else value for name, value in WIRES[provider][2].items()}
+    assert (asked.method, asked.path, asked.headers["accept"]) == (
+        WIRES[provider][0],
+        WIRES[provider][1],
+        "application/json",
+    )
+    assert asked.parameters == {
+        name: query if value is None else value for name, value in WIRES[provider][2].items()
+    }
     assert asked.headers[WIRES[provider][3]] == WIRES[provider][4]
     check_response(await one.api().get(response.id))
 
 
 WIRES: dict[str, tuple[str, str, JSON, str, str]] = {
-    "tavily": ("POST", "/search", {"query": None, "max_results": 4, "search_depth": "basic"}, "authorization", f"Bearer {KEY}"),
+    "tavily": (
+        "POST",
+        "/search",
+        {"query": None, "max_results": 4, "search_depth": "basic"},
+        "authorization",
+        f"Bearer {KEY}",
+    ),
     "brave": (
         "GET",
         "/res/v1/web/search",
@@ -160,7 +209,9 @@ WIRES: dict[str, tuple[str, str, JSON, str, str]] = {
 """provider -> method, path, parameters (None: the query), and where the key goes, as each documents it"""
 
 
-async def test_a_search_that_finds_nothing(anywhere: tuple[str, Stack], engine: SearchEngine, fake: FakeUpstream) -> None:
+async def test_a_search_that_finds_nothing(
+    anywhere: tuple[str, Stack], engine: SearchEngine, fake: FakeUpstream
+) -> None:
     provider, one = anywhere
     query = f"nothing at all by {provider}"
     engine.finds(query)
@@ -173,21 +224,31 @@ async def test_a_search_that_finds_nothing(anywhere: tuple[str, Stack], engine: 
     assert told(fake, model) == {"results": [], "note": "Nothing was found."}
 
 
-async def test_domains_are_kept_to(anywhere: tuple[str, Stack], engine: SearchEngine, fake: FakeUpstream) -> None:
+async def test_domains_are_kept_to(
+    anywhere: tuple[str, Stack], engine: SearchEngine, fake: FakeUpstream
+) -> None:
     """Whatever the provider makes of them: what it gives back besides never reaches the model."""
     provider, one = anywhere
     query = f"only some by {provider}"
     below = Page("Below", "https://deep.weather.example/", "x")
     alike = Page("Alike", "https://notweather.example/", "x")
     blocked = Page("Blocked", "https://bad.weather.example/", "x")
-    engine.finds(query, RAIN, NEWS, below, alike, blocked, Page("Script", "javascript:alert(1)", "x"))
-    filters = {"allowed_domains": ["https://Weather.example/", "weather.example"], "blocked_domains": ["bad.weather.example"]}
+    engine.finds(
+        query, RAIN, NEWS, below, alike, blocked, Page("Script", "javascript:alert(1)", "x")
+    )
+    filters = {
+        "allowed_domains": ["https://Weather.example/", "weather.example"],
+        "blocked_domains": ["bad.weather.example"],
+    }
     model = fake.script(calling(asks(query)), reply("ok"))
     await one.api().create(model, tools=[SEARCH | {"filters": filters}])
     assert [result["url"] for result in told(fake, model)["results"]] == [RAIN.url, below.url]
     asked = engine.asked_for(query)[0].parameters
     if provider == "tavily":
-        assert (asked["include_domains"], asked["exclude_domains"]) == (["weather.example"], ["bad.weather.example"])
+        assert (asked["include_domains"], asked["exclude_domains"]) == (
+            ["weather.example"],
+            ["bad.weather.example"],
+        )
     else:
         assert asked["q"] == f"{query} site:weather.example -site:bad.weather.example"
 
@@ -195,10 +256,14 @@ async def test_domains_are_kept_to(anywhere: tuple[str, Stack], engine: SearchEn
 # The stream.
 
 
-async def test_the_stream_tells_a_search_and_its_citations(searching: Stack, engine: SearchEngine, fake: FakeUpstream) -> None:
+async def test_the_stream_tells_a_search_and_its_citations(
+    searching: Stack, engine: SearchEngine, fake: FakeUpstream
+) -> None:
     engine.finds("streamed", RAIN)
     pieces = ["It rains 🌧 ([The wea", "ther](https://weather", ".example/today", ")", "). Done."]
-    model = fake.script(calling(text("Let me see. "), asks("streamed")), [text(*pieces), finish(), usage(), done()])
+    model = fake.script(
+        calling(text("Let me see. "), asks("streamed")), [text(*pieces), finish(), usage(), done()]
+    )
     stream = await heard(searching, model, tools=[SEARCH])
     kinds = [event["type"].removeprefix("response.") for event in stream.events]
     begun = kinds.index("web_search_call.in_progress")
@@ -207,43 +272,80 @@ async def test_the_stream_tells_a_search_and_its_citations(searching: Stack, eng
     ]  # fmt: skip
     assert stream.events[begun - 1]["item"]["action"] == {"type": "search"}
     noted = kinds.index("output_text.annotation.added")
-    assert (kinds[noted - 1], stream.events[noted - 1]["delta"]) == ("output_text.delta", ")"), "as soon as it is said in full"
+    assert (kinds[noted - 1], stream.events[noted - 1]["delta"]) == ("output_text.delta", ")"), (
+        "as soon as it is said in full"
+    )
     assert stream.events[noted]["annotation"] == {
         "type": "url_citation", "url": RAIN.url, "title": "The weather", "start_index": 12, "end_index": 56
     }  # fmt: skip
-    assert [item["type"] for item in stream.final["output"]] == ["message", "web_search_call", "message"]
+    assert [item["type"] for item in stream.final["output"]] == [
+        "message",
+        "web_search_call",
+        "message",
+    ]
     assert "sources" not in stream.final["output"][1]["action"], "only for those who ask for them"
     whole_text = stream.final["output"][2]["content"][0]["text"]
     assert whole_text == "".join(pieces)
     assert whole_text[12:56] == "[The weather](https://weather.example/today)"
 
 
-async def test_several_searches_side_by_side_and_one_after_the_other(searching: Stack, engine: SearchEngine, fake: FakeUpstream) -> None:
-    for query, page in (("first", RAIN), ("second", NEWS), ("third", Page("T", "https://t.example/", "x"))):
+async def test_several_searches_side_by_side_and_one_after_the_other(
+    searching: Stack, engine: SearchEngine, fake: FakeUpstream
+) -> None:
+    for query, page in (
+        ("first", RAIN),
+        ("second", NEWS),
+        ("third", Page("T", "https://t.example/", "x")),
+    ):
         engine.finds(query, page)
     cited = f"[a]({RAIN.url}) [b]({NEWS.url}) [c](https://t.example)"
-    model = fake.script(calling(asks("first", 0, "a"), asks("second", 1, "b")), calling(asks("third")), reply(cited))
+    model = fake.script(
+        calling(asks("first", 0, "a"), asks("second", 1, "b")), calling(asks("third")), reply(cited)
+    )
     stream = await heard(searching, model, tools=[SEARCH])
-    searches = [item["action"]["query"] for item in stream.final["output"] if item["type"] == "web_search_call"]
+    searches = [
+        item["action"]["query"]
+        for item in stream.final["output"]
+        if item["type"] == "web_search_call"
+    ]
     assert searches == ["first", "second", "third"]
-    assert [note["title"] for note in stream.final["output"][-1]["content"][0]["annotations"]] == ["The weather", "News", "T"]
+    assert [note["title"] for note in stream.final["output"][-1]["content"][0]["annotations"]] == [
+        "The weather",
+        "News",
+        "T",
+    ]
     roles = [message["role"] for message in fake.asked(model)[2].messages]
     assert roles == ["user", "assistant", "tool", "tool", "assistant", "tool"]
     assert stream.final["usage"]["output_tokens"] == 21, "of all three turns"
 
 
-async def test_a_later_response_may_cite_what_an_earlier_one_found(searching: Stack, engine: SearchEngine, fake: FakeUpstream) -> None:
+async def test_a_later_response_may_cite_what_an_earlier_one_found(
+    searching: Stack, engine: SearchEngine, fake: FakeUpstream
+) -> None:
     engine.finds("earlier", RAIN)
-    model = fake.script(calling(asks("earlier")), reply("Rain."), reply(f"As I said: [rain]({RAIN.url})."))
+    model = fake.script(
+        calling(asks("earlier")), reply("Rain."), reply(f"As I said: [rain]({RAIN.url}).")
+    )
     first = await searching.api().create(model, tools=[SEARCH])
     second = await searching.api().create(model, tools=[SEARCH], previous_response_id=first["id"])
     assert [note["url"] for note in second["output"][0]["content"][0]["annotations"]] == [RAIN.url]
-    assert [message["role"] for message in fake.asked(model)[2].messages] == ["user", "assistant", "tool", "assistant", "user"]
+    assert [message["role"] for message in fake.asked(model)[2].messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+    ]
 
 
-@pytest.mark.parametrize("kind", ["web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"])
+@pytest.mark.parametrize(
+    "kind",
+    ["web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"],
+)
 @pytest.mark.parametrize("choice", ["auto", "required", "itself", "allowed"])
-async def test_every_variant_can_be_chosen(searching: Stack, engine: SearchEngine, fake: FakeUpstream, kind: str, choice: str) -> None:
+async def test_every_variant_can_be_chosen(
+    searching: Stack, engine: SearchEngine, fake: FakeUpstream, kind: str, choice: str
+) -> None:
     engine.finds("chosen", RAIN)
     demands: dict[str, Any] = {
         "itself": {"type": kind},
@@ -257,12 +359,18 @@ async def test_every_variant_can_be_chosen(searching: Stack, engine: SearchEngin
     assert (response["tool_choice"], response["tools"][0]["type"]) == (chosen, kind)
     first, second = (asked.body for asked in fake.asked(model))
     assert first["tool_choice"] == ("auto" if choice == "auto" else "required")
-    assert [tool["function"]["name"] for tool in first["tools"]] == (["web_search"] if choice in demands else ["look", "web_search"])
+    assert [tool["function"]["name"] for tool in first["tools"]] == (
+        ["web_search"] if choice in demands else ["look", "web_search"]
+    )
     assert second["tool_choice"] == "auto", "a demand that was met is not made again"
 
 
-async def test_how_much_the_model_is_told_follows_the_context_size(searching: Stack, engine: SearchEngine, fake: FakeUpstream) -> None:
-    engine.finds("much", *(Page("t" * 500, f"https://{number}.example/", "x" * 9000) for number in range(30)))
+async def test_how_much_the_model_is_told_follows_the_context_size(
+    searching: Stack, engine: SearchEngine, fake: FakeUpstream
+) -> None:
+    engine.finds(
+        "much", *(Page("t" * 500, f"https://{number}.example/", "x" * 9000) for number in range(30))
+    )
     sizes = {}
     for size in ("low", "medium", "high"):
         model = fake.script(calling(asks("much")), reply("ok"))
@@ -270,18 +378,30 @@ async def test_how_much_the_model_is_told_follows_the_context_size(searching: St
         results = told(fake, model)["results"]
         sizes[size] = (len(results), len(results[0]["content"]), len(results[0]["title"]))
     assert sizes == {"low": (4, 601, 301), "medium": (7, 1501, 301), "high": (12, 4001, 301)}
-    assert [asked.parameters["search_depth"] for asked in engine.asked_for("much")] == ["basic", "basic", "advanced"]
+    assert [asked.parameters["search_depth"] for asked in engine.asked_for("much")] == [
+        "basic",
+        "basic",
+        "advanced",
+    ]
 
 
-async def test_a_search_among_tools_that_are_added_later(searching: Stack, engine: SearchEngine, fake: FakeUpstream) -> None:
+async def test_a_search_among_tools_that_are_added_later(
+    searching: Stack, engine: SearchEngine, fake: FakeUpstream
+) -> None:
     engine.finds("added", RAIN)
     model = fake.script(calling(asks("added")), reply("ok"))
-    added = {"type": "additional_tools", "role": "developer", "tools": [SEARCH | {"external_web_access": False}]}
+    added = {
+        "type": "additional_tools",
+        "role": "developer",
+        "tools": [SEARCH | {"external_web_access": False}],
+    }
     response = await searching.api().create(model, input=[added, {"role": "user", "content": "x"}])
     assert [item["type"] for item in response["output"]] == ["web_search_call", "message"]
 
 
-async def test_a_search_and_a_call_for_the_client_in_one_turn(searching: Stack, engine: SearchEngine, fake: FakeUpstream) -> None:
+async def test_a_search_and_a_call_for_the_client_in_one_turn(
+    searching: Stack, engine: SearchEngine, fake: FakeUpstream
+) -> None:
     engine.finds("mixed", RAIN)
     model = fake.script(calling(asks("mixed"), call(1, "call_f", "look", "{}")), reply("ok"))
     tools = [SEARCH, {"type": "function", "name": "look"}]
@@ -291,7 +411,9 @@ async def test_a_search_and_a_call_for_the_client_in_one_turn(searching: Stack, 
         ("function_call", "completed"),
     ]
     output = {"type": "function_call_output", "call_id": "call_f", "output": "seen"}
-    await searching.api().create(model, input=[output], previous_response_id=first["id"], tools=tools)
+    await searching.api().create(
+        model, input=[output], previous_response_id=first["id"], tools=tools
+    )
     roles = [message["role"] for message in fake.asked(model)[1].messages]
     assert roles == ["user", "assistant", "tool", "assistant", "tool"], "each call with its answer"
 
@@ -332,9 +454,16 @@ TROUBLE: list[tuple[str, Answering, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("answer", "why"), [row[1:] for row in TROUBLE], ids=[row[0] for row in TROUBLE])
+@pytest.mark.parametrize(
+    ("answer", "why"), [row[1:] for row in TROUBLE], ids=[row[0] for row in TROUBLE]
+)
 async def test_a_search_that_fails_leaves_an_answer_without_it(
-    searching: Stack, engine: SearchEngine, fake: FakeUpstream, request: pytest.FixtureRequest, answer: Answering, why: str
+    searching: Stack,
+    engine: SearchEngine,
+    fake: FakeUpstream,
+    request: pytest.FixtureRequest,
+    answer: Answering,
+    why: str,
 ) -> None:
     query = f"trouble {request.node.callspec.id}"
     if query == "trouble no HTTP":
@@ -344,10 +473,15 @@ async def test_a_search_that_fails_leaves_an_answer_without_it(
 
     engine.answers(query, answer)
     model = fake.script(calling(asks(query)), reply("I could not look it up."))
-    stream = await heard(searching, model, tools=[SEARCH], include=["web_search_call.action.sources"])
+    stream = await heard(
+        searching, model, tools=[SEARCH], include=["web_search_call.action.sources"]
+    )
     assert stream.final["status"] == "completed"
     search, message = stream.final["output"]
-    assert (search["status"], search["action"]) == ("failed", {"type": "search", "query": query, "queries": [query]})
+    assert (search["status"], search["action"]) == (
+        "failed",
+        {"type": "search", "query": query, "queries": [query]},
+    )
     assert message["content"][0]["text"] == "I could not look it up."
     tool = fake.asked(model)[1].messages[-1]
     assert tool == {
@@ -369,19 +503,31 @@ ODD: list[tuple[str, Any, list[JSON]]] = [
 
 @pytest.mark.parametrize(("found", "shown"), [row[1:] for row in ODD], ids=[row[0] for row in ODD])
 async def test_odd_results_do_no_harm(
-    searching: Stack, engine: SearchEngine, fake: FakeUpstream, request: pytest.FixtureRequest, found: Any, shown: list[JSON]
+    searching: Stack,
+    engine: SearchEngine,
+    fake: FakeUpstream,
+    request: pytest.FixtureRequest,
+    found: Any,
+    shown: list[JSON],
 ) -> None:
     query = f"odd {request.node.callspec.id}"
     engine.answers(query, whole(200, found) if isinstance(found, bytes) else results(*found))
     model = fake.script(calling(asks(query)), reply("ok"))
-    stream = await heard(searching, model, tools=[SEARCH], include=["web_search_call.action.sources"])
+    stream = await heard(
+        searching, model, tools=[SEARCH], include=["web_search_call.action.sources"]
+    )
     assert stream.final["output"][0]["status"] == "completed"
     assert told(fake, model)["results"] == shown
-    assert [source["url"] for source in stream.final["output"][0]["action"]["sources"]] == [result["url"] for result in shown]
+    assert [source["url"] for source in stream.final["output"][0]["action"]["sources"]] == [
+        result["url"] for result in shown
+    ]
 
 
 async def test_a_provider_that_is_not_there(private: PrivateStack, fake: FakeUpstream) -> None:
-    nowhere = {"BACKBURNER_WEB_SEARCH__PROVIDER": "searxng", "BACKBURNER_WEB_SEARCH__BASE_URL": "http://127.0.0.1:9"}
+    nowhere = {
+        "BACKBURNER_WEB_SEARCH__PROVIDER": "searxng",
+        "BACKBURNER_WEB_SEARCH__BASE_URL": "http://127.0.0.1:9",
+    }
     async with private(settings=nowhere) as one:
         model = fake.script(calling(asks("x")), reply("I could not."))
         stream = await heard(one, model, tools=[SEARCH])
@@ -391,36 +537,71 @@ async def test_a_provider_that_is_not_there(private: PrivateStack, fake: FakeUps
 
 # Trouble with the model.
 
-NO_QUERY = ["", "{}", "no JSON", "[]", '{"query": 5}', '{"query": "  "}', '{"query": null}', '{"q": "x"}', '{"query": "x"', '"x"']
+NO_QUERY = [
+    "",
+    "{}",
+    "no JSON",
+    "[]",
+    '{"query": 5}',
+    '{"query": "  "}',
+    '{"query": null}',
+    '{"q": "x"}',
+    '{"query": "x"',
+    '"x"',
+]
 
 
 @pytest.mark.parametrize("arguments", NO_QUERY)
-async def test_a_search_for_nothing_fails(searching: Stack, engine: SearchEngine, fake: FakeUpstream, arguments: str) -> None:
+async def test_a_search_for_nothing_fails(
+    searching: Stack, engine: SearchEngine, fake: FakeUpstream, arguments: str
+) -> None:
     before = len(engine.asked)
     model = fake.script(calling(call(0, "c", "web_search", arguments)), reply("Sorry."))
     stream = await heard(searching, model, tools=[SEARCH])
     search, message = stream.final["output"]
-    assert (search["status"], search["action"], message["content"][0]["text"]) == ("failed", {"type": "search"}, "Sorry.")
-    assert fake.asked(model)[1].messages[-1]["content"] == "Error: A web search needs a 'query' that says what to search for."
+    assert (search["status"], search["action"], message["content"][0]["text"]) == (
+        "failed",
+        {"type": "search"},
+        "Sorry.",
+    )
+    assert (
+        fake.asked(model)[1].messages[-1]["content"]
+        == "Error: A web search needs a 'query' that says what to search for."
+    )
     assert len(engine.asked) == before
 
 
-async def test_a_model_that_never_stops_searching_is_stopped(searching: Stack, fake: FakeUpstream) -> None:
+async def test_a_model_that_never_stops_searching_is_stopped(
+    searching: Stack, fake: FakeUpstream
+) -> None:
     model = fake.script(calling(call(0, "c", "web_search", "no JSON")))
     stream = await heard(searching, model, tools=[SEARCH])
-    assert (stream.final["status"], stream.final["incomplete_details"]) == ("incomplete", {"reason": "max_messages"})
+    assert (stream.final["status"], stream.final["incomplete_details"]) == (
+        "incomplete",
+        {"reason": "max_messages"},
+    )
     assert len(fake.asked(model)) == 6
 
 
-async def test_a_search_too_many_is_refused_to_the_model(searching: Stack, engine: SearchEngine, fake: FakeUpstream) -> None:
+async def test_a_search_too_many_is_refused_to_the_model(
+    searching: Stack, engine: SearchEngine, fake: FakeUpstream
+) -> None:
     engine.finds("one of two", RAIN)
-    model = fake.script(calling(asks("one of two", 0, "a"), asks("two of two", 1, "b")), reply("ok"))
+    model = fake.script(
+        calling(asks("one of two", 0, "a"), asks("two of two", 1, "b")), reply("ok")
+    )
     stream = await heard(searching, model, tools=[SEARCH], max_tool_calls=1)
-    assert [item["status"] for item in stream.final["output"]] == ["completed", "failed", "completed"]
+    assert [item["status"] for item in stream.final["output"]] == [
+        "completed",
+        "failed",
+        "completed",
+    ]
     assert engine.asked_for("two of two") == []
 
 
-async def test_a_long_query_is_shortened(searching: Stack, engine: SearchEngine, fake: FakeUpstream) -> None:
+async def test_a_long_query_is_shortened(
+    searching: Stack, engine: SearchEngine, fake: FakeUpstream
+) -> None:
     model = fake.script(calling(asks("long " + "x" * 100_000)), reply("ok"))
     await searching.api().create(model, tools=[SEARCH])
     assert max(len(asked.query) for asked in engine.asked_for("long")) == 2000
@@ -429,14 +610,18 @@ async def test_a_long_query_is_shortened(searching: Stack, engine: SearchEngine,
 # Interruptions.
 
 
-async def test_a_cancel_ends_a_search_at_once(searching: Stack, engine: SearchEngine, fake: FakeUpstream) -> None:
+async def test_a_cancel_ends_a_search_at_once(
+    searching: Stack, engine: SearchEngine, fake: FakeUpstream
+) -> None:
     engine.answers("cancelled", silent())
     api = searching.api()
     response_id = await api.background(fake.script(calling(asks("cancelled"))), tools=[SEARCH])
     [asked] = await until(lambda: engine.asked_for("cancelled"))
     cancelled = (await api.cancel(response_id)).body
     assert cancelled["status"] == "cancelled"
-    assert [(item["type"], item["status"]) for item in cancelled["output"]] == [("web_search_call", "incomplete")]
+    assert [(item["type"], item["status"]) for item in cancelled["output"]] == [
+        ("web_search_call", "incomplete")
+    ]
     async with asyncio.timeout(1.5):  # the search itself is given two seconds
         await asked.gone.wait()
 
@@ -458,16 +643,23 @@ async def test_a_search_is_made_again_after_the_death_of_its_worker(
         ended = await one.api().ended(response_id)
         events = [decode(frame) for frame in await one.api().replay(response_id)]
     assert_stream_obeys_contract(events)
-    assert [(item["type"], item["status"]) for item in ended["output"]] == [("web_search_call", "completed"), ("message", "completed")]
+    assert [(item["type"], item["status"]) for item in ended["output"]] == [
+        ("web_search_call", "completed"),
+        ("message", "completed"),
+    ]
     assert ended["output"][1]["content"][0]["annotations"][0]["url"] == RAIN.url
     assert len(engine.asked_for("again")) == 2
-    assert len(fake.asked(model)) == 2, "the turn that asked for it was stored, and is not said anew"
+    assert len(fake.asked(model)) == 2, (
+        "the turn that asked for it was stored, and is not said anew"
+    )
 
 
 # Secrets.
 
 
-async def test_the_key_is_nowhere(searching: Stack, engine: SearchEngine, fake: FakeUpstream) -> None:
+async def test_the_key_is_nowhere(
+    searching: Stack, engine: SearchEngine, fake: FakeUpstream
+) -> None:
     """After all the trouble above, at log level debug: not in a log, a row, or anything that a client or a model was told."""
     engine.answers("secret", whole(401, f'{{"error": "bad key {KEY}"}}'.encode()))
     engine.finds("secret", RAIN)
@@ -479,5 +671,7 @@ async def test_the_key_is_nowhere(searching: Stack, engine: SearchEngine, fake: 
     assert "web_search_failed" in logs
     assert KEY not in logs
     for table in ("responses", "items", "tool_calls", "event_log"):
-        rows = await searching.value(f"SELECT count(*) FROM {table} WHERE {table}::text LIKE %s", f"%{KEY}%")
+        rows = await searching.value(
+            f"SELECT count(*) FROM {table} WHERE {table}::text LIKE %s", f"%{KEY}%"
+        )
         assert rows == 0, table

@@ -65,16 +65,25 @@ SHORT = {
     "BACKBURNER_LIMITS__OUTPUT": str(OUTPUT),
 }
 MEGABYTE = 1_000_000
-HELLO, STOP, END = said("Hello."), b"data: " + frame({}, finish_reason="stop") + b"\n\n", b"data: [DONE]\n\n"
+HELLO, STOP, END = (
+    said("Hello."),
+    b"data: " + frame({}, finish_reason="stop") + b"\n\n",
+    b"data: [DONE]\n\n",
+)
 ORDINARY = HELLO + STOP + END
 
 
 @pytest.fixture(scope="module")
 async def short(
-    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+    tmp_path_factory: pytest.TempPathFactory,
+    servers: Databases,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """A deployment with short limits that asks its upstream once."""
-    async with stack(tmp_path_factory.mktemp("short"), servers, surroundings, fake, settings=SHORT) as one:
+    async with stack(
+        tmp_path_factory.mktemp("short"), servers, surroundings, fake, settings=SHORT
+    ) as one:
         yield one
     RUNNING.remove(one)
 
@@ -125,7 +134,9 @@ REFUSALS = [
     Failing("503 with seconds", [status(503, headers={"retry-after": "7"})], 502, "server_error", _wordless(503), retry_after="7"),
 ]  # fmt: skip
 
-ABOUT_MODEL = {"error": {"message": "No such model.", "type": "x", "param": "model", "code": "model_not_found"}}
+ABOUT_MODEL = {
+    "error": {"message": "No such model.", "type": "x", "param": "model", "code": "model_not_found"}
+}
 REFUSING_BODIES = [
     Failing("a web page", [status(400, b"<html>no</html>", {"content-type": "text/html"})], 400, "invalid_prompt", _wordless(400)),
     Failing("nothing", [status(400, b"")], 400, "invalid_prompt", _wordless(400)),
@@ -156,18 +167,26 @@ async def test_a_refusal_becomes_its_class_of_error(short: Stack, fault: Failing
 
 
 @cases(REFUSING_BODIES)
-async def test_whatever_a_refusal_holds_does_no_harm(short: Stack, fake: FakeUpstream, fault: Failing) -> None:
+async def test_whatever_a_refusal_holds_does_no_harm(
+    short: Stack, fake: FakeUpstream, fault: Failing
+) -> None:
     if "{model}" in fault.message:
         model = fake.script(fault.script)
         answer = (await meet(short, model)).answer
-        assert (answer.status, answer.error["code"], answer.error["param"]) == (400, "model_not_found", "model")
+        assert (answer.status, answer.error["code"], answer.error["param"]) == (
+            400,
+            "model_not_found",
+            "model",
+        )
         assert answer.error["message"] == fault.message.format(model=model)
     else:
         await assert_fails(short, fault)
 
 
 @pytest.mark.parametrize("code", [300, 301, 302, 303, 307, 308])
-async def test_a_redirect_is_never_followed_and_our_credential_goes_nowhere(short: Stack, fake: FakeUpstream, code: int) -> None:
+async def test_a_redirect_is_never_followed_and_our_credential_goes_nowhere(
+    short: Stack, fake: FakeUpstream, code: int
+) -> None:
     async with FakeUpstream() as elsewhere:
         message = f"The upstream answered with an unexpected redirect (HTTP {code})."
         for place in (
@@ -270,25 +289,54 @@ BREAKS: list[tuple[str, Script, str, str]] = [
     ("an end in a frame", [raw(b'data: {"choices":[{"del'), drop()], "server_error", BROKEN_OFF),
     ("a proper end in a frame", [raw(b'data: {"choices":[{"del')], "server_error", TOO_EARLY),
     ("no JSON", [raw(b"data: x\n\n")], "server_error", NO_JSON),
-    ("random bytes", [raw(b"data: " + RANDOM.replace(b"\n", b"").replace(b"\r", b"") + b"\n\n")], "server_error", NO_JSON),
-    ("an error of 429", [chunk({"error": {"message": "overloaded", "code": 429}})], "rate_limit_exceeded", OVERLOADED),
-    ("silence", [hang()], "server_error", f"The upstream was silent for longer than the limit of {TOKEN_GAP:g} s (token_gap)."),
-    ("a frame without end", [raw(b"data: "), each(*[b"x" * 65536] * 257)], "server_error", TOO_LONG),
+    (
+        "random bytes",
+        [raw(b"data: " + RANDOM.replace(b"\n", b"").replace(b"\r", b"") + b"\n\n")],
+        "server_error",
+        NO_JSON,
+    ),
+    (
+        "an error of 429",
+        [chunk({"error": {"message": "overloaded", "code": 429}})],
+        "rate_limit_exceeded",
+        OVERLOADED,
+    ),
+    (
+        "silence",
+        [hang()],
+        "server_error",
+        f"The upstream was silent for longer than the limit of {TOKEN_GAP:g} s (token_gap).",
+    ),
+    (
+        "a frame without end",
+        [raw(b"data: "), each(*[b"x" * 65536] * 257)],
+        "server_error",
+        TOO_LONG,
+    ),
 ]
 
 
-@pytest.mark.parametrize(("script", "code", "message"), [pytest.param(*row[1:], id=row[0]) for row in BREAKS])
+@pytest.mark.parametrize(
+    ("script", "code", "message"), [pytest.param(*row[1:], id=row[0]) for row in BREAKS]
+)
 @pytest.mark.parametrize("opened", ["text", "thought", "call"])
 async def test_what_breaks_after_the_first_word_keeps_what_was_said(
     short: Stack, fake: FakeUpstream, script: Script, code: str, message: str, opened: str
 ) -> None:
-    begun = {"text": text("so ", "far"), "thought": reasoning("so ", "far"), "call": call(0, "call_1", "f", "so ", "far")}
+    begun = {
+        "text": text("so ", "far"),
+        "thought": reasoning("so ", "far"),
+        "call": call(0, "call_1", "f", "so ", "far"),
+    }
     model = fake.script([begun[opened], *script])
     met = await meet(short, model)
     assert met.answer.status == 200, met.answer.raw
     for response in (met.answer.body, met.events[-1]["response"], met.stored):
         check_response(response)
-        assert (response["status"], response["error"]) == ("failed", {"code": code, "message": message})
+        assert (response["status"], response["error"]) == (
+            "failed",
+            {"code": code, "message": message},
+        )
         [item] = response["output"]
         assert item["status"] == "incomplete"
         assert "so far" in json.dumps(item)
@@ -328,7 +376,9 @@ STALLS = [
 
 
 @cases(STALLS)
-async def test_an_upstream_without_a_first_word_is_left_when_its_time_is_up(short: Stack, fault: Failing) -> None:
+async def test_an_upstream_without_a_first_word_is_left_when_its_time_is_up(
+    short: Stack, fault: Failing
+) -> None:
     began = time.monotonic()
     await assert_fails(short, fault)
     assert FIRST_TOKEN <= time.monotonic() - began < FIRST_TOKEN + 3
@@ -342,19 +392,28 @@ ALIVE = {
 
 
 @pytest.mark.parametrize("kept", ALIVE)
-async def test_what_is_no_word_does_not_extend_the_gap_between_two(short: Stack, fake: FakeUpstream, kept: str) -> None:
+async def test_what_is_no_word_does_not_extend_the_gap_between_two(
+    short: Stack, fake: FakeUpstream, kept: str
+) -> None:
     model = fake.script([text("so far"), _drip(ALIVE[kept])])
     began = time.monotonic()
     met = await meet(short, model)
     assert TOKEN_GAP <= time.monotonic() - began < TOKEN_GAP + 3
-    assert met.stored["error"]["message"] == f"The upstream was silent for longer than the limit of {TOKEN_GAP:g} s (token_gap)."
+    assert (
+        met.stored["error"]["message"]
+        == f"The upstream was silent for longer than the limit of {TOKEN_GAP:g} s (token_gap)."
+    )
     assert met.stored["output_text"] == "so far"
     await assert_all_closed(fake, model)
 
 
-async def test_a_slow_upstream_that_keeps_to_the_limits_is_heard_out(short: Stack, fake: FakeUpstream) -> None:
+async def test_a_slow_upstream_that_keeps_to_the_limits_is_heard_out(
+    short: Stack, fake: FakeUpstream
+) -> None:
     pause = TOKEN_GAP / 2
-    model = fake.script([text("one ", "two ", "three ", "four", gap=pause), finish(), usage(), done()])
+    model = fake.script(
+        [text("one ", "two ", "three ", "four", gap=pause), finish(), usage(), done()]
+    )
     assert (await meet(short, model)).stored["output_text"] == "one two three four"
 
 
@@ -364,22 +423,40 @@ async def test_a_turn_that_never_ends_is_ended(short: Stack, fake: FakeUpstream)
     met = await meet(short, model)
     assert TURN <= time.monotonic() - began < TURN + 3
     for response in (met.answer.body, met.events[-1]["response"], met.stored):
-        assert response["error"] == {"code": "server_error", "message": f"The model's turn took longer than the limit of {TURN:g} s."}
+        assert response["error"] == {
+            "code": "server_error",
+            "message": f"The model's turn took longer than the limit of {TURN:g} s.",
+        }
         assert response["output_text"].startswith("xxxx")
     await assert_all_closed(fake, model)
 
 
-async def test_the_wall_clock_and_the_wait_in_the_queue_have_their_limits(private: PrivateStack, fake: FakeUpstream) -> None:
-    settings = {**IMPATIENT, "BACKBURNER_LIMITS__WALL_CLOCK": "3", "BACKBURNER_LIMITS__QUEUE_WAIT": "1"}
-    late, waited = "The response did not finish within the time it is given.", "The response waited in the queue for longer than it may."
+async def test_the_wall_clock_and_the_wait_in_the_queue_have_their_limits(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
+    settings = {
+        **IMPATIENT,
+        "BACKBURNER_LIMITS__WALL_CLOCK": "3",
+        "BACKBURNER_LIMITS__QUEUE_WAIT": "1",
+    }
+    late, waited = (
+        "The response did not finish within the time it is given.",
+        "The response waited in the queue for longer than it may.",
+    )
     async with private(streams=1, settings=settings) as one:
         api = one.api()
-        model, never, warm = fake.script([_drip(said("x"))]), fake.script(reply("never")), fake.script(reply("warm"))
+        model, never, warm = (
+            fake.script([_drip(said("x"))]),
+            fake.script(reply("never")),
+            fake.script(reply("warm")),
+        )
 
         async def hears_its_bells() -> bool:
             return bool((await api.ended(await api.background(warm)))["status"] == "completed")
 
-        await until(hears_its_bells, 20)  # a worker counts a moment before its consumer listens, and here a second's wait is too long
+        await until(
+            hears_its_bells, 20
+        )  # a worker counts a moment before its consumer listens, and here a second's wait is too long
         running = await api.background(model)
         await until(lambda: fake.asked(model))
         async with api.post_stream(model) as busy:  # the slot that is kept for those who wait
@@ -391,7 +468,10 @@ async def test_the_wall_clock_and_the_wait_in_the_queue_have_their_limits(privat
             assert (await api.ended(queued))["error"] == {"code": "server_error", "message": waited}
             await busy.to_end()
         for ended in (busy.final, await api.ended(running)):
-            assert (ended["status"], ended["error"]) == ("failed", {"code": "server_error", "message": late})
+            assert (ended["status"], ended["error"]) == (
+                "failed",
+                {"code": "server_error", "message": late},
+            )
             assert ended["output_text"].startswith("xxxx")
         assert fake.asked(never) == []
         await assert_all_closed(fake, model, count=2)
@@ -406,26 +486,41 @@ async def test_the_wall_clock_and_the_wait_in_the_queue_have_their_limits(privat
 
 async def test_nobody_listens_or_only_to_send_us_elsewhere(private: PrivateStack) -> None:
     port = free_port()
-    settings = {"BACKBURNER_UPSTREAM__BASE_URL": f"http://127.0.0.1:{port}/v1", "BACKBURNER_UPSTREAM__MAX_RETRIES": "0"}
+    settings = {
+        "BACKBURNER_UPSTREAM__BASE_URL": f"http://127.0.0.1:{port}/v1",
+        "BACKBURNER_UPSTREAM__MAX_RETRIES": "0",
+    }
     async with private(settings=settings) as one, FakeUpstream() as elsewhere:
         met = await meet(one, "any")
         assert (met.answer.status, met.answer.error["message"]) == (502, UNREACHABLE)
         assert met.answer.headers["x-should-retry"] == "false"
-        assert met.stored["error"] == met.events[-1]["response"]["error"] == {"code": "server_error", "message": UNREACHABLE}
+        assert (
+            met.stored["error"]
+            == met.events[-1]["response"]["error"]
+            == {"code": "server_error", "message": UNREACHABLE}
+        )
         assert str(port) not in "".join(met.texts())
         listing = await one.api().call("GET", "/models")
-        assert (listing.status, listing.error["message"]) == (502, "The upstream's list of models could not be read.")
+        assert (listing.status, listing.error["message"]) == (
+            502,
+            "The upstream's list of models could not be read.",
+        )
 
         async def send_away(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
-            writer.write(head(f"location: {elsewhere.base_url}/models", "content-length: 0", status="307 X"))
+            writer.write(
+                head(f"location: {elsewhere.base_url}/models", "content-length: 0", status="307 X")
+            )
             writer.close()
 
         async with await asyncio.start_server(send_away, "127.0.0.1", port):
             listing = await one.api().call("GET", "/models")
             assert listing.status == 502
             answer = await one.api().call("POST", "/responses", {"model": "any", "input": "Hi."})
-            assert (answer.status, answer.error["message"]) == (502, "The upstream answered with an unexpected redirect (HTTP 307).")
+            assert (answer.status, answer.error["message"]) == (
+                502,
+                "The upstream answered with an unexpected redirect (HTTP 307).",
+            )
         assert elsewhere.requests == []
 
 
@@ -447,7 +542,11 @@ class Odd:
 
 
 def counted(prompt: int, completion: int) -> JSON:
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
 
 
 def piece(**fields: Any) -> Step:
@@ -555,7 +654,9 @@ async def test_what_is_odd_is_understood(short: Stack, fake: FakeUpstream, odd: 
         assert [(item["name"], item["arguments"]) for item in asked] == odd.calls
         assert len({item["call_id"] for item in asked}) == len(asked)
         told = response["usage"]
-        assert odd.usage == (told and (told["input_tokens"], told["output_tokens"], told["total_tokens"]))
+        assert odd.usage == (
+            told and (told["input_tokens"], told["output_tokens"], told["total_tokens"])
+        )
     await assert_all_closed(fake, model)
 
 
@@ -571,9 +672,17 @@ async def test_what_is_odd_is_understood(short: Stack, fake: FakeUpstream, odd: 
         ([status(200, whole(content="x" * 5 * MEGABYTE))], 5 * MEGABYTE),
         ([raw(b"".join([said("x")] * 10_000)), finish(), done()], 10_000),
     ],
-    ids=["5 MB in one delta", "5 MB in a hundred", "10 000 deltas", "5 MB in one body", "10 000 deltas in one write"],
+    ids=[
+        "5 MB in one delta",
+        "5 MB in a hundred",
+        "10 000 deltas",
+        "5 MB in one body",
+        "10 000 deltas in one write",
+    ],
 )
-async def test_much_is_told_whole(short: Stack, fake: FakeUpstream, script: Script, size: int) -> None:
+async def test_much_is_told_whole(
+    short: Stack, fake: FakeUpstream, script: Script, size: int
+) -> None:
     model = fake.script(script)
     met, grown = await watched([*short.workers, *short.webs], meet(short, model))
     for response in (met.answer.body, met.events[-1]["response"], met.stored):
@@ -604,7 +713,9 @@ async def test_what_has_no_end_is_cut_off_in_bounded_memory(short: Stack, fault:
     assert time.monotonic() - began < 15
 
 
-async def test_a_model_that_says_too_much_is_cut_off_with_what_it_said(short: Stack, fake: FakeUpstream) -> None:
+async def test_a_model_that_says_too_much_is_cut_off_with_what_it_said(
+    short: Stack, fake: FakeUpstream
+) -> None:
     model = fake.script([endless(said("x" * 60_000))])
     met, grown = await watched([*short.workers, *short.webs], meet(short, model))
     assert met.answer.status == 200
@@ -618,7 +729,9 @@ async def test_a_model_that_says_too_much_is_cut_off_with_what_it_said(short: St
     await assert_all_closed(fake, model)
 
 
-async def test_after_all_that_the_worker_is_the_same_and_says_no_secret(short: Stack, fake: FakeUpstream) -> None:
+async def test_after_all_that_the_worker_is_the_same_and_says_no_secret(
+    short: Stack, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("as ever"))
     assert (await meet(short, model)).stored["output_text"] == "as ever"
     assert len(short.started) == 2, "no process had to be started anew"

@@ -18,7 +18,10 @@ _recordings = [
     for line, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
 ]
 each = pytest.mark.parametrize(("file", "line", "recorded"), _recordings)
-each_third = [pytest.mark.parametrize(("file", "line", "recorded"), _recordings[start::3]) for start in range(3)]
+each_third = [
+    pytest.mark.parametrize(("file", "line", "recorded"), _recordings[start::3])
+    for start in range(3)
+]
 
 
 class Expected:
@@ -28,7 +31,9 @@ class Expected:
         choices = [choice for chunk in chunks for choice in chunk["choices"]]
         deltas = [choice.get("delta") or {} for choice in choices]
         self.text = "".join(delta.get("content") or "" for delta in deltas)
-        self.reasoning = "".join(delta.get("reasoning") or delta.get("reasoning_content") or "" for delta in deltas)
+        self.reasoning = "".join(
+            delta.get("reasoning") or delta.get("reasoning_content") or "" for delta in deltas
+        )
         self.calls: list[list[str]] = []
         for piece in (piece for delta in deltas for piece in delta.get("tool_calls") or []):
             function = piece["function"]
@@ -40,7 +45,9 @@ class Expected:
         counts = [chunk["usage"] for chunk in chunks if chunk.get("usage")]
         self.usage = _usage(counts[-1]) if counts else None
         self.tokens = _tokens(choices)
-        self.spoken_tokens = _tokens([choice for choice in choices if (choice.get("delta") or {}).get("content")])
+        self.spoken_tokens = _tokens(
+            [choice for choice in choices if (choice.get("delta") or {}).get("content")]
+        )
 
 
 def _tokens(choices: list[JSON]) -> list[str]:
@@ -83,7 +90,11 @@ def assert_response_is(response: JSON, recorded: JSON, model: str) -> None:
     assert response["model"] == model
     assert _joined(output, "message", "output_text") == expected.text == response["output_text"]
     assert _joined(output, "reasoning", "reasoning_text") == expected.reasoning
-    assert [[item["call_id"], item["name"], item["arguments"]] for item in output if item["type"] == "function_call"] == expected.calls
+    assert [
+        [item["call_id"], item["name"], item["arguments"]]
+        for item in output
+        if item["type"] == "function_call"
+    ] == expected.calls
     assert response["usage"] == expected.usage
     if recorded["request"].get("logprobs"):
         # Bedrock scores tokens that are no text as well; a Response has no place for those of a function call
@@ -100,7 +111,9 @@ def _is_part(some: list[str], whole: list[str]) -> bool:
 
 
 def _joined(output: list[JSON], item_type: str, part_type: str) -> str:
-    parts = [part for item in output if item["type"] == item_type for part in item.get("content", [])]
+    parts = [
+        part for item in output if item["type"] == item_type for part in item.get("content", [])
+    ]
     return "".join(part["text"] for part in parts if part["type"] == part_type)
 
 
@@ -112,7 +125,9 @@ def assert_stream_is(events: list[JSON], response: JSON) -> None:
     assert events[-1]["response"] == response
     # fold: with one attempt, the items in the order they were opened are the output
     dones = [event for event in events if event["type"] == "response.output_item.done"]
-    assert [event["item"] for event in sorted(dones, key=lambda event: int(event["output_index"]))] == response["output"]
+    assert [
+        event["item"] for event in sorted(dones, key=lambda event: int(event["output_index"]))
+    ] == response["output"]
 
 
 def test_all_recordings_are_there() -> None:
@@ -124,7 +139,9 @@ def test_all_recordings_are_there() -> None:
 
 
 @each
-async def test_a_background_stream_tells_what_was_recorded(api: Api, file: str, line: int, recorded: Any) -> None:
+async def test_a_background_stream_tells_what_was_recorded(
+    api: Api, file: str, line: int, recorded: Any
+) -> None:
     model = f"recording:{file}:{line}"
     async with api.post_stream(model, background=True, **body(recorded)) as stream:
         events = await stream.to_end()
@@ -132,23 +149,34 @@ async def test_a_background_stream_tells_what_was_recorded(api: Api, file: str, 
     stored = await api.get(stream.response_id)
     assert_stream_is(events, stored)
     assert_response_is(stored, recorded, model)
-    assert [event["type"] for event in events[:3]] == ["response.created", "response.queued", "response.in_progress"]
+    assert [event["type"] for event in events[:3]] == [
+        "response.created",
+        "response.queued",
+        "response.in_progress",
+    ]
     assert await api.replay(stream.response_id) == stream.frames
 
 
 @each_third[0]
-async def test_a_foreground_stream_tells_what_was_recorded(api: Api, file: str, line: int, recorded: Any) -> None:
+async def test_a_foreground_stream_tells_what_was_recorded(
+    api: Api, file: str, line: int, recorded: Any
+) -> None:
     model = f"recording:{file}:{line}"
     async with api.post_stream(model, **body(recorded)) as stream:
         events = await stream.to_end()
     stored = await api.get(stream.response_id)
     assert_stream_is(events, stored)
     assert_response_is(stored, recorded, model)
-    assert [decode(frame)["type"] for frame in stream.frames[:2]] == ["response.created", "response.in_progress"]
+    assert [decode(frame)["type"] for frame in stream.frames[:2]] == [
+        "response.created",
+        "response.in_progress",
+    ]
 
 
 @each_third[1]
-async def test_a_foreground_answer_tells_what_was_recorded(api: Api, file: str, line: int, recorded: Any) -> None:
+async def test_a_foreground_answer_tells_what_was_recorded(
+    api: Api, file: str, line: int, recorded: Any
+) -> None:
     model = f"recording:{file}:{line}"
     response = await api.create(model, **body(recorded))
     assert_response_is(response, recorded, model)
@@ -156,7 +184,9 @@ async def test_a_foreground_answer_tells_what_was_recorded(api: Api, file: str, 
 
 
 @each_third[2]
-async def test_a_polled_background_answer_tells_what_was_recorded(api: Api, file: str, line: int, recorded: Any) -> None:
+async def test_a_polled_background_answer_tells_what_was_recorded(
+    api: Api, file: str, line: int, recorded: Any
+) -> None:
     model = f"recording:{file}:{line}"
     created = await api.create(model, background=True, **body(recorded))
     check_response(created)

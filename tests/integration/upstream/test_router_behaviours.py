@@ -8,36 +8,77 @@ import re
 
 from tests.conftest import PrivateStack
 from tests.support.api import JSON, UNKNOWN, Api, until
-from tests.support.fake_upstream import FakeUpstream, call, done, finish, gate, hang, reply, text, usage
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    call,
+    done,
+    finish,
+    gate,
+    hang,
+    reply,
+    text,
+    usage,
+)
 from tests.support.stack import IMPATIENT
 from tests.support.strict_types import check_response
 
 OURS = re.compile(r"(resp|msg|fc|rs)_[0-9a-f]{32}")
 
 
-async def test_a_responses_request_becomes_a_chat_request_and_back(api: Api, fake: FakeUpstream) -> None:
+async def test_a_responses_request_becomes_a_chat_request_and_back(
+    api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("Hello", " there."))
-    response = await api.create(model, input="Hi.", instructions="Be kind.", temperature=0.5, max_output_tokens=50, metadata={"a": "b"})
+    response = await api.create(
+        model,
+        input="Hi.",
+        instructions="Be kind.",
+        temperature=0.5,
+        max_output_tokens=50,
+        metadata={"a": "b"},
+    )
     check_response(response)
     assert (response["output_text"], response["metadata"]) == ("Hello there.", {"a": "b"})
     assert (response["usage"]["input_tokens"], response["usage"]["output_tokens"]) == (11, 7)
     [asked] = fake.asked(model)
     assert asked.path == "/v1/chat/completions"
-    assert asked.messages == [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi."}]
+    assert asked.messages == [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Hi."},
+    ]
     assert (asked.body["temperature"], asked.body["max_completion_tokens"]) == (0.5, 50)
 
 
-async def test_ids_are_ours_whatever_the_upstream_calls_things(api: Api, fake: FakeUpstream) -> None:
+async def test_ids_are_ours_whatever_the_upstream_calls_things(
+    api: Api, fake: FakeUpstream
+) -> None:
     """The id of a call stays the upstream's: it comes back with the output."""
-    model = fake.script([text("Let me see."), call(0, "chatcmpl-tool-7", "look", "{}"), finish("tool_calls"), usage(), done()])
-    tool: JSON = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+    model = fake.script(
+        [
+            text("Let me see."),
+            call(0, "chatcmpl-tool-7", "look", "{}"),
+            finish("tool_calls"),
+            usage(),
+            done(),
+        ]
+    )
+    tool: JSON = {
+        "type": "function",
+        "name": "look",
+        "parameters": {"type": "object", "properties": {}},
+    }
     async with api.post_stream(model, tools=[tool]) as stream:
         events = await stream.to_end()
     said, called = stream.final["output"]
     assert all(OURS.fullmatch(one) for one in (stream.final["id"], said["id"], called["id"]))
     assert called["call_id"] == "chatcmpl-tool-7"
-    assert {event["item_id"] for event in events if "item_id" in event} == {said["id"], called["id"]}
-    assert {event["response"]["id"] for event in events if "response" in event} == {stream.response_id}
+    assert {event["item_id"] for event in events if "item_id" in event} == {
+        said["id"],
+        called["id"],
+    }
+    assert {event["response"]["id"] for event in events if "response" in event} == {
+        stream.response_id
+    }
     assert b"chatcmpl-%x" % id(fake.asked(model)[0]) not in b"".join(stream.frames)
 
 
@@ -49,17 +90,23 @@ async def test_nothing_is_stored_upstream(api: Api, fake: FakeUpstream) -> None:
         if body.get("background"):
             await api.ended(response["id"])
     for asked in fake.asked(model):
-        assert not {"background", "previous_response_id", "conversation", "metadata"} & set(asked.body)
+        assert not {"background", "previous_response_id", "conversation", "metadata"} & set(
+            asked.body
+        )
         assert asked.body.get("store", False) is False
 
 
-async def test_a_chain_tells_the_upstream_what_user_and_assistant_said_before(api: Api, fake: FakeUpstream) -> None:
+async def test_a_chain_tells_the_upstream_what_user_and_assistant_said_before(
+    api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("A first."), reply("A second."), reply("A third."))
     first = await api.create(model, input="One.")
     second = await api.create(model, input="Two.", previous_response_id=first["id"])
     third = await api.create(model, input="Three.", previous_response_id=second["id"])
     assert third["previous_response_id"] == second["id"]
-    assert [(message["role"], message["content"]) for message in fake.asked(model)[-1].messages] == [
+    assert [
+        (message["role"], message["content"]) for message in fake.asked(model)[-1].messages
+    ] == [
         ("user", "One."),
         ("assistant", "A first."),
         ("user", "Two."),
@@ -68,18 +115,27 @@ async def test_a_chain_tells_the_upstream_what_user_and_assistant_said_before(ap
     ]
 
 
-async def test_a_response_that_was_not_stored_cannot_be_found_or_continued(api: Api, fake: FakeUpstream) -> None:
+async def test_a_response_that_was_not_stored_cannot_be_found_or_continued(
+    api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("ok"))
     response = await api.create(model, store=False)
     assert (await api.call("GET", f"/responses/{response['id']}")).status == 404
-    answer = await api.call("POST", "/responses", {"model": model, "input": "On.", "previous_response_id": response["id"]})
+    answer = await api.call(
+        "POST",
+        "/responses",
+        {"model": model, "input": "On.", "previous_response_id": response["id"]},
+    )
     assert (answer.status, answer.error["code"]) == (400, "previous_response_not_found")
 
 
 async def test_what_is_deleted_is_gone_everywhere(api: Api, fake: FakeUpstream) -> None:
     response_id = (await api.create(fake.script(reply("ok"))))["id"]
     deleted = await api.call("DELETE", f"/responses/{response_id}")
-    assert (deleted.status, deleted.body) == (200, {"id": response_id, "object": "response", "deleted": True})
+    assert (deleted.status, deleted.body) == (
+        200,
+        {"id": response_id, "object": "response", "deleted": True},
+    )
     await _assert_unknown(api, response_id)
 
 
@@ -88,20 +144,37 @@ async def test_an_unknown_id_is_404_everywhere(api: Api) -> None:
 
 
 async def _assert_unknown(api: Api, response_id: str) -> None:
-    for method, path in (("GET", ""), ("GET", "?stream=true"), ("GET", "/input_items"), ("POST", "/cancel"), ("DELETE", "")):
+    for method, path in (
+        ("GET", ""),
+        ("GET", "?stream=true"),
+        ("GET", "/input_items"),
+        ("POST", "/cancel"),
+        ("DELETE", ""),
+    ):
         answer = await api.call(method, f"/responses/{response_id}{path}")
-        assert (answer.status, answer.error["type"]) == (404, "invalid_request_error"), (method, path)
+        assert (answer.status, answer.error["type"]) == (404, "invalid_request_error"), (
+            method,
+            path,
+        )
         assert response_id in answer.error["message"]
 
 
 async def test_background_needs_store(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(reply("ok"))
-    answer = await api.call("POST", "/responses", {"model": model, "input": "Go.", "background": True, "store": False})
-    assert (answer.status, answer.error["param"], answer.error["code"]) == (400, "background", "unsupported_parameter")
+    answer = await api.call(
+        "POST", "/responses", {"model": model, "input": "Go.", "background": True, "store": False}
+    )
+    assert (answer.status, answer.error["param"], answer.error["code"]) == (
+        400,
+        "background",
+        "unsupported_parameter",
+    )
     assert fake.asked(model) == []
 
 
-async def test_a_background_response_goes_from_queued_to_completed(api: Api, fake: FakeUpstream) -> None:
+async def test_a_background_response_goes_from_queued_to_completed(
+    api: Api, fake: FakeUpstream
+) -> None:
     opened = asyncio.Event()
     model = fake.script([text("half"), gate(opened), text(" whole"), finish(), usage(), done()])
     created = await api.create(model, background=True)
@@ -113,15 +186,26 @@ async def test_a_background_response_goes_from_queued_to_completed(api: Api, fak
     await until(running)
     opened.set()
     ended = await api.ended(created["id"])
-    assert (ended["status"], ended["output_text"], ended["created_at"]) == ("completed", "half whole", created["created_at"])
+    assert (ended["status"], ended["output_text"], ended["created_at"]) == (
+        "completed",
+        "half whole",
+        created["created_at"],
+    )
     check_response(ended)
 
 
-async def test_orphans_are_recovered_at_the_next_start(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_orphans_are_recovered_at_the_next_start(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     """Everything is killed while one response runs and others wait: whoever starts next finishes them all."""
     async with private(streams=2, settings=IMPATIENT) as one:
-        busy = [await one.api().background(fake.script([text("half"), hang()], reply(f"whole {nr}"))) for nr in range(2)]
-        await until(lambda: sum(request.is_open and bool(request.words) for request in fake.requests) >= 2)
+        busy = [
+            await one.api().background(fake.script([text("half"), hang()], reply(f"whole {nr}")))
+            for nr in range(2)
+        ]
+        await until(
+            lambda: sum(request.is_open and bool(request.words) for request in fake.requests) >= 2
+        )
         waiting = [await one.api().background(fake.script(reply("after all"))) for _ in range(2)]
         for process in [*one.webs, *one.workers]:
             one.kill(process)
@@ -129,10 +213,17 @@ async def test_orphans_are_recovered_at_the_next_start(private: PrivateStack, fa
         one.spawn_worker()
         ended = [await one.api().ended(response_id) for response_id in [*busy, *waiting]]
         assert [response["status"] for response in ended] == ["completed"] * 4
-        assert [response["output_text"] for response in ended] == ["whole 0", "whole 1", "after all", "after all"]
+        assert [response["output_text"] for response in ended] == [
+            "whole 0",
+            "whole 1",
+            "after all",
+            "after all",
+        ]
 
 
-async def test_orphans_that_are_out_of_time_fail_at_the_next_start(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_orphans_that_are_out_of_time_fail_at_the_next_start(
+    private: PrivateStack, fake: FakeUpstream
+) -> None:
     async with private(settings={**IMPATIENT, "BACKBURNER_LIMITS__WALL_CLOCK": "1"}) as one:
         model = fake.script([text("half"), hang()])
         async with one.api().post_stream(model, background=True) as stream:

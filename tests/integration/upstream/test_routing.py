@@ -101,22 +101,36 @@ class House:
 
     async def served_by(self, response_id: str) -> str | None:
         """The upstream that the row names."""
-        found = await self.stack.value("SELECT upstream FROM responses WHERE id = %s", response_id.removeprefix("resp_"))
+        found = await self.stack.value(
+            "SELECT upstream FROM responses WHERE id = %s", response_id.removeprefix("resp_")
+        )
         return None if found is None else str(found)
 
 
 @pytest.fixture(scope="module")
 async def house(
-    tmp_path_factory: pytest.TempPathFactory, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+    tmp_path_factory: pytest.TempPathFactory,
+    servers: Databases,
+    surroundings: Surroundings,
+    fake: FakeUpstream,
 ) -> AsyncIterator[House]:
     folder = tmp_path_factory.mktemp("routing")
     async with AsyncExitStack() as context:
         first, second = [await context.enter_async_context(FakeUpstream()) for _ in range(2)]
         closed = free_port()
-        (folder / "backburner.toml").write_text(FILE.format(first=first.base_url, second=second.base_url, closed=closed))
+        (folder / "backburner.toml").write_text(
+            FILE.format(first=first.base_url, second=second.base_url, closed=closed)
+        )
         file = str(folder / "backburner.toml")
-        told = {**TOOL_SETTINGS, "BACKBURNER_CONFIG": file, "FIRST_KEY": "key-of-the-first", "BACKBURNER_LEASE__SWEEP": "0.2"}
-        one = await context.enter_async_context(stack(folder, servers, surroundings, fake, settings=told))
+        told = {
+            **TOOL_SETTINGS,
+            "BACKBURNER_CONFIG": file,
+            "FIRST_KEY": "key-of-the-first",
+            "BACKBURNER_LEASE__SWEEP": "0.2",
+        }
+        one = await context.enter_async_context(
+            stack(folder, servers, surroundings, fake, settings=told)
+        )
         yield House(one, first, second, closed)
         assert not first.faults, first.faults
         assert not second.faults, second.faults
@@ -125,8 +139,13 @@ async def house(
 # --- which upstream ---
 
 
-async def test_the_most_specific_route_counts_and_each_upstream_gets_its_own_key(house: House) -> None:
-    for model, asked, other in (("first-x", house.first, house.second), ("first-but-x", house.second, house.first)):
+async def test_the_most_specific_route_counts_and_each_upstream_gets_its_own_key(
+    house: House,
+) -> None:
+    for model, asked, other in (
+        ("first-x", house.first, house.second),
+        ("first-but-x", house.second, house.first),
+    ):
         asked.script(reply(f"by {model}"), name=model)
         response = await house.api.create(model, max_output_tokens=50)
         assert (response["model"], response["output_text"]) == (model, f"by {model}")
@@ -138,7 +157,9 @@ async def test_the_most_specific_route_counts_and_each_upstream_gets_its_own_key
     assert (to_second.headers["x-title"], to_second.query) == ("Backburner", "api-version=7")
 
 
-async def test_an_alias_is_sent_under_the_name_it_stands_for_and_shown_under_its_own(house: House) -> None:
+async def test_an_alias_is_sent_under_the_name_it_stands_for_and_shown_under_its_own(
+    house: House,
+) -> None:
     house.second.script(reply("Yes."), name="its-real-name")
     response = await house.api.create("house-model")
     assert (response["model"], response["output_text"]) == ("house-model", "Yes.")
@@ -147,17 +168,42 @@ async def test_an_alias_is_sent_under_the_name_it_stands_for_and_shown_under_its
     response = await house.api.create("local/llama")
     assert (response["model"], response["output_text"]) == ("local/llama", "Second.")
     house.first.script(
-        [status(404, {"error": {"message": "no model", "type": "x", "param": "model", "code": "model_not_found"}})], name="nil"
+        [
+            status(
+                404,
+                {
+                    "error": {
+                        "message": "no model",
+                        "type": "x",
+                        "param": "model",
+                        "code": "model_not_found",
+                    }
+                },
+            )
+        ],
+        name="nil",
     )
     answer = await house.api.call("POST", "/responses", {"model": "local/nil", "input": "Hi."})
-    assert (answer.status, answer.error["code"], answer.error["param"]) == (400, "model_not_found", "model")
+    assert (answer.status, answer.error["code"], answer.error["param"]) == (
+        400,
+        "model_not_found",
+        "model",
+    )
     assert "'local/nil'" in answer.error["message"]
 
 
-@pytest.mark.parametrize("how", [{}, {"stream": True}, {"background": True}], ids=["plain", "stream", "background"])
-async def test_a_model_that_no_route_leads_to_is_refused_at_create(house: House, how: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "how", [{}, {"stream": True}, {"background": True}], ids=["plain", "stream", "background"]
+)
+async def test_a_model_that_no_route_leads_to_is_refused_at_create(
+    house: House, how: dict[str, Any]
+) -> None:
     answer = await house.api.call("POST", "/responses", {"model": "nobodys", "input": "Hi.", **how})
-    assert (answer.status, answer.error["code"], answer.error["param"]) == (400, "model_not_found", "model")
+    assert (answer.status, answer.error["code"], answer.error["param"]) == (
+        400,
+        "model_not_found",
+        "model",
+    )
     assert "'nobodys'" in answer.error["message"]
 
 
@@ -167,25 +213,40 @@ async def test_passthrough_is_the_routed_upstreams_own(house: House) -> None:
     [to_first], [to_second] = house.first.asked("passed-both"), house.second.asked("passed-both")
     assert to_first.body["top_k"] == 7
     assert "top_k" not in to_second.body
-    answer = await house.api.call("POST", "/responses", {"model": "second-x", "input": "Hi.", "top_k": 7})
-    assert (answer.status, answer.error["code"], answer.error["param"]) == (400, "unknown_parameter", "top_k")
+    answer = await house.api.call(
+        "POST", "/responses", {"model": "second-x", "input": "Hi.", "top_k": 7}
+    )
+    assert (answer.status, answer.error["code"], answer.error["param"]) == (
+        400,
+        "unknown_parameter",
+        "top_k",
+    )
 
 
 async def test_what_is_listed_is_what_is_routed(house: House) -> None:
     house.first.script(reply("x"), name="first-listed")
     house.second.script(reply("x"), name="as-listed")
-    house.second.script(reply("x"), name="first-listed")  # a route that is more specific for nobody: not the second's
+    house.second.script(
+        reply("x"), name="first-listed"
+    )  # a route that is more specific for nobody: not the second's
     house.second.script(reply("x"), name="unrouted")
     answer = await house.api.call("GET", "/models")
     assert answer.status == 200, "one upstream that is gone hides nothing"
     listed = {model["id"]: model for model in answer.body["data"]}
     assert {"house-model", "first-listed", "local/first-listed", "local/listed"} <= set(listed)
     assert not {"unrouted", "resident", "as-listed", "its-real-name", "*"} & set(listed)
-    assert listed["house-model"] == {"id": "house-model", "object": "model", "created": 0, "owned_by": "second"}
+    assert listed["house-model"] == {
+        "id": "house-model",
+        "object": "model",
+        "created": 0,
+        "owned_by": "second",
+    }
     assert (await house.api.call("GET", "/models/local%2Flisted")).body == listed["local/listed"]
     asked = len([request for request in house.first.requests if request.path == "/v1/models"])
     await house.api.call("GET", "/models")
-    assert len([request for request in house.first.requests if request.path == "/v1/models"]) == asked, "the list is remembered"
+    assert (
+        len([request for request in house.first.requests if request.path == "/v1/models"]) == asked
+    ), "the list is remembered"
 
 
 # --- the next one before the first word ---
@@ -235,13 +296,25 @@ REQUESTS_FAULT: dict[str, tuple[Script, int]] = {
     "400": ([status(400)], 400),
     "413": ([status(413)], 413),
     "422": ([status(422)], 422),
-    "too-long": ([status(400, {"error": {"message": "too long", "code": "context_length_exceeded"}})], 400),
-    "no-such-model": ([status(404, {"error": {"message": "The model does not exist.", "code": "model_not_found"}})], 400),
+    "too-long": (
+        [status(400, {"error": {"message": "too long", "code": "context_length_exceeded"}})],
+        400,
+    ),
+    "no-such-model": (
+        [
+            status(
+                404, {"error": {"message": "The model does not exist.", "code": "model_not_found"}}
+            )
+        ],
+        400,
+    ),
 }
 
 
 @pytest.mark.parametrize("fault", REQUESTS_FAULT)
-async def test_a_request_that_is_itself_at_fault_is_put_to_nobody_else(house: House, fault: str) -> None:
+async def test_a_request_that_is_itself_at_fault_is_put_to_nobody_else(
+    house: House, fault: str
+) -> None:
     script, expected = REQUESTS_FAULT[fault]
     model = house.script(f"{fault}-both", script, reply("Never."))
     answer = await house.api.call("POST", "/responses", {"model": model, "input": "Hi."})
@@ -277,10 +350,14 @@ async def test_a_cancel_closes_the_socket_of_the_upstream_that_is_being_asked(ho
 # --- circuits ---
 
 
-async def test_a_model_that_fails_again_and_again_is_left_alone_and_background_responses_wait_for_it(house: House) -> None:
+async def test_a_model_that_fails_again_and_again_is_left_alone_and_background_responses_wait_for_it(
+    house: House,
+) -> None:
     model = house.first.script(*[[status(500)]] * 4, reply("Well again."), name="first-broken")
     for _ in range(3):
-        assert (await house.api.call("POST", "/responses", {"model": model, "input": "Hi."})).status == 502
+        assert (
+            await house.api.call("POST", "/responses", {"model": model, "input": "Hi."})
+        ).status == 502
     refused = await house.api.call("POST", "/responses", {"model": model, "input": "Hi."})
     assert (refused.status, refused.headers["retry-after"]) == (503, "1")
     assert "x-should-retry" not in refused.headers
@@ -291,7 +368,9 @@ async def test_a_model_that_fails_again_and_again_is_left_alone_and_background_r
         assert (ended["status"], ended["output_text"]) == ("completed", "Well again.")
         async with house.api.follow(response_id) as stream:
             assert_stream_obeys_contract(await stream.to_end())
-    assert len(house.first.asked(model)) == 3 + 1 + len(ids), "one probe failed, the next went through"
+    assert len(house.first.asked(model)) == 3 + 1 + len(ids), (
+        "one probe failed, the next went through"
+    )
     other = house.script("first-sound", reply("Fine."))
     assert (await house.api.create(other))["output_text"] == "Fine."
 
@@ -314,7 +393,10 @@ async def test_background_responses_outlast_an_upstream_that_is_gone(house: Hous
         return int(await house.stack.value(put_off)) > 0
 
     await until(waiting)
-    assert {(await house.api.get(response_id))["status"] for response_id in ids} <= {"queued", "in_progress"}
+    assert {(await house.api.get(response_id))["status"] for response_id in ids} <= {
+        "queued",
+        "in_progress",
+    }
     answer = await house.api.cancel(cancelled)
     assert (answer.status, answer.body["status"]) == (200, "cancelled")
     async with FakeUpstream(port=house.closed) as back:
@@ -328,31 +410,52 @@ async def test_background_responses_outlast_an_upstream_that_is_gone(house: Hous
 # --- between the turns of a loop ---
 
 
-async def test_each_turn_of_a_loop_is_put_to_the_first_that_answers_it(house: House, mcp_servers: McpServers) -> None:
+async def test_each_turn_of_a_loop_is_put_to_the_first_that_answers_it(
+    house: House, mcp_servers: McpServers
+) -> None:
     model = "looped-both"
     house.first.script(tool_turn(("count_unsafe", "both")), [status(503)], name=model)
     house.second.script(reply("Counted."), name=model)
-    response = await house.api.ended(await house.api.background(model, tools=[counting(mcp_servers)]))
-    assert kinds(response) == ["mcp_list_tools completed", "mcp_call completed", "message completed"]
+    response = await house.api.ended(
+        await house.api.background(model, tools=[counting(mcp_servers)])
+    )
+    assert kinds(response) == [
+        "mcp_list_tools completed",
+        "mcp_call completed",
+        "message completed",
+    ]
     assert (response["output_text"], response["usage"]["total_tokens"]) == ("Counted.", 36)
     [_, asked] = house.first.asked(model)
-    assert asked.messages == house.second.asked(model)[0].messages, "the second knows what was called and answered"
+    assert asked.messages == house.second.asked(model)[0].messages, (
+        "the second knows what was called and answered"
+    )
 
 
-async def test_a_response_is_put_off_between_its_turns_and_calls_nothing_twice(house: House, mcp_servers: McpServers) -> None:
+async def test_a_response_is_put_off_between_its_turns_and_calls_nothing_twice(
+    house: House, mcp_servers: McpServers
+) -> None:
     model = "first-looped"
-    house.first.script(tool_turn(("count_unsafe", "put-off")), *[[status(500)]] * 3, reply("Counted."), name=model)
+    house.first.script(
+        tool_turn(("count_unsafe", "put-off")), *[[status(500)]] * 3, reply("Counted."), name=model
+    )
     opened = mcp_servers.counting.hold("put-off")
     response_id = await house.api.background(model, tools=[counting(mcp_servers)])
     await until(lambda: house.first.asked(model))
     for _ in range(3):
-        assert (await house.api.call("POST", "/responses", {"model": model, "input": "Hi."})).status == 502
+        assert (
+            await house.api.call("POST", "/responses", {"model": model, "input": "Hi."})
+        ).status == 502
     opened.set()
     ended = await house.api.ended(response_id)
     assert kinds(ended) == ["mcp_list_tools completed", "mcp_call completed", "message completed"]
-    assert (ended["output"][1]["output"], ended["output_text"]) == ("count_unsafe put-off: call 1", "Counted.")
+    assert (ended["output"][1]["output"], ended["output_text"]) == (
+        "count_unsafe put-off: call 1",
+        "Counted.",
+    )
     assert_one_story(await house.api.replay(response_id))
-    attempts = await house.stack.value("SELECT attempt FROM responses WHERE id = %s", response_id.removeprefix("resp_"))
+    attempts = await house.stack.value(
+        "SELECT attempt FROM responses WHERE id = %s", response_id.removeprefix("resp_")
+    )
     assert attempts > 1
 
 
@@ -365,14 +468,20 @@ async def test_no_more_than_its_limit_run_at_an_upstream(house: House) -> None:
     ids = [await house.api.background(model) for _ in range(4)]
     await until(lambda: house.first.asked(model))
     busy = await house.api.call("POST", "/responses", {"model": model, "input": "Hi."})
-    assert (busy.status, busy.error["code"], busy.headers["retry-after"]) == (429, "rate_limit_exceeded", "1")
+    assert (busy.status, busy.error["code"], busy.headers["retry-after"]) == (
+        429,
+        "rate_limit_exceeded",
+        "1",
+    )
     assert len(house.first.asked(model)) == 1
     opened.set()
     for response_id in ids:
         assert (await house.api.ended(response_id))["output_text"] == "Done."
     requests = house.first.asked(model)
     assert len(requests) == len(ids)
-    assert all(one.finished is not None and one.finished <= two.started for one, two in pairwise(requests))
+    assert all(
+        one.finished is not None and one.finished <= two.started for one, two in pairwise(requests)
+    )
 
 
 async def test_a_cancel_leaves_the_line_before_a_full_upstream(house: House) -> None:
@@ -387,7 +496,9 @@ async def test_a_cancel_leaves_the_line_before_a_full_upstream(house: House) -> 
     assert (await house.api.create(after))["output_text"] == "Room."
 
 
-async def test_an_upstream_that_hangs_leaves_streams_for_the_others(private: PrivateStack, tmp_path: Path, fake: FakeUpstream) -> None:
+async def test_an_upstream_that_hangs_leaves_streams_for_the_others(
+    private: PrivateStack, tmp_path: Path, fake: FakeUpstream
+) -> None:
     file = tmp_path / "backburner.toml"
     file.write_text(
         f"""
@@ -402,7 +513,9 @@ async def test_an_upstream_that_hangs_leaves_streams_for_the_others(private: Pri
     opened = asyncio.Event()
     fake.script([gate(opened), text("Late."), finish(), done()], name="hung")
     fake.script(reply("In time."), name="sound")
-    async with private(streams=8, settings={"BACKBURNER_CONFIG": str(file), "BACKBURNER_LEASE__SWEEP": "0.2"}) as one:
+    async with private(
+        streams=8, settings={"BACKBURNER_CONFIG": str(file), "BACKBURNER_LEASE__SWEEP": "0.2"}
+    ) as one:
         api = one.api()
         hung = [await api.background("hung") for _ in range(20)]
         await until(lambda: len(fake.asked("hung")) >= 6)
@@ -414,7 +527,9 @@ async def test_an_upstream_that_hangs_leaves_streams_for_the_others(private: Pri
             assert (await api.ended(response_id))["output_text"] == "Late."
 
 
-async def test_a_response_that_was_put_off_outlives_its_worker(private: PrivateStack, tmp_path: Path) -> None:
+async def test_a_response_that_was_put_off_outlives_its_worker(
+    private: PrivateStack, tmp_path: Path
+) -> None:
     file, closed = tmp_path / "backburner.toml", free_port()
     file.write_text(
         f"""
@@ -432,7 +547,10 @@ async def test_a_response_that_was_put_off_outlives_its_worker(private: PrivateS
         ids = [await api.background("any") for _ in range(3)]
 
         async def put_off() -> bool:
-            states = [(await backburner(one, "explain", response_id, "--json")).facts["response"]["state"] for response_id in ids]
+            states = [
+                (await backburner(one, "explain", response_id, "--json")).facts["response"]["state"]
+                for response_id in ids
+            ]
             return "put_off" in states
 
         await until(put_off)

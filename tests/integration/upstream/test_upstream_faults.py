@@ -41,9 +41,15 @@ BEFORE_OUTPUT: list[tuple[str, list[Step], int]] = [
     ("garbage", [raw(b"data: {nonsense\n\n")], 502),
     ("a web page", [status(200, b"<html></html>", {"content-type": "text/html"})], 502),
     ("nothing at all", [raw(b"")], 502),
-    ("an error under 200", [chunk({"error": {"message": "overloaded", "type": "x", "code": 500}})], 502),
+    (
+        "an error under 200",
+        [chunk({"error": {"message": "overloaded", "type": "x", "code": 500}})],
+        502,
+    ),
 ]
-refusals = pytest.mark.parametrize(("script", "expected"), [pytest.param(*row[1:], id=row[0]) for row in BEFORE_OUTPUT])
+refusals = pytest.mark.parametrize(
+    ("script", "expected"), [pytest.param(*row[1:], id=row[0]) for row in BEFORE_OUTPUT]
+)
 
 
 @refusals
@@ -62,7 +68,9 @@ async def test_a_foreground_client_gets_the_upstreams_class_of_error(
 
 
 @refusals
-async def test_a_foreground_stream_ends_with_failed(api: Api, fake: FakeUpstream, script: list[Step], expected: int) -> None:
+async def test_a_foreground_stream_ends_with_failed(
+    api: Api, fake: FakeUpstream, script: list[Step], expected: int
+) -> None:
     async with api.post_stream(fake.script(script)) as stream:
         events = await stream.to_end()
     _assert_failed_without_output(events, await api.get(stream.response_id))
@@ -71,7 +79,9 @@ async def test_a_foreground_stream_ends_with_failed(api: Api, fake: FakeUpstream
 
 
 @refusals
-async def test_a_background_response_fails(api: Api, fake: FakeUpstream, script: list[Step], expected: int) -> None:
+async def test_a_background_response_fails(
+    api: Api, fake: FakeUpstream, script: list[Step], expected: int
+) -> None:
     async with api.post_stream(fake.script(script), background=True) as stream:
         events = await stream.to_end()
     _assert_failed_without_output(events, await api.get(stream.response_id))
@@ -98,7 +108,9 @@ AFTER_OUTPUT: list[tuple[str, Step]] = [
 
 @pytest.mark.parametrize("end", [pytest.param(step, id=name) for name, step in AFTER_OUTPUT])
 @pytest.mark.parametrize("background", [True, False], ids=["background", "foreground"])
-async def test_what_breaks_in_the_middle_keeps_what_was_said(api: Api, fake: FakeUpstream, end: Step, background: bool) -> None:
+async def test_what_breaks_in_the_middle_keeps_what_was_said(
+    api: Api, fake: FakeUpstream, end: Step, background: bool
+) -> None:
     model = fake.script([text("so ", "far"), end])
     async with api.post_stream(model, background=background) as stream:
         events = await stream.to_end()
@@ -112,7 +124,9 @@ async def test_what_breaks_in_the_middle_keeps_what_was_said(api: Api, fake: Fak
     assert len(fake.asked(model)) == 1, "what was shown is never asked for a second time"
 
 
-async def test_passing_errors_are_tried_again_before_the_first_byte(api: Api, fake: FakeUpstream) -> None:
+async def test_passing_errors_are_tried_again_before_the_first_byte(
+    api: Api, fake: FakeUpstream
+) -> None:
     again = [status(503, headers={"retry-after-ms": "5"}, retry=True)]
     model = fake.script(again, again, reply("at last"))
     response = await api.create(model)
@@ -120,23 +134,44 @@ async def test_passing_errors_are_tried_again_before_the_first_byte(api: Api, fa
     assert len(fake.asked(model)) == 3
 
 
-async def test_the_upstreams_own_words_reach_a_foreground_client(api: Api, fake: FakeUpstream) -> None:
+async def test_the_upstreams_own_words_reach_a_foreground_client(
+    api: Api, fake: FakeUpstream
+) -> None:
     words = "This model's maximum context length is 8 tokens."
-    body: JSON = {"error": {"message": words, "type": "invalid_request_error", "param": "messages", "code": "context_length_exceeded"}}
-    answer = await api.call("POST", "/responses", {"model": fake.script([status(400, body)]), "input": "Hi."})
+    body: JSON = {
+        "error": {
+            "message": words,
+            "type": "invalid_request_error",
+            "param": "messages",
+            "code": "context_length_exceeded",
+        }
+    }
+    answer = await api.call(
+        "POST", "/responses", {"model": fake.script([status(400, body)]), "input": "Hi."}
+    )
     assert answer.status == 400
     assert words in answer.error["message"]
 
 
-async def test_an_answer_that_is_no_stream_is_still_understood_or_refused(api: Api, fake: FakeUpstream) -> None:
+async def test_an_answer_that_is_no_stream_is_still_understood_or_refused(
+    api: Api, fake: FakeUpstream
+) -> None:
     whole = {
         "id": "x",
         "object": "chat.completion",
         "created": 1,
         "model": "m",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": "All at once."}, "finish_reason": "stop"}],
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "All at once."},
+                "finish_reason": "stop",
+            }
+        ],
     }
-    answer = await api.call("POST", "/responses", {"model": fake.script([status(200, whole)]), "input": "Hi."})
+    answer = await api.call(
+        "POST", "/responses", {"model": fake.script([status(200, whole)]), "input": "Hi."}
+    )
     if answer.status == 200:
         assert answer.body["output_text"] == "All at once."
     else:
@@ -146,7 +181,15 @@ async def test_an_answer_that_is_no_stream_is_still_understood_or_refused(api: A
 async def test_odd_but_legal_sse_is_read(api: Api, fake: FakeUpstream) -> None:
     def spelled(content: str, reason: str | None = None) -> bytes:
         choice = {"index": 0, "delta": {"content": content}, "finish_reason": reason}
-        return json.dumps({"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}).encode()
+        return json.dumps(
+            {
+                "id": "x",
+                "object": "chat.completion.chunk",
+                "created": 1,
+                "model": "m",
+                "choices": [choice],
+            }
+        ).encode()
 
     halves = spelled("é").partition(b'"model"')
     odd = [
@@ -166,16 +209,31 @@ async def test_odd_but_legal_sse_is_read(api: Api, fake: FakeUpstream) -> None:
 
 async def test_calls_without_ids_or_indices_are_kept_apart(api: Api, fake: FakeUpstream) -> None:
     def piece(name: str, arguments: str) -> Step:
-        return delta({"tool_calls": [{"type": "function", "function": {"name": name, "arguments": arguments}}]})
+        return delta(
+            {
+                "tool_calls": [
+                    {"type": "function", "function": {"name": name, "arguments": arguments}}
+                ]
+            }
+        )
 
-    response = await api.create(fake.script([piece("f", '{"a":1}'), piece("g", '{"b":2}'), finish("stop"), usage(), done()]))
+    response = await api.create(
+        fake.script([piece("f", '{"a":1}'), piece("g", '{"b":2}'), finish("stop"), usage(), done()])
+    )
     check_response(response)
-    assert [(item["name"], item["arguments"]) for item in response["output"]] == [("f", '{"a":1}'), ("g", '{"b":2}')]
+    assert [(item["name"], item["arguments"]) for item in response["output"]] == [
+        ("f", '{"a":1}'),
+        ("g", '{"b":2}'),
+    ]
     assert len({item["call_id"] for item in response["output"]}) == 2
 
 
-async def test_content_and_the_finish_reason_may_share_a_chunk(api: Api, fake: FakeUpstream) -> None:
-    response = await api.create(fake.script([text("a"), delta({"content": "b"}, finish_reason="stop"), done()]))
+async def test_content_and_the_finish_reason_may_share_a_chunk(
+    api: Api, fake: FakeUpstream
+) -> None:
+    response = await api.create(
+        fake.script([text("a"), delta({"content": "b"}, finish_reason="stop"), done()])
+    )
     assert (response["status"], response["output_text"]) == ("completed", "ab")
 
 
@@ -185,8 +243,14 @@ async def test_an_empty_answer_is_complete(api: Api, fake: FakeUpstream) -> None
     assert (stream.final["status"], stream.final["output_text"]) == ("completed", "")
 
 
-async def test_arguments_cut_by_the_length_limit_are_incomplete(api: Api, fake: FakeUpstream) -> None:
-    response = await api.create(fake.script([call(0, "call_1", "f", '{"a'), finish("length"), done()]))
+async def test_arguments_cut_by_the_length_limit_are_incomplete(
+    api: Api, fake: FakeUpstream
+) -> None:
+    response = await api.create(
+        fake.script([call(0, "call_1", "f", '{"a'), finish("length"), done()])
+    )
     assert response["status"] == "incomplete"
-    assert [(item["status"], item["arguments"]) for item in response["output"]] == [("incomplete", '{"a')]
+    assert [(item["status"], item["arguments"]) for item in response["output"]] == [
+        ("incomplete", '{"a')
+    ]
     check_response(response)

@@ -51,4 +51,6 @@ class Injector(Proxy):
             await line.server.drain()
 
     def _is_hit(self, statement: bytes) -> bool:
-        return self.rate > 0 and not statement.startswith(_SETUP) and self._chance.random() < self.rate
+        return (
+            self.rate > 0 and not statement.startswith(_SETUP) and self._chance.random() < self.rate
+        )

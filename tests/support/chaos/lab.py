@@ -14,14 +14,25 @@ from tests.support.chaos.load import ALL, Kind, Load
 from tests.support.fake_upstream import FakeUpstream, reply
 from tests.support.stack import IMPATIENT, Databases, Service, Stack, Surroundings, databases, stack
 
-PAST_THE_LEASE = float(IMPATIENT["BACKBURNER_LEASE__DURATION"]) + float(IMPATIENT["BACKBURNER_LEASE__OBSERVE"]) + 1
+PAST_THE_LEASE = (
+    float(IMPATIENT["BACKBURNER_LEASE__DURATION"])
+    + float(IMPATIENT["BACKBURNER_LEASE__OBSERVE"])
+    + 1
+)
 """Seconds after which a silent process has been declared dead, if anybody can declare it."""
 WITHIN = 240
 """Seconds that one cell may take on a busy machine."""
 AT_ONCE = 4
 """Victims whose deployments run at the same time: on two cores more of them would only wait for each other."""
 # What the servers' absence makes celery, redis-py and psycopg log.
-FORGIVEN = ("psycopg", "redis.exceptions.", "kombu.exceptions.", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
+FORGIVEN = (
+    "psycopg",
+    "redis.exceptions.",
+    "kombu.exceptions.",
+    "ConnectionRefusedError",
+    "ConnectionResetError",
+    "BrokenPipeError",
+)
 
 Cell = Callable[["Lab"], Awaitable[None]]
 
@@ -29,7 +40,9 @@ Cell = Callable[["Lab"], Awaitable[None]]
 class Victim:
     """What is to break, with the cells that break it; `wishes` are for its deployment."""
 
-    def __init__(self, name: str, *, own_postgres: bool = False, default_leases: bool = False, **wishes: Any) -> None:
+    def __init__(
+        self, name: str, *, own_postgres: bool = False, default_leases: bool = False, **wishes: Any
+    ) -> None:
         self.name = name
         self.leases = {} if default_leases else IMPATIENT
         self.own_postgres = own_postgres
@@ -114,7 +127,9 @@ class Lab:
         """Wait until a process that was declared dead has noticed, and ended itself."""
         self.stack.forget(process)
         await until(lambda: not process.running(), 20)
-        assert process.exit_code() == 70, f"{process.name} ended with {process.exit_code()}\n{process.tail()}"
+        assert process.exit_code() == 70, (
+            f"{process.name} ended with {process.exit_code()}\n{process.tail()}"
+        )
 
     async def works(self, web: int = 0) -> None:
         """A new response is served as if nothing had ever been."""
@@ -140,7 +155,9 @@ class Lab:
                 self.stack.kill(process)
         while len(self.stack.webs) < self.webs:
             await self.stack.start_web()
-        await asyncio.gather(*(self.stack.start_worker() for _ in range(self.workers - len(self.stack.workers))))
+        await asyncio.gather(
+            *(self.stack.start_worker() for _ in range(self.workers - len(self.stack.workers)))
+        )
 
 
 @dataclass(slots=True)
@@ -158,14 +175,25 @@ class _Outcome:
 class Matrix:
     """Runs the wanted cells and keeps what became of each."""
 
-    def __init__(self, victims: list[Victim], wanted: set[str], servers: Databases, surroundings: Surroundings, fake: FakeUpstream) -> None:
+    def __init__(
+        self,
+        victims: list[Victim],
+        wanted: set[str],
+        servers: Databases,
+        surroundings: Surroundings,
+        fake: FakeUpstream,
+    ) -> None:
         self._surroundings = surroundings
         self._servers = servers
         self._fake = fake
-        self._outcomes = {name: _Outcome() for victim in victims for name in victim.cells if name in wanted}
+        self._outcomes = {
+            name: _Outcome() for victim in victims for name in victim.cells if name in wanted
+        }
         self._places = asyncio.Semaphore(AT_ONCE)
         self._starting = asyncio.Lock()
-        self._victims = [victim for victim in victims if any(name in wanted for name in victim.cells)]
+        self._victims = [
+            victim for victim in victims if any(name in wanted for name in victim.cells)
+        ]
 
     @asynccontextmanager
     async def running(self, folder: Path) -> AsyncIterator[None]:
@@ -208,9 +236,18 @@ class Matrix:
         servers = self._servers
         if victim.own_postgres:
             servers = await opened.enter_async_context(databases(folder / "pg", self._surroundings))
-        wishes: dict[str, Any] = {"webs": 2, "workers": 2, "proxied": True, "signed": True, "forgiven": FORGIVEN, **victim.wishes}
+        wishes: dict[str, Any] = {
+            "webs": 2,
+            "workers": 2,
+            "proxied": True,
+            "signed": True,
+            "forgiven": FORGIVEN,
+            **victim.wishes,
+        }
         wishes["settings"] = {**victim.leases, **wishes.get("settings", {})}
-        one = await opened.enter_async_context(stack(folder, servers, self._surroundings, self._fake, **wishes))
+        one = await opened.enter_async_context(
+            stack(folder, servers, self._surroundings, self._fake, **wishes)
+        )
         return Lab(one, self._fake, servers, wishes["webs"], wishes["workers"])
 
     async def _run_cell(self, lab: Lab, name: str, cell: Cell) -> None:
@@ -222,6 +259,8 @@ class Matrix:
                 await cell(lab)
         except Exception as fault:  # noqa: BLE001  # told by the test of that name
             error = fault
-        print(f"{time.strftime('%H:%M:%S')} {time.monotonic() - begun:5.1f} s  {name} {error!r:.200}")
+        print(
+            f"{time.strftime('%H:%M:%S')} {time.monotonic() - begun:5.1f} s  {name} {error!r:.200}"
+        )
         outcome.end(error)
         await lab.restore()

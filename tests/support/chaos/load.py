@@ -17,7 +17,17 @@ from tests.chaos.audit.record import Asked, Fault, Reading, Record, Story
 from tests.chaos.audit.sources import upstream_log
 from tests.support.api import JSON, TERMINAL, Api, Refused, Stream, decode, until
 from tests.support.chaos.attempts import assert_one_story
-from tests.support.fake_upstream import FakeUpstream, Request, Script, done, finish, gate, reply, text, usage
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    Request,
+    Script,
+    done,
+    finish,
+    gate,
+    reply,
+    text,
+    usage,
+)
 from tests.support.stack import Service, Stack
 
 SAID = "one two three"
@@ -77,13 +87,17 @@ class Member:
     @property
     def deltas(self) -> int:
         """How many its reader has seen."""
-        return sum(frame.startswith(b"event: response.output_text.delta\n") for frame in self.frames)
+        return sum(
+            frame.startswith(b"event: response.output_text.delta\n") for frame in self.frames
+        )
 
 
 class Load:
     """Responses that say "one", go on with "two" when `go_on` is called, and end with "three" after `finish`."""
 
-    def __init__(self, stack: Stack, fake: FakeUpstream, faults: list[Fault], kinds: Iterable[Kind] = ALL) -> None:
+    def __init__(
+        self, stack: Stack, fake: FakeUpstream, faults: list[Fault], kinds: Iterable[Kind] = ALL
+    ) -> None:
         """`faults`: what is done to the deployment, written down by whoever does it."""
         self.stack = stack
         self.fake = fake
@@ -96,16 +110,34 @@ class Load:
         """From now on a connection that breaks is one that its client has left."""
 
     def _story_of(self, kind: Kind) -> Story:
-        found = _story(self.fake.script(self._first(), self._later()), background=kind in BACKGROUND)
+        found = _story(
+            self.fake.script(self._first(), self._later()), background=kind in BACKGROUND
+        )
         found.previous = self._parent if kind is Kind.CHAINED else None
         return found
 
     def _first(self) -> Script:
-        return [text("one "), gate(self._on), text("two "), gate(self._end), text("three"), finish(), usage(), done()]
+        return [
+            text("one "),
+            gate(self._on),
+            text("two "),
+            gate(self._end),
+            text("three"),
+            finish(),
+            usage(),
+            done(),
+        ]
 
     def _later(self) -> Script:
         """What a later attempt is told: it is a moment late, and need not wait for `go_on`."""
-        return [text("one ", "two "), gate(self._later_end), text("three"), finish(), usage(), done()]
+        return [
+            text("one ", "two "),
+            gate(self._later_end),
+            text("three"),
+            finish(),
+            usage(),
+            done(),
+        ]
 
     def of(self, kind: Kind) -> Member:
         """The member of this kind."""
@@ -117,18 +149,31 @@ class Load:
         await self._look(self._parent, apis[-1])
         for number, member in enumerate(self.members):
             turn = number % len(apis)
-            self._clients.append(asyncio.create_task(self._client(member, [*apis[turn:], *apis[:turn]]), name=member.kind))
+            self._clients.append(
+                asyncio.create_task(
+                    self._client(member, [*apis[turn:], *apis[:turn]]), name=member.kind
+                )
+            )
         await self.heard(1)
 
     async def heard(self, words: int, kinds: Iterable[Kind] = ALL) -> None:
         """Wait until the readers of these have heard so many words, and the upstream was asked by all."""
-        await self._unless_broken(lambda: all(self.fake.asked(member.model) for member in self.members))
-        readers = [member for member in self.members if member.kind in kinds and member.kind not in (Kind.POLLED, Kind.WAITING)]
+        await self._unless_broken(
+            lambda: all(self.fake.asked(member.model) for member in self.members)
+        )
+        readers = [
+            member
+            for member in self.members
+            if member.kind in kinds and member.kind not in (Kind.POLLED, Kind.WAITING)
+        ]
         await self._unless_broken(lambda: all(member.deltas >= words for member in readers))
 
     async def given_up(self, kinds: Iterable[Kind]) -> None:
         """Wait until the upstreams of these have been left."""
-        await until(lambda: all(self.fake.asked(self.of(kind).model)[0].closed_by_client for kind in kinds), 20)
+        await until(
+            lambda: all(self.fake.asked(self.of(kind).model)[0].closed_by_client for kind in kinds),
+            20,
+        )
 
     def go_on(self) -> None:
         """The upstreams say the second word."""
@@ -162,7 +207,10 @@ class Load:
     def owners(self) -> dict[Kind, Service]:
         """The worker process that began each member."""
         by_name = {process.name: process for process in self.stack.started}
-        return {member.kind: by_name[_sender(self.fake.asked(member.model)[0])] for member in self.members}
+        return {
+            member.kind: by_name[_sender(self.fake.asked(member.model)[0])]
+            for member in self.members
+        }
 
     # --- clients ---
 
@@ -175,21 +223,31 @@ class Load:
                 await self._create(member.story, apis[0], {"background": True})
                 await self._poll(member, apis)
             case Kind.CHAINED:
-                await self._create(member.story, apis[0], {"background": True, "previous_response_id": self._parent.id})
+                await self._create(
+                    member.story,
+                    apis[0],
+                    {"background": True, "previous_response_id": self._parent.id},
+                )
                 await self._follow(member, apis)
             case Kind.FOREGROUND:
                 await self._streamed(member, apis[0])
             case Kind.WAITING:
                 await self._create(member.story, apis[0], {})
-                member.told = member.story.create.body if member.story.create.status == 200 else None
+                member.told = (
+                    member.story.create.body if member.story.create.status == 200 else None
+                )
 
     async def _create(self, story: Story, api: Api, more: JSON) -> None:
         """POST without a stream."""
         story.create = Asked("create", self._web(api), time.monotonic())
-        await self._ask(story.create, api, "POST", "", {"model": story.marker, "input": story.said, **more})
+        await self._ask(
+            story.create, api, "POST", "", {"model": story.marker, "input": story.said, **more}
+        )
         story.id = story.create.body.get("id")
 
-    async def _ask(self, asked: Asked, api: Api, method: str, path: str, body: JSON | None = None) -> None:
+    async def _ask(
+        self, asked: Asked, api: Api, method: str, path: str, body: JSON | None = None
+    ) -> None:
         try:
             answer = await api.call(method, f"/responses{path}", body)
         except AWAY:
@@ -209,7 +267,10 @@ class Load:
         """POST with a stream, read for as long as the connection lasts."""
         story = member.story
         story.create = Asked("create", self._web(api), time.monotonic())
-        async with self._reading(member, api, -1) as reading, api.post_stream(member.model, background=story.background) as stream:
+        async with (
+            self._reading(member, api, -1) as reading,
+            api.post_stream(member.model, background=story.background) as stream,
+        ):
             story.create.answered, story.create.status = time.monotonic(), 200
             await self._read(member, reading, stream)
 
@@ -263,7 +324,10 @@ class Load:
     def _web(self, api: Api) -> str:
         """The name of the process behind; the last one, if there were several on its port."""
         port = urlsplit(api.base_url).port
-        return next((process.name for process in reversed(self.stack.started) if process.port == port), "elsewhere")
+        return next(
+            (process.name for process in reversed(self.stack.started) if process.port == port),
+            "elsewhere",
+        )
 
     async def _unless_broken(self, condition: Any) -> None:
         """`until`, except that a client that broke is told of at once."""
@@ -279,7 +343,12 @@ class Load:
     # --- judgement ---
 
     async def judge(
-        self, *, attempts: dict[Kind, int] | int = 1, web: int = 0, cancelled: Iterable[Kind] = (), handed_over: Iterable[Kind] = ()
+        self,
+        *,
+        attempts: dict[Kind, int] | int = 1,
+        web: int = 0,
+        cancelled: Iterable[Kind] = (),
+        handed_over: Iterable[Kind] = (),
     ) -> None:
         """Each has ended as it should have, and everybody was told the same.
 
@@ -289,15 +358,21 @@ class Load:
         for member in self.members:
             expected = attempts if isinstance(attempts, int) else attempts.get(member.kind, 1)
             asked = len(self.fake.asked(member.model))
-            assert asked == expected, f"{member.kind}: the upstream was asked {asked} times, not {expected}; {member.told}"
-            question = "SELECT status || ' ' || attempt || ' ' || deaths FROM responses WHERE model = %s"
+            assert asked == expected, (
+                f"{member.kind}: the upstream was asked {asked} times, not {expected}; {member.told}"
+            )
+            question = (
+                "SELECT status || ' ' || attempt || ' ' || deaths FROM responses WHERE model = %s"
+            )
             status = "cancelled" if member.kind in cancelled else "completed"
             deaths = 0 if member.kind in handed_over else expected - 1
             row = await self.stack.value(question, member.model)
             assert row == f"{status} {expected} {deaths}", f"{member.kind}: {row}"
             if member.kind not in cancelled:
                 assert member.told is not None, f"{member.kind}: {member.story.create}"
-                assert (member.told["status"], member.told["output_text"]) == ("completed", SAID), member.told
+                assert (member.told["status"], member.told["output_text"]) == ("completed", SAID), (
+                    member.told
+                )
         await self.audit(api)
 
     async def audit(self, api: Api) -> None:
@@ -315,7 +390,10 @@ class Load:
         assert member.told is None or stored == member.told
         if not member.is_background:
             return
-        async with self._reading(member, api, -1) as reading, api.follow(member.response_id) as stream:
+        async with (
+            self._reading(member, api, -1) as reading,
+            api.follow(member.response_id) as stream,
+        ):
             reading.chunks = stream.pieces
             await stream.to_end()
         assert_one_story(stream.frames)
@@ -333,4 +411,7 @@ def _sender(request: Request) -> str:
 
 def _is_over(member: Member) -> bool:
     kinds = (b"response.completed", b"response.incomplete", b"response.failed")
-    return bool(member.frames) and member.frames[-1].partition(b"\n")[0].removeprefix(b"event: ") in kinds
+    return (
+        bool(member.frames)
+        and member.frames[-1].partition(b"\n")[0].removeprefix(b"event: ") in kinds
+    )

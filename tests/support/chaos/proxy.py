@@ -248,7 +248,10 @@ class Proxy:
         server.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _PIECE)
         line = _Line(self._dialect(), client, server)
         self._lines.add(line)
-        directions = {asyncio.create_task(self._ask(line, asking)), asyncio.create_task(self._answer(line, answering))}
+        directions = {
+            asyncio.create_task(self._ask(line, asking)),
+            asyncio.create_task(self._answer(line, answering)),
+        }
         try:
             await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
         finally:

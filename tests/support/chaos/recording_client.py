@@ -86,9 +86,22 @@ class Witness:
         self._stack.fake.script(*scripts, name=marker)
         web = web or await self._a_web()
         said = f"This is {marker}."
-        story = Story(marker, said, background, Asked("create", web.name, time.monotonic()), turns=turns, previous=previous)
+        story = Story(
+            marker,
+            said,
+            background,
+            Asked("create", web.name, time.monotonic()),
+            turns=turns,
+            previous=previous,
+        )
         self.record.stories.append(story)
-        sent: JSON = {"model": marker, "input": said, "background": background, "stream": stream, **body}
+        sent: JSON = {
+            "model": marker,
+            "input": said,
+            "background": background,
+            "stream": stream,
+            **body,
+        }
         if previous is not None:
             sent["previous_response_id"] = previous.id
         if stream:
@@ -100,7 +113,9 @@ class Witness:
             story.id = story.create.body.get("id")
         return story
 
-    def read_on(self, story: Story, leave: Sequence[int] = (), *, after: int = -1, pause: float = 0) -> None:
+    def read_on(
+        self, story: Story, leave: Sequence[int] = (), *, after: int = -1, pause: float = 0
+    ) -> None:
         """Read a background response in the background to its end, resuming elsewhere when the connection ends; as `create` says.
         `pause`: seconds between two reads, for a slow reader."""
         self._start(self._read(story, list(leave), after, pause))
@@ -136,10 +151,14 @@ class Witness:
     async def settle(self) -> Record:
         """Wait until every response is over, look at all of them once more, replay them, ask as a stranger; the complete record."""
         end = time.monotonic() + self._patience
-        await asyncio.gather(*(self._last_look(story, end) for story in self.record.stories if story.id is not None))
+        await asyncio.gather(
+            *(self._last_look(story, end) for story in self.record.stories if story.id is not None)
+        )
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=max(1.0, end - time.monotonic()))
-        self.record.upstream = upstream_log(self._stack.fake, {story.marker for story in self.record.stories})
+        self.record.upstream = upstream_log(
+            self._stack.fake, {story.marker for story in self.record.stories}
+        )
         self.record.ended = time.monotonic()
         return self.record
 
@@ -156,11 +175,24 @@ class Witness:
         others = [web for web in webs if web.name != other_than]
         return self._random.choice(others or webs)
 
-    async def _ask(self, asked: Asked, method: str, web: Service, path: str, body: JSON | None = None, key: str | None = None) -> None:
-        headers = {"authorization": f"Bearer {key or self._stack.key}", "content-type": "application/json"}
+    async def _ask(
+        self,
+        asked: Asked,
+        method: str,
+        web: Service,
+        path: str,
+        body: JSON | None = None,
+        key: str | None = None,
+    ) -> None:
+        headers = {
+            "authorization": f"Bearer {key or self._stack.key}",
+            "content-type": "application/json",
+        }
         data = None if body is None else io.BytesIO(json.dumps(body).encode())
         try:
-            async with self._stack.session.request(method, _url(web, path), data=data, headers=headers) as answer:
+            async with self._stack.session.request(
+                method, _url(web, path), data=data, headers=headers
+            ) as answer:
                 raw = await answer.read()
                 asked.answered = time.monotonic()
                 asked.status = answer.status
@@ -169,29 +201,55 @@ class Witness:
         except (aiohttp.ClientError, TimeoutError, ConnectionError):
             return  # status None says it
 
-    async def _about(self, story: Story, what: Any, method: str, path: str, web: Service | None, key: str | None = None) -> Asked:
+    async def _about(
+        self,
+        story: Story,
+        what: Any,
+        method: str,
+        path: str,
+        web: Service | None,
+        key: str | None = None,
+    ) -> Asked:
         web = web or await self._a_web()
         asked = Asked(what, web.name, time.monotonic())
         story.asked.append(asked)
         await self._ask(asked, method, web, f"/responses/{story.id}{path}", key=key)
         return asked
 
-    async def _stream(self, story: Story, web: Service, body: JSON, leave: list[int], answered: asyncio.Event) -> None:
+    async def _stream(
+        self, story: Story, web: Service, body: JSON, leave: list[int], answered: asyncio.Event
+    ) -> None:
         reading = Reading(web.name, -1, time.monotonic())
         try:
-            await self._pull(story, reading, web, "POST", "/responses", body, leave.pop(0) if leave else None, 0, answered)
+            await self._pull(
+                story,
+                reading,
+                web,
+                "POST",
+                "/responses",
+                body,
+                leave.pop(0) if leave else None,
+                0,
+                answered,
+            )
         finally:
             answered.set()
         if story.id is not None and story.background and parse(reading).ending is None:
             await self._read(story, leave, _last(reading), 0)
 
-    async def _read(self, story: Story, leave: list[int], after: int, pause: float, end: float = float("inf")) -> None:
+    async def _read(
+        self, story: Story, leave: list[int], after: int, pause: float, end: float = float("inf")
+    ) -> None:
         web = None
         while not self._over and time.monotonic() < end:
             web = await self._a_web(None if web is None else web.name)
             reading = Reading(web.name, after, time.monotonic())
-            path = f"/responses/{story.id}?stream=true" + ("" if after < 0 else f"&starting_after={after}")
-            there = await self._pull(story, reading, web, "GET", path, None, leave.pop(0) if leave else None, pause, None)
+            path = f"/responses/{story.id}?stream=true" + (
+                "" if after < 0 else f"&starting_after={after}"
+            )
+            there = await self._pull(
+                story, reading, web, "GET", path, None, leave.pop(0) if leave else None, pause, None
+            )
             heard = parse(reading)
             if heard.ending is not None or heard.done or there == 404:
                 return
@@ -207,9 +265,14 @@ class Witness:
         headers = {"authorization": f"Bearer {self._stack.key}", "content-type": "application/json"}
         data = None if body is None else io.BytesIO(json.dumps(body).encode())
         try:
-            async with self._stack.session.request(method, _url(web, path), data=data, headers=headers) as answer:
+            async with self._stack.session.request(
+                method, _url(web, path), data=data, headers=headers
+            ) as answer:
                 if body is not None:
-                    story.create.status, story.create.retry_after = answer.status, answer.headers.get("retry-after")
+                    story.create.status, story.create.retry_after = (
+                        answer.status,
+                        answer.headers.get("retry-after"),
+                    )
                     story.create.answered = time.monotonic()
                 if answer.status != 200:
                     if body is not None:
@@ -248,7 +311,9 @@ class Witness:
     async def _last_look(self, story: Story, end: float) -> None:
         while True:
             look = await self.look(story)
-            if look.body.get("status") in TERMINAL or (look.status == 404 and (story.background or time.monotonic() > end)):
+            if look.body.get("status") in TERMINAL or (
+                look.status == 404 and (story.background or time.monotonic() > end)
+            ):
                 break
             if time.monotonic() > end:
                 return

@@ -101,21 +101,39 @@ class Hand(Worker):
             return None
         log = EventLog.of(claim)
         self.log_writer.open(log)
-        kept = [row["payload"] for row in await fetch(self.pool, statements.OUTPUT_ITEMS, {"id": name})]
-        told = [(attempt, decode_frame(one)) for attempt, block in claim.frames for one in split_frames(block)]
+        kept = [
+            row["payload"] for row in await fetch(self.pool, statements.OUTPUT_ITEMS, {"id": name})
+        ]
+        told = [
+            (attempt, decode_frame(one))
+            for attempt, block in claim.frames
+            for one in split_frames(block)
+        ]
         open_then = open_items([event for _, event in told])
-        left = [{**item, "status": "incomplete"} if item["status"] == "in_progress" else item for item in standing(told)]
+        left = [
+            {**item, "status": "incomplete"} if item["status"] == "in_progress" else item
+            for item in standing(told)
+        ]
         first_index = max(claim.row["next_output_index"], open_then.highest_index + 1)
-        telling = self.tellings[name] = Telling(claim, log, Translator(self._new_id, first_index=first_index), kept, left)
+        telling = self.tellings[name] = Telling(
+            claim, log, Translator(self._new_id, first_index=first_index), kept, left
+        )
         fresh = claim.log_end == (1 if claim.row["background"] else 0)
-        self._write(telling, [ResponseInProgress(response_object(facts_of(claim), []))] if fresh else closing_events(open_then))
+        self._write(
+            telling,
+            [ResponseInProgress(response_object(facts_of(claim), []))]
+            if fresh
+            else closing_events(open_then),
+        )
         return telling
 
     def say(self, telling: Telling, words: str, *, call: int | None = None) -> None:
         """One chunk of the upstream: text, or a piece of a call's arguments."""
         telling.spoken = True
         chunk = (
-            Chunk(content=words) if call is None else Chunk(calls=(CallDelta(index=call, id=f"call_{call}", name="f", arguments=words),))
+            Chunk(content=words)
+            if call is None
+            else Chunk(calls=(CallDelta(index=call, id=f"call_{call}", name="f", arguments=words),))
         )
         self._write(telling, telling.translator.feed(chunk))
 
@@ -141,17 +159,32 @@ class Hand(Worker):
         await self.store()
         items, tail = telling.translator.output, telling.log.rest()
         first_index = telling.translator._next_index()
-        step = Step(items=items, position=len(telling.kept), calls=[], turns=1, usage=None, next_output_index=first_index)
+        step = Step(
+            items=items,
+            position=len(telling.kept),
+            calls=[],
+            turns=1,
+            usage=None,
+            next_output_index=first_index,
+        )
         await self.own.checkpoint(telling.claim, tail, step)
         telling.log.flushed_through(tail.last)
         telling.kept += items
         telling.left = []
-        telling.translator, telling.spoken = Translator(self._new_id, first_index=first_index), False
+        telling.translator, telling.spoken = (
+            Translator(self._new_id, first_index=first_index),
+            False,
+        )
 
     async def finish(self, telling: Telling, status: Status, *, twice: bool) -> Status:
         """Ends the response, as cancelled if a cancel came first; `twice`: the answer is lost, and the statement sent again."""
         if telling.spoken:
-            self._write(telling, _last_words(telling.translator) if status is Status.COMPLETED else telling.translator.cut())
+            self._write(
+                telling,
+                _last_words(telling.translator)
+                if status is Status.COMPLETED
+                else telling.translator.cut(),
+            )
         for _ in range(2 if twice else 1):
             try:
                 await self.own.end(telling.claim, self._ending(telling, status))

@@ -56,7 +56,16 @@ CLIENTS = (
         ("openai-agents==0.24.0", "openai==3.52.0"),
         "openai_agents_python.py",
         (
-            *("tools", "stream", "thinking", "handoff", "session", "chain", "structured", "hosted_mcp"),
+            *(
+                "tools",
+                "stream",
+                "thinking",
+                "handoff",
+                "session",
+                "chain",
+                "structured",
+                "hosted_mcp",
+            ),
             *("conversation", "client_tools", "chat", "socket"),
         ),
     ),
@@ -64,14 +73,40 @@ CLIENTS = (
         "openai-agents-js",
         ("@openai/agents@0.20.0", ZOD, "ws@8.23.0"),
         "openai_agents_js.mjs",
-        ("tools", "stream", "handoff", "session", "chain", "structured", "hosted_mcp", "conversation", "socket"),
+        (
+            "tools",
+            "stream",
+            "handoff",
+            "session",
+            "chain",
+            "structured",
+            "hosted_mcp",
+            "conversation",
+            "socket",
+        ),
     ),
-    Client("codex", ("@openai/codex@0.169.0",), "codex_cli.mjs", ("text", "shell", "patch", "resume", "code_mode", "socket")),
+    Client(
+        "codex",
+        ("@openai/codex@0.169.0",),
+        "codex_cli.mjs",
+        ("text", "shell", "patch", "resume", "code_mode", "socket"),
+    ),
     Client(
         "vercel-ai-sdk",
         ("ai@6.0.326", "@ai-sdk/openai@3.0.141", ZOD),
         "vercel_ai.mjs",
-        ("text", "stream", "tools", "tools_unstored", "tools_streamed", "encrypted", "hosted_mcp", "chat", "structured", "chain"),
+        (
+            "text",
+            "stream",
+            "tools",
+            "tools_unstored",
+            "tools_streamed",
+            "encrypted",
+            "hosted_mcp",
+            "chat",
+            "structured",
+            "chain",
+        ),
     ),
     Client(
         "langchain-python",
@@ -104,7 +139,12 @@ CLIENTS = (
         ("text", "stream", "tools", "bridged", "chat"),
         {"LITELLM_LOCAL_MODEL_COST_MAP": "True"},  # it would fetch a list of prices at every start
     ),
-    Client("llm", ("llm==0.36", "openai==3.52.0"), "llm_cli.py", ("text", "stream", "conversation", "structured", "tools", "chat")),
+    Client(
+        "llm",
+        ("llm==0.36", "openai==3.52.0"),
+        "llm_cli.py",
+        ("text", "stream", "conversation", "structured", "tools", "chat"),
+    ),
 )
 
 
@@ -137,12 +177,20 @@ def _node(client: Client, home: Path) -> list[list[str]]:
 def _python(client: Client, home: Path) -> list[list[str]]:
     if shutil.which("uv"):
         python = str(home / "bin" / "python")
-        return [["uv", "venv", "--quiet", "--clear", str(home)], ["uv", "pip", "install", "--quiet", "--python", python, *client.packages]]
-    return [[sys.executable, "-m", "venv", str(home)], [str(home / "bin" / "pip"), "install", "--quiet", *client.packages]]
+        return [
+            ["uv", "venv", "--quiet", "--clear", str(home)],
+            ["uv", "pip", "install", "--quiet", "--python", python, *client.packages],
+        ]
+    return [
+        [sys.executable, "-m", "venv", str(home)],
+        [str(home / "bin" / "pip"), "install", "--quiet", *client.packages],
+    ]
 
 
 async def _install(command: list[str]) -> None:
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT)
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
     said, _ = await process.communicate()
     if process.returncode:
         raise CannotRun(f"{' '.join(command)} failed: {said.decode(errors='replace')[-1500:]}")
@@ -158,7 +206,10 @@ async def run(command: list[str], told: dict[str, str]) -> str:
 
 async def passed(client: Client, command: list[str], told: dict[str, str]) -> AsyncIterator[str]:
     """Run a client's program; its scenarios as they pass. AssertionError with what it said when it fails."""
-    async with asyncio.timeout(PATIENCE), _started(command, {**told, **client.environment}) as process:
+    async with (
+        asyncio.timeout(PATIENCE),
+        _started(command, {**told, **client.environment}) as process,
+    ):
         assert process.stdout is not None
         assert process.stderr is not None
         complaint = asyncio.create_task(process.stderr.read())
@@ -170,11 +221,15 @@ async def passed(client: Client, command: list[str], told: dict[str, str]) -> As
 
 
 @asynccontextmanager
-async def _started(command: list[str], told: dict[str, str]) -> AsyncIterator[asyncio.subprocess.Process]:
+async def _started(
+    command: list[str], told: dict[str, str]
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """A process that knows of our environment only what it must."""
     inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}  # noqa: TID251  # of the child, not ours
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, env={**inherited, **told}, stdout=pipe, stderr=pipe)
+    process = await asyncio.create_subprocess_exec(
+        *command, env={**inherited, **told}, stdout=pipe, stderr=pipe
+    )
     try:
         yield process
     finally:

@@ -19,7 +19,9 @@ JSON = dict[str, Any]
 FOLDER = Path(__file__).parents[2] / "clients" / "requests"
 _LONGEST = {"description": 30, "x-codex-turn-metadata": 2}
 """Characters kept of a text that nobody acts on, if not 100: clients send pages of instructions."""
-_WHOLE = frozenset({"arguments", "definition", "encrypted_content", "image_url", "file_data", "output", "schema"})
+_WHOLE = frozenset(
+    {"arguments", "definition", "encrypted_content", "image_url", "file_data", "output", "schema"}
+)
 _NAMES = frozenset({"id", "call_id"})
 _PATHS = re.compile(r"(/tmp|/root|/home|/var|/Users)/[^\s<>\"'`)\\]*")
 _UUIDS = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -64,7 +66,10 @@ def save(client: str, heard: Sequence[tuple[str, Exchange]], mcp: str) -> None:
                 "socket": exchange.socket,
             }
         )
-        places |= {value: f"{{{{{place}}}}}" for place, value in places_in(len(kept) - 1, exchange.answer or {}).items()}
+        places |= {
+            value: f"{{{{{place}}}}}"
+            for place, value in places_in(len(kept) - 1, exchange.answer or {}).items()
+        }
     lines = ",\n".join(json.dumps(one, ensure_ascii=False) for one in kept)
     (FOLDER / f"{client}.json").write_text(f"[\n{lines}\n]\n")
 
@@ -83,12 +88,17 @@ def places_in(number: int, answer: JSON) -> dict[str, str]:
 
 def filled(value: Any, places: dict[str, str]) -> Any:
     """The recorded JSON with every place filled in."""
-    return _replaced(value, lambda text: re.sub(r"\{\{([\w.]+)\}\}", lambda found: places[found[1]], text))
+    return _replaced(
+        value, lambda text: re.sub(r"\{\{([\w.]+)\}\}", lambda found: places[found[1]], text)
+    )
 
 
 def _is_repeatable(exchange: Exchange) -> bool:
     """Polls depend on the clock, and strangers are refused whatever they say."""
-    return (exchange.method != "GET" or "items" in exchange.path) and exchange.status not in (0, 401)
+    return (exchange.method != "GET" or "items" in exchange.path) and exchange.status not in (
+        0,
+        401,
+    )
 
 
 def _types(exchange: Exchange) -> list[str] | None:

@@ -48,13 +48,20 @@ class Recorder:
         path = request.rel_url.path_qs.removeprefix("/v1")
         exchange = Exchange(request.method, path, json.loads(raw) if raw else None)
         self.exchanges.append(exchange)
-        async with self.session.request(request.method, f"{self.target}{path}", data=raw or None, headers=_headers(request)) as answer:
+        async with self.session.request(
+            request.method, f"{self.target}{path}", data=raw or None, headers=_headers(request)
+        ) as answer:
             exchange.status = answer.status
-            passed = web.StreamResponse(status=answer.status, headers={"content-type": answer.headers.get("content-type", "text/plain")})
+            passed = web.StreamResponse(
+                status=answer.status,
+                headers={"content-type": answer.headers.get("content-type", "text/plain")},
+            )
             await passed.prepare(request)
             heard = bytearray()
             try:
-                with suppress(ConnectionResetError):  # some clients leave as soon as they have heard the last event
+                with suppress(
+                    ConnectionResetError
+                ):  # some clients leave as soon as they have heard the last event
                     async for piece in answer.content.iter_any():
                         heard += piece
                         await passed.write(piece)
@@ -69,7 +76,9 @@ class Recorder:
         client = web.WebSocketResponse(max_msg_size=0)
         await client.prepare(request)
         url = f"{self.target}{request.rel_url.path_qs.removeprefix('/v1')}"
-        async with self.session.ws_connect(url, headers=_headers(request), max_msg_size=0) as server:
+        async with self.session.ws_connect(
+            url, headers=_headers(request), max_msg_size=0
+        ) as server:
 
             async def answers() -> None:
                 async for frame in server:
@@ -79,7 +88,9 @@ class Recorder:
 
             told = asyncio.create_task(answers())
             async for frame in client:
-                self.exchanges.append(Exchange("FRAME", "/responses", json.loads(frame.data), socket=number))
+                self.exchanges.append(
+                    Exchange("FRAME", "/responses", json.loads(frame.data), socket=number)
+                )
                 await server.send_str(frame.data)
             await server.close()
             await told
@@ -104,7 +115,9 @@ def _answer(raw: bytes, content_type: str) -> JSON | None:
         return found
     if content_type != "text/event-stream":
         return None
-    datas = [line.removeprefix(b"data: ") for line in raw.splitlines() if line.startswith(b"data: {")]
+    datas = [
+        line.removeprefix(b"data: ") for line in raw.splitlines() if line.startswith(b"data: {")
+    ]
     last: JSON = json.loads(datas[-1]) if datas else {}
     ended: JSON = last.get("response", last)
     return ended
@@ -114,7 +127,9 @@ def _answer(raw: bytes, content_type: str) -> JSON | None:
 async def recording(target: str) -> AsyncIterator[Recorder]:
     """A recorder in front of the server at `target`, which ends in `/v1`."""
     application = web.Application(client_max_size=0)
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), auto_decompress=True) as session:
+    async with aiohttp.ClientSession(
+        timeout=aiohttp.ClientTimeout(total=None), auto_decompress=True
+    ) as session:
         recorder = Recorder(target, session)
         application.router.add_route("*", "/{rest:.*}", recorder.handle)
         runner = web.AppRunner(application)

@@ -11,7 +11,19 @@ import json
 import re
 from typing import Any
 
-from tests.support.fake_upstream import JSON, Request, Step, call, delta, done, finish, reasoning, refusal, text, usage
+from tests.support.fake_upstream import (
+    JSON,
+    Request,
+    Step,
+    call,
+    delta,
+    done,
+    finish,
+    reasoning,
+    refusal,
+    text,
+    usage,
+)
 
 GREETING = "Hello from the model."
 _WORDS = re.compile(r"\[\[(then|(?:say|think|refuse|call) .+?)\]\]", re.DOTALL)
@@ -22,12 +34,21 @@ def puppet(request: Request) -> list[Step]:
     messages = request.messages
     told = next((at for at in range(len(messages) - 1, -1, -1) if _is_told(messages[at])), None)
     if told is None:
-        return [delta({"role": "assistant", "content": ""}), text(GREETING), finish(), usage(), done()]
+        return [
+            delta({"role": "assistant", "content": ""}),
+            text(GREETING),
+            finish(),
+            usage(),
+            done(),
+        ]
     turns = _turns(_content(messages[told]))
     since = messages[told + 1 :]
     so_far = sum("tool_calls" in message for message in since)
     words = turns[so_far] if so_far < len(turns) else [f"say {GREETING}"]
-    known = {"{result}": _last_result(since), "{heard}": str(sum(message["role"] == "user" for message in messages))}
+    known = {
+        "{result}": _last_result(since),
+        "{heard}": str(sum(message["role"] == "user" for message in messages)),
+    }
     return [*_steps(words, known, so_far), usage(), done()]
 
 
@@ -53,7 +74,9 @@ def _turns(prompt: str) -> list[list[str]]:
 
 
 def _last_result(messages: list[JSON]) -> str:
-    return next((_content(message) for message in reversed(messages) if message["role"] == "tool"), "")
+    return next(
+        (_content(message) for message in reversed(messages) if message["role"] == "tool"), ""
+    )
 
 
 def _steps(words: list[str], known: dict[str, str], turn: int) -> list[Step]:
@@ -64,7 +87,14 @@ def _steps(words: list[str], known: dict[str, str], turn: int) -> list[Step]:
         if verb == "call":
             name, _, arguments = rest.partition(" ")
             half = len(arguments) // 2
-            steps.append(call(calls, f"call_{turn}_{calls}", name, *filter(None, (arguments[:half], arguments[half:] or "{}"))))
+            steps.append(
+                call(
+                    calls,
+                    f"call_{turn}_{calls}",
+                    name,
+                    *filter(None, (arguments[:half], arguments[half:] or "{}")),
+                )
+            )
             calls += 1
             continue
         for placeholder, value in known.items():

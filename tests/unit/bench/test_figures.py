@@ -6,11 +6,17 @@ from bench.figures import Figure
 
 
 @pytest.mark.parametrize(
-    ("measured", "ratio", "kept", "verdict"), [(6.0, 3.0, True, "kept"), (6.1, 3.05, False, "NOT KEPT"), (1.0, 0.5, True, "kept")]
+    ("measured", "ratio", "kept", "verdict"),
+    [(6.0, 3.0, True, "kept"), (6.1, 3.05, False, "NOT KEPT"), (1.0, 0.5, True, "kept")],
 )
-def test_a_ratio_is_held_against_its_promise(measured: float, ratio: float, kept: bool, verdict: str) -> None:
+def test_a_ratio_is_held_against_its_promise(
+    measured: float, ratio: float, kept: bool, verdict: str
+) -> None:
     figure = Figure("create", measured, 2.0, "ms at turn 2", 3.0)
     assert figure.ratio == pytest.approx(ratio)
     assert figure.is_kept is kept
-    assert figure.to_text() == f"create: {ratio:.2f}x ({measured:.3g} against 2 ms at turn 2; at most 3x: {verdict})"
+    assert (
+        figure.to_text()
+        == f"create: {ratio:.2f}x ({measured:.3g} against 2 ms at turn 2; at most 3x: {verdict})"
+    )
     assert figure.to_json()["is_kept"] is kept

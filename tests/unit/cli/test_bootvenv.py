@@ -55,7 +55,9 @@ def _own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "*")
 
 
-def test_index_and_certificates_come_from_pips_own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_and_certificates_come_from_pips_own_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "pip.conf").write_text(
         "[global]\nindex-url = http://a.test/simple\ncert = /ca.pem\n[install]\nindex-url = http://b.test/simple\n"
     )
@@ -67,7 +69,9 @@ def test_index_and_certificates_come_from_pips_own_configuration(tmp_path: Path,
     assert bootvenv.configured("cert") == "/other.pem"
 
 
-def test_pip_is_fetched_from_an_index_with_a_password(index: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pip_is_fetched_from_an_index_with_a_password(
+    index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bootvenv, "PIP_SHA256", hashlib.sha256(WHEEL).hexdigest())
     assert bootvenv.fetch_pip(f"http://{LOGIN}@{index}") == WHEEL
 
@@ -91,7 +95,9 @@ def test_an_index_that_is_not_on_the_web_is_one_sentence(address: str) -> None:
         bootvenv.fetch_pip(address)
 
 
-def test_certificates_that_are_not_there_are_one_sentence(index: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_certificates_that_are_not_there_are_one_sentence(
+    index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PIP_CERT", "/nowhere/ca.pem")
     with pytest.raises(bootvenv.CannotInstall, match="could not be fetched"):
         bootvenv.fetch_pip(f"http://{LOGIN}@{index}")

@@ -58,7 +58,10 @@ def said(text: str) -> list[dict[str, Any]]:
 
 
 async def post(base_url: str, body: object) -> tuple[int, Any]:
-    async with aiohttp.ClientSession() as session, session.post(f"{base_url}/chat/completions", data=json.dumps(body)) as response:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{base_url}/chat/completions", data=json.dumps(body)) as response,
+    ):
         return response.status, await response.json()
 
 
@@ -67,13 +70,21 @@ async def test_lists_its_three_models(client: AsyncOpenAI) -> None:
 
 
 async def test_demo_echoes_and_says_what_it_is(client: AsyncOpenAI) -> None:
-    completion = await client.chat.completions.create(model="demo", messages=[{"role": "user", "content": "Hello  there"}])
+    completion = await client.chat.completions.create(
+        model="demo", messages=[{"role": "user", "content": "Hello  there"}]
+    )
     assert completion.choices[0].message.content == f"{MARK} You said: Hello  there"
     assert completion.choices[0].finish_reason == "stop"
 
 
 async def test_asked_for_json_it_gives_an_example_of_the_schema(client: AsyncOpenAI) -> None:
-    node = {"type": "object", "properties": {"name": {"type": "string"}, "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}}
+    node = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string"},
+            "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]},
+        },
+    }
     schema = {
         "type": "object",
         "properties": {
@@ -84,24 +95,39 @@ async def test_asked_for_json_it_gives_an_example_of_the_schema(client: AsyncOpe
         "$defs": {"node": node},
     }
     wanted: Any = {"type": "json_schema", "json_schema": {"name": "thing", "schema": schema}}
-    completion = await client.chat.completions.create(model="demo", messages=said("Hi"), response_format=wanted)  # type: ignore[arg-type]
+    completion = await client.chat.completions.create(
+        model="demo", messages=said("Hi"), response_format=wanted
+    )  # type: ignore[arg-type]
     told = json.loads(completion.choices[0].message.content or "")
     assert (told["size"], told["tags"], told["first"]["name"]) == (1, ["a"], "Hi")
     whole: Any = {"type": "json_object"}
-    completion = await client.chat.completions.create(model="demo", messages=said("Hi"), response_format=whole)  # type: ignore[arg-type]
-    assert json.loads(completion.choices[0].message.content or "") == {"demo": MARK, "you_said": "Hi"}
+    completion = await client.chat.completions.create(
+        model="demo", messages=said("Hi"), response_format=whole
+    )  # type: ignore[arg-type]
+    assert json.loads(completion.choices[0].message.content or "") == {
+        "demo": MARK,
+        "you_said": "Hi",
+    }
 
 
 async def test_given_an_effort_it_pretends_to_think(base_url: str) -> None:
-    _, whole = await post(base_url, {"model": "demo", "messages": said("Hi"), "reasoning_effort": "low"})
+    _, whole = await post(
+        base_url, {"model": "demo", "messages": said("Hi"), "reasoning_effort": "low"}
+    )
     assert whole["choices"][0]["message"]["reasoning"] == f"{MARK} I pretend to think."
     assert whole["usage"]["completion_tokens_details"]["reasoning_tokens"] == 7
-    _, silent = await post(base_url, {"model": "demo", "messages": said("Hi"), "reasoning_effort": "none"})
+    _, silent = await post(
+        base_url, {"model": "demo", "messages": said("Hi"), "reasoning_effort": "none"}
+    )
     assert "reasoning" not in silent["choices"][0]["message"]
 
 
 async def test_whole_answer_carries_usage_with_its_details(client: AsyncOpenAI) -> None:
-    usage = (await client.chat.completions.create(model="demo", messages=[{"role": "user", "content": "one two three"}])).usage
+    usage = (
+        await client.chat.completions.create(
+            model="demo", messages=[{"role": "user", "content": "one two three"}]
+        )
+    ).usage
     assert usage is not None
     assert usage.prompt_tokens == 3
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
@@ -117,12 +143,18 @@ async def test_stream_speaks_twenty_words_a_second_and_ends_with_usage(client: A
     started = time.monotonic()
     # When its echo is streamed with usage
     stream = await client.chat.completions.create(
-        model="demo", messages=[{"role": "user", "content": question}], stream=True, stream_options={"include_usage": True}
+        model="demo",
+        messages=[{"role": "user", "content": question}],
+        stream=True,
+        stream_options={"include_usage": True},
     )
     chunks = [chunk async for chunk in stream]
     # Then it takes its time, and the last chunk has no choice, but the usage
     assert 1.0 <= time.monotonic() - started < 10
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == f"{MARK} You said: {question}"
+    assert (
+        "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1])
+        == f"{MARK} You said: {question}"
+    )
     assert chunks[-2].choices[0].finish_reason == "stop"
     assert chunks[-1].choices == []
     assert chunks[-1].usage is not None
@@ -130,7 +162,9 @@ async def test_stream_speaks_twenty_words_a_second_and_ends_with_usage(client: A
 
 
 async def test_stream_without_the_option_has_no_usage(client: AsyncOpenAI) -> None:
-    stream = await client.chat.completions.create(model="demo", messages=[{"role": "user", "content": "Hi"}], stream=True)
+    stream = await client.chat.completions.create(
+        model="demo", messages=[{"role": "user", "content": "Hi"}], stream=True
+    )
     assert all([chunk.usage is None and len(chunk.choices) == 1 async for chunk in stream])
 
 
@@ -140,7 +174,11 @@ async def test_echoes_the_last_user_text_of_several_parts(base_url: str) -> None
         {"type": "image_url", "image_url": {"url": "https://x"}},
         {"type": "text", "text": "and two"},
     ]
-    messages = [*said("before"), {"role": "user", "content": parts}, {"role": "assistant", "content": "after"}]
+    messages = [
+        *said("before"),
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": "after"},
+    ]
     status, body = await post(base_url, {"model": "demo", "messages": messages})
     assert status == 200
     assert body["choices"][0]["message"]["content"] == f"{MARK} You said: part one and two"
@@ -160,20 +198,32 @@ async def test_stops_at_the_wanted_length(client: AsyncOpenAI) -> None:
 
 
 async def test_tools_model_calls_the_first_function_with_fitting_arguments(base_url: str) -> None:
-    _, body = await post(base_url, {"model": "demo-tools", "messages": said("Oslo"), "tools": [WEATHER]})
+    _, body = await post(
+        base_url, {"model": "demo-tools", "messages": said("Oslo"), "tools": [WEATHER]}
+    )
     choice = body["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["content"] is None
     (call,) = choice["message"]["tool_calls"]
     assert call["function"]["name"] == "weather"
-    assert json.loads(call["function"]["arguments"]) == {"city": "Oslo", "days": 1, "unit": "celsius", "words": ["Oslo"]}
+    assert json.loads(call["function"]["arguments"]) == {
+        "city": "Oslo",
+        "days": 1,
+        "unit": "celsius",
+        "words": ["Oslo"],
+    }
 
 
 async def test_streamed_call_comes_in_pieces_under_one_id(client: AsyncOpenAI) -> None:
     stream = await client.chat.completions.create(
         model="demo-tools",
         messages=[{"role": "user", "content": "Oslo in May"}],
-        tools=[{"type": "function", "function": {"name": "weather", "parameters": WEATHER["function"]["parameters"]}}],
+        tools=[
+            {
+                "type": "function",
+                "function": {"name": "weather", "parameters": WEATHER["function"]["parameters"]},
+            }
+        ],
         stream=True,
     )
     pieces = [piece async for chunk in stream for piece in chunk.choices[0].delta.tool_calls or []]
@@ -190,12 +240,19 @@ async def test_tools_model_answers_in_text_once_it_has_a_result(base_url: str) -
         {"role": "assistant", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": "rain"},
     ]
-    _, body = await post(base_url, {"model": "demo-tools", "messages": messages, "tools": [WEATHER]})
+    _, body = await post(
+        base_url, {"model": "demo-tools", "messages": messages, "tools": [WEATHER]}
+    )
     assert body["choices"][0]["message"]["content"] == f"{MARK} The tool answered: rain"
 
 
 async def test_slow_model_has_a_minute_of_words_and_speaks_the_first_at_once(base_url: str) -> None:
-    limited = {"model": "demo-slow", "messages": said("Hi"), "max_tokens": SLOW_WORDS, "stream": True}
+    limited = {
+        "model": "demo-slow",
+        "messages": said("Hi"),
+        "max_tokens": SLOW_WORDS,
+        "stream": True,
+    }
     async with (
         asyncio.timeout(10),
         aiohttp.ClientSession() as session,
@@ -221,19 +278,35 @@ async def test_holds_a_thousand_slow_streams(base_url: str) -> None:
             await all_open.wait()
 
     connector = aiohttp.TCPConnector(limit=0)
-    async with asyncio.timeout(60), aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as group:
+    async with (
+        asyncio.timeout(60),
+        aiohttp.ClientSession(connector=connector) as session,
+        asyncio.TaskGroup() as group,
+    ):
         for _ in range(1000):
             group.create_task(listen(session))
 
 
 async def test_other_models_are_not_found(client: AsyncOpenAI) -> None:
     with pytest.raises(NotFoundError) as caught:
-        await client.chat.completions.create(model="gpt-9", messages=[{"role": "user", "content": "Hi"}])
+        await client.chat.completions.create(
+            model="gpt-9", messages=[{"role": "user", "content": "Hi"}]
+        )
     assert caught.value.code == "model_not_found"
     assert caught.value.type == "invalid_request_error"
 
 
-@pytest.mark.parametrize("body", ["", [], {}, {"model": "demo"}, {"model": "demo", "messages": []}, {"model": "demo", "messages": ["Hi"]}])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        [],
+        {},
+        {"model": "demo"},
+        {"model": "demo", "messages": []},
+        {"model": "demo", "messages": ["Hi"]},
+    ],
+)
 async def test_refuses_what_is_not_a_completion_request(base_url: str, body: object) -> None:
     status, answer = await post(base_url, body)
     assert status == 400

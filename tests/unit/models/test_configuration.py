@@ -35,12 +35,18 @@ base_url = "http://b.example/v1"
 """
 
 
-def test_without_a_file_the_one_upstream_of_the_environment_serves_everything(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_file_the_one_upstream_of_the_environment_serves_everything(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BACKBURNER_UPSTREAM__BASE_URL", "http://only.example/v1")
     routes = Routes(build())
     assert not routes.configured
     [found] = routes.find("anything/at all")
-    assert (found.upstream.name, found.upstream.base_url, found.model) == ("default", "http://only.example/v1", "anything/at all")
+    assert (found.upstream.name, found.upstream.base_url, found.model) == (
+        "default",
+        "http://only.example/v1",
+        "anything/at all",
+    )
 
 
 def test_the_file_of_the_working_directory_is_read_and_one_that_is_named_goes_before_it(
@@ -56,26 +62,41 @@ def test_the_file_of_the_working_directory_is_read_and_one_that_is_named_goes_be
     assert build().limits.turns == 128, "an empty name means no file"
 
 
-def test_the_environment_goes_before_the_file_key_by_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_goes_before_the_file_key_by_key(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BACKBURNER_UPSTREAMS__A__BASE_URL", "http://elsewhere.example/v1")
     monkeypatch.setenv("BACKBURNER_UPSTREAMS__A__PASSTHROUGH", "top_k, min_p")
     monkeypatch.setenv("BACKBURNER_UPSTREAMS__A__API_KEY", "12345")
     monkeypatch.setenv("BACKBURNER_LIMITS__TURNS", "9")
-    settings = says(folder, TWO + 'max_retries = 4\n[routes]\n"*" = "a"\n[limits]\nturns = 7\noutput = 1000')
+    settings = says(
+        folder, TWO + 'max_retries = 4\n[routes]\n"*" = "a"\n[limits]\nturns = 7\noutput = 1000'
+    )
     upstreams = Routes(settings).upstreams
     assert upstreams["a"].base_url == "http://elsewhere.example/v1"
     assert upstreams["a"].passthrough == ("top_k", "min_p")
     assert upstreams["a"].api_key.get_secret_value() == "12345"
-    assert (upstreams["b"].max_retries, settings.limits.turns, settings.limits.output) == (4, 9, 1000)
+    assert (upstreams["b"].max_retries, settings.limits.turns, settings.limits.output) == (
+        4,
+        9,
+        1000,
+    )
     monkeypatch.setenv("BACKBURNER_ROUTES", '{"only": ["b", {"upstream": "a", "model": "x"}]}')
     routes = Routes(build())
     assert list(routes.patterns) == ["only"], "routes of the environment replace those of the file"
-    assert [(found.upstream.name, found.model) for found in routes.find("only")] == [("b", "only"), ("a", "x")]
+    assert [(found.upstream.name, found.model) for found in routes.find("only")] == [
+        ("b", "only"),
+        ("a", "x"),
+    ]
 
 
-def test_the_key_may_be_named_instead_of_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_may_be_named_instead_of_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KEY_OF_A", "sesame")
-    settings = says(folder, '[upstreams.a]\nbase_url = "http://a.example/v1"\napi_key_env = "KEY_OF_A"')
+    settings = says(
+        folder, '[upstreams.a]\nbase_url = "http://a.example/v1"\napi_key_env = "KEY_OF_A"'
+    )
     [found] = Routes(settings).find("any")
     assert found.upstream.api_key.get_secret_value() == "sesame"
     assert "sesame" not in repr(settings)
@@ -95,7 +116,9 @@ def test_the_key_may_be_named_instead_of_written(folder: Path, monkeypatch: pyte
         ("left-and-right", ["a as left-and-right"]),
     ],
 )
-def test_of_several_routes_that_match_the_most_specific_counts(folder: Path, model: str, ends: list[str]) -> None:
+def test_of_several_routes_that_match_the_most_specific_counts(
+    folder: Path, model: str, ends: list[str]
+) -> None:
     routes = """
     [routes]
     "*" = ["a", "b"]
@@ -117,19 +140,37 @@ def test_a_model_that_no_route_matches_has_no_upstream(folder: Path) -> None:
 
 
 MISTAKES: dict[str, tuple[str, list[str]]] = {
-    "no TOML": ("[upstreams.a\nx = 1", ["line 1: is not TOML: Expected ']' at the end of a table declaration"]),
+    "no TOML": (
+        "[upstreams.a\nx = 1",
+        ["line 1: is not TOML: Expected ']' at the end of a table declaration"],
+    ),
     "cut off": ('[upstreams.a]\nbase_url = "http', ["line 2: is not TOML: Unterminated string"]),
-    "a key twice": ("[limits]\nturns = 1\nturns = 2", ["line 3: is not TOML: Cannot overwrite a value"]),
+    "a key twice": (
+        "[limits]\nturns = 1\nturns = 2",
+        ["line 3: is not TOML: Cannot overwrite a value"],
+    ),
     "an unknown group": ("[limit]\nturns = 1", ["line 1: limit: is no setting"]),
-    "an unknown key": (TWO + 'baseurl = "x"\n[routes]\n"*" = "a"', ["line 6: upstreams.b.baseurl: is no setting"]),
+    "an unknown key": (
+        TWO + 'baseurl = "x"\n[routes]\n"*" = "a"',
+        ["line 6: upstreams.b.baseurl: is no setting"],
+    ),
     "another type": (
         "\n[limits]\n\nturns = 'many'",
-        ["line 4: limits.turns: Input should be a valid integer, unable to parse string as an integer"],
+        [
+            "line 4: limits.turns: Input should be a valid integer, unable to parse string as an integer"
+        ],
     ),
-    "no address": ("[upstreams.a]\n", ["line 1: upstreams.a.base_url: must be given: what a client would use as base URL, with /v1"]),
+    "no address": (
+        "[upstreams.a]\n",
+        [
+            "line 1: upstreams.a.base_url: must be given: what a client would use as base URL, with /v1"
+        ],
+    ),
     "no URL": (
         '[upstreams.a]\nbase_url = "a.example"',
-        ["line 2: upstreams.a.base_url: must be an http:// or https:// address without user name, query or fragment"],
+        [
+            "line 2: upstreams.a.base_url: must be an http:// or https:// address without user name, query or fragment"
+        ],
     ),
     "an API nobody speaks": (
         '[upstreams.a]\nbase_url = "http://a.example/v1"\napi = "soap"',
@@ -141,11 +182,16 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
     ),
     "a name": (
         '[upstreams."A b"]\nbase_url = "http://a.example/v1"',
-        ["line 1: upstreams.A b: an upstream's name is made of small letters and digits, parted by single - or _"],
+        [
+            "line 1: upstreams.A b: an upstream's name is made of small letters and digits, parted by single - or _"
+        ],
     ),
     "a route to nowhere": (
         TWO + '[routes]\n"*" = ["a", "c"]\n"x" = { upstream = "d" }',
-        ["line 7: routes.*: there is no upstream 'c' (there are: a, b)", "line 8: routes.x: there is no upstream 'd' (there are: a, b)"],
+        [
+            "line 7: routes.*: there is no upstream 'c' (there are: a, b)",
+            "line 8: routes.x: there is no upstream 'd' (there are: a, b)",
+        ],
     ),
     "a route that is none": (
         TWO + '[routes]\n"*" = 3\n"y" = []',
@@ -158,7 +204,12 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
         TWO + '[routes]\n"x" = { upstream = "a", model = "*" }',
         ["line 7: routes.x: a * in 'model' needs exactly one * in the pattern"],
     ),
-    "several and no routes": (TWO, ["not set: routes: must say which of the upstreams serves which model, for several are configured"]),
+    "several and no routes": (
+        TWO,
+        [
+            "not set: routes: must say which of the upstreams serves which model, for several are configured"
+        ],
+    ),
     "limits that make no sense": (
         TWO + 'concurrency = 0\nwait = "soon"\n[routes]\n"*" = "a"',
         [
@@ -170,17 +221,24 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_each_mistake_is_told_with_its_line(folder: Path, capsys: pytest.CaptureFixture[str], mistake: str) -> None:
+def test_each_mistake_is_told_with_its_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], mistake: str
+) -> None:
     text, told = MISTAKES[mistake]
     (folder / "backburner.toml").write_text(text)
     with pytest.raises(SystemExit) as ended:
         load()
     assert ended.value.code == 2
     lines = capsys.readouterr().err.splitlines()
-    assert lines == [f"configuration: {'' if line.startswith('not set') else 'backburner.toml, '}{line}" for line in told]
+    assert lines == [
+        f"configuration: {'' if line.startswith('not set') else 'backburner.toml, '}{line}"
+        for line in told
+    ]
 
 
-def test_mistakes_of_all_kinds_are_told_at_once_each_with_its_source(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_of_all_kinds_are_told_at_once_each_with_its_source(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BACKBURNER_LEASE__BEAT", "often")
     monkeypatch.setenv("BACKBURNER_UPSTREAMS__B__API_KEY", "secret")
     monkeypatch.delenv("REDIS_URL")
@@ -199,9 +257,13 @@ def test_mistakes_of_all_kinds_are_told_at_once_each_with_its_source(folder: Pat
     assert "secret" not in told
 
 
-def test_a_file_that_is_named_and_not_there_or_no_text_is_a_mistake(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_named_and_not_there_or_no_text_is_a_mistake(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BACKBURNER_CONFIG", "nowhere.toml")
-    with pytest.raises(BadSettings, match=r"^nowhere.toml: cannot be read: No such file or directory$"):
+    with pytest.raises(
+        BadSettings, match=r"^nowhere.toml: cannot be read: No such file or directory$"
+    ):
         build()
     monkeypatch.delenv("BACKBURNER_CONFIG")
     (folder / "backburner.toml").write_bytes(b"[limits]\n# caf\xe9\n")
@@ -209,9 +271,14 @@ def test_a_file_that_is_named_and_not_there_or_no_text_is_a_mistake(folder: Path
         build()
 
 
-def test_a_variable_that_is_no_json_is_named_without_its_value(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_is_no_json_is_named_without_its_value(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BACKBURNER_ROUTES", "{secret")
-    with pytest.raises(BadSettings, match=r"^environment: BACKBURNER_ROUTES: cannot be read: JSON is expected there$"):
+    with pytest.raises(
+        BadSettings,
+        match=r"^environment: BACKBURNER_ROUTES: cannot be read: JSON is expected there$",
+    ):
         build()
 
 
@@ -231,4 +298,7 @@ unknown.key = 1
 '''
     with pytest.raises(BadSettings) as bad:
         says(folder, text)
-    assert [(mistake.key, mistake.line) for mistake in bad.value.mistakes] == [("retention", 2), ("upstreams.a.unknown", 12)]
+    assert [(mistake.key, mistake.line) for mistake in bad.value.mistakes] == [
+        ("retention", 2),
+        ("upstreams.a.unknown", 12),
+    ]

@@ -140,7 +140,9 @@ HOSTILE_URLS = [
 ]
 
 
-@pytest.mark.parametrize(("url", "why"), HOSTILE_URLS, ids=[repr(url[:60]) for url, _ in HOSTILE_URLS])
+@pytest.mark.parametrize(
+    ("url", "why"), HOSTILE_URLS, ids=[repr(url[:60]) for url, _ in HOSTILE_URLS]
+)
 def test_a_hostile_address_is_refused(url: str, why: str) -> None:
     with pytest.raises(Refused) as refusal:
         CLOSED.inspect(url)
@@ -184,18 +186,31 @@ def test_a_connection_there_is_not_opened(address: str, port: int) -> None:
         CLOSED.require(address, port)
 
 
-@pytest.mark.parametrize(("address", "port"), [("8.8.8.8", 80), ("1.1.1.1", 443), ("2a00:1450:4001::1", 8443), ("::ffff:8.8.8.8", 443)])
+@pytest.mark.parametrize(
+    ("address", "port"),
+    [("8.8.8.8", 80), ("1.1.1.1", 443), ("2a00:1450:4001::1", 8443), ("::ffff:8.8.8.8", 443)],
+)
 def test_a_connection_to_the_public_internet_is(address: str, port: int) -> None:
     CLOSED.require(address, port)
 
 
 def test_a_deployment_may_allow_more() -> None:
-    for url in ("http://127.0.0.1:22/", "http://[::ffff:127.0.0.1]/", "http://[fd00:1::5]:5432/", "http://intern.example:9/"):
+    for url in (
+        "http://127.0.0.1:22/",
+        "http://[::ffff:127.0.0.1]/",
+        "http://[fd00:1::5]:5432/",
+        "http://intern.example:9/",
+    ):
         LOCAL.inspect(url)
     LOCAL.require("127.8.8.8", 1)
     assert LOCAL.trusts("intern.example")
     assert not LOCAL.trusts("other.intern.example")
-    for url in ("http://10.0.0.1/", "http://[::1]/", "http://2130706433/", "http://user@127.0.0.1/"):
+    for url in (
+        "http://10.0.0.1/",
+        "http://[::1]/",
+        "http://2130706433/",
+        "http://user@127.0.0.1/",
+    ):
         with pytest.raises(Refused):
             LOCAL.inspect(url)
 

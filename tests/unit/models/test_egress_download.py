@@ -39,7 +39,9 @@ class Site:
         writer.close()
 
     def redirect(self, path: str, to: str, status: int = 302) -> None:
-        self.answers[path] = f"HTTP/1.1 {status} Found\r\nlocation: {to}\r\ncontent-length: 0\r\n\r\n".encode()
+        self.answers[path] = (
+            f"HTTP/1.1 {status} Found\r\nlocation: {to}\r\ncontent-length: 0\r\n\r\n".encode()
+        )
 
 
 @asynccontextmanager
@@ -68,11 +70,20 @@ class FakeDns(AbstractResolver):
         self._answers = list(answers)
         self.asked = 0
 
-    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[ResolveResult]:
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
         answer = self._answers[min(self.asked, len(self._answers) - 1)]
         self.asked += 1
         return [
-            {"hostname": host, "host": address, "port": port, "family": socket.AF_INET, "proto": 0, "flags": socket.AI_NUMERICHOST}
+            {
+                "hostname": host,
+                "host": address,
+                "port": port,
+                "family": socket.AF_INET,
+                "proto": 0,
+                "flags": socket.AI_NUMERICHOST,
+            }
             for address in answer
         ]
 
@@ -84,11 +95,19 @@ PUBLIC, INSIDE = "127.0.0.2", "127.0.0.1"
 """Stand-ins that can be connected to: the rules of these tests allow the first and not the second."""
 
 
-def downloads(*dns: Sequence[str], allow: tuple[str, ...] = (PUBLIC,), redirects: int = 3) -> Downloads:
-    return Downloads(Egress(EgressSettings(allow=allow)), redirects=redirects, resolver=FakeDns(*dns) if dns else None)
+def downloads(
+    *dns: Sequence[str], allow: tuple[str, ...] = (PUBLIC,), redirects: int = 3
+) -> Downloads:
+    return Downloads(
+        Egress(EgressSettings(allow=allow)),
+        redirects=redirects,
+        resolver=FakeDns(*dns) if dns else None,
+    )
 
 
-async def fetch(found: Downloads, url: str, most: int = 1000, within: float = 5) -> tuple[bytes, str, str]:
+async def fetch(
+    found: Downloads, url: str, most: int = 1000, within: float = 5
+) -> tuple[bytes, str, str]:
     download = await found.fetch(url, most=most, within=within)
     return download.content, download.media_type, download.name
 
@@ -112,9 +131,15 @@ async def test_a_file_is_fetched_with_its_type_and_name(site: Site) -> None:
         ("TEXT/Plain;charset=x", "/a.pdf", "text/plain"), ("a,b;base64,<x>", "/a", "application/octet-stream"),
     ],
 )  # fmt: skip
-async def test_a_type_that_cannot_be_one_is_guessed_from_the_name(site: Site, told: str, path: str, media_type: str) -> None:
-    site.answers[path] = f"HTTP/1.1 200 OK\r\ncontent-type: {told}\r\ncontent-length: 1\r\n\r\nx".encode()
-    assert (await fetch(downloads([PUBLIC]), f"http://x.example:{site.port}{path}"))[1] == media_type
+async def test_a_type_that_cannot_be_one_is_guessed_from_the_name(
+    site: Site, told: str, path: str, media_type: str
+) -> None:
+    site.answers[path] = (
+        f"HTTP/1.1 200 OK\r\ncontent-type: {told}\r\ncontent-length: 1\r\n\r\nx".encode()
+    )
+    assert (await fetch(downloads([PUBLIC]), f"http://x.example:{site.port}{path}"))[
+        1
+    ] == media_type
 
 
 @pytest.mark.parametrize("name", ["internal.example", "localhost"])
@@ -150,7 +175,9 @@ async def test_a_name_is_looked_up_once_for_each_connection(site: Site) -> None:
 
 
 @pytest.mark.parametrize("order", [[INSIDE, PUBLIC], [PUBLIC, INSIDE]])
-async def test_of_several_answers_only_the_public_ones_are_connected_to(site: Site, order: list[str]) -> None:
+async def test_of_several_answers_only_the_public_ones_are_connected_to(
+    site: Site, order: list[str]
+) -> None:
     site.answers["/a"] = OK
     await fetch(downloads(order), f"http://x.example:{site.port}/a")
     assert {address for address, _ in site.heard} == {PUBLIC}
@@ -194,15 +221,33 @@ async def test_a_trusted_name_may_lead_anywhere_and_nothing_else_with_it(site: S
 
 
 BAD_ANSWERS = [
-    pytest.param(b"HTTP/1.1 200 OK\r\ncontent-length: 1001\r\n\r\n", "larger than the 1000 bytes", id="says it is too large"),
-    pytest.param(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 5000, "larger than the 1000 bytes", id="is too large"),
-    pytest.param(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 1\r\n\r\nx", "compressed", id="compressed"),
+    pytest.param(
+        b"HTTP/1.1 200 OK\r\ncontent-length: 1001\r\n\r\n",
+        "larger than the 1000 bytes",
+        id="says it is too large",
+    ),
+    pytest.param(
+        b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 5000, "larger than the 1000 bytes", id="is too large"
+    ),
+    pytest.param(
+        b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 1\r\n\r\nx",
+        "compressed",
+        id="compressed",
+    ),
     pytest.param(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nx", "broke off", id="breaks off"),
     pytest.param(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n", "HTTP 403", id="403"),
-    pytest.param(b"HTTP/1.1 206 Partial Content\r\ncontent-length: 0\r\n\r\n", "HTTP 206", id="206"),
-    pytest.param(b"HTTP/1.1 302 Found\r\ncontent-length: 0\r\n\r\n", "HTTP 302", id="a redirect to nowhere"),
+    pytest.param(
+        b"HTTP/1.1 206 Partial Content\r\ncontent-length: 0\r\n\r\n", "HTTP 206", id="206"
+    ),
+    pytest.param(
+        b"HTTP/1.1 302 Found\r\ncontent-length: 0\r\n\r\n", "HTTP 302", id="a redirect to nowhere"
+    ),
     pytest.param(b"220 smtp ready\r\n", "could not be reached, or broke off", id="no HTTP"),
-    pytest.param(b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100_000 + b"\r\n\r\n", "could not be reached, or broke off", id="an endless header"),
+    pytest.param(
+        b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100_000 + b"\r\n\r\n",
+        "could not be reached, or broke off",
+        id="an endless header",
+    ),
     pytest.param(b"", "could not be reached, or broke off", id="nothing"),
 ]
 
@@ -231,7 +276,13 @@ async def test_a_server_that_dawdles_is_left(site: Site) -> None:
 
 
 def message(*parts: dict[str, Any]) -> dict[str, Any]:
-    return {"id": "msg_1", "type": "message", "role": "user", "status": "completed", "content": list(parts)}
+    return {
+        "id": "msg_1",
+        "type": "message",
+        "role": "user",
+        "status": "completed",
+        "content": list(parts),
+    }
 
 
 def file(url: str, **more: Any) -> dict[str, Any]:
@@ -264,16 +315,31 @@ async def test_a_history_without_files_is_given_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "param"), [(2, "input[1].content[1].file_url"), (1, "input[0].content[1].file_url"), (0, "previous_response_id")]
+    ("own", "param"),
+    [
+        (2, "input[1].content[1].file_url"),
+        (1, "input[0].content[1].file_url"),
+        (0, "previous_response_id"),
+    ],
 )
-async def test_a_file_that_cannot_be_had_is_named_as_the_client_numbered_it(site: Site, own: int, param: str) -> None:
+async def test_a_file_that_cannot_be_had_is_named_as_the_client_numbered_it(
+    site: Site, own: int, param: str
+) -> None:
     url = f"http://x.example:{site.port}/none"
     text = {"type": "input_text", "text": "see"}
     with pytest.raises(UpstreamFailed) as failure:
         await with_files([message(text), message(text, file(url))], own, rules(), FakeDns([PUBLIC]))
     error = failure.value
-    assert (error.status, error.param, error.code, error.envelope_code) == (400, param, "invalid_prompt", "invalid_value")
-    assert error.message == f"Failed to download the file from '{url}': its server answered with HTTP 404."
+    assert (error.status, error.param, error.code, error.envelope_code) == (
+        400,
+        param,
+        "invalid_prompt",
+        "invalid_value",
+    )
+    assert (
+        error.message
+        == f"Failed to download the file from '{url}': its server answered with HTTP 404."
+    )
 
 
 async def test_all_files_of_a_response_share_one_limit(site: Site) -> None:

@@ -20,7 +20,9 @@ def test_what_was_sealed_is_opened_and_does_not_show() -> None:
     assert sealer.open(response, kept) == TOKENS
     for shown in (b"canary", base64.b64encode(b"canary")[:7]):
         assert shown not in kept.sealed
-    assert sealer.seal(response, TOKENS).sealed != kept.sealed, "the same nonce twice gives the key stream away"
+    assert sealer.seal(response, TOKENS).sealed != kept.sealed, (
+        "the same nonce twice gives the key stream away"
+    )
 
 
 def test_another_response_cannot_open_it() -> None:
@@ -65,7 +67,9 @@ def test_a_token_is_opened_for_its_kind_and_project_alone() -> None:
     sealer, project = Sealer([secrets.token_bytes(32)]), new_uuid()
     token = sealer.token("compaction", project, {"summary": "canary"})
     assert sealer.open_token("compaction", project, token) == {"summary": "canary"}
-    assert re.fullmatch(r"[A-Za-z0-9_.-]+", token), "it travels in JSON, addresses and shells as it is"
+    assert re.fullmatch(r"[A-Za-z0-9_.-]+", token), (
+        "it travels in JSON, addresses and shells as it is"
+    )
     assert base64.b64encode(b"canary")[:7].decode() not in token
     with pytest.raises(Unreadable):
         sealer.open_token("reasoning", project, token)
@@ -108,14 +112,22 @@ def test_a_token_is_no_secret_of_a_response() -> None:
     sealer, project = Sealer([secrets.token_bytes(32)]), new_uuid()
     _, key_id, body = sealer.token("compaction", project, {}).split(".")
     with pytest.raises(Unreadable):
-        sealer.open(project, Sealed(key_id, base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))))
+        sealer.open(
+            project, Sealed(key_id, base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        )
 
 
 def test_a_fingerprint_tells_secrets_apart_only_to_whoever_has_the_key() -> None:
     key = secrets.token_bytes(32)
     other = {"files": {"authorization": "another"}}
-    assert Sealer([key]).fingerprint(TOKENS) == Sealer([key]).fingerprint(TOKENS) != Sealer([key]).fingerprint(other)
-    assert Sealer([key]).fingerprint(TOKENS) != Sealer([secrets.token_bytes(32)]).fingerprint(TOKENS)
+    assert (
+        Sealer([key]).fingerprint(TOKENS)
+        == Sealer([key]).fingerprint(TOKENS)
+        != Sealer([key]).fingerprint(other)
+    )
+    assert Sealer([key]).fingerprint(TOKENS) != Sealer([secrets.token_bytes(32)]).fingerprint(
+        TOKENS
+    )
 
 
 @pytest.mark.parametrize("padding", ["", "="])

@@ -23,7 +23,9 @@ def test_each_file_is_right(number: int, tmp_path: Path, monkeypatch: pytest.Mon
     routes = Routes(build(database_url="postgresql://unused", redis_url="redis://unused"))
     assert next(found.upstream.name for found in routes.find("gpt-5")) in ("cloud", "openai")
     assert len(routes.find("anything")) > 1
-    assert {target.upstream for targets in routes.patterns.values() for target in targets} == set(routes.upstreams)
+    assert {target.upstream for targets in routes.patterns.values() for target in targets} == set(
+        routes.upstreams
+    )
 
 
 def test_there_are_files_to_read() -> None:
@@ -36,7 +38,17 @@ def test_every_setting_of_an_upstream_is_explained() -> None:
 
 
 def test_every_value_of_a_quirk_is_explained() -> None:
-    for name in ("max_tokens_field", "developer_role", "effort_field", "reasoning_back", "structured_output", "count", "api"):
+    for name in (
+        "max_tokens_field",
+        "developer_role",
+        "effort_field",
+        "reasoning_back",
+        "structured_output",
+        "count",
+        "api",
+    ):
         values = set(re.findall(r"'([\w.]+)'", str(UpstreamSettings.model_fields[name].annotation)))
         assert values
-        assert {value for value in values if f"`{value}`" not in PAGE and f'"{value}"' not in PAGE} == set(), name
+        assert {
+            value for value in values if f"`{value}`" not in PAGE and f'"{value}"' not in PAGE
+        } == set(), name

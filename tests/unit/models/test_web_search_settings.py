@@ -15,7 +15,17 @@ from models.config.settings import WebSearchSettings
         ({"provider": "brave", "base_url": "http://x"}, "web_search.api_key must be set for brave"),
         *(
             ({"provider": "searxng", "base_url": url}, "must be an http:// or https:// address")
-            for url in ("x", "ftp://x", "http://", "http://user:word@x", "http://x?q=1", "http://x/#a", "http://x /", "http://x\\y", "//x")
+            for url in (
+                "x",
+                "ftp://x",
+                "http://",
+                "http://user:word@x",
+                "http://x?q=1",
+                "http://x/#a",
+                "http://x /",
+                "http://x\\y",
+                "//x",
+            )
         ),
     ],
 )

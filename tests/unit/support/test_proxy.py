@@ -135,11 +135,16 @@ async def test_a_statement_whose_answer_is_lost_was_executed(servers: Databases)
     proxy = Proxy(before["host"], int(before["port"] or 5432), Statements)
     async with await psycopg.AsyncConnection.connect(proxy.url(dsn), autocommit=True) as connection:
         for number in range(8):  # from the sixth on it is a prepared one
-            await connection.execute("INSERT INTO projects (id, name) VALUES (gen_random_uuid(), %s)", [f"number {number}"])
+            await connection.execute(
+                "INSERT INTO projects (id, name) VALUES (gen_random_uuid(), %s)",
+                [f"number {number}"],
+            )
         snare = proxy.hold(b"INSERT INTO projects")
         snare.lose()
         with pytest.raises(psycopg.OperationalError):
-            await connection.execute("INSERT INTO projects (id, name) VALUES (gen_random_uuid(), %s)", ["unheard"])
+            await connection.execute(
+                "INSERT INTO projects (id, name) VALUES (gen_random_uuid(), %s)", ["unheard"]
+            )
         assert snare.caught.is_set()
     async with await psycopg.AsyncConnection.connect(proxy.url(servers.admin_url)) as connection:
         cursor = await connection.execute("SELECT 1")

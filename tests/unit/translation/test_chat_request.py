@@ -10,30 +10,69 @@ from worker.translation.chat.request import chat_request
 from worker.translation.dialect import Dialect
 from worker.translation.tool_catalog import offer
 
-FUNCTION = {"type": "function", "name": "look", "description": "looks", "parameters": {"type": "object", "properties": {"at": {}}}}
-CHAT_FUNCTION = {"type": "function", "function": {name: FUNCTION[name] for name in ("name", "description", "parameters")}}
+FUNCTION = {
+    "type": "function",
+    "name": "look",
+    "description": "looks",
+    "parameters": {"type": "object", "properties": {"at": {}}},
+}
+CHAT_FUNCTION = {
+    "type": "function",
+    "function": {name: FUNCTION[name] for name in ("name", "description", "parameters")},
+}
 BARE = {"type": "function", "name": "bare"}
 CLOSED = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
-CHAT_BARE = {"type": "function", "function": {"name": "bare", "parameters": {"type": "object", "properties": {}}}}
+CHAT_BARE = {
+    "type": "function",
+    "function": {"name": "bare", "parameters": {"type": "object", "properties": {}}},
+}
 CUSTOM = {"type": "custom", "name": "sh", "description": "runs"}
 SEARCH = {"type": "web_search"}
 ALWAYS = {"model": "m", "messages": [], "stream": True, "stream_options": {"include_usage": True}}
-SCHEMA = {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True, "description": "d"}
+SCHEMA = {
+    "type": "json_schema",
+    "name": "n",
+    "schema": {"type": "object"},
+    "strict": True,
+    "description": "d",
+}
 
 
-def body(parameters: dict[str, Any] | None = None, history: list[dict[str, Any]] | None = None, **options: Any) -> dict[str, Any]:
+def body(
+    parameters: dict[str, Any] | None = None,
+    history: list[dict[str, Any]] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
     parameters, history = parameters or {}, history or []
-    return chat_request(model="m", parameters=parameters, history=history, offer=offer(parameters, history), dialect=Dialect(**options))
+    return chat_request(
+        model="m",
+        parameters=parameters,
+        history=history,
+        offer=offer(parameters, history),
+        dialect=Dialect(**options),
+    )
 
 
 def user(*content: dict[str, Any] | str, role: str = "user") -> dict[str, Any]:
-    parts = [{"type": "input_text", "text": part} if isinstance(part, str) else part for part in content]
+    parts = [
+        {"type": "input_text", "text": part} if isinstance(part, str) else part for part in content
+    ]
     return {"id": "msg_1", "type": "message", "status": "completed", "role": role, "content": parts}
 
 
 def said(*texts: str) -> dict[str, Any]:
-    parts = [{"type": "output_text", "text": text, "annotations": [{"type": "url_citation"}]} for text in texts]
-    return {"id": "msg_2", "type": "message", "status": "completed", "role": "assistant", "phase": "commentary", "content": parts}
+    parts = [
+        {"type": "output_text", "text": text, "annotations": [{"type": "url_citation"}]}
+        for text in texts
+    ]
+    return {
+        "id": "msg_2",
+        "type": "message",
+        "status": "completed",
+        "role": "assistant",
+        "phase": "commentary",
+        "content": parts,
+    }
 
 
 def call(call_id: str, arguments: str = "{}") -> dict[str, Any]:
@@ -48,11 +87,20 @@ def call(call_id: str, arguments: str = "{}") -> dict[str, Any]:
 
 
 def output(call_id: str, value: Any = "seen") -> dict[str, Any]:
-    return {"id": "fco_" + call_id, "type": "function_call_output", "status": "completed", "call_id": call_id, "output": value}
+    return {
+        "id": "fco_" + call_id,
+        "type": "function_call_output",
+        "status": "completed",
+        "call_id": call_id,
+        "output": value,
+    }
 
 
 def calling(*call_ids: str, content: str | None = None) -> dict[str, Any]:
-    calls = [{"id": call_id, "type": "function", "function": {"name": "look", "arguments": "{}"}} for call_id in call_ids]
+    calls = [
+        {"id": call_id, "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        for call_id in call_ids
+    ]
     return {"role": "assistant", "content": content, "tool_calls": calls}
 
 
@@ -72,13 +120,23 @@ MESSAGES: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
     (
         "two texts are parts",
         [user("a", "b")],
-        [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
+        [
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+            }
+        ],
     ),
     ("nothing", [user()], [{"role": "user", "content": ""}]),
     (
         "text, image, file, audio",
         [user("see", IMAGE, FILE, AUDIO)],
-        [{"role": "user", "content": [{"type": "text", "text": "see"}, CHAT_IMAGE, CHAT_FILE, AUDIO]}],
+        [
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "see"}, CHAT_IMAGE, CHAT_FILE, AUDIO],
+            }
+        ],
     ),
     (
         "detail, as far as chat knows it",
@@ -87,8 +145,14 @@ MESSAGES: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
             {
                 "role": "user",
                 "content": [
-                    {"type": "image_url", "image_url": {"url": IMAGE["image_url"], "detail": "low"}},
-                    {"type": "image_url", "image_url": {"url": IMAGE["image_url"], "detail": "high"}},
+                    {
+                        "type": "image_url",
+                        "image_url": {"url": IMAGE["image_url"], "detail": "low"},
+                    },
+                    {
+                        "type": "image_url",
+                        "image_url": {"url": IMAGE["image_url"], "detail": "high"},
+                    },
                 ],
             }
         ],
@@ -99,15 +163,37 @@ MESSAGES: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
     ("an empty answer is left out", [user("hi"), said("")], [HI]),
     (
         "a refusal",
-        [{"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}],
+        [
+            {
+                "type": "message",
+                "role": "assistant",
+                "content": [{"type": "refusal", "refusal": "no"}],
+            }
+        ],
         [{"role": "assistant", "content": None, "refusal": "no"}],
     ),
     ("a call", [call("a"), output("a")], [calling("a"), tool("a")]),
     ("no arguments", [call("a", ""), output("a")], [calling("a"), tool("a")]),
-    ("parallel calls", [call("a"), call("b"), output("a"), output("b")], [calling("a", "b"), tool("a"), tool("b")]),
-    ("outputs in another order", [call("a"), call("b"), output("b"), output("a")], [calling("a", "b"), tool("a"), tool("b")]),
-    ("text before a call", [said("hm"), call("a"), output("a")], [calling("a", content="hm"), tool("a")]),
-    ("text between call and output", [call("a"), said("hm"), output("a")], [calling("a", content="hm"), tool("a")]),
+    (
+        "parallel calls",
+        [call("a"), call("b"), output("a"), output("b")],
+        [calling("a", "b"), tool("a"), tool("b")],
+    ),
+    (
+        "outputs in another order",
+        [call("a"), call("b"), output("b"), output("a")],
+        [calling("a", "b"), tool("a"), tool("b")],
+    ),
+    (
+        "text before a call",
+        [said("hm"), call("a"), output("a")],
+        [calling("a", content="hm"), tool("a")],
+    ),
+    (
+        "text between call and output",
+        [call("a"), said("hm"), output("a")],
+        [calling("a", content="hm"), tool("a")],
+    ),
     (
         "text around calls",
         [said("one"), call("a"), said("two"), call("b"), output("a"), said("three"), output("b")],
@@ -121,25 +207,55 @@ MESSAGES: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
     (
         "a turn after a turn",
         [call("a"), output("a"), call("b"), output("b"), said("done")],
-        [calling("a"), tool("a"), calling("b"), tool("b"), {"role": "assistant", "content": "done"}],
+        [
+            calling("a"),
+            tool("a"),
+            calling("b"),
+            tool("b"),
+            {"role": "assistant", "content": "done"},
+        ],
     ),
     (
         "the same call id in two turns",
         [call("a"), output("a", "1"), call("a"), output("a", "2")],
         [calling("a"), tool("a", "1"), calling("a"), tool("a", "2")],
     ),
-    ("a call that broke off", [said("hm"), call("a"), user("hi")], [{"role": "assistant", "content": "hm"}, HI]),
+    (
+        "a call that broke off",
+        [said("hm"), call("a"), user("hi")],
+        [{"role": "assistant", "content": "hm"}, HI],
+    ),
     ("nothing but a call that broke off", [call("a"), user("hi")], [HI]),
-    ("its id used again", [call("a"), user("hi"), call("a"), output("a")], [HI, calling("a"), tool("a")]),
-    ("an output of texts", [call("a"), output("a", [{"type": "input_text", "text": "x"}])], [calling("a"), tool("a", "x")]),
+    (
+        "its id used again",
+        [call("a"), user("hi"), call("a"), output("a")],
+        [HI, calling("a"), tool("a")],
+    ),
+    (
+        "an output of texts",
+        [call("a"), output("a", [{"type": "input_text", "text": "x"}])],
+        [calling("a"), tool("a", "x")],
+    ),
     (
         "an image from a tool",
-        [call("a"), call("b"), output("a", [{"type": "input_text", "text": "x"}, IMAGE]), output("b"), said("nice")],
+        [
+            call("a"),
+            call("b"),
+            output("a", [{"type": "input_text", "text": "x"}, IMAGE]),
+            output("b"),
+            said("nice"),
+        ],
         [
             calling("a", "b"),
             tool("a", "x\n[image: see the next user message]"),
             tool("b"),
-            {"role": "user", "content": [{"type": "text", "text": "The image that tool call a returned:"}, CHAT_IMAGE]},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "The image that tool call a returned:"},
+                    CHAT_IMAGE,
+                ],
+            },
             {"role": "assistant", "content": "nice"},
         ],
     ),
@@ -149,7 +265,13 @@ MESSAGES: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
         [
             calling("a"),
             tool("a", "[file: see the next user message]"),
-            {"role": "user", "content": [{"type": "text", "text": "The file that tool call a returned:"}, CHAT_FILE]},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "The file that tool call a returned:"},
+                    CHAT_FILE,
+                ],
+            },
         ],
     ),
     (
@@ -166,7 +288,10 @@ MESSAGES: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
                     {
                         "id": "a",
                         "type": "function",
-                        "function": {"name": "sh", "arguments": json.dumps({"input": 'ls "x"'}, separators=(",", ":"))},
+                        "function": {
+                            "name": "sh",
+                            "arguments": json.dumps({"input": 'ls "x"'}, separators=(",", ":")),
+                        },
                     }
                 ],
             },
@@ -175,15 +300,30 @@ MESSAGES: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
     ),
     (
         "reasoning is not resent, and splits no turn",
-        [{"type": "reasoning", "summary": []}, call("a"), {"type": "reasoning", "summary": []}, call("b"), output("a"), output("b")],
+        [
+            {"type": "reasoning", "summary": []},
+            call("a"),
+            {"type": "reasoning", "summary": []},
+            call("b"),
+            output("a"),
+            output("b"),
+        ],
         [calling("a", "b"), tool("a"), tool("b")],
     ),
-    ("what hosted tools did", [{"type": "web_search_call", "id": "ws_1"}, said("found")], [{"role": "assistant", "content": "found"}]),
+    (
+        "what hosted tools did",
+        [{"type": "web_search_call", "id": "ws_1"}, said("found")],
+        [{"role": "assistant", "content": "found"}],
+    ),
 ]
 
 
-@pytest.mark.parametrize(("history", "expected"), [row[1:] for row in MESSAGES], ids=[row[0] for row in MESSAGES])
-def test_history_becomes_messages(history: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize(
+    ("history", "expected"), [row[1:] for row in MESSAGES], ids=[row[0] for row in MESSAGES]
+)
+def test_history_becomes_messages(
+    history: list[dict[str, Any]], expected: list[dict[str, Any]]
+) -> None:
     assert body(history=history)["messages"] == expected
 
 
@@ -195,17 +335,30 @@ PARAMETERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"temperature": 0, "top_p": 1, "presence_penalty": 0.5, "frequency_penalty": -1},
     ),
     ("tokens", {"max_output_tokens": 100}, {"max_completion_tokens": 100}),
-    ("effort, and no summary", {"reasoning": {"effort": "low", "summary": "auto"}}, {"reasoning_effort": "low"}),
+    (
+        "effort, and no summary",
+        {"reasoning": {"effort": "low", "summary": "auto"}},
+        {"reasoning_effort": "low"},
+    ),
     ("no effort", {"reasoning": {"summary": "auto"}}, {}),
     ("plain text", {"text": {"format": {"type": "text"}, "verbosity": "low"}}, {}),
-    ("any object", {"text": {"format": {"type": "json_object"}}}, {"response_format": {"type": "json_object"}}),
+    (
+        "any object",
+        {"text": {"format": {"type": "json_object"}}},
+        {"response_format": {"type": "json_object"}},
+    ),
     (
         "a schema",
         {"text": {"format": SCHEMA}},
         {
             "response_format": {
                 "type": "json_schema",
-                "json_schema": {"name": "n", "schema": {"type": "object"}, "strict": True, "description": "d"},
+                "json_schema": {
+                    "name": "n",
+                    "schema": {"type": "object"},
+                    "strict": True,
+                    "description": "d",
+                },
             }
         },
     ),
@@ -236,10 +389,21 @@ PARAMETERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (
         "strict, where it was said",
         {"tools": [BARE | {"strict": True}]},
-        {"tools": [{"type": "function", "function": {"name": "bare", "strict": True, "parameters": CLOSED}}]},
+        {
+            "tools": [
+                {
+                    "type": "function",
+                    "function": {"name": "bare", "strict": True, "parameters": CLOSED},
+                }
+            ]
+        },
     ),
     ("web search is left out", {"tools": [SEARCH, BARE]}, {"tools": [CHAT_BARE]}),
-    ("nothing but web search", {"tools": [SEARCH], "tool_choice": "auto", "parallel_tool_calls": True}, {}),
+    (
+        "nothing but web search",
+        {"tools": [SEARCH], "tool_choice": "auto", "parallel_tool_calls": True},
+        {},
+    ),
     ("choice without tools", {"tool_choice": "none", "parallel_tool_calls": False}, {}),
     (
         "choice by word",
@@ -255,7 +419,11 @@ PARAMETERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "allowed tools",
         {
             "tools": [FUNCTION, BARE],
-            "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "bare"}]},
+            "tool_choice": {
+                "type": "allowed_tools",
+                "mode": "required",
+                "tools": [{"type": "function", "name": "bare"}],
+            },
         },
         {"tools": [CHAT_BARE], "tool_choice": "required"},
     ),
@@ -267,19 +435,32 @@ PARAMETERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("parameters", "sent"), [row[1:] for row in PARAMETERS], ids=[row[0] for row in PARAMETERS])
-def test_parameters_become_chat_parameters(parameters: dict[str, Any], sent: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("parameters", "sent"), [row[1:] for row in PARAMETERS], ids=[row[0] for row in PARAMETERS]
+)
+def test_parameters_become_chat_parameters(
+    parameters: dict[str, Any], sent: dict[str, Any]
+) -> None:
     assert body(parameters) == ALWAYS | sent
 
 
 def test_instructions_come_first() -> None:
-    messages = body({"instructions": "be brief"}, [user("x", role="system"), user("hi")])["messages"]
-    assert messages == [{"role": "system", "content": "be brief"}, {"role": "system", "content": "x"}, HI]
+    messages = body({"instructions": "be brief"}, [user("x", role="system"), user("hi")])[
+        "messages"
+    ]
+    assert messages == [
+        {"role": "system", "content": "be brief"},
+        {"role": "system", "content": "x"},
+        HI,
+    ]
 
 
 def test_the_developer_role_is_spelled_as_the_upstream_wants_it() -> None:
     history = [user("d", role="developer"), user("s", role="system")]
-    roles = [message["role"] for message in body({"instructions": "i"}, history, developer_role="developer")["messages"]]
+    roles = [
+        message["role"]
+        for message in body({"instructions": "i"}, history, developer_role="developer")["messages"]
+    ]
     assert roles == ["developer", "developer", "system"]
 
 
@@ -288,8 +469,18 @@ SYSTEMS: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
     ("one", [user("s", role="system"), user("hi")], [{"role": "system", "content": "s"}, HI]),
     (
         "several, one of them late",
-        [user("s", role="system"), user("d", role="developer"), user("hi"), user("late", role="developer"), said("a")],
-        [{"role": "system", "content": "s\n\nd\n\nlate"}, HI, {"role": "assistant", "content": "a"}],
+        [
+            user("s", role="system"),
+            user("d", role="developer"),
+            user("hi"),
+            user("late", role="developer"),
+            said("a"),
+        ],
+        [
+            {"role": "system", "content": "s\n\nd\n\nlate"},
+            HI,
+            {"role": "assistant", "content": "a"},
+        ],
     ),
     (
         "one of parts",
@@ -299,14 +490,23 @@ SYSTEMS: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("history", "expected"), [row[1:] for row in SYSTEMS], ids=[row[0] for row in SYSTEMS])
+@pytest.mark.parametrize(
+    ("history", "expected"), [row[1:] for row in SYSTEMS], ids=[row[0] for row in SYSTEMS]
+)
 @pytest.mark.parametrize("role", ["system", "developer"])
-def test_a_template_that_knows_one_system_message_gets_one(history: list[Any], expected: list[Any], role: str) -> None:
-    assert body(history=history, developer_role=role, single_system_message=True)["messages"] == expected
+def test_a_template_that_knows_one_system_message_gets_one(
+    history: list[Any], expected: list[Any], role: str
+) -> None:
+    assert (
+        body(history=history, developer_role=role, single_system_message=True)["messages"]
+        == expected
+    )
 
 
 def test_instructions_join_the_one_system_message() -> None:
-    messages = body({"instructions": "i"}, [user("hi"), user("s", role="system")], single_system_message=True)["messages"]
+    messages = body(
+        {"instructions": "i"}, [user("hi"), user("s", role="system")], single_system_message=True
+    )["messages"]
     assert messages == [{"role": "system", "content": "i\n\ns"}, HI]
 
 
@@ -322,7 +522,11 @@ CHOICES: list[tuple[str, Any, set[str] | None]] = [
         {
             "type": "allowed_tools",
             "mode": "auto",
-            "tools": [{"type": "function", "name": "bare"}, {"type": "custom", "name": "sh"}, {"type": "web_search"}],
+            "tools": [
+                {"type": "function", "name": "bare"},
+                {"type": "custom", "name": "sh"},
+                {"type": "web_search"},
+            ],
         },
         {"bare", "sh"},
     ),
@@ -330,14 +534,18 @@ CHOICES: list[tuple[str, Any, set[str] | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("choice", "names"), [row[1:] for row in CHOICES], ids=[row[0] for row in CHOICES])
+@pytest.mark.parametrize(
+    ("choice", "names"), [row[1:] for row in CHOICES], ids=[row[0] for row in CHOICES]
+)
 def test_the_choice_says_what_may_be_called(choice: Any, names: set[str] | None) -> None:
     chosen = {} if choice is None else {"tool_choice": choice}
     assert offer({"tools": [BARE, CUSTOM, SEARCH], **chosen}).callable_names == names
 
 
 def test_the_token_limit_is_spelled_as_the_upstream_wants_it() -> None:
-    assert body({"max_output_tokens": 16}, max_tokens_field="max_tokens") == ALWAYS | {"max_tokens": 16}
+    assert body({"max_output_tokens": 16}, max_tokens_field="max_tokens") == ALWAYS | {
+        "max_tokens": 16
+    }
 
 
 def test_passthrough_names_are_sent_as_they_are() -> None:
@@ -347,12 +555,21 @@ def test_passthrough_names_are_sent_as_they_are() -> None:
 
 
 def test_passthrough_overrides_nothing_and_gives_away_nothing_that_is_ours() -> None:
-    parameters = {"stream": False, "messages": [], "model": "other", "metadata": {"a": "b"}, "temperature": 1}
+    parameters = {
+        "stream": False,
+        "messages": [],
+        "model": "other",
+        "metadata": {"a": "b"},
+        "temperature": 1,
+    }
     assert body(parameters, passthrough=tuple(parameters)) == ALWAYS | {"temperature": 1}
 
 
 def test_a_custom_tool_is_a_function_with_one_string() -> None:
-    grammar = CUSTOM | {"name": "calc", "format": {"type": "grammar", "syntax": "lark", "definition": "start: NUMBER"}}
+    grammar = CUSTOM | {
+        "name": "calc",
+        "format": {"type": "grammar", "syntax": "lark", "definition": "start: NUMBER"},
+    }
     parameters = {"tools": [CUSTOM, grammar, BARE], "tool_choice": {"type": "custom", "name": "sh"}}
     sent = body(parameters)
     assert [found["function"]["name"] for found in sent["tools"]] == ["sh", "calc", "bare"]
@@ -362,9 +579,16 @@ def test_a_custom_tool_is_a_function_with_one_string() -> None:
         "required": ["input"],
         "additionalProperties": False,
     }
-    assert "start: NUMBER" in sent["tools"][1]["function"]["parameters"]["properties"]["input"]["description"]
+    assert (
+        "start: NUMBER"
+        in sent["tools"][1]["function"]["parameters"]["properties"]["input"]["description"]
+    )
     assert sent["tool_choice"] == {"type": "function", "function": {"name": "sh"}}
-    assert [target.item for target in offer(parameters).targets.values()] == ["custom_tool_call", "custom_tool_call", "function_call"]
+    assert [target.item for target in offer(parameters).targets.values()] == [
+        "custom_tool_call",
+        "custom_tool_call",
+        "function_call",
+    ]
 
 
 def test_what_is_given_is_not_changed() -> None:

@@ -20,13 +20,19 @@ def found(*pieces: str) -> list[dict[str, Any]]:
 TEXTS: list[tuple[str, list[str]]] = [
     ("See [A](https://a.example/x).", ["[A](https://a.example/x)"]),
     ("([A](https://a.example/x))", ["[A](https://a.example/x)"]),
-    ("[A](https://a.example/x/) [A](<https://a.example/x>)", ["[A](https://a.example/x/)", "[A](<https://a.example/x>)"]),
+    (
+        "[A](https://a.example/x/) [A](<https://a.example/x>)",
+        ["[A](https://a.example/x/)", "[A](<https://a.example/x>)"],
+    ),
     ('[A](https://a.example/x "the title")', ['[A](https://a.example/x "the title")']),
     ("[](https://a.example/x)", ["[](https://a.example/x)"]),
     ("[[1]](https://a.example/x)", ["[[1]](https://a.example/x)"]),
     ("[[1] and [2]](https://a.example/x)", ["[[1] and [2]](https://a.example/x)"]),
     ("[a [b](https://a.example/x) c](https://c.example)", ["[b](https://a.example/x)"]),
-    ("[B](https://b.example/(1)) and [C](https://c.example/)", ["[B](https://b.example/(1))", "[C](https://c.example/)"]),
+    (
+        "[B](https://b.example/(1)) and [C](https://c.example/)",
+        ["[B](https://b.example/(1))", "[C](https://c.example/)"],
+    ),
     ("🌧️ é [ü 🌞](https://a.example/x)", ["[ü 🌞](https://a.example/x)"]),
     ("[[[[[[[[[A](https://a.example/x)", ["[A](https://a.example/x)"]),
     ("[A](https://a.example/x", []),
@@ -45,15 +51,34 @@ TEXTS: list[tuple[str, list[str]]] = [
 @pytest.mark.parametrize(("text", "expected"), TEXTS, ids=[row[0][:40] for row in TEXTS])
 def test_links_to_sources_are_citations(text: str, expected: list[str]) -> None:
     for pieces in ([text], list(text), [text[: len(text) // 2], text[len(text) // 2 :]]):
-        assert [text[note["start_index"] : note["end_index"]] for note in found(*pieces)] == expected
+        assert [
+            text[note["start_index"] : note["end_index"]] for note in found(*pieces)
+        ] == expected
 
 
 def test_a_source_without_a_title_gets_the_words_of_the_link() -> None:
-    assert [note["title"] for note in found("[A](https://a.example/x) [words](https://c.example)")] == ["A", "words"]
+    assert [
+        note["title"] for note in found("[A](https://a.example/x) [words](https://c.example)")
+    ] == ["A", "words"]
 
 
 BITS = st.sampled_from(
-    ["[", "]", "(", ")", "\n", " ", "<", ">", '"', "a", "https://a.example/x", "](https://a.example/x)", "[A](https://b.example/(1))", "🌧"]
+    [
+        "[",
+        "]",
+        "(",
+        ")",
+        "\n",
+        " ",
+        "<",
+        ">",
+        '"',
+        "a",
+        "https://a.example/x",
+        "](https://a.example/x)",
+        "[A](https://b.example/(1))",
+        "🌧",
+    ]
 )
 
 
@@ -63,11 +88,19 @@ def test_it_does_not_matter_how_the_text_is_cut(text: str, cuts: list[int]) -> N
     pieces = [text[start:end] for start, end in pairwise(places)]
     whole = found(text)
     assert found(*pieces) == whole == found(*text)
-    assert all(text[note["start_index"]] == "[" and text[note["end_index"] - 1] == ")" for note in whole)
+    assert all(
+        text[note["start_index"]] == "[" and text[note["end_index"] - 1] == ")" for note in whole
+    )
 
 
 def test_links_that_nearly_begin_cost_little() -> None:
-    for text in ("[" * 60_000, "[a](" * 20_000, "[[a]" * 20_000, "](https://a" * 10_000, "[a](https://a(" * 10_000):
+    for text in (
+        "[" * 60_000,
+        "[a](" * 20_000,
+        "[[a]" * 20_000,
+        "](https://a" * 10_000,
+        "[a](https://a(" * 10_000,
+    ):
         assert found(*(text[at : at + 7] + ")" for at in range(0, len(text), 700))) == []
 
 

@@ -19,7 +19,13 @@ from worker.translation.tool_catalog import offer
 
 def bounded(count: int) -> hypothesis.settings:
     """The same histories every time, so that a failure is one for everybody."""
-    return hypothesis.settings(max_examples=count, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    return hypothesis.settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
 
 
 def new_ids() -> Any:
@@ -41,7 +47,11 @@ def histories(draw: st.DrawFn) -> list[Turn]:
     author = Author(draw(st.randoms(use_true_random=False)))
     turns: list[Turn] = []
     for at in range(draw(st.integers(1, 8))):
-        turns.append(author.turn(turns[-1].calls if turns else [], some=at == 0, breaks=draw(st.integers(0, 7)) == 0))
+        turns.append(
+            author.turn(
+                turns[-1].calls if turns else [], some=at == 0, breaks=draw(st.integers(0, 7)) == 0
+            )
+        )
     turns.append(Turn(given=author.given(turns[-1].calls, some=True)))
     return turns
 
@@ -88,7 +98,10 @@ def test_one_system_message_changes_nobody_elses_order(turns: list[Turn]) -> Non
     told = heard(messages(flat(turns), single_system_message=True))
     expected = told_of(turns)
     system = [words for role, words in expected if role == "system"]
-    assert told == [*([("system", "\n\n".join(system))] if system else []), *(message for message in expected if message[0] != "system")]
+    assert told == [
+        *([("system", "\n\n".join(system))] if system else []),
+        *(message for message in expected if message[0] != "system"),
+    ]
 
 
 @bounded(300)
@@ -96,14 +109,19 @@ def test_one_system_message_changes_nobody_elses_order(turns: list[Turn]) -> Non
 def test_an_answer_that_is_missing_or_strange_is_refused(turns: list[Turn], at: int) -> None:
     items = flat(turns)
     require_pairs(input_items(items, new_ids()))
-    answers = [place for place, item in enumerate(items) if item.get("type") == "function_call_output"]
+    answers = [
+        place for place, item in enumerate(items) if item.get("type") == "function_call_output"
+    ]
     if not answers:
         return
     chosen = answers[at % len(answers)]
     with pytest.raises(InvalidRequest, match="No tool output found for function call"):
         require_pairs(input_items([*items[:chosen], *items[chosen + 1 :]], new_ids()))
     strange = {**items[chosen], "call_id": "call-nobody-made"}
-    with pytest.raises(InvalidRequest, match="No tool call found for function call output with call_id call-nobody-made"):
+    with pytest.raises(
+        InvalidRequest,
+        match="No tool call found for function call output with call_id call-nobody-made",
+    ):
         require_pairs(input_items([*items[:chosen], strange, *items[chosen:]], new_ids()))
 
 
@@ -114,7 +132,11 @@ def test_the_author_writes_of_everything() -> None:
     for at in range(300):
         turns.append(author.turn(turns[-1].calls if turns else [], some=False, breaks=at % 7 == 0))
         seen |= {str(item.get("type") or item["role"]) for item in turns[-1].given}
-        seen |= {name for name in ("thought", "before", "after", "refused", "broken") if getattr(turns[-1], name)}
+        seen |= {
+            name
+            for name in ("thought", "before", "after", "refused", "broken")
+            if getattr(turns[-1], name)
+        }
         seen.add(f"{len(turns[-1].calls)} calls")
         seen.add(f"{len(turns[-1].given)} given")
     assert seen >= {

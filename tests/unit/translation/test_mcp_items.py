@@ -20,8 +20,18 @@ PLACE = {"server_label": "files", "name": "read"}
 
 def told(events: list[Event]) -> list[JSON]:
     """The events as a client reads them, without the places that all of them share."""
-    found = [msgspec.json.decode(frame(event, number).partition(b"\ndata: ")[2]) for number, event in enumerate(events)]
-    return [{key: value for key, value in event.items() if key not in ("sequence_number", "item_id", "output_index")} for event in found]
+    found = [
+        msgspec.json.decode(frame(event, number).partition(b"\ndata: ")[2])
+        for number, event in enumerate(events)
+    ]
+    return [
+        {
+            key: value
+            for key, value in event.items()
+            if key not in ("sequence_number", "item_id", "output_index")
+        }
+        for event in found
+    ]
 
 
 def kinds(events: list[Event]) -> list[str]:
@@ -30,8 +40,14 @@ def kinds(events: list[Event]) -> list[str]:
 
 def translator(item: type[OpenMcpCall | OpenApprovalRequest]) -> Translator:
     numbers = count(1)
-    function = HostedFunction({"type": "mcp", **PLACE}, "read", lambda index, new_id: item(index, new_id(item.prefix), **PLACE))
-    return Translator(lambda prefix: f"{prefix}_{next(numbers)}", offer=offer({}, hosted={"read": function}))
+    function = HostedFunction(
+        {"type": "mcp", **PLACE},
+        "read",
+        lambda index, new_id: item(index, new_id(item.prefix), **PLACE),
+    )
+    return Translator(
+        lambda prefix: f"{prefix}_{next(numbers)}", offer=offer({}, hosted={"read": function})
+    )
 
 
 def call(arguments: str = "", name: str = "read") -> Chunk:
@@ -40,7 +56,11 @@ def call(arguments: str = "", name: str = "read") -> Chunk:
 
 def test_a_call_is_said_like_any_other_and_stays_open_until_it_is_answered() -> None:
     turn = translator(OpenMcpCall)
-    events = turn.feed(call('{"path"')) + turn.feed(call(': "a"}', name="")) + turn.feed(Chunk(finish_reason="tool_calls"))
+    events = (
+        turn.feed(call('{"path"'))
+        + turn.feed(call(': "a"}', name=""))
+        + turn.feed(Chunk(finish_reason="tool_calls"))
+    )
     events += turn.finish(done_seen=True)
     assert kinds(events) == [
         "output_item.added",
@@ -49,18 +69,33 @@ def test_a_call_is_said_like_any_other_and_stays_open_until_it_is_answered() -> 
         "mcp_call_arguments.delta",
         "mcp_call_arguments.done",
     ]
-    assert told(events)[0]["item"] == {"id": "mcp_1", "type": "mcp_call", "status": "in_progress", "arguments": "", **PLACE}
+    assert told(events)[0]["item"] == {
+        "id": "mcp_1",
+        "type": "mcp_call",
+        "status": "in_progress",
+        "arguments": "",
+        **PLACE,
+    }
     (asked,) = turn.hosted_calls
     answer = asked.answered({"output": "text"}, failed=False)
     assert kinds(answer) == ["mcp_call.completed", "output_item.done"]
-    done = {"id": "mcp_1", "type": "mcp_call", "status": "completed", "arguments": '{"path": "a"}', "output": "text", **PLACE}
+    done = {
+        "id": "mcp_1",
+        "type": "mcp_call",
+        "status": "completed",
+        "arguments": '{"path": "a"}',
+        "output": "text",
+        **PLACE,
+    }
     assert told(answer)[-1]["item"] == done
     assert turn.output == [done]
 
 
 def test_a_call_without_arguments_means_an_empty_object() -> None:
     turn = translator(OpenMcpCall)
-    events = turn.feed(call()) + turn.feed(Chunk(finish_reason="stop")) + turn.finish(done_seen=True)
+    events = (
+        turn.feed(call()) + turn.feed(Chunk(finish_reason="stop")) + turn.finish(done_seen=True)
+    )
     assert told(events)[-2:] == [
         {"type": "response.mcp_call_arguments.delta", "delta": "{}"},
         {"type": "response.mcp_call_arguments.done", "arguments": "{}"},
@@ -78,7 +113,12 @@ def test_a_failed_call_says_so() -> None:
 def test_a_call_that_was_approved_is_told_with_all_its_arguments_at_once() -> None:
     approved = OpenMcpCall(3, "mcp_1", arguments='{"a": 1}', approval_request_id="mcpr_1", **PLACE)
     events = approved.opened()
-    assert kinds(events) == ["output_item.added", "mcp_call.in_progress", "mcp_call_arguments.delta", "mcp_call_arguments.done"]
+    assert kinds(events) == [
+        "output_item.added",
+        "mcp_call.in_progress",
+        "mcp_call_arguments.delta",
+        "mcp_call_arguments.done",
+    ]
     assert told(events)[0]["item"]["arguments"] == ""
     assert approved.to_json()["arguments"] == '{"a": 1}'
     assert approved.asked() == []
@@ -94,22 +134,43 @@ def test_a_call_that_breaks_off_while_it_is_said_closes_its_arguments() -> None:
     turn.feed(call('{"pa'))
     events = turn.cut()
     assert kinds(events) == ["mcp_call_arguments.done", "output_item.done"]
-    assert told(events)[-1]["item"] == {"id": "mcp_1", "type": "mcp_call", "status": "incomplete", "arguments": '{"pa', **PLACE}
+    assert told(events)[-1]["item"] == {
+        "id": "mcp_1",
+        "type": "mcp_call",
+        "status": "incomplete",
+        "arguments": '{"pa',
+        **PLACE,
+    }
 
 
 def test_a_dead_attempts_open_call_is_shown_and_closed_as_it_was_said() -> None:
     turn = translator(OpenMcpCall)
     frames = [frame(event, number) for number, event in enumerate(turn.feed(call('{"pa')))]
     heard = [msgspec.json.decode(one.partition(b"\ndata: ")[2]) for one in frames]
-    assert fold(heard) == [{"id": "mcp_1", "type": "mcp_call", "status": "in_progress", "arguments": '{"pa', **PLACE}]
-    assert kinds(closing_events(open_items(heard))) == ["mcp_call_arguments.done", "output_item.done"]
+    assert fold(heard) == [
+        {"id": "mcp_1", "type": "mcp_call", "status": "in_progress", "arguments": '{"pa', **PLACE}
+    ]
+    assert kinds(closing_events(open_items(heard))) == [
+        "mcp_call_arguments.done",
+        "output_item.done",
+    ]
 
 
 def test_a_request_for_approval_is_done_when_it_was_said() -> None:
     turn = translator(OpenApprovalRequest)
-    events = turn.feed(call('{"path": "a"}')) + turn.feed(Chunk(finish_reason="tool_calls")) + turn.finish(done_seen=True)
+    events = (
+        turn.feed(call('{"path": "a"}'))
+        + turn.feed(Chunk(finish_reason="tool_calls"))
+        + turn.finish(done_seen=True)
+    )
     assert kinds(events) == ["output_item.added", "output_item.done"]
-    done = {"id": "mcpr_1", "type": "mcp_approval_request", "status": "completed", "arguments": '{"path": "a"}', **PLACE}
+    done = {
+        "id": "mcpr_1",
+        "type": "mcp_approval_request",
+        "status": "completed",
+        "arguments": '{"path": "a"}',
+        **PLACE,
+    }
     assert told(events)[-1]["item"] == done
     assert turn.hosted_calls == []
 
@@ -125,7 +186,10 @@ def test_a_listing_comes_with_its_own_events() -> None:
         "server_label": "files",
         "tools": [],
     }
-    assert kinds(listing.answered({"tools": [{"name": "read"}]}, failed=False)) == ["mcp_list_tools.completed", "output_item.done"]
+    assert kinds(listing.answered({"tools": [{"name": "read"}]}, failed=False)) == [
+        "mcp_list_tools.completed",
+        "output_item.done",
+    ]
     failed = OpenListTools(0, "mcpl_1", server_label="files")
     events = failed.answered(failed.failure("away"), failed=True)
     assert kinds(events) == ["mcp_list_tools.failed", "output_item.done"]

@@ -9,7 +9,17 @@ import pytest
 
 from models.errors import LimitReached, UpstreamFailed
 from tests.support.chat_turns import JSON, offering
-from tests.support.native_turns import added, done, ended, event, hear, message, numbered, say, spoken
+from tests.support.native_turns import (
+    added,
+    done,
+    ended,
+    event,
+    hear,
+    message,
+    numbered,
+    say,
+    spoken,
+)
 from worker.translation.items.mcp import OpenMcpCall
 from worker.translation.items.server_calls import HostedFunction
 from worker.translation.responses.translator import NativeTranslator
@@ -17,14 +27,31 @@ from worker.translation.tool_catalog import offer
 from worker.translation.upstream_events import Told
 from worker.upstream.responses_events import parse_event
 
-WHOLE = ["0 +message", "0.0 +output_text", "0.0 'H'", "0.0 'i'", "0.0 ='Hi'", "0.0 -output_text", "0 -message completed"]
+WHOLE = [
+    "0 +message",
+    "0.0 +output_text",
+    "0.0 'H'",
+    "0.0 'i'",
+    "0.0 ='Hi'",
+    "0.0 -output_text",
+    "0 -message completed",
+]
 SNAPSHOT = {
-    "response": {"id": "resp_up", "object": "response", "status": "in_progress", "output": [], "model": "big", "service_tier": "flex"}
+    "response": {
+        "id": "resp_up",
+        "object": "response",
+        "status": "in_progress",
+        "output": [],
+        "model": "big",
+        "service_tier": "flex",
+    }
 }
 
 
 def _opening() -> list[JSON]:
-    return [{"type": f"response.{step}", **SNAPSHOT} for step in ("created", "queued", "in_progress")]
+    return [
+        {"type": f"response.{step}", **SNAPSHOT} for step in ("created", "queued", "in_progress")
+    ]
 
 
 def test_a_whole_turn_comes_out_under_our_ids_alone() -> None:
@@ -44,7 +71,10 @@ def test_a_whole_turn_comes_out_under_our_ids_alone() -> None:
     assert "resp_up" not in json.dumps(turn.events)
 
 
-@pytest.mark.parametrize(("missing", "expected"), [(0, "Hi"), (1, "Hi"), (2, "i"), (3, "Hi"), (4, "Hi"), (5, "Hi"), (6, "Hi")])
+@pytest.mark.parametrize(
+    ("missing", "expected"),
+    [(0, "Hi"), (1, "Hi"), (2, "i"), (3, "Hi"), (4, "Hi"), (5, "Hi"), (6, "Hi")],
+)
 def test_whichever_event_is_missing_the_message_is_whole(missing: int, expected: str) -> None:
     """Only a letter before one that was shown is lost for good: what was shown stays."""
     events = spoken("Hi")
@@ -58,8 +88,20 @@ def test_whichever_event_is_missing_the_message_is_whole(missing: int, expected:
 @pytest.mark.parametrize("seed", range(20))
 def test_many_holes_at_once_still_obey_the_contract(seed: int) -> None:
     chance = random.Random(seed)
-    thought = {"id": "up_rs", "type": "reasoning", "summary": [{"type": "summary_text", "text": "ab"}], "encrypted_content": "blob"}
-    call = {"id": "up_fc", "type": "function_call", "call_id": "c", "name": "f", "arguments": '{"a":1}', "status": "completed"}
+    thought = {
+        "id": "up_rs",
+        "type": "reasoning",
+        "summary": [{"type": "summary_text", "text": "ab"}],
+        "encrypted_content": "blob",
+    }
+    call = {
+        "id": "up_fc",
+        "type": "function_call",
+        "call_id": "c",
+        "name": "f",
+        "arguments": '{"a":1}',
+        "status": "completed",
+    }
     events = [
         {"type": "response.output_item.added", "output_index": 0, "item": {**thought, "summary": []}},
         event("reasoning_summary_part.added", 0, item_id="up_rs", summary_index=0, part={"type": "summary_text", "text": ""}),
@@ -95,8 +137,14 @@ def test_parts_are_told_apart_by_type_where_all_have_the_same_index() -> None:
 
 def test_items_whose_ids_change_are_told_apart_by_their_index() -> None:
     changing = [say(letter, item_id=f"id_{letter}") for letter in "abc"]
-    last = {"type": "response.output_item.done", "output_index": 0, "item": {**message("abc"), "id": "last"}}
-    assert hear([added(0, "message", id="first"), *changing, last, ended(message("abc"))]).items == ["message abc"]
+    last = {
+        "type": "response.output_item.done",
+        "output_index": 0,
+        "item": {**message("abc"), "id": "last"},
+    }
+    assert hear(
+        [added(0, "message", id="first"), *changing, last, ended(message("abc"))]
+    ).items == ["message abc"]
 
 
 def test_items_that_all_have_the_same_index_are_told_apart_by_their_ids() -> None:
@@ -106,7 +154,10 @@ def test_items_that_all_have_the_same_index_are_told_apart_by_their_ids() -> Non
 
 def test_neither_ids_nor_indexes_are_needed() -> None:
     bare = [event("output_text.delta", delta=letter) for letter in "abc"]
-    assert hear([*bare, event("function_call_arguments.delta", delta="{"), ended()]).lines[-1] == "0 -message incomplete"
+    assert (
+        hear([*bare, event("function_call_arguments.delta", delta="{"), ended()]).lines[-1]
+        == "0 -message incomplete"
+    )
     assert hear([*bare, ended()]).items == ["message abc"]
 
 
@@ -153,7 +204,14 @@ def test_done_ends_a_turn_whose_items_were_all_closed() -> None:
 )  # fmt: skip
 def test_why_a_turn_is_incomplete(given: str | None, expected: str) -> None:
     details = None if given is None else {"reason": given}
-    turn = hear([*spoken("Hi")[:4], ended(message("Hi", status="incomplete"), status="incomplete", incomplete_details=details)])
+    turn = hear(
+        [
+            *spoken("Hi")[:4],
+            ended(
+                message("Hi", status="incomplete"), status="incomplete", incomplete_details=details
+            ),
+        ]
+    )
     assert turn.outcome is not None
     assert (turn.outcome.status, turn.outcome.incomplete_reason) == ("incomplete", expected)
     assert turn.items == ["message Hi (incomplete)"]
@@ -173,7 +231,9 @@ def test_why_a_turn_is_incomplete(given: str | None, expected: str) -> None:
         (None, "server_error", 502),
     ],
 )
-def test_a_failed_turn_is_told_in_codes_that_clients_know(error: JSON | None, code: str, status: int) -> None:
+def test_a_failed_turn_is_told_in_codes_that_clients_know(
+    error: JSON | None, code: str, status: int
+) -> None:
     turn = hear([say("so far"), ended(message("so far"), status="failed", error=error)])
     assert turn.outcome is not None
     assert turn.outcome.failure is not None
@@ -187,8 +247,14 @@ def test_what_a_failed_turn_had_not_finished_is_incomplete() -> None:
 
 
 def test_items_listed_under_other_ids_at_the_end_are_the_same_in_order() -> None:
-    told = [one for number in range(50) for one in (added(number, "message", id=f"m{number}"), say("x", number, f"m{number}"))]
-    turn = hear([*told, ended(*(message(f"x{number}", id=f"other{number}") for number in range(50)))])
+    told = [
+        one
+        for number in range(50)
+        for one in (added(number, "message", id=f"m{number}"), say("x", number, f"m{number}"))
+    ]
+    turn = hear(
+        [*told, ended(*(message(f"x{number}", id=f"other{number}") for number in range(50)))]
+    )
     assert turn.items == [f"message x{number}" for number in range(50)]
 
 
@@ -215,7 +281,16 @@ def test_an_error_event_is_raised(told: JSON) -> None:
 
 
 @pytest.mark.parametrize(
-    "payload", [b"{nonsense", b"[]", b"1", b"null", b"", b"{}", b'{"type":"response.x","item":' + b"[" * 300 + b"]" * 300 + b"}"]
+    "payload",
+    [
+        b"{nonsense",
+        b"[]",
+        b"1",
+        b"null",
+        b"",
+        b"{}",
+        b'{"type":"response.x","item":' + b"[" * 300 + b"]" * 300 + b"}",
+    ],
 )
 def test_what_is_no_event_is_refused(payload: bytes) -> None:
     with pytest.raises(UpstreamFailed):
@@ -237,8 +312,18 @@ def test_an_upstream_that_answers_in_chat_is_named_as_such() -> None:
         {"type": "response.output_item.added", "output_index": 5},
         {"type": "response.output_item.done", "output_index": 5},
         {"type": "response.output_item.done", "output_index": 5, "item": {"type": 7}},
-        {"type": "response.output_text.annotation.added", "item_id": "up_msg", "output_index": 0, "annotation": "none"},
-        {"type": "response.content_part.added", "output_index": 0, "item_id": "up_msg", "part": {"type": "new"}},
+        {
+            "type": "response.output_text.annotation.added",
+            "item_id": "up_msg",
+            "output_index": 0,
+            "annotation": "none",
+        },
+        {
+            "type": "response.content_part.added",
+            "output_index": 0,
+            "item_id": "up_msg",
+            "part": {"type": "new"},
+        },
     ],
 )
 def test_events_that_say_nothing_we_know_change_nothing(unknown: JSON) -> None:
@@ -298,9 +383,24 @@ def _call(**more: Any) -> JSON:
 
 def test_a_call_keeps_its_call_id_and_what_else_is_said_of_it() -> None:
     shape = _call(caller={"type": "direct"}, namespace="ns")
-    events = [{"type": "response.output_item.added", "output_index": 0, "item": {**shape, "arguments": "", "status": "in_progress"}}]
-    events += [event("function_call_arguments.delta", 0, item_id="up_fc", delta=piece) for piece in ('{"a"', ":1}")]
-    turn = hear([*events, {"type": "response.output_item.done", "output_index": 0, "item": shape}, ended(shape)])
+    events = [
+        {
+            "type": "response.output_item.added",
+            "output_index": 0,
+            "item": {**shape, "arguments": "", "status": "in_progress"},
+        }
+    ]
+    events += [
+        event("function_call_arguments.delta", 0, item_id="up_fc", delta=piece)
+        for piece in ('{"a"', ":1}")
+    ]
+    turn = hear(
+        [
+            *events,
+            {"type": "response.output_item.done", "output_index": 0, "item": shape},
+            ended(shape),
+        ]
+    )
     assert turn.output == [{**shape, "id": "fc_1"}]
     assert turn.calls == turn.output
 
@@ -309,7 +409,11 @@ def test_a_call_keeps_its_call_id_and_what_else_is_said_of_it() -> None:
 def test_a_call_with_a_hole_is_whole_all_the_same(missing: int) -> None:
     shape = _call()
     events = [
-        {"type": "response.output_item.added", "output_index": 0, "item": {**shape, "arguments": ""}},
+        {
+            "type": "response.output_item.added",
+            "output_index": 0,
+            "item": {**shape, "arguments": ""},
+        },
         event("function_call_arguments.delta", 0, item_id="up_fc", delta='{"a":1}'),
         event("function_call_arguments.done", 0, item_id="up_fc", name="f", arguments='{"a":1}'),
         {"type": "response.output_item.done", "output_index": 0, "item": shape},
@@ -328,14 +432,29 @@ def test_a_call_whose_name_never_comes_fails_the_turn() -> None:
 
 
 def test_a_call_id_that_cannot_serve_is_replaced() -> None:
-    turn = hear([ended(_call(call_id="x" * 65), _call(id="b", call_id="same"), _call(id="c", call_id="same"), _call(id="d", call_id=None))])
+    turn = hear(
+        [
+            ended(
+                _call(call_id="x" * 65),
+                _call(id="b", call_id="same"),
+                _call(id="c", call_id="same"),
+                _call(id="d", call_id=None),
+            )
+        ]
+    )
     ids = [call["call_id"] for call in turn.output]
     assert len(set(ids)) == 4
     assert ids[1] == "same"
 
 
 def test_custom_calls_are_free_text() -> None:
-    shape = {"id": "up", "type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "*** Begin"}
+    shape = {
+        "id": "up",
+        "type": "custom_tool_call",
+        "call_id": "c",
+        "name": "patch",
+        "input": "*** Begin",
+    }
     events = [
         {"type": "response.output_item.added", "output_index": 0, "item": {**shape, "input": ""}},
         event("custom_tool_call_input.delta", 0, item_id="up", delta="*** "),
@@ -355,15 +474,39 @@ def _ours(name: str = "look") -> Any:
 
 def test_a_call_of_a_tool_that_runs_here_stays_open() -> None:
     shape = _call(name="look")
-    events = [{"type": "response.output_item.added", "output_index": 0, "item": {**shape, "arguments": ""}}]
-    events += [event("function_call_arguments.delta", 0, item_id="up_fc", delta=piece) for piece in ('{"a"', ":1")]
-    turn = hear([*events, {"type": "response.output_item.done", "output_index": 0, "item": shape}, ended(shape)], offer=_ours())
-    assert [(item["type"], item["status"], item["arguments"]) for item in turn.output] == [("mcp_call", "in_progress", '{"a":1}')]
+    events = [
+        {
+            "type": "response.output_item.added",
+            "output_index": 0,
+            "item": {**shape, "arguments": ""},
+        }
+    ]
+    events += [
+        event("function_call_arguments.delta", 0, item_id="up_fc", delta=piece)
+        for piece in ('{"a"', ":1")
+    ]
+    turn = hear(
+        [
+            *events,
+            {"type": "response.output_item.done", "output_index": 0, "item": shape},
+            ended(shape),
+        ],
+        offer=_ours(),
+    )
+    assert [(item["type"], item["status"], item["arguments"]) for item in turn.output] == [
+        ("mcp_call", "in_progress", '{"a":1}')
+    ]
 
 
 def test_a_call_of_an_unknown_function_is_answered_where_tools_run_here() -> None:
-    turn = hear([ended(_call(name="look"), _call(id="x", call_id="x", name="nobody"))], offer=_ours())
-    assert [item["type"] for item in turn.output] == ["mcp_call", "function_call", "function_call_output"]
+    turn = hear(
+        [ended(_call(name="look"), _call(id="x", call_id="x", name="nobody"))], offer=_ours()
+    )
+    assert [item["type"] for item in turn.output] == [
+        "mcp_call",
+        "function_call",
+        "function_call_output",
+    ]
 
 
 def test_a_call_that_tool_choice_rules_out_fails_the_turn() -> None:
@@ -378,28 +521,67 @@ def test_a_call_that_tool_choice_rules_out_fails_the_turn() -> None:
 
 
 def test_a_search_of_the_upstream_is_relayed_with_its_progress() -> None:
-    shape = {"id": "ws_up", "type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q", "sources": None}}
+    shape = {
+        "id": "ws_up",
+        "type": "web_search_call",
+        "status": "completed",
+        "action": {"type": "search", "query": "q", "sources": None},
+    }
     events = [added(0, "web_search_call", id="ws_up", status="in_progress")]
-    events += [event(f"web_search_call.{step}", 0, item_id="ws_up") for step in ("in_progress", "searching", "searching", "completed")]
-    turn = hear([*events, {"type": "response.output_item.done", "output_index": 0, "item": shape}, ended()])
+    events += [
+        event(f"web_search_call.{step}", 0, item_id="ws_up")
+        for step in ("in_progress", "searching", "searching", "completed")
+    ]
+    turn = hear(
+        [*events, {"type": "response.output_item.done", "output_index": 0, "item": shape}, ended()]
+    )
     kinds = [told["type"].removeprefix("response.") for told in turn.events]
     assert kinds == [
         "output_item.added",
         *(f"web_search_call.{step}" for step in ("in_progress", "searching", "completed")),
         "output_item.done",
     ]
-    assert turn.output == [{"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q"}}]
+    assert turn.output == [
+        {
+            "id": "ws_1",
+            "type": "web_search_call",
+            "status": "completed",
+            "action": {"type": "search", "query": "q"},
+        }
+    ]
 
 
-@pytest.mark.parametrize("kind", ["web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"])
+@pytest.mark.parametrize(
+    "kind",
+    ["web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"],
+)
 @pytest.mark.parametrize("heard", ["nothing", "added", "progress"])
 def test_a_hosted_call_with_holes_is_told_in_full(kind: str, heard: str) -> None:
-    more: JSON = {"code": "1+1", "container_id": "c", "outputs": None} if kind == "code_interpreter_call" else {}
+    more: JSON = (
+        {"code": "1+1", "container_id": "c", "outputs": None}
+        if kind == "code_interpreter_call"
+        else {}
+    )
     more |= {"action": {"type": "search"}} if kind == "web_search_call" else {}
-    shape = {"id": "up", "type": kind, "status": "completed", **({"queries": ["q"]} if kind == "file_search_call" else {}), **more}
-    events = {"nothing": [], "added": [added(0, kind, id="up")], "progress": [event(f"{kind}.in_progress", 0, item_id="up")]}[heard]
+    shape = {
+        "id": "up",
+        "type": kind,
+        "status": "completed",
+        **({"queries": ["q"]} if kind == "file_search_call" else {}),
+        **more,
+    }
+    events = {
+        "nothing": [],
+        "added": [added(0, kind, id="up")],
+        "progress": [event(f"{kind}.in_progress", 0, item_id="up")],
+    }[heard]
     turn = hear([*events, ended(shape)])
-    assert turn.output == [{**{name: value for name, value in shape.items() if value is not None}, "id": turn.output[0]["id"]}]
+    assert turn.output == [
+        {
+            **{name: value for name, value in shape.items() if value is not None},
+            "id": turn.output[0]["id"],
+        }
+    ]
     steps = [told["type"] for told in turn.events if told["type"].startswith(f"response.{kind}.")]
     assert (steps[0], steps[-1]) == (f"response.{kind}.in_progress", f"response.{kind}.completed")
 
@@ -414,12 +596,21 @@ def test_code_comes_piece_by_piece() -> None:
         "outputs": [{"type": "logs", "logs": "2"}],
     }
     events = [
-        {"type": "response.output_item.added", "output_index": 0, "item": {**shape, "code": "", "status": "in_progress", "outputs": None}},
-        *(event("code_interpreter_call_code.delta", 0, item_id="ci", delta=piece) for piece in ("1", "+")),
+        {
+            "type": "response.output_item.added",
+            "output_index": 0,
+            "item": {**shape, "code": "", "status": "in_progress", "outputs": None},
+        },
+        *(
+            event("code_interpreter_call_code.delta", 0, item_id="ci", delta=piece)
+            for piece in ("1", "+")
+        ),
         event("code_interpreter_call_code.done", 0, item_id="ci", code="1+1"),
         event("code_interpreter_call.interpreting", 0, item_id="ci"),
     ]
-    turn = hear([*events, {"type": "response.output_item.done", "output_index": 0, "item": shape}, ended()])
+    turn = hear(
+        [*events, {"type": "response.output_item.done", "output_index": 0, "item": shape}, ended()]
+    )
     assert turn.output == [{**shape, "id": "ci_1"}]
     cut = hear(events[:2], cut=True)
     assert [(item["status"], item["code"]) for item in cut.output] == [("incomplete", "1")]
@@ -428,11 +619,26 @@ def test_code_comes_piece_by_piece() -> None:
 def test_previews_of_an_image_are_numbered_here() -> None:
     events = [added(0, "image_generation_call", id="ig")]
     events += [
-        event("image_generation_call.partial_image", 0, item_id="ig", partial_image_index=7, partial_image_b64=data)
+        event(
+            "image_generation_call.partial_image",
+            0,
+            item_id="ig",
+            partial_image_index=7,
+            partial_image_b64=data,
+        )
         for data in ("AA", "BB")
     ]
-    turn = hear([*events, ended({"id": "ig", "type": "image_generation_call", "status": "completed", "result": "CC"})])
-    assert [told["partial_image_index"] for told in turn.events if "partial_image_index" in told] == [0, 1]
+    turn = hear(
+        [
+            *events,
+            ended(
+                {"id": "ig", "type": "image_generation_call", "status": "completed", "result": "CC"}
+            ),
+        ]
+    )
+    assert [
+        told["partial_image_index"] for told in turn.events if "partial_image_index" in told
+    ] == [0, 1]
     assert turn.output[0]["result"] == "CC"
 
 
@@ -442,16 +648,41 @@ def test_a_hosted_call_that_failed_may_stand_in_a_completed_turn() -> None:
 
 
 def test_items_that_nobody_here_knows_are_told_when_they_are_whole() -> None:
-    shape = {"id": "x_1", "type": "slug:gadget", "status": "completed", "inside": {"a": None, "b": 1}}
+    shape = {
+        "id": "x_1",
+        "type": "slug:gadget",
+        "status": "completed",
+        "inside": {"a": None, "b": 1},
+    }
     translator = NativeTranslator(lambda prefix: f"{prefix}_1")
-    events = translator.feed(parse_event(json.dumps({"type": "response.output_item.added", "output_index": 0, "item": shape}).encode()))
+    events = translator.feed(
+        parse_event(
+            json.dumps(
+                {"type": "response.output_item.added", "output_index": 0, "item": shape}
+            ).encode()
+        )
+    )
     assert events == []
-    translator.feed(parse_event(json.dumps({"type": "response.output_item.done", "output_index": 0, "item": shape}).encode()))
-    assert translator.output == [{"id": "item_1", "type": "slug:gadget", "status": "completed", "inside": {"b": 1}}]
+    translator.feed(
+        parse_event(
+            json.dumps(
+                {"type": "response.output_item.done", "output_index": 0, "item": shape}
+            ).encode()
+        )
+    )
+    assert translator.output == [
+        {"id": "item_1", "type": "slug:gadget", "status": "completed", "inside": {"b": 1}}
+    ]
 
 
 def test_a_shell_of_the_upstream_and_its_output_name_the_same_call() -> None:
-    call = {"id": "sh", "type": "shell_call", "call_id": "x" * 70, "status": "completed", "action": {"commands": ["ls", ""]}}
+    call = {
+        "id": "sh",
+        "type": "shell_call",
+        "call_id": "x" * 70,
+        "status": "completed",
+        "action": {"commands": ["ls", ""]},
+    }
     out = {"id": "so", "type": "shell_call_output", "call_id": "x" * 70, "output": []}
     first, second = hear([ended(call, out)]).output
     assert first["call_id"] == second["call_id"]
@@ -478,7 +709,10 @@ def test_repeating_the_whole_counts_once() -> None:
 
 def test_endless_empty_items_reach_the_limit_too() -> None:
     translator = NativeTranslator(lambda prefix: f"{prefix}_1", output_limit=100_000)
-    events = [parse_event(json.dumps(added(number, "message", id=f"m{number}")).encode()) for number in range(1000)]
+    events = [
+        parse_event(json.dumps(added(number, "message", id=f"m{number}")).encode())
+        for number in range(1000)
+    ]
     with pytest.raises(LimitReached):
         _fed(translator, events)
 

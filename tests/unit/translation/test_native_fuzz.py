@@ -35,25 +35,71 @@ JUNK: list[Any] = [
     {"id": []},
     "x" * 70,
 ]
-CODE: JSON = {"id": "ci", "type": "code_interpreter_call", "status": "completed", "code": "1+1", "container_id": "c", "outputs": []}
-CALL: JSON = {"id": "fc", "type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a":1}', "status": "completed"}
-CUSTOM: JSON = {"id": "ct", "type": "custom_tool_call", "call_id": "c2", "name": "p", "input": "text", "status": "completed"}
-SHELL: JSON = {"id": "sh", "type": "shell_call", "call_id": "c3", "action": {"commands": ["ls"]}, "status": "completed"}
-SEEN: JSON = {"id": "ws", "type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q"}}
+CODE: JSON = {
+    "id": "ci",
+    "type": "code_interpreter_call",
+    "status": "completed",
+    "code": "1+1",
+    "container_id": "c",
+    "outputs": [],
+}
+CALL: JSON = {
+    "id": "fc",
+    "type": "function_call",
+    "call_id": "c1",
+    "name": "f",
+    "arguments": '{"a":1}',
+    "status": "completed",
+}
+CUSTOM: JSON = {
+    "id": "ct",
+    "type": "custom_tool_call",
+    "call_id": "c2",
+    "name": "p",
+    "input": "text",
+    "status": "completed",
+}
+SHELL: JSON = {
+    "id": "sh",
+    "type": "shell_call",
+    "call_id": "c3",
+    "action": {"commands": ["ls"]},
+    "status": "completed",
+}
+SEEN: JSON = {
+    "id": "ws",
+    "type": "web_search_call",
+    "status": "completed",
+    "action": {"type": "search", "query": "q"},
+}
 IMAGE: JSON = {"id": "ig", "type": "image_generation_call", "status": "completed", "result": "AA"}
 THOUGHT: JSON = {
     "id": "rs", "type": "reasoning", "status": "completed", "summary": [{"type": "summary_text", "text": "ab"}],
     "content": [{"type": "reasoning_text", "text": "cd"}], "encrypted_content": "blob",
 }  # fmt: skip
-CITED: JSON = {"type": "url_citation", "url": "https://x", "title": "t", "start_index": 0, "end_index": 1}
+CITED: JSON = {
+    "type": "url_citation",
+    "url": "https://x",
+    "title": "t",
+    "start_index": 0,
+    "end_index": 1,
+}
 
 
 def whole_turn() -> list[JSON]:
     """One of everything."""
 
     def told(index: int, item: JSON, *inside: JSON, **opening: Any) -> list[JSON]:
-        begin = {"type": "response.output_item.added", "output_index": index, "item": {**item, "status": "in_progress", **opening}}
-        return [begin, *inside, {"type": "response.output_item.done", "output_index": index, "item": item}]
+        begin = {
+            "type": "response.output_item.added",
+            "output_index": index,
+            "item": {**item, "status": "in_progress", **opening},
+        }
+        return [
+            begin,
+            *inside,
+            {"type": "response.output_item.done", "output_index": index, "item": item},
+        ]
 
     return copy.deepcopy(
         [
@@ -83,7 +129,13 @@ def whole_turn() -> list[JSON]:
 def _places(value: Any) -> list[tuple[Any, Any]]:
     """Every place in JSON: (container, key)."""
     found: list[tuple[Any, Any]] = []
-    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    entries = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, inner in entries:
         found += [(value, key), *_places(inner)]
     return found
@@ -111,7 +163,9 @@ def spoil(events: list[JSON], chance: random.Random) -> list[bytes]:
 @pytest.mark.parametrize("seed", range(600))
 def test_a_spoilt_turn_still_obeys_the_contract(seed: int) -> None:
     chance = random.Random(seed)
-    translator = NativeTranslator(counter(), offer=offering("f", custom=["p"]), keep=lambda blob: f"kept {blob}")
+    translator = NativeTranslator(
+        counter(), offer=offering("f", custom=["p"]), keep=lambda blob: f"kept {blob}"
+    )
     told = []
     try:
         for payload in spoil(whole_turn(), chance):

@@ -15,19 +15,34 @@ def _hosted(**tools: str) -> dict[str, HostedFunction]:
     """Functions of MCP servers by their spoken names: name -> server_label."""
     return {
         name: HostedFunction(
-            {"type": "mcp", "server_label": label, "name": name}, name, lambda index, new_id: OpenMcpCall(index, new_id("mcp")), "about it"
+            {"type": "mcp", "server_label": label, "name": name},
+            name,
+            lambda index, new_id: OpenMcpCall(index, new_id("mcp")),
+            "about it",
         )
         for name, label in tools.items()
     }
 
 
-def asked(history: Any = "Hi.", *, hosted: dict[str, HostedFunction] | None = None, **parameters: Any) -> JSON:
+def asked(
+    history: Any = "Hi.", *, hosted: dict[str, HostedFunction] | None = None, **parameters: Any
+) -> JSON:
     """The body for an upstream named `big`."""
-    options = {name: parameters.pop(name) for name in ("passthrough", "searches", "calls_left") if name in parameters}
-    items = input_items(history, counter()) if isinstance(history, str) or "id" not in (history or [{"id": 0}])[0] else history
+    options = {
+        name: parameters.pop(name)
+        for name in ("passthrough", "searches", "calls_left")
+        if name in parameters
+    }
+    items = (
+        input_items(history, counter())
+        if isinstance(history, str) or "id" not in (history or [{"id": 0}])[0]
+        else history
+    )
     before = copy.deepcopy((parameters, items))
     offered: Offer = offer(parameters, items, hosted or {})
-    body = native_request(model="up/m", upstream="big", parameters=parameters, history=items, offer=offered, **options)
+    body = native_request(
+        model="up/m", upstream="big", parameters=parameters, history=items, offer=offered, **options
+    )
     assert (parameters, items) == before, "what was given was changed"
     return body
 
@@ -35,7 +50,9 @@ def asked(history: Any = "Hi.", *, hosted: dict[str, HostedFunction] | None = No
 def test_nothing_is_kept_there_and_everything_is_sent() -> None:
     assert asked() == {
         "model": "up/m",
-        "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi."}]}],
+        "input": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi."}]}
+        ],
         "stream": True,
         "store": False,
         "include": ["reasoning.encrypted_content"],
@@ -47,8 +64,18 @@ def test_parameters_go_through_as_the_client_set_them_and_ours_stay_here() -> No
         "instructions": "Be brief.", "temperature": 0.5, "top_p": 0.1, "max_output_tokens": 99, "reasoning": {"effort": "low", "summary": "auto"},
         "text": {"format": {"type": "json_object"}, "verbosity": "low"}, "service_tier": "flex", "prompt_cache_key": "k", "top_logprobs": 3,
     }  # fmt: skip
-    ours: JSON = {"metadata": {"a": "b"}, "truncation": "auto", "stream_options": {"include_obfuscation": True}}
-    body = asked(**given, **ours, include=["message.output_text.logprobs"], top_k=5, passthrough=("top_k", "metadata"))
+    ours: JSON = {
+        "metadata": {"a": "b"},
+        "truncation": "auto",
+        "stream_options": {"include_obfuscation": True},
+    }
+    body = asked(
+        **given,
+        **ours,
+        include=["message.output_text.logprobs"],
+        top_k=5,
+        passthrough=("top_k", "metadata"),
+    )
     assert {name: body[name] for name in given} == given
     assert not set(ours) & set(body)
     assert body["include"] == ["message.output_text.logprobs", "reasoning.encrypted_content"]
@@ -69,18 +96,40 @@ def test_history_goes_without_our_ids_and_calls_keep_theirs() -> None:
     ]  # fmt: skip
     assert asked(history)["input"] == [
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "1"}]},
-        {"type": "function_call", "status": "completed", "call_id": "c1", "name": "f", "arguments": "{}"},
+        {
+            "type": "function_call",
+            "status": "completed",
+            "call_id": "c1",
+            "name": "f",
+            "arguments": "{}",
+        },
         {"type": "function_call_output", "call_id": "c1", "output": "one"},
         history[4],
         {"type": "message", "role": "assistant", "content": []},
         history[6],
-        {"type": "computer_call", "status": "completed", "call_id": "c3", "action": {"type": "click"}},
-        {"type": "computer_call_output", "call_id": "c3", "output": {"type": "computer_screenshot", "image_url": "data:x"}},
+        {
+            "type": "computer_call",
+            "status": "completed",
+            "call_id": "c3",
+            "action": {"type": "click"},
+        },
+        {
+            "type": "computer_call_output",
+            "call_id": "c3",
+            "output": {"type": "computer_screenshot", "image_url": "data:x"},
+        },
     ]
 
 
 def _thought(**more: Any) -> JSON:
-    return {"id": "rs_1", "type": "reasoning", "status": "completed", "summary": [], "content": [], **more}
+    return {
+        "id": "rs_1",
+        "type": "reasoning",
+        "status": "completed",
+        "summary": [],
+        "content": [],
+        **more,
+    }
 
 
 def test_reasoning_goes_back_to_whoever_can_read_it() -> None:
@@ -105,7 +154,11 @@ def test_reasoning_goes_back_to_whoever_can_read_it() -> None:
 def test_tools_go_through_and_those_that_run_here_are_functions() -> None:
     given = [
         {"type": "function", "name": "f", "parameters": {}},
-        {"type": "custom", "name": "c", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}},
+        {
+            "type": "custom",
+            "name": "c",
+            "format": {"type": "grammar", "syntax": "lark", "definition": "x"},
+        },
         {"type": "mcp", "server_label": "s", "server_url": "https://x"},
         {"type": "web_search", "search_context_size": "low"},
         {"type": "file_search", "vector_store_ids": ["vs_1"]},
@@ -117,23 +170,33 @@ def test_tools_go_through_and_those_that_run_here_are_functions() -> None:
         "parameters": {"type": "object", "properties": {}},
         "strict": False,
     }
-    body = asked(tools=given, hosted=_hosted(look="s"), parallel_tool_calls=False, tool_choice="auto")
+    body = asked(
+        tools=given, hosted=_hosted(look="s"), parallel_tool_calls=False, tool_choice="auto"
+    )
     assert body["tools"] == [given[0], given[1], given[3], given[4], function]
     assert (body["parallel_tool_calls"], body["tool_choice"]) == (False, "auto")
     assert asked(tools=given, searches=True)["tools"] == [given[0], given[1], given[4]]
 
 
 def test_the_upstreams_own_tools_share_the_limit_of_calls() -> None:
-    given = [{"type": "function", "name": "f"}, {"type": "file_search", "vector_store_ids": ["vs_1"]}]
+    given = [
+        {"type": "function", "name": "f"},
+        {"type": "file_search", "vector_store_ids": ["vs_1"]},
+    ]
     assert asked(tools=given, calls_left=3)["max_tool_calls"] == 3
     assert asked(tools=given, calls_left=0)["tools"] == given[:1]
     assert "max_tool_calls" not in asked(tools=given[:1], calls_left=3)
     assert "max_tool_calls" not in asked(tools=given)
-    assert "tool_choice" not in asked(tools=given[1:], calls_left=0, tool_choice="auto"), "no choice without tools"
+    assert "tool_choice" not in asked(tools=given[1:], calls_left=0, tool_choice="auto"), (
+        "no choice without tools"
+    )
 
 
 def test_a_choice_of_tools_names_what_the_upstream_knows() -> None:
-    given = [{"type": "function", "name": "f"}, {"type": "mcp", "server_label": "s", "server_url": "https://x"}]
+    given = [
+        {"type": "function", "name": "f"},
+        {"type": "mcp", "server_label": "s", "server_url": "https://x"},
+    ]
     hosted = _hosted(look="s", hear="s")
 
     def chosen(choice: Any) -> Any:
@@ -143,9 +206,21 @@ def test_a_choice_of_tools_names_what_the_upstream_knows() -> None:
     assert chosen("required") == "required"
     assert chosen({"type": "function", "name": "f"}) == {"type": "function", "name": "f"}
     assert chosen({"type": "mcp", "server_label": "s", "name": "hear"}) == hear
-    assert chosen({"type": "mcp", "server_label": "s"}) == {"type": "allowed_tools", "mode": "required", "tools": [look, hear]}
-    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}, {"type": "mcp", "server_label": "s"}]}
-    assert chosen(allowed) == {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}, look, hear]}
+    assert chosen({"type": "mcp", "server_label": "s"}) == {
+        "type": "allowed_tools",
+        "mode": "required",
+        "tools": [look, hear],
+    }
+    allowed = {
+        "type": "allowed_tools",
+        "mode": "auto",
+        "tools": [{"type": "function", "name": "f"}, {"type": "mcp", "server_label": "s"}],
+    }
+    assert chosen(allowed) == {
+        "type": "allowed_tools",
+        "mode": "auto",
+        "tools": [{"type": "function", "name": "f"}, look, hear],
+    }
 
 
 def test_what_ran_here_was_a_function_for_the_model() -> None:
@@ -159,5 +234,13 @@ def test_what_ran_here_was_a_function_for_the_model() -> None:
     ]  # fmt: skip
     told = asked(history, hosted=_hosted(look="s"))["input"]
     assert [item["type"] for item in told] == ["function_call", "function_call_output"] * 3
-    assert [(item["name"], item["call_id"]) for item in told[::2]] == [("look", "mcp_1"), ("web_search", "ws_1"), ("look", "mcpr_1")]
-    assert [item["output"] for item in told[1::2]] == ["seen", "found", "The user refused this call."]
+    assert [(item["name"], item["call_id"]) for item in told[::2]] == [
+        ("look", "mcp_1"),
+        ("web_search", "ws_1"),
+        ("look", "mcpr_1"),
+    ]
+    assert [item["output"] for item in told[1::2]] == [
+        "seen",
+        "found",
+        "The user refused this call.",
+    ]

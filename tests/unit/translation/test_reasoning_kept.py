@@ -17,7 +17,14 @@ Json = dict[str, Any]
 
 def thought(*texts: str, **fields: Any) -> Json:
     content = [{"type": "reasoning_text", "text": text} for text in texts]
-    return {"id": "rs_1", "type": "reasoning", "status": "completed", "summary": [], "content": content, **fields}
+    return {
+        "id": "rs_1",
+        "type": "reasoning",
+        "status": "completed",
+        "summary": [],
+        "content": content,
+        **fields,
+    }
 
 
 def text_detail(text: str, **fields: Any) -> Json:
@@ -53,7 +60,10 @@ def test_the_pieces_of_a_detail_are_put_together_and_the_signature_stays() -> No
 
 
 def test_a_signature_ends_what_it_signs() -> None:
-    blocks = [{"type": "thinking", "thinking": "a", "signature": ""}, {"type": "thinking", "thinking": "b", "signature": "s1"}]
+    blocks = [
+        {"type": "thinking", "thinking": "a", "signature": ""},
+        {"type": "thinking", "thinking": "b", "signature": "s1"},
+    ]
     more = [
         {"type": "thinking", "thinking": "c"},
         {"type": "thinking", "thinking": "", "signature": "s2"},
@@ -85,7 +95,15 @@ def test_nothing_an_upstream_calls_a_detail_breaks_the_turn() -> None:
         sealed.append(json.loads(orjson.dumps(kept)))
         return "sealed"
 
-    turn = run([delta(reasoning_details=junk), delta(reasoning_details=[{"text": "m"}]), delta(content="Hi"), finish()], seal=seal)
+    turn = run(
+        [
+            delta(reasoning_details=junk),
+            delta(reasoning_details=[{"text": "m"}]),
+            delta(content="Hi"),
+            finish(),
+        ],
+        seal=seal,
+    )
     assert turn.items == ["reasoning hm", "message Hi"]
     assert sealed == [{"text": "hm", "details": [{"text": "h", "ok": 1.5}, {}, {}, {"text": "m"}]}]
 
@@ -98,7 +116,10 @@ def test_a_finished_thought_is_sealed_once_and_shown_with_its_item() -> None:
         return f"sealed {len(sealed)}"
 
     detail = text_detail("hm", index=0, signature="sig")
-    turn = run([delta(reasoning="hm", reasoning_details=[detail]), delta(content="Hi"), finish()], seal=seal)
+    turn = run(
+        [delta(reasoning="hm", reasoning_details=[detail]), delta(content="Hi"), finish()],
+        seal=seal,
+    )
     assert sealed == [{"text": "hm", "details": [detail]}]
     assert turn.output[0]["encrypted_content"] == "sealed 1"
     assert "encrypted_content" not in turn.events[0]["item"]
@@ -134,7 +155,9 @@ SECRET = {"type": "reasoning.encrypted", "data": "x"}
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_shown_is_kept_where_it_can_be_sealed(chunks: list[Json], items: list[str], kept: list[list[Json]]) -> None:
+def test_what_cannot_be_shown_is_kept_where_it_can_be_sealed(
+    chunks: list[Json], items: list[str], kept: list[list[Json]]
+) -> None:
     sealed: list[Json] = []
 
     def seal(one: Json) -> str:
@@ -151,7 +174,13 @@ def test_a_summary_has_events_of_its_own_and_a_new_number_begins_a_new_part() ->
     def piece(text: str, index: int | None = None) -> Json:
         return delta(
             reasoning=text,
-            reasoning_details=[{"type": "reasoning.summary", "summary": text, **({} if index is None else {"index": index})}],
+            reasoning_details=[
+                {
+                    "type": "reasoning.summary",
+                    "summary": text,
+                    **({} if index is None else {"index": index}),
+                }
+            ],
         )
 
     turn = run([piece("Let "), piece("me.", 0), piece("Then", 7), delta(content="Hi"), finish()])
@@ -161,13 +190,24 @@ def test_a_summary_has_events_of_its_own_and_a_new_number_begins_a_new_part() ->
         "0.1 +summary_text", "0.1 'Then'", "0.1 ='Then'", "0.1 -summary_text",
         "0 -reasoning completed",
     ]  # fmt: skip
-    assert turn.output[0]["summary"] == [{"type": "summary_text", "text": "Let me."}, {"type": "summary_text", "text": "Then"}]
+    assert turn.output[0]["summary"] == [
+        {"type": "summary_text", "text": "Let me."},
+        {"type": "summary_text", "text": "Then"},
+    ]
     assert turn.output[0]["content"] == []
 
 
 # What goes back.
 
-LOOP = [user("go"), thought("I look."), call("a"), output("a"), thought("Again."), call("b"), output("b")]
+LOOP = [
+    user("go"),
+    thought("I look."),
+    call("a"),
+    output("a"),
+    thought("Again."),
+    call("b"),
+    output("b"),
+]
 
 
 @pytest.mark.parametrize("way", ["reasoning_content", "reasoning"])
@@ -178,34 +218,71 @@ def test_inside_a_tool_loop_thoughts_go_back_with_the_calls_they_led_to(way: Rea
 
 
 def test_thoughts_never_go_back_unless_the_upstream_wants_them() -> None:
-    assert body(history=LOOP)["messages"] == [{"role": "user", "content": "go"}, calling("a"), tool("a"), calling("b"), tool("b")]
+    assert body(history=LOOP)["messages"] == [
+        {"role": "user", "content": "go"},
+        calling("a"),
+        tool("a"),
+        calling("b"),
+        tool("b"),
+    ]
 
 
 def test_thoughts_end_when_the_user_speaks_again() -> None:
-    told = body(history=[*LOOP, said("Done."), user("more")], reasoning_back="reasoning")["messages"]
+    told = body(history=[*LOOP, said("Done."), user("more")], reasoning_back="reasoning")[
+        "messages"
+    ]
     assert not [message for message in told if "reasoning" in message]
 
 
 def test_a_client_may_ask_for_the_thoughts_of_all_turns() -> None:
     history = [user("go"), thought("Easy."), said("Done."), user("more")]
-    told = body({"reasoning": {"context": "all_turns"}}, history, reasoning_back="reasoning")["messages"]
+    told = body({"reasoning": {"context": "all_turns"}}, history, reasoning_back="reasoning")[
+        "messages"
+    ]
     assert [message.get("reasoning") for message in told] == [None, "Easy.", None]
 
 
 def test_calls_of_one_turn_stay_together_with_all_that_was_thought_between_them() -> None:
-    history = [user("go"), thought("One."), call("a"), thought("Two."), call("b"), output("a"), output("b")]
+    history = [
+        user("go"),
+        thought("One."),
+        call("a"),
+        thought("Two."),
+        call("b"),
+        output("a"),
+        output("b"),
+    ]
     told = body(history=history, reasoning_back="reasoning")["messages"]
     assert told[1:] == [calling("a", "b") | {"reasoning": "One.\n\nTwo."}, tool("a"), tool("b")]
 
 
 def test_what_was_told_after_a_call_belongs_to_it_all_the_same() -> None:
-    history = [user("go"), call("a"), thought("One."), output("a"), thought("Two."), call("b"), output("b")]
+    history = [
+        user("go"),
+        call("a"),
+        thought("One."),
+        output("a"),
+        thought("Two."),
+        call("b"),
+        output("b"),
+    ]
     told = body(history=history, reasoning_back="reasoning")["messages"]
-    assert [message.get("reasoning") for message in told if message["role"] == "assistant"] == ["One.", "Two."]
+    assert [message.get("reasoning") for message in told if message["role"] == "assistant"] == [
+        "One.",
+        "Two.",
+    ]
 
 
 def test_calls_of_ours_of_one_turn_stay_together_too() -> None:
-    ran = {"type": "mcp_call", "status": "completed", "server_label": "s", "name": "f", "arguments": "{}", "output": "x", "turn": 1}
+    ran = {
+        "type": "mcp_call",
+        "status": "completed",
+        "server_label": "s",
+        "name": "f",
+        "arguments": "{}",
+        "output": "x",
+        "turn": 1,
+    }
     history = [
         user("go"),
         thought("One."),
@@ -216,7 +293,11 @@ def test_calls_of_ours_of_one_turn_stay_together_too() -> None:
         {**ran, "id": "mcp_3", "turn": 2},
     ]
     told = body(history=history, reasoning_back="reasoning")["messages"]
-    assert [(message.get("reasoning"), len(message.get("tool_calls", ()))) for message in told if message["role"] == "assistant"] == [
+    assert [
+        (message.get("reasoning"), len(message.get("tool_calls", ())))
+        for message in told
+        if message["role"] == "assistant"
+    ] == [
         ("One.\n\nTwo.", 2),
         ("Three.", 1),
     ]
@@ -224,34 +305,58 @@ def test_calls_of_ours_of_one_turn_stay_together_too() -> None:
 
 def test_details_go_back_as_they_came_and_text_where_there_are_none() -> None:
     detail = text_detail("I look.", signature="sig")
-    history = [user("go"), thought("I look.", sealed={"text": "I look.", "details": [detail]}), call("a"), output("a")]
-    assert body(history=history, reasoning_back="reasoning_details")["messages"][1] == calling("a") | {"reasoning_details": [detail]}
-    assert body(history=LOOP[:4], reasoning_back="reasoning_details")["messages"][1] == calling("a") | {"reasoning": "I look."}
+    history = [
+        user("go"),
+        thought("I look.", sealed={"text": "I look.", "details": [detail]}),
+        call("a"),
+        output("a"),
+    ]
+    assert body(history=history, reasoning_back="reasoning_details")["messages"][1] == calling(
+        "a"
+    ) | {"reasoning_details": [detail]}
+    assert body(history=LOOP[:4], reasoning_back="reasoning_details")["messages"][1] == calling(
+        "a"
+    ) | {"reasoning": "I look."}
 
 
 def test_think_tags_stand_at_the_head_of_the_text() -> None:
     history = [user("go"), thought("I look."), said("Wait."), call("a"), output("a")]
-    assert body(history=history, reasoning_back="think_tags")["messages"][1]["content"] == "<think>\nI look.\n</think>\n\nWait."
-    assert body(history=LOOP[:4], reasoning_back="think_tags")["messages"][1]["content"] == "<think>\nI look.\n</think>\n\n"
+    assert (
+        body(history=history, reasoning_back="think_tags")["messages"][1]["content"]
+        == "<think>\nI look.\n</think>\n\nWait."
+    )
+    assert (
+        body(history=LOOP[:4], reasoning_back="think_tags")["messages"][1]["content"]
+        == "<think>\nI look.\n</think>\n\n"
+    )
 
 
 @pytest.mark.parametrize(
     "item",
     [
-        pytest.param({"id": "rs_1", "type": "reasoning", "status": "completed", "summary": []}, id="bare"),
+        pytest.param(
+            {"id": "rs_1", "type": "reasoning", "status": "completed", "summary": []}, id="bare"
+        ),
         pytest.param(thought(), id="no text"),
-        pytest.param(thought(summary=[{"type": "summary_text", "text": "x"}], encrypted_content="foreign"), id="of another server"),
+        pytest.param(
+            thought(summary=[{"type": "summary_text", "text": "x"}], encrypted_content="foreign"),
+            id="of another server",
+        ),
     ],
 )
 def test_a_copy_that_says_nothing_adds_nothing(item: Json) -> None:
     for way in ("reasoning_content", "reasoning", "reasoning_details", "think_tags"):
-        told = body(history=[user("go"), item, call("a"), output("a")], reasoning_back=way)["messages"]
+        told = body(history=[user("go"), item, call("a"), output("a")], reasoning_back=way)[
+            "messages"
+        ]
         assert told == [{"role": "user", "content": "go"}, calling("a"), tool("a")]
 
 
 def test_a_copy_without_its_text_is_known_by_what_was_sealed() -> None:
     copy = thought(sealed={"text": "I look."})
-    told = body(history=[user("go"), copy, call("a"), output("a")], reasoning_back="reasoning_content")["messages"]
+    told = body(
+        history=[user("go"), copy, call("a"), output("a")], reasoning_back="reasoning_content"
+    )["messages"]
     assert told[1] == calling("a") | {"reasoning_content": "I look."}
 
 
@@ -282,7 +387,10 @@ def test_effort_is_told_in_the_upstreams_words(field: EffortField, low: Json, no
 
 
 def test_what_a_client_tells_the_template_itself_counts_more() -> None:
-    parameters = {"reasoning": {"effort": "low"}, "chat_template_kwargs": {"enable_thinking": False, "x": 1}}
+    parameters = {
+        "reasoning": {"effort": "low"},
+        "chat_template_kwargs": {"enable_thinking": False, "x": 1},
+    }
     sent = body(parameters, effort_field="enable_thinking", passthrough=("chat_template_kwargs",))
     assert sent["chat_template_kwargs"] == {"enable_thinking": False, "thinking": True, "x": 1}
     assert "x" not in body(parameters, effort_field="enable_thinking")["chat_template_kwargs"]

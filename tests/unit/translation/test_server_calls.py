@@ -24,18 +24,27 @@ def function(label: str, name: str, **more: Any) -> HostedFunction:
 
 
 def named(*functions: HostedFunction, taken: tuple[str, ...] = ()) -> dict[str, str]:
-    return {name: f"{one.tool['server_label']}/{one.name}" for name, one in spoken_names(functions, taken).items()}
+    return {
+        name: f"{one.tool['server_label']}/{one.name}"
+        for name, one in spoken_names(functions, taken).items()
+    }
 
 
 # --- names -----------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_free_name_stays_as_it_is() -> None:
-    assert named(function("a", "search"), function("b", "fetch")) == {"search": "a/search", "fetch": "b/fetch"}
+    assert named(function("a", "search"), function("b", "fetch")) == {
+        "search": "a/search",
+        "fetch": "b/fetch",
+    }
 
 
 def test_equal_names_of_two_servers_are_told_apart_by_their_labels() -> None:
-    assert named(function("a", "search"), function("b", "search")) == {"a__search": "a/search", "b__search": "b/search"}
+    assert named(function("a", "search"), function("b", "search")) == {
+        "a__search": "a/search",
+        "b__search": "b/search",
+    }
 
 
 def test_a_name_that_the_client_uses_is_left_to_it() -> None:
@@ -62,23 +71,37 @@ def test_names_stay_distinct_whatever_they_are() -> None:
 
 def test_a_call_in_the_history_has_the_name_its_function_is_offered_under() -> None:
     offered = spoken_names([function("a", "search"), function("b", "search")], ())
-    assert spoken_name({"type": "mcp_call", "server_label": "b", "name": "search"}, offered) == "b__search"
-    assert spoken_name({"type": "mcp_call", "server_label": "gone", "name": "look up"}, offered) == "look_up"
+    assert (
+        spoken_name({"type": "mcp_call", "server_label": "b", "name": "search"}, offered)
+        == "b__search"
+    )
+    assert (
+        spoken_name({"type": "mcp_call", "server_label": "gone", "name": "look up"}, offered)
+        == "look_up"
+    )
     assert spoken_name({"type": "web_search_call"}, offered) == "web_search"
 
 
 # --- what the model is offered ---------------------------------------------------------------------------------------------------
 
-OFFERED = spoken_names([function("a", "one", description="First."), function("a", "two"), function("b", "one")], ())
+OFFERED = spoken_names(
+    [function("a", "one", description="First."), function("a", "two"), function("b", "one")], ()
+)
 CLIENTS = {"type": "function", "name": "mine", "parameters": {"type": "object"}}
 MCP = [{"type": "mcp", "server_label": "a"}, {"type": "mcp", "server_label": "b"}]
 
 
 def body(history: list[JSON] | None = None, **parameters: Any) -> JSON:
-    user = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello."}]}
+    user = {
+        "type": "message",
+        "role": "user",
+        "content": [{"type": "input_text", "text": "Hello."}],
+    }
     asked = {"tools": [CLIENTS, *MCP], **parameters}
     said = [user, *(history or [])]
-    return chat_request(model="m", parameters=asked, history=said, offer=offer(asked, said, OFFERED))
+    return chat_request(
+        model="m", parameters=asked, history=said, offer=offer(asked, said, OFFERED)
+    )
 
 
 def offered_in(sent: JSON) -> list[str]:
@@ -88,7 +111,11 @@ def offered_in(sent: JSON) -> list[str]:
 def test_hosted_functions_are_offered_after_the_clients_own() -> None:
     sent = body()
     assert offered_in(sent) == ["mine", "a__one", "two", "b__one"]
-    assert sent["tools"][1]["function"] == {"name": "a__one", "description": "First.", "parameters": {"type": "object", "properties": {}}}
+    assert sent["tools"][1]["function"] == {
+        "name": "a__one",
+        "description": "First.",
+        "parameters": {"type": "object", "properties": {}},
+    }
     assert "tool_choice" not in sent
 
 
@@ -108,16 +135,23 @@ def test_hosted_functions_are_offered_after_the_clients_own() -> None:
         ("required", ["mine", "a__one", "two", "b__one"], "required", None),
     ],
 )  # fmt: skip
-def test_tool_choice_reaches_hosted_functions(choice: Any, names: list[str], sent: Any, may_call: set[str] | None) -> None:
+def test_tool_choice_reaches_hosted_functions(
+    choice: Any, names: list[str], sent: Any, may_call: set[str] | None
+) -> None:
     found = body(tool_choice=choice)
     assert offered_in(found) == names
     assert found["tool_choice"] == sent
-    assert offer({"tools": [CLIENTS, *MCP], "tool_choice": choice}, (), OFFERED).callable_names == may_call
+    assert (
+        offer({"tools": [CLIENTS, *MCP], "tool_choice": choice}, (), OFFERED).callable_names
+        == may_call
+    )
 
 
 def test_a_demand_for_a_call_is_met_by_the_first_one() -> None:
     assert after_a_call({"tool_choice": "required"}) == {"tool_choice": "auto"}
-    assert after_a_call({"tool_choice": {"type": "mcp", "server_label": "a"}}) == {"tool_choice": "auto"}
+    assert after_a_call({"tool_choice": {"type": "mcp", "server_label": "a"}}) == {
+        "tool_choice": "auto"
+    }
     allowed = {"type": "allowed_tools", "mode": "required", "tools": MCP}
     assert after_a_call({"tool_choice": allowed}) == {"tool_choice": {**allowed, "mode": "auto"}}
     for kept in ({}, {"tool_choice": "none"}, {"tool_choice": "auto"}):
@@ -140,7 +174,11 @@ def ran(nr: int, name: str = "two", **more: Any) -> JSON:
 
 
 def called(nr: int, name: str = "two", arguments: str | None = None) -> JSON:
-    return {"id": f"mcp_{nr}", "type": "function", "function": {"name": name, "arguments": arguments or json.dumps({"n": nr})}}
+    return {
+        "id": f"mcp_{nr}",
+        "type": "function",
+        "function": {"name": name, "arguments": arguments or json.dumps({"n": nr})},
+    }
 
 
 def told(nr: int, content: str) -> JSON:
@@ -148,10 +186,18 @@ def told(nr: int, content: str) -> JSON:
 
 
 def test_calls_of_one_turn_are_one_message_and_those_of_the_next_another() -> None:
-    text = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me see."}]}
+    text = {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "Let me see."}],
+    }
     found = body([text, ran(1, turn=1), ran(2, "one", turn=1), ran(3, turn=2)])["messages"][1:]
     assert found == [
-        {"role": "assistant", "content": "Let me see.", "tool_calls": [called(1), called(2, "a__one")]},
+        {
+            "role": "assistant",
+            "content": "Let me see.",
+            "tool_calls": [called(1), called(2, "a__one")],
+        },
         told(1, "out 1"),
         told(2, "out 2"),
         {"role": "assistant", "content": None, "tool_calls": [called(3)]},
@@ -194,7 +240,12 @@ def test_arguments_that_are_no_object_break_no_template(arguments: str) -> None:
 
 
 def test_a_search_is_told_with_its_query_and_what_was_found() -> None:
-    item = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "größe"}}
+    item = {
+        "type": "web_search_call",
+        "id": "ws_1",
+        "status": "completed",
+        "action": {"type": "search", "query": "größe"},
+    }
     assert len(body([item])["messages"]) == 1, "nobody knows what it found"
     call, answer = body([{**item, "answer": "found", "turn": 1}])["messages"][1:]
     assert json.loads(call["tool_calls"][0]["function"]["arguments"]) == {"query": "größe"}
@@ -209,12 +260,20 @@ def test_calls_that_broke_off_are_left_out() -> None:
 
 
 def call(index: int, name: str, arguments: str = "{}") -> JSON:
-    piece = {"index": index, "id": f"up_{index}", "function": {"name": name, "arguments": arguments}}
+    piece = {
+        "index": index,
+        "id": f"up_{index}",
+        "function": {"name": name, "arguments": arguments},
+    }
     return {"choices": [{"index": 0, "delta": {"tool_calls": [piece]}, "finish_reason": None}]}
 
 
-def turn(*chunks: JSON, reason: str = "tool_calls", **options: Any) -> tuple[Translator, list[JSON]]:
-    translator = Translator(counter(), offer=offer({"tools": [CLIENTS, *MCP]}, (), OFFERED), **options)
+def turn(
+    *chunks: JSON, reason: str = "tool_calls", **options: Any
+) -> tuple[Translator, list[JSON]]:
+    translator = Translator(
+        counter(), offer=offer({"tools": [CLIENTS, *MCP]}, (), OFFERED), **options
+    )
     told_events = []
     for chunk in (*chunks, {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}):
         told_events += translator.feed(parse_chunk(json.dumps(chunk).encode()))
@@ -240,7 +299,12 @@ def test_a_call_of_ours_stays_open_while_the_clients_is_done() -> None:
 
 def test_calls_beyond_what_is_allowed_are_refused_and_not_run() -> None:
     translator, _ = turn(*(call(nr, "two") for nr in range(4)), calls_allowed=2)
-    assert [status for _, status in shapes(translator)] == ["in_progress", "in_progress", "failed", "failed"]
+    assert [status for _, status in shapes(translator)] == [
+        "in_progress",
+        "in_progress",
+        "failed",
+        "failed",
+    ]
     assert len(translator.hosted_calls) == 2
     assert set(translator.refusals) == {item["id"] for item in translator.output[2:]}
     assert all("limit" in refusal for refusal in translator.refusals.values())
@@ -249,10 +313,20 @@ def test_calls_beyond_what_is_allowed_are_refused_and_not_run() -> None:
 def test_a_function_that_was_never_offered_is_answered_so_that_the_model_can_go_on() -> None:
     translator, events = turn(call(0, "nonsense"), call(1, "mine"))
     assert translator.goes_on
-    assert shapes(translator) == [("function_call", "completed"), ("function_call", "completed"), ("function_call_output", "completed")]
+    assert shapes(translator) == [
+        ("function_call", "completed"),
+        ("function_call", "completed"),
+        ("function_call_output", "completed"),
+    ]
     answer = translator.output[2]
-    assert (answer["call_id"], answer["output"]) == ("up_0", "Error: There is no tool named 'nonsense'.")
-    assert [event["type"] for event in events][-2:] == ["response.output_item.added", "response.output_item.done"]
+    assert (answer["call_id"], answer["output"]) == (
+        "up_0",
+        "Error: There is no tool named 'nonsense'.",
+    )
+    assert [event["type"] for event in events][-2:] == [
+        "response.output_item.added",
+        "response.output_item.done",
+    ]
 
 
 def test_without_functions_of_ours_an_unknown_name_is_the_clients_to_answer() -> None:
@@ -276,6 +350,11 @@ def test_a_call_is_restored_from_its_item_alone() -> None:
     item = translator.output[0]
     again = OpenMcpCall.restored(0, item)
     assert again.to_json() == item
-    answers = [call.answered({"output": "text"}, failed=False) for call in (again, *translator.hosted_calls)]
+    answers = [
+        call.answered({"output": "text"}, failed=False)
+        for call in (again, *translator.hosted_calls)
+    ]
     assert decoded(answers[0]) == decoded(answers[1])
-    assert [event["type"] for event in decoded(OpenMcpCall.restored(0, item).closed("incomplete"))] == ["response.output_item.done"]
+    assert [
+        event["type"] for event in decoded(OpenMcpCall.restored(0, item).closed("incomplete"))
+    ] == ["response.output_item.done"]

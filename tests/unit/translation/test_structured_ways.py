@@ -15,16 +15,34 @@ from worker.translation.dialect import StructuredOutput
 Json = dict[str, Any]
 
 WAYS: list[tuple[StructuredOutput, Json, Json]] = [
-    ("json_schema", {"response_format": {"type": "json_object"}}, {"response_format": {"type": "json_schema"}}),
-    ("json_object", {"response_format": {"type": "json_object"}}, {"response_format": {"type": "json_object"}}),
-    ("guided_json", {"response_format": {"type": "json_object"}}, {"guided_json": SCHEMA["schema"]}),
+    (
+        "json_schema",
+        {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_schema"}},
+    ),
+    (
+        "json_object",
+        {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_object"}},
+    ),
+    (
+        "guided_json",
+        {"response_format": {"type": "json_object"}},
+        {"guided_json": SCHEMA["schema"]},
+    ),
     ("prompt", {}, {}),
 ]
 
 
 @pytest.mark.parametrize(("way", "for_object", "for_schema"), WAYS, ids=[row[0] for row in WAYS])
-def test_the_format_is_asked_for_in_the_upstreams_way(way: StructuredOutput, for_object: Json, for_schema: Json) -> None:
-    for wanted, expected in (({"type": "json_object"}, for_object), (SCHEMA, for_schema), ({"type": "text"}, {})):
+def test_the_format_is_asked_for_in_the_upstreams_way(
+    way: StructuredOutput, for_object: Json, for_schema: Json
+) -> None:
+    for wanted, expected in (
+        ({"type": "json_object"}, for_object),
+        (SCHEMA, for_schema),
+        ({"type": "text"}, {}),
+    ):
         sent = body({"text": {"format": wanted}}, structured_output=way)
         found = {name: sent[name] for name in ("response_format", "guided_json") if name in sent}
         if "json_schema" in found.get("response_format", {}):
@@ -33,9 +51,16 @@ def test_the_format_is_asked_for_in_the_upstreams_way(way: StructuredOutput, for
 
 
 def test_where_no_field_says_it_the_model_is_told_the_schema() -> None:
-    schema = {"type": "object", "properties": {"zulu": {"type": "string"}, "alpha": {"type": "integer"}}}
+    schema = {
+        "type": "object",
+        "properties": {"zulu": {"type": "string"}, "alpha": {"type": "integer"}},
+    }
     wanted = {"type": "json_schema", "name": "thing", "schema": schema, "description": "A thing."}
-    sent = body({"text": {"format": wanted}, "instructions": "Be kind."}, [user("hi")], structured_output="prompt")
+    sent = body(
+        {"text": {"format": wanted}, "instructions": "Be kind."},
+        [user("hi")],
+        structured_output="prompt",
+    )
     instructions, question = sent["messages"]
     assert question == {"role": "user", "content": "hi"}
     assert instructions["role"] == "system"
@@ -77,7 +102,10 @@ def test_a_fence_is_taken_off_however_it_is_cut(told: str, expected: str) -> Non
     for _ in range(200):
         cuts = sorted(chance.choices(range(len(told) + 1), k=chance.randint(0, 8)))
         fences = Fences()
-        heard = "".join(fences.strip(told[start:end]) for start, end in itertools.pairwise([0, *cuts, len(told)]))
+        heard = "".join(
+            fences.strip(told[start:end])
+            for start, end in itertools.pairwise([0, *cuts, len(told)])
+        )
         assert heard + fences.rest() == expected
 
 

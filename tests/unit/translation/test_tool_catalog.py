@@ -10,16 +10,27 @@ from worker.translation.tool_catalog import flat_names, offer
 
 USABLE = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
-ALPHABETS = st.one_of(st.text(min_size=1, max_size=200), st.text("ab_-", min_size=1, max_size=6), st.text("x", min_size=60, max_size=70))
+ALPHABETS = st.one_of(
+    st.text(min_size=1, max_size=200),
+    st.text("ab_-", min_size=1, max_size=6),
+    st.text("x", min_size=60, max_size=70),
+)
 ITEMS = st.sampled_from(["function_call", "custom_tool_call", "mcp_call"])
 TARGETS = st.one_of(
     st.builds(Target, ITEMS, ALPHABETS, st.one_of(st.none(), ALPHABETS)),
-    st.sampled_from(["shell_call", "local_shell_call", "apply_patch_call", "tool_search_call"]).map(Target),
+    st.sampled_from(["shell_call", "local_shell_call", "apply_patch_call", "tool_search_call"]).map(
+        Target
+    ),
 )
 
 
-@given(st.lists(TARGETS, unique=True, max_size=30), st.lists(st.text("ab_", min_size=1, max_size=4), max_size=5))
-def test_whatever_tools_are_called_their_names_are_usable_and_lead_back(targets: list[Target], others: list[str]) -> None:
+@given(
+    st.lists(TARGETS, unique=True, max_size=30),
+    st.lists(st.text("ab_", min_size=1, max_size=4), max_size=5),
+)
+def test_whatever_tools_are_called_their_names_are_usable_and_lead_back(
+    targets: list[Target], others: list[str]
+) -> None:
     names = flat_names(targets, others)
     assert set(names) == set(targets)
     assert all(USABLE.fullmatch(name) for name in names.values())

@@ -148,10 +148,28 @@ def test_what_the_items_say(chunks: list[JSON], items: list[str]) -> None:
 
 
 REASONS = [
-    *((word, "completed", None) for word in ("stop", "tool_calls", "function_call", "eos", "end_turn", "STOP", "eos_token", "complete")),
-    *((word, "incomplete", "max_output_tokens") for word in ("length", "max_tokens", "MAX_TOKENS", "model_length")),
+    *(
+        (word, "completed", None)
+        for word in (
+            "stop",
+            "tool_calls",
+            "function_call",
+            "eos",
+            "end_turn",
+            "STOP",
+            "eos_token",
+            "complete",
+        )
+    ),
+    *(
+        (word, "incomplete", "max_output_tokens")
+        for word in ("length", "max_tokens", "MAX_TOKENS", "model_length")
+    ),
     *((word, "incomplete", "content_filter") for word in ("content_filter", "SAFETY", "sensitive")),
-    *((word, "failed", "upstream_error") for word in ("error", "network_error", "insufficient_system_resource")),
+    *(
+        (word, "failed", "upstream_error")
+        for word in ("error", "network_error", "insufficient_system_resource")
+    ),
 ]
 
 
@@ -168,12 +186,16 @@ def test_finish_reasons(word: str, status: str, reason: str | None) -> None:
 ENDINGS = [
     pytest.param([delta(content="Hi"), finish()], False, "completed", id="a reason without [DONE]"),
     pytest.param([delta(content="Hi")], True, "completed", id="[DONE] without a reason"),
-    pytest.param([delta(content="Hi"), finish("")], True, "completed", id="an empty reason and [DONE]"),
+    pytest.param(
+        [delta(content="Hi"), finish("")], True, "completed", id="an empty reason and [DONE]"
+    ),
     pytest.param([delta(content="Hi")], False, "failed", id="neither"),
     pytest.param([finish("")], False, "failed", id="an empty reason alone"),
     pytest.param([], True, "failed", id="[DONE] and nothing else"),
     pytest.param([], False, "failed", id="nothing at all"),
-    pytest.param([calls(call(0, "call_a", "f", ""))], True, "completed", id="[DONE] after the name of a call"),
+    pytest.param(
+        [calls(call(0, "call_a", "f", ""))], True, "completed", id="[DONE] after the name of a call"
+    ),
 ]
 
 
@@ -184,14 +206,29 @@ def test_how_a_stream_may_end(chunks: list[JSON], done_seen: bool, status: str) 
     assert turn.outcome.status == status
     assert (turn.outcome.failure is not None) == (status == "failed")
     if turn.outcome.failure is not None:
-        assert (turn.outcome.failure.reason, turn.outcome.failure.code) == ("upstream_ended_early", "server_error")
+        assert (turn.outcome.failure.reason, turn.outcome.failure.code) == (
+            "upstream_ended_early",
+            "server_error",
+        )
         assert all(item["status"] == "incomplete" for item in turn.output)
 
 
 TRUNCATED = [
-    pytest.param([call(0, "call_a", "f", '{"a":')], ['f/call_a {"a": (incomplete)'], id="arguments in the middle"),
-    pytest.param([call(0, "call_a", "f", "{}")], ["f/call_a {} (incomplete)"], id="the last call, though it looks whole"),
-    pytest.param([call(0, "call_a", "f", "")], ["f/call_a  (incomplete)"], id="no arguments yet, and none made up"),
+    pytest.param(
+        [call(0, "call_a", "f", '{"a":')],
+        ['f/call_a {"a": (incomplete)'],
+        id="arguments in the middle",
+    ),
+    pytest.param(
+        [call(0, "call_a", "f", "{}")],
+        ["f/call_a {} (incomplete)"],
+        id="the last call, though it looks whole",
+    ),
+    pytest.param(
+        [call(0, "call_a", "f", "")],
+        ["f/call_a  (incomplete)"],
+        id="no arguments yet, and none made up",
+    ),
     pytest.param(
         [call(0, "call_a", "f", "{}"), call(1, "call_b", "f", "{")],
         ["f/call_a {}", "f/call_b { (incomplete)"],
@@ -209,12 +246,26 @@ TRUNCATED = [
 def test_truncated_calls_are_incomplete(pieces: list[JSON], items: list[str]) -> None:
     turn = run([*(calls(piece) for piece in pieces), finish("length")])
     assert turn.items == items
-    assert [item["call_id"] for item in turn.calls] == [item.split("/")[1].split()[0] for item in items if "incomplete" not in item]
+    assert [item["call_id"] for item in turn.calls] == [
+        item.split("/")[1].split()[0] for item in items if "incomplete" not in item
+    ]
 
 
 def test_a_cut_closes_what_is_open_and_leaves_what_is_done() -> None:
-    turn = run([delta(reasoning="hm"), delta(content="Hel"), calls(call(0, "call_a", "f", "{}"), call(1, "call_b", "g", "{"))], cut=True)
-    assert turn.items == ["reasoning hm", "message Hel", "f/call_a {} (incomplete)", "g/call_b { (incomplete)"]
+    turn = run(
+        [
+            delta(reasoning="hm"),
+            delta(content="Hel"),
+            calls(call(0, "call_a", "f", "{}"), call(1, "call_b", "g", "{")),
+        ],
+        cut=True,
+    )
+    assert turn.items == [
+        "reasoning hm",
+        "message Hel",
+        "f/call_a {} (incomplete)",
+        "g/call_b { (incomplete)",
+    ]
     assert turn.calls == []
     assert turn.outcome is None
 
@@ -225,7 +276,9 @@ def test_a_cut_forgets_a_call_nobody_was_shown() -> None:
 
 def test_output_indices_begin_where_the_turn_does() -> None:
     turn = run([delta(content="Hi"), calls(call(0, "call_a", "f", "{}")), finish()], first_index=5)
-    assert [event["output_index"] for event in turn.events if event["type"].endswith("item.added")] == [5, 6]
+    assert [
+        event["output_index"] for event in turn.events if event["type"].endswith("item.added")
+    ] == [5, 6]
 
 
 USAGE = [
@@ -260,29 +313,69 @@ def test_usage(chunks: list[JSON], counts: tuple[int, ...] | None) -> None:
     assert usage is not None
     heard, said = usage["input_tokens_details"], usage["output_tokens_details"]
     totals = usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]
-    assert (*totals, heard["cached_tokens"], heard["cache_write_tokens"], said["reasoning_tokens"]) == counts
+    assert (
+        *totals,
+        heard["cached_tokens"],
+        heard["cache_write_tokens"],
+        said["reasoning_tokens"],
+    ) == counts
 
 
 def test_usage_adds_up_over_turns() -> None:
-    one = run([{**finish(), "usage": {"prompt_tokens": 3, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 1}}}]).usage
+    one = run(
+        [
+            {
+                **finish(),
+                "usage": {
+                    "prompt_tokens": 3,
+                    "completion_tokens": 4,
+                    "prompt_tokens_details": {"cached_tokens": 1},
+                },
+            }
+        ]
+    ).usage
     two = add_usage(one, one)
     assert two is not None
-    assert (two["input_tokens"], two["total_tokens"], two["input_tokens_details"]) == (6, 14, {"cached_tokens": 2, "cache_write_tokens": 0})
+    assert (two["input_tokens"], two["total_tokens"], two["input_tokens_details"]) == (
+        6,
+        14,
+        {"cached_tokens": 2, "cache_write_tokens": 0},
+    )
     assert add_usage(None, one) == add_usage(one, None) == one
     assert add_usage(None, None) is None
 
 
 def _scored(content: str | None, *tokens: str) -> JSON:
-    scores = [{"token": token, "logprob": -0.5, "bytes": None, "top_logprobs": [{"token": token, "logprob": -0.5}]} for token in tokens]
+    scores = [
+        {
+            "token": token,
+            "logprob": -0.5,
+            "bytes": None,
+            "top_logprobs": [{"token": token, "logprob": -0.5}],
+        }
+        for token in tokens
+    ]
     return {"choices": [{"delta": {"content": content}, "logprobs": {"content": scores}}]}
 
 
 def test_log_probabilities_go_with_the_text_they_make() -> None:
-    turn = run([_scored("Hi", "Hi"), _scored("", "half"), _scored("!", "other half"), finish()], want_logprobs=True)
-    deltas = [[score["token"] for score in event["logprobs"]] for event in turn.events if event["type"].endswith("text.delta")]
+    turn = run(
+        [_scored("Hi", "Hi"), _scored("", "half"), _scored("!", "other half"), finish()],
+        want_logprobs=True,
+    )
+    deltas = [
+        [score["token"] for score in event["logprobs"]]
+        for event in turn.events
+        if event["type"].endswith("text.delta")
+    ]
     assert deltas == [["Hi"], ["half", "other half"]]
     scores = turn.output[0]["content"][0]["logprobs"]
-    assert scores[0] == {"token": "Hi", "logprob": -0.5, "bytes": [], "top_logprobs": [{"token": "Hi", "logprob": -0.5, "bytes": []}]}
+    assert scores[0] == {
+        "token": "Hi",
+        "logprob": -0.5,
+        "bytes": [],
+        "top_logprobs": [{"token": "Hi", "logprob": -0.5, "bytes": []}],
+    }
     assert len(scores) == 3
 
 
@@ -299,7 +392,10 @@ LIMITED = [
     pytest.param(Chunk(reasoning="x" * 1000), id="reasoning"),
     pytest.param(Chunk(refusal="x" * 1000), id="refusal"),
     pytest.param(Chunk(calls=(CallDelta(0, "call_a", "f", "x" * 1000),)), id="arguments"),
-    pytest.param(Chunk(calls=(CallDelta(0, "call_a", "", "x" * 1000),)), id="arguments of a call without a name"),
+    pytest.param(
+        Chunk(calls=(CallDelta(0, "call_a", "", "x" * 1000),)),
+        id="arguments of a call without a name",
+    ),
     pytest.param(Chunk(content="x" * 500, reasoning="x" * 500), id="items as well as text"),
 ]
 
@@ -317,7 +413,9 @@ def test_a_turn_past_its_limit_is_stopped_before_the_chunk_is_taken(chunk: Chunk
         _feed_on(translator, chunk, taken)
     assert caught.value.reason == "output_limit"
     assert 5 <= len(taken) <= 21
-    assert translator.output == taken[-1], "the events of a refused chunk never go out, so it may leave no trace"
+    assert translator.output == taken[-1], (
+        "the events of a refused chunk never go out, so it may leave no trace"
+    )
     translator.cut()
     assert all(item["status"] != "in_progress" for item in translator.output)
 
@@ -340,7 +438,10 @@ def test_any_split_of_the_same_words_gives_the_same_output() -> None:
             both.insert(chance.randint(0, len(both)), call(1, arguments=piece))
         spoken = {0: iter(_pieces(chance, arguments)), 1: iter(_pieces(chance, arguments))}
         order = [piece["index"] for piece in both]
-        told += [calls(call(index, arguments=next(spoken[index], ""))) for index in order + [0] * 15 + [1] * 15]
+        told += [
+            calls(call(index, arguments=next(spoken[index], "")))
+            for index in order + [0] * 15 + [1] * 15
+        ]
         return [*told, finish("tool_calls")]
 
     first = run(chunks()).output

@@ -38,7 +38,10 @@ def kinds(turn: Turn) -> list[str]:
 
 def test_a_call_is_told_when_something_else_begins() -> None:
     turn = told(
-        calls(call(0, "a", "shell", LS[:5])), calls(call(0, arguments=LS[5:])), calls(call(1, "b", "look", "{}")), finish("tool_calls")
+        calls(call(0, "a", "shell", LS[:5])),
+        calls(call(0, arguments=LS[5:])),
+        calls(call(1, "b", "look", "{}")),
+        finish("tool_calls"),
     )
     assert turn.lines == [
         "0 +shell_call/a", "1 +look/b", "1 '{}'", "0 +command", "0 'ls'", "0 ='ls'", "0 -shell_call/a completed", "1 ='{}'",
@@ -47,14 +50,28 @@ def test_a_call_is_told_when_something_else_begins() -> None:
 
 
 def test_the_message_before_it_is_over_when_it_begins() -> None:
-    turn = told(delta(content="Let me. "), calls(call(0, "a", "apply_patch", PATCH)), delta(content="Done."), finish("stop"))
-    assert kinds(turn) == ["message/ completed", "apply_patch_call/a completed", "message/ completed"]
+    turn = told(
+        delta(content="Let me. "),
+        calls(call(0, "a", "apply_patch", PATCH)),
+        delta(content="Done."),
+        finish("stop"),
+    )
+    assert kinds(turn) == [
+        "message/ completed",
+        "apply_patch_call/a completed",
+        "message/ completed",
+    ]
     added = [event["item"] for event in turn.events if event["type"].endswith("item.added")]
     assert [item["type"] for item in added] == ["message", "apply_patch_call", "message"]
 
 
 def test_calls_that_are_said_by_turns_are_both_told() -> None:
-    pieces = [call(0, "a", "shell", '{"comm'), call(1, "b", "look", '{"x'), call(0, arguments='ands": ["ls"]}'), call(1, arguments='": 1}')]
+    pieces = [
+        call(0, "a", "shell", '{"comm'),
+        call(1, "b", "look", '{"x'),
+        call(0, arguments='ands": ["ls"]}'),
+        call(1, arguments='": 1}'),
+    ]
     turn = told(*(calls(piece) for piece in pieces), finish("tool_calls"))
     assert kinds(turn) == ["function_call/b completed", "shell_call/a completed"]
 
@@ -69,9 +86,16 @@ def test_calls_that_are_said_by_turns_are_both_told() -> None:
     ],
 )
 def test_what_was_not_said_in_full_is_a_plain_call(reason: str, expected: list[str]) -> None:
-    turn = told(calls(call(0, "a", "shell", LS)), calls(call(1, "b", "apply_patch", '{"type": "crea')), finish(reason))
+    turn = told(
+        calls(call(0, "a", "shell", LS)),
+        calls(call(1, "b", "apply_patch", '{"type": "crea')),
+        finish(reason),
+    )
     assert kinds(turn) == expected
-    assert (turn.output[1]["name"], turn.output[1]["arguments"]) == ("apply_patch", '{"type": "crea')
+    assert (turn.output[1]["name"], turn.output[1]["arguments"]) == (
+        "apply_patch",
+        '{"type": "crea',
+    )
 
 
 CHUNKS = [
@@ -102,30 +126,56 @@ def test_whatever_was_left_open_can_be_closed() -> None:
 
 
 def test_a_name_in_pieces_is_one_name() -> None:
-    turn = told(calls(call(0, "a", "apply_")), calls(call(0, name="patch")), calls(call(0, arguments=PATCH)), finish("tool_calls"))
+    turn = told(
+        calls(call(0, "a", "apply_")),
+        calls(call(0, name="patch")),
+        calls(call(0, arguments=PATCH)),
+        finish("tool_calls"),
+    )
     assert kinds(turn) == ["apply_patch_call/a completed"]
 
 
 def test_a_name_on_every_piece_is_one_call() -> None:
-    turn = told(*(calls(call(0, "a", "shell", piece)) for piece in (LS[:7], LS[7:12], LS[12:])), finish("tool_calls"))
+    turn = told(
+        *(calls(call(0, "a", "shell", piece)) for piece in (LS[:7], LS[7:12], LS[12:])),
+        finish("tool_calls"),
+    )
     assert kinds(turn) == ["shell_call/a completed"]
 
 
 def test_two_calls_at_one_index_are_two() -> None:
-    turn = told(calls(call(0, "a", "shell", LS)), calls(call(0, "b", "shell", LS)), finish("tool_calls"))
+    turn = told(
+        calls(call(0, "a", "shell", LS)), calls(call(0, "b", "shell", LS)), finish("tool_calls")
+    )
     assert kinds(turn) == ["shell_call/a completed", "shell_call/b completed"]
 
 
 READ: list[tuple[str, Any, JSON | None]] = [
     ("shell_call", {"commands": "ls"}, {"action": {"commands": ["ls"]}}),
-    ("shell_call", {"commands": ["ls"], "timeout_ms": "5", "max_output_length": -1}, {"action": {"commands": ["ls"]}}),
+    (
+        "shell_call",
+        {"commands": ["ls"], "timeout_ms": "5", "max_output_length": -1},
+        {"action": {"commands": ["ls"]}},
+    ),
     ("shell_call", {"commands": ["ls"], "timeout_ms": True}, {"action": {"commands": ["ls"]}}),
     ("shell_call", {"commands": ["a\0b"]}, {"action": {"commands": ["a\ufffdb"]}}),
     ("shell_call", {"command": ["ls"]}, None),
-    ("local_shell_call", {"command": ["ls"], "env": None}, {"action": {"type": "exec", "command": ["ls"], "env": {}}}),
-    ("local_shell_call", {"command": ["ls"], "user": 5, "x": 1}, {"action": {"type": "exec", "command": ["ls"], "env": {}}}),
+    (
+        "local_shell_call",
+        {"command": ["ls"], "env": None},
+        {"action": {"type": "exec", "command": ["ls"], "env": {}}},
+    ),
+    (
+        "local_shell_call",
+        {"command": ["ls"], "user": 5, "x": 1},
+        {"action": {"type": "exec", "command": ["ls"], "env": {}}},
+    ),
     ("local_shell_call", {"command": []}, None),
-    ("apply_patch_call", {"type": "delete_file", "path": "a", "diff": "x"}, {"operation": {"type": "delete_file", "path": "a"}}),
+    (
+        "apply_patch_call",
+        {"type": "delete_file", "path": "a", "diff": "x"},
+        {"operation": {"type": "delete_file", "path": "a"}},
+    ),
     (
         "apply_patch_call",
         {"operation": {"type": "create_file", "path": "a", "diff": ""}},
@@ -146,7 +196,12 @@ ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["commands", "command", "env", "type", "path", "diff", "operation", "x"]), inner)
+        | st.dictionaries(
+            st.sampled_from(
+                ["commands", "command", "env", "type", "path", "diff", "operation", "x"]
+            ),
+            inner,
+        )
     ),
     max_leaves=8,
 )
@@ -158,7 +213,10 @@ def test_whatever_a_model_writes_is_a_call(item: str, arguments: Any) -> None:
     written = json.dumps(arguments)
     turn = told(calls(call(0, "a", BUILT_IN[item].name, written)), finish("tool_calls"))
     [told_as] = turn.output
-    assert told_as["type"] == item or (told_as["type"], told_as["arguments"]) == ("function_call", written)
+    assert told_as["type"] == item or (told_as["type"], told_as["arguments"]) == (
+        "function_call",
+        written,
+    )
 
 
 def test_what_becomes_an_item_becomes_the_same_arguments_again() -> None:
@@ -172,6 +230,10 @@ def test_many_calls_that_are_never_whole_cost_little() -> None:
     """Each new item looks at the first call that waits, not at all of them."""
     translator = Translator(counter(), offer=OFFER)
     for number in itertools.islice(itertools.count(), 3000):
-        translator.feed(parse_chunk(json.dumps(calls(call(number, f"c{number}", "shell", '{"commands": ["x'))).encode()))
+        translator.feed(
+            parse_chunk(
+                json.dumps(calls(call(number, f"c{number}", "shell", '{"commands": ["x'))).encode()
+            )
+        )
     translator.finish(done_seen=True)
     assert len(translator.output) == 3000

@@ -94,11 +94,18 @@ def test_the_items_id_is_not_the_calls() -> None:
 
 
 def test_without_known_tools_a_second_name_is_the_rest_of_the_first() -> None:
-    assert run([calls(call(0, "a", "get_"), call(0, name="time"), call(0, arguments="{}")), finish()]).items == ["get_time/a {}"]
+    assert run(
+        [calls(call(0, "a", "get_"), call(0, name="time"), call(0, arguments="{}")), finish()]
+    ).items == ["get_time/a {}"]
 
 
 def test_an_item_waits_for_its_whole_name() -> None:
-    chunks = [calls(call(0, "a", "get_")), calls(call(0, name="time")), calls(call(0, arguments="{}")), finish()]
+    chunks = [
+        calls(call(0, "a", "get_")),
+        calls(call(0, name="time")),
+        calls(call(0, arguments="{}")),
+        finish(),
+    ]
     assert run(chunks).lines[0] == "0 +get_time/a"
 
 
@@ -124,7 +131,9 @@ LEGACY: list[Any] = [
 
 @pytest.mark.parametrize("pieces", LEGACY)
 def test_the_legacy_function_call(pieces: list[JSON]) -> None:
-    turn = run([*(delta(content=None, function_call=piece) for piece in pieces), finish("function_call")])
+    turn = run(
+        [*(delta(content=None, function_call=piece) for piece in pieces), finish("function_call")]
+    )
     assert turn.items == ["ping/call_2 {}"]
     assert turn.outcome is not None
     assert turn.outcome.status == "completed"

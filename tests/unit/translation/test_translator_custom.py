@@ -7,7 +7,19 @@ import pytest
 
 from models.errors import UpstreamFailed
 from models.wire.snapshot import closing_events, fold, open_items
-from tests.support.chat_turns import JSON, Turn, brief, call, calls, counter, decoded, delta, finish, offering, run
+from tests.support.chat_turns import (
+    JSON,
+    Turn,
+    brief,
+    call,
+    calls,
+    counter,
+    decoded,
+    delta,
+    finish,
+    offering,
+    run,
+)
 from tests.support.contract_rules import assert_items_obey_contract
 from worker.translation.chat.translator import Translator
 from worker.translation.items.custom_tools import Wrapping
@@ -18,7 +30,10 @@ TOOLS: dict[str, Any] = {"offer": offering("look", custom=["sh"])}
 
 def turn_of(*pieces: Any, reason: str = "tool_calls", **options: Any) -> Turn:
     first, *more = pieces
-    chunks = [calls(call(0, "call_a", "sh", first)), *(calls(call(0, arguments=piece)) for piece in more)]
+    chunks = [
+        calls(call(0, "call_a", "sh", first)),
+        *(calls(call(0, arguments=piece)) for piece in more),
+    ]
     return run([*chunks, finish(reason)], **{**TOOLS, **options})
 
 
@@ -31,9 +46,22 @@ def test_a_custom_call_is_told_with_its_own_events() -> None:
         "response.custom_tool_call_input.done",
         "response.output_item.done",
     ]
-    assert turn.lines == ["0 +sh/call_a", "0 'ls '", "0 '-l'", "0 ='ls -l'", "0 -sh/call_a completed"]
+    assert turn.lines == [
+        "0 +sh/call_a",
+        "0 'ls '",
+        "0 '-l'",
+        "0 ='ls -l'",
+        "0 -sh/call_a completed",
+    ]
     assert turn.output == [
-        {"id": "ctc_1", "type": "custom_tool_call", "status": "completed", "call_id": "call_a", "name": "sh", "input": "ls -l"}
+        {
+            "id": "ctc_1",
+            "type": "custom_tool_call",
+            "status": "completed",
+            "call_id": "call_a",
+            "name": "sh",
+            "input": "ls -l",
+        }
     ]
     assert turn.calls == turn.output
 
@@ -42,7 +70,9 @@ INPUTS: list[Any] = [
     pytest.param('{"input":"a"}', "a", id="plain"),
     pytest.param('\n { "input" :\t"a" } ', "a", id="white space"),
     pytest.param('{"input":""}', "", id="empty"),
-    pytest.param(r'{"input":"a\nb\t\"c\" \\ \/ \u00e9 \b\f\r"}', 'a\nb\t"c" \\ / é \b\f\r', id="escapes"),
+    pytest.param(
+        r'{"input":"a\nb\t\"c\" \\ \/ \u00e9 \b\f\r"}', 'a\nb\t"c" \\ / é \b\f\r', id="escapes"
+    ),
     pytest.param(r'{"input":"\ud83d\ude00!"}', "\U0001f600!", id="a surrogate pair"),
     pytest.param(r'{"input":"\ud83d!\ude00"}', "\ufffd!\ufffd", id="lone surrogates"),
     pytest.param(r'{"input":"\ud83d\u0041"}', "\ufffdA", id="half a pair, then a letter"),
@@ -94,16 +124,30 @@ def test_arguments_as_a_dict_are_unwrapped_too() -> None:
 
 def test_the_input_goes_out_as_it_comes() -> None:
     whole = json.dumps({"input": "line\n" * 50})
-    deltas = [event["delta"] for event in turn_of(*whole).events if event["type"].endswith(".delta")]
+    deltas = [
+        event["delta"] for event in turn_of(*whole).events if event["type"].endswith(".delta")
+    ]
     assert len(deltas) == 250
     assert "".join(deltas) == "line\n" * 50
 
 
 def test_functions_and_custom_tools_side_by_side() -> None:
-    pieces = [call(0, "a", "look", '{"x":'), call(1, "b", "sh", '{"input":"l'), call(0, arguments="1}"), call(1, arguments='s"}')]
-    turn = run([delta(content="Hm."), *(calls(piece) for piece in pieces), delta(content="\n"), finish()], **TOOLS)
+    pieces = [
+        call(0, "a", "look", '{"x":'),
+        call(1, "b", "sh", '{"input":"l'),
+        call(0, arguments="1}"),
+        call(1, arguments='s"}'),
+    ]
+    turn = run(
+        [delta(content="Hm."), *(calls(piece) for piece in pieces), delta(content="\n"), finish()],
+        **TOOLS,
+    )
     assert turn.items == ["message Hm.", 'look/a {"x":1}', "sh/b ls"]
-    assert [item["type"] for item in turn.output] == ["message", "function_call", "custom_tool_call"]
+    assert [item["type"] for item in turn.output] == [
+        "message",
+        "function_call",
+        "custom_tool_call",
+    ]
     assert [item["id"].partition("_")[0] for item in turn.output] == ["msg", "fc", "ctc"]
 
 
@@ -135,7 +179,11 @@ def test_whatever_was_left_open_can_be_closed() -> None:
 def test_the_closing_says_what_the_translators_cut_says() -> None:
     for length in range(len(CHUNKS)):
         translator = Translator(counter(), **TOOLS)
-        heard = [event for chunk in CHUNKS[:length] for event in translator.feed(parse_chunk(json.dumps(chunk).encode()))]
+        heard = [
+            event
+            for chunk in CHUNKS[:length]
+            for event in translator.feed(parse_chunk(json.dumps(chunk).encode()))
+        ]
         assert closing_events(open_items(decoded(heard))) == translator.cut()
 
 
@@ -146,20 +194,37 @@ VIOLATED = "The model called the tool 'sh', which 'tool_choice' does not allow."
 
 @pytest.mark.parametrize("allowed", [(), ("look",)], ids=["nothing may be called", "another may"])
 @pytest.mark.parametrize(
-    "pieces", [[call(0, "a", "sh", "{}")], [call(0, "a", "sh")], [call(0, "a"), call(0, name="sh"), call(0, arguments="{")]]
+    "pieces",
+    [
+        [call(0, "a", "sh", "{}")],
+        [call(0, "a", "sh")],
+        [call(0, "a"), call(0, name="sh"), call(0, arguments="{")],
+    ],
 )
-def test_a_call_that_is_not_allowed_becomes_no_item_and_fails_the_turn(allowed: tuple[str, ...], pieces: list[JSON]) -> None:
-    turn = run([delta(content="Hm."), calls(*pieces)], offer=offering("look", custom=["sh"], allowed=allowed))
+def test_a_call_that_is_not_allowed_becomes_no_item_and_fails_the_turn(
+    allowed: tuple[str, ...], pieces: list[JSON]
+) -> None:
+    turn = run(
+        [delta(content="Hm."), calls(*pieces)],
+        offer=offering("look", custom=["sh"], allowed=allowed),
+    )
     assert turn.items == ["message Hm. (incomplete)"]
     assert turn.outcome is not None
     assert turn.outcome.status == "failed"
     assert turn.outcome.failure is not None
-    assert (turn.outcome.failure.message, turn.outcome.failure.reason) == (VIOLATED, "tool_choice_violated")
+    assert (turn.outcome.failure.message, turn.outcome.failure.reason) == (
+        VIOLATED,
+        "tool_choice_violated",
+    )
 
 
 def test_nothing_more_is_taken_after_it() -> None:
     translator = Translator(counter(), offer=offering("look", custom=["sh"], allowed=["look"]))
-    told = translator.feed(parse_chunk(json.dumps(calls(call(0, "a", "look", "{}"), call(1, "b", "sh", "{}"))).encode()))
+    told = translator.feed(
+        parse_chunk(
+            json.dumps(calls(call(0, "a", "look", "{}"), call(1, "b", "sh", "{}"))).encode()
+        )
+    )
     with pytest.raises(UpstreamFailed, match="does not allow"):
         translator.feed(parse_chunk(json.dumps(delta(content="more")).encode()))
     lines = [brief(event) for event in decoded(told + translator.cut())]
@@ -167,12 +232,17 @@ def test_nothing_more_is_taken_after_it() -> None:
 
 
 def test_calls_that_are_allowed_pass() -> None:
-    turn = run([calls(call(0, "a", "look", "{}")), finish("tool_calls")], offer=offering("look", custom=["sh"], allowed=["look"]))
+    turn = run(
+        [calls(call(0, "a", "look", "{}")), finish("tool_calls")],
+        offer=offering("look", custom=["sh"], allowed=["look"]),
+    )
     assert turn.items == ["look/a {}"]
 
 
 def test_the_tier_that_was_used_is_told_if_the_api_knows_it() -> None:
     translator = Translator(counter())
     for tier in ("flex", "on_demand", None):
-        translator.feed(parse_chunk(json.dumps(delta(content="x") | {"service_tier": tier}).encode()))
+        translator.feed(
+            parse_chunk(json.dumps(delta(content="x") | {"service_tier": tier}).encode())
+        )
     assert translator.service_tier == "flex"

@@ -19,7 +19,9 @@ each = pytest.mark.parametrize("recorded", RECORDINGS)
 
 def test_all_recordings_are_there() -> None:
     if not RECORDINGS:
-        pytest.skip(f"no recordings in {FOLDER}; tests/integration/upstream/test_recordings.py fails where they are required")
+        pytest.skip(
+            f"no recordings in {FOLDER}; tests/integration/upstream/test_recordings.py fails where they are required"
+        )
     assert len(RECORDINGS) >= 115
 
 
@@ -28,7 +30,9 @@ def _deltas(recorded: Any) -> list[Any]:
 
 
 def _joined(turn: Turn, kind: str) -> str:
-    return "".join(part["text"] for item in turn.output if item["type"] == kind for part in item["content"])
+    return "".join(
+        part["text"] for item in turn.output if item["type"] == kind for part in item["content"]
+    )
 
 
 @each
@@ -41,12 +45,16 @@ def test_a_recorded_stream_keeps_its_words_calls_and_usage(recorded: Any) -> Non
     pieces = [piece for delta in deltas for piece in delta["tool_calls"] or ()]
     heads = [(piece["id"], piece["function"]["name"]) for piece in pieces if piece["id"]]
     assert [(item["call_id"], item["name"]) for item in turn.calls] == heads
-    assert "".join(item["arguments"] for item in turn.calls) == "".join(piece["function"]["arguments"] or "" for piece in pieces)
+    assert "".join(item["arguments"] for item in turn.calls) == "".join(
+        piece["function"]["arguments"] or "" for piece in pieces
+    )
     for item in turn.calls:
         assert isinstance(json.loads(item["arguments"]), dict)
 
     assert turn.outcome is not None
-    reasons = {choice["finish_reason"] for chunk in recorded["chunks"] for choice in chunk["choices"]} - {None}
+    reasons = {
+        choice["finish_reason"] for chunk in recorded["chunks"] for choice in chunk["choices"]
+    } - {None}
     assert turn.outcome.status == ("incomplete" if reasons == {"length"} else "completed")
     counted = [chunk["usage"] for chunk in recorded["chunks"] if chunk["usage"]]
     assert (turn.usage is None) == (not counted)
@@ -69,7 +77,9 @@ def test_log_probabilities_are_kept_when_asked_and_dropped_when_not(recorded: An
     told = []
     for wanted in (True, False):
         turn = run(recorded["chunks"], want_logprobs=wanted)
-        parts = [part for item in turn.output if item["type"] == "message" for part in item["content"]]
+        parts = [
+            part for item in turn.output if item["type"] == "message" for part in item["content"]
+        ]
         told.append([score["token"] for part in parts for score in part["logprobs"]])
     assert told == [_tokens_of_text(recorded), []]
 

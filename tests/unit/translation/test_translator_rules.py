@@ -10,10 +10,27 @@ from tests.support.contract_rules import assert_stream_obeys_contract
 
 
 def _stream() -> list[JSON]:
-    turn = run([delta(reasoning="hm"), delta(content="Hel"), delta(content="lo"), calls(call(0, "call_a", "f", "{}")), finish()])
-    opening = [{"type": f"response.{kind}", "response": {"id": "resp_1", "output": []}} for kind in ("created", "queued", "in_progress")]
-    ending = {"type": "response.completed", "response": {"id": "resp_1", "status": "completed", "output": turn.output}}
-    return [{**event, "sequence_number": number} for number, event in enumerate([*opening, *turn.events, ending])]
+    turn = run(
+        [
+            delta(reasoning="hm"),
+            delta(content="Hel"),
+            delta(content="lo"),
+            calls(call(0, "call_a", "f", "{}")),
+            finish(),
+        ]
+    )
+    opening = [
+        {"type": f"response.{kind}", "response": {"id": "resp_1", "output": []}}
+        for kind in ("created", "queued", "in_progress")
+    ]
+    ending = {
+        "type": "response.completed",
+        "response": {"id": "resp_1", "status": "completed", "output": turn.output},
+    }
+    return [
+        {**event, "sequence_number": number}
+        for number, event in enumerate([*opening, *turn.events, ending])
+    ]
 
 
 def _renumbered(events: list[JSON]) -> list[JSON]:
@@ -25,11 +42,15 @@ def _first(events: list[JSON], suffix: str) -> int:
 
 
 def _without(suffix: str) -> Callable[[list[JSON]], list[JSON]]:
-    return lambda events: _renumbered([event for at, event in enumerate(events) if at != _first(events, suffix)])
+    return lambda events: _renumbered(
+        [event for at, event in enumerate(events) if at != _first(events, suffix)]
+    )
 
 
 def _twice(suffix: str) -> Callable[[list[JSON]], list[JSON]]:
-    return lambda events: _renumbered([*events[: _first(events, suffix) + 1], *events[_first(events, suffix) :]])
+    return lambda events: _renumbered(
+        [*events[: _first(events, suffix) + 1], *events[_first(events, suffix) :]]
+    )
 
 
 def _with(suffix: str, **changes: object) -> Callable[[list[JSON]], list[JSON]]:

@@ -8,17 +8,29 @@ from tests.support.chat_turns import delta, finish, run
 
 CASES = [
     pytest.param("<think>hm</think>Hi", ["reasoning hm", "message Hi"], id="a thought, then text"),
-    pytest.param(" \n<think>\nhm\n</think>\n\nHi", ["reasoning \nhm\n", "message Hi"], id="white space around the tags"),
     pytest.param(
-        "<reasoning>a</reasoning><reasoning>b</reasoning>Hi", ["reasoning ab", "message Hi"], id="Bedrock: tags anew in every chunk"
+        " \n<think>\nhm\n</think>\n\nHi",
+        ["reasoning \nhm\n", "message Hi"],
+        id="white space around the tags",
+    ),
+    pytest.param(
+        "<reasoning>a</reasoning><reasoning>b</reasoning>Hi",
+        ["reasoning ab", "message Hi"],
+        id="Bedrock: tags anew in every chunk",
     ),
     pytest.param("<think>hm", ["reasoning hm"], id="never closed"),
     pytest.param("<think>a < b </thin", ["reasoning a < b </thin"], id="no closing tag after all"),
     pytest.param("<think></think>Hi", ["message Hi"], id="an empty thought"),
     pytest.param("<thinking> is no tag", ["message <thinking> is no tag"], id="another word"),
     pytest.param("<thi", ["message <thi"], id="no tag after all"),
-    pytest.param("Write <think>x</think>", ["message Write <think>x</think>"], id="not at the beginning"),
-    pytest.param("<think>a</think>b<think>c</think>", ["reasoning a", "message b<think>c</think>"], id="only at the beginning"),
+    pytest.param(
+        "Write <think>x</think>", ["message Write <think>x</think>"], id="not at the beginning"
+    ),
+    pytest.param(
+        "<think>a</think>b<think>c</think>",
+        ["reasoning a", "message b<think>c</think>"],
+        id="only at the beginning",
+    ),
 ]
 
 
@@ -31,13 +43,22 @@ def test_thoughts_in_the_text_become_reasoning(content: str, items: list[str]) -
 def test_tags_may_be_cut_anywhere(content: str, items: list[str]) -> None:
     chance = random.Random(7)
     for _ in range(60):
-        cuts = sorted(chance.sample(range(len(content) + 1), chance.randint(1, min(6, len(content)))))
-        pieces = [content[start:end] for start, end in zip([0, *cuts], [*cuts, len(content)], strict=True)]
-        assert run([*(delta(content=piece) for piece in pieces), finish()], think_tags=True).items == items
+        cuts = sorted(
+            chance.sample(range(len(content) + 1), chance.randint(1, min(6, len(content))))
+        )
+        pieces = [
+            content[start:end] for start, end in zip([0, *cuts], [*cuts, len(content)], strict=True)
+        ]
+        assert (
+            run([*(delta(content=piece) for piece in pieces), finish()], think_tags=True).items
+            == items
+        )
 
 
 def test_without_the_setting_a_tag_is_text() -> None:
-    assert run([delta(content="<think>hm</think>Hi"), finish()]).items == ["message <think>hm</think>Hi"]
+    assert run([delta(content="<think>hm</think>Hi"), finish()]).items == [
+        "message <think>hm</think>Hi"
+    ]
 
 
 def test_log_probabilities_of_thoughts_are_left_out() -> None:

@@ -14,15 +14,34 @@ Item = dict[str, Any]
 
 def said(role: str, text: str) -> Item:
     kind = "output_text" if role == "assistant" else "input_text"
-    return {"id": f"msg_{text}", "type": "message", "status": "completed", "role": role, "content": [{"type": kind, "text": text}]}
+    return {
+        "id": f"msg_{text}",
+        "type": "message",
+        "status": "completed",
+        "role": role,
+        "content": [{"type": kind, "text": text}],
+    }
 
 
 def called(call_id: str) -> Item:
-    return {"id": f"fc_{call_id}", "type": "function_call", "status": "completed", "call_id": call_id, "name": "look", "arguments": "{}"}
+    return {
+        "id": f"fc_{call_id}",
+        "type": "function_call",
+        "status": "completed",
+        "call_id": call_id,
+        "name": "look",
+        "arguments": "{}",
+    }
 
 
 def answered(call_id: str) -> Item:
-    return {"id": f"fco_{call_id}", "type": "function_call_output", "status": "completed", "call_id": call_id, "output": "x" * 40}
+    return {
+        "id": f"fco_{call_id}",
+        "type": "function_call_output",
+        "status": "completed",
+        "call_id": call_id,
+        "output": "x" * 40,
+    }
 
 
 def told(history: list[Item]) -> list[str]:
@@ -45,7 +64,14 @@ def test_the_oldest_turn_goes_first_and_the_newest_question_stays() -> None:
 
 
 def test_of_a_turn_the_question_goes_last() -> None:
-    assert told(without_oldest(HISTORY, 0.4)) == ["msg_rules", "msg_two", "fc_b", "fco_b", "msg_dos", "msg_three"]
+    assert told(without_oldest(HISTORY, 0.4)) == [
+        "msg_rules",
+        "msg_two",
+        "fc_b",
+        "fco_b",
+        "msg_dos",
+        "msg_three",
+    ]
 
 
 def test_a_long_loop_of_calls_is_shortened_behind_its_question() -> None:
@@ -57,20 +83,57 @@ def test_a_long_loop_of_calls_is_shortened_behind_its_question() -> None:
 
 
 def test_a_call_that_is_answered_in_the_next_turn_goes_with_its_answer() -> None:
-    history = [said("user", "one"), called("a"), said("user", "two"), answered("a"), said("assistant", "done"), said("user", "three")]
+    history = [
+        said("user", "one"),
+        called("a"),
+        said("user", "two"),
+        answered("a"),
+        said("assistant", "done"),
+        said("user", "three"),
+    ]
     for share in SHARES:
         left = told(without_oldest(history, share))
         assert ("fc_a" in left) == ("fco_a" in left)
 
 
 def test_approvals_stay_with_their_requests_and_thoughts_with_what_follows() -> None:
-    asked = {"id": "mcpr_1", "type": "mcp_approval_request", "server_label": "s", "name": "n", "arguments": "{}", "status": "completed"}
-    answer = {"id": "mcpa_1", "type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True, "status": "completed"}
-    ran = {"id": "mcp_1", "type": "mcp_call", "approval_request_id": "mcpr_1", "server_label": "s", "name": "n", "arguments": "{}"}
+    asked = {
+        "id": "mcpr_1",
+        "type": "mcp_approval_request",
+        "server_label": "s",
+        "name": "n",
+        "arguments": "{}",
+        "status": "completed",
+    }
+    answer = {
+        "id": "mcpa_1",
+        "type": "mcp_approval_response",
+        "approval_request_id": "mcpr_1",
+        "approve": True,
+        "status": "completed",
+    }
+    ran = {
+        "id": "mcp_1",
+        "type": "mcp_call",
+        "approval_request_id": "mcpr_1",
+        "server_label": "s",
+        "name": "n",
+        "arguments": "{}",
+    }
     thought = {"id": "rs_1", "type": "reasoning", "summary": [], "status": "completed"}
-    history = [said("user", "one"), thought, asked, answer, ran, said("assistant", "x" * 400), said("user", "two")]
+    history = [
+        said("user", "one"),
+        thought,
+        asked,
+        answer,
+        ran,
+        said("assistant", "x" * 400),
+        said("user", "two"),
+    ]
     left = [told(without_oldest(history, share)) for share in SHARES]
-    assert all(len({one in ids for one in ("rs_1", "mcpr_1", "mcpa_1", "mcp_1")}) == 1 for ids in left)
+    assert all(
+        len({one in ids for one in ("rs_1", "mcpr_1", "mcpa_1", "mcp_1")}) == 1 for ids in left
+    )
     assert "mcpr_1" not in left[-1]
 
 
@@ -81,15 +144,34 @@ def test_a_thought_that_an_instruction_follows_does_not_stay_with_it() -> None:
 
 
 def test_what_a_compaction_kept_and_what_adds_tools_is_never_left_out() -> None:
-    added = {"id": "at_1", "type": "additional_tools", "role": "developer", "tools": [], "status": "completed"}
-    listed = {"id": "mcpl_1", "type": "mcp_list_tools", "server_label": "s", "tools": [], "status": "completed"}
+    added = {
+        "id": "at_1",
+        "type": "additional_tools",
+        "role": "developer",
+        "tools": [],
+        "status": "completed",
+    }
+    listed = {
+        "id": "mcpl_1",
+        "type": "mcp_list_tools",
+        "server_label": "s",
+        "tools": [],
+        "status": "completed",
+    }
     summary = said("user", PREAMBLE + "what there was")
-    assert without_oldest([added, summary, said("assistant", "x"), listed], 1) == [added, summary, listed]
+    assert without_oldest([added, summary, said("assistant", "x"), listed], 1) == [
+        added,
+        summary,
+        listed,
+    ]
 
 
 def test_shares_that_leave_nothing_more_out_are_passed_over() -> None:
     assert [share for share, _ in ever_shorter([said("user", "only")])] == [0.0]
-    assert [share for share, _ in ever_shorter([said("user", "one"), said("user", "two")])] == [0.0, 0.125]
+    assert [share for share, _ in ever_shorter([said("user", "one"), said("user", "two")])] == [
+        0.0,
+        0.125,
+    ]
     tried = list(ever_shorter(HISTORY, 0.25))
     assert tried[0][0] == 0.25
     assert all(len(after) < len(before) for (_, before), (_, after) in itertools.pairwise(tried))
@@ -109,7 +191,9 @@ def histories(draw: st.DrawFn) -> list[Item]:
             call_id = waiting.pop(draw(st.integers(0, len(waiting) - 1)))
             history.append({**answered(call_id), "id": f"fco_{number}"})
         elif step == "think":
-            history.append({"id": f"rs_{number}", "type": "reasoning", "summary": [], "status": "completed"})
+            history.append(
+                {"id": f"rs_{number}", "type": "reasoning", "summary": [], "status": "completed"}
+            )
         elif step != "answer":
             history.append({**said(step, "x" * draw(st.integers(0, 300))), "id": f"msg_{number}"})
     return history
@@ -128,7 +212,9 @@ def pairs(history: list[Item]) -> list[tuple[str, str]]:
 
 
 @given(histories(), st.floats(0, 1))
-def test_whatever_goes_the_rest_is_in_order_whole_and_still_asks(history: list[Item], share: float) -> None:
+def test_whatever_goes_the_rest_is_in_order_whole_and_still_asks(
+    history: list[Item], share: float
+) -> None:
     left = without_oldest(history, share)
     ids = told(left)
     assert ids == [one for one in told(history) if one in set(ids)]
@@ -136,11 +222,15 @@ def test_whatever_goes_the_rest_is_in_order_whole_and_still_asks(history: list[I
     users = [item["id"] for item in history if item.get("role") == "user"]
     assert set(lasting) <= set(ids)
     assert users[-1:] == [one for one in ids if one in users][-1:]
-    assert pairs(left) == [pair for pair in pairs(history) if pair[0] in ids], "a pair goes whole or stays whole"
+    assert pairs(left) == [pair for pair in pairs(history) if pair[0] in ids], (
+        "a pair goes whole or stays whole"
+    )
     assert {output for output, _ in pairs(left)} == {one for one in ids if one.startswith("fco_")}
     whole = [one for one in told(history) if one not in lasting]
     if whole and whole[0] in users:
-        assert next(one for one in ids if one not in lasting) in users, "it began with a user, and still does"
+        assert next(one for one in ids if one not in lasting) in users, (
+            "it began with a user, and still does"
+        )
 
 
 @given(histories(), st.floats(0, 1), st.floats(0, 1))

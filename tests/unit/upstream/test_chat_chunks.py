@@ -38,12 +38,22 @@ def test_what_says_nothing(body: JSON) -> None:
 
 
 def test_only_the_first_choice_counts() -> None:
-    body = {"choices": [{"index": 1, "delta": {"content": "b"}}, {"index": 0, "delta": {"content": "a"}}]}
+    body = {
+        "choices": [
+            {"index": 1, "delta": {"content": "b"}},
+            {"index": 0, "delta": {"content": "a"}},
+        ]
+    }
     assert parse(body).content == "a"
 
 
 def test_everything_at_once() -> None:
-    piece = {"index": 0, "id": "call_a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    piece = {
+        "index": 0,
+        "id": "call_a",
+        "type": "function",
+        "function": {"name": "f", "arguments": "{}"},
+    }
     body = {
         **finish("tool_calls", content="Hi", refusal="no", reasoning="hm", tool_calls=[piece]),
         "model": "m",
@@ -60,7 +70,10 @@ def test_everything_at_once() -> None:
 
 
 def test_a_body_that_is_no_stream_is_one_chunk() -> None:
-    calls = [{"id": "", "function": {"name": "f", "arguments": "{}"}}, {"id": None, "function": {"name": "f", "arguments": {"a": 1}}}]
+    calls = [
+        {"id": "", "function": {"name": "f", "arguments": "{}"}},
+        {"id": None, "function": {"name": "f", "arguments": {"a": 1}}},
+    ]
     message = {"role": "assistant", "content": "Hi", "reasoning_content": "hm", "tool_calls": calls}
     body = {
         "object": "chat.completion",
@@ -74,7 +87,10 @@ def test_a_body_that_is_no_stream_is_one_chunk() -> None:
 
 
 def test_a_delta_beats_a_message_beside_it() -> None:
-    assert parse({"choices": [{"delta": {"content": "b"}, "message": {"content": "ab"}}]}).content == "b"
+    assert (
+        parse({"choices": [{"delta": {"content": "b"}, "message": {"content": "ab"}}]}).content
+        == "b"
+    )
 
 
 UNSTORABLE = [
@@ -120,7 +136,11 @@ UNREADABLE = [
 def test_what_cannot_be_read_fails_the_turn(data: bytes) -> None:
     with pytest.raises(UpstreamFailed) as caught:
         parse_chunk(data)
-    assert (caught.value.reason, caught.value.code, caught.value.status) == ("upstream_garbage", "server_error", 502)
+    assert (caught.value.reason, caught.value.code, caught.value.status) == (
+        "upstream_garbage",
+        "server_error",
+        502,
+    )
 
 
 ERRORS = [
@@ -145,7 +165,11 @@ ERRORS = [
 def test_an_error_under_http_200_fails_the_turn(body: Any, code: str, status: int) -> None:
     with pytest.raises(UpstreamFailed) as caught:
         parse(body)
-    assert (caught.value.code, caught.value.status, caught.value.reason) == (code, status, "upstream_error")
+    assert (caught.value.code, caught.value.status, caught.value.reason) == (
+        code,
+        status,
+        "upstream_error",
+    )
     assert "boom" in caught.value.message
     assert "\0" not in caught.value.message
 
@@ -153,7 +177,11 @@ def test_an_error_under_http_200_fails_the_turn(body: Any, code: str, status: in
 def test_an_overflow_under_http_200_is_known_as_one() -> None:
     with pytest.raises(UpstreamFailed) as caught:
         parse({"error": {"message": "boom", "code": "context_length_exceeded"}})
-    assert (caught.value.reason, caught.value.code, caught.value.status) == ("context_length_exceeded", "invalid_prompt", 400)
+    assert (caught.value.reason, caught.value.code, caught.value.status) == (
+        "context_length_exceeded",
+        "invalid_prompt",
+        400,
+    )
 
 
 def test_the_upstreams_words_about_our_credential_are_not_passed_on() -> None:
@@ -163,19 +191,27 @@ def test_the_upstreams_words_about_our_credential_are_not_passed_on() -> None:
 
 
 LOGPROBS = [
-    pytest.param(b'{"token":"a","logprob":-0.5,"bytes":[97],"top_logprobs":[]}', -0.5, [97], id="in full"),
+    pytest.param(
+        b'{"token":"a","logprob":-0.5,"bytes":[97],"top_logprobs":[]}', -0.5, [97], id="in full"
+    ),
     pytest.param(b'{"token":"a","logprob":0,"bytes":null}', 0, [], id="null bytes, no top"),
     pytest.param(b'{"token":"a","logprob":-Infinity}', -9999.0, [], id="minus infinity"),
     pytest.param(b'{"token":"a","logprob":NaN}', -9999.0, [], id="not a number"),
     pytest.param(b'{"token":"a","logprob":-1e999}', -9999.0, [], id="beyond a float"),
     pytest.param(b'{"token":"a","logprob":null}', -9999.0, [], id="null"),
-    pytest.param(b'{"token":"a","logprob":-1,"bytes":[97,256]}', -1.0, [], id="bytes that are none"),
+    pytest.param(
+        b'{"token":"a","logprob":-1,"bytes":[97,256]}', -1.0, [], id="bytes that are none"
+    ),
 ]
 
 
 @pytest.mark.parametrize(("score", "logprob", "octets"), LOGPROBS)
-def test_log_probabilities_are_strict_afterwards(score: bytes, logprob: float, octets: list[int]) -> None:
-    [told] = parse_chunk(b'{"choices":[{"delta":{"content":"a"},"logprobs":{"content":[' + score + b"]}}]}").logprobs
+def test_log_probabilities_are_strict_afterwards(
+    score: bytes, logprob: float, octets: list[int]
+) -> None:
+    [told] = parse_chunk(
+        b'{"choices":[{"delta":{"content":"a"},"logprobs":{"content":[' + score + b"]}}]}"
+    ).logprobs
     assert told == {"token": "a", "logprob": logprob, "bytes": octets, "top_logprobs": []}
     assert type(told["logprob"]) is float
 

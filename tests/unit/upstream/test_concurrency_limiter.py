@@ -154,7 +154,10 @@ async def test_as_many_pass_as_may_and_who_waits_on_the_line_goes_first() -> Non
             await held.enter_async_context(inside(one))
         waiting = [asyncio.create_task(enter(one, order, "background")) for _ in range(2)]
         await settle()
-        waiting += [asyncio.create_task(enter(one, order, "interactive", interactive=True)) for _ in range(2)]
+        waiting += [
+            asyncio.create_task(enter(one, order, "interactive", interactive=True))
+            for _ in range(2)
+        ]
         await settle()
         with pytest.raises(UpstreamBusy) as refused:
             await enter(one, order, "too many")
@@ -171,7 +174,10 @@ async def test_who_waits_for_too_long_or_is_cancelled_leaves_the_line_and_takes_
             await enter(one, order, "late")
     one = gate(1)
     async with inside(one):
-        gone = [asyncio.create_task(enter(one, order, "gone", interactive=interactive)) for interactive in (True, False)]
+        gone = [
+            asyncio.create_task(enter(one, order, "gone", interactive=interactive))
+            for interactive in (True, False)
+        ]
         await settle()
         gone[1].cancel()
         await settle()

@@ -70,12 +70,28 @@ def _status(status: int, error: dict[str, Any]) -> openai.APIStatusError:
 @pytest.mark.parametrize("status", [400, 413, 422, 500])
 def test_a_refusal_with_any_usual_status_becomes_the_one_failure(status: int) -> None:
     said = "the request exceeds the available context size"
-    failure = refused(_status(status, {"message": said, "type": "exceed_context_size_error", "code": status}), "m")
-    assert (failure.reason, failure.code, failure.status) == ("context_length_exceeded", "invalid_prompt", 400)
+    failure = refused(
+        _status(status, {"message": said, "type": "exceed_context_size_error", "code": status}), "m"
+    )
+    assert (failure.reason, failure.code, failure.status) == (
+        "context_length_exceeded",
+        "invalid_prompt",
+        400,
+    )
     assert (failure.envelope_code, failure.param) == ("context_length_exceeded", "input")
     assert said in failure.message
 
 
 def test_a_rate_limit_that_speaks_of_length_stays_a_rate_limit() -> None:
-    failure = refused(_status(429, {"message": "Please reduce the length of the messages.", "type": "tokens", "code": "rate_limit"}), "m")
+    failure = refused(
+        _status(
+            429,
+            {
+                "message": "Please reduce the length of the messages.",
+                "type": "tokens",
+                "code": "rate_limit",
+            },
+        ),
+        "m",
+    )
     assert (failure.reason, failure.status) == ("upstream_429", 429)

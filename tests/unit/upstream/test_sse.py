@@ -58,7 +58,9 @@ def test_a_stream_cut_anywhere(stream: bytes, payloads: list[bytes], done: bool)
     chance = random.Random(11)
     for _ in range(200):
         cuts = sorted(chance.randint(0, len(stream)) for _ in range(chance.randint(1, 5)))
-        assert _read([stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]) == (payloads, done)
+        assert _read(
+            [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+        ) == (payloads, done)
 
 
 def test_a_payload_is_given_as_soon_as_it_is_whole() -> None:

@@ -12,9 +12,15 @@ from web.stream import bus as module
 from web.stream.bus import Block, Bus
 
 
-async def test_who_was_just_told_something_looks_soon_and_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_was_just_told_something_looks_soon_and_others_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "_BRISK", 0.02)
-    bus = Bus(Settings(database_url="postgresql://unused", redis_url="redis://unused"), cast("Pool", None), uuid4())
+    bus = Bus(
+        Settings(database_url="postgresql://unused", redis_url="redis://unused"),
+        cast("Pool", None),
+        uuid4(),
+    )
     async with bus.subscribe(uuid4()) as told, bus.subscribe(uuid4()) as waiting:
         watch = asyncio.create_task(bus.watch_silence())
         told.put(Block(1, 0, 0, b"data: {}\n\n"))

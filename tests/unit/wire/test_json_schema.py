@@ -16,7 +16,13 @@ Json = dict[str, Any]
 def fault(schema: Json, *, strict: bool = False) -> str | None:
     """What is wrong with the schema, without the words before it."""
     try:
-        require_schema(schema, "text.format.schema", "response_format 'n'", code="invalid_json_schema", strict=strict)
+        require_schema(
+            schema,
+            "text.format.schema",
+            "response_format 'n'",
+            code="invalid_json_schema",
+            strict=strict,
+        )
     except InvalidRequest as refusal:
         told = refusal
     else:
@@ -29,7 +35,12 @@ def fault(schema: Json, *, strict: bool = False) -> str | None:
 
 def closed(**properties: Any) -> Json:
     """An object as strict schemas want it."""
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
 
 
 GOOD: list[Json] = [
@@ -45,8 +56,19 @@ GOOD: list[Json] = [
     {"exclusiveMinimum": True, "minimum": 3},
     {"exclusiveMinimum": 3, "multipleOf": 0.5, "minLength": 2.0},
     {"dependencies": {"a": ["b"], "c": {"required": ["d"]}}},
-    {"enum": [None, 1, {"type": "no schema, a value"}], "const": {"properties": 3}, "default": {"type": 7}, "examples": "any"},
-    {"properties": {"properties": {"type": "object"}, "type": {"type": "string"}, "required": True}},
+    {
+        "enum": [None, 1, {"type": "no schema, a value"}],
+        "const": {"properties": 3},
+        "default": {"type": 7},
+        "examples": "any",
+    },
+    {
+        "properties": {
+            "properties": {"type": "object"},
+            "type": {"type": "string"},
+            "required": True,
+        }
+    },
     {"unheard-of": {"type": 3}, "nullable": True, "pattern": "(?<js>\\p{L})", "format": "made-up"},
     {"$defs": {"n": {"properties": {"next": {"$ref": "#/$defs/n"}}}}, "$ref": "#/$defs/n"},
 ]
@@ -176,13 +198,32 @@ def test_a_schema_may_be_as_deep_as_a_body_and_the_error_stays_short() -> None:
 
 def _mutated(chance: random.Random, schema: Any) -> Any:
     """The same with something else in one place."""
-    junk: list[Any] = [None, True, -1, 0.5, "text", "string", [], ["a"], [3], {}, {"type": "string"}, [{"type": "x"}]]
+    junk: list[Any] = [
+        None,
+        True,
+        -1,
+        0.5,
+        "text",
+        "string",
+        [],
+        ["a"],
+        [3],
+        {},
+        {"type": "string"},
+        [{"type": "x"}],
+    ]
     copied = copy.deepcopy(schema)
     spots: list[tuple[Any, Any]] = []
     waiting = [copied]
     while waiting:
         found = waiting.pop()
-        children = list(found.items()) if isinstance(found, dict) else list(enumerate(found)) if isinstance(found, list) else []
+        children = (
+            list(found.items())
+            if isinstance(found, dict)
+            else list(enumerate(found))
+            if isinstance(found, list)
+            else []
+        )
         spots += [(found, key) for key, _ in children]
         waiting += [value for _, value in children]
     if spots:
@@ -195,7 +236,10 @@ def test_nothing_is_refused_that_the_package_takes() -> None:
     chance = random.Random(6)
     refused = 0
     for _ in range(3000):
-        schema = {**_mutated(chance, chance.choice([*GOOD, *STRICT])), "$schema": "https://json-schema.org/draft/2020-12/schema"}
+        schema = {
+            **_mutated(chance, chance.choice([*GOOD, *STRICT])),
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+        }
         told = fault(schema)
         assert told is None or not jsonschema_rs.meta.is_valid(schema), (schema, told)
         refused += told is not None

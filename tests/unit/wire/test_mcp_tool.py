@@ -11,18 +11,39 @@ from models.wire.request import CreateRequest, parse_create
 
 JSON = dict[str, Any]
 
-SERVER: JSON = {"type": "mcp", "server_label": "files", "server_url": "https://mcp.example.com/s/secret-path?key=secret-query"}
+SERVER: JSON = {
+    "type": "mcp",
+    "server_label": "files",
+    "server_url": "https://mcp.example.com/s/secret-path?key=secret-query",
+}
 READS = {"readOnlyHint": True}
 
 
 def parsed(*tools: JSON, **more: Any) -> CreateRequest:
-    return parse_create({"model": "m", "input": "hi", "tools": list(tools), **more}, new_id=lambda prefix: f"{prefix}_1")
+    return parse_create(
+        {"model": "m", "input": "hi", "tools": list(tools), **more},
+        new_id=lambda prefix: f"{prefix}_1",
+    )
 
 
 def test_what_only_the_server_may_know_is_sealed_apart() -> None:
     authorization, headers = "secret-token", {"X-Key": "secret-header"}
-    found = parsed({**SERVER, "authorization": authorization, "headers": headers, "server_description": "d", "allowed_tools": ["a"]})
-    assert found.credentials == {"files": {"server_url": SERVER["server_url"], "authorization": authorization, "headers": headers}}
+    found = parsed(
+        {
+            **SERVER,
+            "authorization": authorization,
+            "headers": headers,
+            "server_description": "d",
+            "allowed_tools": ["a"],
+        }
+    )
+    assert found.credentials == {
+        "files": {
+            "server_url": SERVER["server_url"],
+            "authorization": authorization,
+            "headers": headers,
+        }
+    }
     shown = {
         "type": "mcp",
         "server_label": "files",
@@ -37,7 +58,11 @@ def test_what_only_the_server_may_know_is_sealed_apart() -> None:
 def test_several_servers_and_other_tools_keep_their_order() -> None:
     function = {"type": "function", "name": "echo"}
     found = parsed(SERVER, function, {**SERVER, "server_label": "more"})
-    assert [tool.get("server_label") or tool["name"] for tool in found.parameters["tools"]] == ["files", "echo", "more"]
+    assert [tool.get("server_label") or tool["name"] for tool in found.parameters["tools"]] == [
+        "files",
+        "echo",
+        "more",
+    ]
     assert set(found.credentials) == {"files", "more"}
 
 
@@ -51,32 +76,142 @@ class Wrong:
 
 
 WRONG = [
-    Wrong("no label", {"server_label": None}, "tools[0].server_label", "missing_required_parameter", "Missing required parameter"),
-    Wrong("a label that no name can hold", {"server_label": "my server"}, "tools[0].server_label", "invalid_value", "pattern"),
-    Wrong("no address", {"server_url": None}, "tools[0].server_url", "missing_required_parameter", "Missing required parameter"),
-    Wrong("no address at all", {"server_url": "secret"}, "tools[0].server_url", "invalid_value", "pattern"),
-    Wrong("another scheme", {"server_url": "file:///secret"}, "tools[0].server_url", "invalid_value", "pattern"),
-    Wrong("an address with a password", {"server_url": "http://u:secret@h/"}, "tools[0].server_url", "invalid_value", "pattern"),
-    Wrong("a connector", {"connector_id": "connector_gmail"}, "tools[0].connector_id", "unsupported_parameter", "no connectors"),
-    Wrong("a tunnel", {"tunnel_id": "t"}, "tools[0].tunnel_id", "unsupported_parameter", "no tunnels"),
-    Wrong("a command", {"command": "npx", "args": []}, "tools[0].command", "unsupported_parameter", "stdio"),
-    Wrong("filter of a wrong type", {"allowed_tools": "echo"}, "tools[0].allowed_tools", "invalid_type", "array of tool names"),
     Wrong(
-        "name of a wrong type", {"allowed_tools": {"tool_names": [1]}}, "tools[0].allowed_tools.tool_names[0]", "invalid_type", "a string"
+        "no label",
+        {"server_label": None},
+        "tools[0].server_label",
+        "missing_required_parameter",
+        "Missing required parameter",
     ),
     Wrong(
-        "approval by a wrong word", {"require_approval": "sometimes"}, "tools[0].require_approval", "invalid_value", "'always' and 'never'"
+        "a label that no name can hold",
+        {"server_label": "my server"},
+        "tools[0].server_label",
+        "invalid_value",
+        "pattern",
     ),
-    Wrong("approval of a wrong type", {"require_approval": True}, "tools[0].require_approval", "invalid_type", "an object with filters"),
-    Wrong("a header that is no string", {"headers": {"a": 1}}, "tools[0].headers.a", "invalid_type", "a string"),
-    Wrong("a name that is no header", {"headers": {"a b": "c"}}, "tools[0].headers", "invalid_value", "not the name"),
-    Wrong("a line break in a header", {"headers": {"a": "secret\r\nb: c"}}, "tools[0].headers.a", "invalid_value", "character"),
-    Wrong("a line break in the token", {"authorization": "secret\n"}, "tools[0].authorization", "invalid_value", "character"),
     Wrong(
-        "the transport's own header", {"headers": {"Mcp-Session-Id": "x"}}, "tools[0].headers", "invalid_value", "sets this header itself"
+        "no address",
+        {"server_url": None},
+        "tools[0].server_url",
+        "missing_required_parameter",
+        "Missing required parameter",
     ),
-    Wrong("another host", {"headers": {"Host": "x"}}, "tools[0].headers", "invalid_value", "sets this header itself"),
-    Wrong("a header twice", {"headers": {"X": "1", "x": "2"}}, "tools[0].headers", "invalid_value", "twice"),
+    Wrong(
+        "no address at all",
+        {"server_url": "secret"},
+        "tools[0].server_url",
+        "invalid_value",
+        "pattern",
+    ),
+    Wrong(
+        "another scheme",
+        {"server_url": "file:///secret"},
+        "tools[0].server_url",
+        "invalid_value",
+        "pattern",
+    ),
+    Wrong(
+        "an address with a password",
+        {"server_url": "http://u:secret@h/"},
+        "tools[0].server_url",
+        "invalid_value",
+        "pattern",
+    ),
+    Wrong(
+        "a connector",
+        {"connector_id": "connector_gmail"},
+        "tools[0].connector_id",
+        "unsupported_parameter",
+        "no connectors",
+    ),
+    Wrong(
+        "a tunnel", {"tunnel_id": "t"}, "tools[0].tunnel_id", "unsupported_parameter", "no tunnels"
+    ),
+    Wrong(
+        "a command",
+        {"command": "npx", "args": []},
+        "tools[0].command",
+        "unsupported_parameter",
+        "stdio",
+    ),
+    Wrong(
+        "filter of a wrong type",
+        {"allowed_tools": "echo"},
+        "tools[0].allowed_tools",
+        "invalid_type",
+        "array of tool names",
+    ),
+    Wrong(
+        "name of a wrong type",
+        {"allowed_tools": {"tool_names": [1]}},
+        "tools[0].allowed_tools.tool_names[0]",
+        "invalid_type",
+        "a string",
+    ),
+    Wrong(
+        "approval by a wrong word",
+        {"require_approval": "sometimes"},
+        "tools[0].require_approval",
+        "invalid_value",
+        "'always' and 'never'",
+    ),
+    Wrong(
+        "approval of a wrong type",
+        {"require_approval": True},
+        "tools[0].require_approval",
+        "invalid_type",
+        "an object with filters",
+    ),
+    Wrong(
+        "a header that is no string",
+        {"headers": {"a": 1}},
+        "tools[0].headers.a",
+        "invalid_type",
+        "a string",
+    ),
+    Wrong(
+        "a name that is no header",
+        {"headers": {"a b": "c"}},
+        "tools[0].headers",
+        "invalid_value",
+        "not the name",
+    ),
+    Wrong(
+        "a line break in a header",
+        {"headers": {"a": "secret\r\nb: c"}},
+        "tools[0].headers.a",
+        "invalid_value",
+        "character",
+    ),
+    Wrong(
+        "a line break in the token",
+        {"authorization": "secret\n"},
+        "tools[0].authorization",
+        "invalid_value",
+        "character",
+    ),
+    Wrong(
+        "the transport's own header",
+        {"headers": {"Mcp-Session-Id": "x"}},
+        "tools[0].headers",
+        "invalid_value",
+        "sets this header itself",
+    ),
+    Wrong(
+        "another host",
+        {"headers": {"Host": "x"}},
+        "tools[0].headers",
+        "invalid_value",
+        "sets this header itself",
+    ),
+    Wrong(
+        "a header twice",
+        {"headers": {"X": "1", "x": "2"}},
+        "tools[0].headers",
+        "invalid_value",
+        "twice",
+    ),
     Wrong(
         "two credentials",
         {"authorization": "secret", "headers": {"authorization": "secret"}},
@@ -84,8 +219,20 @@ WRONG = [
         "mutually_exclusive_parameters",
         "not both",
     ),
-    Wrong("too large headers", {"headers": {"X": "y" * 20_000}}, "tools[0].headers", "string_above_max_length", "too long"),
-    Wrong("too many headers", {"headers": {f"x{n}": "y" for n in range(65)}}, "tools[0].headers", "array_above_max_length", "too long"),
+    Wrong(
+        "too large headers",
+        {"headers": {"X": "y" * 20_000}},
+        "tools[0].headers",
+        "string_above_max_length",
+        "too long",
+    ),
+    Wrong(
+        "too many headers",
+        {"headers": {f"x{n}": "y" for n in range(65)}},
+        "tools[0].headers",
+        "array_above_max_length",
+        "too long",
+    ),
 ]
 
 
@@ -99,7 +246,9 @@ def test_a_wrong_server_is_refused_by_its_place_and_without_its_secrets(case: Wr
 
 
 def test_labels_must_differ() -> None:
-    with pytest.raises(InvalidRequest, match="already an MCP server with the label 'files'") as refusal:
+    with pytest.raises(
+        InvalidRequest, match="already an MCP server with the label 'files'"
+    ) as refusal:
         parsed(SERVER, {"type": "function", "name": "f"}, SERVER)
     assert refusal.value.param == "tools[2].server_label"
 
@@ -109,7 +258,11 @@ def test_labels_must_differ() -> None:
     [
         {"type": "mcp", "server_label": "files"},
         {"type": "mcp", "server_label": "files", "name": "whatever"},
-        {"type": "allowed_tools", "mode": "required", "tools": [{"type": "mcp", "server_label": "files"}]},
+        {
+            "type": "allowed_tools",
+            "mode": "required",
+            "tools": [{"type": "mcp", "server_label": "files"}],
+        },
         "required",
     ],
 )
@@ -138,7 +291,9 @@ def test_a_choice_must_not_name_another_server() -> None:
 )
 def test_allowed_tools(allowed: Any, seen: set[str]) -> None:
     tool = SERVER if allowed is None else {**SERVER, "allowed_tools": allowed}
-    assert {name for name, hints in (("read", READS), ("write", {})) if is_allowed(tool, name, hints)} == seen
+    assert {
+        name for name, hints in (("read", READS), ("write", {})) if is_allowed(tool, name, hints)
+    } == seen
 
 
 @pytest.mark.parametrize(
@@ -151,14 +306,21 @@ def test_allowed_tools(allowed: Any, seen: set[str]) -> None:
         ({"never": {"read_only": True}}, {"write"}),
         ({"always": {"tool_names": ["write"]}}, {"read", "write"}),
         ({"always": {"tool_names": ["write"]}, "never": {"tool_names": ["read"]}}, {"write"}),
-        ({"always": {"tool_names": ["read"]}, "never": {"tool_names": ["read"]}}, {"read", "write"}),
+        (
+            {"always": {"tool_names": ["read"]}, "never": {"tool_names": ["read"]}},
+            {"read", "write"},
+        ),
         ({"never": {}}, {"read", "write"}),
         ({}, {"read", "write"}),
     ],
 )
 def test_require_approval(asked: Any, approved: set[str]) -> None:
     tool = SERVER if asked is None else {**SERVER, "require_approval": asked}
-    assert {name for name, hints in (("read", READS), ("write", {})) if needs_approval(tool, name, hints)} == approved
+    assert {
+        name
+        for name, hints in (("read", READS), ("write", {}))
+        if needs_approval(tool, name, hints)
+    } == approved
 
 
 def test_only_what_a_server_declares_harmless_may_be_repeated() -> None:

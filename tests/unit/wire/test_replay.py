@@ -9,7 +9,13 @@ from models.wire.retold import renamed, retold
 from models.wire.snapshot import fold
 from tests.support.contract_rules import assert_items_obey_contract
 
-CITATION = {"type": "url_citation", "start_index": 0, "end_index": 1, "url": "https://example.org", "title": "t"}
+CITATION = {
+    "type": "url_citation",
+    "start_index": 0,
+    "end_index": 1,
+    "url": "https://example.org",
+    "title": "t",
+}
 LOGPROB = {"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": []}
 ITEMS: list[dict[str, Any]] = [
     {
@@ -42,17 +48,57 @@ def test_the_events_are_lawful_and_fold_to_the_items() -> None:
 def test_items_get_ids_of_their_own_kind_and_nothing_else_changes() -> None:
     numbers = itertools.count(1)
     told = renamed(ITEMS, lambda prefix: f"{prefix}_new{next(numbers)}")
-    assert [item["id"] for item in told] == [f"{item['id'].partition('_')[0]}_new{at}" for at, item in enumerate(ITEMS, start=1)]
+    assert [item["id"] for item in told] == [
+        f"{item['id'].partition('_')[0]}_new{at}" for at, item in enumerate(ITEMS, start=1)
+    ]
     assert [{**item, "id": None} for item in told] == [{**item, "id": None} for item in ITEMS]
 
 
 HOSTED: list[dict[str, Any]] = [
-    {"id": "mcp_1", "type": "mcp_call", "server_label": "s", "name": "f", "arguments": "{}", "status": "completed"},
-    {"id": "mcpl_1", "type": "mcp_list_tools", "server_label": "s", "tools": [], "status": "completed"},
-    {"id": "mcpr_1", "type": "mcp_approval_request", "server_label": "s", "name": "f", "arguments": "{}", "status": "completed"},
-    {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q"}},
-    {"id": "ci_1", "type": "code_interpreter_call", "status": "completed", "code": "1", "container_id": "c", "outputs": []},
-    {"id": "tsc_1", "type": "tool_search_call", "status": "completed", "execution": "server", "arguments": {}},
+    {
+        "id": "mcp_1",
+        "type": "mcp_call",
+        "server_label": "s",
+        "name": "f",
+        "arguments": "{}",
+        "status": "completed",
+    },
+    {
+        "id": "mcpl_1",
+        "type": "mcp_list_tools",
+        "server_label": "s",
+        "tools": [],
+        "status": "completed",
+    },
+    {
+        "id": "mcpr_1",
+        "type": "mcp_approval_request",
+        "server_label": "s",
+        "name": "f",
+        "arguments": "{}",
+        "status": "completed",
+    },
+    {
+        "id": "ws_1",
+        "type": "web_search_call",
+        "status": "completed",
+        "action": {"type": "search", "query": "q"},
+    },
+    {
+        "id": "ci_1",
+        "type": "code_interpreter_call",
+        "status": "completed",
+        "code": "1",
+        "container_id": "c",
+        "outputs": [],
+    },
+    {
+        "id": "tsc_1",
+        "type": "tool_search_call",
+        "status": "completed",
+        "execution": "server",
+        "arguments": {},
+    },
     {"id": "cmp_1", "type": "compaction", "status": "completed", "encrypted_content": "sealed"},
 ]
 

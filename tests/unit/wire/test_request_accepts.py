@@ -14,7 +14,9 @@ DATA_URL = "data:image/png;base64,AA=="
 
 def parse(**change: Any) -> CreateRequest:
     numbers = itertools.count(1)
-    return parse_create({"model": "m", "input": "hi", **change}, new_id=lambda prefix: f"{prefix}_{next(numbers)}")
+    return parse_create(
+        {"model": "m", "input": "hi", **change}, new_id=lambda prefix: f"{prefix}_{next(numbers)}"
+    )
 
 
 def stored(**item: Any) -> dict[str, Any]:
@@ -25,12 +27,19 @@ ITEMS: list[tuple[str, Any, dict[str, Any]]] = [
     (
         "a string",
         "hi",
-        stored(id="msg_1", type="message", role="user", content=[{"type": "input_text", "text": "hi"}]),
+        stored(
+            id="msg_1", type="message", role="user", content=[{"type": "input_text", "text": "hi"}]
+        ),
     ),
     (
         "an easy message",
         [{"role": "developer", "content": "be brief"}],
-        stored(id="msg_1", type="message", role="developer", content=[{"type": "input_text", "text": "be brief"}]),
+        stored(
+            id="msg_1",
+            type="message",
+            role="developer",
+            content=[{"type": "input_text", "text": "be brief"}],
+        ),
     ),
     (
         "an easy answer",
@@ -52,7 +61,12 @@ ITEMS: list[tuple[str, Any, dict[str, Any]]] = [
                 "role": "assistant",
                 "status": "incomplete",
                 "content": [
-                    {"type": "output_text", "text": "y", "annotations": [{"type": "url_citation", "title": None}], "logprobs": []},
+                    {
+                        "type": "output_text",
+                        "text": "y",
+                        "annotations": [{"type": "url_citation", "title": None}],
+                        "logprobs": [],
+                    },
                     {"type": "refusal", "refusal": "no"},
                 ],
             }
@@ -63,15 +77,30 @@ ITEMS: list[tuple[str, Any, dict[str, Any]]] = [
             "status": "incomplete",
             "role": "assistant",
             "content": [
-                {"type": "output_text", "annotations": [{"type": "url_citation"}], "text": "y", "logprobs": []},
+                {
+                    "type": "output_text",
+                    "annotations": [{"type": "url_citation"}],
+                    "text": "y",
+                    "logprobs": [],
+                },
                 {"type": "refusal", "refusal": "no"},
             ],
         },
     ),
     (
         "nulls and strangers",
-        [{"id": None, "role": "user", "status": None, "mood": 1, "content": [{"type": "input_text", "text": "x", "extra": None}]}],
-        stored(id="msg_1", type="message", role="user", content=[{"type": "input_text", "text": "x"}]),
+        [
+            {
+                "id": None,
+                "role": "user",
+                "status": None,
+                "mood": 1,
+                "content": [{"type": "input_text", "text": "x", "extra": None}],
+            }
+        ],
+        stored(
+            id="msg_1", type="message", role="user", content=[{"type": "input_text", "text": "x"}]
+        ),
     ),
     (
         "an id that is none of ours",
@@ -80,12 +109,27 @@ ITEMS: list[tuple[str, Any, dict[str, Any]]] = [
     ),
     (
         "an image",
-        [{"role": "user", "content": [{"type": "input_image", "image_url": DATA_URL, "file_id": None}]}],
-        stored(id="msg_1", type="message", role="user", content=[{"type": "input_image", "detail": "auto", "image_url": DATA_URL}]),
+        [
+            {
+                "role": "user",
+                "content": [{"type": "input_image", "image_url": DATA_URL, "file_id": None}],
+            }
+        ],
+        stored(
+            id="msg_1",
+            type="message",
+            role="user",
+            content=[{"type": "input_image", "detail": "auto", "image_url": DATA_URL}],
+        ),
     ),
     (
         "a file",
-        [{"role": "user", "content": [{"type": "input_file", "file_data": "data:,x", "filename": "x.txt"}]}],
+        [
+            {
+                "role": "user",
+                "content": [{"type": "input_file", "file_data": "data:,x", "filename": "x.txt"}],
+            }
+        ],
         stored(
             id="msg_1",
             type="message",
@@ -95,8 +139,25 @@ ITEMS: list[tuple[str, Any, dict[str, Any]]] = [
     ),
     (
         "a file by its address",
-        [{"role": "user", "content": [{"type": "input_file", "file_url": "https://x/a.pdf", "file_data": None, "file_id": None}]}],
-        stored(id="msg_1", type="message", role="user", content=[{"type": "input_file", "file_url": "https://x/a.pdf"}]),
+        [
+            {
+                "role": "user",
+                "content": [
+                    {
+                        "type": "input_file",
+                        "file_url": "https://x/a.pdf",
+                        "file_data": None,
+                        "file_id": None,
+                    }
+                ],
+            }
+        ],
+        stored(
+            id="msg_1",
+            type="message",
+            role="user",
+            content=[{"type": "input_file", "file_url": "https://x/a.pdf"}],
+        ),
     ),
     (
         "a call",
@@ -110,8 +171,19 @@ ITEMS: list[tuple[str, Any, dict[str, Any]]] = [
     ),
     (
         "an output of parts",
-        [{"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "x"}]}],
-        stored(id="fco_1", type="function_call_output", call_id="c1", output=[{"type": "input_text", "text": "x"}]),
+        [
+            {
+                "type": "function_call_output",
+                "call_id": "c1",
+                "output": [{"type": "input_text", "text": "x"}],
+            }
+        ],
+        stored(
+            id="fco_1",
+            type="function_call_output",
+            call_id="c1",
+            output=[{"type": "input_text", "text": "x"}],
+        ),
     ),
     (
         "a custom call",
@@ -123,48 +195,115 @@ ITEMS: list[tuple[str, Any, dict[str, Any]]] = [
         [{"type": "reasoning", "summary": [], "encrypted_content": "blob", "content": None}],
         stored(id="rs_1", type="reasoning", summary=[], encrypted_content="blob"),
     ),
-    ("a reference", [{"type": "item_reference", "id": "msg_9"}], {"type": "item_reference", "id": "msg_9"}),
-    ("a reference without a type", [{"id": "msg_9", "type": None}], {"type": "item_reference", "id": "msg_9"}),
+    (
+        "a reference",
+        [{"type": "item_reference", "id": "msg_9"}],
+        {"type": "item_reference", "id": "msg_9"},
+    ),
+    (
+        "a reference without a type",
+        [{"id": "msg_9", "type": None}],
+        {"type": "item_reference", "id": "msg_9"},
+    ),
     (
         "a hosted tool's item",
-        [{"id": "ws_7", "type": "web_search_call", "status": "completed", "action": {"type": "search", "query": None}}],
+        [
+            {
+                "id": "ws_7",
+                "type": "web_search_call",
+                "status": "completed",
+                "action": {"type": "search", "query": None},
+            }
+        ],
         stored(id="ws_7", type="web_search_call", action={"type": "search"}),
     ),
 ]
 
 
-@pytest.mark.parametrize(("given", "expected"), [row[1:] for row in ITEMS], ids=[row[0] for row in ITEMS])
+@pytest.mark.parametrize(
+    ("given", "expected"), [row[1:] for row in ITEMS], ids=[row[0] for row in ITEMS]
+)
 def test_an_input_item_takes_its_one_shape(given: Any, expected: dict[str, Any]) -> None:
     assert parse(input=given).input == [expected]
 
 
 PARAMETERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("nothing", {}, {}),
-    ("nulls", {"temperature": None, "tools": None, "text": None, "metadata": None, "user": None}, {}),
-    ("zeros", {"temperature": 0, "top_p": 0.0, "top_logprobs": 0}, {"temperature": 0, "top_p": 0.0, "top_logprobs": 0}),
+    (
+        "nulls",
+        {"temperature": None, "tools": None, "text": None, "metadata": None, "user": None},
+        {},
+    ),
+    (
+        "zeros",
+        {"temperature": 0, "top_p": 0.0, "top_logprobs": 0},
+        {"temperature": 0, "top_p": 0.0, "top_logprobs": 0},
+    ),
     ("text of nothing", {"text": {}}, {"text": {}}),
     ("null format", {"text": {"format": None, "verbosity": "low"}}, {"text": {"verbosity": "low"}}),
     (
         "a schema, nulls in it kept",
-        {"text": {"format": {"type": "json_schema", "name": "n", "schema": {"enum": [None], "default": None}, "strict": None}}},
-        {"text": {"format": {"type": "json_schema", "name": "n", "schema": {"enum": [None], "default": None}}}},
+        {
+            "text": {
+                "format": {
+                    "type": "json_schema",
+                    "name": "n",
+                    "schema": {"enum": [None], "default": None},
+                    "strict": None,
+                }
+            }
+        },
+        {
+            "text": {
+                "format": {
+                    "type": "json_schema",
+                    "name": "n",
+                    "schema": {"enum": [None], "default": None},
+                }
+            }
+        },
     ),
-    ("the old name of summary", {"reasoning": {"generate_summary": "auto"}}, {"reasoning": {"summary": "auto"}}),
+    (
+        "the old name of summary",
+        {"reasoning": {"generate_summary": "auto"}},
+        {"reasoning": {"summary": "auto"}},
+    ),
     (
         "both names of summary",
         {"reasoning": {"generate_summary": "auto", "summary": "concise"}},
         {"reasoning": {"summary": "concise"}},
     ),
     ("metadata", {"metadata": {"a": "b", "c": None}}, {"metadata": {"a": "b"}}),
-    ("a bare function", {"tools": [FUNCTION | {"parameters": None, "strict": None}]}, {"tools": [FUNCTION]}),
+    (
+        "a bare function",
+        {"tools": [FUNCTION | {"parameters": None, "strict": None}]},
+        {"tools": [FUNCTION]},
+    ),
     (
         "a whole function",
         {
             "tools": [
-                FUNCTION | {"strict": False, "description": "d", "parameters": {"type": "object"}, "defer_loading": True, "async": True}
+                FUNCTION
+                | {
+                    "strict": False,
+                    "description": "d",
+                    "parameters": {"type": "object"},
+                    "defer_loading": True,
+                    "async": True,
+                }
             ]
         },
-        {"tools": [FUNCTION | {"description": "d", "parameters": {"type": "object"}, "strict": False, "defer_loading": True}]},
+        {
+            "tools": [
+                FUNCTION
+                | {
+                    "description": "d",
+                    "parameters": {"type": "object"},
+                    "strict": False,
+                    "defer_loading": True,
+                }
+            ]
+        },
     ),
     (
         "web search, unless demanded",
@@ -182,25 +321,51 @@ PARAMETERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"stream": True, "stream_options": {"include_obfuscation": False}},
         {"stream_options": {"include_obfuscation": False}},
     ),
-    ("codex", {"include": ["reasoning.encrypted_content"], "client_metadata": {"x": 1}}, {"include": ["reasoning.encrypted_content"]}),
-    ("documented, not acted on", {"prompt_cache_retention": "24h", "moderation": {}, "image": {}}, {}),
-    ("penalties", {"presence_penalty": -2, "frequency_penalty": 0.5}, {"presence_penalty": -2, "frequency_penalty": 0.5}),
+    (
+        "codex",
+        {"include": ["reasoning.encrypted_content"], "client_metadata": {"x": 1}},
+        {"include": ["reasoning.encrypted_content"]},
+    ),
+    (
+        "documented, not acted on",
+        {"prompt_cache_retention": "24h", "moderation": {}, "image": {}},
+        {},
+    ),
+    (
+        "penalties",
+        {"presence_penalty": -2, "frequency_penalty": 0.5},
+        {"presence_penalty": -2, "frequency_penalty": 0.5},
+    ),
 ]
 
 
-@pytest.mark.parametrize(("given", "expected"), [row[1:] for row in PARAMETERS], ids=[row[0] for row in PARAMETERS])
-def test_parameters_hold_what_the_client_set_and_no_null(given: dict[str, Any], expected: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("given", "expected"), [row[1:] for row in PARAMETERS], ids=[row[0] for row in PARAMETERS]
+)
+def test_parameters_hold_what_the_client_set_and_no_null(
+    given: dict[str, Any], expected: dict[str, Any]
+) -> None:
     assert parse(**given).parameters == expected
 
 
 def test_the_flags_have_the_defaults_of_the_contract() -> None:
     request = parse()
-    assert (request.background, request.store, request.stream, request.previous_response_id) == (False, True, False, None)
+    assert (request.background, request.store, request.stream, request.previous_response_id) == (
+        False,
+        True,
+        False,
+        None,
+    )
 
 
 def test_the_flags_are_taken_out_of_the_parameters() -> None:
     request = parse(background=True, stream=True, store=True, previous_response_id="resp_1")
-    assert (request.background, request.store, request.stream, request.previous_response_id) == (True, True, True, "resp_1")
+    assert (request.background, request.store, request.stream, request.previous_response_id) == (
+        True,
+        True,
+        True,
+        "resp_1",
+    )
     assert request.parameters == {}
 
 
@@ -220,7 +385,11 @@ def test_an_empty_input_continues_a_response() -> None:
 
 
 def test_the_body_itself_is_not_changed() -> None:
-    body = {"model": "m", "input": [row for _, given, _ in ITEMS if isinstance(given, list) for row in given][:3], "reasoning": {}}
+    body = {
+        "model": "m",
+        "input": [row for _, given, _ in ITEMS if isinstance(given, list) for row in given][:3],
+        "reasoning": {},
+    }
     before = copy.deepcopy(body)
     parse(**body)
     assert body == before

@@ -35,7 +35,9 @@ def wrong_type(param: str, expected: str, got: str) -> str:
 
 
 def bounds(param: str, kind: str, side: str, bound: str, got: str) -> str:
-    return f"Invalid '{param}': {kind} {side} value. Expected a value {bound}, but got {got} instead."
+    return (
+        f"Invalid '{param}': {kind} {side} value. Expected a value {bound}, but got {got} instead."
+    )
 
 
 def message(*content: Any, role: str = "user") -> dict[str, Any]:
@@ -43,8 +45,20 @@ def message(*content: Any, role: str = "user") -> dict[str, Any]:
 
 
 TOP = [
-    Case("no model", {"model": ABSENT}, "model", "missing_required_parameter", "Missing required parameter: 'model'."),
-    Case("null model", {"model": None}, "model", "missing_required_parameter", "Missing required parameter: 'model'."),
+    Case(
+        "no model",
+        {"model": ABSENT},
+        "model",
+        "missing_required_parameter",
+        "Missing required parameter: 'model'.",
+    ),
+    Case(
+        "null model",
+        {"model": None},
+        "model",
+        "missing_required_parameter",
+        "Missing required parameter: 'model'.",
+    ),
     Case(
         "empty model",
         {"model": ""},
@@ -52,9 +66,27 @@ TOP = [
         "empty_string",
         "Invalid 'model': empty string. Expected a string with minimum length 1, but got an empty string instead.",
     ),
-    Case("model of a number", {"model": 1}, "model", "invalid_type", wrong_type("model", "a string", "an integer")),
-    Case("no input", {"input": ABSENT}, "input", "missing_required_parameter", "Missing required parameter: 'input'."),
-    Case("input object", {"input": {}}, "input", "invalid_type", wrong_type("input", "a string or an array of input items", "an object")),
+    Case(
+        "model of a number",
+        {"model": 1},
+        "model",
+        "invalid_type",
+        wrong_type("model", "a string", "an integer"),
+    ),
+    Case(
+        "no input",
+        {"input": ABSENT},
+        "input",
+        "missing_required_parameter",
+        "Missing required parameter: 'input'.",
+    ),
+    Case(
+        "input object",
+        {"input": {}},
+        "input",
+        "invalid_type",
+        wrong_type("input", "a string or an array of input items", "an object"),
+    ),
     Case(
         "no items",
         {"input": []},
@@ -69,7 +101,9 @@ TOP = [
         "string_above_max_length",
         "Invalid 'input': string too long. Expected a string with maximum length 10485760, but got a string with length 10485761 instead.",
     ),
-    Case("unknown", {"colour": "red"}, "colour", "unknown_parameter", "Unknown parameter: 'colour'."),
+    Case(
+        "unknown", {"colour": "red"}, "colour", "unknown_parameter", "Unknown parameter: 'colour'."
+    ),
     *(
         Case(
             f"chat's {name}",
@@ -155,8 +189,20 @@ TOP = [
 ]
 
 NUMBERS = [
-    Case("temperature word", {"temperature": "hot"}, "temperature", "invalid_type", wrong_type("temperature", "a number", "a string")),
-    Case("temperature boolean", {"temperature": True}, "temperature", "invalid_type", wrong_type("temperature", "a number", "a boolean")),
+    Case(
+        "temperature word",
+        {"temperature": "hot"},
+        "temperature",
+        "invalid_type",
+        wrong_type("temperature", "a number", "a string"),
+    ),
+    Case(
+        "temperature boolean",
+        {"temperature": True},
+        "temperature",
+        "invalid_type",
+        wrong_type("temperature", "a number", "a boolean"),
+    ),
     Case(
         "temperature high",
         {"temperature": 2.5},
@@ -171,7 +217,13 @@ NUMBERS = [
         "decimal_below_min_value",
         bounds("temperature", "decimal", "below minimum", ">= 0", "-1"),
     ),
-    Case("top_p", {"top_p": 1.1}, "top_p", "decimal_above_max_value", bounds("top_p", "decimal", "above maximum", "<= 1", "1.1")),
+    Case(
+        "top_p",
+        {"top_p": 1.1},
+        "top_p",
+        "decimal_above_max_value",
+        bounds("top_p", "decimal", "above maximum", "<= 1", "1.1"),
+    ),
     Case(
         "huge",
         {"temperature": 10**5000},
@@ -232,8 +284,20 @@ NESTED = [
         "string_above_max_length",
         "Invalid 'metadata.a': string too long. Expected a string with maximum length 512, but got a string with length 513 instead.",
     ),
-    Case("metadata number", {"metadata": {"a": 1}}, "metadata.a", "invalid_type", wrong_type("metadata.a", "a string", "an integer")),
-    Case("text word", {"text": "json"}, "text", "invalid_type", wrong_type("text", "an object", "a string")),
+    Case(
+        "metadata number",
+        {"metadata": {"a": 1}},
+        "metadata.a",
+        "invalid_type",
+        wrong_type("metadata.a", "a string", "an integer"),
+    ),
+    Case(
+        "text word",
+        {"text": "json"},
+        "text",
+        "invalid_type",
+        wrong_type("text", "an object", "a string"),
+    ),
     Case(
         "text format",
         {"text": {"format": {"type": "xml"}}},
@@ -281,9 +345,27 @@ NESTED = [
 ]
 
 ITEMS = [
-    Case("item word", {"input": ["hi"]}, "input[0]", "invalid_type", wrong_type("input[0]", "an input item", "a string")),
-    Case("item null", {"input": [None]}, "input[0]", "invalid_type", wrong_type("input[0]", "an input item", "null")),
-    Case("empty item", {"input": [{}]}, "input[0].type", "missing_required_parameter", "Missing required parameter: 'input[0].type'."),
+    Case(
+        "item word",
+        {"input": ["hi"]},
+        "input[0]",
+        "invalid_type",
+        wrong_type("input[0]", "an input item", "a string"),
+    ),
+    Case(
+        "item null",
+        {"input": [None]},
+        "input[0]",
+        "invalid_type",
+        wrong_type("input[0]", "an input item", "null"),
+    ),
+    Case(
+        "empty item",
+        {"input": [{}]},
+        "input[0].type",
+        "missing_required_parameter",
+        "Missing required parameter: 'input[0].type'.",
+    ),
     Case(
         "no role",
         {"input": [{"content": "x"}]},
@@ -435,8 +517,20 @@ ITEMS = [
 ]
 
 TOOLS = [
-    Case("tools object", {"tools": {}}, "tools", "invalid_type", wrong_type("tools", "an array", "an object")),
-    Case("tool word", {"tools": ["look"]}, "tools[0]", "invalid_type", wrong_type("tools[0]", "an object", "a string")),
+    Case(
+        "tools object",
+        {"tools": {}},
+        "tools",
+        "invalid_type",
+        wrong_type("tools", "an array", "an object"),
+    ),
+    Case(
+        "tool word",
+        {"tools": ["look"]},
+        "tools[0]",
+        "invalid_type",
+        wrong_type("tools[0]", "an object", "a string"),
+    ),
     Case(
         "too many tools",
         {"tools": [FUNCTION] * 129},
@@ -539,7 +633,11 @@ TOOLS = [
         "allowed but absent",
         {
             "tools": [FUNCTION],
-            "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "hear"}]},
+            "tool_choice": {
+                "type": "allowed_tools",
+                "mode": "auto",
+                "tools": [{"type": "function", "name": "hear"}],
+            },
         },
         "tool_choice",
         "invalid_value",
@@ -547,7 +645,10 @@ TOOLS = [
     ),
     Case(
         "only search allowed",
-        {"tools": [FUNCTION, SEARCH], "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [SEARCH]}},
+        {
+            "tools": [FUNCTION, SEARCH],
+            "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [SEARCH]},
+        },
         "tool_choice",
         "invalid_value",
         "Tool choice demands a web search, and this server has none.",
@@ -579,12 +680,18 @@ def test_a_wrong_request_is_refused_in_the_words_of_the_contract(case: Case) -> 
 @pytest.mark.parametrize("kind", ["configuration_update", "no_such"])
 def test_an_item_that_we_cannot_honour_is_refused_by_its_type(kind: str) -> None:
     with pytest.raises(InvalidRequest) as refusal:
-        parse_create({"model": "m", "input": [{"role": "user", "content": ""}, {"type": kind}]}, new_id=str)
+        parse_create(
+            {"model": "m", "input": [{"role": "user", "content": ""}, {"type": kind}]}, new_id=str
+        )
     assert (refusal.value.param, refusal.value.code) == ("input[1].type", "invalid_value")
-    assert refusal.value.message.startswith(f"Invalid value: '{kind}'. Supported values are: 'message', ")
+    assert refusal.value.message.startswith(
+        f"Invalid value: '{kind}'. Supported values are: 'message', "
+    )
 
 
-@pytest.mark.parametrize(("body", "got"), [([], "an array"), ("x", "a string"), (None, "null"), (1, "an integer")])
+@pytest.mark.parametrize(
+    ("body", "got"), [([], "an array"), ("x", "a string"), (None, "null"), (1, "an integer")]
+)
 def test_a_body_that_is_no_object_is_refused(body: Any, got: str) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         parse_create(body, new_id=str)

@@ -18,7 +18,12 @@ from worker.translation.chat.request import chat_request
 from worker.translation.dialect import Dialect
 from worker.translation.tool_catalog import offer
 
-CLOSED = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False}
+CLOSED = {
+    "type": "object",
+    "properties": {"a": {"type": "string"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
 FULL: dict[str, Any] = {
     "model": "m",
     "instructions": "be brief",
@@ -43,18 +48,46 @@ FULL: dict[str, Any] = {
     "prompt_cache_key": "k",
     "metadata": {"a": "b"},
     "reasoning": {"effort": "low", "summary": "auto", "generate_summary": "auto"},
-    "text": {"format": {"type": "json_schema", "name": "n", "schema": CLOSED, "strict": True, "description": "d"}, "verbosity": "low"},
+    "text": {
+        "format": {
+            "type": "json_schema",
+            "name": "n",
+            "schema": CLOSED,
+            "strict": True,
+            "description": "d",
+        },
+        "verbosity": "low",
+    },
     "tools": [
         {"type": "function", "name": "f", "parameters": CLOSED, "strict": True, "description": "d"},
-        {"type": "custom", "name": "c", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}},
+        {
+            "type": "custom",
+            "name": "c",
+            "format": {"type": "grammar", "syntax": "lark", "definition": "x"},
+        },
         {"type": "web_search", "filters": {"allowed_domains": ["x"]}},
-        {"type": "namespace", "name": "n", "description": "d", "tools": [{"type": "function", "name": "f", "defer_loading": True}]},
+        {
+            "type": "namespace",
+            "name": "n",
+            "description": "d",
+            "tools": [{"type": "function", "name": "f", "defer_loading": True}],
+        },
         {"type": "tool_search", "execution": "client", "description": "d", "parameters": {}},
-        {"type": "shell", "environment": {"type": "local", "skills": [{"name": "x", "description": "x", "path": "x"}]}},
+        {
+            "type": "shell",
+            "environment": {
+                "type": "local",
+                "skills": [{"name": "x", "description": "x", "path": "x"}],
+            },
+        },
         {"type": "local_shell"},
         {"type": "apply_patch"},
     ],
-    "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
+    "tool_choice": {
+        "type": "allowed_tools",
+        "mode": "auto",
+        "tools": [{"type": "function", "name": "f"}],
+    },
     "input": [
         {"role": "user", "content": "x"},
         {
@@ -74,43 +107,118 @@ FULL: dict[str, Any] = {
             "status": "completed",
             "phase": "commentary",
             "content": [
-                {"type": "output_text", "text": "x", "annotations": [{"type": "url_citation"}], "logprobs": [{"token": "x"}]},
+                {
+                    "type": "output_text",
+                    "text": "x",
+                    "annotations": [{"type": "url_citation"}],
+                    "logprobs": [{"token": "x"}],
+                },
                 {"type": "refusal", "refusal": "x"},
             ],
         },
-        {"type": "function_call", "id": "fc_1", "call_id": "a", "name": "f", "arguments": "{}", "namespace": "n"},
+        {
+            "type": "function_call",
+            "id": "fc_1",
+            "call_id": "a",
+            "name": "f",
+            "arguments": "{}",
+            "namespace": "n",
+        },
         {"type": "custom_tool_call", "call_id": "b", "name": "c", "input": "x"},
-        {"type": "function_call_output", "call_id": "a", "output": [{"type": "input_image", "image_url": "data:,"}]},
+        {
+            "type": "function_call_output",
+            "call_id": "a",
+            "output": [{"type": "input_image", "image_url": "data:,"}],
+        },
         {"type": "custom_tool_call_output", "call_id": "b", "output": "x"},
-        {"type": "shell_call", "call_id": "d", "action": {"commands": ["ls"], "timeout_ms": 1, "max_output_length": 1}},
+        {
+            "type": "shell_call",
+            "call_id": "d",
+            "action": {"commands": ["ls"], "timeout_ms": 1, "max_output_length": 1},
+        },
         {
             "type": "shell_call_output",
             "call_id": "d",
             "output": [{"stdout": "", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}],
         },
-        {"type": "local_shell_call", "call_id": "e", "action": {"type": "exec", "command": ["ls"], "env": {"a": "b"}}},
+        {
+            "type": "local_shell_call",
+            "call_id": "e",
+            "action": {"type": "exec", "command": ["ls"], "env": {"a": "b"}},
+        },
         {"type": "local_shell_call_output", "id": "e", "output": "x"},
-        {"type": "apply_patch_call", "call_id": "g", "operation": {"type": "update_file", "path": "x", "diff": "x"}},
+        {
+            "type": "apply_patch_call",
+            "call_id": "g",
+            "operation": {"type": "update_file", "path": "x", "diff": "x"},
+        },
         {"type": "apply_patch_call_output", "call_id": "g", "status": "failed", "output": "x"},
-        {"type": "tool_search_call", "call_id": "h", "execution": "client", "arguments": {"query": "x"}},
-        {"type": "tool_search_output", "call_id": "h", "tools": [{"type": "function", "name": "g"}]},
-        {"type": "additional_tools", "role": "developer", "tools": [{"type": "custom", "name": "k"}]},
+        {
+            "type": "tool_search_call",
+            "call_id": "h",
+            "execution": "client",
+            "arguments": {"query": "x"},
+        },
+        {
+            "type": "tool_search_output",
+            "call_id": "h",
+            "tools": [{"type": "function", "name": "g"}],
+        },
+        {
+            "type": "additional_tools",
+            "role": "developer",
+            "tools": [{"type": "custom", "name": "k"}],
+        },
         {"type": "computer_call", "call_id": "i", "action": {"type": "click", "x": 1, "y": 1}},
-        {"type": "computer_call_output", "call_id": "i", "output": {"type": "computer_screenshot", "image_url": "data:,"}},
+        {
+            "type": "computer_call_output",
+            "call_id": "i",
+            "output": {"type": "computer_screenshot", "image_url": "data:,"},
+        },
         {"type": "web_search_call", "action": {"type": "search"}},
         {"type": "mcp_approval_response", "approval_request_id": "x", "approve": True},
         {"type": "item_reference", "id": "msg_2"},
     ],
 }
 
-WRONG: list[Any] = [None, True, 0, -1, 17, 2**64 - 1, 1.5, float("nan"), "", "x", "auto", [], {}, [None], [[]], {"type": None}]
-WRONG += [{"type": []}, {"type": "function"}, {"type": "message", "role": {}}, ["x", 1], {"": {}}, {"role": "user", "content": [{}]}]
+WRONG: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    17,
+    2**64 - 1,
+    1.5,
+    float("nan"),
+    "",
+    "x",
+    "auto",
+    [],
+    {},
+    [None],
+    [[]],
+    {"type": None},
+]
+WRONG += [
+    {"type": []},
+    {"type": "function"},
+    {"type": "message", "role": {}},
+    ["x", 1],
+    {"": {}},
+    {"role": "user", "content": [{}]},
+]
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Every place in a JSON value, the whole included."""
     yield path
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inside = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, found in inside:
         yield from places(found, (*path, key))
 
@@ -139,10 +247,20 @@ def parse(body: Any) -> CreateRequest | None:
     orjson.dumps(request.input)
     offered = offer(request.parameters, request.input)
     sent = chat_request(
-        model=request.model, parameters=request.parameters, history=request.input, offer=offered, dialect=Dialect(passthrough=("user",))
+        model=request.model,
+        parameters=request.parameters,
+        history=request.input,
+        offer=offered,
+        dialect=Dialect(passthrough=("user",)),
     )
     orjson.dumps(sent)
-    facts = ResponseFacts(id="resp_1", created_at=0, status="queued", model=request.model, parameters=request.parameters)
+    facts = ResponseFacts(
+        id="resp_1",
+        created_at=0,
+        status="queued",
+        model=request.model,
+        parameters=request.parameters,
+    )
     orjson.dumps(response_object(facts, []))
     return request
 
@@ -151,7 +269,9 @@ def test_the_full_request_is_right() -> None:
     assert parse(FULL) is not None
 
 
-@pytest.mark.parametrize("path", list(places(FULL)), ids=lambda path: ".".join(map(str, path)) or "body")
+@pytest.mark.parametrize(
+    "path", list(places(FULL)), ids=lambda path: ".".join(map(str, path)) or "body"
+)
 def test_a_wrong_value_anywhere_is_accepted_or_refused(path: tuple[Any, ...]) -> None:
     for value in WRONG:
         parse(replaced(path, value))
@@ -169,8 +289,15 @@ def test_random_json_is_accepted_or_refused() -> None:
         for key in path:
             found = found[key]
         if isinstance(found, dict):
-            return {key: piece(depth - 1) if chance.random() < 0.4 else inner for key, inner in found.items()}
-        return [piece(depth - 1) for _ in range(chance.randrange(4))] if isinstance(found, list) else found
+            return {
+                key: piece(depth - 1) if chance.random() < 0.4 else inner
+                for key, inner in found.items()
+            }
+        return (
+            [piece(depth - 1) for _ in range(chance.randrange(4))]
+            if isinstance(found, list)
+            else found
+        )
 
     accepted = 0
     for _ in range(4000):
@@ -183,14 +310,23 @@ def test_random_json_is_accepted_or_refused() -> None:
 
 def test_many_items_are_checked_in_linear_time() -> None:
     def seconds(count: int) -> float:
-        items = [{"role": "user", "content": "x"}, {"type": "function_call", "call_id": "a", "name": "f", "arguments": ""}] * (count // 3)
+        items = [
+            {"role": "user", "content": "x"},
+            {"type": "function_call", "call_id": "a", "name": "f", "arguments": ""},
+        ] * (count // 3)
         items += [{"type": "function_call_output", "call_id": "a", "output": "x"}] * (count // 3)
         begun = perf_counter()
         numbers = itertools.count()
-        request = parse_create({"model": "m", "input": items}, new_id=lambda prefix: f"{prefix}_{next(numbers)}")
+        request = parse_create(
+            {"model": "m", "input": items}, new_id=lambda prefix: f"{prefix}_{next(numbers)}"
+        )
         require_pairs(request.input)
-        chat_request(model="m", parameters={}, history=request.input, offer=offer({}, request.input))
+        chat_request(
+            model="m", parameters={}, history=request.input, offer=offer({}, request.input)
+        )
         return perf_counter() - begun
 
     small = min(seconds(3_000) for _ in range(3))
-    assert seconds(90_000) < 180 * small  # 30 times the items: linear is 30 times slower, quadratic 900 times
+    assert (
+        seconds(90_000) < 180 * small
+    )  # 30 times the items: linear is 30 times slower, quadratic 900 times

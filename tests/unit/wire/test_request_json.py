@@ -49,7 +49,9 @@ BAD: list[tuple[str, bytes]] = [
 ]
 
 
-@pytest.mark.parametrize(("raw", "expected"), [row[1:] for row in GOOD], ids=[row[0] for row in GOOD])
+@pytest.mark.parametrize(
+    ("raw", "expected"), [row[1:] for row in GOOD], ids=[row[0] for row in GOOD]
+)
 def test_good_json_can_be_encoded_again(raw: bytes, expected: Any) -> None:
     body = decode_body(raw)
     orjson.dumps(body)
@@ -61,5 +63,9 @@ def test_good_json_can_be_encoded_again(raw: bytes, expected: Any) -> None:
 def test_bad_json_is_refused(raw: bytes) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         decode_body(raw)
-    assert (refusal.value.status, refusal.value.code, refusal.value.param) == (400, "invalid_json", None)
+    assert (refusal.value.status, refusal.value.code, refusal.value.param) == (
+        400,
+        "invalid_json",
+        None,
+    )
     assert len(refusal.value.message) < 200

@@ -34,7 +34,11 @@ GOOD: list[tuple[str, list[dict[str, Any]], list[str]]] = [
     ("an open custom call answered", [custom_output("a")], ["a"]),
     ("an open call sent again with its output", [call("a"), output("a")], ["a"]),
     ("a call that broke off", [call("a") | {"status": "incomplete"}, USER], []),
-    ("a call that broke off, answered all the same", [call("a") | {"status": "incomplete"}, output("a")], []),
+    (
+        "a call that broke off, answered all the same",
+        [call("a") | {"status": "incomplete"}, output("a")],
+        [],
+    ),
     ("the same id in two turns", [call("a"), output("a"), call("a"), output("a")], []),
 ]
 
@@ -42,24 +46,54 @@ BAD: list[tuple[str, list[dict[str, Any]], list[str], str]] = [
     ("no output", [call("a")], [], "No tool output found for function call a."),
     ("no custom output", [custom("a")], [], "No tool output found for custom tool call a."),
     ("an open call ignored", [USER], ["a"], "No tool output found for function call a."),
-    ("one of two open calls", [output("a")], ["a", "b"], "No tool output found for function call b."),
-    ("output first", [output("a"), call("a")], [], "No tool call found for function call output with call_id a."),
-    ("the same id, answered once", [call("a"), output("a"), call("a")], [], "No tool output found for function call a."),
+    (
+        "one of two open calls",
+        [output("a")],
+        ["a", "b"],
+        "No tool output found for function call b.",
+    ),
+    (
+        "output first",
+        [output("a"), call("a")],
+        [],
+        "No tool call found for function call output with call_id a.",
+    ),
+    (
+        "the same id, answered once",
+        [call("a"), output("a"), call("a")],
+        [],
+        "No tool output found for function call a.",
+    ),
     ("no call", [output("a")], [], "No tool call found for function call output with call_id a."),
-    ("no custom call", [custom_output("a")], ["b"], "No tool call found for custom tool call output with call_id a."),
+    (
+        "no custom call",
+        [custom_output("a")],
+        ["b"],
+        "No tool call found for custom tool call output with call_id a.",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("items", "open_calls"), [row[1:] for row in GOOD], ids=[row[0] for row in GOOD])
+@pytest.mark.parametrize(
+    ("items", "open_calls"), [row[1:] for row in GOOD], ids=[row[0] for row in GOOD]
+)
 def test_paired_calls_pass(items: list[dict[str, Any]], open_calls: list[str]) -> None:
     require_pairs(items, open_calls)
 
 
-@pytest.mark.parametrize(("items", "open_calls", "message"), [row[1:] for row in BAD], ids=[row[0] for row in BAD])
-def test_a_lonely_half_is_refused(items: list[dict[str, Any]], open_calls: list[str], message: str) -> None:
+@pytest.mark.parametrize(
+    ("items", "open_calls", "message"), [row[1:] for row in BAD], ids=[row[0] for row in BAD]
+)
+def test_a_lonely_half_is_refused(
+    items: list[dict[str, Any]], open_calls: list[str], message: str
+) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         require_pairs(items, open_calls)
-    assert (refusal.value.message, refusal.value.param, refusal.value.code) == (message, "input", None)
+    assert (refusal.value.message, refusal.value.param, refusal.value.code) == (
+        message,
+        "input",
+        None,
+    )
 
 
 def test_unanswered_calls_are_listed_in_their_order() -> None:

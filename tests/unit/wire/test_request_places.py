@@ -7,8 +7,19 @@ import pytest
 from models.errors import InvalidRequest
 from models.wire.items import file_places, references, resolved
 
-USER: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "user", "content": [{"type": "input_text", "text": "x"}]}
-STORED: dict[str, Any] = {"id": "fc_1", "type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+USER: dict[str, Any] = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "user",
+    "content": [{"type": "input_text", "text": "x"}],
+}
+STORED: dict[str, Any] = {
+    "id": "fc_1",
+    "type": "function_call",
+    "call_id": "c",
+    "name": "f",
+    "arguments": "{}",
+}
 
 
 def reference(item_id: str) -> dict[str, Any]:
@@ -18,7 +29,11 @@ def reference(item_id: str) -> dict[str, Any]:
 def test_a_reference_is_replaced_where_it_stands() -> None:
     items = [reference("msg_9"), USER, reference("fc_1")]
     assert references(items) == ["msg_9", "fc_1"]
-    assert resolved(items, {"fc_1": STORED, "msg_9": USER | {"id": "msg_9"}}) == [USER | {"id": "msg_9"}, USER, STORED]
+    assert resolved(items, {"fc_1": STORED, "msg_9": USER | {"id": "msg_9"}}) == [
+        USER | {"id": "msg_9"},
+        USER,
+        STORED,
+    ]
 
 
 def test_the_first_reference_to_nothing_is_named() -> None:
@@ -39,4 +54,8 @@ def test_files_by_address_are_found_wherever_they_may_stand() -> None:
         {"type": "reasoning", "summary": []},
     ]
     names = [place.named(place.item) for place in file_places(items)]
-    assert names == ["input[1].content[1].file_url", "input[1].content[2].file_url", "input[4].output[0].file_url"]
+    assert names == [
+        "input[1].content[1].file_url",
+        "input[1].content[2].file_url",
+        "input[4].output[0].file_url",
+    ]

@@ -14,8 +14,15 @@ from worker.translation.chat.translator import Translator
 from worker.upstream.chat_chunks import parse_chunk
 
 CITED = [{"type": "url_citation", "url_citation": {"url": "https://x"}}]
-SCORED = {"choices": [{"delta": {"content": "sc"}, "logprobs": {"content": [{"token": "sc", "logprob": -1.0}]}}]}
-SUMMED = [{"type": "reasoning.summary", "summary": text, "index": nr} for nr, text in ((0, "In "), (0, "short."), (1, "And."))]
+SCORED = {
+    "choices": [
+        {"delta": {"content": "sc"}, "logprobs": {"content": [{"token": "sc", "logprob": -1.0}]}}
+    ]
+}
+SUMMED = [
+    {"type": "reasoning.summary", "summary": text, "index": nr}
+    for nr, text in ((0, "In "), (0, "short."), (1, "And."))
+]
 CHUNKS: list[JSON] = [
     *(delta(reasoning_details=[detail]) for detail in SUMMED),
     delta(reasoning="h"),
@@ -49,7 +56,10 @@ def test_whatever_was_left_open_can_be_closed(length: int) -> None:
         check_event(event)
     done = assert_items_obey_contract([*heard, *closing])
     before = fold(heard)
-    expected = [{**item, "status": "incomplete"} if item["status"] == "in_progress" else item for item in before]
+    expected = [
+        {**item, "status": "incomplete"} if item["status"] == "in_progress" else item
+        for item in before
+    ]
     assert [item for _, item in sorted(done.items())] == expected == fold([*heard, *closing])
     for item in before:
         check_item(item)
@@ -79,18 +89,31 @@ def test_the_highest_index_counts_closed_and_foreign_items_too() -> None:
     assert open_items([]).highest_index == -1
     assert open_items([{"type": "response.created", "response": {}}]).highest_index == -1
     assert open_items(EVENTS).highest_index == 4
-    assert open_items([{"type": "response.output_item.done", "output_index": 7, "item": {}}]).highest_index == 7
+    assert (
+        open_items(
+            [{"type": "response.output_item.done", "output_index": 7, "item": {}}]
+        ).highest_index
+        == 7
+    )
 
 
 def test_the_output_is_in_the_order_of_its_indices() -> None:
     turn = run([calls(call(0, "call_a", "f", "{"), call(1, "call_b", "g", "{}")), finish("length")])
-    shuffled = sorted(turn.events, key=lambda event: (event["type"] != "response.output_item.added", -event["output_index"]))
+    shuffled = sorted(
+        turn.events,
+        key=lambda event: (event["type"] != "response.output_item.added", -event["output_index"]),
+    )
     assert [item["call_id"] for item in fold(shuffled)] == ["call_a", "call_b"]
 
 
 def test_a_partial_view_shows_what_was_said_so_far() -> None:
     spoken = [event for event in EVENTS if event["output_index"] == 1][:4]
-    assert [brief(event) for event in spoken] == ["1 +message", "1.0 +output_text", "1.0 'Hi '", "1.0 'sc'"]
+    assert [brief(event) for event in spoken] == [
+        "1 +message",
+        "1.0 +output_text",
+        "1.0 'Hi '",
+        "1.0 'sc'",
+    ]
     [message] = fold(spoken)
     assert message["status"] == "in_progress"
     assert message["content"][0]["text"] == "Hi sc"
@@ -110,6 +133,8 @@ def test_any_split_of_the_text_has_the_same_fold() -> None:
     folds = []
     for _ in range(100):
         cuts = sorted(chance.sample(range(1, len(text)), chance.randint(0, 10)))
-        pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+        pieces = [
+            text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)
+        ]
         folds.append(fold(run([delta(content=piece) for piece in pieces]).events))
     assert all(one == folds[0] for one in folds)

@@ -61,9 +61,17 @@ class SpokenCalls:
 
     def belongs_to(self, delta: CallDelta) -> SpokenCall | None:
         """The call this piece continues; None when it starts another."""
-        if delta.id and (met := self._by_id.get((delta.index, delta.id))) is not None and not self._renames(met, delta):
+        if (
+            delta.id
+            and (met := self._by_id.get((delta.index, delta.id))) is not None
+            and not self._renames(met, delta)
+        ):
             return met
-        latest = self._by_index.get(delta.index) if delta.index is not None else (self._all[-1] if self._all else None)
+        latest = (
+            self._by_index.get(delta.index)
+            if delta.index is not None
+            else (self._all[-1] if self._all else None)
+        )
         return None if latest is None or self._starts_another(latest, delta) else latest
 
     def start(self, delta: CallDelta) -> SpokenCall:

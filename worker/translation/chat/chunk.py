@@ -45,7 +45,14 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_word(self) -> bool:
         """Whether the model has said something; many servers send empty chunks to keep the line open."""
-        return bool(self.content or self.reasoning or self.calls or self.refusal or self.annotations or self.finish_reason)
+        return bool(
+            self.content
+            or self.reasoning
+            or self.calls
+            or self.refusal
+            or self.annotations
+            or self.finish_reason
+        )
 
     @property
     def is_last(self) -> bool:
@@ -56,17 +63,29 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
         """About how many bytes of memory keeping this chunk costs, for the turn's `output_limit`."""
         text = self.content or self.reasoning or self.refusal
         weight = len(text) if text.isascii() else len(text.encode())
-        if self.calls or self.logprobs or self.annotations or self.details or (self.content and (self.reasoning or self.refusal)):
+        if (
+            self.calls
+            or self.logprobs
+            or self.annotations
+            or self.details
+            or (self.content and (self.reasoning or self.refusal))
+        ):
             weight = _full_weight(self)
         return weight
 
 
 def _full_weight(chunk: Chunk) -> int:
     weight = sum(len(text.encode()) for text in (chunk.content, chunk.reasoning, chunk.refusal))
-    weight += sum(len(call.id) + len(call.name) + len(call.arguments.encode()) for call in chunk.calls)
-    weight += sum(_DETAIL_WEIGHT + len(str(detail)) for detail in chunk.details) + sum(len(text.encode()) for _, text in chunk.summary)
+    weight += sum(
+        len(call.id) + len(call.name) + len(call.arguments.encode()) for call in chunk.calls
+    )
+    weight += sum(_DETAIL_WEIGHT + len(str(detail)) for detail in chunk.details) + sum(
+        len(text.encode()) for _, text in chunk.summary
+    )
     weight += sum(_LOGPROB_WEIGHT * (1 + len(entry["top_logprobs"])) for entry in chunk.logprobs)
-    return weight + sum(_ANNOTATION_WEIGHT + len(str(annotation)) for annotation in chunk.annotations)
+    return weight + sum(
+        _ANNOTATION_WEIGHT + len(str(annotation)) for annotation in chunk.annotations
+    )
 
 
 _LOGPROB_WEIGHT = 256

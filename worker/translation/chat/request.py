@@ -24,7 +24,17 @@ _SAME = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 
 _SYSTEM = frozenset(("system", "developer"))
 
-NEVER_FORWARDED = frozenset(("metadata", "store", "background", "truncation", "include", "instructions", "previous_response_id"))
+NEVER_FORWARDED = frozenset(
+    (
+        "metadata",
+        "store",
+        "background",
+        "truncation",
+        "include",
+        "instructions",
+        "previous_response_id",
+    )
+)
 """Ours alone, whatever `passthrough` says; `store: true` upstream would keep there what our client deletes here."""
 
 _OPENAI = Dialect()
@@ -46,10 +56,18 @@ def chat_request(
     the dialect's `passthrough` go through under their own names.
     """
     text = parameters.get("text", {})
-    messages = _messages(_instructions(parameters, dialect), history, dialect, offer, _thoughts_from(parameters, history, dialect))
+    messages = _messages(
+        _instructions(parameters, dialect),
+        history,
+        dialect,
+        offer,
+        _thoughts_from(parameters, history, dialect),
+    )
     body: dict[str, Any] = {
         "model": model,
-        "messages": _with_one_system_message(messages) if dialect.single_system_message else messages,
+        "messages": _with_one_system_message(messages)
+        if dialect.single_system_message
+        else messages,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -58,7 +76,9 @@ def chat_request(
         body[dialect.max_tokens_field] = parameters["max_output_tokens"]
     body.update(_effort(parameters, dialect))
     body.update(asked_format(text, dialect.structured_output))
-    if "verbosity" in text and "verbosity" in dialect.passthrough:  # only OpenAI's own chat API knows it
+    if (
+        "verbosity" in text and "verbosity" in dialect.passthrough
+    ):  # only OpenAI's own chat API knows it
         body["verbosity"] = text["verbosity"]
     tools = offer.to_json()
     body.update(tools)
@@ -76,7 +96,10 @@ def after_a_call(parameters: dict[str, Any]) -> dict[str, Any]:
     choice = parameters.get("tool_choice", "auto")
     if isinstance(choice, str):
         return {**parameters, "tool_choice": "auto"} if choice == "required" else parameters
-    return {**parameters, "tool_choice": {**choice, "mode": "auto"} if choice["type"] == "allowed_tools" else "auto"}
+    return {
+        **parameters,
+        "tool_choice": {**choice, "mode": "auto"} if choice["type"] == "allowed_tools" else "auto",
+    }
 
 
 def wants_logprobs(parameters: dict[str, Any]) -> bool:
@@ -103,9 +126,20 @@ def _effort(parameters: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
         case "reasoning":
             return {"reasoning": {"effort": effort}}
         case "enable_thinking":
-            switches = {"enable_thinking": thinks, "thinking": thinks}  # templates know one or the other
-            given = parameters.get("chat_template_kwargs") if "chat_template_kwargs" in dialect.passthrough else None
-            return {"chat_template_kwargs": {**switches, **given} if isinstance(given, dict) else switches}
+            switches = {
+                "enable_thinking": thinks,
+                "thinking": thinks,
+            }  # templates know one or the other
+            given = (
+                parameters.get("chat_template_kwargs")
+                if "chat_template_kwargs" in dialect.passthrough
+                else None
+            )
+            return {
+                "chat_template_kwargs": {**switches, **given}
+                if isinstance(given, dict)
+                else switches
+            }
         case "thinking":
             return {"thinking": {"type": "enabled" if thinks else "disabled"}}
         case "think":
@@ -121,7 +155,9 @@ def _thoughts_from(parameters: dict[str, Any], history: list[Item], dialect: Dia
         return len(history)
     if parameters.get("reasoning", {}).get("context") == "all_turns":
         return 0
-    users = (place for place in range(len(history), 0, -1) if history[place - 1].get("role") == "user")
+    users = (
+        place for place in range(len(history), 0, -1) if history[place - 1].get("role") == "user"
+    )
     return next(users, 0)
 
 
@@ -132,7 +168,13 @@ def _logprobs(parameters: dict[str, Any]) -> dict[str, Any]:
     return {"logprobs": True, "top_logprobs": most} if most else {"logprobs": True}
 
 
-def _messages(instructions: str | None, history: list[Item], dialect: Dialect, offer: Offer, thoughts_from: int) -> list[Message]:
+def _messages(
+    instructions: str | None,
+    history: list[Item],
+    dialect: Dialect,
+    offer: Offer,
+    thoughts_from: int,
+) -> list[Message]:
     """The conversation; `instructions` are those of this request alone and come first."""
     transcript = _Transcript(offer, dialect.reasoning_back)
     developer_role = dialect.developer_role
@@ -147,10 +189,18 @@ def _messages(instructions: str | None, history: list[Item], dialect: Dialect, o
         elif is_output(item):
             transcript.answered(item["call_id"])
         elif (answer := hosted_answer(item)) is not None:
-            transcript.ran(as_function_call(item, spoken_name(item, offer.hosted)), answer, item.get("turn"))
-        elif kind == "mcp_approval_response" and not item["approve"] and item["approval_request_id"] in requests:
+            transcript.ran(
+                as_function_call(item, spoken_name(item, offer.hosted)), answer, item.get("turn")
+            )
+        elif (
+            kind == "mcp_approval_response"
+            and not item["approve"]
+            and item["approval_request_id"] in requests
+        ):
             refused = {**requests[item["approval_request_id"]], "type": "mcp_call"}
-            transcript.ran(as_function_call(refused, spoken_name(refused, offer.hosted)), refusal(item), None)
+            transcript.ran(
+                as_function_call(refused, spoken_name(refused, offer.hosted)), refusal(item), None
+            )
         elif kind == "message" and item["role"] == "assistant":
             transcript.said(item["content"])
         elif kind == "reasoning" and position >= thoughts_from:
@@ -172,8 +222,17 @@ def _with_one_system_message(messages: list[Message]) -> list[Message]:
         return messages
     content: str | list[Part] = "\n\n".join(content for content in said if isinstance(content, str))
     if not all(isinstance(content, str) for content in said):
-        content = [part for content in said for part in ([{"type": "text", "text": content}] if isinstance(content, str) else content)]
-    return [{"role": "system", "content": content}, *(message for message in messages if message["role"] not in _SYSTEM)]
+        content = [
+            part
+            for content in said
+            for part in (
+                [{"type": "text", "text": content}] if isinstance(content, str) else content
+            )
+        ]
+    return [
+        {"role": "system", "content": content},
+        *(message for message in messages if message["role"] not in _SYSTEM),
+    ]
 
 
 class _Turn:
@@ -240,7 +299,9 @@ class _Transcript:
     def ran(self, item: Item, output: Item, number: int | None) -> None:
         """The model called a tool that this server ran, in the turn of this number; unless told otherwise, each call was a turn's only
         one: what came later may have been said for what came before."""
-        turn = self._spoken_in(self._turn if number is not None and self._turn.number == number else self._open_turn())
+        turn = self._spoken_in(
+            self._turn if number is not None and self._turn.number == number else self._open_turn()
+        )
         turn.number = number
         turn.calls.append((item, output))
 
@@ -290,23 +351,46 @@ def _tool_call(item: Item, offer: Offer) -> dict[str, Any]:
         name, arguments = offer.name_of(Target(kind)), _json(BUILT_IN[kind].write(item))
     else:
         name = offer.name_of(Target(kind, item["name"], item.get("namespace")))
-        arguments = item["arguments"] or "{}" if kind == "function_call" else _json({CUSTOM_TOOL_ARGUMENT: item["input"]})
-    return {"id": item["call_id"], "type": "function", "function": {"name": name, "arguments": arguments}}
+        arguments = (
+            item["arguments"] or "{}"
+            if kind == "function_call"
+            else _json({CUSTOM_TOOL_ARGUMENT: item["input"]})
+        )
+    return {
+        "id": item["call_id"],
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
 
 
 def _told(output: Item, offer: Offer) -> str | list[Part]:
     """What a call's output tells the model: a text, or the parts the client sent."""
     match output.get("type"):
         case "shell_call_output":
-            return _json([{name: ran[name] for name in ("stdout", "stderr", "outcome")} for ran in output["output"]])
+            return _json(
+                [
+                    {name: ran[name] for name in ("stdout", "stderr", "outcome")}
+                    for ran in output["output"]
+                ]
+            )
         case "apply_patch_call_output":
             told: str = output.get("output") or ""
             return f"{output['status']}: {told}" if told else output["status"]
         case "tool_search_output":
             names = [offer.name_of(each.target) for each in offered(output["tools"])]
-            return f"These tools can be called now: {', '.join(names)}." if names else "No tools were found."
+            return (
+                f"These tools can be called now: {', '.join(names)}."
+                if names
+                else "No tools were found."
+            )
         case "computer_call_output":
-            return [{"type": "input_image", "image_url": output["output"]["image_url"], "detail": "auto"}]
+            return [
+                {
+                    "type": "input_image",
+                    "image_url": output["output"]["image_url"],
+                    "detail": "auto",
+                }
+            ]
         case _:
             said: str | list[Part] = output["output"]
             return said
@@ -328,7 +412,10 @@ def _tool_answer(output: str | list[Part], call_id: str) -> tuple[str, list[Part
             continue
         noun = "image" if part["type"] == "input_image" else "file"
         texts.append(f"[{noun}: see the next user message]")
-        attachments += [{"type": "text", "text": f"The {noun} that tool call {call_id} returned:"}, _chat_part(part)]
+        attachments += [
+            {"type": "text", "text": f"The {noun} that tool call {call_id} returned:"},
+            _chat_part(part),
+        ]
     return "\n".join(texts), attachments
 
 
@@ -348,10 +435,15 @@ def _chat_part(part: Part) -> Part:
             image = {"url": part["image_url"]}
             detail = part.get("detail", "auto")
             if detail != "auto":
-                image["detail"] = "high" if detail == "original" else detail  # chat does not know `original`
+                image["detail"] = (
+                    "high" if detail == "original" else detail
+                )  # chat does not know `original`
             return {"type": "image_url", "image_url": image}
         case "input_file":
-            return {"type": "file", "file": {name: part[name] for name in ("filename", "file_data") if name in part}}
+            return {
+                "type": "file",
+                "file": {name: part[name] for name in ("filename", "file_data") if name in part},
+            }
         case "input_audio":
             return {"type": "input_audio", "input_audio": part["input_audio"]}
         case _:

@@ -16,7 +16,11 @@ def asked_format(text: dict[str, Any], way: StructuredOutput) -> dict[str, Any]:
     wanted = text.get("format", {})
     match wanted.get("type"), way:
         case ("json_schema", "json_schema"):
-            schema = {name: wanted[name] for name in ("name", "schema", "strict", "description") if name in wanted}
+            schema = {
+                name: wanted[name]
+                for name in ("name", "schema", "strict", "description")
+                if name in wanted
+            }
             return {"response_format": {"type": "json_schema", "json_schema": schema}}
         case ("json_schema", "guided_json"):
             return {"guided_json": wanted["schema"]}

@@ -63,4 +63,11 @@ class ThinkTags:
 
 def _overlap(text: str, tag: str) -> int:
     """How many characters at the end of the text are a beginning of the tag."""
-    return next((length for length in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:length])), 0)
+    return next(
+        (
+            length
+            for length in range(min(len(tag) - 1, len(text)), 0, -1)
+            if text.endswith(tag[:length])
+        ),
+        0,
+    )

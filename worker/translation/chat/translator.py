@@ -27,7 +27,14 @@ from worker.translation.chat.thinking import ThinkTags
 from worker.translation.items.built_in_tools import BUILT_IN, fields_of
 from worker.translation.items.reasoning import Seal
 from worker.translation.items.server_calls import OpenHostedCall
-from worker.translation.items.text_items import CALL_KINDS, OpenBuiltInCall, OpenCall, OpenItem, OpenMessage, OpenReasoning
+from worker.translation.items.text_items import (
+    CALL_KINDS,
+    OpenBuiltInCall,
+    OpenCall,
+    OpenItem,
+    OpenMessage,
+    OpenReasoning,
+)
 from worker.translation.tool_catalog import Offer
 from worker.translation.turn import ITEM_WEIGHT, TIERS, Outcome, SpokenTurn
 
@@ -54,7 +61,13 @@ class Translator(SpokenTurn[Chunk]):
         fenced: bool = False,
         seal: Seal | None = None,
     ) -> None:
-        super().__init__(new_id, first_index=first_index, offer=offer, calls_allowed=calls_allowed, output_limit=output_limit)
+        super().__init__(
+            new_id,
+            first_index=first_index,
+            offer=offer,
+            calls_allowed=calls_allowed,
+            output_limit=output_limit,
+        )
         self._want_logprobs = want_logprobs
         self._tags = ThinkTags() if think_tags else None
         self._fences = Fences() if fenced else None
@@ -86,7 +99,9 @@ class Translator(SpokenTurn[Chunk]):
         elif chunk.reasoning:
             events += self._think(chunk.reasoning)
         if chunk.content:
-            events += self._say(chunk.content) if self._is_plain else self._take_apart(chunk.content)
+            events += (
+                self._say(chunk.content) if self._is_plain else self._take_apart(chunk.content)
+            )
         if chunk.refusal:
             events += self._refuse(chunk.refusal)
         if chunk.calls and self._unshown:
@@ -132,7 +147,9 @@ class Translator(SpokenTurn[Chunk]):
     def _think_in_detail(self, chunk: Chunk) -> list[Event]:
         """As `_think`, with summaries, and with what cannot be shown but sealed. That alone interrupts no message: it waits for a call."""
         talk, events = self._talk, list[Event]()
-        if not (chunk.reasoning or chunk.summary) and (self._seal is None or type(talk) is OpenMessage):
+        if not (chunk.reasoning or chunk.summary) and (
+            self._seal is None or type(talk) is OpenMessage
+        ):
             self._unshown += chunk.details if self._seal is not None else ()
             return events
         if type(talk) is not OpenReasoning:
@@ -144,7 +161,9 @@ class Translator(SpokenTurn[Chunk]):
 
     def _open_reasoning(self) -> tuple[list[Event], OpenReasoning]:
         events = [*self._announce_named(), *self._open_built_in()]
-        reasoning = OpenReasoning(self._next_index(), self._new_id(OpenReasoning.prefix), self._seal)
+        reasoning = OpenReasoning(
+            self._next_index(), self._new_id(OpenReasoning.prefix), self._seal
+        )
         events += self._open(reasoning)
         reasoning.keep(self._unshown)
         self._unshown = []
@@ -175,11 +194,16 @@ class Translator(SpokenTurn[Chunk]):
     def _take_apart(self, content: str) -> list[Event]:
         """What is thought in the content, and what is said in it without its fence."""
         thought, text = self._tags.split(content) if self._tags is not None else ("", content)
-        return self._tell_apart(thought, self._fences.strip(text) if self._fences is not None else text)
+        return self._tell_apart(
+            thought, self._fences.strip(text) if self._fences is not None else text
+        )
 
     def _take_apart_the_rest(self) -> list[Event]:
         thought, text = self._tags.rest() if self._tags is not None else ("", "")
-        return self._tell_apart(thought, self._fences.strip(text) + self._fences.rest() if self._fences is not None else text)
+        return self._tell_apart(
+            thought,
+            self._fences.strip(text) + self._fences.rest() if self._fences is not None else text,
+        )
 
     def _tell_apart(self, thought: str, text: str) -> list[Event]:
         events = self._think(thought) if thought else []
@@ -220,7 +244,10 @@ class Translator(SpokenTurn[Chunk]):
         if target is not None and target.item in BUILT_IN:
             self._unopened.append(call)
             return self._end_talk()
-        events = [*self._open_built_in(), *self._open_call(call, target or Target("function_call", call.name))]
+        events = [
+            *self._open_built_in(),
+            *self._open_call(call, target or Target("function_call", call.name)),
+        ]
         if target is None and isinstance(call.item, OpenCall):
             self._strangers.append(call.item)
         return events
@@ -241,7 +268,10 @@ class Translator(SpokenTurn[Chunk]):
 
     def _open_call(self, call: SpokenCall, target: Target) -> list[Event]:
         kind = CALL_KINDS[target.item]
-        return self._opened(call, kind(self._next_index(), self._new_id(kind.prefix), self._call_id(call.id), target))
+        return self._opened(
+            call,
+            kind(self._next_index(), self._new_id(kind.prefix), self._call_id(call.id), target),
+        )
 
     def _opened(self, call: SpokenCall, item: OpenCall | OpenHostedCall) -> list[Event]:
         """Opens the item of a call and tells what was held back for it."""
@@ -254,7 +284,9 @@ class Translator(SpokenTurn[Chunk]):
 
     def _open_message(self, events: list[Event]) -> OpenMessage:
         events += self._open_built_in()
-        message = OpenMessage(self._next_index(), self._new_id(OpenMessage.prefix), self._offer.sources)
+        message = OpenMessage(
+            self._next_index(), self._new_id(OpenMessage.prefix), self._offer.sources
+        )
         events += self._open(message)
         self._talk = message
         return message
@@ -281,9 +313,14 @@ class Translator(SpokenTurn[Chunk]):
         if self._violation is not None:
             return Outcome("failed", failure=self._violation)
         if reason == "error":
-            return _failed("The upstream reported an error while it was generating.", "upstream_error")
+            return _failed(
+                "The upstream reported an error while it was generating.", "upstream_error"
+            )
         if reason is None and not (done_seen and self._items):
-            return _failed("The upstream ended its stream before the model had finished.", "upstream_ended_early")
+            return _failed(
+                "The upstream ended its stream before the model had finished.",
+                "upstream_ended_early",
+            )
         if reason in _INCOMPLETE:
             return Outcome("incomplete", incomplete_reason=_INCOMPLETE[reason])
         if self._calls.any_unnamed:

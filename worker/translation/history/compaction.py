@@ -27,7 +27,12 @@ class OpenCompaction(OpenItem):
         return self.closed("completed")
 
     def to_json(self) -> Item:
-        return {"id": self.id, "type": "compaction", "status": self.status, "encrypted_content": self._sealed}
+        return {
+            "id": self.id,
+            "type": "compaction",
+            "status": self.status,
+            "encrypted_content": self._sealed,
+        }
 
     def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - nothing is inside
         return []

@@ -19,7 +19,20 @@ FILE_BYTES = 8
 PART = 3
 """Tokens around a message, a call or an output, which templates add."""
 
-_UNSEEN = frozenset(("id", "status", "call_id", "tool_call_id", "annotations", "logprobs", "encrypted_content", "turn", "phase", "index"))
+_UNSEEN = frozenset(
+    (
+        "id",
+        "status",
+        "call_id",
+        "tool_call_id",
+        "annotations",
+        "logprobs",
+        "encrypted_content",
+        "turn",
+        "phase",
+        "index",
+    )
+)
 """Fields that no model is shown, or that cost next to nothing."""
 _IMAGES = frozenset(("input_image", "image_url", "computer_screenshot"))
 _FILES = frozenset(("input_file", "file"))
@@ -66,5 +79,9 @@ def _of_object(value: dict[str, Any], measure: Measure) -> int:
         return len(str(inner.get("file_data") or "")) // FILE_BYTES + PART
     if kind == "input_audio":
         return len(str(value["input_audio"].get("data", ""))) * 10 // AUDIO_BYTES + PART
-    inside = sum(tokens_of(each, measure) for name, each in value.items() if name not in _UNSEEN and name != "type")
+    inside = sum(
+        tokens_of(each, measure)
+        for name, each in value.items()
+        if name not in _UNSEEN and name != "type"
+    )
     return inside + (PART if "role" in value or "call_id" in value or kind == "function" else 0)

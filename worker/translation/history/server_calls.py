@@ -27,7 +27,11 @@ def _error_text(error: Any) -> str:
     """The words in an error of whatever shape: a string, `{message}`, or `{content: [{text}]}` as MCP's tools give it."""
     if isinstance(error, dict):
         content = error.get("content")
-        texts = [part["text"] for part in content if isinstance(part, dict) and "text" in part] if isinstance(content, list) else []
+        texts = (
+            [part["text"] for part in content if isinstance(part, dict) and "text" in part]
+            if isinstance(content, list)
+            else []
+        )
         error = "\n".join(map(str, texts)) or error.get("message") or json.dumps(error)
     return str(error)
 
@@ -36,6 +40,13 @@ def as_function_call(item: Item, name: str) -> Item:
     """A call of a hosted tool as the function call it was for the model."""
     arguments = item.get("arguments", "")
     if item["type"] == "web_search_call":
-        arguments = json.dumps({"query": (item.get("action") or {}).get("query", "")}, ensure_ascii=False)
+        arguments = json.dumps(
+            {"query": (item.get("action") or {}).get("query", "")}, ensure_ascii=False
+        )
     # templates of local servers parse the arguments; what is no object would make them refuse the whole conversation
-    return {"type": "function_call", "call_id": item["id"], "name": name, "arguments": arguments if is_whole(arguments) else "{}"}
+    return {
+        "type": "function_call",
+        "call_id": item["id"],
+        "name": name,
+        "arguments": arguments if is_whole(arguments) else "{}",
+    }

@@ -23,7 +23,9 @@ in the language of the conversation."""
 """The system message."""
 
 _CLOSING = re.compile(r"</(?=(?:conversation|summary|entry)\b)")
-_UNSEEN = frozenset(("compaction_trigger", "reasoning", "mcp_list_tools", "additional_tools", "item_reference"))
+_UNSEEN = frozenset(
+    ("compaction_trigger", "reasoning", "mcp_list_tools", "additional_tools", "item_reference")
+)
 _CALLS = ("name", "arguments", "input", "action", "operation", "query", "queries", "code")
 
 
@@ -34,8 +36,16 @@ def entries(history: Sequence[Item]) -> list[str]:
 
 def question(part: str, so_far: str, instructions: str | None) -> str:
     """What the model is asked with a part of the entries; `so_far`: the summary of the parts before it."""
-    known = f"<assistant_instructions>\n{_plain(instructions)}\n</assistant_instructions>\n\n" if instructions else ""
-    earlier = f"<summary_of_what_came_before>\n{_plain(so_far)}\n</summary_of_what_came_before>\n\n" if so_far else ""
+    known = (
+        f"<assistant_instructions>\n{_plain(instructions)}\n</assistant_instructions>\n\n"
+        if instructions
+        else ""
+    )
+    earlier = (
+        f"<summary_of_what_came_before>\n{_plain(so_far)}\n</summary_of_what_came_before>\n\n"
+        if so_far
+        else ""
+    )
     return f"{known}{earlier}<conversation>\n{part}\n</conversation>\n\nWrite the summary now."
 
 
@@ -67,13 +77,24 @@ def _entry(item: Item) -> str:
             return f"<summary_of_what_came_before>\n{_plain(words.removeprefix(PREAMBLE))}\n</summary_of_what_came_before>"
         return f'<entry from="{item["role"]}">\n{_plain(words)}\n</entry>' if words else ""
     if kind in OUTPUTS:
-        return f'<entry from="tool">\n{_plain(_told(item.get("output", item.get("tools"))))}\n</entry>'
+        return (
+            f'<entry from="tool">\n{_plain(_told(item.get("output", item.get("tools"))))}\n</entry>'
+        )
     made = {name: item[name] for name in _CALLS if item.get(name) is not None}
     answer = next(
-        (item[name] for name in ("answer", "output", "error", "results", "result", "outputs") if item.get(name) is not None), None
+        (
+            item[name]
+            for name in ("answer", "output", "error", "results", "result", "outputs")
+            if item.get(name) is not None
+        ),
+        None,
     )
     call = f'<entry from="assistant" calls="{kind}">\n{_plain(_json(made))}\n</entry>'
-    return call if answer is None else f'{call}\n<entry from="tool">\n{_plain(_told(answer))}\n</entry>'
+    return (
+        call
+        if answer is None
+        else f'{call}\n<entry from="tool">\n{_plain(_told(answer))}\n</entry>'
+    )
 
 
 def _told(value: Any) -> str:

@@ -46,7 +46,9 @@ def without_oldest(history: Sequence[Item], share: float) -> list[Item]:
 
 def _droppable(history: Sequence[Item]) -> Iterator[list[int]]:
     """Positions that may go, those that go together in one list, in the order in which they go."""
-    newest = max((position for position, item in enumerate(history) if is_from_user(item)), default=-1)
+    newest = max(
+        (position for position, item in enumerate(history) if is_from_user(item)), default=-1
+    )
     groups: dict[int, list[int]] = {}
     for position, leader in enumerate(_leaders(history)):
         groups.setdefault(leader, []).append(position)

@@ -44,7 +44,11 @@ def _is_words(value: Any) -> bool:
 
 def _whole_numbers(found: Json, *names: str) -> Json:
     """Those of the limits that are usable; a model that makes up another kind of limit has set none."""
-    return {name: found[name] for name in names if type(found.get(name)) is int and 0 <= found[name] < 2**31}
+    return {
+        name: found[name]
+        for name in names
+        if type(found.get(name)) is int and 0 <= found[name] < 2**31
+    }
 
 
 def _texts(found: Json, *names: str) -> Json:
@@ -52,15 +56,23 @@ def _texts(found: Json, *names: str) -> Json:
 
 
 def _read_shell(found: Json) -> Json | None:
-    commands = [found["commands"]] if isinstance(found.get("commands"), str) else found.get("commands")
+    commands = (
+        [found["commands"]] if isinstance(found.get("commands"), str) else found.get("commands")
+    )
     if not _is_words(commands):
         return None
-    return {"action": {"commands": commands, **_whole_numbers(found, "timeout_ms", "max_output_length")}}
+    return {
+        "action": {"commands": commands, **_whole_numbers(found, "timeout_ms", "max_output_length")}
+    }
 
 
 def _read_local_shell(found: Json) -> Json | None:
     env = found.get("env") or {}
-    if not _is_words(found.get("command")) or not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
+    if (
+        not _is_words(found.get("command"))
+        or not isinstance(env, dict)
+        or not all(isinstance(value, str) for value in env.values())
+    ):
         return None
     more = {**_whole_numbers(found, "timeout_ms"), **_texts(found, "user", "working_directory")}
     return {"action": {"type": "exec", "command": found["command"], "env": env, **more}}
@@ -79,12 +91,20 @@ def _read_search(found: Json) -> Json:
 
 
 def _function(properties: Mapping[str, Json], *required: str) -> Json:
-    return {"type": "object", "properties": dict(properties), "required": list(required), "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(required),
+        "additionalProperties": False,
+    }
 
 
 _PATCHES = ("create_file", "update_file", "delete_file")
 _WORDS: Json = {"type": "array", "items": {"type": "string"}}
-_TIMEOUT: Json = {"type": "integer", "description": "Milliseconds after which a command is stopped."}
+_TIMEOUT: Json = {
+    "type": "integer",
+    "description": "Milliseconds after which a command is stopped.",
+}
 
 BUILT_IN: dict[str, BuiltIn] = {
     "shell_call": BuiltIn(
@@ -92,9 +112,15 @@ BUILT_IN: dict[str, BuiltIn] = {
         description="Runs shell commands on the user's machine. The answer holds each command's standard output, error and outcome.",
         parameters=_function(
             {
-                "commands": {**_WORDS, "description": "Command lines, run by the shell one after the other."},
+                "commands": {
+                    **_WORDS,
+                    "description": "Command lines, run by the shell one after the other.",
+                },
                 "timeout_ms": _TIMEOUT,
-                "max_output_length": {"type": "integer", "description": "The most characters of output to give back for each command."},
+                "max_output_length": {
+                    "type": "integer",
+                    "description": "The most characters of output to give back for each command.",
+                },
             },
             "commands",
         ),
@@ -106,7 +132,10 @@ BUILT_IN: dict[str, BuiltIn] = {
         description="Runs a program on the user's machine, without a shell in between. The answer holds its output.",
         parameters=_function(
             {
-                "command": {**_WORDS, "description": 'The program and its arguments, such as ["bash", "-lc", "ls | wc -l"].'},
+                "command": {
+                    **_WORDS,
+                    "description": 'The program and its arguments, such as ["bash", "-lc", "ls | wc -l"].',
+                },
                 "working_directory": {"type": "string"},
                 "timeout_ms": _TIMEOUT,
                 "env": {"type": "object", "additionalProperties": {"type": "string"}},
@@ -115,7 +144,9 @@ BUILT_IN: dict[str, BuiltIn] = {
             "command",
         ),
         read=_read_local_shell,
-        write=lambda item: {name: value for name, value in item["action"].items() if name != "type" and value != {}},
+        write=lambda item: {
+            name: value for name, value in item["action"].items() if name != "type" and value != {}
+        },
     ),
     "apply_patch_call": BuiltIn(
         name="apply_patch",
@@ -123,7 +154,10 @@ BUILT_IN: dict[str, BuiltIn] = {
         parameters=_function(
             {
                 "type": {"type": "string", "enum": list(_PATCHES)},
-                "path": {"type": "string", "description": "The file, relative to the root of the workspace."},
+                "path": {
+                    "type": "string",
+                    "description": "The file, relative to the root of the workspace.",
+                },
                 "diff": {
                     "type": "string",
                     "description": "Not for delete_file. To create: every line of the file, each with '+' before it. To update: hunks; "
@@ -140,7 +174,10 @@ BUILT_IN: dict[str, BuiltIn] = {
     "tool_search_call": BuiltIn(
         name="tool_search",
         description="Searches for further tools. Those that are found can be called from then on.",
-        parameters=_function({"query": {"type": "string", "description": "What the tool should be able to do."}}, "query"),
+        parameters=_function(
+            {"query": {"type": "string", "description": "What the tool should be able to do."}},
+            "query",
+        ),
         read=_read_search,
         write=lambda item: item["arguments"],
     ),

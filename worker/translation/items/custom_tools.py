@@ -110,7 +110,9 @@ def _looked_at(arguments: str) -> str:
     if isinstance(found, str):
         return found
     if isinstance(found, dict):
-        named = found.get(CUSTOM_TOOL_ARGUMENT, next(iter(found.values()), "") if len(found) < 2 else None)
+        named = found.get(
+            CUSTOM_TOOL_ARGUMENT, next(iter(found.values()), "") if len(found) < 2 else None
+        )
         if isinstance(named, str):
             return named
     return arguments

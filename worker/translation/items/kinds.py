@@ -5,7 +5,9 @@ from worker.translation.items.mcp import OpenListTools, OpenMcpCall
 from worker.translation.items.server_calls import OpenHostedCall
 from worker.translation.items.web_search import OpenWebSearchCall
 
-_KINDS: dict[str, type[OpenHostedCall]] = {kind.kind: kind for kind in (OpenListTools, OpenMcpCall, OpenWebSearchCall)}
+_KINDS: dict[str, type[OpenHostedCall]] = {
+    kind.kind: kind for kind in (OpenListTools, OpenMcpCall, OpenWebSearchCall)
+}
 
 
 def reopened(output_index: int, item: Item) -> OpenHostedCall:

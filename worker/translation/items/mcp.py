@@ -65,14 +65,23 @@ class OpenMcpCall(OpenHostedCall):
         return [*events, McpArgumentsDone(self.id, self.output_index, self.arguments)]
 
     def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - what was said is said, however the call ends
-        return [] if "arguments" in self.fields else [McpArgumentsDone(self.id, self.output_index, self.arguments)]
+        return (
+            []
+            if "arguments" in self.fields
+            else [McpArgumentsDone(self.id, self.output_index, self.arguments)]
+        )
 
     def verdict(self) -> list[Event]:
         kind = McpCallCompleted if self.status == "completed" else McpCallFailed
         return [kind(self.id, self.output_index)]
 
     def failure(self, message: str) -> dict[str, Any]:
-        return {"error": {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": message}]}}
+        return {
+            "error": {
+                "type": "mcp_tool_execution_error",
+                "content": [{"type": "text", "text": message}],
+            }
+        }
 
 
 class OpenApprovalRequest(OpenHostedCall):

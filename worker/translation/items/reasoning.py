@@ -39,12 +39,17 @@ def _together(details: list[dict[str, Any]]) -> list[dict[str, Any]]:
             whole.append((detail, heard))
         if growing and isinstance(said := piece.get(growing), str):
             heard.append(said)
-    return [{**detail, _GROWING[detail["type"]]: "".join(heard)} if heard else detail for detail, heard in whole]
+    return [
+        {**detail, _GROWING[detail["type"]]: "".join(heard)} if heard else detail
+        for detail, heard in whole
+    ]
 
 
 def _is_same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """A signature ends what it signs."""
-    return not one.get("signature") and all(one.get(name) == other.get(name) for name in ("type", "index"))
+    return not one.get("signature") and all(
+        one.get(name) == other.get(name) for name in ("type", "index")
+    )
 
 
 _PLAIN = {"reasoning_details": "reasoning", "thinking_blocks": "reasoning_content"}

@@ -39,7 +39,11 @@ class OpenHostedCall(OpenItem):
     @classmethod
     def restored(cls, output_index: int, item: Item) -> Self:
         """The open call that was stored as this item, all its arguments said."""
-        return cls(output_index, item["id"], **{name: value for name, value in item.items() if name not in ("id", "type", "status")})
+        return cls(
+            output_index,
+            item["id"],
+            **{name: value for name, value in item.items() if name not in ("id", "type", "status")},
+        )
 
     @property
     def arguments(self) -> str:
@@ -95,11 +99,15 @@ class HostedFunction:
     """As the tool itself is called; the model may know it by another (`spoken_names`)."""
     opens: Opening
     description: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+    parameters: Mapping[str, Any] = field(
+        default_factory=lambda: {"type": "object", "properties": {}}
+    )
     """JSON schema."""
 
 
-def spoken_names(functions: Iterable[HostedFunction], taken: Collection[str]) -> dict[str, HostedFunction]:
+def spoken_names(
+    functions: Iterable[HostedFunction], taken: Collection[str]
+) -> dict[str, HostedFunction]:
     """The name by which the model calls each function, in order: its own where that is free, else with its server's label before it.
 
     `taken` are the names of the client's own functions. Names come out the same whenever the same functions are offered.
@@ -108,7 +116,11 @@ def spoken_names(functions: Iterable[HostedFunction], taken: Collection[str]) ->
     own = [function.name for function in offered]
     names: dict[str, HostedFunction] = {}
     for function in offered:
-        is_free = function.name not in taken and own.count(function.name) == 1 and _USABLE_NAME.fullmatch(function.name)
+        is_free = (
+            function.name not in taken
+            and own.count(function.name) == 1
+            and _USABLE_NAME.fullmatch(function.name)
+        )
         name = function.name if is_free else _told_apart(function)
         while name in taken or name in names or (not is_free and name in own):
             name = _hashed(name, function)
@@ -121,12 +133,16 @@ def spoken_name(item: Item, offered: Mapping[str, HostedFunction]) -> str:
     for name, function in offered.items():
         if is_chosen(function.tool, _tool_of(item)):
             return name
-    return _UNUSABLE.sub("_", str(item.get("name") or item["type"].removesuffix("_call")))[:LONGEST_NAME]
+    return _UNUSABLE.sub("_", str(item.get("name") or item["type"].removesuffix("_call")))[
+        :LONGEST_NAME
+    ]
 
 
 def is_chosen(tool: Mapping[str, str], choice: Mapping[str, Any]) -> bool:
     """Whether an entry of `tool_choice` means this tool: what it leaves out, it does not ask for."""
-    return choice.get("type") == tool["type"] and all(choice.get(key, value) == value for key, value in tool.items())
+    return choice.get("type") == tool["type"] and all(
+        choice.get(key, value) == value for key, value in tool.items()
+    )
 
 
 def _tool_of(item: Item) -> dict[str, Any]:
@@ -142,5 +158,7 @@ def _told_apart(function: HostedFunction) -> str:
 
 
 def _hashed(name: str, function: HostedFunction) -> str:
-    digest = hashlib.sha256(repr((name, sorted(function.tool.items()), function.name)).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(
+        repr((name, sorted(function.tool.items()), function.name)).encode()
+    ).hexdigest()[:8]
     return f"{name[: LONGEST_NAME - 9]}_{digest}"

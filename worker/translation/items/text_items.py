@@ -72,13 +72,18 @@ class OpenPart:
 
     def closed(self) -> list[Event]:
         """The part's two closing events."""
-        return [self.text_done(), PartDone(self.item_id, self.output_index, self.content_index, self.to_json())]
+        return [
+            self.text_done(),
+            PartDone(self.item_id, self.output_index, self.content_index, self.to_json()),
+        ]
 
 
 class TextPart(OpenPart):
     """`output_text`, with its log probabilities and annotations."""
 
-    def __init__(self, item_id: str, output_index: int, content_index: int, sources: Mapping[str, str]) -> None:
+    def __init__(
+        self, item_id: str, output_index: int, content_index: int, sources: Mapping[str, str]
+    ) -> None:
         super().__init__(item_id, output_index, content_index)
         self._logprobs: list[dict[str, Any]] = []
         self._annotations: list[dict[str, Any]] = []
@@ -89,7 +94,9 @@ class TextPart(OpenPart):
         self._heard.write(delta)
         if logprobs:
             self._logprobs.extend(logprobs)
-        said: Event = TextDelta(self.item_id, self.output_index, self.content_index, delta, logprobs)
+        said: Event = TextDelta(
+            self.item_id, self.output_index, self.content_index, delta, logprobs
+        )
         if self._citations is None:
             return [said]
         return [said, *(self.annotate(citation) for citation in self._citations.find(delta))]
@@ -98,13 +105,22 @@ class TextPart(OpenPart):
         """A citation, already flat."""
         self._annotations.append(annotation)
         position = len(self._annotations) - 1
-        return AnnotationAdded(self.item_id, self.output_index, self.content_index, position, annotation)
+        return AnnotationAdded(
+            self.item_id, self.output_index, self.content_index, position, annotation
+        )
 
     def to_json(self) -> dict[str, Any]:
-        return {"type": "output_text", "text": self.text(), "annotations": list(self._annotations), "logprobs": list(self._logprobs)}
+        return {
+            "type": "output_text",
+            "text": self.text(),
+            "annotations": list(self._annotations),
+            "logprobs": list(self._logprobs),
+        }
 
     def text_done(self) -> Event:
-        return TextDone(self.item_id, self.output_index, self.content_index, self.text(), list(self._logprobs))
+        return TextDone(
+            self.item_id, self.output_index, self.content_index, self.text(), list(self._logprobs)
+        )
 
 
 class RefusalPart(OpenPart):
@@ -152,7 +168,10 @@ class SummaryPart(OpenPart):
         return SummaryDone(self.item_id, self.output_index, self.content_index, self.text())
 
     def closed(self) -> list[Event]:
-        return [self.text_done(), SummaryPartDone(self.item_id, self.output_index, self.content_index, self.to_json())]
+        return [
+            self.text_done(),
+            SummaryPartDone(self.item_id, self.output_index, self.content_index, self.to_json()),
+        ]
 
 
 class OpenItem:
@@ -200,7 +219,9 @@ class OpenMessage(OpenItem):
 
     prefix = "msg"
 
-    def __init__(self, output_index: int, item_id: str, sources: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self, output_index: int, item_id: str, sources: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         """`sources`: what its text may cite (worker/translation/items/citations.py)."""
         super().__init__(output_index, item_id)
         self._sources = sources
@@ -234,7 +255,13 @@ class OpenMessage(OpenItem):
 
     def to_json(self) -> Item:
         content = [part.to_json() for part in self._parts]
-        return {"id": self.id, "type": "message", "status": self.status, "role": "assistant", "content": content}
+        return {
+            "id": self.id,
+            "type": "message",
+            "status": self.status,
+            "role": "assistant",
+            "content": content,
+        }
 
     def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - a part's closing is the same in both cases
         return self._parts[-1].closed() if self._parts else []
@@ -280,7 +307,13 @@ class OpenReasoning(OpenItem):
     def to_json(self) -> Item:
         content = [self._part.to_json()] if self._part is not None else []
         summary = [part.to_json() for part in self._summaries]
-        item = {"id": self.id, "type": "reasoning", "status": self.status, "summary": summary, "content": content}
+        item = {
+            "id": self.id,
+            "type": "reasoning",
+            "status": self.status,
+            "summary": summary,
+            "content": content,
+        }
         return item if self._sealed is None else {**item, "encrypted_content": self._sealed}
 
     def last_words(self, status: str) -> list[Event]:
@@ -341,8 +374,13 @@ class OpenFunctionCall(OpenNamedCall):
 
     def last_words(self, status: str) -> list[Event]:
         """A call said in full without arguments gets `{}`, as a delta too, so that clients can parse it and the sum still holds."""
-        events: list[Event] = self.push("{}") if status == "completed" and not self.arguments.strip() else []
-        return [*events, ArgumentsDone(self.id, self.output_index, self.target.name, self.arguments)]
+        events: list[Event] = (
+            self.push("{}") if status == "completed" and not self.arguments.strip() else []
+        )
+        return [
+            *events,
+            ArgumentsDone(self.id, self.output_index, self.target.name, self.arguments),
+        ]
 
 
 class OpenCustomCall(OpenNamedCall):
@@ -402,7 +440,11 @@ class OpenBuiltInCall(OpenCall):
 def command_told(output_index: int, command_index: int, command: str) -> list[Event]:
     """One command of a shell call, from its beginning to its end."""
     said: list[Event] = [CommandDelta(output_index, command_index, command)] if command else []
-    return [CommandAdded(output_index, command_index, ""), *said, CommandDone(output_index, command_index, command)]
+    return [
+        CommandAdded(output_index, command_index, ""),
+        *said,
+        CommandDone(output_index, command_index, command),
+    ]
 
 
 class OpenShellCall(OpenBuiltInCall):
@@ -443,7 +485,15 @@ class OpenToolSearchCall(OpenBuiltInCall):
 
 
 CALL_KINDS: dict[str, type[OpenCall]] = {
-    kind.kind: kind for kind in (OpenFunctionCall, OpenCustomCall, OpenShellCall, OpenLocalShellCall, OpenPatchCall, OpenToolSearchCall)
+    kind.kind: kind
+    for kind in (
+        OpenFunctionCall,
+        OpenCustomCall,
+        OpenShellCall,
+        OpenLocalShellCall,
+        OpenPatchCall,
+        OpenToolSearchCall,
+    )
 }
 """type of a call's item -> its class."""
 
@@ -459,7 +509,13 @@ class CallOutput(OpenItem):
         self._output = output
 
     def to_json(self) -> Item:
-        return {"id": self.id, "type": "function_call_output", "status": self.status, "call_id": self._call_id, "output": self._output}
+        return {
+            "id": self.id,
+            "type": "function_call_output",
+            "status": self.status,
+            "call_id": self._call_id,
+            "output": self._output,
+        }
 
     def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - nothing is inside
         return []

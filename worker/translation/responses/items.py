@@ -55,12 +55,20 @@ def rest_of(heard: str, whole: Any) -> str:
 
 def as_arguments(found: Any) -> str:
     """Arguments are a string; some servers send the object that it should spell."""
-    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False) if isinstance(found, dict) else ""
+    return (
+        found
+        if isinstance(found, str)
+        else json.dumps(found, ensure_ascii=False)
+        if isinstance(found, dict)
+        else ""
+    )
 
 
 Part = TextPart | RefusalPart | ReasoningPart | SummaryPart
 
-PART_OF = {kind: kind for kind in ("output_text", "refusal", "reasoning_text", "summary_text")} | {"text": "output_text"}
+PART_OF = {kind: kind for kind in ("output_text", "refusal", "reasoning_text", "summary_text")} | {
+    "text": "output_text"
+}
 """type of a part, as upstreams spell it -> as we do."""
 
 
@@ -91,14 +99,19 @@ class NativeParts:
         known = self._find(kind, place)
         return [] if known is not None and known.is_open else self._open(kind, place)
 
-    def say(self, kind: str, place: int | None, delta: str, logprobs: list[dict[str, Any]]) -> list[Event]:
+    def say(
+        self, kind: str, place: int | None, delta: str, logprobs: list[dict[str, Any]]
+    ) -> list[Event]:
         """A piece of a part's text, which begins the part if nothing else has. What comes for a closed part comes too late."""
         spoken = self._find(kind, place)
         if not delta or (spoken is not None and not spoken.is_open):
             return []
         events = self._open(kind, place) if spoken is None else []
         part = self._parts[-1].part
-        return [*events, *(part.say(delta, logprobs) if isinstance(part, TextPart) else [part.say(delta)])]
+        return [
+            *events,
+            *(part.say(delta, logprobs) if isinstance(part, TextPart) else [part.say(delta)]),
+        ]
 
     def annotate(self, annotation: dict[str, Any]) -> list[Event]:
         """A citation in the open text."""
@@ -115,8 +128,16 @@ class NativeParts:
 
     def settle_all(self, shapes: Any) -> list[Event]:
         """All parts as the whole item lists them: the open one is filled up, those that were never heard of are said now."""
-        found = [shape for shape in shapes if isinstance(shape, dict)] if isinstance(shapes, list) else []
-        known = [(PART_OF[shape["type"]], shape) for shape in found if isinstance(shape.get("type"), str) and shape["type"] in PART_OF]
+        found = (
+            [shape for shape in shapes if isinstance(shape, dict)]
+            if isinstance(shapes, list)
+            else []
+        )
+        known = [
+            (PART_OF[shape["type"]], shape)
+            for shape in found
+            if isinstance(shape.get("type"), str) and shape["type"] in PART_OF
+        ]
         events: list[Event] = []
         for index, (kind, shape) in enumerate(known):
             if index >= len(self._parts):
@@ -128,7 +149,11 @@ class NativeParts:
 
     def end(self, place: int | None) -> list[Event]:
         """The upstream ends a part; only the open one can be meant."""
-        return self.close() if place is None or not self._parts or self._parts[-1].place in (None, place) else []
+        return (
+            self.close()
+            if place is None or not self._parts or self._parts[-1].place in (None, place)
+            else []
+        )
 
     def close(self) -> list[Event]:
         """The open part's closing events."""
@@ -143,7 +168,14 @@ class NativeParts:
         if last is not None and last.is_open and last.kind == kind and None in (place, last.place):
             last.place = place
             return last
-        return next((spoken for spoken in reversed(self._parts) if (spoken.kind, spoken.place) == (kind, place)), None)
+        return next(
+            (
+                spoken
+                for spoken in reversed(self._parts)
+                if (spoken.kind, spoken.place) == (kind, place)
+            ),
+            None,
+        )
 
     def _open(self, kind: str, place: int | None) -> list[Event]:
         events = self.close()
@@ -159,7 +191,11 @@ class NativeParts:
         found = shape.get("annotations")
         if isinstance(part, TextPart) and isinstance(found, list):
             known = part.to_json()["annotations"]
-            events += [part.annotate(told) for told in found[len(known) :] if isinstance(told, dict) and told not in known]
+            events += [
+                part.annotate(told)
+                for told in found[len(known) :]
+                if isinstance(told, dict) and told not in known
+            ]
         return events
 
 
@@ -183,7 +219,9 @@ class NativeMessage(NativeItem):
     prefix = "msg"
     kind = "message"
 
-    def __init__(self, output_index: int, item_id: str, shape: Shape, sources: Mapping[str, str]) -> None:
+    def __init__(
+        self, output_index: int, item_id: str, shape: Shape, sources: Mapping[str, str]
+    ) -> None:
         """`sources`: what its text may cite of what was found here (worker/translation/items/citations.py)."""
         super().__init__(output_index, item_id)
         self._phase = shape.get("phase")
@@ -195,10 +233,15 @@ class NativeMessage(NativeItem):
             case "output_text" | "refusal", "delta":
                 return self._parts.say(told.subject, told.place, told.delta, told.logprobs)
             case "output_text" | "refusal", "done":
-                return self._parts.settle(told.subject, told.place, {"text": told.whole, "refusal": told.whole})
+                return self._parts.settle(
+                    told.subject, told.place, {"text": told.whole, "refusal": told.whole}
+                )
             case "output_text.annotation", _ if told.annotation is not None:
                 return self._parts.annotate(told.annotation)
-            case "content_part", _ if told.part is not None and told.part.get("type") in ("output_text", "refusal"):
+            case "content_part", _ if told.part is not None and told.part.get("type") in (
+                "output_text",
+                "refusal",
+            ):
                 return _heard_part(self._parts, told, told.part)
             case _:
                 return []
@@ -206,11 +249,19 @@ class NativeMessage(NativeItem):
     def settle(self, shape: Shape) -> list[Event]:
         self._phase = shape.get("phase", self._phase)
         content = shape.get("content")
-        return self._parts.settle_all([{"type": "output_text", "text": content}] if isinstance(content, str) else content)
+        return self._parts.settle_all(
+            [{"type": "output_text", "text": content}] if isinstance(content, str) else content
+        )
 
     def to_json(self) -> Item:
         phase = {} if self._phase is None else {"phase": self._phase}
-        told = {"id": self.id, "type": "message", "status": self.status, "role": "assistant", "content": self._parts.to_json()}
+        told = {
+            "id": self.id,
+            "type": "message",
+            "status": self.status,
+            "role": "assistant",
+            "content": self._parts.to_json(),
+        }
         return {**told, **phase}
 
     def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - a part's closing is the same in both cases
@@ -233,12 +284,17 @@ class NativeReasoning(NativeItem):
         self._keep = keep
         self._encrypted = ""
         self._summary = NativeParts(lambda _, index: SummaryPart(self.id, self.output_index, index))
-        self._content = NativeParts(lambda _, index: ReasoningPart(self.id, self.output_index, index))
+        self._content = NativeParts(
+            lambda _, index: ReasoningPart(self.id, self.output_index, index)
+        )
 
     def hear(self, told: Told) -> list[Event]:
         match told.subject, told.step:
             case "reasoning_text", "delta":
-                return [*self._summary.close(), *self._content.say("reasoning_text", told.place, told.delta, [])]
+                return [
+                    *self._summary.close(),
+                    *self._content.say("reasoning_text", told.place, told.delta, []),
+                ]
             case "reasoning_text", "done":
                 return self._content.settle("reasoning_text", told.place, {"text": told.whole})
             case "reasoning_summary_text", "delta":
@@ -246,16 +302,23 @@ class NativeReasoning(NativeItem):
             case "reasoning_summary_text", "done":
                 return self._summary.settle("summary_text", told.place, {"text": told.whole})
             case "reasoning_summary_part", _:
-                return _heard_part(self._summary, told, {**(told.part or {}), "type": "summary_text"})
+                return _heard_part(
+                    self._summary, told, {**(told.part or {}), "type": "summary_text"}
+                )
             case "content_part", _:
-                return _heard_part(self._content, told, {**(told.part or {}), "type": "reasoning_text"})
+                return _heard_part(
+                    self._content, told, {**(told.part or {}), "type": "reasoning_text"}
+                )
             case _:
                 return []
 
     def settle(self, shape: Shape) -> list[Event]:
         if isinstance(shape.get("encrypted_content"), str):
             self._encrypted = shape["encrypted_content"]
-        return [*self._summary.settle_all(shape.get("summary")), *self._content.settle_all(shape.get("content"))]
+        return [
+            *self._summary.settle_all(shape.get("summary")),
+            *self._content.settle_all(shape.get("content")),
+        ]
 
     def to_json(self) -> Item:
         kept = {"encrypted_content": self._keep(self._encrypted)} if self._encrypted else {}
@@ -271,13 +334,19 @@ def _heard_part(parts: NativeParts, told: Told, shape: Shape) -> list[Event]:
     kind = PART_OF[shape["type"]]
     if told.step == "added":
         return parts.begin(kind, told.place)
-    return [*parts.settle(kind, told.place, shape), *parts.end(told.place)] if told.step == "done" else []
+    return (
+        [*parts.settle(kind, told.place, shape), *parts.end(told.place)]
+        if told.step == "done"
+        else []
+    )
 
 
 class NativeFunctionCall(OpenFunctionCall, NativeItem):
     """A call of one of the client's functions. What else the upstream says of it (who called: `caller`) is kept."""
 
-    def __init__(self, output_index: int, item_id: str, call_id: str, target: Target, shape: Shape) -> None:
+    def __init__(
+        self, output_index: int, item_id: str, call_id: str, target: Target, shape: Shape
+    ) -> None:
         super().__init__(output_index, item_id, call_id, target)
         self._more = _more(shape)
 
@@ -298,7 +367,9 @@ class NativeCustomCall(OpenNamedCall, NativeItem):
     prefix = "ctc"
     kind = "custom_tool_call"
 
-    def __init__(self, output_index: int, item_id: str, call_id: str, target: Target, shape: Shape) -> None:
+    def __init__(
+        self, output_index: int, item_id: str, call_id: str, target: Target, shape: Shape
+    ) -> None:
         super().__init__(output_index, item_id, call_id, target)
         self._more = _more(shape)
 
@@ -320,7 +391,9 @@ class NativeCustomCall(OpenNamedCall, NativeItem):
         return [CustomInputDone(self.id, self.output_index, self.arguments)]
 
 
-NATIVE_CALLS: dict[str, type[NativeFunctionCall | NativeCustomCall]] = {kind.kind: kind for kind in (NativeFunctionCall, NativeCustomCall)}
+NATIVE_CALLS: dict[str, type[NativeFunctionCall | NativeCustomCall]] = {
+    kind.kind: kind for kind in (NativeFunctionCall, NativeCustomCall)
+}
 
 
 def _more(shape: Shape) -> dict[str, Any]:
@@ -345,7 +418,14 @@ class NativeHostedCall(NativeItem):
 
     def __init__(self, output_index: int, item_id: str, shape: Shape) -> None:
         super().__init__(output_index, item_id)
-        self._fields = {**self.begun, **{name: shape[name] for name in shape if name not in ("id", "type", "status", *self._told_later)}}
+        self._fields = {
+            **self.begun,
+            **{
+                name: shape[name]
+                for name in shape
+                if name not in ("id", "type", "status", *self._told_later)
+            },
+        }
         self._reached = 0
         """How many of the steps have been told or passed by."""
 
@@ -356,10 +436,14 @@ class NativeHostedCall(NativeItem):
         return [self.added(), *self._step("in_progress")]
 
     def hear(self, told: Told) -> list[Event]:
-        return self._step(told.step) if told.step != "completed" and told.subject == self.kind else []
+        return (
+            self._step(told.step) if told.step != "completed" and told.subject == self.kind else []
+        )
 
     def settle(self, shape: Shape) -> list[Event]:
-        self._fields |= {name: value for name, value in shape.items() if name not in ("id", "type", "status")}
+        self._fields |= {
+            name: value for name, value in shape.items() if name not in ("id", "type", "status")
+        }
         return []
 
     def to_json(self) -> Item:
@@ -391,7 +475,11 @@ class NativeFileSearch(NativeHostedCall):
 
     prefix = "fs"
     kind = "file_search_call"
-    steps = {"in_progress": FileSearchInProgress, "searching": FileSearching, "completed": FileSearchCompleted}
+    steps = {
+        "in_progress": FileSearchInProgress,
+        "searching": FileSearching,
+        "completed": FileSearchCompleted,
+    }
     begun = {"queries": []}
 
 
@@ -400,7 +488,11 @@ class NativeCodeCall(NativeHostedCall):
 
     prefix = "ci"
     kind = "code_interpreter_call"
-    steps = {"in_progress": CodeInProgress, "interpreting": CodeInterpreting, "completed": CodeCompleted}
+    steps = {
+        "in_progress": CodeInProgress,
+        "interpreting": CodeInterpreting,
+        "completed": CodeCompleted,
+    }
     begun = {"container_id": ""}
     _told_later = ("code", "outputs")
 
@@ -445,7 +537,11 @@ class NativeImage(NativeHostedCall):
 
     prefix = "ig"
     kind = "image_generation_call"
-    steps = {"in_progress": ImageInProgress, "generating": ImageGenerating, "completed": ImageCompleted}
+    steps = {
+        "in_progress": ImageInProgress,
+        "generating": ImageGenerating,
+        "completed": ImageCompleted,
+    }
     _told_later = ("result",)
 
     def __init__(self, output_index: int, item_id: str, shape: Shape) -> None:
@@ -458,7 +554,10 @@ class NativeImage(NativeHostedCall):
         if not told.image:
             return []
         self._previews += 1
-        return [*self._step("generating"), PartialImage(self.id, self.output_index, self._previews - 1, told.image)]
+        return [
+            *self._step("generating"),
+            PartialImage(self.id, self.output_index, self._previews - 1, told.image),
+        ]
 
 
 HOSTED_CALLS: dict[str, type[NativeHostedCall]] = {
@@ -474,7 +573,9 @@ class NativeWhole(NativeItem):
 
     def __init__(self, output_index: int, item_id: str, shape: Shape) -> None:
         super().__init__(output_index, item_id)
-        self._shape = {**shape, "action": _action(shape)} if shape["type"] == "shell_call" else dict(shape)
+        self._shape = (
+            {**shape, "action": _action(shape)} if shape["type"] == "shell_call" else dict(shape)
+        )
 
     def hear(self, told: Told) -> list[Event]:  # noqa: ARG002 - it was whole when it was opened
         return []
@@ -502,7 +603,12 @@ def _action(shape: Shape) -> dict[str, Any]:
     found = shape.get("action")
     action: dict[str, Any] = found if isinstance(found, dict) else {}
     commands = action.get("commands")
-    return {**action, "commands": [one for one in commands if isinstance(one, str)] if isinstance(commands, list) else []}
+    return {
+        **action,
+        "commands": [one for one in commands if isinstance(one, str)]
+        if isinstance(commands, list)
+        else [],
+    }
 
 
 PREFIXES = {

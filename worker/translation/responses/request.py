@@ -19,7 +19,15 @@ from worker.translation.items.server_calls import is_chosen, spoken_name
 from worker.translation.tool_catalog import Offer
 
 _SAME = (
-    *("instructions", "temperature", "top_p", "presence_penalty", "frequency_penalty", "max_output_tokens", "top_logprobs"),
+    *(
+        "instructions",
+        "temperature",
+        "top_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "max_output_tokens",
+        "top_logprobs",
+    ),
     *("reasoning", "text", "service_tier", "user", "safety_identifier", "prompt_cache_key"),
 )
 """Sent as the client set them, and only then."""
@@ -63,7 +71,9 @@ def native_request(
     tools = _tools(parameters.get("tools", ()), offer, searches=searches, may_host=calls_left != 0)
     if tools:
         body["tools"] = tools
-        body.update((name, parameters[name]) for name in ("parallel_tool_calls",) if name in parameters)
+        body.update(
+            (name, parameters[name]) for name in ("parallel_tool_calls",) if name in parameters
+        )
         if "tool_choice" in parameters:
             body["tool_choice"] = _choice(parameters["tool_choice"], offer, searches=searches)
         if calls_left and any(is_hosted(tool) for tool in tools):
@@ -81,7 +91,9 @@ def is_hosted(tool: Mapping[str, Any]) -> bool:
     return tool["type"] not in _CLIENTS
 
 
-_CLIENTS = frozenset(("function", "custom", "namespace", "tool_search", "local_shell", "apply_patch"))
+_CLIENTS = frozenset(
+    ("function", "custom", "namespace", "tool_search", "local_shell", "apply_patch")
+)
 """Tools that the client runs."""
 
 
@@ -102,15 +114,25 @@ def _told(history: list[Item], offer: Offer, upstream: str, *, searches: bool) -
             continue
         if (answer := hosted_answer(item)) is not None:
             yield from _ran(item, answer["output"], offer)
-        elif kind == "mcp_approval_response" and not item["approve"] and item["approval_request_id"] in requests:
-            yield from _ran({**requests[item["approval_request_id"]], "type": "mcp_call"}, refusal(item)["output"], offer)
+        elif (
+            kind == "mcp_approval_response"
+            and not item["approve"]
+            and item["approval_request_id"] in requests
+        ):
+            yield from _ran(
+                {**requests[item["approval_request_id"]], "type": "mcp_call"},
+                refusal(item)["output"],
+                offer,
+            )
         elif kind == "reasoning":
             yield from _thought(item, upstream)
         elif kind == "additional_tools":
             yield {
                 "type": kind,
                 "role": item["role"],
-                "tools": [tool for tool in item["tools"] if not (searches and tool["type"] in WEB_SEARCH)],
+                "tools": [
+                    tool for tool in item["tools"] if not (searches and tool["type"] in WEB_SEARCH)
+                ],
             }
         elif not kind.startswith("mcp_") and "turn" not in item:
             yield _plain(item)
@@ -153,7 +175,9 @@ def _plain(item: Item) -> Item:
         hidden.add("id")
     if item["type"] == "message" and item["role"] == "assistant" and _PREFIX.fullmatch(item["id"]):
         hidden.discard("id")
-    elif item["type"] in ("message", "tool_search_call", "tool_search_output") or (item["type"] in OUTPUTS and item["type"] not in _JUDGED):
+    elif item["type"] in ("message", "tool_search_call", "tool_search_output") or (
+        item["type"] in OUTPUTS and item["type"] not in _JUDGED
+    ):
         hidden.add("status")
     return {name: value for name, value in item.items() if name not in hidden}
 
@@ -162,13 +186,27 @@ _JUDGED = frozenset(("apply_patch_call_output",))
 """Outputs whose status says how it went."""
 
 
-def _tools(tools: Collection[Mapping[str, Any]], offer: Offer, *, searches: bool, may_host: bool) -> list[dict[str, Any]]:
+def _tools(
+    tools: Collection[Mapping[str, Any]], offer: Offer, *, searches: bool, may_host: bool
+) -> list[dict[str, Any]]:
     """The client's tools and the upstream's own as they were given, then the functions that this server runs."""
-    theirs = [dict(tool) for tool in tools if tool["type"] != "mcp" and not (searches and tool["type"] in WEB_SEARCH)]
+    theirs = [
+        dict(tool)
+        for tool in tools
+        if tool["type"] != "mcp" and not (searches and tool["type"] in WEB_SEARCH)
+    ]
     ours = []
     for name, function in offer.hosted.items():
         described = {} if function.description is None else {"description": function.description}
-        ours.append({"type": "function", "name": name, **described, "parameters": dict(function.parameters), "strict": False})
+        ours.append(
+            {
+                "type": "function",
+                "name": name,
+                **described,
+                "parameters": dict(function.parameters),
+                "strict": False,
+            }
+        )
     return [*(tool for tool in theirs if may_host or not is_hosted(tool)), *ours]
 
 
@@ -177,12 +215,25 @@ def _choice(choice: str | dict[str, Any], offer: Offer, *, searches: bool) -> st
     if isinstance(choice, str):
         return choice
     if choice["type"] == "allowed_tools":
-        return {**choice, "tools": [named for one in choice["tools"] for named in _named(one, offer, searches=searches)]}
+        return {
+            **choice,
+            "tools": [
+                named for one in choice["tools"] for named in _named(one, offer, searches=searches)
+            ],
+        }
     named = _named(choice, offer, searches=searches)
-    return named[0] if len(named) == 1 else {"type": "allowed_tools", "mode": "required", "tools": named}
+    return (
+        named[0]
+        if len(named) == 1
+        else {"type": "allowed_tools", "mode": "required", "tools": named}
+    )
 
 
 def _named(one: dict[str, Any], offer: Offer, *, searches: bool) -> list[dict[str, Any]]:
     if one["type"] != "mcp" and not (searches and one["type"] in WEB_SEARCH):
         return [one]
-    return [{"type": "function", "name": name} for name, function in offer.hosted.items() if is_chosen(function.tool, one)]
+    return [
+        {"type": "function", "name": name}
+        for name, function in offer.hosted.items()
+        if is_chosen(function.tool, one)
+    ]

@@ -85,7 +85,13 @@ class NativeTranslator(SpokenTurn[Told]):
         output_limit: int = 64 << 20,
         keep: Callable[[str], str] = str,
     ) -> None:
-        super().__init__(new_id, first_index=first_index, offer=offer, calls_allowed=calls_allowed, output_limit=output_limit)
+        super().__init__(
+            new_id,
+            first_index=first_index,
+            offer=offer,
+            calls_allowed=calls_allowed,
+            output_limit=output_limit,
+        )
         self._keep = keep
         self._spoken: list[_Spoken] = []
         self._by_id: dict[str, _Spoken] = {}
@@ -113,7 +119,11 @@ class NativeTranslator(SpokenTurn[Told]):
             return []
         self._count(spoken, told)
         if told.subject == "output_item":
-            return self._added(spoken, told) if told.step == "added" else self._done(spoken, told.item or {})
+            return (
+                self._added(spoken, told)
+                if told.step == "added"
+                else self._done(spoken, told.item or {})
+            )
         return self._heard(spoken, told)
 
     def finish(self, *, done_seen: bool) -> list[Event]:
@@ -149,7 +159,9 @@ class NativeTranslator(SpokenTurn[Told]):
 
     def _kind_at(self, told: Told) -> str | None:
         """Of a `done` that forgot its item."""
-        spoken = self._by_id.get(told.item_id) or (self._by_index.get(told.output_index) if told.output_index is not None else None)
+        spoken = self._by_id.get(told.item_id) or (
+            self._by_index.get(told.output_index) if told.output_index is not None else None
+        )
         return spoken.kind if spoken is not None and told.step == "done" else None
 
     def _find(self, kind: str, told: Told) -> _Spoken | None:
@@ -160,7 +172,11 @@ class NativeTranslator(SpokenTurn[Told]):
             by_index = self._by_index.get(told.output_index)
             fits = by_index is not None and by_index.kind == kind
             # A second item may be told at the same index: some servers count none.
-            return by_index if fits and by_index is not None and not self._is_another(by_index, told) else None
+            return (
+                by_index
+                if fits and by_index is not None and not self._is_another(by_index, told)
+                else None
+            )
         if told.subject == "output_item" and told.step == "added":
             return None
         latest = self._latest.get(kind)
@@ -196,7 +212,9 @@ class NativeTranslator(SpokenTurn[Told]):
             return []
         return self._open(spoken)
 
-    def _done(self, spoken: _Spoken, shape: Mapping[str, Any], *, unsaid: str = "completed") -> list[Event]:
+    def _done(
+        self, spoken: _Spoken, shape: Mapping[str, Any], *, unsaid: str = "completed"
+    ) -> list[Event]:
         """The item is whole: what was not heard of it is said, and it closes. A call that this server runs stays open. `unsaid`: its status
         where the upstream tells none that is final."""
         if spoken.is_done:
@@ -261,15 +279,27 @@ class NativeTranslator(SpokenTurn[Told]):
         """A call of a function or custom tool: one of the client's, or one that this server runs."""
         shape, held = spoken.shape, "".join(spoken.held)
         name, namespace = str(shape["name"]), shape.get("namespace")
-        function = self._offer.hosted.get(name) if spoken.kind == "function_call" and namespace is None else None
+        function = (
+            self._offer.hosted.get(name)
+            if spoken.kind == "function_call" and namespace is None
+            else None
+        )
         target = Target(spoken.kind, name, namespace)
-        if not self._is_free and not self._may_call(name if function is not None else self._offer.name_of(target)):
+        if not self._is_free and not self._may_call(
+            name if function is not None else self._offer.name_of(target)
+        ):
             return []
         if function is not None:
             call = function.opens(self._next_index(), self._new_id)
             return [*self._opened(spoken, call), *(call.push(held) if held else ())]
         kind = NATIVE_CALLS[spoken.kind]
-        own = kind(self._next_index(), self._new_id(kind.prefix), self._with_our_call_id(spoken)["call_id"], target, shape)
+        own = kind(
+            self._next_index(),
+            self._new_id(kind.prefix),
+            self._with_our_call_id(spoken)["call_id"],
+            target,
+            shape,
+        )
         if spoken.kind == "function_call" and target not in self._offer.names:
             self._strangers.append(own)
         return [*self._opened(spoken, own), *(own.push(held) if held else ())]
@@ -280,7 +310,9 @@ class NativeTranslator(SpokenTurn[Told]):
         named = given if isinstance(given, str) else ""
         if spoken.kind in OUTPUTS:
             return {"call_id": self._our_call_ids.get(named, named)} if named else {}
-        if spoken.kind not in CALLS or (not named and spoken.kind == "tool_search_call"):  # the upstream ran the search itself
+        if spoken.kind not in CALLS or (
+            not named and spoken.kind == "tool_search_call"
+        ):  # the upstream ran the search itself
             return {}
         ours = self._call_id(named)
         self._our_call_ids[named] = ours
@@ -295,7 +327,11 @@ class NativeTranslator(SpokenTurn[Told]):
 
     def _settled(self, ended: Ended) -> list[Event]:
         """What the terminal event's own list of items adds to what was said: items by their ids, else in order by their kinds."""
-        named = {shape["id"]: self._by_id[shape["id"]] for shape in ended.output if shape.get("id") in self._by_id}
+        named = {
+            shape["id"]: self._by_id[shape["id"]]
+            for shape in ended.output
+            if shape.get("id") in self._by_id
+        }
         taken = set(named.values())
         unnamed: dict[str, deque[_Spoken]] = {}
         for spoken in self._spoken:
@@ -304,9 +340,15 @@ class NativeTranslator(SpokenTurn[Told]):
         events: list[Event] = []
         for shape in ended.output:
             waiting = unnamed.get(shape.get("type", ""))
-            found = named.get(shape.get("id", "")) or (waiting.popleft() if waiting else self._unheard_of(shape))
+            found = named.get(shape.get("id", "")) or (
+                waiting.popleft() if waiting else self._unheard_of(shape)
+            )
             if found is not None and (ended.status != "failed" or found.item is not None):
-                events += self._done(found, shape, unsaid="completed" if ended.status == "completed" else "incomplete")
+                events += self._done(
+                    found,
+                    shape,
+                    unsaid="completed" if ended.status == "completed" else "incomplete",
+                )
         if ended.status == "completed":  # whole as far as we can know, though nobody closed them
             for spoken in self._spoken:
                 events += self._done(spoken, {}) if spoken.item is None and spoken.shape else []
@@ -326,7 +368,10 @@ class NativeTranslator(SpokenTurn[Told]):
         ended = self._ended
         if ended is None:
             if not (done_seen and self._spoken and all(spoken.is_done for spoken in self._spoken)):
-                return _failed("The upstream ended its stream before the model had finished.", "upstream_ended_early")
+                return _failed(
+                    "The upstream ended its stream before the model had finished.",
+                    "upstream_ended_early",
+                )
             ended = Ended("completed")
         if ended.status == "failed":
             return Outcome("failed", failure=ended.failure)
@@ -348,7 +393,9 @@ def _status(item: OpenItem, shape: Mapping[str, Any], unsaid: str) -> str:
     given = shape.get("status")
     if given in ("completed", "incomplete"):
         return str(given)
-    can_fail = not isinstance(item, NativeMessage | NativeReasoning) and shape.get("type") not in CALLS
+    can_fail = (
+        not isinstance(item, NativeMessage | NativeReasoning) and shape.get("type") not in CALLS
+    )
     return "failed" if given == "failed" and can_fail else unsaid
 
 

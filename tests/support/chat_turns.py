@@ -35,8 +35,11 @@ def finish(reason: str | None = "stop", **said: Any) -> JSON:
 
 
 def call(
-    index: int | None = None, id: str | None = None, name: str | None = None, arguments: Any = None
-) -> JSON:  # noqa: A002
+    index: int | None = None,
+    id: str | None = None,  # noqa: A002
+    name: str | None = None,
+    arguments: Any = None,
+) -> JSON:
     """A piece of one tool call, without what the vendor leaves out."""
     function = {
         key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None

@@ -6,8 +6,8 @@ from pydantic import AliasChoices, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from cli.embedded.process import StartFailed
-from models.config.config_source import ADDRESSES, FromFileToo
-from models.config.configuration import UNUSABLE, BadSettings, build, explained
+from models.config.config_source import UNPREFIXED_VARIABLES, FileBackedSettings
+from models.config.configuration import SETTINGS_ERRORS, BadSettings, build, to_bad_settings
 from models.config.routes import Route
 from models.config.settings import Settings, UpstreamSettings
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 """The checkout: children run here, and `.data` lies here."""
 
 
-class StackSettings(FromFileToo):
+class StackSettings(FileBackedSettings):
     """Everything is optional here: what is missing, `up` starts itself."""
 
     model_config = SettingsConfigDict(
@@ -47,8 +47,8 @@ def read_settings() -> StackSettings:
     """The word of the environment and of the file; raises as `checked` does."""
     try:
         return StackSettings()
-    except UNUSABLE as error:
-        raise refusal(explained(error)) from error
+    except SETTINGS_ERRORS as error:
+        raise refusal(to_bad_settings(error)) from error
 
 
 def checked(database_url: str, redis_url: str) -> Settings:
@@ -70,7 +70,7 @@ def configured() -> Settings:
         left = [
             mistake
             for mistake in bad.mistakes
-            if mistake.source != "default" or mistake.key not in ADDRESSES.values()
+            if mistake.source != "default" or mistake.key not in UNPREFIXED_VARIABLES.values()
         ]
         if left:
             raise BadSettings(left) from bad

@@ -11,36 +11,36 @@ from contextlib import contextmanager
 NEVER = float("inf")
 
 
-class Patience:
+class IdleTimeout:
     """Cancels the task that entered it once its deadline has passed. `rest` while the delay is our own."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._deadline = NEVER
         self._timer: asyncio.Handle | None = None
-        self._rings_at = NEVER
+        self._fires_at = NEVER
         """Of the timer; uvloop's own does not know when, if that is now."""
         self._task: asyncio.Task[object] | None = None
         self.expired = False
 
-    def until(self, deadline: float) -> None:
+    def set_deadline(self, deadline: float) -> None:
         """Wait no longer than this, in the loop's time."""
         self._deadline = deadline
-        if self._task is not None and deadline < self._rings_at:
-            self._set(deadline)
+        if self._task is not None and deadline < self._fires_at:
+            self._schedule(deadline)
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """The next delay is not the far side's."""
         self._deadline = NEVER
 
     @contextmanager
-    def lasting(self) -> Iterator[None]:
+    def extend(self) -> Iterator[None]:
         """While this lasts, an expired deadline cancels the present task; leaving it turns that cancellation into TimeoutError."""
         task = asyncio.current_task()
         assert task is not None
         self._task = task
         cancels_before = task.cancelling()
-        self.until(self._deadline)
+        self.set_deadline(self._deadline)
         try:
             yield
         except asyncio.CancelledError:
@@ -52,18 +52,18 @@ class Patience:
             if self._timer is not None:
                 self._timer.cancel()
 
-    def _set(self, when: float) -> None:
+    def _schedule(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._rings_at = when
-        self._timer = self._loop.call_at(when, self._rung)
+        self._fires_at = when
+        self._timer = self._loop.call_at(when, self._on_timer)
 
-    def _rung(self) -> None:
-        self._timer, self._rings_at = None, NEVER
+    def _on_timer(self) -> None:
+        self._timer, self._fires_at = None, NEVER
         if self._task is None or self._deadline == NEVER:
             return
         if self._loop.time() < self._deadline:
-            self._set(self._deadline)
+            self._schedule(self._deadline)
             return
         self.expired = True
         self._task.cancel()

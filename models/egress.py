@@ -18,12 +18,12 @@ from models.config.settings import EgressSettings
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-_LONGEST_URL = 8192
+_MAX_URL = 8192
 _PORTS = {"http": 80, "https": 443}
 _UNPRIVILEGED = 1024
 """Below it only the web's own two ports: the others belong to mail, shells and the like, which can be made to act by a mere request."""
 
-_NEVER = re.compile(r"[\x00-\x20\x7f\\]")
+_FORBIDDEN_CHARACTERS = re.compile(r"[\x00-\x20\x7f\\]")
 """Control characters, spaces, backslashes: parsers disagree about them, and no URL needs them."""
 _NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(\.(?!-)[a-z0-9_-]{1,63})*")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
@@ -31,12 +31,12 @@ _SAFE = "%/:=&?~+!$,;'@()*[]"
 """Characters of a path and query that stay as they are."""
 
 
-class Refused(Exception):
+class EgressRefused(Exception):
     """The server does not connect there. The message is for the client: it names no address that the client did not write."""
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class FetchTarget:
     """A URL that may be asked for, in its plain spelling."""
 
     url: str
@@ -46,7 +46,7 @@ class Target:
     port: int
 
 
-class Egress:
+class EgressPolicy:
     """The rules of one deployment."""
 
     def __init__(self, settings: EgressSettings) -> None:
@@ -58,35 +58,35 @@ class Egress:
             else:
                 self._names.add(entry.lower().rstrip("."))
 
-    def inspect(self, url: str) -> Target:
+    def check_url(self, url: str) -> FetchTarget:
         """The target that `url` names. Raises Refused for what is no plain http(s) URL or names an address that is not allowed."""
-        target = _parsed(url)
-        literal = _literal(target.host)
+        target = _parse_url(url)
+        literal = _parse_address(target.host)
         if literal is not None:
-            self._judge(literal, target.port)
+            self._check(literal, target.port)
         return target
 
-    def trusts(self, host: str) -> bool:
+    def allows_host(self, host: str) -> bool:
         """Whether the deployment allows this name, whatever its address and port."""
         return host in self._names
 
-    def require(self, address: str, port: int) -> None:
+    def check_address(self, address: str, port: int) -> None:
         """Raises Refused unless a connection to this numeric address may be opened."""
-        found = _literal(
+        found = _parse_address(
             address.partition("%")[0]
         )  # a scope such as fe80::1%eth0 changes nothing about the answer
         if found is None:
-            raise Refused("its address cannot be read")
-        self._judge(found, port)
+            raise EgressRefused("its address cannot be read")
+        self._check(found, port)
 
-    def _judge(self, address: Address, port: int) -> None:
-        inner = _embedded(address)
+    def _check(self, address: Address, port: int) -> None:
+        inner = _embedded_ipv4(address)
         if any(inner.version == network.version and inner in network for network in self._networks):
             return
         if not _is_public(inner):
-            raise Refused("its address is not on the public internet")
+            raise EgressRefused("its address is not on the public internet")
         if port < _UNPRIVILEGED and port not in _PORTS.values():
-            raise Refused(f"port {port} is not allowed")
+            raise EgressRefused(f"port {port} is not allowed")
 
 
 def _network(entry: str) -> Network | None:
@@ -99,28 +99,28 @@ def _network(entry: str) -> Network | None:
 # --- the URL as it is written ------------------------------------------------------------------------------------------------
 
 
-def _parsed(url: str) -> Target:
-    if len(url) > _LONGEST_URL:
-        raise Refused(f"its address is longer than {_LONGEST_URL} characters")
-    if _NEVER.search(url):
-        raise Refused("its address holds a character that no URL may hold")
+def _parse_url(url: str) -> FetchTarget:
+    if len(url) > _MAX_URL:
+        raise EgressRefused(f"its address is longer than {_MAX_URL} characters")
+    if _FORBIDDEN_CHARACTERS.search(url):
+        raise EgressRefused("its address holds a character that no URL may hold")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise Refused("its address is not a valid URL") from None
+        raise EgressRefused("its address is not a valid URL") from None
     if parts.scheme not in _PORTS:
-        raise Refused("its address must begin with http:// or https://")
+        raise EgressRefused("its address must begin with http:// or https://")
     if "@" in parts.netloc:
-        raise Refused("its address must not hold a user name or password")
+        raise EgressRefused("its address must not hold a user name or password")
     port = _PORTS[parts.scheme] if port is None else port
     if port == 0:
-        raise Refused("port 0 is not allowed")
+        raise EgressRefused("port 0 is not allowed")
     host = _host(parts.hostname or "", bracketed="[" in parts.netloc)
     shown = f"[{host}]" if ":" in host else host
     place = shown if port == _PORTS[parts.scheme] else f"{shown}:{port}"
     query = f"?{quote(parts.query, safe=_SAFE)}" if parts.query else ""
-    return Target(
+    return FetchTarget(
         f"{parts.scheme}://{place}{quote(parts.path or '/', safe=_SAFE)}{query}",
         parts.scheme,
         host,
@@ -128,33 +128,33 @@ def _parsed(url: str) -> Target:
     )
 
 
-def _host(written: str, *, bracketed: bool) -> str:
+def _host(text: str, *, bracketed: bool) -> str:
     """The host's plain spelling: IPv6, dotted IPv4, or a name in ASCII. Full-width digits and the like become what they look like."""
     if bracketed:
         try:
-            return str(IPv6Address(written)) if "%" not in written else _unreadable()
+            return str(IPv6Address(text)) if "%" not in text else _raise_bad_host()
         except ValueError:
-            return _unreadable()
+            return _raise_bad_host()
     try:
-        host = written.encode("idna").decode().lower().removesuffix(".")
+        host = text.encode("idna").decode().lower().removesuffix(".")
     except UnicodeError:
-        return _unreadable()
+        return _raise_bad_host()
     if len(host) > 253 or not _NAME.fullmatch(host):
-        return _unreadable()
+        return _raise_bad_host()
     if _NUMBER.fullmatch(host.rpartition(".")[2]):
         # ends in a number, so every client takes it for IPv4 (WHATWG URL §3.5): then in decimal, four parts, no leading zero
         try:
             return str(IPv4Address(host))
         except ValueError:
-            raise Refused("an IPv4 address must be written as four decimal numbers") from None
+            raise EgressRefused("an IPv4 address must be written as four decimal numbers") from None
     return host
 
 
-def _unreadable() -> str:
-    raise Refused("its host name is not valid")
+def _raise_bad_host() -> str:
+    raise EgressRefused("its host name is not valid")
 
 
-def _literal(host: str) -> Address | None:
+def _parse_address(host: str) -> Address | None:
     try:
         return IPv6Address(host) if ":" in host else IPv4Address(host)
     except ValueError:
@@ -166,7 +166,7 @@ def _literal(host: str) -> Address | None:
 _NAT64 = IPv6Network("64:ff9b::/96")
 
 
-def _embedded(address: Address) -> Address:
+def _embedded_ipv4(address: Address) -> Address:
     """The IPv4 address that a connection to this IPv6 address ends at, where there is one; what counts is where it ends."""
     if isinstance(address, IPv4Address):
         return address

@@ -197,7 +197,7 @@ class UpstreamBusy(UpstreamFailed):
         self.seconds = seconds
 
 
-class PutOff(RunError):
+class Deferred(RunError):
     """No upstream can be asked now, and the response can wait: it goes back into the queue for `seconds`."""
 
     def __init__(self, seconds: float) -> None:

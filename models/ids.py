@@ -5,7 +5,7 @@ import re
 import time
 from uuid import UUID
 
-_MINE = re.compile(r"resp_([0-9a-f]{32})")
+_RESPONSE = re.compile(r"resp_([0-9a-f]{32})")
 _CONVERSATION = re.compile(r"conv_([0-9a-f]{32})")
 
 
@@ -30,7 +30,7 @@ def response_id(value: UUID) -> str:
 
 def parse_response_id(text: str) -> UUID | None:
     """The UUID behind `resp_<32 hex>`, or None when no response of ours can have that id."""
-    found = _MINE.fullmatch(text)
+    found = _RESPONSE.fullmatch(text)
     return UUID(hex=found[1]) if found else None
 
 

@@ -13,7 +13,7 @@ def new_key() -> str:
     return f"bb-{secrets.token_urlsafe(32)}"
 
 
-def fingerprint(key: str) -> bytes:
+def hash_key(key: str) -> bytes:
     """The SHA-256 of a key: what is stored, looked up and compared. A key has 256 random bits, so a plain hash is enough."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
@@ -38,5 +38,5 @@ def _store(dsn: str, project: str, key: str) -> None:
         )
         connection.execute(
             "INSERT INTO api_keys (id, project_id, prefix, hash) SELECT %s, id, %s, %s FROM projects WHERE name = %s ON CONFLICT (hash) DO NOTHING",
-            (new_uuid(), key[:8], fingerprint(key), project),
+            (new_uuid(), key[:8], hash_key(key), project),
         )

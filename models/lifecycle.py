@@ -19,7 +19,7 @@ class Status(StrEnum):
     CANCELLED = "cancelled"
 
 
-NEXT: dict[Status, frozenset[Status]] = {
+TRANSITIONS: dict[Status, frozenset[Status]] = {
     Status.QUEUED: frozenset({Status.IN_PROGRESS, Status.FAILED, Status.CANCELLED}),
     Status.IN_PROGRESS: frozenset(
         {Status.COMPLETED, Status.INCOMPLETE, Status.FAILED, Status.CANCELLED}
@@ -27,9 +27,9 @@ NEXT: dict[Status, frozenset[Status]] = {
 }
 """status -> the statuses it may become; a status that is no key here is terminal and never changes (I3)."""
 
-TERMINAL = frozenset(status for status in Status if status not in NEXT)
+TERMINAL = frozenset(status for status in Status if status not in TRANSITIONS)
 
 
 def sources_of(target: Status) -> list[str]:
     """The statuses a row may leave for `target`, sorted, as a WHERE clause wants them."""
-    return sorted(status.value for status, targets in NEXT.items() if target in targets)
+    return sorted(status.value for status, targets in TRANSITIONS.items() if target in targets)

@@ -25,9 +25,23 @@ from models.hosts import is_loopback
 logger = structlog.get_logger()
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-MILLISECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+MILLISECOND_BUCKETS = (
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    10.0,
+)
 """Buckets, in seconds, for what should take milliseconds."""
-SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0, 300.0, 1800.0)
+SECOND_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0, 300.0, 1800.0)
 """Buckets, in seconds, for what may take a while."""
 _PORTS = 32
 """Ports above the given one that are tried: several workers of one host take one each."""
@@ -42,7 +56,7 @@ def new_registry() -> CollectorRegistry:
     return registry
 
 
-def shown_to(settings: MetricsSettings, host: str, authorization: str | None) -> bool | None:
+def scrape_allowed(settings: MetricsSettings, host: str, authorization: str | None) -> bool | None:
     """Whether a scrape that arrived at `host` with this `Authorization` header is answered; None where nobody's is."""
     if settings.token is None:
         return True if is_loopback(host) else None
@@ -55,14 +69,14 @@ def serve(settings: MetricsSettings, registry: CollectorRegistry) -> int | None:
     """Serves `GET /metrics` from a thread on the first free port from the given one; returns it. None when the settings want none."""
     if settings.port is None:
         return None
-    if shown_to(settings, settings.host, None) is None:
+    if scrape_allowed(settings, settings.host, None) is None:
         logger.info(
             "metrics_not_served", host=settings.host, why="not on loopback, and no token is set"
         )
         return None
     for port in range(settings.port, settings.port + _PORTS):
         try:
-            server = ThreadingHTTPServer((settings.host, port), _scrapes(settings, registry))
+            server = ThreadingHTTPServer((settings.host, port), _scrape_class(settings, registry))
         except OSError:
             continue
         Thread(target=server.serve_forever, name="metrics", daemon=True).start()
@@ -76,7 +90,7 @@ def serve(settings: MetricsSettings, registry: CollectorRegistry) -> int | None:
     return None
 
 
-def _scrapes(
+def _scrape_class(
     settings: MetricsSettings, registry: CollectorRegistry
 ) -> Callable[..., BaseHTTPRequestHandler]:
     class Scrape(BaseHTTPRequestHandler):
@@ -87,7 +101,7 @@ def _scrapes(
         def do_GET(self) -> None:
             if self.path != "/metrics":
                 self.send_error(HTTPStatus.NOT_FOUND)
-            elif not shown_to(settings, settings.host, self.headers.get("authorization")):
+            elif not scrape_allowed(settings, settings.host, self.headers.get("authorization")):
                 self.send_error(HTTPStatus.UNAUTHORIZED)
             else:
                 body = generate_latest(registry)

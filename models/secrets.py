@@ -53,44 +53,48 @@ class Sealer:
     def __init__(self, keys: Sequence[bytes]) -> None:
         """`keys` of 32 bytes each, the one that seals first; maybe none."""
         self._keys = {_key_id(key): AESGCM(key) for key in keys}
-        self._first = next(iter(self._keys), None)
-        self._printing = hmac.digest(keys[0], b"fingerprint", "sha256") if keys else None
+        self._sealing_key_id = next(iter(self._keys), None)
+        self._fingerprint_key = hmac.digest(keys[0], b"fingerprint", "sha256") if keys else None
 
     @property
     def has_key(self) -> bool:
         """Whether anything can be sealed."""
-        return self._first is not None
+        return self._sealing_key_id is not None
 
-    def seal(self, response: UUID, secrets_of_it: dict[str, Any]) -> Sealed:
+    def seal(self, response: UUID, payload: dict[str, Any]) -> Sealed:
         """JSON, sealed for this response alone. Raises NoKey."""
-        if self._first is None:
+        if self._sealing_key_id is None:
             raise NoKey
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        sealed = self._keys[self._first].encrypt(nonce, orjson.dumps(secrets_of_it), response.bytes)
-        return Sealed(self._first, nonce + sealed)
+        sealed = self._keys[self._sealing_key_id].encrypt(
+            nonce, orjson.dumps(payload), response.bytes
+        )
+        return Sealed(self._sealing_key_id, nonce + sealed)
 
-    def open(self, response: UUID, kept: Sealed) -> dict[str, Any]:
+    def open(self, response: UUID, sealed: Sealed) -> dict[str, Any]:
         """What was sealed. Raises Unreadable."""
-        key = self._keys.get(kept.key_id)
+        key = self._keys.get(sealed.key_id)
         if key is None:
             raise Unreadable
         try:
             opened: dict[str, Any] = orjson.loads(
-                key.decrypt(kept.sealed[:_NONCE_BYTES], kept.sealed[_NONCE_BYTES:], response.bytes)
+                key.decrypt(
+                    sealed.sealed[:_NONCE_BYTES], sealed.sealed[_NONCE_BYTES:], response.bytes
+                )
             )
         except (InvalidTag, ValueError):
             raise Unreadable from None
         return opened
 
-    def token(self, kind: TokenKind, project: UUID, payload: Any) -> str:
+    def seal_token(self, kind: TokenKind, project: UUID, payload: Any) -> str:
         """Any JSON, sealed into ASCII text of letters, digits, `-`, `_` and `.` for a client of this project to keep. Raises NoKey."""
-        if self._first is None:
+        if self._sealing_key_id is None:
             raise NoKey
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        sealed = self._keys[self._first].encrypt(
-            nonce, orjson.dumps(payload), _owner(kind, project)
+        sealed = self._keys[self._sealing_key_id].encrypt(
+            nonce, orjson.dumps(payload), _associated_data(kind, project)
         )
-        return f"bbs1.{self._first}.{base64.urlsafe_b64encode(nonce + sealed).decode().rstrip('=')}"
+        return f"bbs1.{self._sealing_key_id}.{base64.urlsafe_b64encode(nonce + sealed).decode().rstrip('=')}"
 
     def open_token(self, kind: TokenKind, project: UUID, token: str) -> Any:
         """What `token` was made of. Raises Unreadable, also for text that never was a token."""
@@ -101,17 +105,19 @@ class Sealer:
         try:
             sealed = base64.urlsafe_b64decode(parts[2] + "=" * (-len(parts[2]) % 4))
             return orjson.loads(
-                key.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _owner(kind, project))
+                key.decrypt(
+                    sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _associated_data(kind, project)
+                )
             )
         except (InvalidTag, ValueError):
             raise Unreadable from None
 
-    def fingerprint(self, secrets_of_it: dict[str, Any]) -> str:
+    def fingerprint(self, payload: dict[str, Any]) -> str:
         """Tells equal secrets from others, and nothing else about them to whoever lacks the key: a bare hash could be guessed at."""
-        if self._printing is None:
+        if self._fingerprint_key is None:
             raise NoKey
         return hmac.digest(
-            self._printing, orjson.dumps(secrets_of_it, option=orjson.OPT_SORT_KEYS), "sha256"
+            self._fingerprint_key, orjson.dumps(payload, option=orjson.OPT_SORT_KEYS), "sha256"
         ).hex()
 
 
@@ -135,7 +141,7 @@ def parse_keys(text: str) -> list[bytes]:
     return keys
 
 
-def _owner(kind: str, project: UUID) -> bytes:
+def _associated_data(kind: str, project: UUID) -> bytes:
     """The associated data of a token; never that of a response's secrets, which is 16 bytes long."""
     return b"token %b of %b" % (kind.encode(), project.bytes)
 

@@ -10,13 +10,13 @@ from fastapi import FastAPI
 
 from models import logs
 from models.config.configuration import load
-from models.db.database import AWAY, reach
+from models.db.database import DATABASE_UNAVAILABLE, wait_until_available
 from web.app import create_app
-from web.state import Front
+from web.state import AppState
 from web.websocket.protocol import WebSocketProtocol
 
 
-class Server(uvicorn.Server):
+class WebServer(uvicorn.Server):
     """uvicorn, except that open streams are told at once when a stop is asked for: its own lifespan hook comes after they ended."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
@@ -25,9 +25,9 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """SIGTERM or SIGINT."""
-        front: Front | None = getattr(self._app.state, "front", None)
-        if front is not None:
-            front.stop_soon()
+        state: AppState | None = getattr(self._app.state, "app_state", None)
+        if state is not None:
+            state.begin_shutdown()
         super().handle_exit(sig, frame)
 
 
@@ -42,19 +42,19 @@ def main() -> None:
     arguments.add_argument(
         "--port", type=int, default=8000, help="port to listen on (default 8000)"
     )
-    given = arguments.parse_args()
+    options = arguments.parse_args()
     settings = load()
     logs.configure(settings.log_level, process="web")
     try:
-        reach(settings)
-    except AWAY as error:
+        wait_until_available(settings)
+    except DATABASE_UNAVAILABLE as error:
         structlog.get_logger().critical("database_away", error=str(error).strip())
         sys.exit(1)
-    app = create_app(settings, given.host)
+    app = create_app(settings, options.host)
     config = uvicorn.Config(
         app,
-        host=given.host,
-        port=given.port,
+        host=options.host,
+        port=options.port,
         loop="uvloop",
         http="httptools",
         ws=WebSocketProtocol,
@@ -69,7 +69,7 @@ def main() -> None:
         timeout_graceful_shutdown=int(settings.web.grace.total_seconds()) + 2,
         timeout_keep_alive=75,
     )
-    Server(config, app).run()
+    WebServer(config, app).run()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from models.errors import MethodNotAllowed
 from models.hosts import is_loopback
 from models.ids import new_item_id
 from web import model_catalog, openapi
-from web.counters import ANSWERS
+from web.counters import HTTP_RESPONSES
 from web.http import errors
 from web.http.auth import Project
 from web.routes import (
@@ -29,9 +29,9 @@ from web.routes import (
     responses,
     websocket,
 )
-from web.state import Front
+from web.state import AppState
 
-_PARTS = (
+_ROUTE_MODULES = (
     health,
     metrics,
     responses,
@@ -51,7 +51,7 @@ class Application(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """Made when it is first asked for."""
         if self.openapi_schema is None:
-            routes = [route for part in _PARTS for route in part.router.routes]
+            routes = [route for part in _ROUTE_MODULES for route in part.router.routes]
             self.openapi_schema = openapi.document(routes, self.state.settings)
         return self.openapi_schema
 
@@ -69,50 +69,51 @@ def create_app(settings: Settings, host: str = "127.0.0.1") -> FastAPI:
     )
     app.state.settings, app.state.host = settings, host
     errors.install(app)
-    for part in _PARTS:
+    for part in _ROUTE_MODULES:
         app.include_router(part.router)
-    app.add_api_route("/v1/{rest:path}", _elsewhere, methods=_METHODS, include_in_schema=False)
-    app.add_api_websocket_route("/v1/{rest:path}", websocket.elsewhere)
-    app.add_middleware(RequestIds)
+    app.add_api_route("/v1/{rest:path}", _unmatched_path, methods=_METHODS, include_in_schema=False)
+    app.add_api_websocket_route("/v1/{rest:path}", websocket.unmatched_path)
+    app.add_middleware(RequestIdMiddleware)
     return app
 
 
 @contextlib.asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    front = await Front.open(app.state.settings)
-    app.state.front, app.state.keys = front, front.keys
-    metrics.watch(front)
+    state = await AppState.open(app.state.settings)
+    app.state.app_state, app.state.keys = state, state.keys
+    metrics.bind_gauges(state)
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     try:
         yield
     finally:
-        await front.close()
+        await state.close()
 
 
-async def _elsewhere(request: Request, _project: Project) -> Response:
+async def _unmatched_path(request: Request, _project: Project) -> Response:
     """Under /v1 even what does not exist is only told to those with a key (design §8)."""
     allowed: set[str] = set()
     for route in (
-        route for part in _PARTS for route in part.router.routes if isinstance(route, APIRoute)
+        route
+        for part in _ROUTE_MODULES
+        for route in part.router.routes
+        if isinstance(route, APIRoute)
     ):
         if route.matches(request.scope)[0] is Match.PARTIAL:
             allowed |= route.methods or set()
     if not allowed:
         raise errors.unknown_url(request)
-    refused = MethodNotAllowed(
-        f"The method {request.method} is not allowed for {request.url.path}."
-    )
-    refused.headers = {"allow": ", ".join(sorted(allowed))}
-    raise refused
+    error = MethodNotAllowed(f"The method {request.method} is not allowed for {request.url.path}.")
+    error.headers = {"allow": ", ".join(sorted(allowed))}
+    raise error
 
 
-_STARTS = ("http.response.start", "websocket.accept", "websocket.http.response.start")
+_RESPONSE_START_TYPES = ("http.response.start", "websocket.accept", "websocket.http.response.start")
 """The heads of answers; that of a socket which is accepted has the status 101."""
 
 
-class RequestIds:
+class RequestIdMiddleware:
     """Every answer carries `x-request-id`, which the official clients show in their errors; and every answer is counted. So does the answer
     to a WebSocket's handshake."""
 
@@ -123,12 +124,12 @@ class RequestIds:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        name = new_item_id("req").encode()
+        request_id = new_item_id("req").encode()
 
-        async def named(message: Message) -> None:
-            if message["type"] in _STARTS:
-                ANSWERS.labels(message.get("status", 101)).inc()
-                message["headers"] = [*message.get("headers", []), (b"x-request-id", name)]
+        async def send_with_id(message: Message) -> None:
+            if message["type"] in _RESPONSE_START_TYPES:
+                HTTP_RESPONSES.labels(message.get("status", 101)).inc()
+                message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id)]
             await send(message)
 
-        await self._app(scope, receive, named)
+        await self._app(scope, receive, send_with_id)

@@ -13,7 +13,7 @@ from models.config.routes import Routes
 from models.config.settings import Settings, UpstreamSettings
 from models.errors import NotFound, RunFailed
 from web.http.auth import Project
-from web.http.json_responses import json_answer
+from web.http.json_responses import json_response
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -21,39 +21,39 @@ if TYPE_CHECKING:
 router = APIRouter(prefix="/v1/models")
 logger = structlog.get_logger()
 
-_REMEMBERED = 60.0
-_REMEMBERED_FAILURE = 5.0
+_CACHE_SECONDS = 60.0
+_FAILURE_CACHE_SECONDS = 5.0
 """Seconds in which an upstream that gave no list is not asked again: nobody waits for it twice."""
 
-Model = dict[str, Any]
+ModelObject = dict[str, Any]
 """`{id, object, created, owned_by}`."""
 
 
-class Listing:
+class UpstreamModelList:
     """One upstream's own list of models."""
 
     def __init__(self, settings: UpstreamSettings) -> None:
         self._settings = settings
         self._client: AsyncOpenAI | None = None
-        self._models: list[Model] | None = None
-        self._until = 0.0
-        self._asking = asyncio.Lock()
+        self._models: list[ModelObject] | None = None
+        self._expires_at = 0.0
+        self._lock = asyncio.Lock()
 
-    async def models(self) -> list[Model] | None:
+    async def models(self) -> list[ModelObject] | None:
         """Its models; None when it has no list for us."""
-        async with self._asking:
-            if time.monotonic() >= self._until:
-                self._models = await self._listed()
-                self._until = time.monotonic() + (
-                    _REMEMBERED if self._models is not None else _REMEMBERED_FAILURE
+        async with self._lock:
+            if time.monotonic() >= self._expires_at:
+                self._models = await self._fetch()
+                self._expires_at = time.monotonic() + (
+                    _CACHE_SECONDS if self._models is not None else _FAILURE_CACHE_SECONDS
                 )
         return self._models
 
-    async def _listed(self) -> list[Model] | None:
+    async def _fetch(self) -> list[ModelObject] | None:
         # A second of CPU that only this route needs: not at start-up, and not in the event loop.
         openai = await asyncio.to_thread(importlib.import_module, "openai")
         try:
-            listed = await self._connected(openai).models.list()
+            listed = await self._get_client(openai).models.list()
             return [
                 {
                     "id": model.id,
@@ -74,7 +74,7 @@ class Listing:
             )
             return None
 
-    def _connected(self, openai: Any) -> "AsyncOpenAI":
+    def _get_client(self, openai: Any) -> "AsyncOpenAI":
         if self._client is None:
             settings = self._settings
             # No redirects: our credential goes where the operator said, and nowhere else.
@@ -98,57 +98,59 @@ class Listing:
             await self._client.close()
 
 
-class Catalogue:
+class ModelCatalog:
     """The models that clients can ask for."""
 
     def __init__(self, settings: Settings) -> None:
         self._routes = Routes(settings)
-        self._listings = {
-            name: Listing(upstream) for name, upstream in self._routes.upstreams.items()
+        self._model_lists = {
+            name: UpstreamModelList(upstream) for name, upstream in self._routes.upstreams.items()
         }
 
-    async def models(self) -> list[Model]:
+    async def models(self) -> list[ModelObject]:
         """Those with a route of their own first. Raises RunFailed (502) when there is nothing to show because no upstream has a list."""
-        found: dict[str, Model] = {
-            name: _routed(name, targets[0].upstream)
+        by_name: dict[str, ModelObject] = {
+            name: _model_object(name, targets[0].upstream)
             for name, targets in self._routes.patterns.items()
             if "*" not in name
         }
-        asked = self._routes.wild_upstreams
-        listings = await asyncio.gather(*(self._listings[name].models() for name in asked))
-        for upstream, listed in zip(asked, listings, strict=True):
+        upstreams = self._routes.wildcard_upstreams
+        listings = await asyncio.gather(*(self._model_lists[name].models() for name in upstreams))
+        for upstream, listed in zip(upstreams, listings, strict=True):
             for model in listed or ():
-                for name in self._routes.names_of(upstream, model["id"]):
-                    found.setdefault(name, {**model, "id": name})
-        if not found and None in listings:
+                for name in self._routes.client_names(upstream, model["id"]):
+                    by_name.setdefault(name, {**model, "id": name})
+        if not by_name and None in listings:
             raise RunFailed(
                 502,
                 "The upstream's list of models could not be read.",
                 kind="server_error",
                 code=None,
             )
-        return list(found.values())
+        return list(by_name.values())
 
     async def close(self) -> None:
         """Closes its connections."""
-        for listing in self._listings.values():
+        for listing in self._model_lists.values():
             await listing.close()
 
 
-def _routed(name: str, upstream: str) -> Model:
+def _model_object(name: str, upstream: str) -> ModelObject:
     return {"id": name, "object": "model", "created": 0, "owned_by": upstream}
 
 
 @router.get("")
 async def list_models(request: Request, _project: Project) -> Response:
     """All models."""
-    return json_answer({"object": "list", "data": await request.app.state.front.catalogue.models()})
+    return json_response(
+        {"object": "list", "data": await request.app.state.app_state.model_catalog.models()}
+    )
 
 
 @router.get("/{model:path}")
 async def one_model(model: str, request: Request, _project: Project) -> Response:
     """One model; a slash in its name may come as it is or as %2F."""
-    for known in await request.app.state.front.catalogue.models():
+    for known in await request.app.state.app_state.model_catalog.models():
         if known["id"] == model:
-            return json_answer(known)
+            return json_response(known)
     raise NotFound(f"The model '{model}' does not exist.", param="model", code="model_not_found")

@@ -10,89 +10,103 @@ from fastapi import Request
 from redis.asyncio import Redis
 
 from models.config.settings import Settings
-from models.db.database import AWAY, Pool, fetch, open_pool
+from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch, open_pool
 from models.db.queries import statements
 from models.ownership.lease import Lease
 from models.redis.answer_cache import AnswerCache
 from models.redis.channels import queue_for
-from models.redis.client import live_client
-from models.redis.queue import Bell
-from web.chat_proxy import Passage
-from web.conversations import Chronicle
+from models.redis.client import redis_client
+from models.redis.queue import JobQueue
+from web.chat_proxy import ChatProxy
+from web.conversations import ConversationStore
 from web.http.auth import Keys
-from web.model_catalog import Catalogue
-from web.responses.answer_cache import Caching
-from web.responses.create import Intake
-from web.responses.store import Archive
+from web.model_catalog import ModelCatalog
+from web.responses.answer_cache import RequestCache
+from web.responses.create import CreateResponse
+from web.responses.store import ResponseStore
 from web.stream.bus import Bus
-from web.stream.reader import Relay
+from web.stream.reader import EventReader
 
 logger = structlog.get_logger()
 
-_POOL = 16
+_POOL_SIZE = 16
 
 
 @dataclass
-class Front:
+class AppState:
     """Everything a route needs. `open` connects, `close` gives back."""
 
     settings: Settings
     pool: Pool
     redis: Redis
     lease: Lease
-    bell: Bell
+    job_queue: JobQueue
     bus: Bus
-    relay: Relay
-    archive: Archive
-    chronicle: Chronicle
-    intake: Intake
+    event_reader: EventReader
+    response_store: ResponseStore
+    conversation_store: ConversationStore
+    create_response: CreateResponse
     keys: Keys
-    catalogue: Catalogue
-    passage: Passage
+    model_catalog: ModelCatalog
+    chat_proxy: ChatProxy
     cache: AnswerCache
     stopping: bool = False
-    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    stop_event: asyncio.Event = field(default_factory=asyncio.Event)
     """The same, for those who wait for it."""
-    sockets: int = 0
+    open_sockets: int = 0
     """WebSockets that are open."""
-    drained: asyncio.Event = field(default_factory=asyncio.Event)
+    grace_expired: asyncio.Event = field(default_factory=asyncio.Event)
     """The grace period is over: whoever still waits for a foreground response is told to try elsewhere."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     @classmethod
-    async def open(cls, settings: Settings) -> "Front":
+    async def open(cls, settings: Settings) -> "AppState":
         """Connects and takes up a lease. Raises `psycopg.OperationalError` when Postgres is away."""
         lease = Lease(settings, "web")
-        pool = open_pool(settings, str(lease.id), _POOL)
+        pool = open_pool(settings, str(lease.id), _POOL_SIZE)
         await pool.open(wait=True)
         await asyncio.to_thread(lease.register)
-        redis = live_client(settings, f"web-control-{lease.id.hex}")
-        bell = Bell(settings)
+        redis = redis_client(settings, f"web-control-{lease.id.hex}")
+        job_queue = JobQueue(settings)
         bus = Bus(settings, pool, lease.id)
-        relay = Relay(pool, bus)
+        event_reader = EventReader(pool, bus)
         cache = AnswerCache(settings, f"web-cache-{lease.id.hex}")
-        drained = asyncio.Event()
-        front = cls(
-            settings=settings, pool=pool, redis=redis, lease=lease, bell=bell, bus=bus, relay=relay,
-            archive=Archive(pool, redis, relay, cache, settings.web.cancel_wait.total_seconds()),
-            chronicle=Chronicle(settings, pool),
-            intake=Intake(settings, pool, bell, lease, Caching(settings, pool, cache)), keys=Keys(pool), catalogue=Catalogue(settings), cache=cache,
-            passage=Passage(settings, drained), drained=drained,
-        )  # fmt: skip
-        front._watch(asyncio.create_task(lease.tick(), name="tick"))
-        front._watch(asyncio.create_task(bus.run(), name="bus"))
-        front._watch(asyncio.create_task(bus.stand_in(), name="stand-in"))
-        front._watch(asyncio.create_task(bus.watch_silence(), name="silence"))
-        front.spawn(front._ring_at_start())
-        return front
+        grace_expired = asyncio.Event()
+        state = cls(
+            settings=settings,
+            pool=pool,
+            redis=redis,
+            lease=lease,
+            job_queue=job_queue,
+            bus=bus,
+            event_reader=event_reader,
+            response_store=ResponseStore(
+                pool, redis, event_reader, cache, settings.web.cancel_wait.total_seconds()
+            ),
+            conversation_store=ConversationStore(settings, pool),
+            create_response=CreateResponse(
+                settings, pool, job_queue, lease, RequestCache(settings, pool, cache)
+            ),
+            keys=Keys(pool),
+            model_catalog=ModelCatalog(settings),
+            cache=cache,
+            chat_proxy=ChatProxy(settings, grace_expired),
+            grace_expired=grace_expired,
+        )
+        state._exit_on_failure(asyncio.create_task(lease.tick(), name="tick"))
+        state._exit_on_failure(asyncio.create_task(bus.run(), name="bus"))
+        state._exit_on_failure(asyncio.create_task(bus.poll_journals(), name="stand-in"))
+        state._exit_on_failure(asyncio.create_task(bus.poll_idle_readers(), name="silence"))
+        state.spawn(state._enqueue_waiting())
+        return state
 
-    def stop_soon(self) -> None:
+    def begin_shutdown(self) -> None:
         """SIGTERM has come: no longer ready; background streams end cleanly, foreground requests drain."""
         self.stopping = True
-        self.stopped.set()
-        self.relay.close()
+        self.stop_event.set()
+        self.event_reader.close()
         asyncio.get_running_loop().call_later(
-            self.settings.web.grace.total_seconds(), self.drained.set
+            self.settings.web.grace.total_seconds(), self.grace_expired.set
         )
 
     async def close(self) -> None:
@@ -103,15 +117,15 @@ class Front:
                 task.cancel()
             # Again, if need be: a cancellation that meets another error on its way out is lost.
             _, pending = await asyncio.wait(pending, timeout=0.5)
-        await asyncio.to_thread(self.bell.close)
-        await asyncio.to_thread(self.lease.say_goodbye)
-        await self.catalogue.close()
-        await self.passage.close()
+        await asyncio.to_thread(self.job_queue.close)
+        await asyncio.to_thread(self.lease.deregister)
+        await self.model_catalog.close()
+        await self.chat_proxy.close()
         await self.cache.close()
         await self.redis.aclose()
         await self.pool.close()
 
-    def abandon(self, response_id: UUID) -> None:
+    def cancel_abandoned(self, response_id: UUID) -> None:
         """A foreground client has left: its response is cancelled."""
         self.spawn(self._cancel(response_id))
 
@@ -119,8 +133,8 @@ class Front:
         while True:
             try:
                 for row in await fetch(self.pool, statements.RESPONSE, {"id": response_id}):
-                    await self.archive.request_cancel(row, "client_gone")
-            except AWAY as error:
+                    await self.response_store.request_cancel(row, "client_gone")
+            except DATABASE_UNAVAILABLE as error:
                 logger.warning(
                     "cancel_unclear", response=str(response_id), error=str(error).strip()
                 )
@@ -128,18 +142,18 @@ class Front:
             else:
                 return
 
-    async def _ring_at_start(self) -> None:
+    async def _enqueue_waiting(self) -> None:
         """Rows whose bell was rung by a process that died before it sounded."""
         try:
             values = {
                 "interval": self.settings.lease.ring_interval,
                 "lease": self.settings.lease.duration,
             }
-            for row in await fetch(self.pool, statements.RING, values):
-                self.bell.ring(
+            for row in await fetch(self.pool, statements.REENQUEUE, values):
+                self.job_queue.enqueue(
                     row["id"], queue_for(background=row["background"], deaths=row["deaths"])
                 )
-        except AWAY as error:
+        except DATABASE_UNAVAILABLE as error:
             logger.warning("start_ring_away", error=str(error).strip())  # the sweepers ring as well
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
@@ -148,19 +162,19 @@ class Front:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _watch(self, task: asyncio.Task[None]) -> None:
+    def _exit_on_failure(self, task: asyncio.Task[None]) -> None:
         """A side task that dies takes the process along: a front that cannot hear or beat must not serve."""
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_side_task_done)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_side_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.critical("side_task_died", task=task.get_name(), exc_info=error)
-            self.lease.die()
+            self.lease.exit_process()
 
 
-def front_of(request: Request) -> Front:
+def app_state(request: Request) -> AppState:
     """The process's Front."""
-    front: Front = request.app.state.front
-    return front
+    state: AppState = request.app.state.app_state
+    return state

@@ -10,12 +10,12 @@ import structlog
 
 from models import logs
 from models.config.configuration import load
-from models.db.database import AWAY, reach
+from models.db.database import DATABASE_UNAVAILABLE, wait_until_available
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
 from worker.app import create_app
 
 _FILES_PER_STREAM = 2
-_FILES_BESIDE = 200
+_RESERVED_FILES = 200
 
 
 def main() -> None:
@@ -34,16 +34,16 @@ def main() -> None:
         action="store_true",
         help="run alone what has killed two processes before; one at a time",
     )
-    given = arguments.parse_args()
+    args = arguments.parse_args()
     settings = load()
-    settings = settings.model_copy(update={"quarantine": given.quarantine or settings.quarantine})
-    slots = 1 if settings.quarantine else -(-given.streams * 10 // 9)
+    settings = settings.model_copy(update={"quarantine": args.quarantine or settings.quarantine})
+    slots = 1 if settings.quarantine else -(-args.streams * 10 // 9)
     kind = "quarantine" if settings.quarantine else "worker"
     logs.configure(settings.log_level, process=kind)
-    most = (_raise_file_limit() - _FILES_BESIDE) // _FILES_PER_STREAM
-    if slots > most:
+    max_slots = (_raise_file_limit() - _RESERVED_FILES) // _FILES_PER_STREAM
+    if slots > max_slots:
         structlog.get_logger().critical(
-            "too_many_streams", slots=slots, most=most, why="the limit of open files"
+            "too_many_streams", slots=slots, most=max_slots, why="the limit of open files"
         )
         sys.exit(1)
     warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
@@ -59,7 +59,7 @@ def main() -> None:
         "WARNING",
     ]
     try:
-        reach(settings)
+        wait_until_available(settings)
         create_app(settings).worker_main(
             [
                 "--quiet",
@@ -70,7 +70,7 @@ def main() -> None:
                 "--without-heartbeat",
             ]
         )
-    except AWAY as error:
+    except DATABASE_UNAVAILABLE as error:
         structlog.get_logger().critical("database_away", error=str(error).strip())
         sys.exit(1)
 

@@ -43,8 +43,8 @@ def create_app(settings: Settings) -> WorkerApp:
         },
     )
     app.task(name=RUN_RESPONSE)(_run_response)
-    worker_ready.connect(_hand_over_consumer, weak=False)
-    setup_logging.connect(_keep_logging, weak=False)
+    worker_ready.connect(_attach_consumer, weak=False)
+    setup_logging.connect(_skip_logging_setup, weak=False)
     return app
 
 
@@ -52,12 +52,12 @@ def _run_response(response_id: str) -> None:
     raise RuntimeError(f"{response_id}: run by the pool, never called")
 
 
-def _hand_over_consumer(sender: Any, **_: object) -> None:
+def _attach_consumer(sender: Any, **_: object) -> None:
     """The pool stops and resumes one of the consumer's queues."""
     sender.pool.consumer = sender
 
 
-def _keep_logging(**_: object) -> None:
+def _skip_logging_setup(**_: object) -> None:
     """That anybody listens to this signal keeps Celery from configuring logging."""
 
 

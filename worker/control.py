@@ -9,19 +9,21 @@ from redis.asyncio import Redis
 
 from models.config.settings import Settings
 from models.redis.channels import control
-from models.redis.client import UNHEARD
+from models.redis.client import REDIS_ERRORS
 
 logger = structlog.get_logger()
 
 
-class Control:
+class ControlListener:
     """Listens for the ids of responses whose cancel has been recorded."""
 
-    def __init__(self, settings: Settings, me: UUID, cancelled: Callable[[UUID], None]) -> None:
+    def __init__(
+        self, settings: Settings, worker_id: UUID, on_cancel: Callable[[UUID], None]
+    ) -> None:
         self._url = settings.redis_url.get_secret_value()
-        self._channel = control(me)
-        self._me = me
-        self._cancelled = cancelled
+        self._channel = control(worker_id)
+        self._worker_id = worker_id
+        self._on_cancel = on_cancel
 
     async def run(self) -> None:
         """Listens for ever, reconnecting."""
@@ -29,7 +31,7 @@ class Control:
             # A blocking read needs a client without redis-py's default socket timeout; the health check notices a dead connection.
             redis = Redis.from_url(
                 self._url,
-                client_name=f"control-{self._me.hex}",
+                client_name=f"control-{self._worker_id.hex}",
                 socket_timeout=None,
                 socket_connect_timeout=2,
                 socket_keepalive=True,
@@ -40,8 +42,8 @@ class Control:
                     await channel.subscribe(self._channel)
                     async for message in channel.listen():
                         if message["type"] == "message":
-                            self._cancelled(UUID(hex=message["data"].decode()))
-            except UNHEARD as error:
+                            self._on_cancel(UUID(hex=message["data"].decode()))
+            except REDIS_ERRORS as error:
                 logger.warning("control_away", error=str(error))
                 await asyncio.sleep(0.5)
             finally:

@@ -13,24 +13,24 @@ import structlog
 from redis.asyncio import Redis
 
 from models.config.settings import Settings
-from models.db.database import AWAY, Pool, Row, open_pool
-from models.egress import Egress
+from models.db.database import DATABASE_UNAVAILABLE, Pool, Row, open_pool
+from models.egress import EgressPolicy
 from models.errors import LeaseLost
 from models.lifecycle import Status
 from models.metrics import serve
-from models.ownership.claims import Claim, Ownership, Parting
+from models.ownership.claims import Claim, Ownership, ReleaseReason
 from models.ownership.lease import Lease
 from models.redis.answer_cache import AnswerCache
-from models.redis.client import live_client
-from models.redis.queue import Bell
+from models.redis.client import redis_client
+from models.redis.queue import JobQueue
 from models.secrets import Sealer
 from worker import metrics
-from worker.control import Control
+from worker.control import ControlListener
 from worker.log.journal import Journal
 from worker.log.publisher import Publisher
-from worker.run.counting import Counter
+from worker.run.counting import RequestTokenCounter
 from worker.run.resources import Resources
-from worker.run.runner import Run, Stop
+from worker.run.runner import Run, StopReason
 from worker.sweeper import Sweeper
 from worker.upstream.upstreams import Upstreams
 
@@ -42,16 +42,16 @@ class Connections:
     """What is opened at start and closed at the end."""
 
     pool: Pool
-    live: Redis
+    redis: Redis
     upstreams: Upstreams
-    bell: Bell
+    job_queue: JobQueue
     cache: AnswerCache
 
     async def close(self) -> None:
-        await asyncio.to_thread(self.bell.close)
+        await asyncio.to_thread(self.job_queue.close)
         await self.upstreams.close()
         await self.cache.close()
-        await self.live.aclose()
+        await self.redis.aclose()
         await self.pool.close()
 
 
@@ -63,18 +63,18 @@ class Engine:
         self._slots = slots
         self._reserve = slots // 10
         self._lease = Lease(
-            settings, "quarantine" if settings.quarantine else "worker", self._beaten
+            settings, "quarantine" if settings.quarantine else "worker", self._on_heartbeat
         )
         self._runs: dict[UUID, Run] = {}
         self._claiming: set[UUID] = set()
-        self._spawned: set[asyncio.Task[None]] = set()
+        self._claim_tasks: set[asyncio.Task[None]] = set()
         self._side_tasks: set[asyncio.Task[None]] = set()
-        self._stopping = False
+        self._is_stopping = False
 
     @property
     def free(self) -> int:
         """Responses that could still begin."""
-        return 0 if self._stopping else self._slots - len(self._runs) - len(self._claiming)
+        return 0 if self._is_stopping else self._slots - len(self._runs) - len(self._claiming)
 
     @property
     def free_for_background(self) -> int:
@@ -87,20 +87,20 @@ class Engine:
         self._loop = asyncio.get_running_loop()
         pool = open_pool(settings, str(self._lease.id), settings.worker.pool_size)
         await pool.open(wait=True)
-        live = live_client(settings, f"worker-{self._lease.id.hex}")
+        live = redis_client(settings, f"worker-{self._lease.id.hex}")
         cache = AnswerCache(settings, f"worker-cache-{self._lease.id.hex}")
         self._connections = Connections(
-            pool, live, Upstreams(settings, self._slots), Bell(settings), cache
+            pool, live, Upstreams(settings, self._slots), JobQueue(settings), cache
         )
         publisher = Publisher(live)
         journal = Journal(settings, self._lease, pool, publisher)
         self._ownership = Ownership(pool, self._lease, settings)
         self._resources = Resources(
-            settings, self._ownership, journal, publisher, pool, self._connections.upstreams, self._connections.bell,
-            Egress(settings.egress), Sealer(settings.sealing_keys), Counter(), cache,
+            settings, self._ownership, journal, publisher, pool, self._connections.upstreams, self._connections.job_queue,
+            EgressPolicy(settings.egress), Sealer(settings.sealing_keys), RequestTokenCounter(), cache,
         )  # fmt: skip
-        self._sweeper = Sweeper(settings, self._lease, pool, self, self._connections.bell)
-        control = Control(settings, self._lease.id, self.cancel)
+        self._sweeper = Sweeper(settings, self._lease, pool, self, self._connections.job_queue)
+        control = ControlListener(settings, self._lease.id, self.cancel)
         for name, work in {
             "tick": self._lease.tick(),
             "publisher": publisher.run(),
@@ -128,16 +128,16 @@ class Engine:
             self.free <= 0
             or response_id in self._runs
             or response_id in self._claiming
-            or not self._lease.certain
+            or not self._lease.is_fresh
         ):
             return
         claim = await self._claim(response_id)
         if claim is None:
             return
-        metrics.claimed(claim)
+        metrics.count_claim(claim)
         run = self._runs[response_id] = Run(claim, self._resources)
-        if self._stopping:
-            run.stop(Stop.HAND_OVER)
+        if self._is_stopping:
+            run.stop(StopReason.HAND_OVER)
         try:
             with structlog.contextvars.bound_contextvars(
                 response=str(response_id), attempt=claim.attempt
@@ -145,35 +145,35 @@ class Engine:
                 await run.run()
         finally:
             del self._runs[response_id]
-            _count(run)
+            _count_attempt(run)
 
     def spawn(self, response_id: UUID) -> None:
         """The same without a bell, for the sweeper."""
         task = asyncio.create_task(self.claim_and_run(response_id))
-        self._spawned.add(task)
-        task.add_done_callback(self._spawned.discard)
+        self._claim_tasks.add(task)
+        task.add_done_callback(self._claim_tasks.discard)
 
     def cancel(self, response_id: UUID) -> None:
         """A cancel was recorded for this response."""
         run = self._runs.get(response_id)
         if run is not None:
-            run.stop(Stop.CANCEL)
+            run.stop(StopReason.CANCEL)
 
     async def stop(self) -> None:
         """Hands everything over (design §4.7): what ends within the grace period ends; the rest is released, its log complete."""
-        self._stopping = True
+        self._is_stopping = True
         for run in self._runs.values():
-            run.retire()
+            run.drain()
         logger.info("worker_stopping", worker=str(self._lease.id), running=len(self._runs))
         try:
             async with asyncio.timeout(self._settings.worker.grace.total_seconds()):
-                await self._idle()
+                await self._wait_until_idle()
         except TimeoutError:
             for run in list(self._runs.values()):
-                run.stop(Stop.HAND_OVER)
-            await self._idle()
+                run.stop(StopReason.HAND_OVER)
+            await self._wait_until_idle()
         await self._end_side_tasks()
-        await asyncio.to_thread(self._lease.say_goodbye)
+        await asyncio.to_thread(self._lease.deregister)
         await self._connections.close()
         logger.info("worker_stopped", worker=str(self._lease.id))
 
@@ -187,7 +187,7 @@ class Engine:
             for task in pending:
                 logger.warning("side_task_lingers", task=task.get_name())
 
-    async def _idle(self) -> None:
+    async def _wait_until_idle(self) -> None:
         while self._runs or self._claiming:  # noqa: ASYNC110  (only while stopping)
             await asyncio.sleep(0.02)
 
@@ -195,7 +195,7 @@ class Engine:
         self._claiming.add(response_id)
         try:
             return await self._ownership.take(response_id)
-        except AWAY as error:
+        except DATABASE_UNAVAILABLE as error:
             # If the claim went through all the same, the next heartbeat finds it among ours, not running, and gives it back.
             logger.warning("claim_unclear", response=str(response_id), error=str(error).strip())
         except LeaseLost:
@@ -206,7 +206,7 @@ class Engine:
 
     # --- the heartbeat's news ---
 
-    def _beaten(self, sent: float, rows: list[Row]) -> None:
+    def _on_heartbeat(self, sent: float, rows: list[Row]) -> None:
         self._loop.call_soon_threadsafe(self._reconcile, sent, rows)
 
     def _reconcile(self, sent: float, rows: list[Row]) -> None:
@@ -215,9 +215,9 @@ class Engine:
         ours = {row["id"]: row for row in rows}
         for response_id, run in list(self._runs.items()):
             row = ours.get(response_id)
-            if (row is None or row["attempt"] != run.claim.attempt) and run.began < sent:
-                run.stop(Stop.LOST)
-            elif row is not None and (why := _wished(row, run)) is not None:
+            if (row is None or row["attempt"] != run.claim.attempt) and run.started_at < sent:
+                run.stop(StopReason.LOST)
+            elif row is not None and (why := _requested_stop(row, run)) is not None:
                 run.stop(why)
         for response_id, row in ours.items():
             if response_id not in self._runs and response_id not in self._claiming:
@@ -226,36 +226,36 @@ class Engine:
     async def _give_back(self, response_id: UUID, attempt: int) -> None:
         try:
             await self._ownership.release_unknown(response_id, attempt)
-            metrics.ATTEMPTS.labels(Parting.RETURNED.value).inc()
-        except AWAY as error:
+            metrics.ATTEMPTS.labels(ReleaseReason.RETURNED.value).inc()
+        except DATABASE_UNAVAILABLE as error:
             logger.warning("release_unclear", response=str(response_id), error=str(error).strip())
 
     def _watch(self, task: asyncio.Task[None]) -> None:
         """A side task that dies takes the process along: a worker that cannot write, beat or hear must not work."""
         self._side_tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_side_task_done)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_side_task_done(self, task: asyncio.Task[None]) -> None:
         self._side_tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.critical("side_task_died", task=task.get_name(), exc_info=error)
-            self._lease.die()
+            self._lease.exit_process()
 
 
-def _count(run: Run) -> None:
+def _count_attempt(run: Run) -> None:
     """What became of an attempt, for the metrics."""
     metrics.ATTEMPTS.labels(run.outcome).inc()
-    if run.conclusion is not None:
-        metrics.ENDED.labels(run.conclusion.status.value).inc()
-        if run.conclusion.status is Status.FAILED:
-            metrics.failed(run.conclusion.reason)
+    if run.end_state is not None:
+        metrics.RESPONSES_ENDED.labels(run.end_state.status.value).inc()
+        if run.end_state.status is Status.FAILED:
+            metrics.count_failure(run.end_state.reason)
 
 
-def _wished(row: Row, run: Run) -> Stop | None:
+def _requested_stop(row: Row, run: Run) -> StopReason | None:
     """What others have asked for, as a row of `statements.MINE` says it; a cancel before all else (I10)."""
     if row["cancelled"] or row["abandoned"]:
-        return Stop.CANCEL
+        return StopReason.CANCEL
     if row["failed"]:
-        return Stop.FAIL
+        return StopReason.FAIL
     # A row that was read before the claim of this run speaks of an attempt that has been given up already.
-    return Stop.REQUEUE if row["requeued"] and row["attempt"] == run.claim.attempt else None
+    return StopReason.REQUEUE if row["requeued"] and row["attempt"] == run.claim.attempt else None

@@ -5,8 +5,8 @@ import re
 from prometheus_client import Counter, Gauge, Histogram
 
 from models.lifecycle import TERMINAL
-from models.metrics import MILLISECONDS, SECONDS, new_registry
-from models.ownership.claims import Claim, Parting
+from models.metrics import MILLISECOND_BUCKETS, SECOND_BUCKETS, new_registry
+from models.ownership.claims import Claim, ReleaseReason
 from models.redis.channels import BACKGROUND, INTERACTIVE
 
 REGISTRY = new_registry()
@@ -22,13 +22,13 @@ QUEUE_WAIT = Histogram(
     "backburner_queue_wait_seconds",
     "From the creation of a response to its first claim.",
     ["queue"],
-    buckets=SECONDS,
+    buckets=SECOND_BUCKETS,
     registry=REGISTRY,
 )
-FIRST_EVENT = Histogram(
+FIRST_EVENT_SECONDS = Histogram(
     "backburner_first_event_seconds",
     "From the creation of a response to the first event of its output.",
-    buckets=SECONDS,
+    buckets=SECOND_BUCKETS,
     registry=REGISTRY,
 )
 ATTEMPTS = Counter(
@@ -37,7 +37,7 @@ ATTEMPTS = Counter(
     ["outcome"],
     registry=REGISTRY,
 )
-ENDED = Counter(
+RESPONSES_ENDED = Counter(
     "backburner_responses_ended",
     "Responses this worker has ended, by status.",
     ["status"],
@@ -77,19 +77,19 @@ DEATHS = Counter(
 RECOVERY = Histogram(
     "backburner_recovery_seconds",
     "From the end of a dead worker's lease to the claim of its response.",
-    buckets=SECONDS,
+    buckets=SECOND_BUCKETS,
     registry=REGISTRY,
 )
-JOURNAL = Histogram(
+JOURNAL_SECONDS = Histogram(
     "backburner_journal_seconds",
     "One batch of events into the journal.",
-    buckets=MILLISECONDS,
+    buckets=MILLISECOND_BUCKETS,
     registry=REGISTRY,
 )
-FLUSH = Histogram(
+FLUSH_SECONDS = Histogram(
     "backburner_flush_seconds",
     "One flush of tails into the event log.",
-    buckets=MILLISECONDS,
+    buckets=MILLISECOND_BUCKETS,
     registry=REGISTRY,
 )
 EVENTS = Counter("backburner_events", "Events journalled.", registry=REGISTRY)
@@ -118,10 +118,10 @@ _OWN_REASONS = (
 
 for _queue in (INTERACTIVE, BACKGROUND):
     QUEUE_WAIT.labels(_queue)
-for _outcome in ("ended", "lost", "died", *Parting):
+for _outcome in ("ended", "lost", "died", *ReleaseReason):
     ATTEMPTS.labels(str(_outcome))
 for _status in sorted(TERMINAL):
-    ENDED.labels(_status.value)
+    RESPONSES_ENDED.labels(_status.value)
 for _class in sorted(
     {*_STATUS_CLASSES.values(), *_BY_FIRST_DIGIT.values(), *_UPSTREAM_REASONS.values(), "other"}
 ):
@@ -130,7 +130,7 @@ for _reason in _OWN_REASONS:
     FAILURES.labels(_reason)
 
 
-def claimed(claim: Claim) -> None:
+def count_claim(claim: Claim) -> None:
     """A claim went through."""
     if claim.attempt == 1:
         QUEUE_WAIT.labels(BACKGROUND if claim.row["background"] else INTERACTIVE).observe(
@@ -141,7 +141,7 @@ def claimed(claim: Claim) -> None:
         RECOVERY.observe(max(0.0, claim.seconds_lost))
 
 
-def failed(reason: str | None) -> None:
+def count_failure(reason: str | None) -> None:
     """A response has failed; `reason` as in `responses.reason`, of which there may be ever new ones."""
     known = error_class(reason or "")
     if known is not None:

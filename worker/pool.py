@@ -35,7 +35,7 @@ _STOP_SLACK = 10.0
 """Seconds beyond the grace period after which the process ends with what is left: sweepers find it."""
 
 
-def _nothing() -> None:
+def _noop() -> None:
     pass
 
 
@@ -63,7 +63,7 @@ class AsyncioPool(BasePool):
         self.consumer: Consumer | None = None
         self.hub: Hub | None = None
         self.jobs: set[Job] = set()
-        self._listening = True
+        self._consumes_background = True
         self.loop = uvloop.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, name="loop", daemon=True)
         self.thread.start()
@@ -74,7 +74,7 @@ class AsyncioPool(BasePool):
     def _wake(self, **_: object) -> None:
         """SIGTERM: Celery's poll would go on sleeping until its next timer. Through our loop, because the signal may have hit anywhere."""
         if self.hub is not None:
-            self.loop.call_soon_threadsafe(self.hub.call_soon, _nothing)
+            self.loop.call_soon_threadsafe(self.hub.call_soon, _noop)
 
     def register_with_event_loop(self, hub: "Hub") -> None:
         """Celery's own loop, on whose thread all its callbacks belong."""
@@ -92,7 +92,7 @@ class AsyncioPool(BasePool):
             bytes(body), content_type, content_encoding, accept={"application/json"}
         )
         accept_callback(os.getpid(), time.monotonic())
-        begun = time.monotonic()
+        started_at = time.monotonic()
         future = asyncio.run_coroutine_threadsafe(
             self.engine.claim_and_run(UUID(hex=arguments[0])), self.loop
         )
@@ -101,39 +101,39 @@ class AsyncioPool(BasePool):
 
         def done(_: object) -> None:
             assert self.hub is not None
-            self.hub.call_soon(self._finished, job, future, callback, begun)
+            self.hub.call_soon(self._finish_job, job, future, callback, started_at)
 
         future.add_done_callback(done)
-        self._balance()
+        self._throttle_background()
         return job
 
-    def _finished(self, job: Job, future: Any, callback: Any, begun: float) -> None:
+    def _finish_job(self, job: Job, future: Any, callback: Any, started_at: float) -> None:
         """On Celery's thread: the request is over."""
         self.jobs.discard(job)
-        self._balance()
+        self._throttle_background()
         error = None if future.cancelled() else future.exception()
         if error is None:
-            callback((0, None, time.monotonic() - begun))
+            callback((0, None, time.monotonic() - started_at))
         else:
             callback(
                 (
                     1,
                     ExceptionInfo((type(error), error, error.__traceback__)),
-                    time.monotonic() - begun,
+                    time.monotonic() - started_at,
                 )
             )
 
-    def _balance(self) -> None:
+    def _throttle_background(self) -> None:
         """The last tenth of the streams is for those who wait on the line: past nine tenths `background` is left to other workers."""
         if self.consumer is None or self.app.settings.quarantine:
             return
         # A bell that was just accepted is a job before it is a claim; what the sweeper took is a run without being a job.
         free = min(self.engine.free_for_background, self.limit - self.limit // 10 - len(self.jobs))
-        if self._listening and free <= 0:
-            self._listening = False
+        if self._consumes_background and free <= 0:
+            self._consumes_background = False
             self.consumer.cancel_task_queue(BACKGROUND)
-        elif not self._listening and free > self.limit // 50:
-            self._listening = True
+        elif not self._consumes_background and free > self.limit // 50:
+            self._consumes_background = True
             self.consumer.add_task_queue(BACKGROUND)
 
     def on_stop(self) -> None:

@@ -16,20 +16,20 @@ from psycopg import AsyncConnection
 from psycopg.rows import DictRow
 
 from models.config.settings import Settings
-from models.db.database import AWAY, Pool, fetch, fetch_on
+from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch, fetch_on
 from models.db.queries import statements
 from models.ownership.lease import Lease
 from models.redis.channels import queue_for
-from models.redis.queue import Bell
+from models.redis.queue import JobQueue
 from worker import metrics
 
 logger = structlog.get_logger()
 
-_PROMPT = 1.0
+_MAX_QUERY_TIME = 1.0
 """Seconds: a slower answer of Postgres proves nothing about anybody's lease."""
-_BETWEEN_PURGES = 0.1
+_PURGE_PAUSE = 0.1
 """Seconds in which others get their turn."""
-_SHARE = 4
+_TAKE_FRACTION = 4
 """A sweeper takes at most this fraction (1/n) of its free streams at a time without a bell."""
 
 
@@ -46,62 +46,66 @@ class Sweeper:
     """One worker's sweep."""
 
     def __init__(
-        self, settings: Settings, lease: Lease, pool: Pool, slots: Slots, bell: Bell
+        self, settings: Settings, lease: Lease, pool: Pool, slots: Slots, job_queue: JobQueue
     ) -> None:
         self._settings = settings
         self._lease = lease
         self._pool = pool
         self._slots = slots
-        self._seen: dict[tuple[UUID, datetime], float] = {}
+        self._expired_since: dict[tuple[UUID, datetime], float] = {}
         """(worker, the expires_at it had) -> when, on our own clock, that was first seen expired."""
-        self._bell = bell
-        self._purged = 0.0
+        self._job_queue = job_queue
+        self._last_purge = 0.0
 
     async def run(self) -> None:
         """Sweeps for ever."""
         while True:
             try:
                 await self._sweep()
-            except AWAY as error:
+            except DATABASE_UNAVAILABLE as error:
                 logger.warning("sweep_away", error=str(error).strip())
             await asyncio.sleep(self._pause())
 
     def _pause(self) -> float:
         """Seconds to the next sweep; sooner when an expired lease will have been watched for long enough before that."""
         observe = self._settings.lease.observe.total_seconds()
-        ripe = min(
-            (since + observe - time.monotonic() for since in self._seen.values()), default=observe
+        next_reap = min(
+            (since + observe - time.monotonic() for since in self._expired_since.values()),
+            default=observe,
         )
-        return min(self._settings.lease.sweep.total_seconds(), max(0.1, ripe))
+        return min(self._settings.lease.sweep.total_seconds(), max(0.1, next_reap))
 
     async def _sweep(self) -> None:
         await self._reap()
         await self._take()
-        await self._ring()
-        if time.monotonic() - self._purged > self._settings.worker.purge_interval.total_seconds():
-            self._purged = time.monotonic()
+        await self._enqueue_unowned()
+        if (
+            time.monotonic() - self._last_purge
+            > self._settings.worker.purge_interval.total_seconds()
+        ):
+            self._last_purge = time.monotonic()
             # To the end, and not only while batches are full: a chain goes from its last response to its first.
             while await fetch(self._pool, statements.PURGE, {}):  # noqa: ASYNC110  (it waits for nobody)
-                await asyncio.sleep(_BETWEEN_PURGES)  # others get their turn
-            await fetch(self._pool, statements.FORGET_WORKERS, {})
-            await fetch(self._pool, statements.FORGET_KEYS, {})
+                await asyncio.sleep(_PURGE_PAUSE)  # others get their turn
+            await fetch(self._pool, statements.DELETE_OLD_WORKERS, {})
+            await fetch(self._pool, statements.DELETE_EXPIRED_KEYS, {})
 
     # --- reap ---
 
     async def _reap(self) -> None:
         """Declares dead whose lease has been seen run out, unchanged, for long enough on our own clock: a stalled Postgres or a stepped
         clock reaps nobody."""
-        asked = time.monotonic()
-        expired = await fetch(self._pool, statements.EXPIRED, {})
+        sent_at = time.monotonic()
+        expired = await fetch(self._pool, statements.EXPIRED_LEASES, {})
         now = time.monotonic()
-        if now - asked > _PROMPT:
-            self._seen.clear()
+        if now - sent_at > _MAX_QUERY_TIME:
+            self._expired_since.clear()
             return
-        self._seen = {
-            key: self._seen.get(key, now)
+        self._expired_since = {
+            key: self._expired_since.get(key, now)
             for key in ((row["id"], row["expires_at"]) for row in expired)
         }
-        for (worker, expires_at), since in self._seen.items():
+        for (worker, expires_at), since in self._expired_since.items():
             if (
                 worker != self._lease.id
                 and now - since >= self._settings.lease.observe.total_seconds()
@@ -134,8 +138,8 @@ class Sweeper:
     # --- take and ring ---
 
     async def _take(self) -> None:
-        share = -(-self._slots.free_for_background // _SHARE)
-        if not share or not self._lease.certain:
+        share = -(-self._slots.free_for_background // _TAKE_FRACTION)
+        if not share or not self._lease.is_fresh:
             return
         values = {
             "waiting": self._settings.lease.ring_interval,
@@ -146,18 +150,18 @@ class Sweeper:
         for row in await fetch(self._pool, statements.ORPHANS, values):
             self._slots.spawn(row["id"])
 
-    async def _ring(self) -> None:
-        rung = await fetch(
+    async def _enqueue_unowned(self) -> None:
+        unowned = await fetch(
             self._pool,
-            statements.RING,
+            statements.REENQUEUE,
             {
                 "interval": self._settings.lease.ring_interval,
                 "lease": self._settings.lease.duration,
             },
         )
-        for row in rung:
-            self._bell.ring(
+        for row in unowned:
+            self._job_queue.enqueue(
                 row["id"], queue_for(background=row["background"], deaths=row["deaths"])
             )
-        if rung:
-            logger.info("rung_again", responses=len(rung))
+        if unowned:
+            logger.info("rung_again", responses=len(unowned))

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-Answer = TypeVar("Answer")
+ResultT = TypeVar("ResultT")
 
 
-async def undivided(work: Coroutine[Any, Any, Answer]) -> Answer:
+async def run_uncancellable(work: Coroutine[Any, Any, ResultT]) -> ResultT:
     """What `work` gives or raises. A cancellation that comes meanwhile is passed on once it has ended, whatever came out of it.
 
     For a write together with the notes we keep of it: were it dropped in the middle, nobody would know whether it is stored.

@@ -33,7 +33,7 @@ def check_configuration(as_json: AsJson = False) -> None:
     from cli import report
     from cli.configuration.effective import effective
     from cli.settings import configured
-    from models.config.config_file import find, read
+    from models.config.config_file import find_config_file, read_config_file
     from models.config.configuration import BadSettings
 
     try:
@@ -46,7 +46,7 @@ def check_configuration(as_json: AsJson = False) -> None:
         )
         typer.echo(told)
         raise typer.Exit(UNCONFIGURED) from bad
-    facts = effective(settings, read(find()))
+    facts = effective(settings, read_config_file(find_config_file()))
     typer.echo(
         report.as_json({"ok": True, "mistakes": [], "effective": facts})
         if as_json

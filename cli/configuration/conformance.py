@@ -19,12 +19,12 @@ from models.ids import new_item_id
 from models.wire.events import Item
 from models.wire.request import CreateRequest, parse_create
 from worker.translation.chat.request import chat_request
-from worker.translation.chat.structured import told_format
-from worker.translation.chat.translator import Translator
+from worker.translation.chat.structured import format_instructions
+from worker.translation.chat.translator import ChatTranslator
 from worker.translation.responses.request import native_request
 from worker.translation.responses.translator import NativeTranslator
-from worker.translation.tool_catalog import offer
-from worker.translation.turn import SpokenTurn
+from worker.translation.tool_catalog import build_tool_catalog
+from worker.translation.turn import Turn
 from worker.upstream.client import Upstream
 from worker.upstream.dialect import dialect_of
 
@@ -200,7 +200,7 @@ class _Interview:
             {"model": self._model, "input": question, **parameters}, new_id=new_item_id
         )
         body, translator = self._prepared(request)
-        turn, spoken = self._upstream.turn(body), Spoken()
+        turn, spoken = self._upstream.call(body), Spoken()
         async with aclosing(turn.chunks()) as reads:
             async for chunks in reads:
                 spoken.pieces += sum(bool(translator.feed(chunk)) for chunk in chunks)
@@ -210,9 +210,9 @@ class _Interview:
         spoken.items, spoken.usage = translator.output, translator.usage
         return spoken
 
-    def _prepared(self, request: CreateRequest) -> tuple[dict[str, Any], SpokenTurn[Any]]:
+    def _prepared(self, request: CreateRequest) -> tuple[dict[str, Any], Turn[Any]]:
         """The body for the upstream, and who understands its answer."""
-        settings, offered = self._settings, offer(request.parameters)
+        settings, offered = self._settings, build_tool_catalog(request.parameters)
         asked: dict[str, Any] = {
             "model": self._model,
             "parameters": request.parameters,
@@ -221,11 +221,14 @@ class _Interview:
         }
         if self._upstream.is_native:
             return native_request(upstream=settings.name, **asked), NativeTranslator(
-                new_item_id, offer=offered
+                new_item_id, tool_catalog=offered
             )
-        told = told_format(request.parameters.get("text", {}), settings.structured_output)
-        translator = Translator(
-            new_item_id, offer=offered, think_tags=settings.think_tags, fenced=told is not None
+        told = format_instructions(request.parameters.get("text", {}), settings.structured_output)
+        translator = ChatTranslator(
+            new_item_id,
+            tool_catalog=offered,
+            think_tags=settings.think_tags,
+            fenced=told is not None,
         )
         return chat_request(dialect=dialect_of(settings), **asked), translator
 

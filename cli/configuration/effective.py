@@ -81,7 +81,7 @@ def effective(settings: Settings, file: ConfigFile) -> Effective:
                     for target in routes.patterns[pattern]
                 ],
             )
-            for pattern in routes.in_order
+            for pattern in routes.by_precedence
             if settings.routes or any(upstream.base_url for upstream in routes.upstreams.values())
         ],
         settings=[

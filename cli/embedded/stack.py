@@ -23,7 +23,7 @@ from cli.embedded.valkey import Valkey
 from cli.migrate import migrate
 from cli.settings import ROOT, StackSettings, checked, plain
 from models import keys
-from models.config.config_file import VARIABLE, find
+from models.config.config_file import PATH_VARIABLE, find_config_file
 from models.config.routes import DEFAULT
 from models.config.settings import Settings
 
@@ -62,7 +62,9 @@ class Stack:
             options.upstream or settings.upstream.base_url or settings.upstreams
         )
         if options.upstream and DEFAULT in settings.upstreams:
-            raise StartFailed(f"--upstream cannot be used beside [upstreams.{DEFAULT}] in {find()}")
+            raise StartFailed(
+                f"--upstream cannot be used beside [upstreams.{DEFAULT}] in {find_config_file()}"
+            )
         self.supervisor = Supervisor(folder.record)
         self._servers: list[Process] = []
         self._web: list[Process] = []
@@ -198,7 +200,7 @@ class Stack:
             "BACKBURNER_SECRET_KEYS": plain(self._settings.secret_keys)
             or self._credentials.sealing_key,
             # They run elsewhere: what is our working directory's file is not theirs.
-            VARIABLE: str(file.absolute()) if (file := find()) is not None else "",
+            PATH_VARIABLE: str(file.absolute()) if (file := find_config_file()) is not None else "",
         }
         if self._options.upstream:
             # It alone, as the flag beats the file.

@@ -147,12 +147,12 @@ def explain(database: Database, named: str) -> Explanation:
     of = {"id": row["id"]}
     attempts, stored = (
         _rows(database, operations.ATTEMPTS, of),
-        _rows(database, operations.STORED, of),
+        _rows(database, operations.LOG_SUMMARY, of),
     )
     blocks = {block["attempt"]: block for block in stored}
     return Explanation(
         response=_standing(row, _live(database)),
-        journalled=_rows(database, operations.JOURNALLED, of)[0]["last"],
+        journalled=_rows(database, operations.LAST_JOURNALLED, of)[0]["last"],
         attempts=[_attempt(attempt, blocks.get(attempt["attempt"])) for attempt in attempts],
         timeline=timeline(row, attempts, stored),
     )
@@ -196,9 +196,7 @@ def drain(database: Database, name: str, wait: float) -> list[Drained]:
     """Asks processes to hand over and go: by an id, the beginning of one, or a host's name. Waits up to `wait` seconds for their end."""
     meant = [
         row
-        for row in _rows(
-            database, operations.NAMED_WORKERS, {"name": name, "prefix": _prefix(name)}
-        )
+        for row in _rows(database, operations.FIND_WORKERS, {"name": name, "prefix": _prefix(name)})
         if not row["dead"]
     ]
     if not meant:
@@ -210,7 +208,7 @@ def drain(database: Database, name: str, wait: float) -> list[Drained]:
     ids = [row["id"] for row in meant]
     _rows(database, operations.REQUEST_DRAIN, {"ids": ids})
     left = _until(
-        lambda: {row["id"] for row in _rows(database, operations.LEFT, {"ids": ids})},
+        lambda: {row["id"] for row in _rows(database, operations.STILL_RUNNING, {"ids": ids})},
         lambda those: not those,
         wait,
     )

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-NAME = "backburner.toml"
-VARIABLE = "BACKBURNER_CONFIG"
+FILE_NAME = "backburner.toml"
+PATH_VARIABLE = "BACKBURNER_CONFIG"
 
-Place = tuple[str, ...]
+KeyPath = tuple[str, ...]
 """A key and the tables around it, outermost first."""
 
 _TOKEN = re.compile(
@@ -61,16 +61,16 @@ class ConfigFile:
 
     path: Path | None = None
     data: dict[str, Any] = field(default_factory=dict)
-    lines: dict[Place, int] = field(default_factory=dict)
+    lines: dict[KeyPath, int] = field(default_factory=dict)
 
-    def line(self, place: Place) -> int | None:
+    def line(self, place: KeyPath) -> int | None:
         """The line of a key, or of the nearest table around it that has one; None when the file says nothing there."""
         for end in range(len(place), 0, -1):
             if place[:end] in self.lines:
                 return self.lines[place[:end]]
         return None
 
-    def says(self, place: Place) -> bool:
+    def has(self, place: KeyPath) -> bool:
         """Whether the file has a value at this very place."""
         value: Any = self.data
         for key in place:
@@ -83,18 +83,18 @@ class ConfigFile:
         return True
 
 
-def find() -> Path | None:
+def find_config_file() -> Path | None:
     """The file that `BACKBURNER_CONFIG` names, else `backburner.toml` in the working directory; None without either.
 
     An empty `BACKBURNER_CONFIG` means: no file, whatever lies there.
     """
-    named = os.environ.get(VARIABLE)  # noqa: TID251  (it says where settings are, so it cannot be one of them)
+    named = os.environ.get(PATH_VARIABLE)  # noqa: TID251  (it says where settings are, so it cannot be one of them)
     if named is not None:
         return Path(named) if named else None
-    return Path(NAME) if Path(NAME).is_file() else None
+    return Path(FILE_NAME) if Path(FILE_NAME).is_file() else None
 
 
-def read(path: Path | None) -> ConfigFile:
+def read_config_file(path: Path | None) -> ConfigFile:
     """The file's content. Raises BadFile when it cannot be read or is no TOML."""
     if path is None:
         return ConfigFile()
@@ -109,12 +109,12 @@ def read(path: Path | None) -> ConfigFile:
         line = error.object[: error.start].count(b"\n") + 1
         raise BadFile([Mistake("file", str(path), "is not UTF-8 text", line)]) from error
     except tomllib.TOMLDecodeError as error:
-        message, line = _located(str(error), text)
+        message, line = _split_position(str(error), text)
         raise BadFile([Mistake("file", str(path), f"is not TOML: {message}", line)]) from error
     return ConfigFile(path, data, _lines(text))
 
 
-def _located(message: str, text: str) -> tuple[str, int]:
+def _split_position(message: str, text: str) -> tuple[str, int]:
     """The parser's words without the place, and the line."""
     found = re.fullmatch(
         r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", message, re.DOTALL
@@ -124,10 +124,10 @@ def _located(message: str, text: str) -> tuple[str, int]:
     return found[1], int(found[2]) if found[2] else text.count("\n") + 1
 
 
-def _lines(text: str) -> dict[Place, int]:
+def _lines(text: str) -> dict[KeyPath, int]:
     """The line of each table and of each key that begins one; keys inside an inline value have none of their own."""
-    lines: dict[Place, int] = {}
-    table: Place = ()
+    lines: dict[KeyPath, int] = {}
+    table: KeyPath = ()
     for number, words in _statements(text.replace("\r\n", "\n")):
         if words[0] == "[":
             table = tuple(map(_key, (word for word in words if word not in ("[", "]", "."))))

@@ -5,9 +5,9 @@ from typing import Any
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from models.config.config_file import find, read
+from models.config.config_file import find_config_file, read_config_file
 
-ADDRESSES = {"database_url": "DATABASE_URL", "redis_url": "REDIS_URL"}
+UNPREFIXED_VARIABLES = {"database_url": "DATABASE_URL", "redis_url": "REDIS_URL"}
 """Settings whose variables have no prefix."""
 
 
@@ -16,7 +16,7 @@ class FileSource(PydanticBaseSettingsSource):
 
     def __init__(self, settings_cls: type[BaseSettings]) -> None:
         super().__init__(settings_cls)
-        self.file = read(find())
+        self.file = read_config_file(find_config_file())
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002
         """One field's value; `__call__` gives all of them."""
@@ -24,15 +24,17 @@ class FileSource(PydanticBaseSettingsSource):
 
     def __call__(self) -> dict[str, Any]:
         """The whole file. Routes are taken from one place: those of the environment replace it, others merge key by key."""
-        said = {ADDRESSES.get(key, key): value for key, value in self.file.data.items()}
+        values = {
+            UNPREFIXED_VARIABLES.get(key, key): value for key, value in self.file.data.items()
+        }
         return {
             key: value
-            for key, value in said.items()
+            for key, value in values.items()
             if key != "routes" or "routes" not in self.current_state
         }
 
 
-class FromFileToo(BaseSettings):
+class FileBackedSettings(BaseSettings):
     """Settings that are read from the environment, else from the file."""
 
     @classmethod

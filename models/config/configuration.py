@@ -8,8 +8,14 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from models.config.config_file import BadFile, ConfigFile, Mistake, find, read
-from models.config.config_source import ADDRESSES
+from models.config.config_file import (
+    BadFile,
+    ConfigFile,
+    Mistake,
+    find_config_file,
+    read_config_file,
+)
+from models.config.config_source import UNPREFIXED_VARIABLES
 from models.config.routes import Routes
 from models.config.settings import Settings
 
@@ -22,25 +28,25 @@ class BadSettings(Exception):
         self.mistakes = mistakes
 
 
-UNUSABLE = (BadFile, SettingsError, ValidationError)
+SETTINGS_ERRORS = (BadFile, SettingsError, ValidationError)
 """What reading settings raises."""
 
 
-def build(**given: Any) -> Settings:
+def build(**overrides: Any) -> Settings:
     """The settings of this process; `given` beats everything. Raises BadSettings."""
     try:
-        return Settings(**given)
-    except UNUSABLE as error:
-        raise explained(error) from error
+        return Settings(**overrides)
+    except SETTINGS_ERRORS as error:
+        raise to_bad_settings(error) from error
 
 
-def explained(error: Exception) -> BadSettings:
+def to_bad_settings(error: Exception) -> BadSettings:
     """All mistakes behind one of UNUSABLE, each with its place, without the offending values."""
     match error:
         case BadFile():
             return BadSettings(error.mistakes)
         case ValidationError():
-            file = read(find())
+            file = read_config_file(find_config_file())
             found = [
                 _mistake(tuple(map(str, each["loc"])), each["msg"], file)
                 for each in error.errors(include_url=False, include_input=False)
@@ -82,13 +88,13 @@ def _mistake(place: tuple[str, ...], message: str, file: ConfigFile) -> Mistake:
         "default",
         "not set",
         message,
-        key=place[0] if place[0] in ADDRESSES.values() else ".".join(place),
+        key=place[0] if place[0] in UNPREFIXED_VARIABLES.values() else ".".join(place),
     )
 
 
 def variable_of(place: tuple[str, ...]) -> str:
     """The variable of the environment that goes before this key of the file."""
-    address = ADDRESSES.get(place[0].lower())
+    address = UNPREFIXED_VARIABLES.get(place[0].lower())
     return address or f"BACKBURNER_{'__'.join(place)}".upper()
 
 
@@ -97,7 +103,7 @@ def origin(place: tuple[str, ...], file: ConfigFile) -> str:
     for end in range(len(place), 0, -1):
         if variable_of(place[:end]) in _variables():
             return f"environment {variable_of(place[:end])}"
-    return f"file, line {file.line(place)}" if file.says(place) else "default"
+    return f"file, line {file.line(place)}" if file.has(place) else "default"
 
 
 def _variables() -> set[str]:
@@ -110,14 +116,16 @@ def load() -> Settings:
     try:
         settings = build()
     except BadSettings as error:
-        _refuse(error.mistakes)
+        _exit_with_mistakes(error.mistakes)
     if not any(upstream.base_url for upstream in Routes(settings).upstreams.values()):
         message = "no upstream is configured: name one there, or several in backburner.toml"
-        _refuse([Mistake("default", "not set", message, key="BACKBURNER_UPSTREAM__BASE_URL")])
+        _exit_with_mistakes(
+            [Mistake("default", "not set", message, key="BACKBURNER_UPSTREAM__BASE_URL")]
+        )
     return settings
 
 
-def _refuse(mistakes: list[Mistake]) -> NoReturn:
+def _exit_with_mistakes(mistakes: list[Mistake]) -> NoReturn:
     for mistake in mistakes:
         print(f"configuration: {mistake}", file=sys.stderr)  # noqa: T201  (before there is any logging)
     sys.exit(2)

@@ -23,7 +23,7 @@ _NAME = re.compile(r"[a-z0-9]+([_-][a-z0-9]+)*")
 """Small letters, because variables of the environment know no case; no `__`, which parts a variable's name."""
 
 
-class Target(BaseModel):
+class RouteTarget(BaseModel):
     """One end of a route: an upstream, and what the model is called there if not as here."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -36,14 +36,14 @@ class Target(BaseModel):
 def _targets(value: object) -> object:
     """A name, a table or a list of either, as a list of tables."""
     given = value if isinstance(value, list | tuple) else [value]
-    if not all(isinstance(entry, str | dict | Target) for entry in given):
+    if not all(isinstance(entry, str | dict | RouteTarget) for entry in given):
         raise ValueError(
             "must be an upstream's name, a table { upstream = NAME, model = NAME }, or a list of these"
         )
     return [{"upstream": entry} if isinstance(entry, str) else entry for entry in given]
 
 
-Route = Annotated[tuple[Target, ...], BeforeValidator(_targets), Field(min_length=1)]
+Route = Annotated[tuple[RouteTarget, ...], BeforeValidator(_targets), Field(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +67,23 @@ class Routes:
         """By name, each knowing its own."""
         self.configured = bool(settings.routes)
         """Whether anybody has said which models there are. If not, the one upstream is asked for all."""
-        self.patterns: dict[str, tuple[Target, ...]] = dict(settings.routes) or {
-            "*": (Target(upstream=next(iter(self.upstreams))),)
+        self.patterns: dict[str, tuple[RouteTarget, ...]] = dict(settings.routes) or {
+            "*": (RouteTarget(upstream=next(iter(self.upstreams))),)
         }
         """As they were given, in order."""
-        self.in_order = sorted(
+        self.by_precedence = sorted(
             self.patterns, key=lambda pattern: ("*" in pattern, _specificity(pattern))
         )
         """The patterns in the order in which they count."""
-        self._wild = [
-            (pattern, _expression(pattern)) for pattern in self.in_order if "*" in pattern
+        self._wildcards = [
+            (pattern, _expression(pattern)) for pattern in self.by_precedence if "*" in pattern
         ]
 
     def find(self, model: str) -> tuple[Destination, ...]:
         """The upstreams of a model, in the order in which they are asked; empty when no route matches."""
         if model in self.patterns:
             return self._destinations(self.patterns[model], model, model)
-        for pattern, expression in self._wild:
+        for pattern, expression in self._wildcards:
             if found := expression.fullmatch(model):
                 return self._destinations(self.patterns[pattern], model, found[1])
         return ()
@@ -95,7 +95,7 @@ class Routes:
         )
 
     @property
-    def wild_upstreams(self) -> list[str]:
+    def wildcard_upstreams(self) -> list[str]:
         """The upstreams that patterns lead to, in order, each once."""
         return list(
             dict.fromkeys(
@@ -106,7 +106,7 @@ class Routes:
             )
         )
 
-    def names_of(self, upstream: str, model: str) -> Iterator[str]:
+    def client_names(self, upstream: str, model: str) -> Iterator[str]:
         """By which names clients reach a model of an upstream through patterns; `model` is its name there."""
         for pattern, targets in self.patterns.items():
             for target in targets if "*" in pattern else ():
@@ -132,12 +132,12 @@ class Routes:
         )
 
     def _destinations(
-        self, targets: tuple[Target, ...], model: str, stood_for: str
+        self, targets: tuple[RouteTarget, ...], model: str, wildcard: str
     ) -> tuple[Destination, ...]:
         return tuple(
             Destination(
                 self.upstreams[target.upstream],
-                model if target.model is None else target.model.replace("*", stood_for),
+                model if target.model is None else target.model.replace("*", wildcard),
             )
             for target in targets
         )
@@ -164,7 +164,7 @@ def _expression(pattern: str) -> re.Pattern[str]:
     )
 
 
-def faults(raw: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
+def routing_errors(raw: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
     """What is wrong with the upstreams and routes of settings that are not checked yet, beyond the types of single values."""
     named = raw.get("upstreams")
     upstreams: Mapping[str, Any] = named if isinstance(named, Mapping) else {}
@@ -173,63 +173,67 @@ def faults(raw: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
         single.get("base_url") if isinstance(single, Mapping) else getattr(single, "base_url", "")
     )
     for name, upstream in upstreams.items():
-        yield from _faults_of_upstream(name, upstream, is_default_taken=has_default)
+        yield from _upstream_errors(name, upstream, is_default_taken=has_default)
     routes = raw.get("routes")
     if not routes:
         if len(upstreams) + has_default > 1:
-            yield _fault(
+            yield _routing_error(
                 "must say which of the upstreams serves which model, for several are configured",
                 "routes",
             )
         return
     known = sorted({*upstreams, *([DEFAULT] if has_default else [])})
     for pattern, targets in routes.items() if isinstance(routes, Mapping) else ():
-        yield from _faults_of_route(pattern, targets, known)
+        yield from _route_errors(pattern, targets, known)
 
 
-def _faults_of_upstream(
+def _upstream_errors(
     name: str, upstream: Any, *, is_default_taken: bool
 ) -> Iterator[InitErrorDetails]:
     if not _NAME.fullmatch(name):
-        yield _fault(
+        yield _routing_error(
             "an upstream's name is made of small letters and digits, parted by single - or _",
             "upstreams",
             name,
         )
     if name == DEFAULT and is_default_taken:
-        yield _fault(
+        yield _routing_error(
             "is given twice: BACKBURNER_UPSTREAM__BASE_URL or [upstream] configures the upstream of this name",
             "upstreams",
             name,
         )
     if isinstance(upstream, Mapping):
         if not upstream.get("base_url"):
-            yield _fault(
+            yield _routing_error(
                 "must be given: what a client would use as base URL, with /v1",
                 "upstreams",
                 name,
                 "base_url",
             )
         if "name" in upstream:
-            yield _fault(
+            yield _routing_error(
                 "is no setting: the table's own name is the upstream's", "upstreams", name, "name"
             )
 
 
-def _faults_of_route(pattern: str, targets: Any, known: list[str]) -> Iterator[InitErrorDetails]:
+def _route_errors(pattern: str, targets: Any, known: list[str]) -> Iterator[InitErrorDetails]:
     if not pattern:
-        yield _fault("the name of a model, or a pattern with *, must stand here", "routes", pattern)
+        yield _routing_error(
+            "the name of a model, or a pattern with *, must stand here", "routes", pattern
+        )
     for target in targets if isinstance(targets, list) else [targets]:
         upstream = target.get("upstream") if isinstance(target, Mapping) else target
         model = target.get("model") if isinstance(target, Mapping) else None
         if isinstance(upstream, str) and upstream not in known:
             among = f"there are: {', '.join(known)}" if known else "none is configured"
-            yield _fault(f"there is no upstream '{upstream}' ({among})", "routes", pattern)
+            yield _routing_error(f"there is no upstream '{upstream}' ({among})", "routes", pattern)
         if isinstance(model, str) and "*" in model and pattern.count("*") != 1:
-            yield _fault("a * in 'model' needs exactly one * in the pattern", "routes", pattern)
+            yield _routing_error(
+                "a * in 'model' needs exactly one * in the pattern", "routes", pattern
+            )
 
 
-def _fault(message: str, *place: str) -> InitErrorDetails:
+def _routing_error(message: str, *place: str) -> InitErrorDetails:
     return {
         "type": PydanticCustomError("routing", "{message}", {"message": message}),
         "loc": place,

@@ -28,12 +28,12 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from models.config.config_source import FromFileToo
-from models.config.routes import Route, faults
+from models.config.config_source import FileBackedSettings
+from models.config.routes import Route, routing_errors
 from models.secrets import parse_keys
 
 
-def _seconds(value: object) -> object:
+def _parse_seconds(value: object) -> object:
     if isinstance(value, str):
         try:
             return timedelta(seconds=float(value))
@@ -42,7 +42,7 @@ def _seconds(value: object) -> object:
     return value
 
 
-def _listed(value: object) -> object:
+def _parse_list(value: object) -> object:
     """A list from the environment: parted by commas, or as JSON."""
     if not isinstance(value, str):
         return value
@@ -56,7 +56,7 @@ def _listed(value: object) -> object:
         return value
 
 
-Duration = Annotated[timedelta, BeforeValidator(_seconds)]
+Duration = Annotated[timedelta, BeforeValidator(_parse_seconds)]
 
 
 class _Group(BaseModel):
@@ -108,7 +108,7 @@ class UpstreamSettings(_Group):
     )
     """How a JSON schema is asked for: as OpenAI's `response_format`; as its older `json_object` with the schema in the instructions; as old
     vLLM's `guided_json`; or in the instructions alone."""
-    passthrough: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
+    passthrough: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_parse_list)] = ()
     """Top-level parameters outside the Responses API that are handed on to the upstream as they are."""
     count: Literal["auto", "responses", "vllm", "llama.cpp", "none"] = "auto"
     """How it is asked how many tokens a request has: OpenAI's `/responses/input_tokens`, vLLM's `/tokenize`, llama.cpp's `/apply-template` and
@@ -329,7 +329,7 @@ class CompactionSettings(_Group):
 class EgressSettings(_Group):
     """What is fetched on behalf of clients (models/egress.py): files by URL."""
 
-    allow: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
+    allow: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_parse_list)] = ()
     """Networks (CIDR) and host names that may be reached although they are not on the public internet, on any port; parted by commas."""
     timeout: Duration = timedelta(seconds=60)
     """For all files of one response together."""
@@ -372,7 +372,7 @@ class MetricsSettings(_Group):
         return value or None
 
 
-class Settings(FromFileToo):
+class Settings(FileBackedSettings):
     """Everything a process is told from outside."""
 
     model_config = SettingsConfigDict(
@@ -414,13 +414,16 @@ class Settings(FromFileToo):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _routable(cls, raw: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _check_routing(cls, raw: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         """Types and routing are checked together, so that all mistakes are told at once."""
-        wrong = list(faults(raw)) if isinstance(raw, Mapping) else []
+        wrong = list(routing_errors(raw)) if isinstance(raw, Mapping) else []
         try:
             built = handler(raw)
         except ValidationError as error:
-            wrong = [*map(_again, error.errors(include_url=False, include_input=False)), *wrong]
+            wrong = [
+                *map(_rebuild_error, error.errors(include_url=False, include_input=False)),
+                *wrong,
+            ]
         if wrong:
             raise ValidationError.from_exception_data("Settings", wrong)
         return built
@@ -458,17 +461,17 @@ class Settings(FromFileToo):
         return self.database_url.get_secret_value()
 
 
-def _again(error: Any) -> InitErrorDetails:
+def _rebuild_error(error: Any) -> InitErrorDetails:
     """An error as it can be raised once more, without the offending value, which may be a secret."""
-    words = _IN_OUR_WORDS.get(error["type"], error["msg"].removeprefix("Value error, "))
+    message = _MESSAGES.get(error["type"], error["msg"].removeprefix("Value error, "))
     return {
-        "type": PydanticCustomError(error["type"], "{words}", {"words": words}),
+        "type": PydanticCustomError(error["type"], "{words}", {"words": message}),
         "loc": error["loc"],
         "input": None,
     }
 
 
-_IN_OUR_WORDS = {
+_MESSAGES = {
     "extra_forbidden": "is no setting",
     "missing": "must be given",
     "model_type": "must be a table",

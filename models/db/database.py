@@ -31,7 +31,7 @@ Row = dict[str, Any]
 Pool = AsyncConnectionPool[AsyncConnection[DictRow]]
 Parameters = Mapping[str, object]
 
-AWAY = (psycopg.OperationalError, psycopg.InterfaceError)
+DATABASE_UNAVAILABLE = (psycopg.OperationalError, psycopg.InterfaceError)
 """What a statement raises when Postgres is away, restarting, or the connection is gone: its outcome is then unknown.
 
 A refused lock or a timed-out statement is an OperationalError too; there nothing was written, and repeating is right as well.
@@ -40,12 +40,12 @@ A refused lock or a timed-out statement is an OperationalError too; there nothin
 _dialect = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 
 
-def prepare(statement: TextClause) -> LiteralString:
+def compile_statement(statement: TextClause) -> LiteralString:
     """A Core statement as psycopg runs it: SQL with `%(name)s` placeholders. Done once, at import."""
     return str(statement.compile(dialect=_dialect))
 
 
-def session(settings: Settings, name: str) -> dict[str, Any]:
+def connection_arguments(settings: Settings, name: str) -> dict[str, Any]:
     """psycopg's connection arguments: who we are (`application_name`), and what ends a session that hangs."""
     return {
         "conninfo": settings.dsn,
@@ -63,7 +63,7 @@ def session(settings: Settings, name: str) -> dict[str, Any]:
 
 def open_pool(settings: Settings, name: str, size: int) -> Pool:
     """A pool of up to `size` connections, not yet open: `await pool.open()` in the loop that will use it."""
-    arguments = session(settings, name)
+    arguments = connection_arguments(settings, name)
     conninfo = arguments.pop("conninfo")
     return AsyncConnectionPool(
         conninfo,
@@ -81,23 +81,23 @@ def open_pool(settings: Settings, name: str, size: int) -> Pool:
 
 async def connect(settings: Settings, name: str) -> AsyncConnection[DictRow]:
     """One connection outside any pool; raises `psycopg.OperationalError` when Postgres is away."""
-    return await AsyncConnection[DictRow].connect(**session(settings, name))
+    return await AsyncConnection[DictRow].connect(**connection_arguments(settings, name))
 
 
 def connect_sync(settings: Settings, name: str, connect_timeout: int = 3) -> Connection[DictRow]:
     """The same for a thread of its own (heartbeat) and for the command line; `connect_timeout` in seconds."""
     return Connection[DictRow].connect(
-        **session(settings, name) | {"connect_timeout": connect_timeout}
+        **connection_arguments(settings, name) | {"connect_timeout": connect_timeout}
     )
 
 
-def reach(settings: Settings, within: float = 30) -> None:
+def wait_until_available(settings: Settings, timeout: float = 30) -> None:
     """Returns once Postgres takes connections; for the start of a process. `within`: seconds, then raises the last of what `AWAY` names."""
-    end = time.monotonic() + within
+    end = time.monotonic() + timeout
     while True:
         try:
             connect_sync(settings, "start").close()
-        except AWAY:
+        except DATABASE_UNAVAILABLE:
             if time.monotonic() > end:
                 raise
             time.sleep(0.5)
@@ -106,11 +106,11 @@ def reach(settings: Settings, within: float = 30) -> None:
 
 
 async def fetch(
-    pool: Pool, sql: LiteralString, parameters: Parameters, within: float | None = None
+    pool: Pool, sql: LiteralString, parameters: Parameters, pool_timeout: float | None = None
 ) -> list[Row]:
     """All rows of one autocommitted statement; bytes come over in binary, not as hex. `within`: seconds to wait for a free connection,
     if not the pool's own."""
-    async with pool.connection(timeout=within) as connection:
+    async with pool.connection(timeout=pool_timeout) as connection:
         return await fetch_on(connection, sql, parameters)
 
 
@@ -119,22 +119,22 @@ async def read(pool: Pool, sql: LiteralString, parameters: Parameters) -> list[R
     statement on each would fail although Postgres is back. Raises what `AWAY` names when it really is away."""
     try:
         return await fetch(pool, sql, parameters)
-    except AWAY:
+    except DATABASE_UNAVAILABLE:
         await pool.check()
-        return await fetch(pool, sql, parameters, within=1.0)
+        return await fetch(pool, sql, parameters, pool_timeout=1.0)
 
 
-async def request(pool: Pool, sql: LiteralString, parameters: Parameters) -> list[Row]:
+async def write_idempotent(pool: Pool, sql: LiteralString, parameters: Parameters) -> list[Row]:
     """The same for writes that change nothing when they come twice (cancel, delete): done and unheard is as good as done."""
     return await read(pool, sql, parameters)
 
 
-async def fetch_when_back(pool: Pool, sql: LiteralString, parameters: Parameters) -> list[Row]:
+async def fetch_when_available(pool: Pool, sql: LiteralString, parameters: Parameters) -> list[Row]:
     """The same for reads that can wait: while Postgres is away, asks again every half second (I9)."""
     while True:
         try:
             return await fetch(pool, sql, parameters)
-        except AWAY as error:
+        except DATABASE_UNAVAILABLE as error:
             logger.warning("read_waits", error=str(error).strip())
             await asyncio.sleep(0.5)
 
@@ -149,21 +149,21 @@ async def fetch_on(
 
 
 __all__ = [
-    "AWAY",
+    "DATABASE_UNAVAILABLE",
     "Json",
     "Jsonb",
     "Parameters",
     "Pool",
     "Row",
+    "compile_statement",
     "connect",
     "connect_sync",
+    "connection_arguments",
     "fetch",
     "fetch_on",
-    "fetch_when_back",
+    "fetch_when_available",
     "open_pool",
-    "prepare",
-    "reach",
     "read",
-    "request",
-    "session",
+    "wait_until_available",
+    "write_idempotent",
 ]

@@ -35,10 +35,10 @@ metadata = MetaData(
     }
 )
 
-_moment = DateTime(timezone=True)
+_timestamp = DateTime(timezone=True)
 _statuses = ", ".join(f"'{status}'" for status in Status)
 
-ONE_AT_A_TIME = "uq_responses_conversation_running"
+ONE_OPEN_PER_CONVERSATION = "uq_responses_conversation_running"
 """The index that lets one response of a conversation be open."""
 
 projects = Table(
@@ -46,7 +46,7 @@ projects = Table(
     metadata,
     Column("id", Uuid, primary_key=True),
     Column("name", Text, nullable=False, unique=True),
-    Column("created_at", _moment, nullable=False, server_default=func.now()),
+    Column("created_at", _timestamp, nullable=False, server_default=func.now()),
 )
 
 api_keys = Table(
@@ -56,9 +56,9 @@ api_keys = Table(
     Column("project_id", Uuid, ForeignKey("projects.id", ondelete="CASCADE"), nullable=False),
     Column("prefix", Text, nullable=False, comment="the first characters, to recognise a key by"),
     Column("hash", LargeBinary, nullable=False, unique=True, comment="SHA-256 of the whole key"),
-    Column("created_at", _moment, nullable=False, server_default=func.now()),
-    Column("last_used_at", _moment),
-    Column("revoked_at", _moment),
+    Column("created_at", _timestamp, nullable=False, server_default=func.now()),
+    Column("last_used_at", _timestamp),
+    Column("revoked_at", _timestamp),
 )
 
 workers = Table(
@@ -68,8 +68,8 @@ workers = Table(
     Column("kind", Text, nullable=False),
     Column("host", Text, nullable=False),
     Column("pid", Integer, nullable=False),
-    Column("started_at", _moment, nullable=False, server_default=func.now()),
-    Column("expires_at", _moment, nullable=False),
+    Column("started_at", _timestamp, nullable=False, server_default=func.now()),
+    Column("expires_at", _timestamp, nullable=False),
     Column("dead", Boolean, nullable=False, server_default=text("false")),
     Column("ended", Text, comment="how it ended: stopped, or reaped by which worker"),
     Column(
@@ -81,7 +81,7 @@ workers = Table(
     ),
     Column(
         "drain_requested_at",
-        _moment,
+        _timestamp,
         comment="an operator wants it to hand over and go; its heartbeat sees that",
     ),
     CheckConstraint("kind IN ('worker', 'quarantine', 'web')", name="kind"),
@@ -92,7 +92,7 @@ conversations = Table(
     metadata,
     Column("id", Uuid, primary_key=True),
     Column("project_id", Uuid, ForeignKey("projects.id", ondelete="CASCADE"), nullable=False),
-    Column("created_at", _moment, nullable=False, server_default=func.now()),
+    Column("created_at", _timestamp, nullable=False, server_default=func.now()),
     Column("metadata", JSONB, nullable=False, server_default=text("'{}'")),
     Column(
         "revision",
@@ -142,11 +142,11 @@ responses = Table(
         JSONB,
         comment="{status, type, code, param, retry_after} for a foreground client that got no output",
     ),
-    Column("created_at", _moment, nullable=False),
-    Column("started_at", _moment),
-    Column("completed_at", _moment, comment="when it reached a terminal status"),
-    Column("expires_at", _moment, nullable=False),
-    Column("deadline", _moment, nullable=False),
+    Column("created_at", _timestamp, nullable=False),
+    Column("started_at", _timestamp),
+    Column("completed_at", _timestamp, comment="when it reached a terminal status"),
+    Column("expires_at", _timestamp, nullable=False),
+    Column("deadline", _timestamp, nullable=False),
     Column("worker", Uuid, ForeignKey("workers.id"), comment="the owner; null when nobody runs it"),
     Column(
         "web",
@@ -167,17 +167,21 @@ responses = Table(
         server_default=text("0"),
         comment="owners that died since the last checkpoint",
     ),
-    Column("enqueued_at", _moment, nullable=False, comment="when its bell was rung last"),
+    Column("enqueued_at", _timestamp, nullable=False, comment="when its bell was rung last"),
     Column("rings", SmallInteger, nullable=False, server_default=text("0")),
-    Column("resume_at", _moment, comment="put off: nobody is to take it before, unless to end it"),
-    Column("cancel_requested_at", _moment),
-    Column("delete_requested_at", _moment, comment="gone from the API; purged once it has ended"),
+    Column(
+        "resume_at", _timestamp, comment="put off: nobody is to take it before, unless to end it"
+    ),
+    Column("cancel_requested_at", _timestamp),
+    Column(
+        "delete_requested_at", _timestamp, comment="gone from the API; purged once it has ended"
+    ),
     Column(
         "requeue_requested_at",
-        _moment,
+        _timestamp,
         comment="an operator wants another worker to go on with it; null again once it was given up",
     ),
-    Column("fail_requested_at", _moment, comment="an operator wants it to end as failed"),
+    Column("fail_requested_at", _timestamp, comment="an operator wants it to end as failed"),
     Column("turns", Integer, nullable=False, server_default=text("0")),
     Column(
         "checkpoint_number",
@@ -219,7 +223,7 @@ responses = Table(
     ),
     Index("ix_responses_worker", "worker", postgresql_where=text("worker IS NOT NULL")),
     Index(
-        ONE_AT_A_TIME,
+        ONE_OPEN_PER_CONVERSATION,
         "conversation_id",
         unique=True,
         postgresql_where=text(
@@ -314,7 +318,7 @@ event_log = Table(
     Column(
         "frames", LargeBinary, nullable=False, comment="the SSE bytes as every reader gets them"
     ),
-    Column("stored_at", _moment, server_default=text("clock_timestamp()")),
+    Column("stored_at", _timestamp, server_default=text("clock_timestamp()")),
 )
 
 attempts = Table(
@@ -331,17 +335,17 @@ attempts = Table(
     Column("kind", Text, nullable=False),
     Column("host", Text, nullable=False),
     Column("pid", Integer, nullable=False),
-    Column("claimed_at", _moment, nullable=False, server_default=text("clock_timestamp()")),
+    Column("claimed_at", _timestamp, nullable=False, server_default=text("clock_timestamp()")),
     Column(
         "turns_ended_at",
-        ARRAY(_moment),
+        ARRAY(_timestamp),
         nullable=False,
         server_default=text("'{}'"),
         comment="of each turn that another followed",
     ),
     Column("outcome", Text, comment="null: it runs, or has ended the response"),
     Column(
-        "ended_at", _moment, comment="with an outcome; of one that died: when its lease ran out"
+        "ended_at", _timestamp, comment="with an outcome; of one that died: when its lease ran out"
     ),
     CheckConstraint(
         "outcome IN ('handed_over', 'requeued', 'returned', 'put_off', 'died')", name="outcome"
@@ -383,5 +387,5 @@ idempotency_keys = Table(
     Column("key", Text, primary_key=True),
     Column("body_hash", LargeBinary, nullable=False),
     Column("response_id", Uuid, ForeignKey("responses.id", ondelete="CASCADE"), nullable=False),
-    Column("expires_at", _moment, nullable=False),
+    Column("expires_at", _timestamp, nullable=False),
 )

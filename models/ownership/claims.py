@@ -19,35 +19,35 @@ from psycopg import AsyncConnection
 from psycopg.rows import DictRow
 
 from models.config.settings import Settings
-from models.db.database import AWAY, Json, Jsonb, Pool, Row, fetch, fetch_on
+from models.db.database import DATABASE_UNAVAILABLE, Json, Jsonb, Pool, Row, fetch, fetch_on
 from models.db.queries import statements
 from models.errors import Cancelled, LeaseLost
 from models.lifecycle import TERMINAL, Status
 from models.ownership.lease import Lease
 from models.wire.events import split_frames
 
-DEATHS_ALONE = 2
+QUARANTINE_THRESHOLD = 2
 """A response that was held by this many dying processes runs alone, in quarantine; one death more and it has failed (design §4.6)."""
 
 
-class Verdict(StrEnum):
+class EndReason(StrEnum):
     """Why a response taken over is only to be ended."""
 
     CANCELLED = "cancelled"
-    GIVEN_UP = "failed_by_operator"
-    UNSTARTED = "queue_wait"
-    LATE = "deadline"
-    POISON = "too_many_deaths"
+    FAILED_BY_OPERATOR = "failed_by_operator"
+    QUEUE_WAIT = "queue_wait"
+    DEADLINE = "deadline"
+    TOO_MANY_CRASHES = "too_many_deaths"
 
 
-class Parting(StrEnum):
+class ReleaseReason(StrEnum):
     """Why an attempt has given its response back, as `attempts.outcome` says it; one more outcome, `died`, is its successor's to note."""
 
     HANDED_OVER = "handed_over"
     REQUEUED = "requeued"
     RETURNED = "returned"
     """claimed, but the answer never came: it was never run"""
-    PUT_OFF = "put_off"
+    DEFERRED = "put_off"
     """no upstream could be asked: nobody is to take it for a while"""
 
 
@@ -59,7 +59,7 @@ class Claim:
     """as `statements.CLAIM` returns it"""
     log_end: int
     """the number of the last event that is stored"""
-    verdict: Verdict | None = None
+    end_reason: EndReason | None = None
     frames: list[tuple[int, bytes]] = field(default_factory=list)
     """what earlier attempts have shown since the last checkpoint, in order: (attempt, block of frames)"""
     seconds_lost: float | None = None
@@ -150,27 +150,32 @@ class Ownership:
     ) -> Claim | None:
         if not await fetch_on(connection, statements.FENCE, parameters):
             raise LeaseLost("this worker has been declared dead")
-        locked = await fetch_on(connection, statements.LOCK, parameters)
+        locked = await fetch_on(connection, statements.LOCK_ORPHAN, parameters)
         if not locked:
             return None
-        verdict = _verdict(locked[0])
-        if verdict is None and (locked[0]["deaths"] >= DEATHS_ALONE) is not self._quarantine:
+        end_reason = _end_reason(locked[0])
+        if (
+            end_reason is None
+            and (locked[0]["deaths"] >= QUARANTINE_THRESHOLD) is not self._quarantine
+        ):
             return None
         claimed = await fetch_on(
-            connection, statements.CLAIM if verdict is None else statements.CLAIM_TO_END, parameters
+            connection,
+            statements.CLAIM if end_reason is None else statements.CLAIM_TO_END,
+            parameters,
         )
         if not claimed:
             return None
         died = (
             await fetch_on(
                 connection,
-                statements.DIED,
+                statements.RECORD_OWNER_DEATH,
                 {"id": parameters["id"], "attempt": claimed[0]["attempt"]},
             )
             if locked[0]["worker"]
             else []
         )
-        end = await _adopt(connection, parameters["id"], locked[0]["worker"])
+        end = await _recover_journal(connection, parameters["id"], locked[0]["worker"])
         since = {"id": parameters["id"], "after": claimed[0]["checkpoint_number"]}
         blocks = [
             (row["attempt"], row["frames"])
@@ -180,7 +185,7 @@ class Ownership:
         return Claim(
             claimed[0],
             log_end=end,
-            verdict=verdict,
+            end_reason=end_reason,
             frames=blocks,
             seconds_lost=died[0]["seconds_lost"] if died else None,
         )
@@ -188,7 +193,7 @@ class Ownership:
     async def end(self, claim: Claim, ending: Ending) -> None:
         """Ends the response. Raises `Cancelled` when a cancel was recorded first, `LeaseLost` when it is no longer ours."""
         values = {
-            "me": self._me, "id": claim.id, "attempt": claim.attempt, **_log(ending.tail),
+            "me": self._me, "id": claim.id, "attempt": claim.attempt, **_log_values(ending.tail),
             "items": Jsonb(ending.items), "position": ending.position, "usage": ending.usage and Jsonb(ending.usage),
             "turns": ending.turns, "error": ending.error and Jsonb(ending.error), "reason": ending.reason,
             "failure": ending.failure and Jsonb(ending.failure), "completed_at": ending.completed_at, "unanswered_calls": ending.unanswered_calls,
@@ -202,7 +207,7 @@ class Ownership:
     async def checkpoint(self, claim: Claim, tail: Tail, step: Step) -> None:
         """Stores a finished step that another follows, with the log up to it. Raises as `end` does."""
         values = {
-            "me": self._me, "id": claim.id, "attempt": claim.attempt, **_log(tail), "items": Jsonb(step.items), "position": step.position,
+            "me": self._me, "id": claim.id, "attempt": claim.attempt, **_log_values(tail), "items": Jsonb(step.items), "position": step.position,
             "calls": Jsonb(step.calls), "turns": step.turns, "usage": step.usage and Jsonb(step.usage), "next_output_index": step.next_output_index,
             "upstream": step.upstream,
         }  # fmt: skip
@@ -215,28 +220,28 @@ class Ownership:
     async def start_call(self, claim: Claim, position: int) -> None:
         """Notes that a call is about to be made. Raises as `end` does; `Cancelled` also means that it must not be made."""
         values = {"me": self._me, "id": claim.id, "attempt": claim.attempt, "position": position}
-        await self._write(statements.START_CALL, values, done=_never)
+        await self._write(statements.START_CALL, values, done=_never_done)
 
     async def finish_call(
-        self, claim: Claim, tail: Tail, position: int, item: dict[str, Any], answer: Any
+        self, claim: Claim, tail: Tail, position: int, item: dict[str, Any], result: Any
     ) -> None:
         """Stores a call's item as it is in the end, what the model is told if that is not in it, and the log up to its done event."""
         values = {
-            "me": self._me, "id": claim.id, "attempt": claim.attempt, **_log(tail), "position": position, "item": Jsonb(item),
-            "answer": None if answer is None else Jsonb(answer),
+            "me": self._me, "id": claim.id, "attempt": claim.attempt, **_log_values(tail), "position": position, "item": Jsonb(item),
+            "answer": None if result is None else Jsonb(result),
         }  # fmt: skip
-        await self._write(statements.FINISH_CALL, values, done=_never)
+        await self._write(statements.FINISH_CALL, values, done=_never_done)
 
-    async def certain(self) -> None:
+    async def wait_until_fresh(self) -> None:
         """Returns once the lease was renewed recently enough to begin a turn or a call (design §4.3)."""
-        while not self._lease.certain:  # noqa: ASYNC110  (renewed by another thread)
+        while not self._lease.is_fresh:  # noqa: ASYNC110  (renewed by another thread)
             await asyncio.sleep(0.1)
 
     async def release(
         self,
         claim: Claim,
         tail: Tail,
-        parting: Parting = Parting.HANDED_OVER,
+        reason: ReleaseReason = ReleaseReason.HANDED_OVER,
         pause: timedelta | None = None,
     ) -> None:
         """Gives the response back, its log complete up to `tail`; nobody takes it before `pause` is over. Nothing may be written under this
@@ -245,8 +250,8 @@ class Ownership:
             "me": self._me,
             "id": claim.id,
             "attempt": claim.attempt,
-            **_log(tail),
-            "outcome": parting.value,
+            **_log_values(tail),
+            "outcome": reason.value,
             "pause": pause,
         }
         await self._write(statements.RELEASE, values, done=lambda row: row["worker"] is None)
@@ -254,55 +259,55 @@ class Ownership:
     async def release_unknown(self, response_id: UUID, attempt: int) -> None:
         """Gives back what the database counts as ours although we do not run it: a claim whose answer never came."""
         values = {
-            "me": self._me, "id": response_id, "attempt": attempt, "first": 0, "last": -1, "frames": b"", "outcome": Parting.RETURNED.value, "pause": None,
+            "me": self._me, "id": response_id, "attempt": attempt, "first": 0, "last": -1, "frames": b"", "outcome": ReleaseReason.RETURNED.value, "pause": None,
         }  # fmt: skip
         await fetch(self._pool, statements.RELEASE, values)
 
     async def _write(self, sql: LiteralString, values: Mapping[str, object], done: Any) -> None:
         """One fenced write, repeated identically while Postgres is away, until its outcome is known."""
         while True:
-            await self._lease.valid()
+            await self._lease.wait_until_valid()
             try:
                 if await fetch(self._pool, sql, values):
                     return
-                standing = await fetch(self._pool, statements.STANDING, values)
-            except AWAY:
+                current = await fetch(self._pool, statements.OWNERSHIP_STATE, values)
+            except DATABASE_UNAVAILABLE:
                 await asyncio.sleep(0.5)
                 continue
-            if not standing or standing[0]["attempt"] != values["attempt"]:
+            if not current or current[0]["attempt"] != values["attempt"]:
                 raise LeaseLost("the response belongs to another attempt")
-            if done(standing[0]):
+            if done(current[0]):
                 return
-            if standing[0]["cancelled"] and sql in _REFUSED_BY_A_CANCEL:
+            if current[0]["cancelled"] and sql in _BLOCKED_BY_CANCEL:
                 raise Cancelled
             raise LeaseLost("this worker has been declared dead")
 
 
-_REFUSED_BY_A_CANCEL = frozenset(
+_BLOCKED_BY_CANCEL = frozenset(
     sql for status, sql in statements.END.items() if status is not Status.CANCELLED
 )
 
 
-def _log(tail: Tail) -> dict[str, object]:
+def _log_values(tail: Tail) -> dict[str, object]:
     return {"first": tail.first, "last": tail.last, "frames": tail.frames}
 
 
-def _never(_: Row) -> bool:
+def _never_done(_: Row) -> bool:
     """Of a statement that can be repeated: when it moves nothing, it may not be ours any more, but it was never done before."""
     return False
 
 
-def _verdict(row: Row) -> Verdict | None:
+def _end_reason(row: Row) -> EndReason | None:
     if row["cancelled"] or row["abandoned"]:
-        return Verdict.CANCELLED
+        return EndReason.CANCELLED
     if row["failed"]:
-        return Verdict.GIVEN_UP
+        return EndReason.FAILED_BY_OPERATOR
     if row["late"]:
-        return Verdict.LATE if row["started"] else Verdict.UNSTARTED
-    return Verdict.POISON if row["deaths"] > DEATHS_ALONE else None
+        return EndReason.DEADLINE if row["started"] else EndReason.QUEUE_WAIT
+    return EndReason.TOO_MANY_CRASHES if row["deaths"] > QUARANTINE_THRESHOLD else None
 
 
-async def _adopt(
+async def _recover_journal(
     connection: AsyncConnection[DictRow], response_id: object, previous: UUID | None
 ) -> int:
     """Appends to the event log what the previous owner had journalled beyond it; returns the last stored number."""
@@ -310,7 +315,9 @@ async def _adopt(
     if previous is None:
         return end
     for block in await fetch_on(
-        connection, statements.JOURNAL_OF, {"id": response_id, "previous": previous, "after": end}
+        connection,
+        statements.UNFLUSHED_JOURNAL,
+        {"id": response_id, "previous": previous, "after": end},
     ):
         if block["first"] > end + 1 or block["last"] <= end:
             # Beyond a hole nothing can be adopted. Only a crash of Postgres together with the worker's death makes one (design §1).
@@ -318,7 +325,7 @@ async def _adopt(
         frames = b"".join(split_frames(block["frames"])[end + 1 - block["first"] :])
         await fetch_on(
             connection,
-            statements.ADOPT,
+            statements.RECOVER_JOURNAL,
             {
                 "id": response_id,
                 "first": end + 1,
@@ -332,13 +339,13 @@ async def _adopt(
 
 
 __all__ = [
-    "DEATHS_ALONE",
+    "QUARANTINE_THRESHOLD",
     "Claim",
+    "EndReason",
     "Ending",
     "Json",
     "Ownership",
-    "Parting",
+    "ReleaseReason",
     "Step",
     "Tail",
-    "Verdict",
 ]

@@ -19,14 +19,14 @@ import structlog
 from psycopg.rows import DictRow
 
 from models.config.settings import Settings
-from models.db.database import AWAY, Row, connect_sync
+from models.db.database import DATABASE_UNAVAILABLE, Row, connect_sync
 from models.db.queries import statements
 from models.ids import new_uuid
 
 logger = structlog.get_logger()
 
 Kind = Literal["worker", "quarantine", "web"]
-Beat = Callable[[float, list[Row]], None]
+RenewalCallback = Callable[[float, list[Row]], None]
 
 EXIT_REFUSED = 70
 """The exit status of a process that may not go on: the supervisor starts a new one, with a new id."""
@@ -35,20 +35,22 @@ EXIT_REFUSED = 70
 class Lease:
     """This run's identity and its liveness. The id is new at every start and bound to this run, never global."""
 
-    def __init__(self, settings: Settings, kind: Kind, beaten: Beat | None = None) -> None:
+    def __init__(
+        self, settings: Settings, kind: Kind, on_renewed: RenewalCallback | None = None
+    ) -> None:
         """`beaten(sent, rows)`: called on the heartbeat's thread after each renewal, with the monotonic time before it was sent
         and what the database counts as ours (`statements.MINE`); only workers own anything."""
         self.id = new_uuid()
         self.kind: Kind = kind
-        self.doubts: dict[UUID, UUID] = {}
+        self.unresolved_creates: dict[UUID, UUID] = {}
         """Creates that were answered 503 although their commit is unclear: response -> project. They are voided before the lease is
         renewed, and until then no sweep touches them."""
         self._settings = settings
         self._lease = settings.lease
-        self._beaten = beaten
+        self._on_renewed = on_renewed
         self._draining = False
-        self._renewed = time.monotonic()
-        self._ticked = time.monotonic()
+        self._renewed_at = time.monotonic()
+        self._ticked_at = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
@@ -68,43 +70,43 @@ class Lease:
             )
             if self.kind != "web":
                 connection.execute(statements.MARK_JOURNAL, {"me": self.id})
-        self._renewed = sent
+        self._renewed_at = sent
         self._thread.start()
 
     async def tick(self) -> None:
         """Runs in the event loop for ever: the heartbeat beats only while this does."""
         while True:
-            self._ticked = time.monotonic()
+            self._ticked_at = time.monotonic()
             await asyncio.sleep(0.25)
 
     @property
     def age(self) -> float:
         """Seconds since the last renewal was sent."""
-        return time.monotonic() - self._renewed
+        return time.monotonic() - self._renewed_at
 
     @property
-    def certain(self) -> bool:
+    def is_fresh(self) -> bool:
         """Renewed recently enough to begin something new."""
-        return time.monotonic() - self._renewed < self._lease.caution.total_seconds()
+        return time.monotonic() - self._renewed_at < self._lease.caution.total_seconds()
 
-    async def valid(self) -> None:
+    async def wait_until_valid(self) -> None:
         """Returns once the lease has not run out: past it nothing fenced is sent before a renewal."""
-        while time.monotonic() - self._renewed >= self._lease.duration.total_seconds():  # noqa: ASYNC110  (renewed by another thread)
+        while time.monotonic() - self._renewed_at >= self._lease.duration.total_seconds():  # noqa: ASYNC110  (renewed by another thread)
             await asyncio.sleep(0.1)
 
-    def die(self) -> NoReturn:
+    def exit_process(self) -> NoReturn:
         """Ends the process now: the database says it is dead, or it can no longer keep its promises."""
         os._exit(EXIT_REFUSED)
 
-    def say_goodbye(self) -> None:
+    def deregister(self) -> None:
         """Ends the heartbeat and marks the row: everything was given back. Blocks for at most a few seconds."""
         self._stop.set()
         self._thread.join(timeout=3)
         try:
             with connect_sync(self._settings, str(self.id), connect_timeout=2) as connection:
-                self._settle_doubts(connection)
-                connection.execute(statements.STOPPED, {"me": self.id})
-        except AWAY:
+                self._resolve_creates(connection)
+                connection.execute(statements.DEREGISTER, {"me": self.id})
+        except DATABASE_UNAVAILABLE:
             logger.info(
                 "goodbye_unheard", worker=str(self.id)
             )  # the sweepers will see the lease run out
@@ -112,14 +114,14 @@ class Lease:
     def _run(self) -> None:
         connection: psycopg.Connection[DictRow] | None = None
         while not self._stop.wait(
-            self._lease.beat.total_seconds() if self._renewed_lately() else 1.0
+            self._lease.beat.total_seconds() if self._renewed_recently() else 1.0
         ):
-            if time.monotonic() - self._ticked > self._lease.caution.total_seconds() / 2:
+            if time.monotonic() - self._ticked_at > self._lease.caution.total_seconds() / 2:
                 continue
             try:
                 connection = connection or self._connect()
-                self._beat(connection)
-            except AWAY as error:
+                self._renew(connection)
+            except DATABASE_UNAVAILABLE as error:
                 logger.warning("heartbeat_unreachable", error=str(error).strip())
                 if connection is not None:
                     connection.close()
@@ -127,34 +129,38 @@ class Lease:
         if connection is not None:
             connection.close()
 
-    def _renewed_lately(self) -> bool:
-        return time.monotonic() - self._renewed < 2 * self._lease.beat.total_seconds()
+    def _renewed_recently(self) -> bool:
+        return time.monotonic() - self._renewed_at < 2 * self._lease.beat.total_seconds()
 
     def _connect(self) -> psycopg.Connection[DictRow]:
         connection = connect_sync(self._settings, str(self.id), connect_timeout=2)
         connection.execute("SET statement_timeout = '1500ms'")
         return connection
 
-    def _settle_doubts(self, connection: psycopg.Connection[DictRow]) -> None:
-        for doubted, project in list(self.doubts.items()):
-            connection.execute(statements.VOID, {"id": doubted, "project": project})
-            connection.execute(statements.WIPE_VOIDED, {"id": doubted})
-            self.doubts.pop(doubted, None)
+    def _resolve_creates(self, connection: psycopg.Connection[DictRow]) -> None:
+        for response_id, project in list(self.unresolved_creates.items()):
+            connection.execute(
+                statements.DELETE_UNCLEAR_CREATE, {"id": response_id, "project": project}
+            )
+            connection.execute(statements.DELETE_UNCLEAR_SECRETS, {"id": response_id})
+            self.unresolved_creates.pop(response_id, None)
 
-    def _beat(self, connection: psycopg.Connection[DictRow]) -> None:
-        self._settle_doubts(connection)
+    def _renew(self, connection: psycopg.Connection[DictRow]) -> None:
+        self._resolve_creates(connection)
         sent = time.monotonic()
         renewed = connection.execute(
             statements.RENEW, {"me": self.id, "lease": self._lease.duration}
         ).fetchone()
         if renewed is None:
             logger.error("lease_refused", worker=str(self.id))
-            self.die()
-        self._renewed = sent
+            self.exit_process()
+        self._renewed_at = sent
         if renewed["draining"] and not self._draining:
             self._draining = True
             logger.info("drain_requested", worker=str(self.id))
             # As if from outside; to the main thread itself, so that what it sleeps in is interrupted.
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
-        if self._beaten is not None:
-            self._beaten(sent, connection.execute(statements.MINE, {"me": self.id}).fetchall())
+        if self._on_renewed is not None:
+            self._on_renewed(
+                sent, connection.execute(statements.OWNED_RESPONSES, {"me": self.id}).fetchall()
+            )

@@ -20,7 +20,7 @@ def control(worker_id: UUID) -> str:
     return f"control:{worker_id.hex}"
 
 
-def cached(key: bytes) -> str:
+def cache_redis_key(key: bytes) -> str:
     """Where in Redis the answer to this question is remembered (models/redis/answer_cache.py)."""
     return f"cache:{key.hex()}"
 

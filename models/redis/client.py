@@ -7,20 +7,20 @@ from redis.exceptions import RedisError
 
 from models.config.settings import Settings
 
-UNHEARD = (RedisError, OSError, TimeoutError, RuntimeError)
+REDIS_ERRORS = (RedisError, OSError, TimeoutError, RuntimeError)
 """What a command raises when Redis is away or the connection is gone. RuntimeError is how uvloop refuses to write to a transport that was
 closed a moment ago."""
 
-PATIENCE = 1.0
+REDIS_TIMEOUT = 1.0
 """Seconds without an answer after which we go on without Redis."""
 
 
-def live_client(settings: Settings, name: str, patience: float = PATIENCE) -> Redis:
+def redis_client(settings: Settings, name: str, timeout: float = REDIS_TIMEOUT) -> Redis:
     """A client that takes `patience` seconds to connect or to be answered, and does not retry by itself. Not for blocking reads."""
     return Redis.from_url(
         settings.redis_url.get_secret_value(),
         client_name=name,
-        socket_timeout=patience,
-        socket_connect_timeout=patience,
+        socket_timeout=timeout,
+        socket_connect_timeout=timeout,
         retry=Retry(NoBackoff(), 0),
     )

@@ -30,7 +30,7 @@ _BACKLOG = 10_000
 """Bells waiting for a slow Redis; more are dropped, the sweep finds their rows."""
 
 
-class Bell:
+class JobQueue:
     """Rings without blocking the caller."""
 
     def __init__(self, settings: Settings) -> None:
@@ -46,7 +46,7 @@ class Bell:
         self._thread = threading.Thread(target=self._run, name="bell", daemon=True)
         self._thread.start()
 
-    def ring(self, response_id: UUID, queue_name: str) -> None:
+    def enqueue(self, response_id: UUID, queue_name: str) -> None:
         """Asks a worker of that queue to look at the response. Returns at once; never fails."""
         try:
             self._waiting.put_nowait((response_id, queue_name))

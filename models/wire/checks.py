@@ -13,7 +13,7 @@ from models.errors import InvalidRequest
 
 Check = Callable[[Any, str], Any]
 
-_SHOWN = 100
+_MAX_SHOWN = 100
 """Characters of a client's own text that an error repeats."""
 
 
@@ -25,7 +25,7 @@ def missing(where: str) -> InvalidRequest:
 
 def wrong_type(where: str, expected: str, value: Any) -> InvalidRequest:
     return InvalidRequest(
-        f"Invalid type for '{where}': expected {expected}, but got {kind_of(value)} instead.",
+        f"Invalid type for '{where}': expected {expected}, but got {json_type(value)} instead.",
         param=where,
         code="invalid_type",
     )
@@ -33,13 +33,13 @@ def wrong_type(where: str, expected: str, value: Any) -> InvalidRequest:
 
 def unsupported_value(where: str, value: str, supported: Collection[str]) -> InvalidRequest:
     return InvalidRequest(
-        f"Invalid value: '{shown(value)}'. Supported values are: {_listed(supported)}.",
+        f"Invalid value: '{shorten(value)}'. Supported values are: {_join_quoted(supported)}.",
         param=where,
         code="invalid_value",
     )
 
 
-def kind_of(value: Any) -> str:
+def json_type(value: Any) -> str:
     """How an error calls the type of a JSON value, with its article."""
     names = {
         str: "a string",
@@ -52,12 +52,12 @@ def kind_of(value: Any) -> str:
     return names.get(type(value), "null")
 
 
-def shown(text: str) -> str:
+def shorten(text: str) -> str:
     """A client's text, short enough for an error message."""
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
-def _listed(values: Collection[str]) -> str:
+def _join_quoted(values: Collection[str]) -> str:
     *most, last = (f"'{value}'" for value in values)
     if len(most) > 1:
         return f"{', '.join(most)}, and {last}"
@@ -67,21 +67,21 @@ def _listed(values: Collection[str]) -> str:
 def _out_of_bounds(
     where: str, kind: str, side: str, sign: str, bound: float, value: float
 ) -> InvalidRequest:
-    said = str(value) if abs(value) < 1e18 else "a value out of range"
+    shown_value = str(value) if abs(value) < 1e18 else "a value out of range"
     return InvalidRequest(
         f"Invalid '{where}': {kind} {'below minimum' if side == 'below_min' else 'above maximum'} value. "
-        f"Expected a value {sign} {bound}, but got {said} instead.",
+        f"Expected a value {sign} {bound}, but got {shown_value} instead.",
         param=where,
         code=f"{kind}_{side}_value",
     )
 
 
-def too_long(where: str, kind: str, limit: int, found: int) -> InvalidRequest:
+def too_long(where: str, kind: str, limit: int, length: int) -> InvalidRequest:
     """`kind` is "string" or "array"."""
     article = "an" if kind == "array" else "a"
     return InvalidRequest(
         f"Invalid '{where}': {kind} too long. Expected {article} {kind} with maximum length {limit}, "
-        f"but got {article} {kind} with length {found} instead.",
+        f"but got {article} {kind} with length {length} instead.",
         param=where,
         code=f"{kind}_above_max_length",
     )
@@ -100,7 +100,7 @@ def empty(where: str, kind: str) -> InvalidRequest:
 def string(
     *,
     at_most: int | None = None,
-    filled: bool = False,
+    non_empty: bool = False,
     pattern: str | None = None,
     expected: str = "a string",
 ) -> Check:
@@ -110,7 +110,7 @@ def string(
     def check(value: Any, where: str) -> str:
         if type(value) is not str:
             raise wrong_type(where, expected, value)
-        if filled and not value:
+        if non_empty and not value:
             raise empty(where, "string")
         if at_most is not None and len(value) > at_most:
             raise too_long(where, "string", at_most, len(value))
@@ -168,7 +168,7 @@ def choice(*values: str) -> Check:
     return check
 
 
-def array(of: Check, *, at_most: int | None = None) -> Check:
+def array(element: Check, *, at_most: int | None = None) -> Check:
     """A list; each element is checked under its own name, `where[3]`."""
 
     def check(value: Any, where: str) -> list[Any]:
@@ -176,7 +176,7 @@ def array(of: Check, *, at_most: int | None = None) -> Check:
             raise wrong_type(where, "an array", value)
         if at_most is not None and len(value) > at_most:
             raise too_long(where, "array", at_most, len(value))
-        return [of(found, f"{where}[{index}]") for index, found in enumerate(value)]
+        return [element(found, f"{where}[{index}]") for index, found in enumerate(value)]
 
     return check
 
@@ -228,14 +228,14 @@ def json_object(value: Any, where: str) -> dict[str, Any]:
 
 def open_object(value: Any, where: str) -> dict[str, Any]:
     """An object with whatever fields, without those that are null."""
-    kept: dict[str, Any] = anything(json_object(value, where))
+    kept: dict[str, Any] = any_json(json_object(value, where))
     return kept
 
 
-def anything(value: Any, _where: str = "") -> Any:
+def any_json(value: Any, _where: str = "") -> Any:
     """Any JSON, without the object fields that are null."""
     if type(value) is dict:
-        return {name: anything(found) for name, found in value.items() if found is not None}
+        return {name: any_json(found) for name, found in value.items() if found is not None}
     if type(value) is list:
-        return [anything(found) for found in value]
+        return [any_json(found) for found in value]
     return value

@@ -11,25 +11,25 @@ from typing import Any
 
 from models.wire.events import Item
 
-Open = Callable[[str], Any]
+Unseal = Callable[[str], Any]
 """`encrypted_content` -> what `Compacted.to_json` made."""
 
 PREAMBLE = "Earlier parts of this conversation were left out to save room. This is a summary of them, for you to go on from:\n\n"
 """What the summary begins with when a model is told it."""
 
-_INSTRUCTING = frozenset(("system", "developer"))
-_TOOLING = frozenset(("additional_tools", "tool_search_output"))
+_INSTRUCTION_ROLES = frozenset(("system", "developer"))
+_TOOL_ITEMS = frozenset(("additional_tools", "tool_search_output"))
 """Items that add tools to those of the request."""
 _DATA = "data:"
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class CompactedHistory:
     """What a compaction item holds; all but the summary are items."""
 
     instructions: list[Item]
     """System and developer messages, and tools that were added."""
-    kept: list[Item]
+    kept_messages: list[Item]
     """The newest messages of users, oldest first."""
     summary: str
     latest: list[Item]
@@ -40,20 +40,20 @@ class Compacted:
         return {
             "v": 1,
             "instructions": self.instructions,
-            "kept": self.kept,
+            "kept": self.kept_messages,
             "summary": self.summary,
             "latest": self.latest,
         }
 
     @classmethod
-    def of_json(cls, held: dict[str, Any]) -> "Compacted":
+    def from_json(cls, data: dict[str, Any]) -> "CompactedHistory":
         """The reverse."""
-        return cls(held["instructions"], held["kept"], held["summary"], held["latest"])
+        return cls(data["instructions"], data["kept"], data["summary"], data["latest"])
 
     @property
     def user_messages(self) -> list[Item]:
         """Those that are kept, oldest first."""
-        return [item for item in (*self.kept, *self.latest) if is_from_user(item)]
+        return [item for item in (*self.kept_messages, *self.latest) if is_from_user(item)]
 
 
 def newest_compaction(items: Sequence[Item]) -> int:
@@ -64,7 +64,7 @@ def newest_compaction(items: Sequence[Item]) -> int:
     )
 
 
-def opened(items: list[Item], read: Open) -> list[Item]:
+def expand_compaction(items: list[Item], unseal: Unseal) -> list[Item]:
     """The items with what the newest compaction holds in the place of it and of everything before it.
 
     Instructions that stand before it are taken as they stand there: the client may have changed them since. Tools that were listed stay
@@ -73,7 +73,7 @@ def opened(items: list[Item], read: Open) -> list[Item]:
     position = newest_compaction(items)
     if position < 0:
         return items
-    held = Compacted.of_json(read(items[position]["encrypted_content"]))
+    held = CompactedHistory.from_json(unseal(items[position]["encrypted_content"]))
     before = items[:position]
     latest = {item["id"] for item in held.latest}
     at_hand = [item for item in before if is_instruction(item) and item["id"] not in latest]
@@ -81,15 +81,24 @@ def opened(items: list[Item], read: Open) -> list[Item]:
     instructions = held.instructions if not at_hand or newest_compaction(before) >= 0 else at_hand
     listed = [item for item in before if item["type"] == "mcp_list_tools"]
     summary = [_summary(held.summary, items[position]["id"])] if held.summary else []
-    return [*instructions, *listed, *held.kept, *summary, *held.latest, *items[position + 1 :]]
+    return [
+        *instructions,
+        *listed,
+        *held.kept_messages,
+        *summary,
+        *held.latest,
+        *items[position + 1 :],
+    ]
 
 
-def compacted(history: Sequence[Item], summary: str, room: int) -> Compacted:
+def compact_history(history: Sequence[Item], summary: str, max_characters: int) -> CompactedHistory:
     """What stands for this history, itself opened. `room`: characters of older messages of users that are kept, the newest first."""
     first = first_unanswered(history)
-    return Compacted(
+    return CompactedHistory(
         instructions=[_as_instruction(item) for item in history[:first] if is_instruction(item)],
-        kept=_newest([item for item in history[:first] if is_from_user(item)], room),
+        kept_messages=_newest(
+            [item for item in history[:first] if is_from_user(item)], max_characters
+        ),
         summary=summary,
         latest=[item for item in history[first:] if item["type"] != "mcp_list_tools"],
     )
@@ -98,15 +107,15 @@ def compacted(history: Sequence[Item], summary: str, room: int) -> Compacted:
 def first_unanswered(history: Sequence[Item]) -> int:
     """Where that begins which was said to the model since it spoke last: the messages of users and developers at the end."""
     first = len(history)
-    while first > 0 and _is_told(history[first - 1]):
+    while first > 0 and _is_new_input(history[first - 1]):
         first -= 1
     return first
 
 
-def _is_told(item: Item) -> bool:
+def _is_new_input(item: Item) -> bool:
     if item["type"] == "message":
         return bool(item["role"] != "assistant") and not is_summary(item)
-    return is_tooling(item)
+    return is_tool_listing(item)
 
 
 def is_from_user(item: Item) -> bool:
@@ -114,7 +123,7 @@ def is_from_user(item: Item) -> bool:
     return item["type"] == "message" and item["role"] == "user" and not is_summary(item)
 
 
-def is_tooling(item: Item) -> bool:
+def is_tool_listing(item: Item) -> bool:
     """Whether it says what can be called, and nothing else."""
     return item["type"] in ("additional_tools", "mcp_list_tools")
 
@@ -122,8 +131,8 @@ def is_tooling(item: Item) -> bool:
 def is_instruction(item: Item) -> bool:
     """Whether it tells the model how to behave or what it may call, so that it stays."""
     if item["type"] == "message":
-        return item["role"] in _INSTRUCTING
-    return item["type"] in _TOOLING
+        return item["role"] in _INSTRUCTION_ROLES
+    return item["type"] in _TOOL_ITEMS
 
 
 def is_summary(item: Item) -> bool:
@@ -158,13 +167,15 @@ def _as_instruction(item: Item) -> Item:
     }
 
 
-def _newest(messages: Sequence[Item], room: int) -> list[Item]:
+def _newest(messages: Sequence[Item], max_characters: int) -> list[Item]:
     """The newest of these that have room, oldest first, without the data of their images and files."""
     kept: list[Item] = []
     for message in reversed(messages):
         light = {**message, "content": [_without_data(part) for part in message["content"]]}
-        room -= sum(len(str(value)) for part in light["content"] for value in part.values())
-        if room < 0:
+        max_characters -= sum(
+            len(str(value)) for part in light["content"] for value in part.values()
+        )
+        if max_characters < 0:
             break
         kept.append(light)
     return kept[::-1]
@@ -187,14 +198,14 @@ def _without_data(part: dict[str, Any]) -> dict[str, Any]:
 
 def texts_of(parts: Iterable[dict[str, Any]]) -> str:
     """What the parts of a message or an output say, with a word for what is no text."""
-    said = []
+    texts = []
     for part in parts:
         light = _without_data(part) if part["type"].startswith("input_") else part
-        said.append(
+        texts.append(
             str(
                 light.get("text")
                 or light.get("refusal")
                 or f"[{light['type'].removeprefix('input_')}]"
             )
         )
-    return "\n".join(said)
+    return "\n".join(texts)

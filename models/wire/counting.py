@@ -1,6 +1,6 @@
 """Requests that only want to know how many tokens they have (contract §1)."""
 
-COUNTED = "count_input_tokens"
+COUNT_INPUT_TOKENS = "count_input_tokens"
 """Among the parameters of a response that is never shown: nothing is asked of the model, its usage says what was counted and by whom."""
 
 COUNTED_BY = "counted_by"

@@ -314,7 +314,7 @@ class Compacting(Event, frozen=True, tag="response.compaction.compacting"):
     output_index: int
 
 
-TERMINAL: dict[str, type[ResponseCompleted | ResponseIncomplete | ResponseFailed]] = {
+TERMINAL_EVENTS: dict[str, type[ResponseCompleted | ResponseIncomplete | ResponseFailed]] = {
     "completed": ResponseCompleted,
     "incomplete": ResponseIncomplete,
     "failed": ResponseFailed,
@@ -348,7 +348,7 @@ def split_frames(block: bytes) -> list[bytes]:
     return [part + b"\n\n" for part in block.split(b"\n\n")[:-1]]
 
 
-def each_frame(block: bytes) -> Iterator[bytes]:
+def iter_frames(block: bytes) -> Iterator[bytes]:
     """The same, one at a time: for who may have to wait between two, and should not hold the whole block twice meanwhile."""
     start = 0
     while (end := block.find(b"\n\n", start)) >= 0:

@@ -11,7 +11,7 @@ from models.wire.events import Event, Item, ItemDone
 SEALED_REASONING = "reasoning.encrypted_content"
 
 
-def included(items: list[Item], include: Collection[str]) -> list[Item]:
+def filter_items(items: list[Item], include: Collection[str]) -> list[Item]:
     """The items as somebody sees them who asked for this much."""
     if SEALED_REASONING in include:
         return items
@@ -23,12 +23,12 @@ def included(items: list[Item], include: Collection[str]) -> list[Item]:
     ]
 
 
-def shown_events(events: list[Event], include: Collection[str]) -> list[Event]:
+def filter_events(events: list[Event], include: Collection[str]) -> list[Event]:
     """The events of a run as its readers see them: an item that is done holds no more than a GET of it shows (I7)."""
     if SEALED_REASONING in include:
         return events
     return [
-        ItemDone(event.output_index, *included([event.item], include))
+        ItemDone(event.output_index, *filter_items([event.item], include))
         if type(event) is ItemDone and event.item["type"] == "reasoning"
         else event
         for event in events

@@ -8,7 +8,7 @@ from typing import Any
 from models.errors import InvalidRequest
 from models.wire.checks import (
     Check,
-    anything,
+    any_json,
     array,
     boolean,
     choice,
@@ -16,7 +16,7 @@ from models.wire.checks import (
     missing,
     open_object,
     record,
-    shown,
+    shorten,
     string,
     tagged,
     too_long,
@@ -25,22 +25,22 @@ from models.wire.checks import (
 )
 from models.wire.events import Item
 from models.wire.pairing import OUTPUTS
-from models.wire.tools import more_tools
+from models.wire.tools import item_tools
 
 NewId = Callable[[str], str]
 """Makes an id from its prefix: `msg` -> `msg_…`."""
 
-LONGEST_STRING = 10_485_760
+MAX_INPUT_STRING = 10_485_760
 """Characters of a string `input` (contract §2)."""
 
-MOST_ITEMS = 100_000
+MAX_INPUT_ITEMS = 100_000
 """Items of one `input`. Each costs time in both event loops, where everybody else's streams wait."""
 
 _USABLE_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _STATUS = choice("in_progress", "completed", "incomplete")
 _ROLES = ("user", "system", "developer", "assistant")
 _TEXT = string()
-_CALL_ID = string(filled=True, at_most=64)
+_CALL_ID = string(non_empty=True, at_most=64)
 
 
 def input_items(value: Any, new_id: NewId) -> list[Item]:
@@ -50,23 +50,23 @@ def input_items(value: Any, new_id: NewId) -> list[Item]:
     shared with `value` that would be changed. Raises InvalidRequest naming the place, `input[3].content[0].text`.
     """
     if type(value) is str:
-        if len(value) > LONGEST_STRING:
-            raise too_long("input", "string", LONGEST_STRING, len(value))
-        return [_item({"role": "user", "content": value}, "input", new_id)]
+        if len(value) > MAX_INPUT_STRING:
+            raise too_long("input", "string", MAX_INPUT_STRING, len(value))
+        return [_parse_item({"role": "user", "content": value}, "input", new_id)]
     if type(value) is not list:
         raise wrong_type("input", "a string or an array of input items", value)
-    if len(value) > MOST_ITEMS:
-        raise too_long("input", "array", MOST_ITEMS, len(value))
-    return _listed(value, "input", new_id)
+    if len(value) > MAX_INPUT_ITEMS:
+        raise too_long("input", "array", MAX_INPUT_ITEMS, len(value))
+    return _parse_items(value, "input", new_id)
 
 
-def conversation_items(value: Any, new_id: NewId, most: int) -> list[Item]:
+def conversation_items(value: Any, new_id: NewId, limit: int) -> list[Item]:
     """As above for the `items` that are added to a conversation: a list of at most `most`, whose places are named `items[3]`."""
     if type(value) is not list:
         raise wrong_type("items", "an array", value)
-    if len(value) > most:
-        raise too_long("items", "array", most, len(value))
-    items = _listed(value, "items", new_id)
+    if len(value) > limit:
+        raise too_long("items", "array", limit, len(value))
+    items = _parse_items(value, "items", new_id)
     if items and items[-1]["type"] == "compaction_trigger":
         place = f"items[{len(items) - 1}]"
         message = f"Invalid '{place}': a 'compaction_trigger' says nothing that could be kept. Send it in the 'input' of a response."
@@ -74,25 +74,27 @@ def conversation_items(value: Any, new_id: NewId, most: int) -> list[Item]:
     return items
 
 
-def _listed(values: list[Any], where: str, new_id: NewId) -> list[Item]:
-    items = [_item(found, f"{where}[{index}]", new_id) for index, found in enumerate(values)]
+def _parse_items(values: list[Any], where: str, new_id: NewId) -> list[Item]:
+    items = [_parse_item(found, f"{where}[{index}]", new_id) for index, found in enumerate(values)]
     _require_last_trigger(items, where)
     _require_distinct_ids(items, where)
     return items
 
 
-def references(items: list[Item]) -> list[str]:
+def referenced_ids(items: list[Item]) -> list[str]:
     """The ids that item references name, in order."""
     return [item["id"] for item in items if item["type"] == "item_reference"]
 
 
-def resolved(items: list[Item], found: Mapping[str, Item], where: str = "input") -> list[Item]:
+def substitute_references(
+    items: list[Item], by_id: Mapping[str, Item], where: str = "input"
+) -> list[Item]:
     """The items with each reference replaced by what it names. Raises InvalidRequest naming the first that names nothing."""
     for index, item in enumerate(items):
-        if item["type"] == "item_reference" and item["id"] not in found:
-            message = f"Item with id '{shown(item['id'])}' not found. Items of responses created with 'store': false cannot be referred to."
+        if item["type"] == "item_reference" and item["id"] not in by_id:
+            message = f"Item with id '{shorten(item['id'])}' not found. Items of responses created with 'store': false cannot be referred to."
             raise InvalidRequest(message, param=f"{where}[{index}]", code="item_not_found")
-    return [found[item["id"]] if item["type"] == "item_reference" else item for item in items]
+    return [by_id[item["id"]] if item["type"] == "item_reference" else item for item in items]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class FilePlace:
     part: int
     url: str
 
-    def named(self, item: int, where: str = "input") -> str:
+    def path(self, item: int, where: str = "input") -> str:
         """The place as an error names it, when its item is `where[item]`."""
         return f"{where}[{item}].{self.field}[{self.part}].file_url"
 
@@ -137,17 +139,17 @@ def _require_distinct_ids(items: list[Item], where: str) -> None:
     seen: set[str] = set()
     for item in items:
         if item["id"] in seen:
-            raise duplicate(item["id"], where)
+            raise duplicate_item(item["id"], where)
         seen.add(item["id"])
 
 
-def duplicate(item_id: str, where: str) -> InvalidRequest:
+def duplicate_item(item_id: str, where: str) -> InvalidRequest:
     """An item stands twice, in the list at `where` or there and in its conversation. The words are OpenAI's (continuedev/continue#10723)."""
-    message = f"Duplicate item found with id {shown(item_id)}. Remove duplicate items from your input and try again."
+    message = f"Duplicate item found with id {shorten(item_id)}. Remove duplicate items from your input and try again."
     return InvalidRequest(message, param=where, code="invalid_value")
 
 
-def _item(value: Any, where: str, new_id: NewId) -> Item:
+def _parse_item(value: Any, where: str, new_id: NewId) -> Item:
     if type(value) is not dict:
         raise wrong_type(where, "an input item", value)
     kind = _kind(value, where)
@@ -272,9 +274,9 @@ def _message(value: Any, where: str) -> dict[str, Any]:
             [plain] if type(content) is str else _INPUT_CONTENT(content, f"{where}.content")
         )
         return message
-    said = {"type": "output_text", "text": content, "annotations": []}
+    output_text = {"type": "output_text", "text": content, "annotations": []}
     message["content"] = (
-        [said] if type(content) is str else _OUTPUT_CONTENT(content, f"{where}.content")
+        [output_text] if type(content) is str else _OUTPUT_CONTENT(content, f"{where}.content")
     )
     return {**message, **_PHASE(value, where)}
 
@@ -303,9 +305,9 @@ _REASONING = record(
 )
 
 
-def _hosted(*names: str) -> Check:
+def _server_tool_item(*names: str) -> Check:
     """A hosted tool's item, taken as history: its documented fields as they are, nulls left out."""
-    return record({}, {"status": _TEXT, **dict.fromkeys(names, anything)})
+    return record({}, {"status": _TEXT, **dict.fromkeys(names, any_json)})
 
 
 def _schema(value: Any, where: str) -> Any:  # noqa: ARG001 - every JSON is taken
@@ -313,7 +315,7 @@ def _schema(value: Any, where: str) -> Any:  # noqa: ARG001 - every JSON is take
     return value
 
 
-_NAME = string(filled=True)
+_NAME = string(non_empty=True)
 _MCP_TOOL = record(
     {"name": _NAME}, {"input_schema": _schema, "description": _TEXT, "annotations": open_object}
 )
@@ -355,12 +357,12 @@ _LOCAL_SHELL_OUTPUT = record(
 
 def _local_shell_output(value: Any, where: str) -> dict[str, Any]:
     """The call it answers stands in `call_id`, or, as the SDK's types have it, in `id`."""
-    told = _LOCAL_SHELL_OUTPUT(value, where)
-    call_id = told.pop("call_id", None) or told.pop("id", None)
+    item = _LOCAL_SHELL_OUTPUT(value, where)
+    call_id = item.pop("call_id", None) or item.pop("id", None)
     if call_id is None:
         raise missing(f"{where}.call_id")
-    told.pop("id", None)
-    return {"call_id": call_id, **told}
+    item.pop("id", None)
+    return {"call_id": call_id, **item}
 
 
 _KINDS: dict[str, tuple[str, Check]] = {
@@ -389,12 +391,12 @@ _KINDS: dict[str, tuple[str, Check]] = {
     ),
     "reasoning": ("rs", _reasoning),
     "item_reference": ("", record({"id": _NAME})),
-    "web_search_call": ("ws", _hosted("action", "results")),
-    "file_search_call": ("fs", _hosted("queries", "results")),
-    "code_interpreter_call": ("ci", _hosted("container_id", "code", "outputs")),
+    "web_search_call": ("ws", _server_tool_item("action", "results")),
+    "file_search_call": ("fs", _server_tool_item("queries", "results")),
+    "code_interpreter_call": ("ci", _server_tool_item("container_id", "code", "outputs")),
     "image_generation_call": (
         "ig",
-        _hosted(
+        _server_tool_item(
             "result", "action", "background", "output_format", "quality", "revised_prompt", "size"
         ),
     ),
@@ -408,7 +410,7 @@ _KINDS: dict[str, tuple[str, Check]] = {
         "mcp",
         record(
             _MCP_CALL,
-            {"output": _TEXT, "error": anything, "approval_request_id": _TEXT, "status": _TEXT},
+            {"output": _TEXT, "error": any_json, "approval_request_id": _TEXT, "status": _TEXT},
         ),
     ),
     "mcp_approval_request": ("mcpr", record(_MCP_CALL, {"status": _TEXT})),
@@ -422,7 +424,7 @@ _KINDS: dict[str, tuple[str, Check]] = {
             {"call_id": _CALL_ID},
             {
                 "status": _STATUS,
-                **dict.fromkeys(("action", "actions", "pending_safety_checks"), anything),
+                **dict.fromkeys(("action", "actions", "pending_safety_checks"), any_json),
             },
         ),
     ),
@@ -430,7 +432,7 @@ _KINDS: dict[str, tuple[str, Check]] = {
         "cuo",
         record(
             {"call_id": _CALL_ID, "output": _SCREENSHOT},
-            {"acknowledged_safety_checks": anything, "status": _STATUS},
+            {"acknowledged_safety_checks": any_json, "status": _STATUS},
         ),
     ),
     "local_shell_call": (
@@ -463,21 +465,21 @@ _KINDS: dict[str, tuple[str, Check]] = {
     "tool_search_call": (
         "tsc",
         record(
-            {"arguments": anything},
+            {"arguments": any_json},
             {"call_id": _CALL_ID, "execution": _EXECUTION, "status": _STATUS},
         ),
     ),
     "tool_search_output": (
         "tso",
         record(
-            {"tools": more_tools}, {"call_id": _CALL_ID, "execution": _EXECUTION, "status": _STATUS}
+            {"tools": item_tools}, {"call_id": _CALL_ID, "execution": _EXECUTION, "status": _STATUS}
         ),
     ),
-    "additional_tools": ("at", record({"role": choice("developer"), "tools": more_tools})),
+    "additional_tools": ("at", record({"role": choice("developer"), "tools": item_tools})),
     "compaction": ("cmp", record({"encrypted_content": _NAME}, {"status": _STATUS})),
     "compaction_trigger": ("cmpt", record({})),
-    "program": ("prog", _hosted("call_id", "code", "fingerprint")),
-    "program_output": ("progo", _hosted("call_id", "result")),
+    "program": ("prog", _server_tool_item("call_id", "code", "fingerprint")),
+    "program_output": ("progo", _server_tool_item("call_id", "result")),
 }
 """type -> (prefix of its id, check). Left out, so refused: what would change how the model runs and that we would have to ignore
 (configuration_update)."""

@@ -28,11 +28,11 @@ def decode_body(raw: bytes) -> Any:
     try:
         body = _parse(raw)
     except RecursionError:
-        raise _refusal("it is nested too deeply") from None
+        raise _invalid_json("it is nested too deeply") from None
     except UnicodeDecodeError as fault:
-        raise _refusal(f"it is not UTF-8 (byte {fault.start})") from None
+        raise _invalid_json(f"it is not UTF-8 (byte {fault.start})") from None
     except ValueError as fault:  # msgspec's and json's errors are ValueErrors, and so are integers of thousands of digits
-        raise _refusal(str(fault)) from None
+        raise _invalid_json(str(fault)) from None
     _require_encodable(body)
     return body
 
@@ -44,10 +44,10 @@ def _parse(raw: bytes) -> Any:
         # msgspec refuses lone surrogates, which clients do send; it says so in several ways, so we ask the bytes instead
         if b"\\ud" not in raw and b"\\uD" not in raw:
             raise
-        return cleaned(
+        return clean_json(
             json.loads(raw.decode(), parse_constant=_refuse_constant, parse_float=_finite)
         )
-    return cleaned(body) if b"\\u0000" in raw else body
+    return clean_json(body) if b"\\u0000" in raw else body
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -61,20 +61,20 @@ def _finite(digits: str) -> float:
     return value
 
 
-def storable(text: str) -> str:
+def clean_text(text: str) -> str:
     """The text with U+FFFD for what can be neither stored nor encoded. Every edge that hostile text comes in by uses this one."""
     return _UNSTORABLE.sub("\ufffd", text)
 
 
-def cleaned(value: Any) -> Any:
+def clean_json(value: Any) -> Any:
     """JSON with `storable` text, in keys and values."""
     kind = type(value)
     if kind is str:
-        return storable(value)
+        return clean_text(value)
     if kind is dict:
-        return {storable(key): cleaned(found) for key, found in value.items()}
+        return {clean_text(key): clean_json(found) for key, found in value.items()}
     if kind is list:
-        return [cleaned(found) for found in value]
+        return [clean_json(found) for found in value]
     return value
 
 
@@ -87,11 +87,11 @@ def _require_encodable(body: Any) -> None:
         orjson.dumps(wrapped)
     except orjson.JSONEncodeError as fault:
         if "Recursion" in str(fault):
-            raise _refusal("it is nested too deeply") from None
-        raise _refusal("an integer in it does not fit in 64 bits") from None
+            raise _invalid_json("it is nested too deeply") from None
+        raise _invalid_json("an integer in it does not fit in 64 bits") from None
 
 
-def _refusal(reason: str) -> InvalidRequest:
+def _invalid_json(reason: str) -> InvalidRequest:
     return InvalidRequest(
         f"The request body could not be parsed as JSON: {reason}.", code="invalid_json"
     )

@@ -11,15 +11,15 @@ from typing import Any
 from urllib.parse import unquote
 
 from models.errors import InvalidRequest
-from models.wire.checks import shown
+from models.wire.checks import shorten
 
 Json = dict[str, Any]
-Check = Callable[[Any], str | None]
+KeywordCheck = Callable[[Any], str | None]
 """Says what it wanted instead of a value, or None."""
 
-MOST_PROPERTIES = 5000
-MOST_LEVELS = 10
-MOST_ENUM_VALUES = 1000
+MAX_PROPERTIES = 5000
+MAX_LEVELS = 10
+MAX_ENUM_VALUES = 1000
 """Of a strict schema, as OpenAI documents them: properties in all, objects within objects, values of all enums together."""
 
 _SHOWN_STEPS = 20
@@ -57,7 +57,7 @@ class _Place:
         return count
 
 
-class _Fault(Exception):
+class _SchemaError(Exception):
     """What is wrong with the schema at hand, in words."""
 
 
@@ -71,14 +71,14 @@ def require_schema(schema: Json, where: str, subject: str, *, code: str, strict:
     while waiting:
         place = waiting.pop()
         try:
-            inside = _look(place)
+            inside = _check_schema(place)
             if strictly is not None:
-                strictly.look(place)
-        except _Fault as fault:
-            steps = tuple(map(shown, place.context[:_SHOWN_STEPS]))
-            told = f"In context={steps}, {fault}" if steps else str(fault)
+                strictly.check(place)
+        except _SchemaError as fault:
+            steps = tuple(map(shorten, place.context[:_SHOWN_STEPS]))
+            message = f"In context={steps}, {fault}" if steps else str(fault)
             raise InvalidRequest(
-                f"Invalid schema for {subject}: {told}", param=where, code=code
+                f"Invalid schema for {subject}: {message}", param=where, code=code
             ) from None
         waiting += reversed(
             inside
@@ -88,7 +88,7 @@ def require_schema(schema: Json, where: str, subject: str, *, code: str, strict:
 # What every schema must be.
 
 
-def _look(place: _Place) -> list[_Place]:
+def _check_schema(place: _Place) -> list[_Place]:
     """The schemas in this one. Raises _Fault where a keyword has a value that no draft allows."""
     inside: list[_Place] = []
     for keyword, value in place.schema.items():
@@ -96,18 +96,18 @@ def _look(place: _Place) -> list[_Place]:
         if check is None:
             continue
         if (wanted := check(value)) is not None:
-            said = f", not '{shown(value)}'" if isinstance(value, str) else ""
-            raise _Fault(f"'{keyword}' must be {wanted}{said}.")
+            shown_value = f", not '{shorten(value)}'" if isinstance(value, str) else ""
+            raise _SchemaError(f"'{keyword}' must be {wanted}{shown_value}.")
         if check in _HOLDS_SCHEMAS:
             inside += (
                 _Place(found, (keyword, *way), place)
-                for way, found in _held(check, value)
+                for way, found in _subschemas(check, value)
                 if isinstance(found, dict)
             )
     return inside
 
 
-def _held(check: Check, value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _subschemas(check: KeywordCheck, value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     """What stands where a keyword holds schemas, and the rest of the way to it."""
     if check in (_schemas_by_name, _dependencies):
         yield from (((name,), found) for name, found in value.items())
@@ -117,7 +117,7 @@ def _held(check: Check, value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
         yield (), value
 
 
-def _must(wanted: str, fits: Callable[[Any], bool]) -> Check:
+def _must(wanted: str, fits: Callable[[Any], bool]) -> KeywordCheck:
     return lambda value: None if fits(value) else wanted
 
 
@@ -177,7 +177,7 @@ _HOLDS_SCHEMAS = frozenset(
     (_schema, _schemas_in_order, _schema_or_schemas, _schemas_by_name, _dependencies)
 )
 
-_KEYWORDS: dict[str, Check] = {
+_KEYWORDS: dict[str, KeywordCheck] = {
     "type": _type,
     "enum": _array,
     "required": _strings,
@@ -237,7 +237,7 @@ _NOT_PERMITTED = frozenset(
         *("patternProperties", "propertyNames", "unevaluatedProperties"),
     )
 )
-_SAYS_WHAT = frozenset(("type", "$ref", "anyOf", "enum", "const"))
+_TYPE_KEYWORDS = frozenset(("type", "$ref", "anyOf", "enum", "const"))
 """Keywords one of which every schema must have."""
 
 
@@ -249,31 +249,33 @@ class _Strict:
         self._properties = 0
         self._values = 0
 
-    def look(self, place: _Place) -> None:
+    def check(self, place: _Place) -> None:
         """Raises _Fault for the first rule that is broken."""
         schema = place.schema
         types = schema.get("type")
         if place.outer is None and (types != "object" or "anyOf" in schema):
-            told = "anyOf" if types == "object" else f'type: "{shown(str(types))}"'
-            raise _Fault(f"schema must be a JSON Schema of 'type: \"object\"', got '{told}'.")
+            shown_type = "anyOf" if types == "object" else f'type: "{shorten(str(types))}"'
+            raise _SchemaError(
+                f"schema must be a JSON Schema of 'type: \"object\"', got '{shown_type}'."
+            )
         for keyword in schema:
             if keyword in _NOT_PERMITTED:
-                raise _Fault(f"'{keyword}' is not permitted.")
-        if not schema.keys() & _SAYS_WHAT:
-            raise _Fault("schema must have a 'type' key.")
-        if "$ref" in schema and not self._has(schema["$ref"]):
-            raise _Fault(
-                f"reference to component '{shown(schema['$ref'])}' which was not found in the schema."
+                raise _SchemaError(f"'{keyword}' is not permitted.")
+        if not schema.keys() & _TYPE_KEYWORDS:
+            raise _SchemaError("schema must have a 'type' key.")
+        if "$ref" in schema and not self._resolves(schema["$ref"]):
+            raise _SchemaError(
+                f"reference to component '{shorten(schema['$ref'])}' which was not found in the schema."
             )
         if types == "object" or (isinstance(types, list) and "object" in types):
             _require_closed(schema)
         if "items" not in schema and (
             types == "array" or (isinstance(types, list) and "array" in types)
         ):
-            raise _Fault("array schema missing items.")
+            raise _SchemaError("array schema missing items.")
         self._count(schema, place)
 
-    def _has(self, reference: str) -> bool:
+    def _resolves(self, reference: str) -> bool:
         """Whether it points at a schema in the root; nothing else is ever looked up."""
         anchor, *steps = reference.split("/")
         target: Any = self._root if anchor == "#" else None
@@ -289,26 +291,26 @@ class _Strict:
         self._properties += len(schema.get("properties", ()))
         self._values += len(schema.get("enum", ()))
         for found, most, what in (
-            (self._properties, MOST_PROPERTIES, "object properties in all"),
-            (self._values, MOST_ENUM_VALUES, "enum values in all"),
-            (place.levels, MOST_LEVELS, "levels of nesting"),
+            (self._properties, MAX_PROPERTIES, "object properties in all"),
+            (self._values, MAX_ENUM_VALUES, "enum values in all"),
+            (place.levels, MAX_LEVELS, "levels of nesting"),
         ):
             if found > most:
-                raise _Fault(f"the schema exceeds the limit of {most} {what}.")
+                raise _SchemaError(f"the schema exceeds the limit of {most} {what}.")
 
 
 def _require_closed(schema: Json) -> None:
     if schema.get("additionalProperties") is not False:
-        raise _Fault("'additionalProperties' is required to be supplied and to be false.")
+        raise _SchemaError("'additionalProperties' is required to be supplied and to be false.")
     properties, required = schema.get("properties", {}), dict.fromkeys(schema.get("required", ()))
     for name, found in properties.items():
         if name not in required:
             message = "'required' is required to be supplied and to be an array including every key in properties."
-            raise _Fault(f"{message} Missing '{shown(name)}'.")
+            raise _SchemaError(f"{message} Missing '{shorten(name)}'.")
         if isinstance(found, bool):
-            raise _Fault(f"property '{shown(name)}': schema must have a 'type' key.")
+            raise _SchemaError(f"property '{shorten(name)}': schema must have a 'type' key.")
     for name in required:
         if name not in properties:
-            raise _Fault(
-                f"'required' is required to be an array of keys in properties. Extra required key '{shown(name)}' supplied."
+            raise _SchemaError(
+                f"'required' is required to be an array of keys in properties. Extra required key '{shorten(name)}' supplied."
             )

@@ -15,7 +15,7 @@ from models.wire.checks import (
     choice,
     json_object,
     record,
-    shown,
+    shorten,
     string,
     too_long,
     wrong_type,
@@ -25,7 +25,7 @@ from models.wire.events import Item
 Tool = Mapping[str, Any]
 """A checked `mcp` tool."""
 
-_ELSEWHERE = {
+_UNSUPPORTED_ADDRESSES = {
     "connector_id": "this server has no connectors. Give the address of a remote MCP server in 'server_url'",
     "tunnel_id": "this server has no tunnels. Give the address of a remote MCP server in 'server_url'",
     "command": "MCP servers are reached over HTTP only, never started as a command (stdio). Give an address in 'server_url'",
@@ -36,11 +36,11 @@ _ORIGIN = r"[hH][tT][tT][pP][sS]?://[^\x00-\x20/?#@\\]+"
 _URL = rf"{_ORIGIN}([/?#][^\x00-\x20]*)?"
 """What can be parted into what is shown and what is sealed; whether it is a good address is the guard's to say (models/egress.py)."""
 
-_MOST_HEADERS = 64
-_MOST_HEADER_BYTES = 16 * 1024
+_MAX_HEADERS = 64
+_MAX_HEADER_BYTES = 16 * 1024
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-_OUR_HEADERS = frozenset(
+_TRANSPORT_HEADERS = frozenset(
     (
         *(
             "accept",
@@ -105,17 +105,17 @@ def _headers(value: Any, where: str) -> dict[str, str]:
     headers = {
         name: found for name, found in json_object(value, where).items() if found is not None
     }
-    if len(headers) > _MOST_HEADERS:
-        raise too_long(where, "array", _MOST_HEADERS, len(headers))
+    if len(headers) > _MAX_HEADERS:
+        raise too_long(where, "array", _MAX_HEADERS, len(headers))
     for name, found in headers.items():
-        place = f"{where}.{shown(name)}"
+        place = f"{where}.{shorten(name)}"
         if not _HEADER_NAME.fullmatch(name):
             raise InvalidRequest(
                 f"Invalid '{place}': this is not the name of an HTTP header.",
                 param=where,
                 code="invalid_value",
             )
-        if name.lower() in _OUR_HEADERS:
+        if name.lower() in _TRANSPORT_HEADERS:
             message = f"Invalid '{place}': the transport sets this header itself."
             raise InvalidRequest(message, param=where, code="invalid_value")
         if type(found) is not str:
@@ -123,8 +123,8 @@ def _headers(value: Any, where: str) -> dict[str, str]:
         if not _HEADER_VALUE.fullmatch(found):
             raise _not_a_header(place)
     size = sum(len(name) + len(found) for name, found in headers.items())
-    if size > _MOST_HEADER_BYTES:
-        raise too_long(where, "string", _MOST_HEADER_BYTES, size)
+    if size > _MAX_HEADER_BYTES:
+        raise too_long(where, "string", _MAX_HEADER_BYTES, size)
     if len({name.lower() for name in headers}) < len(headers):
         raise InvalidRequest(
             f"Invalid '{where}': a header is given twice.", param=where, code="invalid_value"
@@ -137,11 +137,11 @@ def _not_a_header(where: str) -> InvalidRequest:
     return InvalidRequest(message, param=where, code="invalid_value")
 
 
-_TOKEN = string(filled=True, at_most=_MOST_HEADER_BYTES)
-_KEPT = record(
+_TOKEN = string(non_empty=True, at_most=_MAX_HEADER_BYTES)
+_MCP_FIELDS = record(
     {
-        "server_label": string(filled=True, at_most=64, pattern="[A-Za-z][A-Za-z0-9_-]*"),
-        "server_url": string(filled=True, at_most=8192, pattern=_URL),
+        "server_label": string(non_empty=True, at_most=64, pattern="[A-Za-z][A-Za-z0-9_-]*"),
+        "server_url": string(non_empty=True, at_most=8192, pattern=_URL),
     },
     {
         "server_description": string(),
@@ -158,14 +158,14 @@ def mcp_tool(value: Any, where: str) -> dict[str, Any]:
 
     Raises InvalidRequest for a way to name a server that is not one of ours, above all for a command to start.
     """
-    for name, why in _ELSEWHERE.items():
+    for name, why in _UNSUPPORTED_ADDRESSES.items():
         if value.get(name) is not None:
             raise InvalidRequest(
                 f"'{where}.{name}' is not supported: {why}.",
                 param=f"{where}.{name}",
                 code="unsupported_parameter",
             )
-    tool: dict[str, Any] = _KEPT(value, where)
+    tool: dict[str, Any] = _MCP_FIELDS(value, where)
     if "authorization" in tool and any(
         name.lower() == "authorization" for name in tool.get("headers", ())
     ):
@@ -192,7 +192,9 @@ def require_distinct_labels(tools: Sequence[Tool], where: str) -> None:
             seen.add(label)
 
 
-def sealed_apart(tools: Sequence[Tool]) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]]:
+def split_credentials(
+    tools: Sequence[Tool],
+) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]]:
     """The tools as they may be stored and shown, and what is to be sealed: server_label -> `server_url`, `authorization`, `headers`."""
     public: list[dict[str, Any]] = []
     sealed: dict[str, dict[str, Any]] = {}
@@ -229,17 +231,17 @@ def is_allowed(tool: Tool, name: str, annotations: Mapping[str, Any]) -> bool:
 
 def needs_approval(tool: Tool, name: str, annotations: Mapping[str, Any]) -> bool:
     """Whether a call must be approved by the client first. Where nothing is said, it must: that is OpenAI's default too."""
-    asked = tool.get("require_approval", "always")
-    if isinstance(asked, str):
-        return asked == "always"
-    if "always" in asked and _matches(asked["always"], name, annotations):
+    policy = tool.get("require_approval", "always")
+    if isinstance(policy, str):
+        return policy == "always"
+    if "always" in policy and _matches(policy["always"], name, annotations):
         return True
-    return not ("never" in asked and _matches(asked["never"], name, annotations))
+    return not ("never" in policy and _matches(policy["never"], name, annotations))
 
 
-def _matches(wanted: Mapping[str, Any], name: str, annotations: Mapping[str, Any]) -> bool:
+def _matches(tool_filter: Mapping[str, Any], name: str, annotations: Mapping[str, Any]) -> bool:
     """Whether a filter means this tool: everything it says must be true of it; one that says nothing means none."""
-    names, read_only = wanted.get("tool_names"), wanted.get("read_only")
+    names, read_only = tool_filter.get("tool_names"), tool_filter.get("read_only")
     if names is None and read_only is None:
         return False
     return (names is None or name in names) and (

@@ -38,7 +38,7 @@ def is_output(item: Item) -> bool:
     return item["type"] in OUTPUTS and "call_id" in item
 
 
-def pairs(items: Sequence[Item]) -> dict[int, int]:
+def match_outputs(items: Sequence[Item]) -> dict[int, int]:
     """The position of each answered call -> that of its output. An output belongs to the last call before it: some upstreams use an id again."""
     found: dict[int, int] = {}
     waiting: dict[str, int] = {}
@@ -50,7 +50,7 @@ def pairs(items: Sequence[Item]) -> dict[int, int]:
     return found
 
 
-def unanswered(items: Iterable[Item]) -> list[str]:
+def unanswered_calls(items: Iterable[Item]) -> list[str]:
     """The ids of the complete calls among `items` that have no output there, in the order of the calls.
 
     A call that broke off with its response cannot be answered and is not waited for.
@@ -64,18 +64,18 @@ def unanswered(items: Iterable[Item]) -> list[str]:
     return list(waiting)
 
 
-def require_pairs(items: list[Item], open_calls: Collection[str] = ()) -> None:
+def require_outputs(items: list[Item], open_calls: Collection[str] = ()) -> None:
     """Checks a new input, its references resolved, against itself and the calls that the chain has left open.
 
     Every call must have an output after it, the open ones too, and every output a call before it; a call that broke off with its
     response may go without. Some upstreams number their calls anew in every turn, so an id may occur several times. Raises
     InvalidRequest(param="input").
     """
-    for call_id, noun in still_open(items, open_calls).items():
+    for call_id, noun in find_open_calls(items, open_calls).items():
         raise InvalidRequest(f"No tool output found for {noun} {call_id}.", param="input")
 
 
-def still_open(
+def find_open_calls(
     items: list[Item], open_calls: Collection[str] = (), where: str = "input"
 ) -> dict[str, str]:
     """The ids of the calls that wait for an output after these items -> how errors call them; `open_calls` waited before.

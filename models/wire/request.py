@@ -13,11 +13,11 @@ from models.wire.checks import (
     choice,
     integer,
     json_object,
-    kind_of,
+    json_type,
     missing,
     number,
     record,
-    shown,
+    shorten,
     string,
     tagged,
     too_long,
@@ -26,15 +26,15 @@ from models.wire.checks import (
 from models.wire.events import Item
 from models.wire.items import NewId, input_items
 from models.wire.json_schema import require_schema
-from models.wire.mcp import sealed_apart
-from models.wire.tools import added_tools, native_tools, require_choosable, tool_choice, tools
+from models.wire.mcp import split_credentials
+from models.wire.tools import added_tools, native_tools, require_valid_choice, tool_choice, tools
 
-_MOST = 2**31 - 1
+_MAX_INTEGER = 2**31 - 1
 """Our own bound for counts: what any upstream's integer holds."""
 
 
 @dataclass(frozen=True, slots=True)
-class CacheWish:
+class CacheOptions:
     """`ttl` in seconds; None: as long as this server remembers by default."""
 
     ttl: int | None = None
@@ -56,7 +56,7 @@ class CreateRequest:
     """Of the right shape; whether it exists is asked later."""
     conversation: str | None = None
     """The same."""
-    cache: CacheWish | None = None
+    cache: CacheOptions | None = None
     """The answer may be a remembered one, and may be remembered (docs/cache.md)."""
     credentials: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
     """What of the `mcp` tools is only ever stored sealed: server_label -> `server_url`, `authorization`, `headers` (models/wire/mcp.py)."""
@@ -68,7 +68,7 @@ def parse_create(
     new_id: NewId,
     passthrough: Collection[str] = (),
     ephemeral_background: bool = False,
-    searches: bool = False,
+    has_web_search: bool = False,
     generate: bool = True,
     native: bool = False,
 ) -> CreateRequest:
@@ -79,7 +79,7 @@ def parse_create(
     is not asked yet, and there may be nothing to say; `native`: the model's upstream speaks the Responses API and runs tools of its own.
     Raises InvalidRequest, worded as in contract §5.1.
     """
-    given = _given(body, passthrough)
+    given = _set_parameters(body, passthrough)
     if not generate:
         given.setdefault("input", [])
     for name in ("model", "input"):
@@ -93,7 +93,7 @@ def parse_create(
     items = input_items(checked.pop("input"), new_id)
     credentials: dict[str, dict[str, Any]] = {}
     if "tools" in checked:
-        checked["tools"], credentials = sealed_apart(checked["tools"])
+        checked["tools"], credentials = split_credentials(checked["tools"])
     request = CreateRequest(
         model=checked.pop("model"),
         input=items,
@@ -106,10 +106,10 @@ def parse_create(
         parameters=checked,
         credentials=credentials,
     )
-    _require_sense(
+    _check_combinations(
         request,
         ephemeral_background=ephemeral_background,
-        searches=searches or native,
+        has_web_search=has_web_search or native,
         generate=generate,
     )
     return request
@@ -120,11 +120,11 @@ def require_include(values: list[str]) -> None:
     _INCLUDE(values, "include")
 
 
-def _given(body: Any, passthrough: Collection[str]) -> dict[str, Any]:
+def _set_parameters(body: Any, passthrough: Collection[str]) -> dict[str, Any]:
     """What the body sets, without nulls and without what OpenAI documents and we do not act on."""
     if type(body) is not dict:
         raise InvalidRequest(
-            f"Invalid body: expected a JSON object, but got {kind_of(body)} instead.",
+            f"Invalid body: expected a JSON object, but got {json_type(body)} instead.",
             code="invalid_type",
         )
     given = {}
@@ -139,17 +139,17 @@ def _given(body: Any, passthrough: Collection[str]) -> dict[str, Any]:
 
 def unknown_parameter(name: str) -> InvalidRequest:
     """What to raise for a parameter that the API does not have; names of Chat Completions get ours."""
-    message = f"Unknown parameter: '{shown(name)}'."
-    if name in _SPELLINGS:
-        message += f" In the Responses API, this parameter is called {_SPELLINGS[name]}."
-    return InvalidRequest(message, param=shown(name), code="unknown_parameter")
+    message = f"Unknown parameter: '{shorten(name)}'."
+    if name in _CHAT_NAMES:
+        message += f" In the Responses API, this parameter is called {_CHAT_NAMES[name]}."
+    return InvalidRequest(message, param=shorten(name), code="unknown_parameter")
 
 
-def _require_sense(
-    request: CreateRequest, *, ephemeral_background: bool, searches: bool, generate: bool
+def _check_combinations(
+    request: CreateRequest, *, ephemeral_background: bool, has_web_search: bool, generate: bool
 ) -> None:
     """What parameters demand of each other (contract §2, design §11)."""
-    asked = request.parameters
+    parameters = request.parameters
     if request.conversation is not None and request.previous_response_id is not None:
         message = "Mutually exclusive parameters. Ensure you are only providing one of: 'previous_response_id' or 'conversation'."
         raise InvalidRequest(message, param="conversation", code="mutually_exclusive_parameters")
@@ -166,14 +166,14 @@ def _require_sense(
             "'background' needs 'store': true, because a background response is fetched later."
         )
         raise InvalidRequest(message, param="background", code="unsupported_parameter")
-    if "stream_options" in asked and not request.stream:
+    if "stream_options" in parameters and not request.stream:
         message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
         raise InvalidRequest(message, param="stream_options", code="invalid_value")
-    if "tool_choice" in asked:
-        require_choosable(
-            asked["tool_choice"],
-            [*asked.get("tools", []), *added_tools(request.input)],
-            searches=searches,
+    if "tool_choice" in parameters:
+        require_valid_choice(
+            parameters["tool_choice"],
+            [*parameters.get("tools", []), *added_tools(request.input)],
+            has_web_search=has_web_search,
         )
 
 
@@ -187,7 +187,7 @@ def metadata(value: Any, where: str) -> dict[str, str]:
         )
         raise InvalidRequest(message, param=where, code="object_above_max_properties")
     for key, found in pairs.items():
-        place = f"{where}.{shown(key)}"
+        place = f"{where}.{shorten(key)}"
         if len(key) > 64:
             raise too_long(place, "string", 64, len(key))
         _METADATA_VALUE(found, place)
@@ -203,7 +203,7 @@ def _reasoning(value: Any, where: str) -> dict[str, Any]:
 
 def _context_management(value: Any, where: str) -> list[dict[str, Any]]:
     """At least one entry; of several, the lowest threshold counts."""
-    kept: list[dict[str, Any]] = _EDITS(value, where)
+    kept: list[dict[str, Any]] = _CONTEXT_EDITS(value, where)
     if not kept:
         message = f"Invalid '{where}': empty array. Expected an array with minimum length 1, but got an empty array instead."
         raise InvalidRequest(message, param=where, code="empty_array")
@@ -215,7 +215,7 @@ def _response_id(value: Any, where: str) -> str:
         raise wrong_type(where, "a string", value)
     if not _ID.fullmatch(value):
         message = (
-            f"Invalid '{where}': '{shown(value)}'. Expected an ID that contains letters, numbers, underscores, or dashes, "
+            f"Invalid '{where}': '{shorten(value)}'. Expected an ID that contains letters, numbers, underscores, or dashes, "
             "but this value contained additional characters."
         )
         raise InvalidRequest(message, param=where, code="invalid_value")
@@ -229,13 +229,13 @@ def _conversation(value: Any, where: str) -> str:
     return _response_id(value, where) if type(value) is str else _CONVERSATION(value, where)["id"]
 
 
-def _cache(value: Any, where: str) -> CacheWish | None:
+def _cache(value: Any, where: str) -> CacheOptions | None:
     """`true`, or an object that says for how long."""
     if type(value) is not bool and type(value) is not dict:
         raise wrong_type(where, "a boolean or an object", value)
     if type(value) is bool:
-        return CacheWish() if value else None
-    return CacheWish(_CACHE(value, where).get("ttl"))
+        return CacheOptions() if value else None
+    return CacheOptions(_CACHE(value, where).get("ttl"))
 
 
 def _prompt(_value: Any, where: str) -> str:
@@ -257,11 +257,13 @@ def _json_schema(value: Any, where: str) -> dict[str, Any]:
     return kept
 
 
-_EDITS = array(tagged({"compaction": record({}, {"compact_threshold": integer(1000, _MOST)})}))
+_CONTEXT_EDITS = array(
+    tagged({"compaction": record({}, {"compact_threshold": integer(1000, _MAX_INTEGER)})})
+)
 _ID = re.compile(r"[A-Za-z0-9_-]+")
 _METADATA_VALUE = string(at_most=512)
 _CONVERSATION = record({"id": _response_id})
-_CACHE = record({}, {"ttl": integer(1, _MOST)})
+_CACHE = record({}, {"ttl": integer(1, _MAX_INTEGER)})
 _SUMMARY = choice("auto", "concise", "detailed")
 _REASONING = record(
     {},
@@ -274,7 +276,7 @@ _REASONING = record(
     },
 )
 _FORMAT = record(
-    {"name": string(filled=True, at_most=64, pattern="[a-zA-Z0-9_-]+"), "schema": json_object},
+    {"name": string(non_empty=True, at_most=64, pattern="[a-zA-Z0-9_-]+"), "schema": json_object},
     {"description": string(), "strict": boolean},
 )
 _TEXT = record(
@@ -300,7 +302,7 @@ _INCLUDE = array(
 )
 
 _PARAMETERS: dict[str, Check] = {
-    "model": string(filled=True, at_most=512),
+    "model": string(non_empty=True, at_most=512),
     "instructions": string(),
     "previous_response_id": _response_id,
     "conversation": _conversation,
@@ -312,8 +314,8 @@ _PARAMETERS: dict[str, Check] = {
     "tools": tools,
     "tool_choice": tool_choice,
     "parallel_tool_calls": boolean,
-    "max_tool_calls": integer(1, _MOST),
-    "max_output_tokens": integer(16, _MOST),
+    "max_tool_calls": integer(1, _MAX_INTEGER),
+    "max_output_tokens": integer(16, _MAX_INTEGER),
     "temperature": number(0, 2),
     "top_p": number(0, 1),
     "presence_penalty": number(-2, 2),
@@ -346,7 +348,7 @@ _IGNORED = frozenset(
     )
 )
 
-_SPELLINGS = {
+_CHAT_NAMES = {
     "messages": "'input'",
     "response_format": "'text.format'",
     "max_tokens": "'max_output_tokens'",

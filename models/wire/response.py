@@ -59,10 +59,10 @@ def output_text(output: list[Item]) -> str:
 
 def response_object(facts: ResponseFacts, output: list[Item]) -> dict[str, Any]:
     """The Response as JSON: every key of contract §3 present, defaults filled in, secrets of tools left out."""
-    asked = facts.parameters
-    reasoning = asked.get("reasoning") or {}
-    text = asked.get("text") or {}
-    told: dict[str, Any] = {
+    parameters = facts.parameters
+    reasoning = parameters.get("reasoning") or {}
+    text = parameters.get("text") or {}
+    body: dict[str, Any] = {
         "id": facts.id,
         "object": "response",
         "created_at": facts.created_at,
@@ -70,38 +70,38 @@ def response_object(facts: ResponseFacts, output: list[Item]) -> dict[str, Any]:
         "background": facts.background,
         "completed_at": facts.completed_at if facts.status == "completed" else None,
         "error": facts.error if facts.status == "failed" else None,
-        "frequency_penalty": asked.get("frequency_penalty", 0),
+        "frequency_penalty": parameters.get("frequency_penalty", 0),
         "incomplete_details": {"reason": facts.incomplete_reason}
         if facts.status == "incomplete"
         else None,
-        "instructions": asked.get("instructions"),
-        "max_output_tokens": asked.get("max_output_tokens"),
-        "max_tool_calls": asked.get("max_tool_calls"),
-        "metadata": asked.get("metadata") or {},
+        "instructions": parameters.get("instructions"),
+        "max_output_tokens": parameters.get("max_output_tokens"),
+        "max_tool_calls": parameters.get("max_tool_calls"),
+        "metadata": parameters.get("metadata") or {},
         "model": facts.model,
         "output": output,
         "output_text": output_text(output),
-        "parallel_tool_calls": asked.get("parallel_tool_calls", True),
-        "presence_penalty": asked.get("presence_penalty", 0),
+        "parallel_tool_calls": parameters.get("parallel_tool_calls", True),
+        "presence_penalty": parameters.get("presence_penalty", 0),
         "previous_response_id": facts.previous_response_id,
-        "prompt_cache_key": asked.get("prompt_cache_key"),
+        "prompt_cache_key": parameters.get("prompt_cache_key"),
         "reasoning": {"effort": None, "summary": None, **reasoning},
-        "safety_identifier": asked.get("safety_identifier"),
-        "service_tier": _service_tier(facts.service_tier or asked.get("service_tier")),
+        "safety_identifier": parameters.get("safety_identifier"),
+        "service_tier": _service_tier(facts.service_tier or parameters.get("service_tier")),
         "store": facts.store,
-        "temperature": asked.get("temperature", 1),
+        "temperature": parameters.get("temperature", 1),
         "text": {"format": {"type": "text"}, "verbosity": "medium", **text},
-        "tool_choice": asked.get("tool_choice", "auto"),
-        "tools": [_echo(tool) for tool in asked.get("tools", ())],
-        "top_logprobs": asked.get("top_logprobs", 0),
-        "top_p": asked.get("top_p", 1),
-        "truncation": asked.get("truncation", "disabled"),
+        "tool_choice": parameters.get("tool_choice", "auto"),
+        "tools": [_echo(tool) for tool in parameters.get("tools", ())],
+        "top_logprobs": parameters.get("top_logprobs", 0),
+        "top_p": parameters.get("top_p", 1),
+        "truncation": parameters.get("truncation", "disabled"),
         "usage": facts.usage,
-        "user": asked.get("user"),
+        "user": parameters.get("user"),
     }
     if facts.conversation_id is not None:
-        told["conversation"] = {"id": facts.conversation_id}
-    return told
+        body["conversation"] = {"id": facts.conversation_id}
+    return body
 
 
 def _service_tier(known: str | None) -> str:

@@ -34,42 +34,46 @@ from models.wire.items import NewId
 Part = dict[str, Any]
 
 
-def renamed(items: list[Item], new_id: NewId) -> list[Item]:
+def with_new_ids(items: list[Item], new_id: NewId) -> list[Item]:
     """The items under ids of their own, of the same kinds. `call_id` stays: it is the model's word."""
     return [{**item, "id": new_id(item["id"].partition("_")[0])} for item in items]
 
 
-def retold(items: list[Item]) -> Iterator[Event]:
+def replay(items: list[Item]) -> Iterator[Event]:
     """What a stream says of these items, in order: each added, its text or arguments in one delta, and done."""
     for index, item in enumerate(items):
         yield ItemAdded(
             index,
-            {**item, **_UNTOLD.get(item["type"], _nothing_untold)(item), "status": "in_progress"},
+            {
+                **item,
+                **_INITIAL_FIELDS.get(item["type"], _no_initial_fields)(item),
+                "status": "in_progress",
+            },
         )
-        yield from _INSIDE.get(item["type"], _nothing)(item, index)
+        yield from _ITEM_EVENTS.get(item["type"], _no_item_events)(item, index)
         yield ItemDone(index, item)
 
 
-def _nothing(_item: Item, _index: int) -> Iterator[Event]:
+def _no_item_events(_item: Item, _index: int) -> Iterator[Event]:
     return iter(())
 
 
-def _nothing_untold(_item: Item) -> Item:
+def _no_initial_fields(_item: Item) -> Item:
     return {}
 
 
 def _content(item: Item, index: int) -> Iterator[Event]:
     for position, part in enumerate(item.get("content", ())):
         place = (item["id"], index, position)
-        yield PartAdded(*place, _emptied(part))
-        yield from _PARTS.get(part["type"], _silent)(part, place)
+        yield PartAdded(*place, _without_text(part))
+        yield from _PART_EVENTS.get(part["type"], _no_part_events)(part, place)
         yield PartDone(*place, part)
 
 
 def _reasoning(item: Item, index: int) -> Iterator[Event]:
     for position, part in enumerate(item.get("summary", ())):
         place = (item["id"], index, position)
-        yield SummaryPartAdded(*place, _emptied(part))
+        yield SummaryPartAdded(*place, _without_text(part))
         if part["text"]:
             yield SummaryDelta(*place, part["text"])
         yield SummaryDone(*place, part["text"])
@@ -77,11 +81,11 @@ def _reasoning(item: Item, index: int) -> Iterator[Event]:
     yield from _content(item, index)
 
 
-def _silent(_part: Part, _place: tuple[str, int, int]) -> Iterator[Event]:
+def _no_part_events(_part: Part, _place: tuple[str, int, int]) -> Iterator[Event]:
     return iter(())
 
 
-def _emptied(part: Part) -> Part:
+def _without_text(part: Part) -> Part:
     """The part before its text; one that has none is told in one go."""
     if part["type"] == "refusal":
         return {**part, "refusal": ""}
@@ -106,7 +110,7 @@ def _refusal(part: Part, place: tuple[str, int, int]) -> Iterator[Event]:
     yield RefusalDone(*place, part["refusal"])
 
 
-def _thought(part: Part, place: tuple[str, int, int]) -> Iterator[Event]:
+def _reasoning_text(part: Part, place: tuple[str, int, int]) -> Iterator[Event]:
     if part["text"]:
         yield ReasoningDelta(*place, part["text"])
     yield ReasoningDone(*place, part["text"])
@@ -132,12 +136,12 @@ def _commands(item: Item, index: int) -> Iterator[Event]:
         yield CommandDone(index, number, command)
 
 
-_PARTS: dict[str, Callable[[Part, tuple[str, int, int]], Iterator[Event]]] = {
+_PART_EVENTS: dict[str, Callable[[Part, tuple[str, int, int]], Iterator[Event]]] = {
     "output_text": _text,
     "refusal": _refusal,
-    "reasoning_text": _thought,
+    "reasoning_text": _reasoning_text,
 }
-_INSIDE: dict[str, Callable[[Item, int], Iterator[Event]]] = {
+_ITEM_EVENTS: dict[str, Callable[[Item, int], Iterator[Event]]] = {
     "message": _content,
     "reasoning": _reasoning,
     "function_call": _arguments,
@@ -145,7 +149,7 @@ _INSIDE: dict[str, Callable[[Item, int], Iterator[Event]]] = {
     "shell_call": _commands,
 }
 """type of an item -> the events between `added` and `done`"""
-_UNTOLD: dict[str, Callable[[Item], Item]] = {
+_INITIAL_FIELDS: dict[str, Callable[[Item], Item]] = {
     "message": lambda _: {"content": []},
     "reasoning": lambda item: {name: [] for name in ("summary", "content") if name in item},
     "function_call": lambda _: {"arguments": ""},

@@ -26,7 +26,7 @@ from models.wire.events import (
 
 Json = dict[str, Any]
 
-_SPOKEN = {
+_TEXT_KEYS = {
     "output_text": "text",
     "refusal": "refusal",
     "reasoning_text": "text",
@@ -34,7 +34,7 @@ _SPOKEN = {
 }
 """type of a part -> the key that its deltas add to"""
 
-_ASKED = {
+_ARGUMENT_KEYS = {
     "function_call": "arguments",
     "custom_tool_call": "input",
     "mcp_call": "arguments",
@@ -44,42 +44,42 @@ _ASKED = {
 
 
 @dataclass(slots=True)
-class OpenPart:
+class UnfinishedPart:
     """A part of an item's content, or of a reasoning's summary, that was added. Its deltas are kept apart until somebody asks: adding each to the text would copy it every time."""
 
     index: int
     shape: Json
-    heard: list[str] = field(default_factory=list)
+    deltas: list[str] = field(default_factory=list)
     text_done: bool = False
     done: bool = False
 
-    def hear(self, event: Json) -> None:
-        self.heard.append(event["delta"])
+    def append_delta(self, event: Json) -> None:
+        self.deltas.append(event["delta"])
         if event.get("logprobs"):
             self.shape.setdefault("logprobs", []).extend(event["logprobs"])
 
-    def settle(self, shape: Json) -> None:
+    def set_final(self, shape: Json) -> None:
         """The part as a done event repeats it: from now on that counts, not the deltas."""
-        self.shape, self.heard = shape, []
+        self.shape, self.deltas = shape, []
 
     def to_json(self) -> Json:
         """The part with what was said so far."""
-        key = _SPOKEN.get(self.shape.get("type", ""))
+        key = _TEXT_KEYS.get(self.shape.get("type", ""))
         return (
-            {**self.shape, key: self.shape.get(key, "") + "".join(self.heard)}
+            {**self.shape, key: self.shape.get(key, "") + "".join(self.deltas)}
             if key
             else self.shape
         )
 
 
 @dataclass(slots=True)
-class OpenItem:
+class UnfinishedItem:
     """An item that was added and not yet done."""
 
     output_index: int
     shape: Item
-    parts: dict[int, OpenPart] = field(default_factory=dict)
-    summary: dict[int, OpenPart] = field(default_factory=dict)
+    parts: dict[int, UnfinishedPart] = field(default_factory=dict)
+    summary: dict[int, UnfinishedPart] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
     arguments_done: bool = False
 
@@ -91,15 +91,15 @@ class OpenItem:
         if self.summary:
             item["summary"] = [self.summary[index].to_json() for index in sorted(self.summary)]
         if self.arguments:
-            item[_ASKED[item["type"]]] = "".join(self.arguments)
+            item[_ARGUMENT_KEYS[item["type"]]] = "".join(self.arguments)
         return item
 
 
 @dataclass(slots=True)
-class OpenItems:
+class UnfinishedOutput:
     """What an attempt left open, in output order, and the highest output_index it used (-1 when it used none)."""
 
-    items: list[OpenItem]
+    items: list[UnfinishedItem]
     highest_index: int
 
 
@@ -110,68 +110,71 @@ def fold(events: Iterable[Json]) -> list[Item]:
     """
     items = _collect(events)
     return [
-        item.to_json() if isinstance(item, OpenItem) else item for _, item in sorted(items.items())
+        item.to_json() if isinstance(item, UnfinishedItem) else item
+        for _, item in sorted(items.items())
     ]
 
 
-def standing(told: Iterable[tuple[int, Json]]) -> list[Item]:
+def fold_latest_attempt(events: Iterable[tuple[int, Json]]) -> list[Item]:
     """The items after these events of several attempts, `(attempt, event)` in order: those of the last attempt that began one.
 
     A new attempt gives up what the one before it said when it begins an item of its own; until then that stands, closed or not, and is
     the output of a response which is cancelled meanwhile.
     """
-    seen = list(told)
-    speaking = max(
+    seen = list(events)
+    latest = max(
         (attempt for attempt, event in seen if event["type"] == "response.output_item.added"),
         default=0,
     )
-    return fold(event for attempt, event in seen if attempt >= speaking)
+    return fold(event for attempt, event in seen if attempt >= latest)
 
 
-def open_items(events: Iterable[Json]) -> OpenItems:
+def find_unfinished(events: Iterable[Json]) -> UnfinishedOutput:
     """What is left to close after these events of a dead attempt (design §4.6)."""
     seen = list(events)
     items = _collect(seen)
-    left = [item for _, item in sorted(items.items()) if isinstance(item, OpenItem)]
-    return OpenItems(left, max((event.get("output_index", -1) for event in seen), default=-1))
+    unfinished = [item for _, item in sorted(items.items()) if isinstance(item, UnfinishedItem)]
+    return UnfinishedOutput(
+        unfinished, max((event.get("output_index", -1) for event in seen), default=-1)
+    )
 
 
-def closing_events(left: OpenItems) -> list[Event]:
+def closing_events(unfinished: UnfinishedOutput) -> list[Event]:
     """The `…done` events that close these items as `incomplete`; what is done already is not said twice."""
     events: list[Event] = []
-    for item in left.items:
+    for item in unfinished.items:
         for index in sorted(item.summary):
             events += _summary_closing(item, item.summary[index])
         for index in sorted(item.parts):
             events += _part_closing(item, item.parts[index])
-        told = item.to_json("incomplete")
+        closed = item.to_json("incomplete")
         if not item.arguments_done:
-            events += _arguments_closing(item.output_index, told)
-        events.append(ItemDone(item.output_index, told))
+            events += _arguments_closing(item.output_index, closed)
+        events.append(ItemDone(item.output_index, closed))
     return events
 
 
-def _arguments_closing(index: int, told: Item) -> list[Event]:
-    match told.get("type"):
+def _arguments_closing(index: int, item: Item) -> list[Event]:
+    match item.get("type"):
         case "function_call":
-            return [ArgumentsDone(told["id"], index, told["name"], told["arguments"])]
+            return [ArgumentsDone(item["id"], index, item["name"], item["arguments"])]
         case "custom_tool_call":
-            return [CustomInputDone(told["id"], index, told["input"])]
+            return [CustomInputDone(item["id"], index, item["input"])]
         case "mcp_call":
-            return [McpArgumentsDone(told["id"], index, told["arguments"])]
+            return [McpArgumentsDone(item["id"], index, item["arguments"])]
         case "code_interpreter_call":
-            return [CodeDone(told["id"], index, told["code"])]
+            return [CodeDone(item["id"], index, item["code"])]
         case _:
             return []
 
 
-def _summary_closing(item: OpenItem, part: OpenPart) -> list[Event]:
+def _summary_closing(item: UnfinishedItem, part: UnfinishedPart) -> list[Event]:
     shape, place = part.to_json(), (item.shape["id"], item.output_index, part.index)
     events: list[Event] = [] if part.text_done else [SummaryDone(*place, shape["text"])]
     return events if part.done else [*events, SummaryPartDone(*place, shape)]
 
 
-def _part_closing(item: OpenItem, part: OpenPart) -> list[Event]:
+def _part_closing(item: UnfinishedItem, part: UnfinishedPart) -> list[Event]:
     events: list[Event] = []
     shape, place = part.to_json(), (item.shape["id"], item.output_index, part.index)
     if not part.text_done and shape["type"] == "output_text":
@@ -185,28 +188,30 @@ def _part_closing(item: OpenItem, part: OpenPart) -> list[Event]:
     return events
 
 
-def _collect(events: Iterable[Json]) -> dict[int, OpenItem | Item]:
+def _collect(events: Iterable[Json]) -> dict[int, UnfinishedItem | Item]:
     """output_index -> the item: as its `output_item.done` says it, or open."""
-    items: dict[int, OpenItem | Item] = {}
+    items: dict[int, UnfinishedItem | Item] = {}
     for event in events:
         kind = event["type"]
         if kind == "response.output_item.added":
-            items[event["output_index"]] = OpenItem(event["output_index"], event["item"])
+            items[event["output_index"]] = UnfinishedItem(event["output_index"], event["item"])
         elif (rule := _RULES.get(kind)) is not None:
             item = items.get(event["output_index"])
-            if isinstance(item, OpenItem):
+            if isinstance(item, UnfinishedItem):
                 rule(item, event)
         elif kind == "response.output_item.done" and event["output_index"] in items:
             items[event["output_index"]] = event["item"]
     return items
 
 
-def _part_added(item: OpenItem, event: Json) -> None:
+def _part_added(item: UnfinishedItem, event: Json) -> None:
     parts, index = _place(item, event)
-    parts[index] = OpenPart(index, {key: _own(value) for key, value in event["part"].items()})
+    parts[index] = UnfinishedPart(
+        index, {key: _copy_list(value) for key, value in event["part"].items()}
+    )
 
 
-def _place(item: OpenItem, event: Json) -> tuple[dict[int, OpenPart], int]:
+def _place(item: UnfinishedItem, event: Json) -> tuple[dict[int, UnfinishedPart], int]:
     """The parts that the event is about one of: the content's, or the summary's."""
     return (
         (item.parts, event["content_index"])
@@ -215,73 +220,77 @@ def _place(item: OpenItem, event: Json) -> tuple[dict[int, OpenPart], int]:
     )
 
 
-def _part(item: OpenItem, event: Json) -> OpenPart:
+def _part(item: UnfinishedItem, event: Json) -> UnfinishedPart:
     parts, index = _place(item, event)
     return parts[index]
 
 
-def _own(value: Any) -> Any:
+def _copy_list(value: Any) -> Any:
     """Lists that grow here are copies: the events belong to the caller."""
     return list(value) if isinstance(value, list) else value
 
 
-def _part_heard(item: OpenItem, event: Json) -> None:
-    _part(item, event).hear(event)
+def _part_delta(item: UnfinishedItem, event: Json) -> None:
+    _part(item, event).append_delta(event)
 
 
-def _text_done(item: OpenItem, event: Json) -> None:
+def _text_done(item: UnfinishedItem, event: Json) -> None:
     part = _part(item, event)
-    part.settle(
+    part.set_final(
         {
             **part.shape,
-            **{key: _own(event[key]) for key in ("text", "refusal", "logprobs") if key in event},
+            **{
+                key: _copy_list(event[key])
+                for key in ("text", "refusal", "logprobs")
+                if key in event
+            },
         }
     )
     part.text_done = True
 
 
-def _part_done(item: OpenItem, event: Json) -> None:
+def _part_done(item: UnfinishedItem, event: Json) -> None:
     part = _part(item, event)
-    part.settle(event["part"])
+    part.set_final(event["part"])
     part.text_done = part.done = True
 
 
-def _annotated(item: OpenItem, event: Json) -> None:
+def _annotation_added(item: UnfinishedItem, event: Json) -> None:
     item.parts[event["content_index"]].shape.setdefault("annotations", []).append(
         event["annotation"]
     )
 
 
-def _arguments_heard(item: OpenItem, event: Json) -> None:
+def _arguments_delta(item: UnfinishedItem, event: Json) -> None:
     item.arguments.append(event["delta"])
 
 
-def _arguments_done(item: OpenItem, event: Json) -> None:
-    item.arguments = [event[_ASKED[item.shape["type"]]]]
+def _arguments_done(item: UnfinishedItem, event: Json) -> None:
+    item.arguments = [event[_ARGUMENT_KEYS[item.shape["type"]]]]
     item.arguments_done = True
 
 
-_RULES: dict[str, Callable[[OpenItem, Json], None]] = {
+_RULES: dict[str, Callable[[UnfinishedItem, Json], None]] = {
     "response.content_part.added": _part_added,
     "response.content_part.done": _part_done,
-    "response.output_text.delta": _part_heard,
+    "response.output_text.delta": _part_delta,
     "response.output_text.done": _text_done,
-    "response.output_text.annotation.added": _annotated,
-    "response.refusal.delta": _part_heard,
+    "response.output_text.annotation.added": _annotation_added,
+    "response.refusal.delta": _part_delta,
     "response.refusal.done": _text_done,
-    "response.reasoning_text.delta": _part_heard,
+    "response.reasoning_text.delta": _part_delta,
     "response.reasoning_text.done": _text_done,
     "response.reasoning_summary_part.added": _part_added,
     "response.reasoning_summary_part.done": _part_done,
-    "response.reasoning_summary_text.delta": _part_heard,
+    "response.reasoning_summary_text.delta": _part_delta,
     "response.reasoning_summary_text.done": _text_done,
-    "response.function_call_arguments.delta": _arguments_heard,
+    "response.function_call_arguments.delta": _arguments_delta,
     "response.function_call_arguments.done": _arguments_done,
-    "response.custom_tool_call_input.delta": _arguments_heard,
+    "response.custom_tool_call_input.delta": _arguments_delta,
     "response.custom_tool_call_input.done": _arguments_done,
-    "response.mcp_call_arguments.delta": _arguments_heard,
+    "response.mcp_call_arguments.delta": _arguments_delta,
     "response.mcp_call_arguments.done": _arguments_done,
-    "response.code_interpreter_call_code.delta": _arguments_heard,
+    "response.code_interpreter_call_code.delta": _arguments_delta,
     "response.code_interpreter_call_code.done": _arguments_done,
 }
 """event -> what it does to its item; events that are not here say nothing about the output"""

@@ -7,7 +7,7 @@ from typing import Any
 from models.errors import InvalidRequest
 from models.wire.checks import (
     Check,
-    anything,
+    any_json,
     array,
     boolean,
     choice,
@@ -26,7 +26,7 @@ WEB_SEARCH = frozenset(
 )
 """Accepted because common clients always send one; where no provider is configured, left out of what the upstream sees (design §11)."""
 
-CALLED = {
+CALL_ITEM_TYPES = {
     "function": "function_call",
     "custom": "custom_tool_call",
     "tool_search": "tool_search_call",
@@ -36,16 +36,16 @@ CALLED = {
 }
 """type of a tool -> type of the item that a call of it is"""
 
-MOST_TOOLS = 128
+MAX_TOOLS = 128
 
-_NAME = string(filled=True, at_most=128, pattern="[a-zA-Z0-9_-]+")
+_NAME = string(non_empty=True, at_most=128, pattern="[a-zA-Z0-9_-]+")
 _NAMED = record({"name": _NAME}, {"namespace": _NAME})
 _BARE = record({})
 
 _CUSTOM_FORMAT = tagged(
     {"text": _BARE, "grammar": record({"syntax": choice("lark", "regex"), "definition": string()})},
 )
-_DOMAINS = array(string(filled=True, at_most=253), at_most=100)
+_DOMAINS = array(string(non_empty=True, at_most=253), at_most=100)
 _SEARCH = record(
     {},
     {
@@ -59,7 +59,7 @@ _SEARCH = record(
                 **dict.fromkeys(("city", "country", "region", "timezone"), string()),
             },
         ),
-        "search_content_types": anything,
+        "search_content_types": any_json,
     },
 )
 _FUNCTION = record(
@@ -100,7 +100,7 @@ _NAMESPACE = record(
     {
         "name": _NAME,
         "description": string(),
-        "tools": array(tagged(_NAMED_TOOLS), at_most=MOST_TOOLS),
+        "tools": array(tagged(_NAMED_TOOLS), at_most=MAX_TOOLS),
     }
 )
 _TOOL_SEARCH = record(
@@ -116,10 +116,10 @@ _CLIENT_TOOLS: dict[str, Check] = {
     "apply_patch": _BARE,
     **dict.fromkeys(sorted(WEB_SEARCH), _SEARCH),
 }
-_TOOLS = array(tagged({**_CLIENT_TOOLS, "mcp": mcp_tool}), at_most=MOST_TOOLS)
-_ADDED_TOOLS = array(tagged(_CLIENT_TOOLS), at_most=MOST_TOOLS)
+_TOOLS = array(tagged({**_CLIENT_TOOLS, "mcp": mcp_tool}), at_most=MAX_TOOLS)
+_ADDED_TOOLS = array(tagged(_CLIENT_TOOLS), at_most=MAX_TOOLS)
 
-PASSED_ON = (
+NATIVE_ONLY_TOOLS = (
     "file_search",
     "code_interpreter",
     "image_generation",
@@ -131,9 +131,9 @@ PASSED_ON = (
 """Tools that only an upstream which speaks the Responses API can run, or knows at all; they are handed on as the client describes them."""
 
 
-def _handed_on(value: Any, where: str) -> dict[str, Any]:
+def _passthrough_tool(value: Any, where: str) -> dict[str, Any]:
     """The tool as it is. What it entrusts to a container has no place here: tools are stored and shown."""
-    if _holds(value, "domain_secrets"):
+    if _contains_field(value, "domain_secrets"):
         message = f"'domain_secrets' inside '{where}' is not supported: this server stores and shows the tools of a response."
         raise InvalidRequest(message, param=where, code="unsupported_parameter")
     kept = open_object(value, where)
@@ -141,10 +141,10 @@ def _handed_on(value: Any, where: str) -> dict[str, Any]:
     return kept
 
 
-def _holds(value: Any, name: str) -> bool:
+def _contains_field(value: Any, name: str) -> bool:
     if isinstance(value, dict):
-        return name in value or any(_holds(found, name) for found in value.values())
-    return isinstance(value, list) and any(_holds(found, name) for found in value)
+        return name in value or any(_contains_field(found, name) for found in value.values())
+    return isinstance(value, list) and any(_contains_field(found, name) for found in value)
 
 
 _NATIVE_TOOLS = array(
@@ -152,14 +152,16 @@ _NATIVE_TOOLS = array(
         {
             **_CLIENT_TOOLS,
             "mcp": mcp_tool,
-            **dict.fromkeys((*PASSED_ON, "shell", "tool_search", *sorted(WEB_SEARCH)), _handed_on),
+            **dict.fromkeys(
+                (*NATIVE_ONLY_TOOLS, "shell", "tool_search", *sorted(WEB_SEARCH)), _passthrough_tool
+            ),
         }
     ),
-    at_most=MOST_TOOLS,
+    at_most=MAX_TOOLS,
 )
 """What a native upstream may be offered."""
 
-_HOSTED = (
+_BUILT_IN_TOOLS = (
     *sorted(WEB_SEARCH),
     *(
         "file_search",
@@ -175,7 +177,7 @@ _CHOICES: dict[str, Check] = {
     "function": _NAMED,
     "custom": _NAMED,
     "mcp": record({"server_label": string()}, {"name": string()}),
-    **dict.fromkeys(_HOSTED, _BARE),
+    **dict.fromkeys(_BUILT_IN_TOOLS, _BARE),
 }
 _ALLOWED: dict[str, Check] = {**_CHOICES, "namespace": record({"name": _NAME})}
 _CHOICE_WORD = choice("none", "auto", "required")
@@ -190,7 +192,7 @@ _CHOICE_OBJECT = tagged(
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CallTarget:
     """What the model calls: told apart by these three, whatever the upstream is shown."""
 
     item: str
@@ -201,27 +203,29 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class CallableTool:
     """One tool that the model may call, as its client described it."""
 
-    target: Target
+    target: CallTarget
     tool: dict[str, Any]
     namespace: str = ""
     """What the namespace that holds it is for."""
 
 
-def offered(tools: Iterable[dict[str, Any]]) -> Iterator[Offered]:
+def callable_tools(tools: Iterable[dict[str, Any]]) -> Iterator[CallableTool]:
     """The tools that can be called, those inside namespaces one by one; what nobody can call here (web search) is left out."""
     for tool in tools:
         if tool["type"] == "namespace":
             for inner in tool["tools"]:
-                yield Offered(
-                    Target(CALLED[inner["type"]], inner["name"], tool["name"]),
+                yield CallableTool(
+                    CallTarget(CALL_ITEM_TYPES[inner["type"]], inner["name"], tool["name"]),
                     inner,
                     tool["description"],
                 )
-        elif tool["type"] in CALLED:
-            yield Offered(Target(CALLED[tool["type"]], tool.get("name", "")), tool)
+        elif tool["type"] in CALL_ITEM_TYPES:
+            yield CallableTool(
+                CallTarget(CALL_ITEM_TYPES[tool["type"]], tool.get("name", "")), tool
+            )
 
 
 def added_tools(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -232,19 +236,22 @@ def added_tools(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def with_added_search(
-    given: list[dict[str, Any]], items: Iterable[dict[str, Any]]
+    request_tools: list[dict[str, Any]], items: Iterable[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """A request's tools, and the web search that came with its items if it names none itself: the last, should there be several."""
-    if any(tool["type"] in WEB_SEARCH for tool in given):
-        return given
-    return [*given, *[tool for tool in added_tools(items) if tool["type"] in WEB_SEARCH][-1:]]
+    if any(tool["type"] in WEB_SEARCH for tool in request_tools):
+        return request_tools
+    return [
+        *request_tools,
+        *[tool for tool in added_tools(items) if tool["type"] in WEB_SEARCH][-1:],
+    ]
 
 
-def meant(chosen: dict[str, Any], targets: Iterable[Target]) -> list[Target]:
+def match_choice(chosen: dict[str, Any], targets: Iterable[CallTarget]) -> list[CallTarget]:
     """Those of the targets that one object of a `tool_choice` names. A bare name means the tool outside of namespaces, if there is one."""
     if chosen["type"] == "namespace":
         return [target for target in targets if target.namespace == chosen["name"]]
-    item, name = CALLED.get(chosen["type"]), chosen.get("name", "")
+    item, name = CALL_ITEM_TYPES.get(chosen["type"]), chosen.get("name", "")
     found = [target for target in targets if (target.item, target.name) == (item, name)]
     if "namespace" in chosen:
         return [target for target in found if target.namespace == chosen["namespace"]]
@@ -267,7 +274,7 @@ def _distinct(checked: list[dict[str, Any]], where: str) -> list[dict[str, Any]]
     return checked
 
 
-def more_tools(value: Any, where: str) -> list[dict[str, Any]]:
+def item_tools(value: Any, where: str) -> list[dict[str, Any]]:
     """Tools that come as part of an item. MCP servers are none of these: items are stored and shown, and their credentials must not be."""
     checked: list[dict[str, Any]] = _ADDED_TOOLS(value, where)
     _require_distinct_names(checked, where)
@@ -306,43 +313,44 @@ def tool_choice(value: Any, where: str) -> str | dict[str, Any]:
     return chosen
 
 
-def require_choosable(
-    chosen: str | dict[str, Any], available: list[dict[str, Any]], *, searches: bool = False
+def require_valid_choice(
+    chosen: str | dict[str, Any], available: list[dict[str, Any]], *, has_web_search: bool = False
 ) -> None:
     """Raises InvalidRequest when the choice demands a tool that is not offered, or that we cannot run.
 
     `searches`: whether this server, or the model's upstream, can search the web.
     """
     if chosen == "required" and not available:
-        raise _unchoosable("Tool choice 'required' must be specified with 'tools' parameter.")
-    targets = [each.target for each in offered(available)]
+        raise _invalid_choice("Tool choice 'required' must be specified with 'tools' parameter.")
+    targets = [each.target for each in callable_tools(available)]
     runnable = [
         tool
         for tool in available
-        if tool["type"] in ("mcp", *PASSED_ON) or (searches and tool["type"] in WEB_SEARCH)
+        if tool["type"] in ("mcp", *NATIVE_ONLY_TOOLS)
+        or (has_web_search and tool["type"] in WEB_SEARCH)
     ]
     if chosen == "required" and not targets and not runnable:
         raise _no_search()
     if isinstance(chosen, str):
         return
     one_by_one = chosen["tools"] if chosen["type"] == "allowed_tools" else [chosen]
-    found = [_found(one, available, targets, runnable) for one in one_by_one]
+    found = [_count_matches(one, available, targets, runnable) for one in one_by_one]
     if chosen["type"] != "allowed_tools":
         if found[0] > 1:
-            raise _unchoosable(
+            raise _invalid_choice(
                 f"Tool choice '{chosen['name']}' is in several namespaces: say which one in 'namespace'."
             )
         if not found[0]:
             raise _no_search()
     elif chosen["mode"] == "required" and not any(found):
         message = "Tool choice 'allowed_tools' with mode 'required' must name at least one tool."
-        raise _no_search() if found else _unchoosable(message)
+        raise _no_search() if found else _invalid_choice(message)
 
 
-def _found(
+def _count_matches(
     one: dict[str, Any],
     available: list[dict[str, Any]],
-    targets: list[Target],
+    targets: list[CallTarget],
     runnable: list[dict[str, Any]],
 ) -> int:
     """How many tools that can be called this names; 0 only for a search that nobody can run. Raises InvalidRequest when it names nothing."""
@@ -351,22 +359,22 @@ def _found(
         (tool["type"], tool.get("server_label")) == (one["type"], one.get("server_label"))
         for tool in runnable
     )
-    found = len(meant(one, targets)) or min(ours, 1)
+    found = len(match_choice(one, targets)) or min(ours, 1)
     is_search = one["type"] in WEB_SEARCH and any(tool["type"] == one["type"] for tool in available)
     if not found and not is_search:
-        raise _absent(one)
+        raise _choice_not_found(one)
     return found
 
 
-def _absent(tool: dict[str, Any]) -> InvalidRequest:
-    return _unchoosable(
+def _choice_not_found(tool: dict[str, Any]) -> InvalidRequest:
+    return _invalid_choice(
         f"Tool choice '{tool.get('server_label') or tool.get('name') or tool['type']}' not found in 'tools' parameter."
     )
 
 
 def _no_search() -> InvalidRequest:
-    return _unchoosable("Tool choice demands a web search, and this server has none.")
+    return _invalid_choice("Tool choice demands a web search, and this server has none.")
 
 
-def _unchoosable(message: str) -> InvalidRequest:
+def _invalid_choice(message: str) -> InvalidRequest:
     return InvalidRequest(message, param="tool_choice", code="invalid_value")

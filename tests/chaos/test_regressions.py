@@ -82,9 +82,9 @@ async def test_a_reader_that_comes_as_redis_goes_is_sent_to_the_log() -> None:
         database_url=cast("Any", "postgres://nobody/none"), redis_url=cast("Any", "redis://nobody")
     )
     bus = Bus(settings, cast("Any", None), new_uuid())
-    bus._channel = cast("Any", _Closed())
+    bus._pubsub = cast("Any", _Closed())
     async with bus.subscribe(new_uuid()) as inbox:
-        bus.nudge_all()
+        bus.wake_all()
         assert await inbox.next() is None
 
 
@@ -93,7 +93,7 @@ async def test_a_worker_whose_redis_goes_while_it_publishes_goes_on() -> None:
     publisher = Publisher(cast("Any", _Closed()))
     running = asyncio.create_task(publisher.run())
     publisher.publish("events:x", b"")
-    await until(lambda: publisher._away_until)
+    await until(lambda: publisher._unavailable_until)
     assert not running.done()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

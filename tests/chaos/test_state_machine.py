@@ -34,7 +34,7 @@ from models.db.queries import statements
 from models.errors import LeaseLost
 from models.ids import new_uuid, response_id
 from models.lifecycle import TERMINAL, Status
-from models.ownership.claims import DEATHS_ALONE
+from models.ownership.claims import QUARANTINE_THRESHOLD
 from models.redis.answer_cache import AnswerCache
 from models.wire.events import ResponseCreated, ResponseQueued, decode_frame, frame, split_frames
 from models.wire.response import ResponseFacts, response_object
@@ -43,8 +43,8 @@ from tests.support.chaos.step_worker import Died, Ears, Hand, SilentRedis, Telli
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.stack import Databases
 from tests.support.worker_rows import House, settings_for
-from web.responses.store import Archive
-from web.stream.reader import Relay
+from web.responses.store import ResponseStore
+from web.stream.reader import EventReader
 
 T = TypeVar("T")
 MOST_RESPONSES, MOST_WORKERS, MOST_WATCHERS = 3, 6, 4
@@ -124,14 +124,14 @@ class Machine(RuleBasedStateMachine):
         self.stories: list[Story] = []
         self.watchers: list[Watcher] = []
         self.ears = Ears()
-        self.relay = Relay(self.pool, self.ears)  # type: ignore[arg-type]
-        self.archive = Archive(
+        self.relay = EventReader(self.pool, self.ears)  # type: ignore[arg-type]
+        self.archive = ResponseStore(
             self.pool,
-            SilentRedis(),
+            SilentRedis(),  # type: ignore[arg-type]
             self.relay,
             AnswerCache(settings_for(self.house.dsn), "silent"),
             0,
-        )  # type: ignore[arg-type]
+        )
         self.numbers = itertools.count(1)
         self.run = self.world.run
 
@@ -256,11 +256,11 @@ class Machine(RuleBasedStateMachine):
         telling = self.run(worker.take(story.name))
         orphan = story.owner is None or story.owner.buried
         deaths = story.deaths + (story.owner is not None)
-        to_end = story.cancelled or deaths > DEATHS_ALONE
-        welcome = to_end or worker.quarantine is (deaths >= DEATHS_ALONE)
+        to_end = story.cancelled or deaths > QUARANTINE_THRESHOLD
+        welcome = to_end or worker.quarantine is (deaths >= QUARANTINE_THRESHOLD)
         assert (telling is not None) is (story.status not in TERMINAL and orphan and welcome)
         if telling is not None:
-            assert (telling.claim.verdict is not None) is to_end
+            assert (telling.claim.end_reason is not None) is to_end
             self._claimed(story, worker, telling)
 
     def _claimed(self, story: Story, worker: Hand, telling: Telling) -> None:
@@ -284,7 +284,7 @@ class Machine(RuleBasedStateMachine):
     @rule(which=ANY, words=WORDS, call=st.sampled_from([None, None, 0, 1]))
     def append(self, which: int, words: str, call: int | None) -> None:
         worker, telling = pick(self.tellings, which)
-        if telling.claim.verdict is None:
+        if telling.claim.end_reason is None:
             worker.say(telling, words, call=call)
 
     @precondition(lambda self: self.tellings)
@@ -371,7 +371,7 @@ class Machine(RuleBasedStateMachine):
         assert bool(renewed) is not worker.buried
         mine = {
             row["id"]: row["attempt"]
-            for row in self.run(fetch(self.pool, statements.MINE, {"me": worker.id}))
+            for row in self.run(fetch(self.pool, statements.OWNED_RESPONSES, {"me": worker.id}))
         }
         if not worker.buried:
             assert mine == {
@@ -392,7 +392,7 @@ class Machine(RuleBasedStateMachine):
     @rule(which=ANY)
     def checkpoint(self, which: int) -> None:
         worker, telling = pick(self.tellings, which)
-        if telling.claim.verdict is not None:
+        if telling.claim.end_reason is not None:
             return
         if worker.buried:
             self.refused(worker.checkpoint(telling))
@@ -415,7 +415,7 @@ class Machine(RuleBasedStateMachine):
             self.refused(worker.finish(telling, status, twice=twice))
             worker.gone = True
             return
-        wanted = Status.FAILED if telling.claim.verdict is not None else status
+        wanted = Status.FAILED if telling.claim.end_reason is not None else status
         ended = self.run(worker.finish(telling, wanted, twice=twice))
         assert ended is (Status.CANCELLED if story.cancelled else wanted)
         story.status, story.owner = ended.value, None
@@ -467,7 +467,7 @@ class Machine(RuleBasedStateMachine):
         """A long silence sends the reader to the logs."""
         watcher = pick(self.watchers, which)
         if watcher.inbox is not None:
-            watcher.inbox.nudge()
+            watcher.inbox.wake()
         self.run(watcher.step())
 
     # --- what must hold ---

@@ -14,7 +14,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from models.db.database import AWAY, Row, connect_sync, fetch, open_pool
+from models.db.database import DATABASE_UNAVAILABLE, Row, connect_sync, fetch, open_pool
 from models.db.queries import statements
 from models.ids import new_uuid
 from models.lifecycle import TERMINAL, Status
@@ -76,7 +76,7 @@ class Unsure:
 
     async def mine(self) -> list[Row]:
         """What its next heartbeat will find."""
-        return await fetch(self.house.pool, statements.MINE, {"me": self.hand.id})
+        return await fetch(self.house.pool, statements.OWNED_RESPONSES, {"me": self.hand.id})
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ async def unsure(house: House) -> AsyncIterator[Unsure]:
 async def test_claim(unsure: Unsure, kind: str) -> None:
     name = await unsure.house.response()
     lose(unsure.proxy, b"attempt = r.attempt + 1", kind)
-    with pytest.raises(AWAY):
+    with pytest.raises(DATABASE_UNAVAILABLE):
         await unsure.hand.own.take(name)
     assert [row["id"] for row in await unsure.mine()] == [name] * (kind == DONE)
     for row in await unsure.mine():
@@ -133,7 +133,7 @@ async def test_take_over(unsure: Unsure, kind: str) -> None:
     await owner.journal(1, name, 1, 2, 5)
     await unsure.house.bury(owner)
     lose(unsure.proxy, b"COMMIT", kind)
-    with pytest.raises(AWAY):
+    with pytest.raises(DATABASE_UNAVAILABLE):
         await unsure.hand.own.take(name)
     assert await unsure.numbers(name) == list(range(6 if kind == DONE else 2)), (
         "adopted with the claim, or not at all"
@@ -248,12 +248,12 @@ async def test_renew(unsure: Unsure, kind: str) -> None:
 
     def beat() -> None:
         with connect_sync(settings, "beat") as connection, pytest.raises(psycopg.OperationalError):
-            lease._beat(connection)
+            lease._renew(connection)
         with connect_sync(settings, "beat") as connection:
-            lease._beat(connection)
+            lease._renew(connection)
 
     await _beside(beat)
-    assert lease.certain
+    assert lease.is_fresh
 
 
 async def _beside(work: Callable[[], None]) -> None:

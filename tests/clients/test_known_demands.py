@@ -347,8 +347,9 @@ async def test_calls_of_mcp_tools_have_a_status(
         key: value for key, value in called.to_dict().items() if key not in ("status", "output")
     }
     await tooled.openai().responses.create(
-        model=model, input=[without, {"role": "user", "content": "On."}]
-    )  # type: ignore[list-item]
+        model=model,
+        input=[without, {"role": "user", "content": "On."}],  # type: ignore[list-item]
+    )
 
 
 async def test_a_reasoning_item_has_a_summary_and_may_come_back_without_one(

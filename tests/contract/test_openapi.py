@@ -50,7 +50,7 @@ from worker.translation.history import compaction as _compaction  # noqa: F401 -
 from worker.translation.items import kinds
 from worker.translation.items import mcp as _mcp  # noqa: F401 - so that its items are known
 from worker.translation.items import text_items as spoken
-from worker.translation.items.server_calls import OpenHostedCall
+from worker.translation.items.server_calls import OpenServerCall
 from worker.translation.responses.items import NativeItem
 from worker.upstream import chat_chunks, failures
 
@@ -222,7 +222,7 @@ def test_the_document_knows_every_item_the_model_can_say() -> None:
         ]  # these are for the test below
         for one in below:
             yield from leaves(one)
-        if not below and kind is not OpenHostedCall:  # which is what its kinds have in common
+        if not below and kind is not OpenServerCall:  # which is what its kinds have in common
             yield kind
 
     told = {
@@ -231,9 +231,11 @@ def test_the_document_knows_every_item_the_model_can_say() -> None:
     }
     said = set()
     for kind in leaves(spoken.OpenItem):
-        fields = {"server_label": "s", "name": "f"} if issubclass(kind, OpenHostedCall) else {}
+        fields = {"server_label": "s", "name": "f"} if issubclass(kind, OpenServerCall) else {}
         called = (
-            ("call_1", offering.Target(kind.kind, "f")) if issubclass(kind, spoken.OpenCall) else ()
+            ("call_1", offering.CallTarget(kind.kind, "f"))
+            if issubclass(kind, spoken.OpenCall)
+            else ()
         )
         item = kind(
             0,
@@ -250,10 +252,10 @@ def test_the_document_knows_every_item_the_model_can_say() -> None:
         said.add(item.to_json()["type"])
         require("OutputItem", item.to_json())
     assert said == told
-    assert set(kinds._KINDS) <= said
+    assert set(kinds._CALL_CLASSES) <= said
     details = document()["components"]["schemas"]["Response"]["properties"]["incomplete_details"]
     assert set(details["properties"]["reason"]["enum"]) == {
-        *translator._INCOMPLETE.values(),
+        *translator._INCOMPLETE_REASONS.values(),
         "max_messages",
     }
 
@@ -327,8 +329,8 @@ def test_the_document_knows_every_error() -> None:
 
 def test_a_create_tells_every_status_an_upstream_can_cause() -> None:
     told = {int(code) for code in operations()["create"]["responses"]}
-    assert failures._SAME_STATUS | chat_chunks._PASSED_ON | {502, 504} <= told
-    assert told == failures._SAME_STATUS | {200, 415, 424, 500, 502, 503, 504}
+    assert failures._FORWARDED_STATUSES | chat_chunks._FORWARDED_STATUSES | {502, 504} <= told
+    assert told == failures._FORWARDED_STATUSES | {200, 415, 424, 500, 502, 503, 504}
 
 
 # The document's own examples.

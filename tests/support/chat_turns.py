@@ -10,8 +10,8 @@ from models.wire.events import Event, decode_frame, frame
 from models.wire.snapshot import fold
 from tests.support.contract_rules import assert_items_obey_contract
 from tests.support.strict_types import check_event, check_item, check_usage
-from worker.translation.chat.translator import Translator
-from worker.translation.tool_catalog import Offer, offer
+from worker.translation.chat.translator import ChatTranslator
+from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
 from worker.translation.turn import Outcome
 from worker.upstream.chat_chunks import parse_chunk
 
@@ -79,16 +79,16 @@ class Turn:
 
 def offering(
     *functions: str, custom: Iterable[str] = (), allowed: Iterable[str] | None = None
-) -> Offer:
+) -> ToolCatalog:
     """An offer of functions and custom tools, of which only the `allowed` may be called."""
     tools = [
         *({"type": "function", "name": name} for name in functions),
         *({"type": "custom", "name": name} for name in custom),
     ]
     if allowed is None:
-        return offer({"tools": tools})
+        return build_tool_catalog({"tools": tools})
     chosen = [tool for tool in tools if tool["name"] in allowed]
-    return offer(
+    return build_tool_catalog(
         {"tools": tools, "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": chosen}}
     )
 
@@ -97,13 +97,13 @@ def run(
     chunks: Iterable[JSON | bytes], *, done_seen: bool = True, cut: bool = False, **options: Any
 ) -> Turn:
     """Puts the chunks through the parser and a translator, and ends the turn."""
-    translator = Translator(counter(), **options)
+    translator = ChatTranslator(counter(), **options)
     told: list[Event] = []
     for chunk in chunks:
         told += translator.feed(
             parse_chunk(chunk if isinstance(chunk, bytes) else json.dumps(chunk).encode())
         )
-    told += translator.cut() if cut else translator.finish(done_seen=done_seen)
+    told += translator.close_incomplete() if cut else translator.finish(done_seen=done_seen)
     events = decoded(told)
     for event in events:
         check_event(event)
@@ -113,7 +113,7 @@ def run(
         check_item(item)
     if translator.usage is not None:
         check_usage(translator.usage)
-    assert translator.cut() == []
+    assert translator.close_incomplete() == []
     return Turn(events, translator.output, translator.calls, translator.usage, translator.outcome)
 
 

@@ -104,14 +104,14 @@ def hear(
         told += translator.feed(
             parse_event(one if isinstance(one, bytes) else json.dumps(one).encode())
         )
-    told += translator.cut() if cut else translator.finish(done_seen=done_seen)
+    told += translator.close_incomplete() if cut else translator.finish(done_seen=done_seen)
     shown = decoded(told)
     for one in shown:
         check_event(one)
-    closed = assert_items_obey_contract(shown, complete=not translator.goes_on)
+    closed = assert_items_obey_contract(shown, complete=not translator.needs_another_turn)
     output = translator.output
     assert fold(shown) == output
-    if not translator.goes_on:
+    if not translator.needs_another_turn:
         assert [item for _, item in sorted(closed.items())] == output
     for item in output:
         check_item(item)

@@ -11,13 +11,13 @@ from starlette.requests import HTTPConnection
 from models.db.database import Pool, fetch, read
 from models.db.queries import statements
 from models.errors import Unauthenticated
-from models.keys import fingerprint
+from models.keys import hash_key
 
-_TRUST = 5.0
+_KEY_CACHE_SECONDS = 5.0
 """Seconds a key that was found is believed; a revoked key works for at most this long."""
-_USED_EVERY = 60.0
+_LAST_USED_INTERVAL = 60.0
 """Seconds between two notes of when a key was used last."""
-_MOST = 10_000
+_MAX_CACHED_KEYS = 10_000
 
 
 class Keys:
@@ -25,41 +25,41 @@ class Keys:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._known: dict[bytes, tuple[UUID, float]] = {}
-        self._noted: dict[UUID, float] = {}
+        self._cached: dict[bytes, tuple[UUID, float]] = {}
+        self._last_used_written: dict[UUID, float] = {}
 
-    async def project_of(self, key: str) -> UUID | None:
+    async def find_project(self, key: str) -> UUID | None:
         """The project whose valid key this is; None for any other string."""
-        hashed = fingerprint(key)
-        known = self._known.get(hashed)
+        hashed = hash_key(key)
+        cached = self._cached.get(hashed)
         now = time.monotonic()
-        if known is not None and known[1] > now:
-            return known[0]
-        found = await read(self._pool, statements.KEY, {"hash": hashed})
-        if not found or not hmac.compare_digest(bytes(found[0]["hash"]), hashed):
-            self._known.pop(hashed, None)
+        if cached is not None and cached[1] > now:
+            return cached[0]
+        rows = await read(self._pool, statements.FIND_API_KEY, {"hash": hashed})
+        if not rows or not hmac.compare_digest(bytes(rows[0]["hash"]), hashed):
+            self._cached.pop(hashed, None)
             return None
-        if len(self._known) > _MOST:
-            self._known.clear()
-        project: UUID = found[0]["project_id"]
-        self._known[hashed] = (project, now + _TRUST)
-        await self._note_use(found[0]["id"], now)
+        if len(self._cached) > _MAX_CACHED_KEYS:
+            self._cached.clear()
+        project: UUID = rows[0]["project_id"]
+        self._cached[hashed] = (project, now + _KEY_CACHE_SECONDS)
+        await self._record_use(rows[0]["id"], now)
         return project
 
-    async def _note_use(self, key_id: UUID, now: float) -> None:
-        if now - self._noted.get(key_id, -_USED_EVERY) >= _USED_EVERY:
-            self._noted[key_id] = now
-            await fetch(self._pool, statements.KEY_USED, {"id": key_id})
+    async def _record_use(self, key_id: UUID, now: float) -> None:
+        if now - self._last_used_written.get(key_id, -_LAST_USED_INTERVAL) >= _LAST_USED_INTERVAL:
+            self._last_used_written[key_id] = now
+            await fetch(self._pool, statements.TOUCH_API_KEY, {"id": key_id})
 
 
-def key_of(connection: HTTPConnection) -> str:
+def read_api_key(connection: HTTPConnection) -> str:
     """The key that the headers bring. Raises Unauthenticated where they bring none, or several."""
-    given = connection.headers.getlist("authorization")
-    if len(given) > 1:
+    headers = connection.headers.getlist("authorization")
+    if len(headers) > 1:
         raise Unauthenticated(
             "You provided more than one Authorization header. Send one: 'Authorization: Bearer YOUR_KEY'."
         )
-    scheme, _, key = given[0].strip().partition(" ") if given else ("", "", "")
+    scheme, _, key = headers[0].strip().partition(" ") if headers else ("", "", "")
     if scheme.lower() != "bearer" or not key.strip():
         raise Unauthenticated(
             "You didn't provide an API key. Send it in an Authorization header: 'Authorization: Bearer YOUR_KEY'."
@@ -67,14 +67,14 @@ def key_of(connection: HTTPConnection) -> str:
     return key.strip()
 
 
-async def project_of(connection: HTTPConnection) -> UUID:
+async def authenticate(connection: HTTPConnection) -> UUID:
     """The project of the request's key. Raises Unauthenticated before anything of the request but its headers was looked at."""
     keys: Keys = connection.app.state.keys
-    project = await keys.project_of(key_of(connection))
+    project = await keys.find_project(read_api_key(connection))
     if project is None:
         raise Unauthenticated("Incorrect API key provided.")
     return project
 
 
-Project = Annotated[UUID, Depends(project_of)]
+Project = Annotated[UUID, Depends(authenticate)]
 """The project of the request's key."""

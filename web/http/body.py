@@ -10,9 +10,9 @@ from starlette.requests import ClientDisconnect
 from models.errors import InvalidRequest, RequestTooLarge, UnsupportedMediaType
 from models.wire.json_input import decode_body
 
-_DRAIN_BYTES = 256 * 1024 * 1024
-_DRAIN_TIME = 5.0
-_LARGE = 256 * 1024
+_MAX_DRAIN_BYTES = 256 * 1024 * 1024
+_DRAIN_TIMEOUT = 5.0
+_LARGE_BODY = 256 * 1024
 """Bytes from which a body is decoded beside the event loop: everybody else's streams would wait for it."""
 
 
@@ -27,21 +27,21 @@ async def read_json(request: Request, limit: int) -> Any:
         raise UnsupportedMediaType(
             "Compressed request bodies are not supported. Send the body without Content-Encoding."
         )
-    announced = request.headers.get("content-length", "")
+    content_length = request.headers.get("content-length", "")
     if (
-        announced.isascii()
-        and announced.isdigit()
-        and (len(announced) > 18 or int(announced) > limit)
+        content_length.isascii()
+        and content_length.isdigit()
+        and (len(content_length) > 18 or int(content_length) > limit)
     ):
         raise RequestTooLarge(limit)
     raw = await _read(request, limit)
-    return await asyncio.to_thread(decode_body, raw) if len(raw) > _LARGE else decode_body(raw)
+    return await asyncio.to_thread(decode_body, raw) if len(raw) > _LARGE_BODY else decode_body(raw)
 
 
 def is_large(headers: Mapping[str, str]) -> bool:
     """Whether a body is too large to be looked at in the event loop: a million items take ten seconds, and a lease is no longer than that."""
-    announced = headers.get("content-length", "")
-    return not announced.isdigit() or int(announced) > _LARGE
+    content_length = headers.get("content-length", "")
+    return not content_length.isdigit() or int(content_length) > _LARGE_BODY
 
 
 async def _read(request: Request, limit: int) -> bytes:
@@ -69,8 +69,8 @@ async def drain(request: Request) -> None:
         return
     dropped = 0
     try:
-        async with asyncio.timeout(_DRAIN_TIME):
-            while dropped < _DRAIN_BYTES:
+        async with asyncio.timeout(_DRAIN_TIMEOUT):
+            while dropped < _MAX_DRAIN_BYTES:
                 message = await request.receive()
                 dropped += len(message.get("body", b""))
                 if not message.get("more_body", False):

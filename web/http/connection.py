@@ -11,19 +11,25 @@ from models.errors import Unavailable
 T = TypeVar("T")
 
 
-async def gone(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
     """Returns when the client has left; its body must have been read before."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def unless_gone(work: Coroutine[Any, Any, T], receive: Receive, drained: asyncio.Event) -> T:
+async def cancel_on_disconnect(
+    work: Coroutine[Any, Any, T], receive: Receive, grace_expired: asyncio.Event
+) -> T:
     """What the work gives. When the client leaves first, or `drained` is set (the process stops), the work is cancelled.
 
     Raises Unavailable then, which somebody hears only in the second case.
     """
     working = asyncio.ensure_future(work)
-    waiting = (working, asyncio.ensure_future(gone(receive)), asyncio.ensure_future(drained.wait()))
+    waiting = (
+        working,
+        asyncio.ensure_future(wait_for_disconnect(receive)),
+        asyncio.ensure_future(grace_expired.wait()),
+    )
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if working.done():

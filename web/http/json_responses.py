@@ -9,7 +9,7 @@ from starlette.responses import Response
 from models.wire.events import Item
 
 
-def json_answer(
+def json_response(
     body: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
     """A JSON response; `body` is anything orjson encodes."""
@@ -21,13 +21,13 @@ def json_answer(
     )
 
 
-def list_envelope(found: list[Item], limit: int) -> dict[str, Any]:
+def list_envelope(items: list[Item], limit: int) -> dict[str, Any]:
     """A page of items (contract §1.1); `found` holds one item more than `limit` when there are more."""
-    page = found[:limit]
+    page = items[:limit]
     return {
         "object": "list",
         "data": page,
         "first_id": page[0]["id"] if page else None,
         "last_id": page[-1]["id"] if page else None,
-        "has_more": len(found) > limit,
+        "has_more": len(items) > limit,
     }

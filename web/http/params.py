@@ -70,16 +70,16 @@ def choice(request: Request, name: str, allowed: tuple[str, ...]) -> str | None:
     return given
 
 
-def included(request: Request) -> list[str]:
+def parse_include(request: Request) -> list[str]:
     """The values of `include[]`, which clients also spell `include`. Raises InvalidRequest."""
     values = request.query_params.getlist("include[]") + request.query_params.getlist("include")
     require_include(values)
     return values
 
 
-def named(given: str | None) -> str | None:
+def storable_item_id(value: str | None) -> str | None:
     """An item's id as Postgres takes it: no id holds U+0000; as in bodies it becomes U+FFFD, and names nothing."""
-    return None if given is None else given.replace("\0", "\ufffd")
+    return None if value is None else value.replace("\0", "\ufffd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,5 +96,7 @@ def paging(request: Request) -> Paging:
     limit = integer(request, "limit", **PAGE_SIZES)
     order = choice(request, "order", ORDERS) or "desc"
     return Paging(
-        PAGE_SIZE if limit is None else limit, order, named(request.query_params.get("after"))
+        PAGE_SIZE if limit is None else limit,
+        order,
+        storable_item_id(request.query_params.get("after")),
     )

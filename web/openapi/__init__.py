@@ -15,20 +15,20 @@ from web.openapi.meaning import ABOUT
 
 def document(routes: Iterable[BaseRoute], settings: Settings) -> dict[str, Any]:
     """The OpenAPI document of these routes. Raises KeyError for a route that nobody has described."""
-    known = operations.operations()
+    described = operations.operations()
     routing = Routes(settings)
     native = any(upstream.api == "responses" for upstream in routing.upstreams.values())
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         if isinstance(route, APIRoute):
-            told = {
+            operation = {
                 "operationId": route.name,
                 "description": route.description,
                 "tags": [_tag(route.path_format)],
-                **known[route.name],
+                **described[route.name],
             }
             paths.setdefault(route.path_format, {}).update(
-                {method.lower(): told for method in route.methods or ()}
+                {method.lower(): operation for method in route.methods or ()}
             )
     return {
         "openapi": "3.1.0",

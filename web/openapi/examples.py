@@ -36,8 +36,8 @@ RESPONSE_ID = "resp_019abc12de347000a1b2c3d4e5f60718"
 CONVERSATION_ID = "conv_019abc12de347000d1b2c3d4e5f60721"
 _ITEM_ID = "msg_019abc12de357000b1b2c3d4e5f60719"
 _INPUT_ID = "msg_019abc12de347000c1b2c3d4e5f60720"
-_WORDS = ("Hello", " there.")
-_BEGUN = ResponseFacts(
+_TEXT_DELTAS = ("Hello", " there.")
+_INITIAL_FACTS = ResponseFacts(
     id=RESPONSE_ID,
     created_at=1_790_000_000,
     status="queued",
@@ -158,10 +158,10 @@ ERRORS: dict[int, ApiError] = {
 def response(*, ended: bool) -> Json:
     """A background response as it was accepted, or as it ended."""
     if not ended:
-        return response_object(_BEGUN, [])
+        return response_object(_INITIAL_FACTS, [])
     return response_object(
-        _BEGUN.evolve(status="completed", completed_at=1_790_000_002, usage=_USAGE),
-        [_message(*_WORDS)],
+        _INITIAL_FACTS.evolve(status="completed", completed_at=1_790_000_002, usage=_USAGE),
+        [_message(*_TEXT_DELTAS)],
     )
 
 
@@ -198,17 +198,17 @@ def stream() -> str:
 def _events() -> list[Event]:
     opening = response(ended=False)
     place = (_ITEM_ID, 0, 0)
-    running = _BEGUN.evolve(status="in_progress")
+    running = _INITIAL_FACTS.evolve(status="in_progress")
     return [
         ResponseCreated(opening),
         ResponseQueued(opening),
         ResponseInProgress(response_object(running, [])),
         ItemAdded(0, _message() | {"status": "in_progress", "content": []}),
         PartAdded(*place, _part()),
-        *(TextDelta(*place, word, []) for word in _WORDS),
-        TextDone(*place, "".join(_WORDS), []),
-        PartDone(*place, _part(*_WORDS)),
-        ItemDone(0, _message(*_WORDS)),
+        *(TextDelta(*place, word, []) for word in _TEXT_DELTAS),
+        TextDone(*place, "".join(_TEXT_DELTAS), []),
+        PartDone(*place, _part(*_TEXT_DELTAS)),
+        ItemDone(0, _message(*_TEXT_DELTAS)),
         ResponseCompleted(response(ended=True)),
     ]
 

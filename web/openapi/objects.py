@@ -7,12 +7,12 @@ from models.lifecycle import Status
 from models.wire.events import Event
 from models.wire.response import ResponseFacts, response_object
 from web.openapi.meaning import CODES
-from web.openapi.requests import kept, parameter
-from web.openapi.shapes import Schema, const, one_of, or_null, reference, thing
-from web.routes.responses import KINDS
+from web.openapi.requests import parameter, stored_reader
+from web.openapi.shapes import Schema, const, nullable, object_schema, one_of, reference
+from web.routes.responses import ERROR_TYPES
 
-_TEXT: Schema = {"type": "string"}
-_TRUTH: Schema = {"type": "boolean"}
+_STRING: Schema = {"type": "string"}
+_BOOLEAN: Schema = {"type": "boolean"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _SECONDS: Schema = {"type": "integer", "description": "Seconds since the epoch."}
 _RESPONSE_ID: Schema = {"type": "string", "pattern": "^resp_[0-9a-f]{32}$"}
@@ -27,25 +27,27 @@ def components(*, native: bool) -> dict[str, Schema]:
         "Response": _response(),
         "OutputItem": {"anyOf": [items, _NATIVE_ITEM]} if native else items,
         "OutputContent": one_of(_OUTPUT_CONTENT),
-        "SummaryText": one_of({"summary_text": thing({"text": _TEXT})}),
-        "ReasoningText": one_of({"reasoning_text": thing({"text": _TEXT})}),
+        "SummaryText": one_of({"summary_text": object_schema({"text": _STRING})}),
+        "ReasoningText": one_of({"reasoning_text": object_schema({"text": _STRING})}),
         "Annotation": one_of(
             {
-                "url_citation": thing(
-                    {"url": _TEXT, "title": _TEXT, "start_index": _COUNT, "end_index": _COUNT}
+                "url_citation": object_schema(
+                    {"url": _STRING, "title": _STRING, "start_index": _COUNT, "end_index": _COUNT}
                 )
             }
         ),
-        "Logprob": thing({**_TOKEN, "top_logprobs": {"type": "array", "items": thing(_TOKEN)}}),
+        "Logprob": object_schema(
+            {**_TOKEN, "top_logprobs": {"type": "array", "items": object_schema(_TOKEN)}}
+        ),
         "Usage": _USAGE,
         **_events(),
         "InputItemList": _list(
             reference("ListedItem"),
-            first_id=or_null(_TEXT),
-            last_id=or_null(_TEXT),
-            has_more=_TRUTH,
+            first_id=nullable(_STRING),
+            last_id=nullable(_STRING),
+            has_more=_BOOLEAN,
         ),
-        "Compaction": thing(
+        "Compaction": object_schema(
             {
                 "id": _RESPONSE_ID,
                 "object": const("response.compaction"),
@@ -54,54 +56,60 @@ def components(*, native: bool) -> dict[str, Schema]:
                     "type": "array",
                     "items": {"anyOf": [reference("ListedMessage"), reference("OutputItem")]},
                 },
-                "usage": or_null(reference("Usage")),
+                "usage": nullable(reference("Usage")),
             }
         ),
-        "InputTokens": thing({"object": const("response.input_tokens"), "input_tokens": _COUNT}),
+        "InputTokens": object_schema(
+            {"object": const("response.input_tokens"), "input_tokens": _COUNT}
+        ),
         "Conversation": _CONVERSATION,
         "ConversationItem": {"anyOf": [reference("ListedItem"), reference("OutputItem")]},
         "ConversationItemList": _list(
             reference("ConversationItem"),
-            first_id=or_null(_TEXT),
-            last_id=or_null(_TEXT),
-            has_more=_TRUTH,
+            first_id=nullable(_STRING),
+            last_id=nullable(_STRING),
+            has_more=_BOOLEAN,
         ),
-        "DeletedConversation": thing(
+        "DeletedConversation": object_schema(
             {
                 "id": _CONVERSATION_ID,
                 "object": const("conversation.deleted"),
                 "deleted": {"type": "boolean", "const": True},
             }
         ),
-        "DeletedResponse": thing(
+        "DeletedResponse": object_schema(
             {
                 "id": _RESPONSE_ID,
                 "object": const("response"),
                 "deleted": {"type": "boolean", "const": True},
             }
         ),
-        "Model": thing(
-            {"id": _TEXT, "object": const("model"), "created": _SECONDS, "owned_by": _TEXT}
+        "Model": object_schema(
+            {"id": _STRING, "object": const("model"), "created": _SECONDS, "owned_by": _STRING}
         ),
         "ModelList": _list(reference("Model")),
-        "Alive": thing({"status": const("ok")}),
+        "Alive": object_schema({"status": const("ok")}),
         "Readiness": _READINESS,
         "Error": _error(),
     }
 
 
 def _list(of: Schema, **more: Schema) -> Schema:
-    return thing({"object": const("list"), "data": {"type": "array", "items": of}, **more})
+    return object_schema({"object": const("list"), "data": {"type": "array", "items": of}, **more})
 
 
 def _error() -> Schema:
-    kinds = {ApiError.type, *KINDS.values(), *(known.type for known in ApiError.__subclasses__())}
+    kinds = {
+        ApiError.type,
+        *ERROR_TYPES.values(),
+        *(known.type for known in ApiError.__subclasses__()),
+    }
     code = {
         "type": ["string", "null"],
         "enum": [*CODES, None],
         "description": "\n".join(f"- `{code}`: {when}" for code, when in CODES.items()),
     }
-    inside = thing(
+    inside = object_schema(
         {
             "message": {"type": "string", "minLength": 1},
             "type": {"type": "string", "enum": sorted(kinds)},
@@ -112,7 +120,7 @@ def _error() -> Schema:
             "code": code,
         }
     )
-    return {**thing({"error": inside}), "additionalProperties": False}
+    return {**object_schema({"error": inside}), "additionalProperties": False}
 
 
 # The Response.
@@ -123,18 +131,19 @@ def _response() -> Schema:
     keys = response_object(
         ResponseFacts(id="", created_at=0, status="completed", model="", parameters={}), []
     )
-    fields = _OWN_FIELDS | _echoes()
+    fields = _RESPONSE_FIELDS | _echoed_parameters()
     return {
-        **thing(
-            {key: fields[key] for key in keys}, {"conversation": thing({"id": _CONVERSATION_ID})}
+        **object_schema(
+            {key: fields[key] for key in keys},
+            {"conversation": object_schema({"id": _CONVERSATION_ID})},
         ),
         "description": "A response as it stands: a snapshot; the stream's terminal event carries the last.",
     }
 
 
-def _echoes() -> dict[str, Schema]:
+def _echoed_parameters() -> dict[str, Schema]:
     """What a client set, or its default, as it was kept."""
-    reading = kept()
+    reader = stored_reader()
     always = (
         "background",
         "frequency_penalty",
@@ -153,31 +162,34 @@ def _echoes() -> dict[str, Schema]:
         "safety_identifier",
         "user",
     )
-    told = {
-        name: parameter(name, reading)
+    fields = {
+        name: parameter(name, reader)
         for name in (*always, "tool_choice", "tools", "top_logprobs", "top_p", "truncation")
     }
-    told |= {name: or_null(parameter(name, reading)) for name in perhaps}
-    reasoning = parameter("reasoning", reading)["properties"]
-    always_there = {name: or_null(reasoning.pop(name)) for name in ("effort", "summary")}
-    told["reasoning"] = thing(always_there, reasoning)
-    told["text"] = {"allOf": [parameter("text", reading), {"required": ["format", "verbosity"]}]}
-    return told
+    fields |= {name: nullable(parameter(name, reader)) for name in perhaps}
+    reasoning = parameter("reasoning", reader)["properties"]
+    always_there = {name: nullable(reasoning.pop(name)) for name in ("effort", "summary")}
+    fields["reasoning"] = object_schema(always_there, reasoning)
+    fields["text"] = {"allOf": [parameter("text", reader), {"required": ["format", "verbosity"]}]}
+    return fields
 
 
-_OWN_FIELDS: dict[str, Schema] = {
+_RESPONSE_FIELDS: dict[str, Schema] = {
     "id": _RESPONSE_ID,
     "object": const("response"),
     "created_at": _SECONDS,
     "status": {"type": "string", "enum": [status.value for status in Status]},
-    "completed_at": {**or_null(_SECONDS), "description": "When it ended; null unless `completed`."},
+    "completed_at": {
+        **nullable(_SECONDS),
+        "description": "When it ended; null unless `completed`.",
+    },
     "error": {
-        **or_null(thing({"code": _TEXT, "message": _TEXT})),
+        **nullable(object_schema({"code": _STRING, "message": _STRING})),
         "description": "Why it `failed`; null otherwise.",
     },
     "incomplete_details": {
-        **or_null(
-            thing(
+        **nullable(
+            object_schema(
                 {
                     "reason": {
                         "type": "string",
@@ -190,27 +202,29 @@ _OWN_FIELDS: dict[str, Schema] = {
     },
     "output": {"type": "array", "items": reference("OutputItem")},
     "output_text": {"type": "string", "description": "All text of the output's messages, joined."},
-    "previous_response_id": or_null(_RESPONSE_ID),
-    "service_tier": _TEXT,
+    "previous_response_id": nullable(_RESPONSE_ID),
+    "service_tier": _STRING,
     "usage": {
-        **or_null(reference("Usage")),
+        **nullable(reference("Usage")),
         "description": "What the upstream counted, over all turns; null when it sent no count.",
     },
 }
 """The fields that are no echo."""
 
 _TOKEN: dict[str, Schema] = {
-    "token": _TEXT,
+    "token": _STRING,
     "logprob": {"type": "number"},
     "bytes": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 255}},
 }
 
-_USAGE: Schema = thing(
+_USAGE: Schema = object_schema(
     {
         "input_tokens": _COUNT,
-        "input_tokens_details": thing({"cached_tokens": _COUNT, "cache_write_tokens": _COUNT}),
+        "input_tokens_details": object_schema(
+            {"cached_tokens": _COUNT, "cache_write_tokens": _COUNT}
+        ),
         "output_tokens": _COUNT,
-        "output_tokens_details": thing({"reasoning_tokens": _COUNT}),
+        "output_tokens_details": object_schema({"reasoning_tokens": _COUNT}),
         "total_tokens": _COUNT,
     }
 )
@@ -218,34 +232,34 @@ _USAGE: Schema = thing(
 _LOGPROBS: Schema = {"type": "array", "items": reference("Logprob")}
 
 _OUTPUT_CONTENT: dict[str, Schema] = {
-    "output_text": thing(
+    "output_text": object_schema(
         {
-            "text": _TEXT,
+            "text": _STRING,
             "annotations": {"type": "array", "items": reference("Annotation")},
             "logprobs": _LOGPROBS,
         },
     ),
-    "refusal": thing({"refusal": _TEXT}),
+    "refusal": object_schema({"refusal": _STRING}),
 }
 
 
 def _output_item(optional: dict[str, Schema] | None = None, /, **fields: Schema) -> Schema:
-    return thing({"id": _TEXT, "status": _ITEM_STATUS, **fields}, optional)
+    return object_schema({"id": _STRING, "status": _ITEM_STATUS, **fields}, optional)
 
 
-def _hosted_item(fields: dict[str, Schema], **optional: Schema) -> Schema:
+def _server_tool_item(fields: dict[str, Schema], **optional: Schema) -> Schema:
     """The item of a tool that this server runs; it can fail."""
     status = {**_ITEM_STATUS, "enum": [*_ITEM_STATUS["enum"], "failed"]}
-    return thing({"id": _TEXT, "status": status, **fields}, optional)
+    return object_schema({"id": _STRING, "status": status, **fields}, optional)
 
 
 _MCP_ERROR: Schema = one_of(
     {
-        "mcp_protocol_error": thing({"code": {"type": "integer"}, "message": _TEXT}),
-        "mcp_tool_execution_error": thing(
+        "mcp_protocol_error": object_schema({"code": {"type": "integer"}, "message": _STRING}),
+        "mcp_tool_execution_error": object_schema(
             {"content": {"type": "array", "items": {"type": "object"}}}
         ),
-        "http_error": thing({"code": {"type": "integer"}, "message": _TEXT}),
+        "http_error": object_schema({"code": {"type": "integer"}, "message": _STRING}),
     }
 )
 
@@ -259,7 +273,7 @@ _CALL_ID: Schema = {
 _NAMESPACED: dict[str, Schema] = {
     "namespace": {"type": "string", "description": "The namespace that the tool was offered in."}
 }
-_WORDS: Schema = {"type": "array", "items": _TEXT}
+_STRINGS: Schema = {"type": "array", "items": _STRING}
 
 _OUTPUT_ITEMS: dict[str, Schema] = {
     "compaction": _output_item(
@@ -284,105 +298,107 @@ _OUTPUT_ITEMS: dict[str, Schema] = {
     "function_call": _output_item(
         _NAMESPACED,
         call_id=_CALL_ID,
-        name=_TEXT,
+        name=_STRING,
         arguments={"type": "string", "description": "JSON, as the model wrote it."},
     ),
-    "custom_tool_call": _output_item(_NAMESPACED, call_id=_CALL_ID, name=_TEXT, input=_TEXT),
+    "custom_tool_call": _output_item(_NAMESPACED, call_id=_CALL_ID, name=_STRING, input=_STRING),
     "shell_call": _output_item(
         call_id=_CALL_ID,
-        action=thing({"commands": _WORDS}, {"timeout_ms": _COUNT, "max_output_length": _COUNT}),
+        action=object_schema(
+            {"commands": _STRINGS}, {"timeout_ms": _COUNT, "max_output_length": _COUNT}
+        ),
     ),
     "local_shell_call": _output_item(
         call_id=_CALL_ID,
-        action=thing(
+        action=object_schema(
             {
                 "type": const("exec"),
-                "command": _WORDS,
-                "env": {"type": "object", "additionalProperties": _TEXT},
+                "command": _STRINGS,
+                "env": {"type": "object", "additionalProperties": _STRING},
             },
-            {"timeout_ms": _COUNT, "user": _TEXT, "working_directory": _TEXT},
+            {"timeout_ms": _COUNT, "user": _STRING, "working_directory": _STRING},
         ),
     ),
     "apply_patch_call": _output_item(
         call_id=_CALL_ID,
         operation=one_of(
             {
-                "create_file": thing({"path": _TEXT, "diff": _TEXT}),
-                "update_file": thing({"path": _TEXT, "diff": _TEXT}),
-                "delete_file": thing({"path": _TEXT}),
+                "create_file": object_schema({"path": _STRING, "diff": _STRING}),
+                "update_file": object_schema({"path": _STRING, "diff": _STRING}),
+                "delete_file": object_schema({"path": _STRING}),
             }
         ),
     ),
     "tool_search_call": _output_item(
         call_id=_CALL_ID, execution=const("client"), arguments={"type": "object"}
     ),
-    "function_call_output": _output_item(call_id=_CALL_ID, output=_TEXT),
-    "mcp_list_tools": _hosted_item(
+    "function_call_output": _output_item(call_id=_CALL_ID, output=_STRING),
+    "mcp_list_tools": _server_tool_item(
         {
-            "server_label": _TEXT,
+            "server_label": _STRING,
             "tools": {
                 "type": "array",
-                "items": thing({"name": _TEXT, "input_schema": {"type": "object"}}),
+                "items": object_schema({"name": _STRING, "input_schema": {"type": "object"}}),
             },
         },
         error={"type": "string", "description": "Why the server's tools could not be listed."},
     ),
-    "mcp_call": _hosted_item(
+    "mcp_call": _server_tool_item(
         {
-            "server_label": _TEXT,
-            "name": _TEXT,
+            "server_label": _STRING,
+            "name": _STRING,
             "arguments": {"type": "string", "description": "JSON, as the model wrote it."},
         },
         output={"type": "string", "description": "The text of the tool's result."},
         error=_MCP_ERROR,
-        approval_request_id=_TEXT,
+        approval_request_id=_STRING,
     ),
-    "web_search_call": _hosted_item(
+    "web_search_call": _server_tool_item(
         {
-            "action": thing(
+            "action": object_schema(
                 {"type": const("search")},
                 {
-                    "query": _TEXT,
-                    "queries": _WORDS,
+                    "query": _STRING,
+                    "queries": _STRINGS,
                     "sources": {
                         "type": "array",
-                        "items": thing({"type": const("url"), "url": _TEXT}),
+                        "items": object_schema({"type": const("url"), "url": _STRING}),
                         "description": 'What the search has found; only with `include: ["web_search_call.action.sources"]`.',
                     },
                 },
             )
         }
     ),
-    "mcp_approval_request": _output_item(server_label=_TEXT, name=_TEXT, arguments=_TEXT),
+    "mcp_approval_request": _output_item(server_label=_STRING, name=_STRING, arguments=_STRING),
 }
 """type -> what the model can put into `output`."""
 
 _NATIVE_ITEM: Schema = {
-    **thing(
+    **object_schema(
         {
-            "id": _TEXT,
-            "type": _TEXT,
+            "id": _STRING,
+            "type": _STRING,
             "status": {"enum": ["in_progress", "completed", "incomplete", "failed"]},
         }
     ),
     "description": "An item of a tool that the upstream itself runs (`file_search_call`, `code_interpreter_call`, …), as it tells it.",
 }
 
-_CONVERSATION: Schema = thing(
+_CONVERSATION: Schema = object_schema(
     {
         "id": _CONVERSATION_ID,
         "object": const("conversation"),
         "created_at": _SECONDS,
-        "metadata": parameter("metadata", kept()),
+        "metadata": parameter("metadata", stored_reader()),
     }
 )
 
-_READINESS: Schema = thing(
+_READINESS: Schema = object_schema(
     {
-        "ready": _TRUTH,
-        "stopping": _TRUTH,
-        "database": _TEXT,
-        "schema": or_null(
+        "ready": _BOOLEAN,
+        "stopping": _BOOLEAN,
+        "database": _STRING,
+        "schema": nullable(
             {"type": "string", "description": "The revision that the database was migrated to."}
         ),
         "workers": {
@@ -399,7 +415,7 @@ _READINESS: Schema = thing(
 
 # The stream.
 
-_FIELDS: dict[str, Schema] = {
+_EVENT_FIELDS: dict[str, Schema] = {
     "response": reference("Response"),
     "item": reference("OutputItem"),
     "part": {
@@ -413,7 +429,7 @@ _PADDING: Schema = {
     "type": "string",
     "description": "Only with `include_obfuscation`: means nothing.",
 }
-_SIMPLE: dict[object, Schema] = {int: _COUNT, str: _TEXT}
+_SCALAR_TYPES: dict[object, Schema] = {int: _COUNT, str: _STRING}
 
 
 def _events() -> dict[str, Schema]:
@@ -424,12 +440,14 @@ def _events() -> dict[str, Schema]:
         tag = kind.__struct_config__.tag
         assert isinstance(tag, str)
         fields = {
-            field.name: _FIELDS.get(field.name) or _SIMPLE[field.type]
+            field.name: _EVENT_FIELDS.get(field.name) or _SCALAR_TYPES[field.type]
             for field in msgspec.structs.fields(kind)
         }
         name = f"{kind.__name__}Event"
         padding = {"obfuscation": _PADDING} if tag.endswith(".delta") else {}
-        events[name] = thing({"type": const(tag), **fields, "sequence_number": _COUNT}, padding)
+        events[name] = object_schema(
+            {"type": const(tag), **fields, "sequence_number": _COUNT}, padding
+        )
         tags[tag] = reference(name)["$ref"]
     union = {
         "oneOf": [reference(name) for name in events],

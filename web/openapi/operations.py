@@ -9,15 +9,15 @@ from web.http.params import ORDERS, PAGE_SIZE, PAGE_SIZES
 from web.openapi import examples
 from web.openapi.meaning import STATUSES, STREAM
 from web.openapi.requests import include_values
-from web.openapi.shapes import Schema, const, reference, thing
-from web.responses.idempotency import _LONGEST as LONGEST_KEY
+from web.openapi.shapes import Schema, const, object_schema, reference
+from web.responses.idempotency import _MAX_KEY_LENGTH as LONGEST_KEY
 from web.routes.input_tokens import COUNT_HEADER
 from web.routes.responses import EVENT_NUMBERS
 
 Json = dict[str, Any]
 
 _JSON = "application/json"
-_UPSTREAM = (400, 401, 403, 404, 408, 413, 422, 424, 429, 502, 504)
+_UPSTREAM_STATUSES = (400, 401, 403, 404, 408, 413, 422, 424, 429, 502, 504)
 """What a foreground response that is not streamed is answered with when its run failed before any output (design §4.9)."""
 
 HEADERS: dict[str, Json] = {
@@ -47,7 +47,7 @@ HEADERS: dict[str, Json] = {
         "description": "Sent when it is this server that wants a key.",
     },
 }
-_OF_STATUS = {401: ("www-authenticate",), 429: ("retry-after",), 503: ("retry-after",)}
+_STATUS_HEADERS = {401: ("www-authenticate",), 429: ("retry-after",), 503: ("retry-after",)}
 
 
 def operations() -> dict[str, Json]:
@@ -55,59 +55,59 @@ def operations() -> dict[str, Json]:
     return {
         "create": _operation(
             "Create a response",
-            {"200": _answer("The response: as accepted (background), or as it ended.", "Response", _ACCEPTED, "x-cache", stream=True)},
-            *_UPSTREAM, 415,
+            {"200": _response("The response: as accepted (background), or as it ended.", "Response", _CREATE_EXAMPLES, "x-cache", stream=True)},
+            *_UPSTREAM_STATUSES, 415,
             parameters=_CREATE_HEADERS,
             requestBody=_body("CreateResponse", examples.REQUESTS),
         ),
         "retrieve": _operation(
             "Get a response, or its events",
-            {"200": _answer("The response as it stands.", "Response", {"ended": examples.response(ended=True)}, stream=True)},
+            {"200": _response("The response as it stands.", "Response", {"ended": examples.response(ended=True)}, stream=True)},
             400, 401, 404,
-            parameters=[_RESPONSE_ID, *_REPLAY, *_INCLUDE],
+            parameters=[_RESPONSE_ID, *_STREAM_QUERY, *_INCLUDE],
         ),
         "delete": _operation(
-            "Delete a response", {"200": _answer("It is gone, with all that was stored with it.", "DeletedResponse")}, 401, 404,
+            "Delete a response", {"200": _response("It is gone, with all that was stored with it.", "DeletedResponse")}, 401, 404,
             parameters=[_RESPONSE_ID],
         ),
         "cancel": _operation(
-            "Cancel a background response", {"200": _answer("The cancelled response.", "Response")}, 400, 401, 404,
+            "Cancel a background response", {"200": _response("The cancelled response.", "Response")}, 400, 401, 404,
             parameters=[_RESPONSE_ID],
         ),
         "input_items": _operation(
             "List a response's input",
-            {"200": _answer("A page of input items.", "InputItemList", {"one item": examples.input_items()})},
+            {"200": _response("A page of input items.", "InputItemList", {"one item": examples.input_items()})},
             400, 401, 404,
             parameters=[_RESPONSE_ID, *_PAGING, *_INCLUDE],
         ),
         "compact": _operation(
-            "Sum up a history", {"200": _answer("The messages of users that are kept, and what stands for all.", "Compaction")},
-            *_UPSTREAM, 415,
+            "Sum up a history", {"200": _response("The messages of users that are kept, and what stands for all.", "Compaction")},
+            *_UPSTREAM_STATUSES, 415,
             requestBody=_body("CompactResponse", {"a chain": {"model": "demo", "previous_response_id": examples.RESPONSE_ID}}),
         ),
         "input_tokens": _operation(
-            "Count a request's tokens", {"200": _answer("The count.", "InputTokens", None, COUNT_HEADER)}, *_UPSTREAM, 415,
+            "Count a request's tokens", {"200": _response("The count.", "InputTokens", None, COUNT_HEADER)}, *_UPSTREAM_STATUSES, 415,
             requestBody=_body("CountInputTokens", {"a text": {"model": "demo", "input": "Say hello."}}),
         ),
-        **_conversations(),
+        **_conversation_operations(),
         "chat": _operation(
             "Create a chat completion",
             {
-                "200": {"description": _CHAT, "headers": _headers(), "content": {_JSON: {"schema": {"type": "object"}}, "text/event-stream": _CHUNKS}},
-                **{str(status): _handed_on(status) for status in (*_UPSTREAM, 409, 500, 503) if status not in (401, 403, 424)},
+                "200": {"description": _CHAT_DESCRIPTION, "headers": _headers(), "content": {_JSON: {"schema": {"type": "object"}}, "text/event-stream": _CHAT_STREAM}},
+                **{str(status): _proxied_error(status) for status in (*_UPSTREAM_STATUSES, 409, 500, 503) if status not in (401, 403, 424)},
             },
             401, 403, 415,
             requestBody=_body("ChatCompletion", examples.CHATS),
         ),
-        "list_models": _operation("List the models", {"200": _answer("What is routed, else what the upstream offers.", "ModelList")}, 401, 502),
+        "list_models": _operation("List the models", {"200": _response("What is routed, else what the upstream offers.", "ModelList")}, 401, 502),
         "one_model": _operation(
-            "Get a model", {"200": _answer("The model.", "Model")}, 401, 404, 502,
+            "Get a model", {"200": _response("The model.", "Model")}, 401, 404, 502,
             parameters=[_path("model", "A slash may come as it is or as %2F.")],
         ),
-        "healthz": _operation("Whether the process answers", {"200": _answer("It does.", "Alive")}, security=[]),
+        "healthz": _operation("Whether the process answers", {"200": _response("It does.", "Alive")}, security=[]),
         "readyz": _operation(
             "Whether the process can serve",
-            {"200": _answer("It can.", "Readiness"), "503": _answer("It cannot, or is stopping.", "Readiness")},
+            {"200": _response("It can.", "Readiness"), "503": _response("It cannot, or is stopping.", "Readiness")},
             security=[],
         ),
         "metrics": _operation(
@@ -119,55 +119,57 @@ def operations() -> dict[str, Json]:
     }  # fmt: skip
 
 
-def _conversations() -> dict[str, Json]:
-    shown = _answer(
+def _conversation_operations() -> dict[str, Json]:
+    conversation_response = _response(
         "The conversation.", "Conversation", {"a conversation": examples.conversation()}
     )
-    listed = _answer(
+    items_response = _response(
         "Items, in the list envelope.", "ConversationItemList", {"one item": examples.input_items()}
     )
     return {
         "create_conversation": _operation(
-            "Create a conversation", {"200": shown}, 400, 401, 413, 415,
+            "Create a conversation", {"200": conversation_response}, 400, 401, 413, 415,
             requestBody=_body("CreateConversation", {"with a first item": examples.ITEMS | {"metadata": {"topic": "tides"}}, "empty": {}}),
         ),
-        "retrieve_conversation": _operation("Get a conversation", {"200": shown}, 401, 404, parameters=[_CONVERSATION_ID]),
+        "retrieve_conversation": _operation("Get a conversation", {"200": conversation_response}, 401, 404, parameters=[_CONVERSATION_ID]),
         "update_conversation": _operation(
-            "Update a conversation", {"200": shown}, 400, 401, 404, 413, 415,
+            "Update a conversation", {"200": conversation_response}, 400, 401, 404, 413, 415,
             parameters=[_CONVERSATION_ID], requestBody=_body("UpdateConversation", {"a topic": {"metadata": {"topic": "tides"}}}),
         ),
         "delete_conversation": _operation(
             "Delete a conversation",
-            {"200": _answer("It is gone; what responses were given and answered stays with them.", "DeletedConversation")}, 400, 401, 404,
+            {"200": _response("It is gone; what responses were given and answered stays with them.", "DeletedConversation")}, 400, 401, 404,
             parameters=[_CONVERSATION_ID],
         ),
         "add_items": _operation(
-            "Add items to a conversation", {"200": listed}, 400, 401, 404, 413, 415,
+            "Add items to a conversation", {"200": items_response}, 400, 401, 404, 413, 415,
             parameters=[_CONVERSATION_ID, *_INCLUDE], requestBody=_body("AddItems", {"one item": examples.ITEMS}),
         ),
         "list_items": _operation(
-            "List a conversation's items", {"200": listed}, 400, 401, 404, parameters=[_CONVERSATION_ID, *_PAGING, *_INCLUDE],
+            "List a conversation's items", {"200": items_response}, 400, 401, 404, parameters=[_CONVERSATION_ID, *_PAGING, *_INCLUDE],
         ),
         "retrieve_item": _operation(
-            "Get an item of a conversation", {"200": _answer("The item.", "ConversationItem")}, 400, 401, 404,
+            "Get an item of a conversation", {"200": _response("The item.", "ConversationItem")}, 400, 401, 404,
             parameters=[_CONVERSATION_ID, _ITEM_ID, *_INCLUDE],
         ),
         "delete_item": _operation(
-            "Take an item out of a conversation", {"200": shown}, 400, 401, 404, parameters=[_CONVERSATION_ID, _ITEM_ID],
+            "Take an item out of a conversation", {"200": conversation_response}, 400, 401, 404, parameters=[_CONVERSATION_ID, _ITEM_ID],
         ),
     }  # fmt: skip
 
 
 def errors(settings: Settings) -> dict[str, Json]:
     """The answers that are errors, as components."""
-    told = STATUSES | {413: STATUSES[413] + f" The limit is {settings.limits.body} bytes."}
-    return {f"Error{status}": _refusal(status, meaning) for status, meaning in told.items()}
+    meanings = STATUSES | {413: STATUSES[413] + f" The limit is {settings.limits.body} bytes."}
+    return {
+        f"Error{status}": _error_response(status, meaning) for status, meaning in meanings.items()
+    }
 
 
-def _refusal(status: int, meaning: str) -> Json:
-    shown: ApiError | None = examples.ERRORS.get(status)
-    example = {} if shown is None else {"example": shown.body()}
-    own = _headers("x-should-retry", *_OF_STATUS.get(status, ()))
+def _error_response(status: int, meaning: str) -> Json:
+    error: ApiError | None = examples.ERRORS.get(status)
+    example = {} if error is None else {"example": error.body()}
+    own = _headers("x-should-retry", *_STATUS_HEADERS.get(status, ()))
     return {
         "description": meaning,
         "headers": own,
@@ -179,23 +181,27 @@ def _headers(*names: str) -> Json:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in ("x-request-id", *names)}
 
 
-def _operation(summary: str, answers: dict[str, Json], *refusals: int, **more: Any) -> Json:
+def _operation(summary: str, responses: dict[str, Json], *error_statuses: int, **more: Any) -> Json:
     always = (500, 503) if "security" not in more else (500,)
-    told = {
+    error_responses = {
         str(status): {"$ref": f"#/components/responses/Error{status}"}
-        for status in sorted({*refusals, *always})
+        for status in sorted({*error_statuses, *always})
     }
     return {
         "summary": summary,
         **more,
         "responses": {
-            **answers,
-            **{status: told[status] for status in told if status not in answers},
+            **responses,
+            **{
+                status: error_responses[status]
+                for status in error_responses
+                if status not in responses
+            },
         },
     }
 
 
-def _handed_on(status: int) -> Json:
+def _proxied_error(status: int) -> Json:
     """A refusal of this server's, or of the upstream's in whatever words it has."""
     content = {"schema": {"type": "object", "description": "`Error`, or the upstream's own body."}}
     return {
@@ -205,27 +211,30 @@ def _handed_on(status: int) -> Json:
     }
 
 
-def _answer(
+def _response(
     description: str,
     name: str,
-    shown: Mapping[str, Json] | None = None,
+    bodies: Mapping[str, Json] | None = None,
     *headers: str,
     stream: bool = False,
 ) -> Json:
     content: Json = {_JSON: {"schema": reference(name)}}
-    if shown:
-        content[_JSON]["examples"] = {title: {"value": value} for title, value in shown.items()}
+    if bodies:
+        content[_JSON]["examples"] = {title: {"value": value} for title, value in bodies.items()}
     if stream:
         content["text/event-stream"] = {
-            "itemSchema": _BLOCK,
+            "itemSchema": _SSE_BLOCK,
             "examples": {"a short answer": {"value": examples.stream()}},
         }
     return {"description": description, "headers": _headers(*headers), "content": content}
 
 
-def _body(name: str, shown: Mapping[str, Json]) -> Json:
-    told = {title: {"value": body} for title, body in shown.items()}
-    return {"required": True, "content": {_JSON: {"schema": reference(name), "examples": told}}}
+def _body(name: str, bodies: Mapping[str, Json]) -> Json:
+    body_examples = {title: {"value": body} for title, body in bodies.items()}
+    return {
+        "required": True,
+        "content": {_JSON: {"schema": reference(name), "examples": body_examples}},
+    }
 
 
 def _query(name: str, schema: Schema, description: str) -> Json:
@@ -258,23 +267,26 @@ def _path(name: str, description: str) -> Json:
     }
 
 
-_ACCEPTED = {
+_CREATE_EXAMPLES = {
     "in the background": examples.response(ended=False),
     "ended": examples.response(ended=True),
 }
 
 _EVENT = {"type": "string", "contentMediaType": _JSON, "contentSchema": reference("StreamEvent")}
-_BLOCK: Schema = {
+_SSE_BLOCK: Schema = {
     "description": STREAM,
     "anyOf": [
-        {**thing({"event": {"type": "string"}, "data": _EVENT}), "description": "An event."},
-        {**thing({"data": const("[DONE]")}), "description": "The end."},
+        {
+            **object_schema({"event": {"type": "string"}, "data": _EVENT}),
+            "description": "An event.",
+        },
+        {**object_schema({"data": const("[DONE]")}), "description": "The end."},
     ],
 }
 """One block of a stream, in OpenAPI 3.2's words for Server-Sent Events, which FastAPI writes into 3.1 documents as well."""
 
-_CHAT = "What the upstream answers, byte for byte. Its own refusals come with its own status and body, whatever that looks like."
-_CHUNKS: Json = {
+_CHAT_DESCRIPTION = "What the upstream answers, byte for byte. Its own refusals come with its own status and body, whatever that looks like."
+_CHAT_STREAM: Json = {
     "itemSchema": {
         "type": "object",
         "description": "A chunk as the upstream sends it; `[DONE]` comes last.",
@@ -310,7 +322,7 @@ _INCLUDE = [
     for name in ("include[]", "include")
 ]
 
-_REPLAY = [
+_STREAM_QUERY = [
     _query(
         "stream",
         {"type": "boolean", "default": False},

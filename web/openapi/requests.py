@@ -6,14 +6,22 @@ from collections.abc import Callable, Collection, Mapping
 
 from models.wire import items, mcp, request, tools
 from models.wire.checks import Check
-from models.wire.conversation import MOST_ITEMS
+from models.wire.conversation import MAX_ADDED_ITEMS
 from models.wire.response import ECHOED_AS_NULL, ResponseFacts, response_object
 from web.openapi.meaning import PARAMETERS
-from web.openapi.shapes import Reading, Schema, const, or_null, reference, thing, with_type
+from web.openapi.shapes import (
+    Schema,
+    SchemaReader,
+    const,
+    nullable,
+    object_schema,
+    reference,
+    with_type,
+)
 from web.routes import compact, input_tokens
 
 _REQUIRED = ("model", "input")
-_DEFAULTED = (
+_WITH_DEFAULT = (
     *(
         "background",
         "store",
@@ -28,132 +36,132 @@ _DEFAULTED = (
 )
 """Parameters whose default is what the Response then says."""
 
-_NOTHING: Schema = {"type": "null"}
+_NULL: Schema = {"type": "null"}
 _ASSISTANT = "assistant"
 _USABLE_URL = "^(https://|http://|data:)"
 
 
-def asked() -> Reading:
+def input_reader() -> SchemaReader:
     """Checks read as what a client may send."""
-    return Reading(nulls=True, prefix="Input", own=_OWN)
+    return SchemaReader(nulls=True, prefix="Input", custom_schemas=_CUSTOM_SCHEMAS)
 
 
-def kept() -> Reading:
+def stored_reader() -> SchemaReader:
     """Checks read as what is stored, listed and echoed: defaults filled in, nulls and unknown keys left out."""
-    return Reading(nulls=False, prefix="Listed", own=_OWN)
+    return SchemaReader(nulls=False, prefix="Listed", custom_schemas=_CUSTOM_SCHEMAS)
 
 
 def components(passthrough: Collection[str], *, native: bool) -> dict[str, Schema]:
     """Every schema of a create request and of the input items that are listed. `passthrough`: see UpstreamSettings; `native`: there is an
     upstream that runs tools of its own."""
-    offered = tools._NATIVE_TOOLS if native else tools._TOOLS
-    sent, listed = asked(), kept()
+    tools_check = tools._NATIVE_TOOLS if native else tools._TOOLS
+    input_schemas, stored_schemas = input_reader(), stored_reader()
     return {
-        "CreateResponse": _create(sent, passthrough),
-        **_conversations(sent),
-        **_countings(sent),
+        "CreateResponse": _create(input_schemas, passthrough),
+        **_conversation_bodies(input_schemas),
+        **_compact_and_count_bodies(input_schemas),
         "ChatCompletion": {
             "type": "object",
             "description": "A body of Chat Completions. Only `model` is looked at, to find the upstream; everything else is the upstream's to judge.",
             "properties": {"model": {"type": "string", "description": PARAMETERS["model"]}},
             "required": ["model"],
         },
-        **_items(sent, items._KINDS),
+        **_items(input_schemas, items._KINDS),
         **_items(
-            listed,
+            stored_schemas,
             {kind: known for kind, known in items._KINDS.items() if kind != "item_reference"},
         ),
         **{
-            f"{way.prefix}{name}": _unnamed(way, check)
-            for way in (sent, listed)
-            for check, name in _NAMED.items()
+            f"{way.prefix}{name}": _inline(way, check)
+            for way in (input_schemas, stored_schemas)
+            for check, name in _COMPONENT_NAMES.items()
         },
-        "InputTools": _unnamed(sent, offered),
-        "ListedTools": _echoed_tools(listed, offered),
+        "InputTools": _inline(input_schemas, tools_check),
+        "ListedTools": _echoed_tools(stored_schemas, tools_check),
     }
 
 
-def _conversations(reading: Reading) -> dict[str, Schema]:
+def _conversation_bodies(reader: SchemaReader) -> dict[str, Schema]:
     """The bodies of the routes of conversations (models/wire/conversation.py)."""
     items = {
         "type": "array",
-        "maxItems": MOST_ITEMS,
-        "items": reading.reference("Item"),
+        "maxItems": MAX_ADDED_ITEMS,
+        "items": reader.reference("Item"),
         "description": "Their ids must differ.",
     }
-    metadata = or_null(parameter("metadata", reading))
+    metadata = nullable(parameter("metadata", reader))
     some = {
         "type": "object",
         "properties": {"items": {**items, "minItems": 1}},
         "required": ["items"],
     }
-    both = {"type": "object", "properties": {"items": or_null(items), "metadata": metadata}}
+    both = {"type": "object", "properties": {"items": nullable(items), "metadata": metadata}}
     return {
         "CreateConversation": both,
         "AddItems": some,
-        "UpdateConversation": thing({"metadata": metadata}),
+        "UpdateConversation": object_schema({"metadata": metadata}),
     }
 
 
-def _countings(reading: Reading) -> dict[str, Schema]:
+def _compact_and_count_bodies(reader: SchemaReader) -> dict[str, Schema]:
     """The bodies of the routes beside the create: what they take of its parameters, and what means nothing to them."""
-    own = {"personality": or_null(reading.schema(input_tokens.PERSONALITY))}
+    own = {"personality": nullable(reader.schema(input_tokens.PERSONALITY))}
     ignored = {
         name: {"description": "Documented by OpenAI; accepted and ignored."}
-        for name in compact.IGNORED
+        for name in compact.IGNORED_PARAMETERS
     }
     either = [
-        {"required": [name], "properties": {name: {"not": _NOTHING}}}
+        {"required": [name], "properties": {name: {"not": _NULL}}}
         for name in ("input", "previous_response_id")
     ]
     return {
         "CompactResponse": {
-            **_taken(reading, compact.TAKEN, ignored),
+            **_body_schema(reader, compact.SUPPORTED_PARAMETERS, ignored),
             "required": ["model"],
             "anyOf": either,
         },
-        "CountInputTokens": _taken(reading, input_tokens.TAKEN, own),
+        "CountInputTokens": _body_schema(reader, input_tokens.SUPPORTED_PARAMETERS, own),
     }
 
 
-def _taken(reading: Reading, names: Collection[str], own: Mapping[str, Schema]) -> Schema:
+def _body_schema(reader: SchemaReader, names: Collection[str], own: Mapping[str, Schema]) -> Schema:
     fields: dict[str, Schema] = {}
     for name in names:
-        schema = _input(reading) if name == "input" else parameter(name, reading)
-        fields[name] = {**or_null(schema), "description": PARAMETERS[name]}
-    return {"type": "object", "properties": {**fields, **own}, "additionalProperties": _NOTHING}
+        schema = _input(reader) if name == "input" else parameter(name, reader)
+        fields[name] = {**nullable(schema), "description": PARAMETERS[name]}
+    return {"type": "object", "properties": {**fields, **own}, "additionalProperties": _NULL}
 
 
-def parameter(name: str, reading: Reading) -> Schema:
+def parameter(name: str, reader: SchemaReader) -> Schema:
     """One parameter of a create request, without null."""
-    return reading.schema(request._PARAMETERS[name])
+    return reader.schema(request._PARAMETERS[name])
 
 
 def include_values() -> Schema:
     """The values of `include`, in a body as in a query."""
-    values: Schema = asked().schema(request._INCLUDE)["items"]
+    values: Schema = input_reader().schema(request._INCLUDE)["items"]
     return values
 
 
-def _create(reading: Reading, passthrough: Collection[str]) -> Schema:
+def _create(reader: SchemaReader, passthrough: Collection[str]) -> Schema:
     defaults = response_object(
         ResponseFacts(id="", created_at=0, status="completed", model="", parameters={}), []
     ) | {"stream": False}
     fields: dict[str, Schema] = {}
     for name in ("model", "input", *request._PARAMETERS):
-        schema = _input(reading) if name == "input" else parameter(name, reading)
+        schema = _input(reader) if name == "input" else parameter(name, reader)
         fields[name] = {
-            **(schema if name in _REQUIRED else or_null(schema)),
+            **(schema if name in _REQUIRED else nullable(schema)),
             "description": PARAMETERS[name],
         }
-        if name in _DEFAULTED:
+        if name in _WITH_DEFAULT:
             fields[name]["default"] = defaults[name]
     ignored = {
         "description": "Documented by OpenAI or sent by common clients; accepted and ignored."
     }
-    handed_on = {"description": "Handed on to this deployment's upstream as it is."}
+    passthrough_schema = {"description": "Handed on to this deployment's upstream as it is."}
     fields |= dict.fromkeys(sorted(request._IGNORED), ignored) | dict.fromkeys(
-        sorted(passthrough), handed_on
+        sorted(passthrough), passthrough_schema
     )
     return {
         "type": "object",
@@ -163,39 +171,39 @@ def _create(reading: Reading, passthrough: Collection[str]) -> Schema:
         ),
         "properties": fields,
         "required": list(_REQUIRED),
-        "additionalProperties": _NOTHING,
+        "additionalProperties": _NULL,
     }
 
 
-def _input(reading: Reading) -> Schema:
-    text = {"type": "string", "maxLength": items.LONGEST_STRING}
-    return {"anyOf": [text, {"type": "array", "items": reading.reference("Item")}]}
+def _input(reader: SchemaReader) -> Schema:
+    text = {"type": "string", "maxLength": items.MAX_INPUT_STRING}
+    return {"anyOf": [text, {"type": "array", "items": reader.reference("Item")}]}
 
 
-def _items(reading: Reading, kinds: Mapping[str, tuple[str, Check]]) -> dict[str, Schema]:
+def _items(reader: SchemaReader, kinds: Mapping[str, tuple[str, Check]]) -> dict[str, Schema]:
     """A component for each kind of item, and one for any of them."""
-    named = {
-        f"{reading.prefix}{_title(kind)}": _item(kind, check, reading)
+    by_name = {
+        f"{reader.prefix}{_title(kind)}": _item(kind, check, reader)
         for kind, (_, check) in kinds.items()
     }
-    return {f"{reading.prefix}Item": {"anyOf": [reference(name) for name in named]}, **named}
+    return {f"{reader.prefix}Item": {"anyOf": [reference(name) for name in by_name]}, **by_name}
 
 
-def _echoed_tools(reading: Reading, offered: Check) -> Schema:
+def _echoed_tools(reader: SchemaReader, tools_check: Check) -> Schema:
     """The tools as the Response shows them: of a function, what was not given is null (models/wire/response.py)."""
-    shape = _unnamed(reading, offered)
+    shape = _inline(reader, tools_check)
     for tool in shape["items"]["oneOf"]:
         if tool["properties"]["type"] == const("function"):
             fields = tool["properties"]
-            fields |= {name: or_null(fields[name]) for name in ECHOED_AS_NULL}
+            fields |= {name: nullable(fields[name]) for name in ECHOED_AS_NULL}
             tool["required"] = [*tool["required"], *ECHOED_AS_NULL]
     return shape
 
 
-def _item(kind: str, check: Check, reading: Reading) -> Schema:
-    shape = reading.schema(check)
+def _item(kind: str, check: Check, reader: SchemaReader) -> Schema:
+    shape = reader.schema(check)
     properties, required = shape["properties"], shape.get("required", [])
-    if not reading.nulls:
+    if not reader.nulls:
         fields = {
             "id": {"type": "string"},
             "type": const(kind),
@@ -209,15 +217,15 @@ def _item(kind: str, check: Check, reading: Reading) -> Schema:
         }
     if kind == "item_reference":
         untyped = {
-            "properties": {"type": _NOTHING},
+            "properties": {"type": _NULL},
             "not": {"anyOf": [{"required": ["role"]}, {"required": ["content"]}]},
         }
         return {
             **shape,
-            "properties": {"type": or_null(const(kind)), **properties},
-            "anyOf": [_typed(kind), untyped],
+            "properties": {"type": nullable(const(kind)), **properties},
+            "anyOf": [_requires_type(kind), untyped],
         }
-    shape = {**shape, "properties": {"id": or_null({"type": "string"}), **properties}}
+    shape = {**shape, "properties": {"id": nullable({"type": "string"}), **properties}}
     if kind == "message":
         return {
             **shape,
@@ -229,7 +237,7 @@ def _item(kind: str, check: Check, reading: Reading) -> Schema:
     return with_type(shape, kind)
 
 
-def _typed(kind: str) -> Schema:
+def _requires_type(kind: str) -> Schema:
     return {"properties": {"type": const(kind)}, "required": ["type"]}
 
 
@@ -238,111 +246,114 @@ def _title(kind: str) -> str:
     return "".join(word.capitalize() for word in kind.split("_"))
 
 
-def _unnamed(reading: Reading, check: Check) -> Schema:
+def _inline(reader: SchemaReader, check: Check) -> Schema:
     """The schema of a check that has a component of its own: what stands in that component."""
-    inside = {known: own for known, own in reading.own.items() if known is not check}
-    return Reading(reading.nulls, reading.prefix, inside).schema(check)
+    inside = {known: own for known, own in reader.custom_schemas.items() if known is not check}
+    return SchemaReader(reader.nulls, reader.prefix, inside).schema(check)
 
 
 # Checks that are functions of their own.
 
 
-def _message(reading: Reading) -> Schema:
-    shape = reading.schema(items._MESSAGE)
+def _message(reader: SchemaReader) -> Schema:
+    shape = reader.schema(items._MESSAGE)
     others = [role for role in items._ROLES if role != _ASSISTANT]
-    phase = reading.schema(items._PHASE)["properties"]
-    spoken = [
+    phase = reader.schema(items._PHASE)["properties"]
+    by_role = [
         {
             "properties": {
                 "role": {"enum": others},
-                "content": _text_or(reading, reading.schema(items._INPUT_CONTENT)),
+                "content": _text_or(reader, reader.schema(items._INPUT_CONTENT)),
             }
         },
         {
             "properties": {
                 "role": const(_ASSISTANT),
-                "content": _text_or(reading, reading.schema(items._OUTPUT_CONTENT)),
+                "content": _text_or(reader, reader.schema(items._OUTPUT_CONTENT)),
                 **phase,
             }
         },
     ]
-    return {**shape, "anyOf": spoken}
+    return {**shape, "anyOf": by_role}
 
 
-def _text_or(reading: Reading, parts: Schema) -> Schema:
+def _text_or(reader: SchemaReader, parts: Schema) -> Schema:
     """A message's text may be sent as a string; it is kept as parts."""
-    return {"anyOf": [{"type": "string"}, parts]} if reading.nulls else parts
+    return {"anyOf": [{"type": "string"}, parts]} if reader.nulls else parts
 
 
-def _result(reading: Reading) -> Schema:
-    return {"anyOf": [{"type": "string"}, reading.schema(items._RESULT_CONTENT)]}
+def _result(reader: SchemaReader) -> Schema:
+    return {"anyOf": [{"type": "string"}, reader.schema(items._RESULT_CONTENT)]}
 
 
-def _image(reading: Reading) -> Schema:
-    shape = reading.schema(items._IMAGE)
+def _image(reader: SchemaReader) -> Schema:
+    shape = reader.schema(items._IMAGE)
     fields = {
         **shape["properties"],
         "image_url": {"type": "string", "pattern": _USABLE_URL},
-        "file_id": _NOTHING,
+        "file_id": _NULL,
     }
-    if reading.nulls:
+    if reader.nulls:
         return {**shape, "properties": fields, "required": ["image_url"]}
     del fields["file_id"]
     return {**shape, "properties": fields, "required": ["detail", "image_url"]}
 
 
-def _file(reading: Reading) -> Schema:
-    shape = reading.schema(items._FILE)
+def _file(reader: SchemaReader) -> Schema:
+    shape = reader.schema(items._FILE)
     fields = {name: schema for name, schema in shape["properties"].items() if name != "file_id"}
-    if reading.nulls:
-        fields["file_id"] = _NOTHING
+    if reader.nulls:
+        fields["file_id"] = _NULL
     ways = ("file_data", "file_url")
     text = {"type": "string"}
     exactly_one = [
-        {"properties": {way: text, **dict.fromkeys({*ways} - {way}, _NOTHING)}, "required": [way]}
+        {"properties": {way: text, **dict.fromkeys({*ways} - {way}, _NULL)}, "required": [way]}
         for way in ways
     ]
     return {**shape, "properties": fields, "anyOf": exactly_one}
 
 
-def _output_text(reading: Reading) -> Schema:
-    shape = reading.schema(items._OUTPUT_TEXT)
-    return shape if reading.nulls else {**shape, "required": ["annotations", *shape["required"]]}
+def _output_text(reader: SchemaReader) -> Schema:
+    shape = reader.schema(items._OUTPUT_TEXT)
+    return shape if reader.nulls else {**shape, "required": ["annotations", *shape["required"]]}
 
 
-def _reasoning_item(reading: Reading) -> Schema:
-    shape = reading.schema(items._REASONING)
-    return shape if reading.nulls else {**shape, "required": ["summary"]}
+def _reasoning_item(reader: SchemaReader) -> Schema:
+    shape = reader.schema(items._REASONING)
+    return shape if reader.nulls else {**shape, "required": ["summary"]}
 
 
-def _local_shell_output(reading: Reading) -> Schema:
-    shape = reading.schema(items._LOCAL_SHELL_OUTPUT)
-    if not reading.nulls:
+def _local_shell_output(reader: SchemaReader) -> Schema:
+    shape = reader.schema(items._LOCAL_SHELL_OUTPUT)
+    if not reader.nulls:
         return {**shape, "required": [*shape["required"], "call_id"]}
     either = [
-        {"properties": {name: reading.schema(items._CALL_ID)}, "required": [name]}
+        {"properties": {name: reader.schema(items._CALL_ID)}, "required": [name]}
         for name in ("call_id", "id")
     ]
     return {**shape, "anyOf": either}
 
 
-def _tools(reading: Reading) -> Schema:
-    return reading.schema(tools._TOOLS)
+def _tools(reader: SchemaReader) -> Schema:
+    return reader.schema(tools._TOOLS)
 
 
-def _more_tools(reading: Reading) -> Schema:
-    return reading.schema(tools._ADDED_TOOLS)
+def _more_tools(reader: SchemaReader) -> Schema:
+    return reader.schema(tools._ADDED_TOOLS)
 
 
-def _tool_choice(reading: Reading) -> Schema:
-    return {"anyOf": [reading.schema(tools._CHOICE_WORD), reading.schema(tools._CHOICE_OBJECT)]}
+def _tool_choice(reader: SchemaReader) -> Schema:
+    return {"anyOf": [reader.schema(tools._CHOICE_WORD), reader.schema(tools._CHOICE_OBJECT)]}
 
 
-def _mcp_tool(reading: Reading) -> Schema:
-    shape = reading.schema(mcp._KEPT)
+def _mcp_tool(reader: SchemaReader) -> Schema:
+    shape = reader.schema(mcp._MCP_FIELDS)
     fields = shape["properties"]
-    if reading.nulls:
-        return {**shape, "properties": {**fields, **dict.fromkeys(mcp._ELSEWHERE, _NOTHING)}}
+    if reader.nulls:
+        return {
+            **shape,
+            "properties": {**fields, **dict.fromkeys(mcp._UNSUPPORTED_ADDRESSES, _NULL)},
+        }
     return {
         **shape,
         "properties": {
@@ -353,84 +364,84 @@ def _mcp_tool(reading: Reading) -> Schema:
     }
 
 
-def _allowed_tools(reading: Reading) -> Schema:
-    return {"anyOf": [reading.schema(mcp._NAMES), reading.schema(mcp._FILTER)]}
+def _allowed_tools(reader: SchemaReader) -> Schema:
+    return {"anyOf": [reader.schema(mcp._NAMES), reader.schema(mcp._FILTER)]}
 
 
-def _require_approval(reading: Reading) -> Schema:
-    return {"anyOf": [reading.schema(mcp._WORD), reading.schema(mcp._BY_TOOL)]}
+def _require_approval(reader: SchemaReader) -> Schema:
+    return {"anyOf": [reader.schema(mcp._WORD), reader.schema(mcp._BY_TOOL)]}
 
 
-def _authorization(reading: Reading) -> Schema:
-    return {**reading.schema(mcp._TOKEN), "pattern": f"^(?:{mcp._HEADER_VALUE.pattern})$"}
+def _authorization(reader: SchemaReader) -> Schema:
+    return {**reader.schema(mcp._TOKEN), "pattern": f"^(?:{mcp._HEADER_VALUE.pattern})$"}
 
 
-def _headers(reading: Reading) -> Schema:
+def _headers(reader: SchemaReader) -> Schema:
     return {
         "type": "object",
-        "maxProperties": mcp._MOST_HEADERS,
+        "maxProperties": mcp._MAX_HEADERS,
         "propertyNames": {"pattern": f"^(?:{mcp._HEADER_NAME.pattern})$"},
-        "additionalProperties": reading.optional(
+        "additionalProperties": reader.optional(
             {"type": "string", "pattern": f"^(?:{mcp._HEADER_VALUE.pattern})$"}
         ),
     }
 
 
-def _reasoning(reading: Reading) -> Schema:
-    shape = reading.schema(request._REASONING)
+def _reasoning(reader: SchemaReader) -> Schema:
+    shape = reader.schema(request._REASONING)
     fields = {
         name: schema
         for name, schema in shape["properties"].items()
-        if reading.nulls or name != "generate_summary"
+        if reader.nulls or name != "generate_summary"
     }
     return {**shape, "properties": fields}
 
 
-def _metadata(reading: Reading) -> Schema:
+def _metadata(reader: SchemaReader) -> Schema:
     return {
         "type": "object",
         "maxProperties": 16,
         "propertyNames": {"maxLength": 64},
-        "additionalProperties": reading.optional(reading.schema(request._METADATA_VALUE)),
+        "additionalProperties": reader.optional(reader.schema(request._METADATA_VALUE)),
     }
 
 
-def _response_id(_reading: Reading) -> Schema:
+def _response_id(_reader: SchemaReader) -> Schema:
     return {"type": "string", "pattern": f"^{request._ID.pattern}$"}
 
 
-def _cache(reading: Reading) -> Schema:
-    return {"anyOf": [{"type": "boolean"}, reading.schema(request._CACHE)]}
+def _cache(reader: SchemaReader) -> Schema:
+    return {"anyOf": [{"type": "boolean"}, reader.schema(request._CACHE)]}
 
 
-def _conversation(reading: Reading) -> Schema:
-    return {"anyOf": [_response_id(reading), reading.schema(request._CONVERSATION)]}
+def _conversation(reader: SchemaReader) -> Schema:
+    return {"anyOf": [_response_id(reader), reader.schema(request._CONVERSATION)]}
 
 
-def _handed_on(_reading: Reading) -> Schema:
+def _passthrough(_reader: SchemaReader) -> Schema:
     return {
         "type": "object",
         "description": "Handed on to the upstream as it is, where the model's upstream speaks the Responses API.",
     }
 
 
-def _context_management(reading: Reading) -> Schema:
-    return {**reading.schema(request._EDITS), "minItems": 1}
+def _context_management(reader: SchemaReader) -> Schema:
+    return {**reader.schema(request._CONTEXT_EDITS), "minItems": 1}
 
 
-def _any(_reading: Reading) -> Schema:
+def _any(_reader: SchemaReader) -> Schema:
     return {}
 
 
-def _refused(_reading: Reading) -> Schema:
-    return _NOTHING
+def _unsupported(_reader: SchemaReader) -> Schema:
+    return _NULL
 
 
-def _component(name: str) -> Callable[[Reading], Schema]:
+def _component(name: str) -> Callable[[SchemaReader], Schema]:
     return lambda reading: reading.reference(name)
 
 
-_NAMED: dict[Check, str] = {
+_COMPONENT_NAMES: dict[Check, str] = {
     items._INPUT_CONTENT: "Content",
     items._OUTPUT_CONTENT: "AssistantContent",
     items._RESULT_CONTENT: "ResultContent",
@@ -441,8 +452,8 @@ _NAMED: dict[Check, str] = {
 }
 """Checks that are worth a component -> its name after the reading's prefix."""
 
-_OWN: dict[Check, Callable[[Reading], Schema]] = {
-    **{check: _component(name) for check, name in _NAMED.items()},
+_CUSTOM_SCHEMAS: dict[Check, Callable[[SchemaReader], Schema]] = {
+    **{check: _component(name) for check, name in _COMPONENT_NAMES.items()},
     items._message: _message,
     items._content: _any,
     items._result: _result,
@@ -457,10 +468,10 @@ _OWN: dict[Check, Callable[[Reading], Schema]] = {
     mcp._authorization: _authorization,
     mcp._headers: _headers,
     items._local_shell_output: _local_shell_output,
-    tools._handed_on: _handed_on,
+    tools._passthrough_tool: _passthrough,
     tools._function: lambda reading: reading.schema(tools._FUNCTION),
     tools.tools: _tools,
-    tools.more_tools: _more_tools,
+    tools.item_tools: _more_tools,
     tools.tool_choice: _tool_choice,
     request._reasoning: _reasoning,
     request._json_schema: lambda reading: reading.schema(request._FORMAT),
@@ -469,5 +480,5 @@ _OWN: dict[Check, Callable[[Reading], Schema]] = {
     request._context_management: _context_management,
     request._conversation: _conversation,
     request._cache: _cache,
-    request._prompt: _refused,
+    request._prompt: _unsupported,
 }

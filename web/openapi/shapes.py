@@ -13,27 +13,31 @@ from models.wire import checks
 from models.wire.checks import Check
 
 Schema = dict[str, Any]
-Facts = Mapping[str, Any]
+CheckArguments = Mapping[str, Any]
 """What a check was made with."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SchemaReader:
     """One way to read checks: as what a client may send, or as what is kept of it and shown later."""
 
     nulls: bool
     """Whether null stands for an optional field that is absent: true of what is sent, never of what is kept (design §11)."""
     prefix: str
     """Of the names of components."""
-    own: "Mapping[Check, Callable[[Reading], Schema]]"
+    custom_schemas: "Mapping[Check, Callable[[SchemaReader], Schema]]"
     """Checks that are functions of their own, and checks that the document names -> their schema."""
 
     def schema(self, check: Check) -> Schema:
         """What the check takes. Raises LookupError for a check nobody has described."""
-        if check in self.own:
-            return self.own[check](self)
+        if check in self.custom_schemas:
+            return self.custom_schemas[check](self)
         name: str = getattr(check, "__qualname__", "")
-        word = _WORDS.get(name.partition(".")[0]) if check.__module__ == checks.__name__ else None
+        word = (
+            _CHECK_SCHEMAS.get(name.partition(".")[0])
+            if check.__module__ == checks.__name__
+            else None
+        )
         if word is None:
             raise LookupError(
                 f"the API document does not know what {check.__module__}.{name} accepts"
@@ -46,7 +50,7 @@ class Reading:
 
     def optional(self, schema: Schema) -> Schema:
         """The schema of a field that may be absent."""
-        return or_null(schema) if self.nulls else schema
+        return nullable(schema) if self.nulls else schema
 
 
 def reference(name: str) -> Schema:
@@ -54,7 +58,7 @@ def reference(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def or_null(schema: Schema) -> Schema:
+def nullable(schema: Schema) -> Schema:
     """The schema, or null."""
     if not schema or schema.get("type") == "null":
         return schema
@@ -64,7 +68,9 @@ def or_null(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-def thing(fields: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
+def object_schema(
+    fields: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None
+) -> Schema:
     """An object with these fields; others may come later."""
     return {
         "type": "object",
@@ -100,66 +106,66 @@ def with_type(shape: Schema, *kinds: str) -> Schema:
     }
 
 
-def _string(_reading: Reading, made: Facts) -> Schema:
+def _string(_reader: SchemaReader, arguments: CheckArguments) -> Schema:
     schema: Schema = {"type": "string"}
-    if made["filled"]:
+    if arguments["filled"]:
         schema["minLength"] = 1
-    if made["at_most"] is not None:
-        schema["maxLength"] = made["at_most"]
-    if made["shape"] is not None:
-        schema["pattern"] = f"^(?:{made['shape'].pattern})$"
+    if arguments["at_most"] is not None:
+        schema["maxLength"] = arguments["at_most"]
+    if arguments["shape"] is not None:
+        schema["pattern"] = f"^(?:{arguments['shape'].pattern})$"
     return schema
 
 
-def _integer(_reading: Reading, made: Facts) -> Schema:
-    return {"type": "integer", "minimum": made["low"], "maximum": made["high"]}
+def _integer(_reader: SchemaReader, arguments: CheckArguments) -> Schema:
+    return {"type": "integer", "minimum": arguments["low"], "maximum": arguments["high"]}
 
 
-def _number(_reading: Reading, made: Facts) -> Schema:
-    return {"type": "number", "minimum": made["low"], "maximum": made["high"]}
+def _number(_reader: SchemaReader, arguments: CheckArguments) -> Schema:
+    return {"type": "number", "minimum": arguments["low"], "maximum": arguments["high"]}
 
 
-def _choice(_reading: Reading, made: Facts) -> Schema:
-    return {"type": "string", "enum": list(made["known"])}
+def _choice(_reader: SchemaReader, arguments: CheckArguments) -> Schema:
+    return {"type": "string", "enum": list(arguments["known"])}
 
 
-def _array(reading: Reading, made: Facts) -> Schema:
-    most = {} if made["at_most"] is None else {"maxItems": made["at_most"]}
-    return {"type": "array", "items": reading.schema(made["of"]), **most}
+def _array(reader: SchemaReader, arguments: CheckArguments) -> Schema:
+    most = {} if arguments["at_most"] is None else {"maxItems": arguments["at_most"]}
+    return {"type": "array", "items": reader.schema(arguments["of"]), **most}
 
 
-_SOMETHING: Schema = {"not": {"type": "null"}}
+_NOT_NULL: Schema = {"not": {"type": "null"}}
 """What a field that must be there takes, where any JSON is taken: null would mean that it is absent."""
 
 
-def _record(reading: Reading, made: Facts) -> Schema:
+def _record(reader: SchemaReader, arguments: CheckArguments) -> Schema:
     fields = {
-        name: (reading.schema(check) or _SOMETHING)
+        name: (reader.schema(check) or _NOT_NULL)
         if needed
-        else reading.optional(reading.schema(check))
-        for name, check, needed in made["fields"]
+        else reader.optional(reader.schema(check))
+        for name, check, needed in arguments["fields"]
     }
-    required = [name for name, _, needed in made["fields"] if needed]
+    required = [name for name, _, needed in arguments["fields"] if needed]
     return {"type": "object", "properties": fields, **({"required": required} if required else {})}
 
 
-def _tagged(reading: Reading, made: Facts) -> Schema:
-    return one_of({kind: reading.schema(check) for kind, check in made["kinds"].items()})
+def _tagged(reader: SchemaReader, arguments: CheckArguments) -> Schema:
+    return one_of({kind: reader.schema(check) for kind, check in arguments["kinds"].items()})
 
 
-def _boolean(_reading: Reading, _made: Facts) -> Schema:
+def _boolean(_reader: SchemaReader, _arguments: CheckArguments) -> Schema:
     return {"type": "boolean"}
 
 
-def _any_object(_reading: Reading, _made: Facts) -> Schema:
+def _any_object(_reader: SchemaReader, _arguments: CheckArguments) -> Schema:
     return {"type": "object", "additionalProperties": True}
 
 
-def _anything(_reading: Reading, _made: Facts) -> Schema:
+def _anything(_reader: SchemaReader, _arguments: CheckArguments) -> Schema:
     return {}
 
 
-_WORDS: dict[str, Callable[[Reading, Facts], Schema]] = {
+_CHECK_SCHEMAS: dict[str, Callable[[SchemaReader, CheckArguments], Schema]] = {
     "string": _string,
     "boolean": _boolean,
     "integer": _integer,

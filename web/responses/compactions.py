@@ -9,7 +9,9 @@ from models.wire.compaction import newest_compaction
 from models.wire.events import Item
 from models.wire.request import CreateRequest
 
-_KEYLESS = "Compaction is not supported by this server: it has no key to seal compactions with."
+_NO_SEALING_KEY = (
+    "Compaction is not supported by this server: it has no key to seal compactions with."
+)
 
 
 def require_compactable(request: CreateRequest, sealer: Sealer) -> None:
@@ -18,9 +20,13 @@ def require_compactable(request: CreateRequest, sealer: Sealer) -> None:
     is_forced = last >= 0 and request.input[last]["type"] == "compaction_trigger"
     if not sealer.has_key:
         if "context_management" in request.parameters:
-            raise InvalidRequest(_KEYLESS, param="context_management", code="unsupported_parameter")
+            raise InvalidRequest(
+                _NO_SEALING_KEY, param="context_management", code="unsupported_parameter"
+            )
         if is_forced:
-            raise InvalidRequest(_KEYLESS, param=f"input[{last}]", code="unsupported_parameter")
+            raise InvalidRequest(
+                _NO_SEALING_KEY, param=f"input[{last}]", code="unsupported_parameter"
+            )
     if (
         is_forced
         and last == 0
@@ -52,7 +58,7 @@ def require_readable(
             ) from None
 
 
-def still_told(
+def drop_compacted(
     items: list[Item], open_calls: Collection[str]
 ) -> tuple[list[Item], Collection[str]]:
     """What of an input the model will be told as it is, and which calls before that are open: a compaction takes the place of all others."""

@@ -18,36 +18,36 @@ import structlog
 
 from models.config.routes import Routes
 from models.config.settings import Settings
-from models.db.database import AWAY, Json, Pool, Row, fetch, fetch_on, read
+from models.db.database import DATABASE_UNAVAILABLE, Json, Pool, Row, fetch, fetch_on, read
 from models.db.queries import statements
-from models.db.tables import ONE_AT_A_TIME
-from models.egress import Egress
+from models.db.tables import ONE_OPEN_PER_CONVERSATION
+from models.egress import EgressPolicy
 from models.errors import InvalidRequest, Unavailable
 from models.ids import new_item_id, new_uuid, response_id
 from models.lifecycle import Status
 from models.ownership.lease import Lease
 from models.redis.channels import queue_for
-from models.redis.queue import Bell
+from models.redis.queue import JobQueue
 from models.secrets import Sealed, Sealer
-from models.wire.counting import COUNTED
+from models.wire.counting import COUNT_INPUT_TOKENS
 from models.wire.events import Event, ResponseCreated, ResponseQueued, frame
-from models.wire.pairing import require_pairs
+from models.wire.pairing import require_outputs
 from models.wire.request import CreateRequest, parse_create
 from models.wire.response import ResponseFacts, response_object
-from web.counters import ACCEPTED, ENDED
+from web.counters import RESPONSES_ACCEPTED, RESPONSES_ENDED
 from web.http.body import is_large
 from web.responses.addresses import require_fetchable, require_reachable
-from web.responses.answer_cache import NOTHING_SAID, Caching
-from web.responses.approvals import require_requests
-from web.responses.compactions import require_compactable, require_readable, still_told
-from web.responses.continuation import locked, past_of
-from web.responses.idempotency import Retryable, retryable
-from web.responses.precomputed import Finished, finished
-from web.responses.references import with_referred
+from web.responses.answer_cache import WARM_UP, RequestCache
+from web.responses.approvals import require_valid_approvals
+from web.responses.compactions import drop_compacted, require_compactable, require_readable
+from web.responses.continuation import conversation_locked, load_continuation
+from web.responses.idempotency import IdempotencyKey, parse_idempotency_key
+from web.responses.precomputed import PrecomputedResponse, precompute
+from web.responses.references import resolve_references
 
 logger = structlog.get_logger()
 
-_ENTRUSTED = ("authorization", "headers", "server_url")
+_CREDENTIAL_FIELDS = ("authorization", "headers", "server_url")
 """Fields of an `mcp` tool that are only ever stored sealed (models/wire/mcp.py)."""
 
 Values = dict[str, object]
@@ -55,57 +55,62 @@ Values = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedResponse:
     """A response that is committed: whatever happens now, it will end."""
 
     id: UUID
     request: CreateRequest
-    opening: dict[str, Any]
+    initial_object: dict[str, Any]
     """the Response object as of its creation"""
-    repeated: bool = False
+    is_repeat: bool = False
     """An earlier request that this one repeats made the response."""
-    cached: bool | None = None
+    cache_hit: bool | None = None
     """Whether the answer is a remembered one; None: that was not asked for."""
-    ended: dict[str, Any] | None = None
+    final_object: dict[str, Any] | None = None
     """The Response object of one that has ended already."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Arrival:
+class _RequestContext:
     """How a request came, besides what it says."""
 
     traceparent: str | None
-    again: Retryable | None
-    remembered: Collection[UUID]
+    idempotency_key: IdempotencyKey | None
+    unstored_ids: Collection[UUID]
     generate: bool
 
 
-class Intake:
+class CreateResponse:
     """Accepts create requests."""
 
     def __init__(
-        self, settings: Settings, pool: Pool, bell: Bell, lease: Lease, caching: Caching
+        self,
+        settings: Settings,
+        pool: Pool,
+        job_queue: JobQueue,
+        lease: Lease,
+        request_cache: RequestCache,
     ) -> None:
         self._settings = settings
         self._pool = pool
-        self._caching = caching
-        self._bell = bell
+        self._request_cache = request_cache
+        self._job_queue = job_queue
         self._lease = lease
         self._routes = Routes(settings)
-        self._egress = Egress(settings.egress)
+        self._egress = EgressPolicy(settings.egress)
         self._sealer = Sealer(settings.sealing_keys)
-        self._voiding: set[asyncio.Task[None]] = set()
+        self._unclear_deletions: set[asyncio.Task[None]] = set()
 
-    async def accept(
+    async def create(
         self,
         project: UUID,
         body: Any,
         headers: Mapping[str, str],
         *,
-        remembered: Collection[UUID] = (),
+        unstored_ids: Collection[UUID] = (),
         generate: bool = True,
-        counted: bool = False,
-    ) -> Accepted:
+        count_only: bool = False,
+    ) -> AcceptedResponse:
         """Checks, stores and rings; a request that was accepted before gets the first one's response.
 
         `remembered`: unstored responses that this client may go on from all the same. Without `generate` the model is not asked: the
@@ -118,71 +123,83 @@ class Intake:
             new_id=new_item_id,
             passthrough=self._passthrough(body),
             ephemeral_background=self._settings.web.ephemeral_background,
-            searches=self._settings.web_search.provider is not None,
-            generate=generate and not counted,
+            has_web_search=self._settings.web_search.provider is not None,
+            generate=generate and not count_only,
             native=self._is_native(body),
         )
         request = await asyncio.to_thread(parse) if is_large(headers) else parse()
-        if counted:
-            request = replace(request, parameters={**request.parameters, COUNTED: True})
+        if count_only:
+            request = replace(request, parameters={**request.parameters, COUNT_INPUT_TOKENS: True})
         self._require_routed(request.model)
         require_fetchable(self._egress, request.input)
         require_reachable(self._egress, request)
         self._require_sealable(request)
         require_compactable(request, self._sealer)
-        known = self._recognisable(body, request)
-        again = retryable(headers, {"counted": known} if counted else known)
-        arrival = _Arrival(headers.get("traceparent"), again, remembered, generate)
+        hashable_body = self._hashable_body(body, request)
+        idempotency_key = parse_idempotency_key(
+            headers, {"counted": hashable_body} if count_only else hashable_body
+        )
+        context = _RequestContext(
+            headers.get("traceparent"), idempotency_key, unstored_ids, generate
+        )
         accepted = None
         while accepted is None:
-            accepted = await self._earlier(project, request, again) or await self._placed(
-                project, request, arrival
-            )
+            accepted = await self._find_earlier(
+                project, request, idempotency_key
+            ) or await self._insert_new(project, request, context)
         return accepted
 
-    async def _earlier(
-        self, project: UUID, request: CreateRequest, again: Retryable | None
-    ) -> Accepted | None:
+    async def _find_earlier(
+        self, project: UUID, request: CreateRequest, idempotency_key: IdempotencyKey | None
+    ) -> AcceptedResponse | None:
         """In a conversation the response that this request has made before is looked for first: it has changed the conversation, and what
         was right then would be refused now."""
-        if request.conversation is None or again is None or again.replaces:
+        if request.conversation is None or idempotency_key is None or idempotency_key.replaces:
             return None
-        found = await read(
-            self._pool, statements.KEY_STANDS, {"project": project, "key": again.key}
+        rows = await read(
+            self._pool,
+            statements.FIND_IDEMPOTENCY_KEY,
+            {"project": project, "key": idempotency_key.key},
         )
-        return await self._repeated(_same_request(found[0], again), request) if found else None
+        return (
+            await self._as_repeat(_matched_response_id(rows[0], idempotency_key), request)
+            if rows
+            else None
+        )
 
-    async def _repeated(self, stored: UUID, request: CreateRequest) -> Accepted:
-        return Accepted(
-            stored,
+    async def _as_repeat(self, existing_id: UUID, request: CreateRequest) -> AcceptedResponse:
+        return AcceptedResponse(
+            existing_id,
             request,
             {},
-            repeated=True,
-            cached=await self._was_cached(stored) if request.cache else None,
+            is_repeat=True,
+            cache_hit=await self._was_cached(existing_id) if request.cache else None,
         )
 
-    async def _placed(
-        self, project: UUID, request: CreateRequest, arrival: _Arrival
-    ) -> Accepted | None:
+    async def _insert_new(
+        self, project: UUID, request: CreateRequest, context: _RequestContext
+    ) -> AcceptedResponse | None:
         """Checks the request against what it goes on from, and stores it there. None: its conversation has moved on meanwhile."""
-        past = await past_of(self._pool, project, request, arrival.remembered)
-        past.require_new(request.input)
+        continuation = await load_continuation(self._pool, project, request, context.unstored_ids)
+        continuation.require_new(request.input)
         request = replace(
             request,
-            input=await with_referred(
+            input=await resolve_references(
                 self._pool, project, request.input, self._settings.limits.body
             ),
         )
         require_readable(request.input, self._sealer, project)
-        require_pairs(*still_told(request.input, past.open_calls))
-        await require_requests(self._pool, past, request)
-        accepted_id = new_uuid()
-        sealed = self._sealed(accepted_id, request)
-        look = (
-            await self._caching.look(project, request, past) if arrival.generate else NOTHING_SAID
+        require_outputs(*drop_compacted(request.input, continuation.open_calls))
+        await require_valid_approvals(self._pool, continuation, request)
+        new_id = new_uuid()
+        sealed = self._seal_credentials(new_id, request)
+        lookup = (
+            await self._request_cache.lookup(project, request, continuation)
+            if context.generate
+            else WARM_UP
         )
         facts = ResponseFacts(
-            id=response_id(accepted_id),
+            id=response_id(new_id),
             created_at=int(time.time()),
             status=(Status.QUEUED if request.background else Status.IN_PROGRESS).value,
             model=request.model,
@@ -192,57 +209,59 @@ class Intake:
             previous_response_id=request.previous_response_id,
             conversation_id=request.conversation,
         )
-        opening = response_object(facts, [])
+        initial_object = response_object(facts, [])
         events: list[Event] = (
-            [ResponseCreated(opening), ResponseQueued(opening)]
+            [ResponseCreated(initial_object), ResponseQueued(initial_object)]
             if request.background
-            else [ResponseCreated(opening)]
+            else [ResponseCreated(initial_object)]
         )
-        whole = (
-            finished(accepted_id, facts, look.answer, first=len(events))
-            if look.answer is not None
+        precomputed = (
+            precompute(new_id, facts, lookup.answer, first=len(events))
+            if lookup.answer is not None
             else None
         )
-        sealed = sealed if whole is None else None
-        stored = await self._store(
+        sealed = sealed if precomputed is None else None
+        stored_id = await self._store(
             {
-                "id": accepted_id, "project": project, "background": request.background, "store": request.store, "streamed": request.stream,
+                "id": new_id, "project": project, "background": request.background, "store": request.store, "streamed": request.stream,
                 "model": request.model, "parameters": Json(request.parameters), "created_at": facts.created_at,
-                "previous": past.previous, "conversation": past.conversation, "revision": past.revision,
+                "previous": continuation.previous, "conversation": continuation.conversation, "revision": continuation.revision,
                 "retention": self._settings.retention, "queue_wait": self._settings.limits.queue_wait,
-                "web": self._lease.id, "traceparent": arrival.traceparent, "key_id": sealed and sealed.key_id,
+                "web": self._lease.id, "traceparent": context.traceparent, "key_id": sealed and sealed.key_id,
                 "sealed": sealed and sealed.sealed, "items": orjson.dumps(request.input).decode(),
                 "last": len(events) - 1, "frames": b"".join(frame(event, number) for number, event in enumerate(events)),
-                "cache_key": look.key, "cache_ttl": look.ttl,
+                "cache_key": lookup.key, "cache_ttl": lookup.ttl,
             },
-            arrival.again,
-            whole,
+            context.idempotency_key,
+            precomputed,
         )  # fmt: skip
-        if stored is None:
+        if stored_id is None:
             return None
-        if stored != accepted_id:
-            return await self._repeated(stored, request)
-        ACCEPTED.labels("background" if request.background else "foreground").inc()
-        cached = None if request.cache is None else look.answer is not None
-        if whole is not None:
-            ENDED.labels(Status.COMPLETED.value).inc()
-            return Accepted(accepted_id, request, opening, cached=cached, ended=whole.response)
-        self._bell.ring(accepted_id, queue_for(background=request.background, deaths=0))
-        return Accepted(accepted_id, request, opening, cached=cached)
+        if stored_id != new_id:
+            return await self._as_repeat(stored_id, request)
+        RESPONSES_ACCEPTED.labels("background" if request.background else "foreground").inc()
+        cached = None if request.cache is None else lookup.answer is not None
+        if precomputed is not None:
+            RESPONSES_ENDED.labels(Status.COMPLETED.value).inc()
+            return AcceptedResponse(
+                new_id, request, initial_object, cache_hit=cached, final_object=precomputed.response
+            )
+        self._job_queue.enqueue(new_id, queue_for(background=request.background, deaths=0))
+        return AcceptedResponse(new_id, request, initial_object, cache_hit=cached)
 
-    async def _was_cached(self, stored: UUID) -> bool:
+    async def _was_cached(self, existing_id: UUID) -> bool:
         """Whether the response that an earlier request made has a remembered answer."""
-        rows = await read(self._pool, statements.RESPONSE, {"id": stored})
+        rows = await read(self._pool, statements.RESPONSE, {"id": existing_id})
         return any(row["cache_key"] is not None and row["cache_ttl"] is None for row in rows)
 
     def _passthrough(self, body: Any) -> frozenset[str]:
         """What the upstreams of the wanted model take beyond the Responses API."""
-        return self._routes.passthrough(_model(body))
+        return self._routes.passthrough(_model_name(body))
 
     def _is_native(self, body: Any) -> bool:
         """Whether the upstream that is asked first speaks the Responses API."""
         return any(
-            found.upstream.api == "responses" for found in self._routes.find(_model(body))[:1]
+            found.upstream.api == "responses" for found in self._routes.find(_model_name(body))[:1]
         )
 
     def _require_routed(self, model: str) -> None:
@@ -265,16 +284,16 @@ class Intake:
             message = "Tools of the type 'mcp' are not supported by this server: it has no key to seal their credentials with."
             raise InvalidRequest(message, param=f"tools[{place}]", code="unsupported_parameter")
 
-    def _sealed(self, accepted_id: UUID, request: CreateRequest) -> Sealed | None:
+    def _seal_credentials(self, new_id: UUID, request: CreateRequest) -> Sealed | None:
         """What the client entrusts us with, as it may be stored."""
-        return self._sealer.seal(accepted_id, request.credentials) if request.credentials else None
+        return self._sealer.seal(new_id, request.credentials) if request.credentials else None
 
-    def _recognisable(self, body: Any, request: CreateRequest) -> Any:
+    def _hashable_body(self, body: Any, request: CreateRequest) -> Any:
         """What makes this request equal to another: the body, with a fingerprint in the place of what nobody may guess from its hash."""
         if not request.credentials:
             return body
         tools = [
-            {**tool, **dict.fromkeys(_ENTRUSTED)} if tool["type"] == "mcp" else tool
+            {**tool, **dict.fromkeys(_CREDENTIAL_FIELDS)} if tool["type"] == "mcp" else tool
             for tool in body["tools"]
         ]
         return {
@@ -284,121 +303,140 @@ class Intake:
         }
 
     async def _store(
-        self, values: Values, again: Retryable | None, whole: Finished | None
+        self,
+        values: Values,
+        idempotency_key: IdempotencyKey | None,
+        precomputed: PrecomputedResponse | None,
     ) -> UUID | None:
         """Stores the row, finished where there is nothing to run; returns its id, or that of the response an equal request made before.
         None: its conversation has moved on.
 
         Without an answer the identical row is sent once more: either it is new, or it is there already. Only then is it voided.
         """
-        accepted_id = values["id"]
-        assert isinstance(accepted_id, UUID)
+        new_id = values["id"]
+        assert isinstance(new_id, UUID)
         try:
-            return await self._insert(accepted_id, values, again, whole)
-        except AWAY as error:
-            logger.warning("create_unclear", response=str(accepted_id), error=str(error).strip())
+            return await self._insert(new_id, values, idempotency_key, precomputed)
+        except DATABASE_UNAVAILABLE as error:
+            logger.warning("create_unclear", response=str(new_id), error=str(error).strip())
         try:
             await self._pool.check()
             return await self._insert(
-                accepted_id, values, again, whole, within=1.0
-            ) or await self._if_there(accepted_id)
+                new_id, values, idempotency_key, precomputed, pool_timeout=1.0
+            ) or await self._find_inserted(new_id)
         except psycopg.errors.UniqueViolation:
-            return accepted_id
-        except AWAY as error:
+            return new_id
+        except DATABASE_UNAVAILABLE as error:
             project = values["project"]
             assert isinstance(project, UUID)
-            self._lease.doubts[accepted_id] = project
-            voiding = asyncio.create_task(self._void(accepted_id, project))
-            self._voiding.add(voiding)
-            voiding.add_done_callback(self._voiding.discard)
-            await asyncio.wait({voiding}, timeout=1)
+            self._lease.unresolved_creates[new_id] = project
+            deletion = asyncio.create_task(self._delete_unclear_create(new_id, project))
+            self._unclear_deletions.add(deletion)
+            deletion.add_done_callback(self._unclear_deletions.discard)
+            await asyncio.wait({deletion}, timeout=1)
             raise Unavailable from error
 
     async def _insert(
         self,
-        accepted_id: UUID,
+        new_id: UUID,
         values: Values,
-        again: Retryable | None,
-        whole: Finished | None,
-        within: float | None = None,
+        idempotency_key: IdempotencyKey | None,
+        precomputed: PrecomputedResponse | None,
+        pool_timeout: float | None = None,
     ) -> UUID | None:
         if values["conversation"] is not None:
-            return await self._join(accepted_id, values, again, whole, within)
-        if again is None:
-            await self._write(statements.INSERT, values, whole, within)
-            return accepted_id
-        kept = values | again.row()
-        while not await self._write(statements.INSERT_ONCE, kept, whole, within):
-            for holder in await read(self._pool, statements.KEY_HOLDER, kept):
-                return _same_request(holder, again)
-        return accepted_id
+            return await self._insert_in_conversation(
+                new_id, values, idempotency_key, precomputed, pool_timeout
+            )
+        if idempotency_key is None:
+            await self._execute_insert(statements.INSERT, values, precomputed, pool_timeout)
+            return new_id
+        keyed_values = values | idempotency_key.sql_values()
+        while not await self._execute_insert(
+            statements.INSERT_WITH_KEY, keyed_values, precomputed, pool_timeout
+        ):
+            for holder in await read(self._pool, statements.IDEMPOTENCY_KEY_HOLDER, keyed_values):
+                return _matched_response_id(holder, idempotency_key)
+        return new_id
 
-    async def _join(
+    async def _insert_in_conversation(
         self,
-        accepted_id: UUID,
+        new_id: UUID,
         values: Values,
-        again: Retryable | None,
-        whole: Finished | None,
-        within: float | None,
+        idempotency_key: IdempotencyKey | None,
+        precomputed: PrecomputedResponse | None,
+        pool_timeout: float | None,
     ) -> UUID | None:
         try:
-            if again is None:
-                joined = await self._write(statements.JOIN, values, whole, within)
+            if idempotency_key is None:
+                joined = await self._execute_insert(
+                    statements.INSERT_IN_CONVERSATION, values, precomputed, pool_timeout
+                )
             else:
-                joined = await self._write(
-                    statements.JOIN_ONCE, values | again.row(), whole, within
+                joined = await self._execute_insert(
+                    statements.INSERT_IN_CONVERSATION_WITH_KEY,
+                    values | idempotency_key.sql_values(),
+                    precomputed,
+                    pool_timeout,
                 )
         except psycopg.errors.UniqueViolation as error:
-            if error.diag.constraint_name == ONE_AT_A_TIME:
-                raise locked() from None
+            if error.diag.constraint_name == ONE_OPEN_PER_CONVERSATION:
+                raise conversation_locked() from None
             raise
-        return accepted_id if joined else None
+        return new_id if joined else None
 
-    async def _if_there(self, accepted_id: UUID) -> UUID | None:
+    async def _find_inserted(self, new_id: UUID) -> UUID | None:
         """In a conversation a create that was done before does not come into its own way: the conversation has moved on by it."""
-        return (
-            accepted_id
-            if await fetch(self._pool, statements.RESPONSE, {"id": accepted_id})
-            else None
-        )
+        return new_id if await fetch(self._pool, statements.RESPONSE, {"id": new_id}) else None
 
-    async def _write(
-        self, insert: LiteralString, values: Values, whole: Finished | None, within: float | None
+    async def _execute_insert(
+        self,
+        insert: LiteralString,
+        values: Values,
+        precomputed: PrecomputedResponse | None,
+        pool_timeout: float | None,
     ) -> list[Row]:
-        if whole is None:
-            return await fetch(self._pool, insert, values, within)
-        async with self._pool.connection(timeout=within) as connection, connection.transaction():
+        if precomputed is None:
+            return await fetch(self._pool, insert, values, pool_timeout)
+        async with (
+            self._pool.connection(timeout=pool_timeout) as connection,
+            connection.transaction(),
+        ):
             stored = await fetch_on(connection, insert, values)
             if stored:
-                await fetch_on(connection, statements.FINISH, whole.values)
+                await fetch_on(connection, statements.COMPLETE_PRECOMPUTED, precomputed.values)
             return stored
 
-    async def _void(self, doubted: UUID, project: UUID) -> None:
+    async def _delete_unclear_create(self, unclear_id: UUID, project: UUID) -> None:
         """Makes sure that a create whose outcome is unknown never runs; goes on after the 503 for as long as Postgres is away, unless
         the next heartbeat is quicker."""
-        while doubted in self._lease.doubts:
+        while unclear_id in self._lease.unresolved_creates:
             try:
-                await fetch(self._pool, statements.VOID, {"id": doubted, "project": project})
-                await fetch(self._pool, statements.WIPE_VOIDED, {"id": doubted})
-            except AWAY as error:
-                logger.warning("void_unclear", response=str(doubted), error=str(error).strip())
+                await fetch(
+                    self._pool,
+                    statements.DELETE_UNCLEAR_CREATE,
+                    {"id": unclear_id, "project": project},
+                )
+                await fetch(self._pool, statements.DELETE_UNCLEAR_SECRETS, {"id": unclear_id})
+            except DATABASE_UNAVAILABLE as error:
+                logger.warning("void_unclear", response=str(unclear_id), error=str(error).strip())
                 await asyncio.sleep(0.5)
             else:
-                self._lease.doubts.pop(doubted, None)
+                self._lease.unresolved_creates.pop(unclear_id, None)
 
 
-def _model(body: Any) -> str:
+def _model_name(body: Any) -> str:
     """The wanted model; empty when the body names none."""
     model = body.get("model") if isinstance(body, dict) else None
     return model if isinstance(model, str) else ""
 
 
-def _same_request(holder: Row, again: Retryable) -> UUID:
-    if bytes(holder["body_hash"]) != again.body_hash:
+def _matched_response_id(holder: Row, idempotency_key: IdempotencyKey) -> UUID:
+    if bytes(holder["body_hash"]) != idempotency_key.body_hash:
         raise InvalidRequest(
             "This 'Idempotency-Key' was used before with another request body.",
             param="Idempotency-Key",
             code="idempotency_key_reused",
         )
-    found: UUID = holder["response_id"]
-    return found
+    existing_id: UUID = holder["response_id"]
+    return existing_id

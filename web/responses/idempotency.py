@@ -15,47 +15,47 @@ import orjson
 
 from models.errors import InvalidRequest
 
-_KEPT = timedelta(hours=24)
-_SDK_KEPT = timedelta(minutes=1)
-_LONGEST = 255
+_KEY_TTL = timedelta(hours=24)
+_SDK_RETRY_TTL = timedelta(minutes=1)
+_MAX_KEY_LENGTH = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Retryable:
+class IdempotencyKey:
     """How a request will be recognised if it comes again."""
 
     key: str
     body_hash: bytes
-    kept: timedelta
+    ttl: timedelta
     replaces: bool
     """A request that says it is a first try replaces an earlier equal one instead of being taken for its retry."""
 
-    def row(self) -> dict[str, object]:
+    def sql_values(self) -> dict[str, object]:
         """The values of the statements that keep it."""
         return {
             "key": self.key,
             "body_hash": self.body_hash,
-            "kept": self.kept,
+            "kept": self.ttl,
             "replaces": self.replaces,
         }
 
 
-def retryable(headers: Mapping[str, str], body: Any) -> Retryable | None:
+def parse_idempotency_key(headers: Mapping[str, str], body: Any) -> IdempotencyKey | None:
     """What the headers say about retries of this request; None when nothing. Raises InvalidRequest for an unusable key."""
-    given = headers.get("idempotency-key")
-    if given is not None:
-        if not 0 < len(given) <= _LONGEST:
+    key = headers.get("idempotency-key")
+    if key is not None:
+        if not 0 < len(key) <= _MAX_KEY_LENGTH:
             raise InvalidRequest(
-                f"Invalid 'Idempotency-Key': expected 1 to {_LONGEST} characters, but got {len(given)} instead.",
+                f"Invalid 'Idempotency-Key': expected 1 to {_MAX_KEY_LENGTH} characters, but got {len(key)} instead.",
                 param="Idempotency-Key",
                 code="invalid_value",
             )
-        return Retryable(f"key:{given}", _hash(body), _KEPT, replaces=False)
+        return IdempotencyKey(f"key:{key}", _hash(body), _KEY_TTL, replaces=False)
     count = headers.get("x-stainless-retry-count")
     if count is None:
         return None
     hashed = _hash(body)
-    return Retryable(f"body:{hashed.hex()}", hashed, _SDK_KEPT, replaces=count == "0")
+    return IdempotencyKey(f"body:{hashed.hex()}", hashed, _SDK_RETRY_TTL, replaces=count == "0")
 
 
 def _hash(body: Any) -> bytes:

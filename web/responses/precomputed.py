@@ -12,28 +12,30 @@ import orjson
 from models.db.database import Jsonb
 from models.ids import new_item_id
 from models.lifecycle import Status
-from models.redis.answer_cache import Answer
+from models.redis.answer_cache import CachedAnswer
 from models.wire.events import Event, ResponseCompleted, ResponseInProgress, frame
-from models.wire.includes import included
-from models.wire.pairing import unanswered
+from models.wire.includes import filter_items
+from models.wire.pairing import unanswered_calls
 from models.wire.response import ResponseFacts, response_object
-from models.wire.retold import renamed, retold
+from models.wire.retold import replay, with_new_ids
 
-_BLOCK = 64 * 1024
+_ROW_BYTES = 64 * 1024
 """Bytes of frames from which a further row of the event log begins, as a worker's flushes make them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class PrecomputedResponse:
     """What `statements.FINISH` stores, and the Response object as it then is."""
 
     response: dict[str, Any]
     values: dict[str, object]
 
 
-def finished(accepted_id: UUID, facts: ResponseFacts, answer: Answer, *, first: int) -> Finished:
+def precompute(
+    new_id: UUID, facts: ResponseFacts, answer: CachedAnswer, *, first: int
+) -> PrecomputedResponse:
     """The response with this answer, under ids of its own. `facts` as of its creation; `first`: the number of its next event."""
-    output = renamed(answer.output, new_item_id)
+    output = with_new_ids(answer.output, new_item_id)
     completed_at = int(time.time())
     ended = facts.evolve(
         status=Status.COMPLETED.value,
@@ -41,18 +43,18 @@ def finished(accepted_id: UUID, facts: ResponseFacts, answer: Answer, *, first: 
         service_tier=answer.service_tier,
         completed_at=completed_at,
     )
-    shown = included(output, facts.parameters.get("include", ()))
-    response = response_object(ended, shown)
+    visible_output = filter_items(output, facts.parameters.get("include", ()))
+    response = response_object(ended, visible_output)
     events = [
         ResponseInProgress(response_object(facts.evolve(status=Status.IN_PROGRESS.value), [])),
-        *retold(shown),
+        *replay(visible_output),
         ResponseCompleted(response),
     ]
     values: dict[str, object] = {
-        "id": accepted_id, "completed_at": completed_at, "usage": answer.usage and Jsonb(answer.usage), "service_tier": answer.service_tier,
-        "unanswered_calls": unanswered(output), "output": orjson.dumps(output).decode(), **_blocks(events, first),
+        "id": new_id, "completed_at": completed_at, "usage": answer.usage and Jsonb(answer.usage), "service_tier": answer.service_tier,
+        "unanswered_calls": unanswered_calls(output), "output": orjson.dumps(output).decode(), **_blocks(events, first),
     }  # fmt: skip
-    return Finished(response, values)
+    return PrecomputedResponse(response, values)
 
 
 def _blocks(events: Iterable[Event], first: int) -> dict[str, list[int] | list[bytes]]:
@@ -61,7 +63,7 @@ def _blocks(events: Iterable[Event], first: int) -> dict[str, list[int] | list[b
     frames: list[bytearray] = []
     number = first
     for number, event in enumerate(events, start=first):
-        if not frames or len(frames[-1]) >= _BLOCK:
+        if not frames or len(frames[-1]) >= _ROW_BYTES:
             firsts.append(number)
             frames.append(bytearray())
         frames[-1] += frame(event, number)

@@ -8,7 +8,7 @@ from uuid import UUID
 import structlog
 from redis.asyncio import Redis
 
-from models.db.database import Pool, Row, read, request
+from models.db.database import Pool, Row, read, write_idempotent
 from models.db.queries import statements
 from models.errors import InvalidRequest, NotFound
 from models.ids import conversation_id, parse_response_id, response_id
@@ -16,55 +16,63 @@ from models.lifecycle import TERMINAL, Status
 from models.redis.answer_cache import AnswerCache
 from models.redis.channels import control
 from models.redis.channels import events as events_channel
-from models.redis.client import UNHEARD
+from models.redis.client import REDIS_ERRORS
 from models.wire.events import Item, ResponseFailed, decode_frame, frame, split_frames
-from models.wire.includes import included
+from models.wire.includes import filter_items
 from models.wire.response import ResponseFacts, response_object
-from models.wire.snapshot import standing
-from web.counters import CANCEL, ENDED
+from models.wire.snapshot import fold_latest_attempt
+from web.counters import CANCEL_SECONDS, RESPONSES_ENDED
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
-from web.stream.reader import Relay
+from web.stream.reader import EventReader
 
 logger = structlog.get_logger()
 
-_ITEM = 3
+_STORED_ITEM_KIND = 3
 """The kind of the rows of AS_IT_STANDS that are items of finished turns."""
 
 
-class Archive:
+class ResponseStore:
     """One web process's view of the stored responses."""
 
     def __init__(
-        self, pool: Pool, redis: Redis, relay: Relay, cache: AnswerCache, cancel_wait: float
+        self,
+        pool: Pool,
+        redis: Redis,
+        event_reader: EventReader,
+        cache: AnswerCache,
+        cancel_wait: float,
     ) -> None:
         """`cancel_wait`: seconds a cancel waits for the owner to end the response."""
         self._pool = pool
         self._redis = redis
-        self._relay = relay
+        self._event_reader = event_reader
         self._cache = cache
         self._cancel_wait = cancel_wait
 
-    async def find(self, project: UUID, named: str) -> Row:
+    async def find(self, project: UUID, public_id: str) -> Row:
         """The row behind `resp_…`. Raises NotFound for another project's, a deleted, an unfinished foreground one: all the same 404."""
-        wanted = parse_response_id(named)
-        found = (
-            await read(self._pool, statements.VISIBLE, {"id": wanted, "project": project})
-            if wanted is not None
+        parsed_id = parse_response_id(public_id)
+        rows = (
+            await read(
+                self._pool, statements.VISIBLE_RESPONSE, {"id": parsed_id, "project": project}
+            )
+            if parsed_id is not None
             else []
         )
-        if not found:
-            raise NotFound(f"Response with id '{named}' not found.")
-        return found[0]
+        if not rows:
+            raise NotFound(f"Response with id '{public_id}' not found.")
+        return rows[0]
 
     async def show(self, row: Row, include: Collection[str] = ()) -> dict[str, Any]:
         """The Response object: the fold of the events so far (I7). `include`: what is asked for now, besides what the create asked for."""
         if row["status"] == Status.IN_PROGRESS:
-            row, output = await self._running(row)
+            row, output = await self._load_running(row)
         else:
-            output = await self._items(row["id"])
+            output = await self._output_items(row["id"])
         return response_object(
-            facts_of(row), included(output, {*include, *row["parameters"].get("include", ())})
+            facts_from_row(row),
+            filter_items(output, {*include, *row["parameters"].get("include", ())}),
         )
 
     async def cancel(self, row: Row) -> Row:
@@ -74,12 +82,16 @@ class Archive:
         while row["status"] != Status.CANCELLED:
             if row["status"] in TERMINAL:
                 raise InvalidRequest(
-                    _UNCANCELLABLE.get(row["status"], "Cannot cancel a response in terminal state.")
+                    _NOT_CANCELLABLE_MESSAGES.get(
+                        row["status"], "Cannot cancel a response in terminal state."
+                    )
                 )
-            begun = time.monotonic()
+            started = time.monotonic()
             if await self.request_cancel(row, "cancelled"):
-                ended = await self._relay.ended(row["id"], self._cancel_wait) or row
-                CANCEL.observe(time.monotonic() - begun)
+                ended = (
+                    await self._event_reader.wait_until_ended(row["id"], self._cancel_wait) or row
+                )
+                CANCEL_SECONDS.observe(time.monotonic() - started)
                 return ended
             row = (await read(self._pool, statements.RESPONSE, {"id": row["id"]}) or [row])[0]
         return row
@@ -87,79 +99,79 @@ class Archive:
     async def request_cancel(self, row: Row, reason: str) -> bool:
         """Ends a queued response, or records that a running one is to end and tells its owner. False when it had ended before."""
         completed_at = int(time.time())
-        facts = facts_of(row).evolve(status=Status.CANCELLED.value)
+        facts = facts_from_row(row).evolve(status=Status.CANCELLED.value)
         number = 2 if row["background"] else 1
         values = {
             "id": row["id"], "completed_at": completed_at, "reason": reason, "number": number,
             "frames": frame(ResponseFailed(response_object(facts, [])), number),
         }  # fmt: skip
-        if await request(self._pool, statements.CANCEL_QUEUED, values):
-            ENDED.labels(Status.CANCELLED.value).inc()
-            await self._tell(events_channel(row["id"]), b"")
+        if await write_idempotent(self._pool, statements.CANCEL_QUEUED, values):
+            RESPONSES_ENDED.labels(Status.CANCELLED.value).inc()
+            await self._publish(events_channel(row["id"]), b"")
             return True
-        recorded = await request(self._pool, statements.REQUEST_CANCEL, {"id": row["id"]})
+        recorded = await write_idempotent(self._pool, statements.REQUEST_CANCEL, {"id": row["id"]})
         if recorded and recorded[0]["worker"] is not None:
-            await self._tell(control(recorded[0]["worker"]), row["id"].hex.encode())
+            await self._publish(control(recorded[0]["worker"]), row["id"].hex.encode())
         return bool(recorded)
 
     async def delete(self, project: UUID, row: Row) -> None:
         """Hides the response at once, cancels it if it runs, and deletes it with all it has, its remembered answer too; what cannot be deleted yet the
         sweep takes."""
-        named = {"id": row["id"], "project": project}
-        await request(self._pool, statements.REQUEST_DELETE, named)
+        scope = {"id": row["id"], "project": project}
+        await write_idempotent(self._pool, statements.REQUEST_DELETE, scope)
         if row["status"] not in TERMINAL and await self.request_cancel(row, "deleted"):
-            await self._relay.ended(row["id"], self._cancel_wait)
-        await request(self._pool, statements.DELETE_ENDED, named)
+            await self._event_reader.wait_until_ended(row["id"], self._cancel_wait)
+        await write_idempotent(self._pool, statements.DELETE_ENDED, scope)
         if row["cache_key"] is not None:
-            await self._cache.forget(bytes(row["cache_key"]))
+            await self._cache.delete(bytes(row["cache_key"]))
 
-    async def input_items(self, row: Row, wanted: Paging) -> dict[str, Any]:
+    async def input_items(self, row: Row, paging: Paging) -> dict[str, Any]:
         """A page of the response's own input, in the list envelope (contract §1.1)."""
-        values = {"id": row["id"], "after": wanted.after, "limit": wanted.limit + 1}
-        found = await read(self._pool, statements.INPUT_ITEMS[wanted.order], values)
-        return list_envelope([entry["payload"] for entry in found], wanted.limit)
+        values = {"id": row["id"], "after": paging.after, "limit": paging.limit + 1}
+        rows = await read(self._pool, statements.INPUT_ITEMS[paging.order], values)
+        return list_envelope([entry["payload"] for entry in rows], paging.limit)
 
-    async def _items(self, wanted: UUID) -> list[Item]:
+    async def _output_items(self, owner_id: UUID) -> list[Item]:
         return [
             entry["payload"]
-            for entry in await read(self._pool, statements.OUTPUT_ITEMS, {"id": wanted})
+            for entry in await read(self._pool, statements.OUTPUT_ITEMS, {"id": owner_id})
         ]
 
-    async def _running(self, row: Row) -> tuple[Row, list[Item]]:
+    async def _load_running(self, row: Row) -> tuple[Row, list[Item]]:
         """Row and output of a response that runs, or has ended meanwhile: finished turns, and the fold of what was said since."""
-        found = await read(self._pool, statements.AS_IT_STANDS, {"id": row["id"]})
-        stored = [one["payload"] for one in found if one["kind"] == _ITEM]
-        if not found or found[0]["frames"] != Status.IN_PROGRESS.encode():
+        rows = await read(self._pool, statements.RUNNING_RESPONSE, {"id": row["id"]})
+        stored = [one["payload"] for one in rows if one["kind"] == _STORED_ITEM_KIND]
+        if not rows or rows[0]["frames"] != Status.IN_PROGRESS.encode():
             return (await read(self._pool, statements.RESPONSE, {"id": row["id"]}) or [row])[
                 0
             ], stored
-        now, *blocks = (one for one in found if one["kind"] != _ITEM)
-        number = now["first"]
-        told: list[tuple[int, dict[str, Any]]] = []
+        head_row, *blocks = (one for one in rows if one["kind"] != _STORED_ITEM_KIND)
+        number = head_row["first"]
+        events: list[tuple[int, dict[str, Any]]] = []
         for block in blocks:
             frames = split_frames(block["frames"])[max(0, number + 1 - block["first"]) :]
             number = max(number, block["last"])
-            told += [(block["attempt"], decode_frame(said)) for said in frames]
+            events += [(block["attempt"], decode_frame(said)) for said in frames]
         # A checkpoint between the two looks has moved items from the log to the stored ones.
         ids = {item["id"] for item in stored}
-        return row, stored + [item for item in standing(told) if item["id"] not in ids]
+        return row, stored + [item for item in fold_latest_attempt(events) if item["id"] not in ids]
 
-    async def _tell(self, channel: str, payload: bytes) -> None:
+    async def _publish(self, channel: str, payload: bytes) -> None:
         try:
             await self._redis.publish(channel, payload)
-        except UNHEARD as error:
+        except REDIS_ERRORS as error:
             logger.warning(
                 "nudge_unheard", channel=channel, error=str(error)
             )  # heartbeat and slow looks stand behind it
 
 
-_UNCANCELLABLE = {
+_NOT_CANCELLABLE_MESSAGES = {
     Status.COMPLETED.value: "Cannot cancel a completed response.",
     Status.FAILED.value: "Cannot cancel a failed response.",
 }
 
 
-def facts_of(row: Row) -> ResponseFacts:
+def facts_from_row(row: Row) -> ResponseFacts:
     """A row's facts. A foreground response is never `queued` outside (design §4.9)."""
     previous = row["previous_response_id"]
     hidden = row["status"] == Status.QUEUED and not row["background"]

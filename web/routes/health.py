@@ -10,60 +10,62 @@ from alembic.script import ScriptDirectory
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from models.db.database import AWAY, read
+from models.db.database import DATABASE_UNAVAILABLE, read
 from models.db.queries import statements
-from models.redis.client import UNHEARD
-from web.http.json_responses import json_answer
-from web.state import Front, front_of
+from models.redis.client import REDIS_ERRORS
+from web.http.json_responses import json_response
+from web.state import AppState, app_state
 
 router = APIRouter()
 
-_SCHEMA = "SELECT version_num FROM alembic_version"
-_WITHIN = 5.0
+_SCHEMA_REVISION = "SELECT version_num FROM alembic_version"
+_QUERY_TIMEOUT = 5.0
 
 
 @router.get("/healthz")
 async def healthz() -> Response:
     """The process answers."""
-    return json_answer({"status": "ok"})
+    return json_response({"status": "ok"})
 
 
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
     """200 when Postgres answers within 5 s, the schema is the newest, and the process is not stopping; the rest is only reported."""
-    front = front_of(request)
-    told: dict[str, Any] = {
+    state = app_state(request)
+    report: dict[str, Any] = {
         "ready": False,
-        "stopping": front.stopping,
+        "stopping": state.stopping,
         "database": "unreachable",
         "schema": None,
         "workers": {},
     }
     try:
-        async with asyncio.timeout(_WITHIN):
-            told["schema"] = (await read(front.pool, _SCHEMA, {}))[0]["version_num"]
-            told["workers"] = {
+        async with asyncio.timeout(_QUERY_TIMEOUT):
+            report["schema"] = (await read(state.pool, _SCHEMA_REVISION, {}))[0]["version_num"]
+            report["workers"] = {
                 row["kind"]: row["live"]
-                for row in await read(front.pool, statements.LIVE_WORKERS, {})
+                for row in await read(state.pool, statements.LIVE_WORKERS, {})
             }
-        told["database"] = "ok"
-    except (*AWAY, TimeoutError) as error:
-        told["database"] = f"unreachable: {type(error).__name__}"
-    told["redis"] = await _redis(front)
-    told["ready"] = told["database"] == "ok" and told["schema"] == _head() and not front.stopping
-    return json_answer(told, status=200 if told["ready"] else 503)
+        report["database"] = "ok"
+    except (*DATABASE_UNAVAILABLE, TimeoutError) as error:
+        report["database"] = f"unreachable: {type(error).__name__}"
+    report["redis"] = await _redis_status(state)
+    report["ready"] = (
+        report["database"] == "ok" and report["schema"] == _newest_revision() and not state.stopping
+    )
+    return json_response(report, status=200 if report["ready"] else 503)
 
 
-async def _redis(front: Front) -> str:
+async def _redis_status(state: AppState) -> str:
     try:
-        await front.redis.ping()
-    except UNHEARD as error:
+        await state.redis.ping()
+    except REDIS_ERRORS as error:
         return f"unreachable: {type(error).__name__}"
-    return "ok" if front.bus.healthy else "connecting"
+    return "ok" if state.bus.healthy else "connecting"
 
 
 @cache
-def _head() -> str | None:
+def _newest_revision() -> str | None:
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parents[2] / "migrations"))
     return ScriptDirectory.from_config(config).get_current_head()

@@ -14,21 +14,21 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 
-from models.db.database import AWAY, Pool, Row, read
+from models.db.database import DATABASE_UNAVAILABLE, Pool, Row, read
 from models.db.queries import operations
 from models.errors import Unauthenticated
-from models.lifecycle import NEXT
-from models.metrics import CONTENT_TYPE, shown_to
+from models.lifecycle import TRANSITIONS
+from models.metrics import CONTENT_TYPE, scrape_allowed
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
 from web.counters import REGISTRY
 from web.http.errors import unknown_url
-from web.state import Front, front_of
+from web.state import AppState, app_state
 
 router = APIRouter()
 
-_FRESH = 5.0
+_REFRESH_INTERVAL = 5.0
 """Seconds for which the database's figures are shown again."""
-_WITHIN = 3.0
+_QUERY_TIMEOUT = 3.0
 _QUEUES = (INTERACTIVE, BACKGROUND, QUARANTINE)
 
 READERS = Gauge(
@@ -37,7 +37,7 @@ READERS = Gauge(
     registry=REGISTRY,
 )
 SOCKETS = Gauge("backburner_sockets", "WebSockets that this process holds.", registry=REGISTRY)
-BUS = Gauge(
+BUS_HEALTHY = Gauge(
     "backburner_bus_healthy",
     "1 while Redis delivers live events to this process; 0: readers are served from Postgres.",
     registry=REGISTRY,
@@ -54,20 +54,20 @@ class Backlog(Collector):
 
     def __init__(self) -> None:
         self._rows: list[Row] | None = None
-        self._asked = float("-inf")
+        self._refreshed_at = float("-inf")
         self._lock = asyncio.Lock()
 
     async def refresh(self, pool: Pool) -> None:
         """Asks, unless the last answer is fresh. While Postgres is away there are no figures, and `backburner_database_up` is 0."""
         async with self._lock:
-            if time.monotonic() - self._asked < _FRESH:
+            if time.monotonic() - self._refreshed_at < _REFRESH_INTERVAL:
                 return
             try:
-                async with asyncio.timeout(_WITHIN):
+                async with asyncio.timeout(_QUERY_TIMEOUT):
                     self._rows = await read(pool, operations.GAUGES, {})
-            except (*AWAY, TimeoutError):
+            except (*DATABASE_UNAVAILABLE, TimeoutError):
                 self._rows = None
-            self._asked = time.monotonic()
+            self._refreshed_at = time.monotonic()
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """The names, without a look at the database."""
@@ -97,7 +97,7 @@ class Backlog(Collector):
             "Since the creation of the oldest that waits, by queue.",
             labels=["queue"],
         )
-        for status in NEXT:
+        for status in TRANSITIONS:
             by_status.add_metric(
                 [status.value], sum(row["responses"] for row in rows if row["status"] == status)
             )
@@ -114,25 +114,25 @@ BACKLOG = Backlog()
 REGISTRY.register(BACKLOG)
 
 
-def watch(front: Front) -> None:
+def bind_gauges(state: AppState) -> None:
     """The gauges look at this front from now on."""
-    READERS.set_function(lambda: front.bus.readers)
-    SOCKETS.set_function(lambda: front.sockets)
-    BUS.set_function(lambda: float(front.bus.healthy))
-    LEASE_AGE.set_function(lambda: front.lease.age)
+    READERS.set_function(lambda: state.bus.readers)
+    SOCKETS.set_function(lambda: state.open_sockets)
+    BUS_HEALTHY.set_function(lambda: float(state.bus.healthy))
+    LEASE_AGE.set_function(lambda: state.lease.age)
 
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
     """This process's figures, and those of the backlog, in Prometheus' text format. Served where only this machine can ask, or to those
     who bring the token that the operator has set."""
-    front = front_of(request)
-    shown = shown_to(
-        front.settings.metrics, request.app.state.host, request.headers.get("authorization")
+    state = app_state(request)
+    is_allowed = scrape_allowed(
+        state.settings.metrics, request.app.state.host, request.headers.get("authorization")
     )
-    if shown is None:
+    if is_allowed is None:
         raise unknown_url(request)
-    if not shown:
+    if not is_allowed:
         raise Unauthenticated("Send the metrics token: 'Authorization: Bearer TOKEN'.")
-    await BACKLOG.refresh(front.pool)
+    await BACKLOG.refresh(state.pool)
     return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE)

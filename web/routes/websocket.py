@@ -4,11 +4,11 @@ import structlog
 from fastapi import APIRouter
 from starlette.websockets import WebSocket
 
-from models.db.database import AWAY
+from models.db.database import DATABASE_UNAVAILABLE
 from models.errors import ApiError, Unavailable
-from web.http.auth import key_of, project_of
-from web.http.errors import answer, unknown_url
-from web.state import Front
+from web.http.auth import authenticate, read_api_key
+from web.http.errors import error_response, unknown_url
+from web.state import AppState
 from web.websocket.session import SocketSession
 
 logger = structlog.get_logger()
@@ -19,37 +19,37 @@ router = APIRouter(prefix="/v1/responses")
 @router.websocket("")
 async def responses(socket: WebSocket) -> None:
     """Creates as frames in, events as frames out."""
-    front: Front = socket.app.state.front
+    state: AppState = socket.app.state.app_state
     try:
         await _require_key(socket)
-        if front.stopping:
+        if state.stopping:
             raise Unavailable("The server is stopping. Please retry.")
-        if front.sockets >= front.settings.web.sockets:
+        if state.open_sockets >= state.settings.web.sockets:
             raise Unavailable("This server holds as many WebSockets as it may. Please retry.")
     except ApiError as error:
-        await socket.send_denial_response(answer(error))
+        await socket.send_denial_response(error_response(error))
         return
-    front.sockets += 1
+    state.open_sockets += 1
     try:
         await socket.accept()
-        await SocketSession(socket, front, key_of(socket)).serve()
+        await SocketSession(socket, state, read_api_key(socket)).serve()
     finally:
-        front.sockets -= 1
+        state.open_sockets -= 1
 
 
-async def elsewhere(socket: WebSocket) -> None:
+async def unmatched_path(socket: WebSocket) -> None:
     """No WebSocket of ours; only told to those with a key, as over HTTP (design §8)."""
     try:
         await _require_key(socket)
         raise unknown_url(socket)
     except ApiError as error:
-        await socket.send_denial_response(answer(error))
+        await socket.send_denial_response(error_response(error))
 
 
 async def _require_key(socket: WebSocket) -> None:
     """Raises Unauthenticated, or Unavailable while Postgres is away."""
     try:
-        await project_of(socket)
-    except AWAY as error:
+        await authenticate(socket)
+    except DATABASE_UNAVAILABLE as error:
         logger.warning("database_away", error=str(error).strip())
         raise Unavailable from error

@@ -16,20 +16,20 @@ from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 
 from models.config.settings import Settings
-from models.db.database import AWAY, Pool, fetch
+from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch
 from models.db.queries import statements
-from models.deadlines import Patience
+from models.deadlines import IdleTimeout
 from models.redis.channels import events
-from models.redis.client import UNHEARD
+from models.redis.client import REDIS_ERRORS
 
 logger = structlog.get_logger()
 
-_PULSE = 1.0
+_PING_INTERVAL = 1.0
 """Seconds between two pings on the bus; without any answer for twice that it counts as away."""
-_SUBSCRIBED_WITHIN = 1.0
-_LOOK = 0.25
+_SUBSCRIBE_TIMEOUT = 1.0
+_POLL_INTERVAL = 0.25
 """Seconds between two looks at the journals while the bus is away."""
-_BRISK = 2.0
+_FAST_POLL_AFTER = 2.0
 """Seconds of silence after which a reader who has just been told something looks at the logs: its worker may have lost Redis (I8)."""
 
 
@@ -50,38 +50,38 @@ class Inbox:
     limit: int
     blocks: deque[Block] = field(default_factory=deque)
     size: int = 0
-    look: bool = False
+    must_read_log: bool = False
     """The reader should look at the logs: an ending, a hole, a bus that came back."""
-    quiet: float = 0.0
+    idle_seconds: float = 0.0
     """Seconds since something came."""
-    brisk: bool = False
+    poll_fast: bool = False
     """The last look or wait brought something, so that silence is news."""
-    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    _ready: asyncio.Event = field(default_factory=asyncio.Event)
 
     def put(self, block: Block) -> None:
         """Takes a block if there is room for it."""
         if self.size + len(block.frames) > self.limit:
-            self.nudge()
+            self.wake()
             return
         self.blocks.append(block)
         self.size += len(block.frames)
-        self.quiet = 0.0
-        self.brisk = True
-        self._arrived.set()
+        self.idle_seconds = 0.0
+        self.poll_fast = True
+        self._ready.set()
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Sends the reader to the logs."""
-        self.look = True
-        self.quiet = 0.0
-        self._arrived.set()
+        self.must_read_log = True
+        self.idle_seconds = 0.0
+        self._ready.set()
 
     async def next(self) -> Block | None:
         """The next block; None when the reader should look at the logs: it was nudged, and a long silence nudges too."""
-        if not self.blocks and not self.look:
-            self._arrived.clear()
-            await self._arrived.wait()
+        if not self.blocks and not self.must_read_log:
+            self._ready.clear()
+            await self._ready.wait()
         if not self.blocks:
-            self.look = False
+            self.must_read_log = False
             return None
         block = self.blocks.popleft()
         self.size -= len(block.frames)
@@ -91,20 +91,20 @@ class Inbox:
 class Bus:
     """One web process's ear."""
 
-    def __init__(self, settings: Settings, pool: Pool, me: UUID) -> None:
+    def __init__(self, settings: Settings, pool: Pool, lease_id: UUID) -> None:
         self._settings = settings
         self._pool = pool
-        self._me = me
+        self._lease_id = lease_id
         self._inboxes: dict[str, set[Inbox]] = {}
-        self._ids: dict[str, UUID] = {}
-        self._confirmed: dict[str, asyncio.Event] = {}
-        self._channel: PubSub | None = None
+        self._response_ids: dict[str, UUID] = {}
+        self._subscription_acks: dict[str, asyncio.Event] = {}
+        self._pubsub: PubSub | None = None
         """Set while the bus is healthy."""
 
     @property
     def healthy(self) -> bool:
         """The bus answers."""
-        return self._channel is not None
+        return self._pubsub is not None
 
     @property
     def readers(self) -> int:
@@ -118,68 +118,68 @@ class Bus:
         inbox = Inbox(self._settings.web.reader_buffer)
         readers = self._inboxes.setdefault(name, set())
         readers.add(inbox)
-        self._ids[name] = response_id
+        self._response_ids[name] = response_id
         try:
-            await self._listen_to(name)
+            await self._subscribe_channel(name)
             yield inbox
         finally:
             readers.discard(inbox)
             if not readers and self._inboxes.get(name) is readers:
-                await self._forget(name)
+                await self._unsubscribe_channel(name)
 
-    def nudge_all(self) -> None:
+    def wake_all(self) -> None:
         """Sends every reader to the logs."""
         for readers in self._inboxes.values():
             for inbox in readers:
-                inbox.nudge()
+                inbox.wake()
 
     async def run(self) -> None:
         """Listens for ever, reconnecting."""
         while True:
             redis = Redis.from_url(
                 self._settings.redis_url.get_secret_value(),
-                client_name=f"web-{self._me.hex}",
+                client_name=f"web-{self._lease_id.hex}",
                 socket_timeout=None,
                 socket_connect_timeout=1,
                 socket_keepalive=True,
             )
             try:
-                async with redis.pubsub() as channel:
-                    await self._listen(channel)
-            except UNHEARD as error:
+                async with redis.pubsub() as pubsub:
+                    await self._listen(pubsub)
+            except REDIS_ERRORS as error:
                 logger.warning("bus_away", error=str(error))
             finally:
-                self._channel = None
+                self._pubsub = None
                 await redis.aclose()
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
 
     # --- healthy ---
 
-    async def _listen(self, channel: PubSub) -> None:
-        async with asyncio.timeout(2 * _PULSE):
-            await channel.subscribe(f"web:{self._me.hex}")
+    async def _listen(self, pubsub: PubSub) -> None:
+        async with asyncio.timeout(2 * _PING_INTERVAL):
+            await pubsub.subscribe(f"web:{self._lease_id.hex}")
         # From here on new readers subscribe by themselves; those who are here already are subscribed now.
-        self._channel = channel
+        self._pubsub = pubsub
         if self._inboxes:
-            await channel.subscribe(*self._inboxes)
-        self.nudge_all()
-        pulse = asyncio.create_task(self._pulse(channel))
+            await pubsub.subscribe(*self._inboxes)
+        self.wake_all()
+        pings = asyncio.create_task(self._keep_pinging(pubsub))
         loop = asyncio.get_running_loop()
-        patience = Patience()
+        idle_timeout = IdleTimeout()
         try:
-            with patience.lasting():
+            with idle_timeout.extend():
                 while True:
-                    patience.until(loop.time() + 2.5 * _PULSE)
-                    self._deliver(await channel.parse_response(block=True))
+                    idle_timeout.set_deadline(loop.time() + 2.5 * _PING_INTERVAL)
+                    self._deliver(await pubsub.parse_response(block=True))
         finally:
-            pulse.cancel()
+            pings.cancel()
 
-    async def _pulse(self, channel: PubSub) -> None:
+    async def _keep_pinging(self, pubsub: PubSub) -> None:
         try:
             while True:
-                await asyncio.sleep(_PULSE)
-                await channel.ping()
-        except UNHEARD as error:
+                await asyncio.sleep(_PING_INTERVAL)
+                await pubsub.ping()
+        except REDIS_ERRORS as error:
             logger.info("bus_pulse_lost", error=str(error))  # the reading side notices the silence
 
     def _deliver(self, message: list[bytes]) -> None:
@@ -187,79 +187,83 @@ class Bus:
         if kind == b"message":
             readers = self._inboxes.get(message[1].decode())
             if readers:
-                _hand_out(readers, message[2])
+                _distribute(readers, message[2])
         elif (
             kind == b"subscribe"
-            and (confirmed := self._confirmed.pop(message[1].decode(), None)) is not None
+            and (ack := self._subscription_acks.pop(message[1].decode(), None)) is not None
         ):
-            confirmed.set()
+            ack.set()
 
-    async def _listen_to(self, name: str) -> None:
-        channel = self._channel
-        if channel is None:
+    async def _subscribe_channel(self, name: str) -> None:
+        pubsub = self._pubsub
+        if pubsub is None:
             return
-        confirmed = self._confirmed.setdefault(name, asyncio.Event())
+        ack = self._subscription_acks.setdefault(name, asyncio.Event())
         try:
-            async with asyncio.timeout(_SUBSCRIBED_WITHIN):
-                await channel.subscribe(name)
-                await confirmed.wait()
-        except UNHEARD as error:
+            async with asyncio.timeout(_SUBSCRIBE_TIMEOUT):
+                await pubsub.subscribe(name)
+                await ack.wait()
+        except REDIS_ERRORS as error:
             logger.info(
                 "subscription_unheard", error=str(error)
             )  # the slow look at the logs stands behind it
 
-    async def _forget(self, name: str) -> None:
+    async def _unsubscribe_channel(self, name: str) -> None:
         del self._inboxes[name]
-        self._ids.pop(name, None)
-        self._confirmed.pop(name, None)
-        if self._channel is not None:
+        self._response_ids.pop(name, None)
+        self._subscription_acks.pop(name, None)
+        if self._pubsub is not None:
             try:
-                await self._channel.unsubscribe(name)
-            except UNHEARD as error:
+                await self._pubsub.unsubscribe(name)
+            except REDIS_ERRORS as error:
                 logger.info("unsubscribe_unheard", error=str(error))
 
-    async def watch_silence(self) -> None:
+    async def poll_idle_readers(self) -> None:
         """Sends readers to whom nothing has come for a while to the logs: a lost nudge must not leave anybody waiting for ever."""
         poll = self._settings.web.poll.total_seconds()
-        step = min(_BRISK / 2, poll / 2)
+        step = min(_FAST_POLL_AFTER / 2, poll / 2)
         while True:
             await asyncio.sleep(step)
             for readers in self._inboxes.values():
                 for inbox in readers:
-                    inbox.quiet += step
-                    if inbox.quiet >= (min(_BRISK, poll) if inbox.brisk else poll):
-                        inbox.brisk = False
-                        inbox.nudge()
+                    inbox.idle_seconds += step
+                    if inbox.idle_seconds >= (
+                        min(_FAST_POLL_AFTER, poll) if inbox.poll_fast else poll
+                    ):
+                        inbox.poll_fast = False
+                        inbox.wake()
 
     # --- away ---
 
-    async def stand_in(self) -> None:
+    async def poll_journals(self) -> None:
         """While the bus is away, shows readers what the workers concerned journal, and sends them to the logs once a second for the rest."""
         while True:
             last: dict[UUID, int] = {}
-            looks = 0
-            while not self.healthy and self._ids:
+            polls = 0
+            while not self.healthy and self._response_ids:
                 try:
                     await self._read_journals(last)
-                except AWAY as error:
+                except DATABASE_UNAVAILABLE as error:
                     logger.warning("journals_away", error=str(error).strip())
-                looks += 1
-                if looks % int(_PULSE / _LOOK) == 0:
-                    self.nudge_all()
-                await asyncio.sleep(_LOOK)
-            await asyncio.sleep(_LOOK)
+                polls += 1
+                if polls % int(_PING_INTERVAL / _POLL_INTERVAL) == 0:
+                    self.wake_all()
+                await asyncio.sleep(_POLL_INTERVAL)
+            await asyncio.sleep(_POLL_INTERVAL)
 
     async def _read_journals(self, last: dict[UUID, int]) -> None:
-        for row in await fetch(self._pool, statements.OWNERS, {"ids": list(self._ids.values())}):
+        for row in await fetch(
+            self._pool, statements.OWNERS, {"ids": list(self._response_ids.values())}
+        ):
             worker = row["worker"]
             if worker not in last:
-                last[worker] = (await fetch(self._pool, statements.BATCH_NOW, {"worker": worker}))[
+                last[worker] = (await fetch(self._pool, statements.LAST_BATCH, {"worker": worker}))[
                     0
                 ]["last"]
-                self.nudge_all()
+                self.wake_all()
                 continue
             for batch in await fetch(
-                self._pool, statements.BATCHES, {"worker": worker, "last": last[worker]}
+                self._pool, statements.JOURNAL_BATCHES, {"worker": worker, "last": last[worker]}
             ):
                 last[worker] = batch["batch"]
                 columns = ("response_ids", "attempts", "first_numbers", "last_numbers", "frames")
@@ -268,11 +272,11 @@ class Bus:
                         inbox.put(Block(*block))
 
 
-def _hand_out(readers: set[Inbox], payload: bytes) -> None:
+def _distribute(readers: set[Inbox], payload: bytes) -> None:
     """`<attempt> <first> <last>\\n<frames>`, or nothing at all for an ending: that is read from the log."""
     if not payload:
         for inbox in readers:
-            inbox.nudge()
+            inbox.wake()
         return
     head, _, frames = payload.partition(b"\n")
     attempt, first, last = map(int, head.split())

@@ -11,31 +11,35 @@ from contextlib import aclosing
 from models.wire.events import split_frames
 from models.wire.request import CreateRequest
 
-_STEP = 64
+_PADDING_STEP = 64
 """Bytes of which the length of every delta's event becomes a multiple."""
 _FIELD = b',"obfuscation":"%b"}\n\n'
 _END = b"}\n\n"
 
 
-def as_wanted(blocks: AsyncGenerator[bytes], request: CreateRequest) -> AsyncGenerator[bytes]:
+def obfuscate_if_requested(
+    blocks: AsyncGenerator[bytes], request: CreateRequest
+) -> AsyncGenerator[bytes]:
     """The frames of a new response as its request wants them."""
     return (
-        obfuscated(blocks)
+        obfuscate(blocks)
         if request.parameters.get("stream_options", {}).get("include_obfuscation")
         else blocks
     )
 
 
-async def obfuscated(blocks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+async def obfuscate(blocks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
     """The same frames, each delta with an `obfuscation`. Closes `blocks` when it is closed itself."""
     async with aclosing(blocks):
         async for block in blocks:
-            yield b"".join(map(_padded, split_frames(block)))
+            yield b"".join(map(_pad, split_frames(block)))
 
 
-def _padded(frame: bytes) -> bytes:
+def _pad(frame: bytes) -> bytes:
     if not frame.partition(b"\n")[0].endswith(b".delta"):
         return frame
     bare = len(frame) - len(_END) + len(_FIELD) - len(b"%b")
-    padding = hashlib.shake_128(frame, usedforsecurity=False).hexdigest(_STEP // 2)[: -bare % _STEP]
+    padding = hashlib.shake_128(frame, usedforsecurity=False).hexdigest(_PADDING_STEP // 2)[
+        : -bare % _PADDING_STEP
+    ]
     return frame[: -len(_END)] + _FIELD % padding.encode()

@@ -15,7 +15,7 @@ logger = structlog.get_logger()
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
-class SlowReadersLeave(EventSourceResponse):
+class TimeoutEventResponse(EventSourceResponse):
     """A stream whose reader may take nothing for as long as `send_timeout`, and is then let go: it can resume by number."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -26,9 +26,9 @@ class SlowReadersLeave(EventSourceResponse):
             logger.info("reader_let_go", path=scope["path"])
 
 
-def sse_answer(frames: AsyncIterator[bytes], settings: WebSettings) -> EventSourceResponse:
+def sse_response(frames: AsyncIterator[bytes], settings: WebSettings) -> EventSourceResponse:
     """Streams `frames`. At shutdown the frames' source is told by its own side (`Relay.close`) and has the grace period to end."""
-    return SlowReadersLeave(
+    return TimeoutEventResponse(
         frames,
         headers=_HEADERS,
         sep="\n",

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from models.errors import ApiError, InvalidRequest
-from models.wire.checks import boolean, kind_of, missing, unsupported_value, wrong_type
+from models.wire.checks import boolean, json_type, missing, unsupported_value, wrong_type
 from models.wire.json_input import decode_body
 
 CREATE = "response.create"
@@ -16,7 +16,7 @@ _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
+class CreateFrame:
     """A `response.create`: the body of the POST it stands for, and what belongs to the socket alone."""
 
     body: dict[str, Any]
@@ -37,38 +37,40 @@ class FrameRefused(Exception):
         self.stream_id = stream_id
 
 
-def parse_frame(raw: bytes) -> Create:
+def parse_frame(raw: bytes) -> CreateFrame:
     """The create in a text frame. Raises FrameRefused."""
     stream_id = None
     try:
-        sent = decode_body(raw)
-        if type(sent) is not dict:
+        payload = decode_body(raw)
+        if type(payload) is not dict:
             raise InvalidRequest(
-                f"Invalid frame: expected a JSON object, but got {kind_of(sent)} instead.",
+                f"Invalid frame: expected a JSON object, but got {json_type(payload)} instead.",
                 code="invalid_type",
             )
-        stream_id = _stream_id(sent.pop("stream_id", None))
-        _require_create(sent.pop("type", None))
-        return Create(_body(sent), len(raw), stream_id, _generate(sent))
+        stream_id = _stream_id(payload.pop("stream_id", None))
+        _require_create(payload.pop("type", None))
+        return CreateFrame(_post_body(payload), len(raw), stream_id, _generate(payload))
     except ApiError as error:
         raise FrameRefused(error, stream_id) from None
 
 
 def error_frame(error: ApiError, stream_id: str | None) -> str:
     """The error as a frame: with the status a POST would have had, and the headers that would have told more."""
-    told = error.body()["error"]
+    error_object = error.body()["error"]
     if error.headers:
-        told["headers"] = error.headers
+        error_object["headers"] = error.headers
     lane = {} if stream_id is None else {"stream_id": stream_id}
-    return orjson.dumps({"type": "error", "status": error.status, **lane, "error": told}).decode()
+    return orjson.dumps(
+        {"type": "error", "status": error.status, **lane, "error": error_object}
+    ).decode()
 
 
 def event_frame(event: bytes, stream_id: str | None) -> str:
     """One SSE frame (models/wire/events.py) as a text frame: its very JSON, and the name of the lane if it has one."""
-    told = event[event.index(b"\ndata: ") + 7 : -2]
+    text = event[event.index(b"\ndata: ") + 7 : -2]
     if stream_id is not None:
-        told = b'%b,"stream_id":"%b"}' % (told[:-1], stream_id.encode())
-    return told.decode()
+        text = b'%b,"stream_id":"%b"}' % (text[:-1], stream_id.encode())
+    return text.decode()
 
 
 def _stream_id(value: Any) -> str | None:
@@ -93,22 +95,22 @@ def _require_create(kind: Any) -> None:
         raise unsupported_value("type", kind, (CREATE,))
 
 
-def _generate(sent: dict[str, Any]) -> bool:
+def _generate(payload: dict[str, Any]) -> bool:
     """`prompt_cache_options.prewarm` overrides `generate` (openai.types.responses.ResponseCreate)."""
-    options = sent.get("prompt_cache_options")
+    options = payload.get("prompt_cache_options")
     if type(options) is dict and options.get("prewarm") is True:
         return False
-    generate = sent.pop("generate", None)
+    generate = payload.pop("generate", None)
     return generate is None or boolean(generate, "generate")
 
 
-def _body(sent: dict[str, Any]) -> dict[str, Any]:
+def _post_body(payload: dict[str, Any]) -> dict[str, Any]:
     """What a POST would have as its body. Everything is streamed here, so `stream` says nothing."""
-    stream, background = sent.pop("stream", None), sent.pop("background", None)
+    stream, background = payload.pop("stream", None), payload.pop("background", None)
     if stream is not None:
         boolean(stream, "stream")
     if background is not None and boolean(background, "background"):
         message = "'background' is not supported over WebSocket. Use POST /v1/responses."
         raise InvalidRequest(message, param="background", code="unsupported_parameter")
-    sent["stream"] = True
-    return sent
+    payload["stream"] = True
+    return payload

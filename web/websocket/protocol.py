@@ -7,9 +7,9 @@ from uvicorn.config import Config
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
-_FAREWELL = 1.0
+_CLOSE_TIMEOUT = 1.0
 """Seconds a client has to answer our close; at shutdown nobody waits longer for one that is gone."""
-_NO_TEXT = 1007
+_INVALID_PAYLOAD = 1007
 
 _logger = logging.getLogger("web.routes.websocket")
 _logger.setLevel(logging.WARNING)
@@ -24,7 +24,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state)
         self.logger = self.conn.logger = _logger
-        self.close_timeout = _FAREWELL
+        self.close_timeout = _CLOSE_TIMEOUT
 
     def shutdown(self) -> None:
         """The server stops. A socket in use is closed by its own side, which was told (`Front.stop_soon`) and may still have to say an ending."""
@@ -40,7 +40,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         """A message is whole. Text that is no UTF-8 ends the connection (RFC 6455, 8.1), in silence: it is the client's fault."""
         if self.curr_msg_data_type == "text" and not _is_utf8(self.frames):
             self.frames = []
-            self.conn.send_close(_NO_TEXT)
+            self.conn.send_close(_INVALID_PAYLOAD)
             self.handle_parser_exception()
             return
         super().send_receive_event_to_app()

@@ -38,10 +38,10 @@ class EventLog:
     size: int = 0
     """Bytes held here, fresh and tail."""
     closed: bool = False
-    withheld: bool = False
+    is_journal_paused: bool = False
     """A statement is storing fresh frames: the journal leaves them alone, they are shown when it is answered."""
-    began: float = field(default_factory=time.monotonic)
-    spoke: bool = False
+    started_at: float = field(default_factory=time.monotonic)
+    has_first_event: bool = False
     """The first word of this attempt is written."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a statement writes this response's event log: one at a time."""
@@ -64,22 +64,22 @@ class EventLog:
         self.size += written
         return written
 
-    def cut_block(self, batch: int, most: int) -> Block:
+    def cut_block(self, batch: int, max_bytes: int) -> Block:
         """Moves fresh frames into the tail as one block of `batch`: all of them, or as many as are not over `most` bytes, but one at least."""
         first = self.next_number - len(self.fresh)
-        count = _not_over(most, map(len, self.fresh))
+        count = _count_within(max_bytes, map(len, self.fresh))
         block = Block(first, first + count - 1, b"".join(self.fresh[:count]), batch)
         del self.fresh[:count]
         self.tail.append(block)
         return block
 
-    def batched(self, most: int) -> Tail:
+    def tail_to_flush(self, max_bytes: int) -> Tail:
         """The tail that went into batches, as a flush writes it: all blocks, or those not over `most` bytes, but one at least."""
-        count = _not_over(most, (len(block.frames) for block in self.tail))
+        count = _count_within(max_bytes, (len(block.frames) for block in self.tail))
         blocks = list(itertools.islice(self.tail, count))
         return Tail(blocks[0].first, blocks[-1].last, b"".join(block.frames for block in blocks))
 
-    def rest(self, last_event: Event | None = None) -> Tail:
+    def unflushed(self, last_event: Event | None = None) -> Tail:
         """Everything not flushed, fresh frames included, and after it `last_event` under the next number, which stays unwritten here:
         an ending that loses against a cancel leaves no trace."""
         first = self.tail[0].first if self.tail else self.next_number - len(self.fresh)
@@ -88,20 +88,20 @@ class EventLog:
             return Tail(first, self.next_number - 1, frames)
         return Tail(first, self.next_number, frames + frame(last_event, self.next_number))
 
-    def flushed_through(self, number: int) -> None:
+    def drop_flushed(self, number: int) -> None:
         """An answered transaction holds everything up to `number`."""
         while self.tail and self.tail[0].last <= number:
             self.size -= len(self.tail.popleft().frames)
 
-    def stored_through(self, number: int) -> Block | None:
+    def take_stored(self, number: int) -> Block | None:
         """The same for a transaction that also held fresh frames; gives those back, to be shown without having been in any batch."""
-        self.flushed_through(number)
+        self.drop_flushed(number)
         first = self.next_number - len(self.fresh)
-        taken = self.fresh[: number + 1 - first]
-        if not taken:
+        stored = self.fresh[: number + 1 - first]
+        if not stored:
             return None
-        del self.fresh[: len(taken)]
-        block = Block(first, number, b"".join(taken), 0)
+        del self.fresh[: len(stored)]
+        block = Block(first, number, b"".join(stored), 0)
         self.size -= len(block.frames)
         return block
 
@@ -113,6 +113,6 @@ class EventLog:
         self.size = 0
 
 
-def _not_over(most: int, sizes: Iterable[int]) -> int:
+def _count_within(max_bytes: int, sizes: Iterable[int]) -> int:
     """How many of these, from the first on, are together not over `most`; at least one."""
-    return max(1, sum(total <= most for total in itertools.accumulate(sizes)))
+    return max(1, sum(total <= max_bytes for total in itertools.accumulate(sizes)))

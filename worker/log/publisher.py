@@ -7,11 +7,11 @@ import structlog
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 
-from models.redis.client import PATIENCE, UNHEARD
+from models.redis.client import REDIS_ERRORS, REDIS_TIMEOUT
 
 logger = structlog.get_logger()
 
-_BACKLOG = 16 * 1024 * 1024
+_MAX_BACKLOG = 16 * 1024 * 1024
 """Bytes kept for a slow Redis; beyond it everything waiting is dropped, and readers go to the log."""
 
 
@@ -32,11 +32,11 @@ class Publisher:
         self._waiting: list[bytes] = []
         self._bytes = 0
         self._wake = asyncio.Event()
-        self._away_until = 0.0
+        self._unavailable_until = 0.0
 
     def publish(self, channel: str, payload: bytes) -> None:
         """Queues one message; never blocks and never fails."""
-        if self._bytes > _BACKLOG:
+        if self._bytes > _MAX_BACKLOG:
             self._waiting.clear()
             self._bytes = 0
         name = channel.encode()
@@ -55,30 +55,30 @@ class Publisher:
                 await self._wake.wait()
                 self._wake.clear()
                 batch, self._waiting, self._bytes = self._waiting, [], 0
-                if loop.time() < self._away_until:
+                if loop.time() < self._unavailable_until:
                     continue
                 try:
                     await self._send(batch)
-                except UNHEARD as error:
-                    self._away_until = loop.time() + 0.5
+                except REDIS_ERRORS as error:
+                    self._unavailable_until = loop.time() + 0.5
                     logger.warning("bus_away", error=repr(error), dropped=len(batch))
-                    await self._hang_up()
+                    await self._disconnect()
         finally:
-            await self._hang_up()
+            await self._disconnect()
 
     async def _send(self, batch: list[bytes]) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(REDIS_TIMEOUT):
             if self._connection is None:
                 self._connection = self._redis.connection_pool.make_connection()  # type: ignore[no-untyped-call]
                 await self._connection.connect()
             await self._connection.send_packed_command([_BEGIN, *batch, _END], check_health=False)
             await self._connection.read_response()
 
-    async def _hang_up(self) -> None:
+    async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             if (writer := connection._writer) is not None:  # noqa: SLF001
                 # Closed, it would keep what a hung Redis does not take, and wait for it for ever.
                 writer.transport.abort()
-            with contextlib.suppress(*UNHEARD):
+            with contextlib.suppress(*REDIS_ERRORS):
                 await connection.disconnect(nowait=True)

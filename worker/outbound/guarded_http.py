@@ -18,21 +18,21 @@ import httpcore2
 import httpx2
 from aiohttp.abc import AbstractResolver
 
-from models.egress import Egress, Refused
-from worker.outbound.download import Lookups
+from models.egress import EgressPolicy, EgressRefused
+from worker.outbound.download import ThreadedResolver
 
-UNREACHED = 424
+UNREACHABLE_STATUS = 424
 """Failed Dependency: the status in which a fault of the network is told."""
 
-_PLAIN = ("", "identity")
+_UNCOMPRESSED = ("", "identity")
 
 
-class _Broken(httpx2.StreamError):
+class _BodyReadError(httpx2.StreamError):
     """The answer's body cannot be read to its end. A StreamError: readers of one answer expect those."""
 
 
 @dataclass(slots=True)
-class Exchange:
+class RequestOutcome:
     """What became of the requests that one question caused, for whoever asked it."""
 
     status: int | None = None
@@ -47,19 +47,19 @@ class Exchange:
         """Whether the last answer was none that can be used."""
         return self.fault is not None or (self.status is not None and self.status >= 300)
 
-    def note(self, status: int) -> None:
+    def record_status(self, status: int) -> None:
         """An answer has begun."""
         self.status = status
         if status >= 300:
             self.failed.set()
 
-    def broke(self, fault: str) -> None:
+    def record_fault(self, fault: str) -> None:
         """No answer, or not all of it. The first fault is the cause of those after it."""
         self.fault = self.fault or fault
         self.failed.set()
 
 
-EXCHANGE: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
+REQUEST_OUTCOME: ContextVar[RequestOutcome | None] = ContextVar("exchange", default=None)
 """The exchange that requests made in this context belong to. The MCP SDK sends a message in the context of whoever wrote it."""
 
 
@@ -67,11 +67,18 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     """Requests of one client to one server. `most` is what one answer's body may hold, in bytes; None for bodies without an end."""
 
     def __init__(
-        self, egress: Egress, *, connect: float, most: int, resolver: AbstractResolver | None = None
+        self,
+        egress: EgressPolicy,
+        *,
+        connect: float,
+        max_bytes: int,
+        resolver: AbstractResolver | None = None,
     ) -> None:
         self._egress = egress
-        self._most = most
-        backend = _GuardedBackend(egress, Lookups() if resolver is None else resolver, connect)
+        self._max_bytes = max_bytes
+        backend = _GuardedBackend(
+            egress, ThreadedResolver() if resolver is None else resolver, connect
+        )
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=_tls(),
             network_backend=backend,
@@ -82,13 +89,13 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """The answer, or one with UNREACHED."""
-        exchange = EXCHANGE.get() or Exchange()
+        outcome = REQUEST_OUTCOME.get() or RequestOutcome()
         request.headers["accept-encoding"] = "identity"  # what is limited in size must not unfold
         try:
-            self._egress.inspect(str(request.url))
+            self._egress.check_url(str(request.url))
             response = await self._pool.handle_async_request(_core_request(request))
-        except Refused as refusal:
-            return _unreached(exchange, f"may not be reached: {refusal}")
+        except EgressRefused as refusal:
+            return _unreachable_response(outcome, f"may not be reached: {refusal}")
         except (
             httpcore2.NetworkError,
             httpcore2.TimeoutException,
@@ -96,16 +103,18 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             httpcore2.UnsupportedProtocol,
             OSError,
         ) as fault:
-            return _unreached(exchange, _words(fault))
-        exchange.note(response.status)
+            return _unreachable_response(outcome, _describe_fault(fault))
+        outcome.record_status(response.status)
         assert isinstance(response.stream, AsyncIterable)
-        body = _Body(response.stream, exchange, None if request.method == "GET" else self._most)
+        body = _Body(response.stream, outcome, None if request.method == "GET" else self._max_bytes)
         answer = httpx2.Response(
             response.status, headers=response.headers, stream=body, extensions=response.extensions
         )
-        if answer.headers.get("content-encoding", "").lower() not in _PLAIN:
+        if answer.headers.get("content-encoding", "").lower() not in _UNCOMPRESSED:
             await body.aclose()
-            return _unreached(exchange, "sent its answer compressed although it was asked not to")
+            return _unreachable_response(
+                outcome, "sent its answer compressed although it was asked not to"
+            )
         return answer
 
     async def aclose(self) -> None:
@@ -116,27 +125,29 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 class _Body(httpx2.AsyncByteStream):
     """An answer's body, up to a limit. The stream of a server's own messages (GET) has none: its events are limited one by one."""
 
-    def __init__(self, stream: AsyncIterable[bytes], exchange: Exchange, most: int | None) -> None:
+    def __init__(
+        self, stream: AsyncIterable[bytes], outcome: RequestOutcome, max_bytes: int | None
+    ) -> None:
         self._stream = stream
-        self._exchange = exchange
-        self._most = most
+        self._outcome = outcome
+        self._max_bytes = max_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         read = 0
         try:
             async for piece in self._stream:
                 read += len(piece)
-                if self._most is not None and read > self._most:
-                    self._exchange.broke(f"answered with more than {self._most} bytes")
-                    raise _Broken("too large")
+                if self._max_bytes is not None and read > self._max_bytes:
+                    self._outcome.record_fault(f"answered with more than {self._max_bytes} bytes")
+                    raise _BodyReadError("too large")
                 yield piece
         except (
             httpcore2.NetworkError,
             httpcore2.TimeoutException,
             httpcore2.ProtocolError,
         ) as fault:
-            self._exchange.broke("broke off in the middle of its answer")
-            raise _Broken("broke off") from fault
+            self._outcome.record_fault("broke off in the middle of its answer")
+            raise _BodyReadError("broke off") from fault
 
     async def aclose(self) -> None:
         close = getattr(self._stream, "aclose", None)
@@ -147,11 +158,11 @@ class _Body(httpx2.AsyncByteStream):
 class _GuardedBackend(httpcore2.AnyIOBackend):
     """Opens no socket that the guard refuses."""
 
-    def __init__(self, egress: Egress, resolver: AbstractResolver, within: float) -> None:
+    def __init__(self, egress: EgressPolicy, resolver: AbstractResolver, time_limit: float) -> None:
         super().__init__()
         self._egress = egress
         self._resolver = resolver
-        self._within = within
+        self._time_limit = time_limit
 
     async def connect_tcp(
         self,
@@ -165,7 +176,7 @@ class _GuardedBackend(httpcore2.AnyIOBackend):
         del timeout
         fault: Exception = httpcore2.ConnectError("no address")
         try:
-            async with asyncio.timeout(self._within):
+            async with asyncio.timeout(self._time_limit):
                 for address in await self._addresses(host.strip("[]"), port):
                     try:
                         return await super().connect_tcp(
@@ -178,11 +189,11 @@ class _GuardedBackend(httpcore2.AnyIOBackend):
         raise fault
 
     async def _addresses(self, host: str, port: int) -> list[str]:
-        found = [entry["host"] for entry in await self._resolver.resolve(host, port)]
-        if not self._egress.trusts(host):
-            for address in found:
-                self._egress.require(address, port)
-        return list(dict.fromkeys(found))
+        addresses = [entry["host"] for entry in await self._resolver.resolve(host, port)]
+        if not self._egress.allows_host(host):
+            for address in addresses:
+                self._egress.check_address(address, port)
+        return list(dict.fromkeys(addresses))
 
 
 @cache
@@ -208,13 +219,13 @@ def _core_request(request: httpx2.Request) -> httpcore2.Request:
     )
 
 
-def _unreached(exchange: Exchange, fault: str) -> httpx2.Response:
-    exchange.broke(fault)
-    exchange.note(UNREACHED)
-    return httpx2.Response(UNREACHED)
+def _unreachable_response(outcome: RequestOutcome, fault: str) -> httpx2.Response:
+    outcome.record_fault(fault)
+    outcome.record_status(UNREACHABLE_STATUS)
+    return httpx2.Response(UNREACHABLE_STATUS)
 
 
-def _words(fault: Exception) -> str:
+def _describe_fault(fault: Exception) -> str:
     """What happened, without the names and numbers of our own network that libraries put into their messages."""
     if isinstance(fault, httpcore2.ConnectTimeout):
         return "did not take the connection in time"

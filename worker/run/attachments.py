@@ -10,21 +10,21 @@ from typing import Any
 from aiohttp.abc import AbstractResolver
 
 from models.config.settings import EgressSettings
-from models.egress import Egress, Refused
+from models.egress import EgressPolicy, EgressRefused
 from models.errors import UpstreamFailed
-from models.wire.checks import shown
+from models.wire.checks import shorten
 from models.wire.events import Item
 from models.wire.items import FilePlace, file_places
-from worker.outbound.download import Download, Downloads, Unfetchable
+from worker.outbound.download import Download, Downloader, DownloadError
 
 
 async def with_files(
     history: list[Item],
-    own: int,
+    own_count: int,
     settings: EgressSettings,
     resolver: AbstractResolver | None = None,
     *,
-    before: str = "previous_response_id",
+    history_parameter: str = "previous_response_id",
     skipped: int = 0,
 ) -> list[Item]:
     """The history with every `file_url` replaced by the file itself; `history` is not changed, and is given back if there is none.
@@ -35,47 +35,51 @@ async def with_files(
     places = list(file_places(history))
     if not places:
         return history
-    downloads = Downloads(Egress(settings), redirects=settings.redirects, resolver=resolver)
+    downloads = Downloader(EgressPolicy(settings), redirects=settings.redirects, resolver=resolver)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + settings.timeout.total_seconds()
-    room = settings.file_bytes
-    whole = list(history)
+    bytes_left = settings.file_bytes
+    inlined = list(history)
     for place in places:
         try:
-            found = await downloads.fetch(place.url, most=room, within=deadline - loop.time())
-        except (Refused, Unfetchable) as fault:
-            raise _failure(place, str(fault), len(history) - own, skipped, before) from fault
-        room -= len(found.content)
-        whole[place.item] = _replaced(
-            whole[place.item], place, await asyncio.to_thread(_data_url, found), found.name
+            download = await downloads.fetch(
+                place.url, max_bytes=bytes_left, time_limit=deadline - loop.time()
+            )
+        except (EgressRefused, DownloadError) as fault:
+            raise _failure(
+                place, str(fault), len(history) - own_count, skipped, history_parameter
+            ) from fault
+        bytes_left -= len(download.content)
+        inlined[place.item] = _inline_file(
+            inlined[place.item], place, await asyncio.to_thread(_data_url, download), download.name
         )
-    return whole
+    return inlined
 
 
-def _data_url(found: Download) -> str:
-    return f"data:{found.media_type};base64,{base64.b64encode(found.content).decode()}"
+def _data_url(download: Download) -> str:
+    return f"data:{download.media_type};base64,{base64.b64encode(download.content).decode()}"
 
 
-def _replaced(item: Item, place: FilePlace, data_url: str, name: str) -> Item:
+def _inline_file(item: Item, place: FilePlace, data_url: str, name: str) -> Item:
     parts: list[dict[str, Any]] = list(item[place.field])
-    given = parts[place.part]
-    named = {"filename": given.get("filename") or name or "file", "file_data": data_url}
+    part = parts[place.part]
+    named = {"filename": part.get("filename") or name or "file", "file_data": data_url}
     parts[place.part] = {
-        **{key: value for key, value in given.items() if key != "file_url"},
+        **{key: value for key, value in part.items() if key != "file_url"},
         **named,
     }
     return {**item, place.field: parts}
 
 
 def _failure(
-    place: FilePlace, why: str, first_own: int, skipped: int, before: str
+    place: FilePlace, reason: str, first_own: int, skipped: int, history_parameter: str
 ) -> UpstreamFailed:
     own = place.item >= first_own
     return UpstreamFailed(
-        f"Failed to download the file from '{shown(place.url)}': {why}.",
+        f"Failed to download the file from '{shorten(place.url)}': {reason}.",
         code="invalid_prompt",
         reason="file_unavailable",
         status=400,
-        param=place.named(place.item - first_own + skipped) if own else before,
+        param=place.path(place.item - first_own + skipped) if own else history_parameter,
         envelope_code="invalid_value",
     )

@@ -9,14 +9,19 @@ from models.config.settings import CompactionSettings
 from models.errors import UpstreamFailed
 from models.secrets import NoKey, Sealer, Unreadable
 from models.wire.compaction import (
-    compacted,
+    compact_history,
+    expand_compaction,
     first_unanswered,
-    is_tooling,
+    is_tool_listing,
     newest_compaction,
-    opened,
 )
 from models.wire.events import Item
-from worker.translation.history.transcript import TASK, entries, parts, question
+from worker.translation.history.transcript import (
+    SYSTEM_PROMPT,
+    compaction_prompt,
+    entries,
+    pack_entries,
+)
 from worker.upstream.overflow import OVERFLOW
 
 _NOT_FOR_SUMMARIES = frozenset(
@@ -36,19 +41,19 @@ _NOT_FOR_SUMMARIES = frozenset(
 )
 """Parameters that shape the answer the client waits for; the others (model settings, tiers, cache keys) hold for summaries too."""
 
-_SMALLEST = 2000
+_MIN_PART = 2000
 """Characters of a part below which it is not the part that is too long."""
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ModelReply:
     """What one call of the model gave."""
 
     text: str
     usage: dict[str, Any] | None
 
 
-Ask = Callable[[dict[str, Any], list[Item]], Awaitable[Heard]]
+CallModel = Callable[[dict[str, Any], list[Item]], Awaitable[ModelReply]]
 """Parameters and history -> the model's answer. Raises RunError."""
 
 
@@ -62,15 +67,15 @@ class Compactions:
         settings: CompactionSettings,
         parameters: dict[str, Any],
         *,
-        is_all: bool = False,
+        is_only_compaction: bool = False,
     ) -> None:
         """`is_all`: the client wants a compaction and nothing else."""
-        self.is_all = is_all
+        self.is_only_compaction = is_only_compaction
         self._project = project
         self._sealer = sealer
         self._settings = settings
         self._parameters = parameters
-        self._read: dict[str, Any] = {}
+        self._unsealed: dict[str, Any] = {}
         """What was opened before: `encrypted_content` -> what it holds."""
 
     @property
@@ -79,44 +84,49 @@ class Compactions:
         edits = self._parameters.get("context_management")
         if edits is None:
             return None
-        asked: list[int] = [
+        thresholds: list[int] = [
             edit.get("compact_threshold", self._settings.threshold) for edit in edits
         ]
-        return min(asked)
+        return min(thresholds)
 
-    def opened(self, items: list[Item]) -> list[Item]:
+    def expand(self, items: list[Item]) -> list[Item]:
         """The history as the model is to be told it. Raises UpstreamFailed when a compaction cannot be read any more."""
-        told = [item for item in items if item["type"] != "compaction_trigger"]
-        return opened(told, self._open)
+        kept = [item for item in items if item["type"] != "compaction_trigger"]
+        return expand_compaction(kept, self._unseal)
 
-    def _open(self, content: str) -> Any:
-        if content not in self._read:
+    def _unseal(self, content: str) -> Any:
+        if content not in self._unsealed:
             try:
-                self._read[content] = self._sealer.open_token("compaction", self._project, content)
+                self._unsealed[content] = self._sealer.open_token(
+                    "compaction", self._project, content
+                )
             except Unreadable:
                 raise UpstreamFailed(
                     "A compaction in the history can no longer be read: this server's sealing keys have changed.",
                     code="invalid_prompt", reason="compaction_unreadable", status=400, param="previous_response_id",
                     envelope_code="invalid_encrypted_content",
                 ) from None  # fmt: skip
-        return self._read[content]
+        return self._unsealed[content]
 
     def is_possible(self, history: Sequence[Item]) -> bool:
         """Whether anything can be gained: the model has said or called something since the last compaction."""
         return any(
-            not is_tooling(item) and (item["type"] != "message" or item["role"] == "assistant")
+            not is_tool_listing(item) and (item["type"] != "message" or item["role"] == "assistant")
             for item in history[: first_unanswered(history)]
         )
 
     async def summary(
-        self, history: list[Item], ask: Ask, spent: Callable[[dict[str, Any] | None], None]
+        self,
+        history: list[Item],
+        call_model: CallModel,
+        add_call_usage: Callable[[dict[str, Any] | None], None],
     ) -> str:
         """The `encrypted_content` of a compaction of this history. `spent` is told each call's usage. Raises RunError."""
         summed_up = history[: first_unanswered(history)] or history
-        text = await self._summed_up(entries(summed_up), ask, spent)
-        held = compacted(history, text, self._settings.user_messages)
+        text = await self._summarize(entries(summed_up), call_model, add_call_usage)
+        held = compact_history(history, text, self._settings.user_messages)
         try:
-            return self._sealer.token("compaction", self._project, held.to_json())
+            return self._sealer.seal_token("compaction", self._project, held.to_json())
         except NoKey:
             raise UpstreamFailed(
                 "The history cannot be compacted: this server has no key to seal it with.",
@@ -124,8 +134,11 @@ class Compactions:
                 status=500,
             ) from None
 
-    async def _summed_up(
-        self, texts: list[str], ask: Ask, spent: Callable[[dict[str, Any] | None], None]
+    async def _summarize(
+        self,
+        texts: list[str],
+        call_model: CallModel,
+        add_call_usage: Callable[[dict[str, Any] | None], None],
     ) -> str:
         """All at once, or where that is too long for the model in ever smaller parts, each with the summary of those before it."""
         parameters = {
@@ -138,18 +151,18 @@ class Compactions:
         so_far, part = "", next(left)
         for _ in range(self._settings.calls):
             try:
-                heard = await ask(
-                    {**parameters, "instructions": TASK},
-                    [_user(question(part, so_far, instructions))],
+                reply = await call_model(
+                    {**parameters, "instructions": SYSTEM_PROMPT},
+                    [_user_message(compaction_prompt(part, so_far, instructions))],
                 )
             except UpstreamFailed as failure:
-                if failure.reason != OVERFLOW or len(part) < _SMALLEST:
+                if failure.reason != OVERFLOW or len(part) < _MIN_PART:
                     raise
-                left = parts([part, *left], len(part) // 2)
+                left = pack_entries([part, *left], len(part) // 2)
                 part = next(left)
                 continue
-            spent(heard.usage)
-            so_far = heard.text
+            add_call_usage(reply.usage)
+            so_far = reply.text
             if not so_far:
                 raise UpstreamFailed(
                     "The model gave no summary of the history.", reason="compaction_empty"
@@ -166,24 +179,24 @@ class Compactions:
         )
 
 
-def opened_input(
-    history: list[Item], own: int, compactions: Compactions
+def expand_input(
+    history: list[Item], own_count: int, compactions: Compactions
 ) -> tuple[list[Item], int, int]:
     """The history opened, how many items at its end are the response's own input, and how many of that input stood before them."""
-    first_own = len(history) - own
+    first_own = len(history) - own_count
     position = newest_compaction(history)
     skipped = max(0, position + 1 - first_own)
-    told = compactions.opened(history)
+    expanded = compactions.expand(history)
     triggers = sum(item["type"] == "compaction_trigger" for item in history[first_own + skipped :])
-    return told, own - skipped - triggers, skipped
+    return expanded, own_count - skipped - triggers, skipped
 
 
-def is_forced(history: Sequence[Item]) -> bool:
+def ends_with_trigger(history: Sequence[Item]) -> bool:
     """Whether the client wants nothing but a compaction: the last input item asks for it."""
     return bool(history) and history[-1]["type"] == "compaction_trigger"
 
 
-def _user(text: str) -> Item:
+def _user_message(text: str) -> Item:
     content = [{"type": "input_text", "text": text}]
     return {
         "id": "msg_compaction",

@@ -9,50 +9,52 @@ from typing import Any, Literal
 import structlog
 
 from models.config.settings import UpstreamSettings
-from worker.translation.history.measure import Measure, tokens_of_request
-from worker.upstream.upstreams import Way
+from worker.translation.history.measure import TokenCounter, count_request_tokens
+from worker.upstream.upstreams import Candidate
 
 logger = structlog.get_logger()
 
-Source = Literal["upstream", "tokenizer", "estimate"]
+CountSource = Literal["upstream", "tokenizer", "estimate"]
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class TokenCount:
     """Tokens, and who counted them."""
 
     tokens: int
-    source: Source
+    source: CountSource
 
 
-class Counter:
+class RequestTokenCounter:
     """Counts for a whole process. A vocabulary is read once, when it is first needed."""
 
     def __init__(self) -> None:
-        self._measures: dict[str, Measure | None] = {}
-        self._reading = asyncio.Lock()
+        self._token_counters: dict[str, TokenCounter | None] = {}
+        self._load_lock = asyncio.Lock()
 
-    async def count(self, way: Way, body: dict[str, Any]) -> Count:
+    async def count(self, candidate: Candidate, body: dict[str, Any]) -> TokenCount:
         """Tokens of what `body`, as it would be sent that way, tells the model."""
-        counted = await way.upstream.count(body)
+        counted = await candidate.upstream.count(body)
         if counted is not None:
-            return Count(counted, "upstream")
-        measure = await self._measure(way.upstream.settings)
-        if measure is not None:
-            return Count(await asyncio.to_thread(tokens_of_request, body, measure), "tokenizer")
-        return Count(await asyncio.to_thread(tokens_of_request, body), "estimate")
+            return TokenCount(counted, "upstream")
+        count_text = await self._token_counter(candidate.upstream.settings)
+        if count_text is not None:
+            return TokenCount(
+                await asyncio.to_thread(count_request_tokens, body, count_text), "tokenizer"
+            )
+        return TokenCount(await asyncio.to_thread(count_request_tokens, body), "estimate")
 
-    async def _measure(self, settings: UpstreamSettings) -> Measure | None:
+    async def _token_counter(self, settings: UpstreamSettings) -> TokenCounter | None:
         path = settings.tokenizer
         if not path:
             return None
-        async with self._reading:
-            if path not in self._measures:
-                self._measures[path] = await asyncio.to_thread(_tokenizer, path)
-            return self._measures[path]
+        async with self._load_lock:
+            if path not in self._token_counters:
+                self._token_counters[path] = await asyncio.to_thread(_load_tokenizer, path)
+            return self._token_counters[path]
 
 
-def _tokenizer(path: str) -> Measure | None:
+def _load_tokenizer(path: str) -> TokenCounter | None:
     """The tokenizer in a `tokenizer.json`; None, and a word to the operator, when it cannot be read."""
     try:
         library = importlib.import_module("tokenizers")
@@ -60,8 +62,8 @@ def _tokenizer(path: str) -> Measure | None:
     except Exception as error:  # noqa: BLE001 - the library raises this very class for a file that it cannot read
         logger.error("tokenizer_unreadable", path=path, error=str(error))  # noqa: TRY400 - a mistake in the settings, no fault of ours
         return None
-    return partial(_length, tokenizer)
+    return partial(_token_count, tokenizer)
 
 
-def _length(tokenizer: Any, text: str) -> int:
+def _token_count(tokenizer: Any, text: str) -> int:
     return len(tokenizer.encode(text, add_special_tokens=False).ids)

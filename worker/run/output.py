@@ -7,14 +7,14 @@ from typing import Any
 from models.db.database import Row
 from models.ownership.claims import Claim, Step
 from models.wire.events import Event, Item
-from models.wire.pairing import unanswered
-from worker.translation.items.kinds import reopened
-from worker.translation.items.server_calls import OpenHostedCall
+from models.wire.pairing import unanswered_calls
+from worker.translation.items.kinds import restore_call
+from worker.translation.items.server_calls import OpenServerCall
 from worker.translation.items.text_items import OpenItem
-from worker.translation.responses.items import HOSTED_CALLS
+from worker.translation.responses.items import UPSTREAM_TOOL_CALLS
 from worker.translation.usage import add_usage
 
-_UNCOUNTED = frozenset(("mcp_list_tools", "mcp_approval_request"))
+_NOT_TOOL_CALLS = frozenset(("mcp_list_tools", "mcp_approval_request"))
 """No calls in the sense of `max_tool_calls`: what we ask of our own accord, and what is only asked of the client."""
 
 
@@ -25,10 +25,10 @@ class Entry:
     position: int
     item: Item
     """As it is stored; while `changed`, as it is to be stored."""
-    call: OpenHostedCall | None = None
+    call: OpenServerCall | None = None
     """While it is not finished."""
     turn: int | None = None
-    answer: Any = None
+    tool_output: Any = None
     is_started: bool = False
     """An attempt before this one began to run the call; whether it took effect is not known."""
     changed: bool = False
@@ -46,7 +46,7 @@ class Output:
         self.service_tier: str | None = None
         self.upstream: str | None = None
         """Which answered the last turn."""
-        self.left: list[Item] = []
+        self.unstored_items: list[Item] = []
         """What an earlier attempt had said of a turn that was not stored: in the output if the response ends before it is said anew."""
 
     @property
@@ -55,9 +55,9 @@ class Output:
         return [entry.item for entry in self.entries]
 
     @property
-    def said(self) -> list[Item]:
+    def as_history(self) -> list[Item]:
         """The same as history for the model: calls with what it was told and in which turn."""
-        return [as_told(entry.item, entry.turn, entry.answer) for entry in self.entries]
+        return [history_item(entry.item, entry.turn, entry.tool_output) for entry in self.entries]
 
     @property
     def open_calls(self) -> list[Entry]:
@@ -68,23 +68,23 @@ class Output:
     def calls_made(self) -> int:
         """As `max_tool_calls` counts them: those that this server ran, and those that a native upstream did."""
         return sum(
-            entry.item["type"] not in _UNCOUNTED
+            entry.item["type"] not in _NOT_TOOL_CALLS
             if entry.turn is not None
-            else entry.item["type"] in HOSTED_CALLS
+            else entry.item["type"] in UPSTREAM_TOOL_CALLS
             for entry in self.entries
         )
 
     @property
     def waits_for_client(self) -> bool:
         """Something was asked for that only the client can answer: no turn follows."""
-        return bool(unanswered(self.items)) or any(
+        return bool(unanswered_calls(self.items)) or any(
             item["type"] == "mcp_approval_request" for item in self.items
         )
 
     def step(
         self,
         items: Sequence[OpenItem],
-        answers: dict[str, Any],
+        tool_outputs: dict[str, Any],
         usage: dict[str, Any] | None,
         *,
         turns: int,
@@ -97,10 +97,10 @@ class Output:
                 "output_index": item.output_index,
                 "turn": (self.turns + 1) * turns,
                 "finished": not item.is_open,
-                "answer": answers.get(item.id),
+                "answer": tool_outputs.get(item.id),
             }
             for at, item in enumerate(items)
-            if isinstance(item, OpenHostedCall)
+            if isinstance(item, OpenServerCall)
         ]
         return Step(
             items=[item.to_json() for item in items],
@@ -120,29 +120,29 @@ class Output:
         ):
             call = calls.get(position)
             entry = Entry(position, item)
-            if call is not None and isinstance(open_item, OpenHostedCall):
-                entry.turn, entry.answer = call["turn"], call["answer"]
+            if call is not None and isinstance(open_item, OpenServerCall):
+                entry.turn, entry.tool_output = call["turn"], call["answer"]
                 entry.call = None if call["finished"] else open_item
             self.entries.append(entry)
-        self.left = []
+        self.unstored_items = []
         self.turns += step.turns
         self.usage = step.usage
         self.next_index = step.next_output_index
 
-    def cut(self) -> list[Event]:
+    def close_incomplete(self) -> list[Event]:
         """Closes the calls that were still to be answered: the response ends."""
         events: list[Event] = []
         for entry in self.open_calls:
             if entry.call is not None:
-                events += entry.call.closed("incomplete")
+                events += entry.call.close("incomplete")
                 entry.item, entry.call, entry.changed = entry.call.to_json(), None, True
         return events
 
-    def note_closed(self, told: Iterable[dict[str, Any]]) -> None:
+    def apply_done_events(self, events: Iterable[dict[str, Any]]) -> None:
         """Takes over what an attempt that was ending the response had shown of that, but could not store any more."""
         done = {
             event["output_index"]: event["item"]
-            for event in told
+            for event in events
             if event["type"] == "response.output_item.done"
         }
         for entry in self.open_calls:
@@ -150,11 +150,15 @@ class Output:
                 entry.item, entry.call, entry.changed = done[entry.call.output_index], None, True
 
 
-def as_told(item: Item, turn: int | None, answer: Any) -> Item:
+def history_item(item: Item, turn: int | None, tool_output: Any) -> Item:
     """An item as worker/translation/chat/request.py takes it: for calls that we ran, with what Postgres knows of them besides."""
     if turn is None:
         return item
-    return {**item, "turn": turn} if answer is None else {**item, "turn": turn, "answer": answer}
+    return (
+        {**item, "turn": turn}
+        if tool_output is None
+        else {**item, "turn": turn, "answer": tool_output}
+    )
 
 
 def _entry(position: int, row: Row) -> Entry:
@@ -162,9 +166,9 @@ def _entry(position: int, row: Row) -> Entry:
         position,
         row["payload"],
         turn=row["turn"],
-        answer=row["answer"],
+        tool_output=row["answer"],
         is_started=row["started_attempt"] is not None,
     )
     if row["finished"] is False:
-        entry.call = reopened(row["output_index"], entry.item)
+        entry.call = restore_call(row["output_index"], entry.item)
     return entry

@@ -10,25 +10,25 @@ from models.wire.includes import SEALED_REASONING
 from worker.translation.dialect import Dialect
 from worker.translation.items.reasoning import Seal
 
-_SIGNED = ("reasoning_details", "thinking_blocks")
+_SIGNED_FORMS = ("reasoning_details", "thinking_blocks")
 """Ways in which upstreams want more back than can be shown."""
 _KIND: TokenKind = "reasoning"
 
 
-def seal_for(
+def reasoning_sealer(
     sealer: Sealer, project: UUID, parameters: dict[str, Any], dialect: Dialect
 ) -> Seal | None:
     """What makes `encrypted_content`: where the client asks for it, and where the upstream wants more back than can be shown, in which case
     it is only stored. None: there is to be none, also for want of a key."""
     if not sealer.has_key or (
         SEALED_REASONING not in parameters.get("include", ())
-        and dialect.reasoning_back not in _SIGNED
+        and dialect.reasoning_back not in _SIGNED_FORMS
     ):
         return None
-    return partial(_sealed, sealer, project)
+    return partial(_seal, sealer, project)
 
 
-def with_thoughts(
+def unseal_reasoning(
     history: list[Item], sealer: Sealer, project: UUID, dialect: Dialect
 ) -> list[Item]:
     """The history, where each reasoning item that we have sealed says what is inside (`sealed`), if the upstream is to be told.
@@ -38,18 +38,18 @@ def with_thoughts(
     if dialect.reasoning_back == "none":
         return history
     return [
-        _opened(item, sealer, project)
+        _unseal(item, sealer, project)
         if item["type"] == "reasoning" and "encrypted_content" in item
         else item
         for item in history
     ]
 
 
-def _sealed(sealer: Sealer, project: UUID, kept: dict[str, Any]) -> str:
-    return sealer.token(_KIND, project, kept)
+def _seal(sealer: Sealer, project: UUID, kept: dict[str, Any]) -> str:
+    return sealer.seal_token(_KIND, project, kept)
 
 
-def _opened(item: Item, sealer: Sealer, project: UUID) -> Item:
+def _unseal(item: Item, sealer: Sealer, project: UUID) -> Item:
     try:
         return {**item, "sealed": sealer.open_token(_KIND, project, item["encrypted_content"])}
     except Unreadable:

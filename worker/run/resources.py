@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 from models.config.settings import Settings
 from models.db.database import Pool
-from models.egress import Egress
+from models.egress import EgressPolicy
 from models.ids import new_item_id
 from models.ownership.claims import Ownership
 from models.redis.answer_cache import AnswerCache
-from models.redis.queue import Bell
+from models.redis.queue import JobQueue
 from models.secrets import Sealer
 from worker.log.journal import Journal
 from worker.log.publisher import Publisher
-from worker.run.counting import Counter
+from worker.run.counting import RequestTokenCounter
 from worker.upstream.upstreams import Upstreams
 
 
@@ -27,9 +27,9 @@ class Resources:
     publisher: Publisher
     pool: Pool
     upstreams: Upstreams
-    bell: Bell
-    egress: Egress
+    job_queue: JobQueue
+    egress: EgressPolicy
     sealer: Sealer
-    counter: Counter
+    token_counter: RequestTokenCounter
     cache: AnswerCache
     new_id: Callable[[str], str] = new_item_id

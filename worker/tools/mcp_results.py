@@ -7,55 +7,55 @@ from typing import Any
 
 import mcp_types as types
 
-from models.wire.json_input import storable
-from worker.tools.provider import Result
+from models.wire.json_input import clean_text
+from worker.tools.provider import ToolResult
 
 _IMAGES = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
 """Media types that upstreams take as images."""
 
 
-def result_of(found: types.CallToolResult) -> Result:
+def result_of(result: types.CallToolResult) -> ToolResult:
     """The call's `output`, one text, or its `error`; and for the model the images themselves, where there are any.
 
     Text parts are joined by line breaks; each thing that is no text leaves a line that says what it was. Structured content is told as
     JSON where no text stands for it, as servers are to send both.
     """
-    told = [_told(block) for block in found.content]
-    if not told and found.structured_content is not None:
-        told = [storable(json.dumps(found.structured_content, ensure_ascii=False))]
-    if found.is_error:
-        content = [{"type": "text", "text": "\n".join(told)}]
-        return Result(
+    texts = [_block_text(block) for block in result.content]
+    if not texts and result.structured_content is not None:
+        texts = [clean_text(json.dumps(result.structured_content, ensure_ascii=False))]
+    if result.is_error:
+        content = [{"type": "text", "text": "\n".join(texts)}]
+        return ToolResult(
             fields={"error": {"type": "mcp_tool_execution_error", "content": content}}, failed=True
         )
-    output = "\n".join(told)
-    images = [part for block in found.content if (part := _image(block)) is not None]
+    output = "\n".join(texts)
+    images = [part for block in result.content if (part := _image_part(block)) is not None]
     if not images:
-        return Result(fields={"output": output})
-    return Result(
-        fields={"output": output}, answer=[{"type": "input_text", "text": output}, *images]
+        return ToolResult(fields={"output": output})
+    return ToolResult(
+        fields={"output": output}, tool_output=[{"type": "input_text", "text": output}, *images]
     )
 
 
-def _told(block: types.ContentBlock) -> str:
+def _block_text(block: types.ContentBlock) -> str:
     match block:
         case types.TextContent(text=text):
-            return storable(text)
+            return clean_text(text)
         case types.ImageContent(data=data, mime_type=kind):
-            return storable(f"[image: {kind}, {len(data) * 3 // 4} bytes]")
+            return clean_text(f"[image: {kind}, {len(data) * 3 // 4} bytes]")
         case types.AudioContent(data=data, mime_type=kind):
-            return storable(f"[audio: {kind}, {len(data) * 3 // 4} bytes]")
+            return clean_text(f"[audio: {kind}, {len(data) * 3 // 4} bytes]")
         case types.ResourceLink(name=name, uri=uri):
-            return storable(f"[resource: {name} at {uri}]")
+            return clean_text(f"[resource: {name} at {uri}]")
         case types.EmbeddedResource(resource=types.TextResourceContents(text=text)):
-            return storable(text)
+            return clean_text(text)
         case types.EmbeddedResource(resource=resource):
-            return storable(
+            return clean_text(
                 f"[resource: {resource.uri}, {resource.mime_type or 'of unknown type'}]"
             )
 
 
-def _image(block: types.ContentBlock) -> dict[str, Any] | None:
+def _image_part(block: types.ContentBlock) -> dict[str, Any] | None:
     """The image as a part that upstreams take, or None when it is none or cannot be one."""
     if not isinstance(block, types.ImageContent) or block.mime_type not in _IMAGES:
         return None

@@ -9,35 +9,35 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from models.config.settings import Settings
-from models.egress import Egress
+from models.egress import EgressPolicy
 from models.wire.events import Item
-from worker.translation.items.server_calls import HostedFunction, Opening
+from worker.translation.items.server_calls import OpenCallFactory, ServerFunction
 
-Answer = str | list[dict[str, Any]]
+ToolOutput = str | list[dict[str, Any]]
 """What the model is told: a text, or parts as in a function call's output (`input_text`, `input_image`, `input_file`)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ToolResult:
     """What running a call gave."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     """What the item gains: `output`, `error`, `tools`, `action`."""
     failed: bool = False
-    answer: Answer | None = None
+    tool_output: ToolOutput | None = None
     """What the model is told, where the item does not say it (worker/translation/chat/request.py tells it the item's `output` or `error`)."""
 
 
-class Refusal(Exception):
+class ToolCallError(Exception):
     """The call cannot be carried out; the message is for the model and the client, and becomes the item's error."""
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class ToolContext:
     """What sources work with."""
 
     settings: Settings
-    egress: Egress
+    egress: EgressPolicy
     """The guard of every connection that is made for a client."""
     credentials: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """server_label -> what was sealed of that MCP tool: `authorization`, `headers`. Never logged, stored or shown."""
@@ -45,10 +45,10 @@ class Means:
     """What the client wants to see besides (contract §2.1)."""
 
 
-class Source(Protocol):
+class ToolProvider(Protocol):
     """One tool of the request. No call overlaps `due` or `functions`; several `run` at the same time, each in a task of its own."""
 
-    def due(self, history: Sequence[Item]) -> list[Opening]:
+    def pending(self, history: Sequence[Item]) -> list[OpenCallFactory]:
         """What must be run before the model speaks next: the listing of a server's tools, a call that has been approved.
 
         `history` is all that was said, oldest first, this response's own output included; asked again, with the answers in it, until
@@ -56,7 +56,7 @@ class Source(Protocol):
         """
         ...
 
-    def functions(self) -> list[HostedFunction]:
+    def functions(self) -> list[ServerFunction]:
         """What the model may call, as of the last `due`."""
         ...
 
@@ -68,7 +68,7 @@ class Source(Protocol):
         """Whether a call may be run again although it may have been run before: it declares itself read-only or idempotent."""
         ...
 
-    async def run(self, item: Item) -> Result:
+    async def run(self, item: Item) -> ToolResult:
         """Runs the call that `item` asks for. May be cancelled at any moment, then closes its request at once.
 
         Raises Refusal for what the model should hear; RunError (ToolFailed) only for what must end the response. Time and the size of
@@ -81,5 +81,5 @@ class Source(Protocol):
         ...
 
 
-NewSource = Callable[[Mapping[str, Any], Means], Source]
+ToolProviderFactory = Callable[[Mapping[str, Any], ToolContext], ToolProvider]
 """Makes the source for one tool of a request (its checked parameters, without secrets)."""

@@ -17,7 +17,7 @@ from worker.translation.items.citations import SearchResult
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SearchQuery:
     """What is searched for."""
 
     query: str
@@ -33,7 +33,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SearchRequest:
     """An HTTP request."""
 
     url: str
@@ -43,14 +43,14 @@ class Ask:
     """JSON of a POST; None for a GET."""
 
 
-class Provider(Protocol):
+class SearchProvider(Protocol):
     """A search engine's API."""
 
-    def ask(self, question: Question) -> Ask:
+    def build_request(self, search: SearchQuery) -> SearchRequest:
         """The request for a question. Domains may be left out of it where there is no room: results are sifted afterwards."""
         ...
 
-    def read(self, answer: Any) -> Iterator[SearchResult]:
+    def parse_results(self, body: Any) -> Iterator[SearchResult]:
         """The results in an answer. Raises LookupError, TypeError or AttributeError for what is no answer of this provider."""
         ...
 
@@ -62,20 +62,20 @@ class Tavily:
         self._base = settings.base_url or "https://api.tavily.com"
         self._headers = {"authorization": f"Bearer {settings.api_key.get_secret_value()}"}
 
-    def ask(self, question: Question) -> Ask:
+    def build_request(self, search: SearchQuery) -> SearchRequest:
         body: dict[str, Any] = {
-            "query": question.query,
-            "max_results": question.count,
-            "search_depth": "advanced" if question.is_thorough else "basic",
+            "query": search.query,
+            "max_results": search.count,
+            "search_depth": "advanced" if search.is_thorough else "basic",
         }
-        if question.allowed:
-            body["include_domains"] = list(question.allowed)
-        if question.blocked:
-            body["exclude_domains"] = list(question.blocked)
-        return Ask(f"{self._base.rstrip('/')}/search", self._headers, body)
+        if search.allowed:
+            body["include_domains"] = list(search.allowed)
+        if search.blocked:
+            body["exclude_domains"] = list(search.blocked)
+        return SearchRequest(f"{self._base.rstrip('/')}/search", self._headers, body)
 
-    def read(self, answer: Any) -> Iterator[SearchResult]:
-        for found in answer["results"]:
+    def parse_results(self, body: Any) -> Iterator[SearchResult]:
+        for found in body["results"]:
             yield SearchResult(
                 _text(found.get("title")), _text(found["url"]), _text(found.get("content"))
             )
@@ -88,30 +88,30 @@ class Brave:
         self._base = settings.base_url or "https://api.search.brave.com/res/v1"
         self._headers = {"x-subscription-token": settings.api_key.get_secret_value()}
 
-    def ask(self, question: Question) -> Ask:
-        asked = {
-            "q": _with_domains(question, characters=400, words=50),
-            "count": min(question.count, 20),
+    def build_request(self, search: SearchQuery) -> SearchRequest:
+        parameters = {
+            "q": _with_domains(search, characters=400, words=50),
+            "count": min(search.count, 20),
             "text_decorations": "false",
         }
-        if question.country:
-            asked["country"] = question.country
-        return Ask(f"{self._base.rstrip('/')}/web/search?{urlencode(asked)}", self._headers)
-
-    def read(self, answer: Any) -> Iterator[SearchResult]:
-        # a search without any web results has no "web", but it does say that it is one
-        results = (
-            answer["web"]["results"] if "web" in answer or answer.get("type") != "search" else []
+        if search.country:
+            parameters["country"] = search.country
+        return SearchRequest(
+            f"{self._base.rstrip('/')}/web/search?{urlencode(parameters)}", self._headers
         )
+
+    def parse_results(self, body: Any) -> Iterator[SearchResult]:
+        # a search without any web results has no "web", but it does say that it is one
+        results = body["web"]["results"] if "web" in body or body.get("type") != "search" else []
         for found in results:
             content = [
                 _text(found.get("description")),
                 *(_text(snippet) for snippet in found.get("extra_snippets") or ()),
             ]
             yield SearchResult(
-                _plain(found.get("title")),
+                _without_html(found.get("title")),
                 _text(found["url"]),
-                _plain("\n".join(piece for piece in content if piece)),
+                _without_html("\n".join(piece for piece in content if piece)),
             )
 
 
@@ -123,32 +123,34 @@ class SearXNG:
         key = settings.api_key.get_secret_value()
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
 
-    def ask(self, question: Question) -> Ask:
-        asked = {"q": _with_domains(question, characters=2000, words=300), "format": "json"}
-        return Ask(f"{self._base.rstrip('/')}/search?{urlencode(asked)}", self._headers)
+    def build_request(self, search: SearchQuery) -> SearchRequest:
+        parameters = {"q": _with_domains(search, characters=2000, words=300), "format": "json"}
+        return SearchRequest(
+            f"{self._base.rstrip('/')}/search?{urlencode(parameters)}", self._headers
+        )
 
-    def read(self, answer: Any) -> Iterator[SearchResult]:
-        for found in answer["results"]:
+    def parse_results(self, body: Any) -> Iterator[SearchResult]:
+        for found in body["results"]:
             yield SearchResult(
                 _text(found.get("title")), _text(found["url"]), _text(found.get("content"))
             )
 
 
-PROVIDERS: dict[str, type[Tavily] | type[Brave] | type[SearXNG]] = {
+SEARCH_PROVIDERS: dict[str, type[Tavily] | type[Brave] | type[SearXNG]] = {
     "tavily": Tavily,
     "brave": Brave,
     "searxng": SearXNG,
 }
 
 
-def _with_domains(question: Question, *, characters: int, words: int) -> str:
+def _with_domains(search: SearchQuery, *, characters: int, words: int) -> str:
     """The query with the domains as search engines write them, within the provider's bounds: what has no room is left out."""
-    rules = [
-        " OR ".join(f"site:{domain}" for domain in question.allowed),
-        " ".join(f"-site:{domain}" for domain in question.blocked),
+    filters = [
+        " OR ".join(f"site:{domain}" for domain in search.allowed),
+        " ".join(f"-site:{domain}" for domain in search.blocked),
     ]
-    query = " ".join(question.query.split()[:words])[:characters]
-    for rule in filter(None, rules):
+    query = " ".join(search.query.split()[:words])[:characters]
+    for rule in filter(None, filters):
         longer = f"{query} {rule}"
         if len(longer) <= characters and len(longer.split()) <= words:
             query = longer
@@ -158,7 +160,7 @@ def _with_domains(question: Question, *, characters: int, words: int) -> str:
 _TAG = re.compile(r"</?[a-zA-Z][^<>]{0,100}>")
 
 
-def _plain(value: Any) -> str:
+def _without_html(value: Any) -> str:
     """A text without HTML."""
     return html.unescape(_TAG.sub("", _text(value)))
 

@@ -13,7 +13,7 @@ from models.wire.events import Item
 from worker.translation.usage import Usage
 
 
-class Ended(msgspec.Struct, frozen=True, gc=False):
+class TerminalState(msgspec.Struct, frozen=True, gc=False):
     """The terminal event: how the upstream's response stands at its end."""
 
     status: str
@@ -24,7 +24,7 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     failure: UpstreamFailed | None = None
 
 
-class Told(msgspec.Struct, frozen=True, gc=False):
+class UpstreamEvent(msgspec.Struct, frozen=True, gc=False):
     """One event."""
 
     subject: str = ""
@@ -33,10 +33,10 @@ class Told(msgspec.Struct, frozen=True, gc=False):
     """The last word of its type: `added`, `delta`, `done`, `in_progress`, …"""
     output_index: int | None = None
     item_id: str = ""
-    place: int | None = None
+    part_index: int | None = None
     """Of a part, in the item's content or summary."""
     delta: str = ""
-    whole: str | None = None
+    full_text: str | None = None
     """The full text or arguments that a `done` repeats."""
     name: str = ""
     """The function's, where `arguments.done` says it."""
@@ -47,7 +47,7 @@ class Told(msgspec.Struct, frozen=True, gc=False):
     annotation: dict[str, Any] | None = None
     image: str = ""
     """A partial image, in base64."""
-    ended: Ended | None = None
+    terminal: TerminalState | None = None
     usage: Usage | None = None
     model: str | None = None
     service_tier: str | None = None
@@ -55,11 +55,11 @@ class Told(msgspec.Struct, frozen=True, gc=False):
     """Bytes of the event."""
 
     @property
-    def is_word(self) -> bool:
+    def has_output(self) -> bool:
         """Whether the model, or a tool that the upstream runs, has said or done something."""
         return bool(self.subject) or self.is_last
 
     @property
     def is_last(self) -> bool:
         """Whether the upstream has said how it ended."""
-        return self.ended is not None
+        return self.terminal is not None

@@ -15,34 +15,34 @@ import openai
 from openai import AsyncAPIResponse, AsyncOpenAI, DefaultAioHttpClient
 
 from models.config.settings import LimitSettings, UpstreamSettings
-from models.deadlines import Patience
+from models.deadlines import IdleTimeout
 from models.errors import LimitReached, UpstreamFailed
 from worker.translation.chat.chunk import Chunk
-from worker.translation.upstream_events import Told
+from worker.translation.upstream_events import UpstreamEvent
 from worker.upstream.chat_chunks import parse_chunk
 from worker.upstream.counts import count_upstream
 from worker.upstream.failures import (
     broken_off,
-    refused,
-    tamed,
+    failure_of_status,
+    redacted,
+    sanitised,
     unintelligible,
     unreachable,
-    withheld,
 )
 from worker.upstream.responses_events import parse_event
 from worker.upstream.sse import SseSplitter
 
-Said = Chunk | Told
+StreamEvent = Chunk | UpstreamEvent
 """What one event of an upstream says, by the API it speaks."""
 
 _EVENT_LIMIT = 16 * 1024 * 1024
 """Bytes of one upstream event: a whole answer may come as one."""
 
-_AFTERWORD = 10.0
+_FINAL_GAP = 10.0
 """Seconds an upstream has for usage and `[DONE]` once the model has said why it stopped."""
 
 
-class Turn:
+class UpstreamCall:
     """One upstream call, while it is read. `done_seen` says whether the stream closed with `[DONE]`."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Turn:
         self._splitter = SseSplitter(
             limit=max(_EVENT_LIMIT, limits.output) if native else _EVENT_LIMIT
         )
-        self._heard = False
+        self._has_output = False
         """The model has said something."""
         self._finished = False
         """The model has said why it stopped: whatever becomes of the connection now, the turn is whole."""
@@ -67,7 +67,7 @@ class Turn:
         """The upstream said `[DONE]`."""
         return self._splitter.done
 
-    async def chunks(self) -> AsyncGenerator[list[Said]]:
+    async def chunks(self) -> AsyncGenerator[list[StreamEvent]]:
         """The chunks of each read, in order. Raises UpstreamFailed or LimitReached; closing the generator closes the connection.
 
         The first token and every gap between two have their limits. Comments and chunks without a word count for nothing, and neither
@@ -76,24 +76,24 @@ class Turn:
         loop = asyncio.get_running_loop()
         turn_end = loop.time() + self._limits.turn.total_seconds()
         gap = self._limits.token_gap.total_seconds()
-        patience = Patience()
+        idle_timeout = IdleTimeout()
         deadline = loop.time() + self._limits.first_token.total_seconds()
-        patience.until(min(turn_end, deadline))
+        idle_timeout.set_deadline(min(turn_end, deadline))
         try:
-            with patience.lasting():
-                async with self._open() as answer:
-                    async for said, failure in self._read(answer):
-                        if said:
-                            patience.rest()
+            with idle_timeout.extend():
+                async with self._send() as answer:
+                    async for events, failure in self._read(answer):
+                        if events:
+                            idle_timeout.pause()
                             began = loop.time()
-                            yield said
-                            if self._listen(said):
+                            yield events
+                            if self._note_progress(events):
                                 deadline = loop.time() + (
-                                    min(gap, _AFTERWORD) if self._finished else gap
+                                    min(gap, _FINAL_GAP) if self._finished else gap
                                 )
                             else:
                                 deadline += loop.time() - began
-                            patience.until(min(turn_end, deadline))
+                            idle_timeout.set_deadline(min(turn_end, deadline))
                         if failure is not None:
                             raise failure
         except (
@@ -105,26 +105,26 @@ class Turn:
             OSError,
         ) as error:
             if not self._finished:
-                raise self._judged(error, turn_over=loop.time() >= turn_end) from error
+                raise self._error_of(error, turn_over=loop.time() >= turn_end) from error
         except UpstreamFailed as failure:
-            raise withheld(failure, self._client.api_key) from failure.__cause__
+            raise redacted(failure, self._client.api_key) from failure.__cause__
 
-    def _listen(self, said: list[Said]) -> bool:
+    def _note_progress(self, events: list[StreamEvent]) -> bool:
         """Whether these chunks hold a word, or the model's last; many servers send empty ones to keep the line open."""
         spoke = False
-        for chunk in said:
-            spoke = spoke or chunk.is_word
+        for chunk in events:
+            spoke = spoke or chunk.has_output
             self._finished = self._finished or chunk.is_last
-        self._heard |= spoke
+        self._has_output |= spoke
         return spoke
 
-    def _judged(self, error: Exception, *, turn_over: bool) -> UpstreamFailed | LimitReached:
+    def _error_of(self, error: Exception, *, turn_over: bool) -> UpstreamFailed | LimitReached:
         """What broke the turn, in our words."""
         match error:
             case TimeoutError():
-                return self._expired(turn_over=turn_over)
+                return self._timeout_error(turn_over=turn_over)
             case openai.APIStatusError():
-                return withheld(refused(error, self._body["model"]), self._client.api_key)
+                return redacted(failure_of_status(error, self._body["model"]), self._client.api_key)
             case openai.APIConnectionError():
                 return unreachable(error)
             case aiohttp.ClientResponseError() | UnicodeError():
@@ -134,7 +134,7 @@ class Turn:
 
     async def _read(
         self, answer: AsyncAPIResponse[Any]
-    ) -> AsyncGenerator[tuple[list[Said], UpstreamFailed | None]]:
+    ) -> AsyncGenerator[tuple[list[StreamEvent], UpstreamFailed | None]]:
         """What each read brings: chunks, and what is wrong after them."""
         response = answer.http_response
         if response.headers.get("content-encoding", "identity").strip().lower() not in (
@@ -147,38 +147,40 @@ class Turn:
             )
         # Raw: with nothing to decode, every layer left out is one less to pass for each token.
         async for data in response.aiter_raw():
-            yield self._parsed(self._splitter.feed(data))
+            yield self._parse(self._splitter.feed(data))
             if self._splitter.done:
                 return
-        yield self._parsed(self._splitter.flush())
+        yield self._parse(self._splitter.flush())
 
-    def _expired(self, *, turn_over: bool) -> LimitReached:
+    def _timeout_error(self, *, turn_over: bool) -> LimitReached:
         limits = self._limits
         if turn_over:
             return LimitReached(
-                f"The model's turn took longer than the limit of {_shown(limits.turn)}.",
+                f"The model's turn took longer than the limit of {_seconds(limits.turn)}.",
                 reason="turn_limit",
             )
         reason, limit = (
-            ("token_gap", limits.token_gap) if self._heard else ("first_token", limits.first_token)
+            ("token_gap", limits.token_gap)
+            if self._has_output
+            else ("first_token", limits.first_token)
         )
         return LimitReached(
-            f"The upstream was silent for longer than the limit of {_shown(limit)} ({reason}).",
+            f"The upstream was silent for longer than the limit of {_seconds(limit)} ({reason}).",
             reason=reason,
         )
 
-    def _parsed(self, payloads: list[bytes]) -> tuple[list[Said], UpstreamFailed | None]:
+    def _parse(self, payloads: list[bytes]) -> tuple[list[StreamEvent], UpstreamFailed | None]:
         """What one read says, and what is wrong with the payload after that: what was said before a failure still counts."""
-        parse: Callable[[bytes], Said] = parse_event if self._native else parse_chunk
-        said: list[Said] = []
+        parse: Callable[[bytes], StreamEvent] = parse_event if self._native else parse_chunk
+        events: list[StreamEvent] = []
         for payload in payloads:
             try:
-                said.append(parse(payload))
+                events.append(parse(payload))
             except UpstreamFailed as failure:
-                return said, failure
-        return said, None
+                return events, failure
+        return events, None
 
-    def _open(self) -> Any:
+    def _send(self) -> Any:
         # extra_body goes out as it is: the SDK would walk a long history once more to transform it
         if self._native:
             return self._client.responses.with_streaming_response.create(
@@ -204,7 +206,7 @@ class Upstream:
             limits=httpx2.Limits(max_connections=streams + 16, max_keepalive_connections=64),
             timeout=timeouts,
             follow_redirects=False,
-            event_hooks={"response": [tamed]},
+            event_hooks={"response": [sanitised]},
         )
         self._client = AsyncOpenAI(
             timeout=timeouts,
@@ -220,9 +222,9 @@ class Upstream:
             http_client=self._http,
         )
 
-    def turn(self, body: dict[str, Any]) -> Turn:
+    def call(self, body: dict[str, Any]) -> UpstreamCall:
         """The next call, not yet begun; `body` as worker/translation makes it for the API that the upstream speaks."""
-        return Turn(self._client, body, self._limits, native=self.is_native)
+        return UpstreamCall(self._client, body, self._limits, native=self.is_native)
 
     async def count(self, body: dict[str, Any]) -> int | None:
         """Tokens of a turn's body as the upstream counts them; None where it offers no count, or gives none now."""
@@ -238,5 +240,5 @@ class Upstream:
         await self._client.close()
 
 
-def _shown(limit: timedelta) -> str:
+def _seconds(limit: timedelta) -> str:
     return f"{limit.total_seconds():g} s"

@@ -11,10 +11,10 @@ from models.config.settings import UpstreamSettings
 
 logger = structlog.get_logger()
 
-_PATIENCE = httpx2.Timeout(10.0)
-_LARGEST = 32 * 1024 * 1024
+_TIMEOUT = httpx2.Timeout(10.0)
+_MAX_BODY = 32 * 1024 * 1024
 """Bytes of an answer: a list of all tokens may be in it."""
-_COUNTED = (
+_COUNTED_FIELDS = (
     "model",
     "input",
     "instructions",
@@ -28,7 +28,7 @@ _COUNTED = (
 """What OpenAI's count takes of a request."""
 
 
-class _Unusable(Exception):
+class _NoCount(Exception):
     """The upstream's answer is no count."""
 
 
@@ -41,17 +41,17 @@ async def count_upstream(
     http: httpx2.AsyncClient, settings: UpstreamSettings, body: dict[str, Any]
 ) -> int | None:
     """Tokens of this request as the upstream counts them; None where it offers no count, or gives none now."""
-    way = _way(settings)
-    if way is None:
+    count = _count_method(settings)
+    if count is None:
         return None
 
     async def post(path: str, sent: dict[str, Any]) -> Any:
         return await _post(http, settings, path, sent)
 
     try:
-        tokens = await way(post, body)
+        tokens = await count(post, body)
     except (
-        _Unusable,
+        _NoCount,
         ValueError,
         TypeError,
         KeyError,
@@ -65,33 +65,34 @@ async def count_upstream(
     return tokens if type(tokens) is int and tokens >= 0 else None
 
 
-def _way(settings: UpstreamSettings) -> Any:
-    asked = (
+def _count_method(settings: UpstreamSettings) -> Any:
+    name = (
         ("responses" if settings.api == "responses" else "none")
         if settings.count == "auto"
         else settings.count
     )
-    return {"responses": _responses, "vllm": _vllm, "llama.cpp": _llama_cpp, "none": None}[asked]
+    return {"responses": _responses, "vllm": _vllm, "llama.cpp": _llama_cpp, "none": None}[name]
 
 
 async def _responses(post: _Post, body: dict[str, Any]) -> Any:
     return (
         await post(
-            "/responses/input_tokens", {name: body[name] for name in _COUNTED if name in body}
+            "/responses/input_tokens",
+            {name: body[name] for name in _COUNTED_FIELDS if name in body},
         )
     )["input_tokens"]
 
 
 async def _vllm(post: _Post, body: dict[str, Any]) -> Any:
-    asked: dict[str, Any] = {
+    request: dict[str, Any] = {
         name: body[name] for name in ("model", "messages", "tools") if name in body
     }
-    return (await post("../tokenize", {**asked, "add_generation_prompt": True}))["count"]
+    return (await post("../tokenize", {**request, "add_generation_prompt": True}))["count"]
 
 
 async def _llama_cpp(post: _Post, body: dict[str, Any]) -> Any:
-    asked: dict[str, Any] = {name: body[name] for name in ("messages", "tools") if name in body}
-    prompt = (await post("../apply-template", asked))["prompt"]
+    request: dict[str, Any] = {name: body[name] for name in ("messages", "tools") if name in body}
+    prompt = (await post("../apply-template", request))["prompt"]
     return len(
         (
             await post(
@@ -121,17 +122,17 @@ async def _post(
         content=orjson.dumps(body),
         headers=headers,
         params=dict(settings.query) or None,
-        timeout=_PATIENCE,
+        timeout=_TIMEOUT,
     )
     answer = await http.send(request, stream=True)
     try:
         if not answer.is_success:
-            raise _Unusable
+            raise _NoCount
         whole = bytearray()
         async for piece in answer.aiter_raw():
             whole += piece
-            if len(whole) > _LARGEST:
-                raise _Unusable
+            if len(whole) > _MAX_BODY:
+                raise _NoCount
     finally:
         await answer.aclose()
     return orjson.loads(whole)

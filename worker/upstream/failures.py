@@ -9,38 +9,38 @@ import httpx2
 import openai
 
 from models.errors import LimitReached, UpstreamFailed
-from models.wire.json_input import storable
-from worker.upstream.overflow import OVERFLOW, is_overflow, overflowed
+from models.wire.json_input import clean_text
+from worker.upstream.overflow import OVERFLOW, is_overflow, overflow_failure
 
-_SAME_STATUS = frozenset({400, 401, 403, 404, 408, 413, 422, 429})
-_OVERFLOWING = frozenset({400, 413, 422, 500})
+_FORWARDED_STATUSES = frozenset({400, 401, 403, 404, 408, 413, 422, 429})
+_OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})
 """Statuses with which servers refuse a request that is too long; 500 is older llama.cpp's."""
-_UNSPOKEN = frozenset({401, 403})
+_CREDENTIAL_STATUSES = frozenset({401, 403})
 """The upstream's words about our credential are for operators, not for clients."""
-_NOT_THE_REQUESTS = frozenset(
+_UPSTREAM_REASONS = frozenset(
     {"upstream_401", "upstream_403", "upstream_404", "upstream_405", "upstream_408", "upstream_429"}
 )
 """Refusals that say nothing of the request: our credential, an address where nothing is, a queue that is full."""
 NO_SUCH_MODEL = "model_not_found"
-_THE_REQUESTS = frozenset({OVERFLOW, NO_SUCH_MODEL, "history_deleted", "tool_choice_violated"})
-_NOT_THERE = frozenset({404, 405})
+_REQUEST_REASONS = frozenset({OVERFLOW, NO_SUCH_MODEL, "history_deleted", "tool_choice_violated"})
+_NOT_FOUND_STATUSES = frozenset({404, 405})
 """Where not even the address is right, and no model is named, the upstream does not speak this API."""
-_WORDS = 500
+_MAX_MESSAGE = 500
 """Characters of an upstream's message that are shown."""
-_BODY = 64 * 1024
+_MAX_ERROR_BODY = 64 * 1024
 """Bytes of a refusal's body that are read."""
-_SECRET = 8
+_MIN_SECRET = 8
 """Characters from which a credential is one: local servers are given words such as `none`, which may stand in any sentence."""
 
 
-class _Beginning(httpx2.AsyncByteStream):
+class _TruncatedBody(httpx2.AsyncByteStream):
     """The first bytes of a body: nobody promises that a refusal ever ends."""
 
     def __init__(self, whole: httpx2.AsyncByteStream) -> None:
         self._whole = whole
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        room = _BODY
+        room = _MAX_ERROR_BODY
         async for piece in self._whole:
             yield piece[:room]
             room -= len(piece)
@@ -51,7 +51,7 @@ class _Beginning(httpx2.AsyncByteStream):
         await self._whole.aclose()
 
 
-async def tamed(response: httpx2.Response) -> None:
+async def sanitised(response: httpx2.Response) -> None:
     """Makes a refusal safe to be read whole, as the SDK does: a short body of plain UTF-8, whatever its headers say.
 
     A compressed body could unpack without end, and `charset` may name any codec of Python, also those that unpack or make no text.
@@ -59,36 +59,37 @@ async def tamed(response: httpx2.Response) -> None:
     if response.is_success:
         return
     assert isinstance(response.stream, httpx2.AsyncByteStream)
-    response.stream = _Beginning(response.stream)
+    response.stream = _TruncatedBody(response.stream)
     for name in ("content-encoding", "content-type", "content-length"):
         response.headers.pop(name, None)
 
 
-def withheld(failure: UpstreamFailed, secret: str) -> UpstreamFailed:
+def redacted(failure: UpstreamFailed, secret: str) -> UpstreamFailed:
     """The failure without this server's credential, which some upstreams repeat in their words."""
-    if len(secret) >= _SECRET and secret in failure.message:
+    if len(secret) >= _MIN_SECRET and secret in failure.message:
         failure.message = failure.message.replace(secret, "…")
     return failure
 
 
-def refused(error: openai.APIStatusError, model: str) -> UpstreamFailed:
+def failure_of_status(error: openai.APIStatusError, model: str) -> UpstreamFailed:
     """The upstream answered with a status of 3xx, 4xx or 5xx."""
     status = error.status_code
     if status == 404 and _about_model(error):
         return no_such_model(model)
-    if status in _OVERFLOWING and is_overflow(
-        _said(error), (word for word in (error.code, error.type) if isinstance(word, str))
+    if status in _OVERFLOW_STATUSES and is_overflow(
+        _upstream_message(error),
+        (word for word in (error.code, error.type) if isinstance(word, str)),
     ):
-        return overflowed(
+        return overflow_failure(
             _message(error, status)
             if status < 500
-            else f"The upstream refused the request: {_said(error)[:_WORDS]}"
+            else f"The upstream refused the request: {_upstream_message(error)[:_MAX_MESSAGE]}"
         )
     return UpstreamFailed(
         _message(error, status),
         code=_code(status),
         reason=f"upstream_{status}",
-        status=status if status in _SAME_STATUS else 502,
+        status=status if status in _FORWARDED_STATUSES else 502,
         retry_after=_retry_after(error),
         envelope_code="rate_limit_exceeded" if status == 429 else None,
     )
@@ -110,13 +111,13 @@ def no_such_tool(kind: str) -> UpstreamFailed:
     )  # fmt: skip
 
 
-def is_its_own_fault(failure: UpstreamFailed | LimitReached) -> bool:
+def may_succeed_elsewhere(failure: UpstreamFailed | LimitReached) -> bool:
     """Whether another upstream may do better with the same request: it is not the request that is at fault."""
     if isinstance(failure, LimitReached):
         return failure.reason == "first_token"
     status = re.fullmatch(r"upstream_4\d\d", failure.reason)
-    return failure.reason in _NOT_THE_REQUESTS or (
-        status is None and failure.reason not in _THE_REQUESTS
+    return failure.reason in _UPSTREAM_REASONS or (
+        status is None and failure.reason not in _REQUEST_REASONS
     )
 
 
@@ -162,42 +163,50 @@ def _code(status: int) -> str:
 
 def _about_model(error: openai.APIStatusError) -> bool:
     return (
-        error.code == "model_not_found" or error.param == "model" or "model" in _said(error).lower()
+        error.code == "model_not_found"
+        or error.param == "model"
+        or "model" in _upstream_message(error).lower()
     )
 
 
 def _message(error: openai.APIStatusError, status: int) -> str:
-    if status in _UNSPOKEN:
+    if status in _CREDENTIAL_STATUSES:
         return "The upstream refused this server's credential."
     if status < 400:
         return f"The upstream answered with an unexpected redirect (HTTP {status})."
-    said = _said(error)
-    if status in _NOT_THERE:
+    upstream_message = _upstream_message(error)
+    if status in _NOT_FOUND_STATUSES:
         path = (
             "/responses" if error.request.url.path.endswith("/responses") else "/chat/completions"
         )
-        nothing = f"The upstream has nothing at {path} (HTTP {status}): its 'base_url' or its 'api' may be wrong."
-        return f"{nothing} It said: {said[:_WORDS]}" if said else nothing
+        not_found = f"The upstream has nothing at {path} (HTTP {status}): its 'base_url' or its 'api' may be wrong."
+        return (
+            f"{not_found} It said: {upstream_message[:_MAX_MESSAGE]}"
+            if upstream_message
+            else not_found
+        )
     return (
-        f"The upstream refused the request: {said[:_WORDS]}"
-        if said and status < 500
+        f"The upstream refused the request: {upstream_message[:_MAX_MESSAGE]}"
+        if upstream_message and status < 500
         else f"The upstream answered with HTTP {status}."
     )
 
 
-def _said(error: openai.APIStatusError) -> str:
+def _upstream_message(error: openai.APIStatusError) -> str:
     """The upstream's words, fit to be stored and encoded: they are as hostile as anything from outside (design §9)."""
     body: Any = error.body
     if isinstance(body, dict):
-        found = (
+        message = (
             body.get("message")
             or body.get("detail")
             or (body.get("error") if isinstance(body.get("error"), str) else "")
         )
-        return storable(found) if isinstance(found, str) else ""
+        return clean_text(message) if isinstance(message, str) else ""
     return ""
 
 
 def _retry_after(error: openai.APIStatusError) -> int | None:
-    given = error.response.headers.get("retry-after", "")
-    return max(1, int(given)) if given.isascii() and given.isdigit() and len(given) < 6 else None
+    header = error.response.headers.get("retry-after", "")
+    return (
+        max(1, int(header)) if header.isascii() and header.isdigit() and len(header) < 6 else None
+    )

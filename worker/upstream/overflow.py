@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from models.errors import UpstreamFailed
 
-_WORDS = frozenset(
+_ERROR_CODES = frozenset(
     (
         "context_length_exceeded",
         "exceed_context_size_error",
@@ -15,7 +15,7 @@ _WORDS = frozenset(
 )
 """What `code` or `type` of the error say: OpenAI and those who copy it; llama.cpp; litellm; Anthropic."""
 
-_SAID = re.compile(
+_MESSAGE_PATTERN = re.compile(
     r"""maximum[ ]context[ ]length                                      # OpenAI, vLLM, DeepSeek, OpenRouter
     | longer[ ]than[ ]the[ ](model'?s[ ]context|maximum[ ]model)[ ]length  # SGLang; vLLM, of the prompt
     | exceeds?[ ](the[ ])?(available[ ]|model'?s[ ]|maximum[ ])*context[ ](size|length|limit|window)  # llama.cpp, Ollama, Anthropic
@@ -33,16 +33,19 @@ _SAID = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-_LOOKED_AT = 4000
+_SEARCHED_CHARACTERS = 4000
 """Characters of a message that are searched: it may be of any length."""
 
 
-def is_overflow(said: str, words: Iterable[str] = ()) -> bool:
+def is_overflow(message: str, codes: Iterable[str] = ()) -> bool:
     """Whether a refusal with this message means an overflow; `words`: what its `code` and `type` say."""
-    return not _WORDS.isdisjoint(words) or _SAID.search(said[:_LOOKED_AT]) is not None
+    return (
+        not _ERROR_CODES.isdisjoint(codes)
+        or _MESSAGE_PATTERN.search(message[:_SEARCHED_CHARACTERS]) is not None
+    )
 
 
-def overflowed(message: str) -> UpstreamFailed:
+def overflow_failure(message: str) -> UpstreamFailed:
     """The failure; `truncation: auto` tries again with less (worker/truncating.py). `message` is for the client."""
     return UpstreamFailed(
         message,

@@ -9,19 +9,19 @@ from typing import Any
 import msgspec
 
 from models.errors import InvalidRequest, UpstreamFailed
-from models.wire.checks import anything
+from models.wire.checks import any_json
 from models.wire.events import Item
 from models.wire.json_input import decode_body
-from worker.translation.turn import TIERS
-from worker.translation.upstream_events import Ended, Told
+from worker.translation.turn import SERVICE_TIERS
+from worker.translation.upstream_events import TerminalState, UpstreamEvent
 from worker.translation.usage import Usage
 from worker.upstream.chat_chunks import failure_of, logprobs_of
 
-_MOST_TOKENS = 2**53
+_MAX_TOKEN_COUNT = 2**53
 """The largest count every JSON reader holds exactly."""
 
-_OPENINGS = frozenset(("response.created", "response.queued", "response.in_progress"))
-_ENDINGS = {
+_START_EVENTS = frozenset(("response.created", "response.queued", "response.in_progress"))
+_STATUS_BY_END_EVENT = {
     "response.completed": "completed",
     "response.done": "completed",
     "response.incomplete": "incomplete",
@@ -29,14 +29,16 @@ _ENDINGS = {
     "response.cancelled": "cancelled",
     "response.canceled": "cancelled",
 }
-_SERVERS_OWN = frozenset(("server_error", "vector_store_timeout", "failed_to_download_image"))
+_SERVER_ERROR_CODES = frozenset(
+    ("server_error", "vector_store_timeout", "failed_to_download_image")
+)
 """Codes of errors that are not the request's fault."""
-_UNCLEAR, _TOO_MANY = 502, 429
+_BAD_GATEWAY, _TOO_MANY_REQUESTS = 502, 429
 _REASONS = frozenset(("max_output_tokens", "content_filter", "max_messages"))
-_FILTERED = frozenset(("safety", "content_filtered", "recitation"))
+_FILTER_REASONS = frozenset(("safety", "content_filtered", "recitation"))
 _OPAQUE = frozenset(("tool_search_call", "tool_search_output"))
 """Items that hold JSON of others, where null means something."""
-_WORDS = frozenset(
+_TEXT_FIELDS = frozenset(
     ("id", "type", "status", "role", "phase", "call_id", "name", "namespace", "encrypted_content")
 )
 """Fields of items that are text, or are as if they were not there."""
@@ -63,119 +65,125 @@ _decode = msgspec.json.Decoder(_Delta).decode
 _NO_LOGPROBS = (b"[]", b"null")
 
 
-def parse_event(data: bytes) -> Told:
+def parse_event(data: bytes) -> UpstreamEvent:
     """What one payload of the stream tells, or a whole response that came as a JSON body.
 
     Raises UpstreamFailed when the payload reports an error, cannot be read, or is no event of the Responses API.
     """
     if b".delta" in data and not (b"\\u0000" in data or b"\\ud" in data or b"\\uD" in data):
         try:
-            found = _decode(data)
+            delta_event = _decode(data)
         except ValueError:
-            return _told(_read(data), len(data))
+            return _upstream_event(_read(data), len(data))
         if (
-            found.type.endswith(".delta")
-            and found.delta is not None
-            and found.logprobs in (None, *_NO_LOGPROBS)
+            delta_event.type.endswith(".delta")
+            and delta_event.delta is not None
+            and delta_event.logprobs in (None, *_NO_LOGPROBS)
         ):
-            place = found.summary_index if found.content_index is None else found.content_index
-            subject = found.type.removeprefix("response.").removesuffix(".delta")
-            return Told(
+            part_index = (
+                delta_event.summary_index
+                if delta_event.content_index is None
+                else delta_event.content_index
+            )
+            subject = delta_event.type.removeprefix("response.").removesuffix(".delta")
+            return UpstreamEvent(
                 _SUBJECTS.get(subject, subject),
                 "delta",
-                found.output_index,
-                found.item_id or "",
-                place,
-                found.delta,
+                delta_event.output_index,
+                delta_event.item_id or "",
+                part_index,
+                delta_event.delta,
                 size=len(data),
             )
-    return _told(_read(data), len(data))
+    return _upstream_event(_read(data), len(data))
 
 
 def _read(data: bytes) -> dict[str, Any]:
     try:
-        found = decode_body(data.removeprefix(b"\xef\xbb\xbf").decode(errors="replace").encode())
+        event = decode_body(data.removeprefix(b"\xef\xbb\xbf").decode(errors="replace").encode())
     except InvalidRequest as error:
         raise UpstreamFailed(
             "The upstream sent an event that is not JSON.", reason="upstream_garbage"
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(event, dict):
         raise UpstreamFailed(
             "The upstream sent an event that is not a JSON object.", reason="upstream_garbage"
         )
-    return found
+    return event
 
 
-def _told(found: dict[str, Any], size: int) -> Told:
-    kind = _text(found.get("type"))
-    if kind in ("error", "response.error") or (not kind and found.get("error")):
-        raise _failure(found.get("error") or found)
-    if kind in _OPENINGS or kind in _ENDINGS:
-        return _snapshot(_ENDINGS.get(kind, ""), _object(found.get("response")), size)
+def _upstream_event(raw: dict[str, Any], size: int) -> UpstreamEvent:
+    kind = _text(raw.get("type"))
+    if kind in ("error", "response.error") or (not kind and raw.get("error")):
+        raise _failure(raw.get("error") or raw)
+    if kind in _START_EVENTS or kind in _STATUS_BY_END_EVENT:
+        return _snapshot(_STATUS_BY_END_EVENT.get(kind, ""), _object(raw.get("response")), size)
     if not kind:
-        return _body(found, size)
+        return _body(raw, size)
     subject, _, step = kind.removeprefix("response.").rpartition(".")
     whole = next(
         (
-            found[key]
+            raw[key]
             for key in ("text", "refusal", "arguments", "input", "code")
-            if isinstance(found.get(key), str)
+            if isinstance(raw.get(key), str)
         ),
         None,
     )
-    index = _index(found.get("content_index"))
-    return Told(
+    index = _index(raw.get("content_index"))
+    return UpstreamEvent(
         subject=_SUBJECTS.get(subject, subject),
         step=step,
-        output_index=_index(found.get("output_index")),
-        item_id=_text(found.get("item_id")) or _text(_object(found.get("item")).get("id")),
-        place=_index(found.get("summary_index")) if index is None else index,
-        delta=_text(found.get("delta")),
-        whole=whole,
-        name=_text(found.get("name")),
-        logprobs=logprobs_of(found.get("logprobs")),
-        item=_item(found["item"]) if isinstance(found.get("item"), dict) else None,
-        part=anything(found["part"])
-        if isinstance(_object(found.get("part")).get("type"), str)
+        output_index=_index(raw.get("output_index")),
+        item_id=_text(raw.get("item_id")) or _text(_object(raw.get("item")).get("id")),
+        part_index=_index(raw.get("summary_index")) if index is None else index,
+        delta=_text(raw.get("delta")),
+        full_text=whole,
+        name=_text(raw.get("name")),
+        logprobs=logprobs_of(raw.get("logprobs")),
+        item=_item(raw["item"]) if isinstance(raw.get("item"), dict) else None,
+        part=any_json(raw["part"])
+        if isinstance(_object(raw.get("part")).get("type"), str)
         else None,
-        annotation=anything(found["annotation"])
-        if isinstance(found.get("annotation"), dict)
-        else None,
-        image=_text(found.get("partial_image_b64")),
+        annotation=any_json(raw["annotation"]) if isinstance(raw.get("annotation"), dict) else None,
+        image=_text(raw.get("partial_image_b64")),
         size=size,
     )
 
 
-def _body(found: dict[str, Any], size: int) -> Told:
+def _body(raw: dict[str, Any], size: int) -> UpstreamEvent:
     """JSON without a type: a whole response although a stream was asked for, an error in other words, or another API."""
-    if found.get("object") == "response" or isinstance(found.get("output"), list):
-        return _snapshot(_text(found.get("status")) or "completed", found, size)
-    if str(found.get("object", "")).startswith("chat.completion"):
+    if raw.get("object") == "response" or isinstance(raw.get("output"), list):
+        return _snapshot(_text(raw.get("status")) or "completed", raw, size)
+    if str(raw.get("object", "")).startswith("chat.completion"):
         message = (
             "The upstream answered in the words of Chat Completions: its 'api' should be 'chat'."
         )
         raise UpstreamFailed(message, reason="upstream_wrong_api")
-    if isinstance(found.get("message") or found.get("detail"), str):
-        raise failure_of(found)
+    if isinstance(raw.get("message") or raw.get("detail"), str):
+        raise failure_of(raw)
     raise UpstreamFailed(
         "The upstream sent JSON that is no event of the Responses API.", reason="upstream_garbage"
     )
 
 
-def _snapshot(says: str, response: dict[str, Any], size: int) -> Told:
+def _snapshot(event_status: str, response: dict[str, Any], size: int) -> UpstreamEvent:
     """The upstream's own Response object: of it only the last one's items, and what it says of the turn as a whole, matter. `says`: how
     it ends according to its event, empty while it goes on."""
     status, tier = _text(response.get("status")), response.get("service_tier")
-    return Told(
-        ended=_ended(status if status in _ENDINGS.values() else says, response) if says else None,
-        usage=_usage(response.get("usage")) if says else None,
+    return UpstreamEvent(
+        terminal=_ended(
+            status if status in _STATUS_BY_END_EVENT.values() else event_status, response
+        )
+        if event_status
+        else None,
+        usage=_usage(response.get("usage")) if event_status else None,
         model=_text(response.get("model")) or None,
-        service_tier=tier if tier in TIERS else None,
+        service_tier=tier if tier in SERVICE_TIERS else None,
         size=size,
     )
 
 
-def _ended(status: str, response: dict[str, Any]) -> Ended:
+def _ended(status: str, response: dict[str, Any]) -> TerminalState:
     output = (
         [_item(item) for item in response.get("output") or () if isinstance(item, dict)]
         if isinstance(response.get("output"), list)
@@ -183,21 +191,21 @@ def _ended(status: str, response: dict[str, Any]) -> Ended:
     )
     match status:
         case "completed":
-            return Ended("completed", output)
+            return TerminalState("completed", output)
         case "incomplete":
             reason = _text(_object(response.get("incomplete_details")).get("reason"))
             known = (
                 reason
                 if reason in _REASONS
                 else "content_filter"
-                if reason in _FILTERED
+                if reason in _FILTER_REASONS
                 else "max_output_tokens"
             )
-            return Ended("incomplete", output, known)
+            return TerminalState("incomplete", output, known)
         case "failed":
-            return Ended("failed", output, failure=_failure(response.get("error") or {}))
+            return TerminalState("failed", output, failure=_failure(response.get("error") or {}))
         case "cancelled":
-            return Ended(
+            return TerminalState(
                 "failed",
                 output,
                 failure=UpstreamFailed(
@@ -206,7 +214,7 @@ def _ended(status: str, response: dict[str, Any]) -> Ended:
             )
         case _:
             message = "The upstream answered with a response that has not ended."
-            return Ended(
+            return TerminalState(
                 "failed", output, failure=UpstreamFailed(message, reason="upstream_garbage")
             )
 
@@ -215,57 +223,59 @@ def _failure(error: Any) -> UpstreamFailed:
     """What an error object becomes. Its `code` is one of the API's own, which say whose fault it was: other upstreams, and the clients
     that are told of it, need to know."""
     failure = failure_of(error)
-    if failure.status == _UNCLEAR and failure.code not in _SERVERS_OWN:
-        failure.status = _TOO_MANY if failure.code == "rate_limit_exceeded" else 400
+    if failure.status == _BAD_GATEWAY and failure.code not in _SERVER_ERROR_CODES:
+        failure.status = _TOO_MANY_REQUESTS if failure.code == "rate_limit_exceeded" else 400
         failure.reason = f"upstream_{failure.status}"
     return failure
 
 
-def _item(found: dict[str, Any]) -> Item:
+def _item(raw: dict[str, Any]) -> Item:
     """An item without nulls (design §11), and with text where everything behind this edge expects it."""
     fits = {
-        name: value for name, value in found.items() if name not in _WORDS or isinstance(value, str)
+        name: value
+        for name, value in raw.items()
+        if name not in _TEXT_FIELDS or isinstance(value, str)
     }
     if fits.get("type") in _OPAQUE:
         return {name: value for name, value in fits.items() if value is not None}
-    kept: Item = anything(fits)
+    kept: Item = any_json(fits)
     if "type" not in kept and "role" in kept:
         kept["type"] = "message"
     return kept
 
 
-def _usage(found: Any) -> Usage | None:
+def _usage(raw: Any) -> Usage | None:
     """An object without a single count says nothing."""
-    told = _object(found)
-    counts = [_count(told.get(name)) for name in ("input_tokens", "output_tokens", "total_tokens")]
+    usage = _object(raw)
+    counts = [_count(usage.get(name)) for name in ("input_tokens", "output_tokens", "total_tokens")]
     if counts == [None, None, None]:
         return None
-    heard, said = (
-        _object(told.get("input_tokens_details")),
-        _object(told.get("output_tokens_details")),
+    input_details, output_details = (
+        _object(usage.get("input_tokens_details")),
+        _object(usage.get("output_tokens_details")),
     )
     total = counts[2] or (counts[0] or 0) + (counts[1] or 0)
     return Usage(
         input_tokens=counts[0] or 0,
         output_tokens=counts[1] or 0,
         total_tokens=total,
-        cached_tokens=_count(heard.get("cached_tokens")) or 0,
-        cache_write_tokens=_count(heard.get("cache_write_tokens")) or 0,
-        reasoning_tokens=_count(said.get("reasoning_tokens")) or 0,
+        cached_tokens=_count(input_details.get("cached_tokens")) or 0,
+        cache_write_tokens=_count(input_details.get("cache_write_tokens")) or 0,
+        reasoning_tokens=_count(output_details.get("reasoning_tokens")) or 0,
     )
 
 
-def _object(found: Any) -> dict[str, Any]:
-    return found if isinstance(found, dict) else {}
+def _object(raw: Any) -> dict[str, Any]:
+    return raw if isinstance(raw, dict) else {}
 
 
-def _text(found: Any) -> str:
-    return found if isinstance(found, str) else ""
+def _text(raw: Any) -> str:
+    return raw if isinstance(raw, str) else ""
 
 
-def _index(found: Any) -> int | None:
-    return found if type(found) is int else None
+def _index(raw: Any) -> int | None:
+    return raw if type(raw) is int else None
 
 
-def _count(found: Any) -> int | None:
-    return min(max(int(found), 0), _MOST_TOKENS) if type(found) in (int, float) else None
+def _count(raw: Any) -> int | None:
+    return min(max(int(raw), 0), _MAX_TOKEN_COUNT) if type(raw) in (int, float) else None

@@ -26,7 +26,7 @@ class SseSplitter:
         self._data: list[bytes] = []
         """Data lines of an event whose end has not come yet."""
         self._data_size = 0
-        self._begun = False
+        self._is_stream = False
         """An event has been seen: this is a stream."""
         self._is_body = False
         self._after_cr = False
@@ -42,7 +42,7 @@ class SseSplitter:
         if payloads is None:
             payloads = self._read_lines(data)
         else:
-            self._begun = True
+            self._is_stream = True
         return self._until_done(payloads)
 
     def flush(self) -> list[bytes]:
@@ -102,19 +102,19 @@ class SseSplitter:
         """Takes the line that was read; an empty one ends the event."""
         line = b"".join(self._line).removeprefix(_BYTE_ORDER_MARK)
         self._line, self._line_size = [], 0
-        if self._is_body or (not self._begun and line.startswith((b"{", b"["))):
+        if self._is_body or (not self._is_stream and line.startswith((b"{", b"["))):
             self._is_body = True
-            self._keep(line)
+            self._append_data(line)
         elif line.startswith(b"data:"):
-            self._begun = True
-            self._keep(line[5:].removeprefix(b" "))
+            self._is_stream = True
+            self._append_data(line[5:].removeprefix(b" "))
         elif line.startswith(b"{"):
             return [line]
         elif not line:
             return self._end_event()
         return []
 
-    def _keep(self, data: bytes) -> None:
+    def _append_data(self, data: bytes) -> None:
         self._data.append(data)
         self._data_size += len(data) + _LINE_WEIGHT
 

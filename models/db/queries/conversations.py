@@ -15,19 +15,19 @@ from typing import LiteralString
 
 from sqlalchemy import text
 
-from models.db.database import prepare
-from models.lifecycle import NEXT
+from models.db.database import compile_statement
+from models.lifecycle import TRANSITIONS
 
-_OPEN = ", ".join(f"'{status}'" for status in sorted(NEXT))
-_SHOWN = "c.id, c.metadata, floor(extract(epoch FROM c.created_at))::bigint AS created_at"
-_UNCHANGED = "id = :id AND project_id = :project AND revision = CAST(:revision AS bigint)"
+_OPEN = ", ".join(f"'{status}'" for status in sorted(TRANSITIONS))
+_COLUMNS = "c.id, c.metadata, floor(extract(epoch FROM c.created_at))::bigint AS created_at"
+_AT_REVISION = "id = :id AND project_id = :project AND revision = CAST(:revision AS bigint)"
 
 
 def _sql(statement: str) -> LiteralString:
-    return prepare(text(statement))
+    return compile_statement(text(statement))
 
 
-def _kept(source: str) -> str:
+def _insert_items(source: str) -> str:
     return f"""
     kept AS (INSERT INTO items (conversation_id, direction, position, item_id, type, payload)
              SELECT {source}.id, 'input', e.nr - 1, e.value ->> 'id', e.value ->> 'type', e.value
@@ -37,13 +37,13 @@ def _kept(source: str) -> str:
 CREATE = _sql(f"""
     WITH made AS (INSERT INTO conversations (id, project_id, created_at, metadata, unanswered_calls)
                   VALUES (:id, :project, to_timestamp(:created_at), :metadata, :unanswered_calls) ON CONFLICT DO NOTHING RETURNING id),
-    {_kept("made")}
+    {_insert_items("made")}
     SELECT id FROM made
 """)
 """A conversation and its first items. It may come twice: the second time it does nothing."""
 
 READ = _sql(f"""
-    SELECT {_SHOWN}, c.revision, c.unanswered_calls,
+    SELECT {_COLUMNS}, c.revision, c.unanswered_calls,
            EXISTS (SELECT 1 FROM responses r WHERE r.conversation_id = c.id AND r.status IN ({_OPEN})) AS is_busy,
            ARRAY(SELECT i.item_id FROM items i WHERE i.conversation_id = c.id AND i.item_id = ANY(CAST(:item_ids AS text[]))) AS taken
     FROM conversations c WHERE c.id = :id AND c.project_id = :project
@@ -51,18 +51,18 @@ READ = _sql(f"""
 """What must be known before anything is written to it. `taken`: which of these items it has."""
 
 UPDATE = _sql(
-    f"UPDATE conversations c SET metadata = :metadata WHERE c.id = :id AND c.project_id = :project RETURNING {_SHOWN}"
+    f"UPDATE conversations c SET metadata = :metadata WHERE c.id = :id AND c.project_id = :project RETURNING {_COLUMNS}"
 )
 
-ADD = _sql(f"""
-    WITH joined AS (UPDATE conversations SET revision = revision + 1, unanswered_calls = :unanswered_calls WHERE {_UNCHANGED} RETURNING id),
-    {_kept("joined")}
+ADD_ITEMS = _sql(f"""
+    WITH joined AS (UPDATE conversations SET revision = revision + 1, unanswered_calls = :unanswered_calls WHERE {_AT_REVISION} RETURNING id),
+    {_insert_items("joined")}
     SELECT id FROM joined
 """)
 """Items that come from the client itself. No row: it has moved on."""
 
-DROP = _sql(f"""
-    WITH held AS (UPDATE conversations SET revision = revision + 1, unanswered_calls = :unanswered_calls WHERE {_UNCHANGED} RETURNING id),
+REMOVE_ITEM = _sql(f"""
+    WITH held AS (UPDATE conversations SET revision = revision + 1, unanswered_calls = :unanswered_calls WHERE {_AT_REVISION} RETURNING id),
          freed AS (UPDATE items i SET conversation_id = NULL FROM held
                    WHERE i.conversation_id = held.id AND i.item_id = :item AND i.response_id IS NOT NULL RETURNING i.id),
          gone AS (DELETE FROM items i USING held
@@ -72,7 +72,7 @@ DROP = _sql(f"""
 """Takes an item out of it; a response keeps what is its own. No row: it has moved on, or the item just lost its response."""
 
 DELETE = _sql(f"""
-    WITH held AS (SELECT id FROM conversations WHERE {_UNCHANGED} FOR UPDATE),
+    WITH held AS (SELECT id FROM conversations WHERE {_AT_REVISION} FOR UPDATE),
          of_responses AS MATERIALIZED (SELECT i.id FROM held JOIN items i ON i.conversation_id = held.id AND i.response_id IS NOT NULL
                                        ORDER BY i.id FOR UPDATE OF i),
          freed AS (UPDATE items i SET conversation_id = NULL FROM of_responses WHERE i.id = of_responses.id)

@@ -6,10 +6,10 @@ where nobody runs the response. Times come back as Postgres has them, durations 
 
 from sqlalchemy import text
 
-from models.db.database import prepare
-from models.lifecycle import NEXT
+from models.db.database import compile_statement
+from models.lifecycle import TRANSITIONS
 
-_OPEN = "(" + ", ".join(f"'{status}'" for status in sorted(NEXT)) + ")"
+_OPEN = "(" + ", ".join(f"'{status}'" for status in sorted(TRANSITIONS)) + ")"
 
 _STATE = """
     SELECT r.id, r.status, r.background, r.model, r.attempt, r.turns, r.rings, r.created_at, r.started_at, r.enqueued_at, r.deadline,
@@ -27,9 +27,9 @@ _STATE = """
 """How a response stands. `deaths` counts a dead owner that nobody has succeeded yet; `progressed_at`: created, claimed, given back, or
 something it said was stored, whichever was last."""
 
-STATE = prepare(text(f"{_STATE} WHERE r.id = :id"))
+STATE = compile_statement(text(f"{_STATE} WHERE r.id = :id"))
 
-STUCK = prepare(
+STUCK = compile_statement(
     text(f"""
     SELECT * FROM ({_STATE} WHERE r.status IN {_OPEN}) open
     WHERE progressed_at < now - CAST(:idle AS interval) ORDER BY progressed_at, id LIMIT :most
@@ -37,9 +37,11 @@ STUCK = prepare(
 )
 """Open responses without progress for longer than `idle`, the longest first."""
 
-ATTEMPTS = prepare(text("SELECT * FROM attempts WHERE response_id = :id ORDER BY attempt"))
+ATTEMPTS = compile_statement(
+    text("SELECT * FROM attempts WHERE response_id = :id ORDER BY attempt")
+)
 
-STORED = prepare(
+LOG_SUMMARY = compile_statement(
     text("""
     SELECT attempt, count(*) AS blocks, min(first_number) AS first, max(last_number) AS last, sum(size)::bigint AS bytes,
            min(stored_at) AS first_at, max(stored_at) AS last_at, extract(epoch FROM max(pause))::float AS longest_pause
@@ -51,7 +53,7 @@ STORED = prepare(
 )
 """What each attempt has put into the event log, and its longest pause between two flushes, in seconds."""
 
-JOURNALLED = prepare(
+LAST_JOURNALLED = compile_statement(
     text("""
     SELECT max(j.last_numbers[array_position(j.response_ids, r.id)]) AS last
     FROM responses r JOIN workers w ON w.id = r.worker JOIN journal j ON j.worker = w.id AND j.batch > w.flushed_batch
@@ -60,7 +62,7 @@ JOURNALLED = prepare(
 )
 """The last event that readers have been shown and no flush holds yet; null when there is none."""
 
-WORKERS = prepare(
+WORKERS = compile_statement(
     text("""
     SELECT w.id, w.kind, w.host, w.pid, w.started_at, w.expires_at, w.dead, w.ended, w.drain_requested_at, clock_timestamp() AS now,
            (SELECT count(*) FROM responses r WHERE r.worker = w.id) AS running
@@ -72,7 +74,7 @@ WORKERS = prepare(
 )
 """The living, and the dead whose lease would have ended within `since` or who still hold responses."""
 
-REQUEST_REQUEUE = prepare(
+REQUEST_REQUEUE = compile_statement(
     text(f"""
     UPDATE responses SET requeue_requested_at = coalesce(requeue_requested_at, clock_timestamp())
     WHERE id = :id AND status IN {_OPEN} AND cancel_requested_at IS NULL AND fail_requested_at IS NULL RETURNING id, attempt
@@ -80,7 +82,7 @@ REQUEST_REQUEUE = prepare(
 )
 """Another worker is to go on with it. Its owner gives it back at its next heartbeat; without an owner it is rung by the next sweep."""
 
-REQUEST_FAIL = prepare(
+REQUEST_FAIL = compile_statement(
     text(f"""
     UPDATE responses SET fail_requested_at = coalesce(fail_requested_at, clock_timestamp())
     WHERE id = :id AND status IN {_OPEN} AND cancel_requested_at IS NULL RETURNING id, attempt
@@ -88,7 +90,7 @@ REQUEST_FAIL = prepare(
 )
 """It is to end as failed. Its owner ends it at its next heartbeat; without an owner the next sweep does. A recorded cancel goes before."""
 
-NAMED_WORKERS = prepare(
+FIND_WORKERS = compile_statement(
     text("""
     SELECT w.id, w.kind, w.host, w.pid, w.dead, w.expires_at < clock_timestamp() AS expired FROM workers w
     WHERE w.host = :name OR replace(w.id::text, '-', '') LIKE CAST(:prefix AS text) || '%' ORDER BY w.dead, w.started_at
@@ -96,17 +98,17 @@ NAMED_WORKERS = prepare(
 )
 """Who is meant by a worker's id, the beginning of one, or a host's name."""
 
-REQUEST_DRAIN = prepare(
+REQUEST_DRAIN = compile_statement(
     text("""
     UPDATE workers SET drain_requested_at = coalesce(drain_requested_at, clock_timestamp()) WHERE id = ANY(:ids) AND NOT dead RETURNING id
 """)
 )
 """These processes are to hand over and go, as on SIGTERM; their heartbeats see it."""
 
-LEFT = prepare(text("SELECT id FROM workers WHERE id = ANY(:ids) AND NOT dead"))
+STILL_RUNNING = compile_statement(text("SELECT id FROM workers WHERE id = ANY(:ids) AND NOT dead"))
 """Which of these are not gone yet."""
 
-GAUGES = prepare(
+GAUGES = compile_statement(
     text(f"""
     SELECT CASE WHEN r.deaths + (w.dead IS TRUE)::int >= 2 THEN 'quarantine' WHEN r.background THEN 'background' ELSE 'interactive' END AS queue,
            r.status, r.status = 'queued' OR r.worker IS NULL OR w.dead IS TRUE AS waiting, count(*) AS responses,

@@ -16,31 +16,31 @@ from typing import LiteralString
 
 from sqlalchemy import text
 
-from models.db.database import prepare
-from models.lifecycle import NEXT, TERMINAL, Status, sources_of
+from models.db.database import compile_statement
+from models.lifecycle import TERMINAL, TRANSITIONS, Status, sources_of
 
 
 def _sql(statement: str) -> LiteralString:
-    return prepare(text(statement))
+    return compile_statement(text(statement))
 
 
-def _among(statuses: frozenset[Status] | list[str]) -> str:
+def _sql_list(statuses: frozenset[Status] | list[str]) -> str:
     return "(" + ", ".join(f"'{status}'" for status in sorted(statuses)) + ")"
 
 
-_OPEN = _among(frozenset(NEXT))
-_ENDED = _among(TERMINAL)
+_OPEN = _sql_list(frozenset(TRANSITIONS))
+_ENDED = _sql_list(TERMINAL)
 _FENCE = "me AS MATERIALIZED (SELECT id FROM workers WHERE id = :me AND NOT dead FOR KEY SHARE)"
 _FENCE_NAMED = _FENCE.replace("SELECT id", "SELECT id, kind, host, pid")
 _ABANDONED = "(NOT r.background AND EXISTS (SELECT 1 FROM workers w WHERE w.id = r.web AND w.dead))"
 """A foreground response whose waiting web process is dead: nobody will ever read it."""
-_SETTLED = """(r.attempt > 0 OR r.rings > 0 OR NOT EXISTS (
+_WEB_HAS_RENEWED = """(r.attempt > 0 OR r.rings > 0 OR NOT EXISTS (
             SELECT 1 FROM workers c WHERE c.id = r.web AND NOT c.dead
             AND c.expires_at - CAST(:lease AS interval) < r.enqueued_at + interval '3 seconds'))"""
 """A fresh response that a sweep may take or ring for: the web process that stored it has renewed its lease since, and before it renews
 it voids what it has answered 503 (models/ownership/lease.py). So an unclear create does not run before it is clear (I9)."""
 _ORPHAN = "(r.worker IS NULL OR EXISTS (SELECT 1 FROM workers w WHERE w.id = r.worker AND w.dead))"
-_DUE = "(r.resume_at IS NULL OR r.resume_at <= clock_timestamp())"
+_NOT_DEFERRED = "(r.resume_at IS NULL OR r.resume_at <= clock_timestamp())"
 """Not put off, or not any more."""
 
 # --- who is alive ------------------------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ RENEW = _sql("""
 """)
 """The heartbeat. No row: we have been declared dead. `draining`: an operator wants us to hand over and go."""
 
-MINE = _sql(f"""
+OWNED_RESPONSES = _sql(f"""
     SELECT r.id, r.attempt, r.cancel_requested_at IS NOT NULL AS cancelled, r.fail_requested_at IS NOT NULL AS failed,
            r.requeue_requested_at IS NOT NULL AS requeued,
            {_ABANDONED} AS abandoned
@@ -72,7 +72,7 @@ MINE = _sql(f"""
 """What the database counts as a worker's, to be compared with what it runs. `abandoned`: the waiting web process is dead; `failed` and
 `requeued`: an operator wants that."""
 
-EXPIRED = _sql(
+EXPIRED_LEASES = _sql(
     "SELECT id, expires_at FROM workers WHERE NOT dead AND expires_at < clock_timestamp() ORDER BY id"
 )
 REAP_LOCK = _sql("""
@@ -83,12 +83,12 @@ END_SESSIONS = _sql(
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = :name AND pid <> pg_backend_pid()"
 )
 """Ends the sessions of a dead process: a stopped one with half a transaction in its socket holds locks that no timeout ends."""
-STOPPED = _sql("UPDATE workers SET dead = true, ended = 'stopped' WHERE id = :me AND NOT dead")
+DEREGISTER = _sql("UPDATE workers SET dead = true, ended = 'stopped' WHERE id = :me AND NOT dead")
 """A process says goodbye after giving everything back."""
 LIVE_WORKERS = _sql(
     "SELECT kind, count(*) AS live FROM workers WHERE NOT dead AND expires_at > clock_timestamp() GROUP BY kind"
 )
-FORGET_WORKERS = _sql(f"""
+DELETE_OLD_WORKERS = _sql(f"""
     WITH gone AS (DELETE FROM workers w WHERE w.dead AND w.expires_at < clock_timestamp() - interval '1 hour'
                   AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.worker = w.id)
                   AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.web = w.id AND r.status IN {_OPEN}) RETURNING w.id)
@@ -98,26 +98,28 @@ FORGET_WORKERS = _sql(f"""
 
 # --- intake ------------------------------------------------------------------------------------------------------------------
 
-KEY = _sql("SELECT id, project_id, hash FROM api_keys WHERE hash = :hash AND revoked_at IS NULL")
-KEY_USED = _sql("UPDATE api_keys SET last_used_at = clock_timestamp() WHERE id = :id")
+FIND_API_KEY = _sql(
+    "SELECT id, project_id, hash FROM api_keys WHERE hash = :hash AND revoked_at IS NULL"
+)
+TOUCH_API_KEY = _sql("UPDATE api_keys SET last_used_at = clock_timestamp() WHERE id = :id")
 
-_USED_UP = """(k.expires_at < clock_timestamp() OR EXISTS (
+_KEY_IS_STALE = """(k.expires_at < clock_timestamp() OR EXISTS (
                 SELECT 1 FROM responses r WHERE r.id = k.response_id AND (r.delete_requested_at IS NOT NULL OR r.reason = 'create_refused'
                 OR (NOT r.background AND (r.status = 'cancelled' OR r.cancel_requested_at IS NOT NULL)))))"""
 """A key whose response satisfies no retry: a departed client cancelled it, it was deleted, or it was answered 503."""
 
 
-def _kept(source: str = "") -> str:
+def _insert_key(source: str = "") -> str:
     return f"""
     key AS (INSERT INTO idempotency_keys AS k (project_id, key, body_hash, response_id, expires_at)
             SELECT :project, :key, CAST(:body_hash AS bytea), :id, clock_timestamp() + CAST(:kept AS interval) {source}
             ON CONFLICT (project_id, key) DO UPDATE
             SET body_hash = excluded.body_hash, response_id = excluded.response_id, expires_at = excluded.expires_at
-            WHERE :replaces OR {_USED_UP}
+            WHERE :replaces OR {_KEY_IS_STALE}
             RETURNING 1),"""
 
 
-_JOINED = """
+_BUMP_REVISION = """
     joined AS (UPDATE conversations SET revision = revision + 1
                WHERE id = :conversation AND project_id = :project AND revision = CAST(:revision AS bigint) RETURNING id),"""
 
@@ -145,22 +147,24 @@ def _insert(first: str = "", source: str = "") -> str:
 
 INSERT = _sql(_insert())
 """A response, its input, its secrets and its opening events, in one statement; `deadline` is the queue's until a claim sets the run's."""
-INSERT_ONCE = _sql(_insert(_kept(), "FROM key"))
+INSERT_WITH_KEY = _sql(_insert(_insert_key(), "FROM key"))
 """The same for a request that may come again: the key and the response are one write. No row: somebody else holds the key (KEY_HOLDER)."""
-KEY_HOLDER = _sql(
+IDEMPOTENCY_KEY_HOLDER = _sql(
     "SELECT response_id, body_hash FROM idempotency_keys WHERE project_id = :project AND key = :key"
 )
-KEY_STANDS = _sql(
-    f"SELECT response_id, body_hash FROM idempotency_keys k WHERE project_id = :project AND key = :key AND NOT {_USED_UP}"
+FIND_IDEMPOTENCY_KEY = _sql(
+    f"SELECT response_id, body_hash FROM idempotency_keys k WHERE project_id = :project AND key = :key AND NOT {_KEY_IS_STALE}"
 )
 """The same, unless its response satisfies no retry."""
 
-JOIN = _sql(_insert(_JOINED, "FROM joined"))
+INSERT_IN_CONVERSATION = _sql(_insert(_BUMP_REVISION, "FROM joined"))
 """INSERT into a conversation that is as it was when the request was checked against it. No row: it is not (models/db/queries/conversations.py)."""
-JOIN_ONCE = _sql(_insert(_JOINED + _kept("FROM joined"), "FROM key"))
+INSERT_IN_CONVERSATION_WITH_KEY = _sql(
+    _insert(_BUMP_REVISION + _insert_key("FROM joined"), "FROM key")
+)
 """The same for a request that may come again. No row: the conversation has moved on, or somebody else holds the key (KEY_STANDS)."""
 
-VOID = _sql("""
+DELETE_UNCLEAR_CREATE = _sql("""
     INSERT INTO responses (id, project_id, status, background, store, streamed, model, parameters, created_at, completed_at, expires_at, deadline,
                            enqueued_at, reason, delete_requested_at)
     VALUES (:id, :project, 'cancelled', true, true, false, '', '{}', clock_timestamp(), clock_timestamp(), clock_timestamp() + interval '1 hour',
@@ -172,12 +176,12 @@ VOID = _sql("""
 """)
 """Resolves an unclear create before its 503: waits for the old transaction, and whatever that did, nothing of it will run (I9)."""
 
-WIPE_VOIDED = _sql("""
+DELETE_UNCLEAR_SECRETS = _sql("""
     DELETE FROM job_secrets s USING responses r WHERE s.response_id = :id AND r.id = s.response_id AND r.reason = 'create_refused'
 """)
 """After VOID, in a statement of its own: VOID began before the old transaction's rows could be seen."""
 
-PREVIOUS = _sql(
+PREVIOUS_RESPONSE = _sql(
     """
     SELECT id, status, unanswered_calls FROM responses
     WHERE id = :id AND project_id = :project AND (store OR CAST(:remembered AS boolean)) AND delete_requested_at IS NULL
@@ -189,12 +193,12 @@ PREVIOUS = _sql(
 """What a create must know about its previous_response_id; unfinished foreground ones do not exist outside, and unstored ones only for the
 connection that made them (`remembered`)."""
 
-REMEMBER = _sql(
+EXTEND_UNSTORED = _sql(
     "UPDATE responses SET expires_at = clock_timestamp() + CAST(:kept AS interval) WHERE id = ANY(:ids) AND NOT store"
 )
 """Keeps unstored responses for as long as the connection that made them may go on from them; once it is closed, for no time at all."""
 
-REFERRED = _sql(
+REFERENCED_ITEMS = _sql(
     """
     SELECT wanted.id, CASE WHEN sum(octet_length(kept.payload::text)) OVER (ORDER BY wanted.nr) <= CAST(:most AS bigint) THEN kept.payload END AS payload
     FROM unnest(CAST(:ids AS text[])) WITH ORDINALITY AS wanted (id, nr)
@@ -228,14 +232,14 @@ _BROKEN = """broken AS (
                        AND NOT EXISTS (SELECT 1 FROM responses p WHERE p.id = chain.previous_response_id))
             OR EXISTS (SELECT 1 FROM before WHERE NOT EXISTS (SELECT 1 FROM conversations v WHERE v.id = before.conversation_id)) AS broken
     )"""
-_SAID_BEFORE = "items i ON i.conversation_id = before.conversation_id AND (before.first_item IS NULL OR i.id < before.first_item)"
+_ITEMS_BEFORE = "items i ON i.conversation_id = before.conversation_id AND (before.first_item IS NULL OR i.id < before.first_item)"
 
 APPROVAL_REQUESTS = _sql(f"""{_CHAIN}
     SELECT i.item_id AS id, i.payload ->> 'server_label' AS server_label
     FROM chain JOIN items i ON i.response_id = chain.id
     WHERE i.type = 'mcp_approval_request' AND i.item_id = ANY(CAST(:ids AS text[]))
     UNION ALL
-    SELECT i.item_id, i.payload ->> 'server_label' FROM before JOIN {_SAID_BEFORE}
+    SELECT i.item_id, i.payload ->> 'server_label' FROM before JOIN {_ITEMS_BEFORE}
     WHERE i.type = 'mcp_approval_request' AND i.item_id = ANY(CAST(:ids AS text[]))
 """)
 """Those of the approval requests that a response or what is before it has made or was given."""
@@ -266,10 +270,10 @@ HISTORY_DIGEST = _sql(f"""{_CHAIN},
 
 SECRETS = _sql("SELECT key_id, sealed FROM job_secrets WHERE response_id = :id")
 
-CHAIN = _sql(f"""{_CHAIN},
+HISTORY = _sql(f"""{_CHAIN},
     told AS (
         SELECT 10001 AS depth, i.id, '' AS direction, 0 AS position, i.payload, coalesce(c.turn, i.turn) AS turn, coalesce(c.answer, i.answer) AS answer
-        FROM before JOIN {_SAID_BEFORE} LEFT JOIN tool_calls c ON c.response_id = i.response_id AND i.direction = 'output' AND c.position = i.position
+        FROM before JOIN {_ITEMS_BEFORE} LEFT JOIN tool_calls c ON c.response_id = i.response_id AND i.direction = 'output' AND c.position = i.position
         UNION ALL
         SELECT chain.depth, i.id, i.direction, i.position, i.payload, c.turn, c.answer
         FROM chain JOIN items i ON i.response_id = chain.id AND (chain.depth > 0 OR i.direction = 'input')
@@ -302,27 +306,31 @@ def _claim(conditions: str) -> str:
     """
 
 
-_WANTED = "r.cancel_requested_at IS NULL AND r.fail_requested_at IS NULL AND r.deadline > clock_timestamp()"
+_MAY_RUN = "r.cancel_requested_at IS NULL AND r.fail_requested_at IS NULL AND r.deadline > clock_timestamp()"
 
-CLAIM_FRESH = _sql(_claim(f"r.worker IS NULL AND r.attempt = 0 AND NOT {_ABANDONED} AND {_WANTED}"))
+CLAIM_FRESH = _sql(
+    _claim(f"r.worker IS NULL AND r.attempt = 0 AND NOT {_ABANDONED} AND {_MAY_RUN}")
+)
 """The common case: nobody has ever run it. Its log is the opening events, so there is nothing to adopt."""
 
 FENCE = _sql(f"WITH {_FENCE} SELECT id FROM me")
 """The fence alone, first in a longer transaction."""
 
-LOCK = _sql(f"""
+LOCK_ORPHAN = _sql(f"""
     SELECT r.id, r.worker, r.deaths + (r.worker IS NOT NULL)::int AS deaths, r.cancel_requested_at IS NOT NULL AS cancelled,
            r.fail_requested_at IS NOT NULL AS failed, r.deadline <= clock_timestamp() AS late, r.started_at IS NOT NULL AS started, {_ABANDONED} AS abandoned
     FROM responses r WHERE r.id = :id AND r.status IN {_OPEN} AND {_ORPHAN} FOR UPDATE OF r SKIP LOCKED
 """)
 """The row before its claim: who had it (`take` must adopt that worker's journal)."""
 
-CLAIM = _sql(_claim(f"{_ORPHAN} AND {_WANTED} AND ({_DUE} OR r.requeue_requested_at IS NOT NULL)"))
+CLAIM = _sql(
+    _claim(f"{_ORPHAN} AND {_MAY_RUN} AND ({_NOT_DEFERRED} OR r.requeue_requested_at IS NOT NULL)")
+)
 """Claims a response that nobody runs, or whose owner is dead, to go on with it; one that was put off only when it is due."""
 CLAIM_TO_END = _sql(_claim(_ORPHAN))
 """The same where the end is already decided: cancelled, failed by an operator, past its deadline, or too many deaths."""
 
-DIED = _sql("""
+RECORD_OWNER_DEATH = _sql("""
     UPDATE attempts a SET outcome = 'died', ended_at = w.expires_at FROM workers w
     WHERE a.response_id = :id AND a.attempt = CAST(:attempt AS int) - 1 AND w.id = a.worker
     RETURNING extract(epoch FROM clock_timestamp() - w.expires_at)::float AS seconds_lost
@@ -332,7 +340,7 @@ DIED = _sql("""
 LOG_END = _sql(
     "SELECT coalesce(max(last_number), -1) AS last FROM event_log WHERE response_id = :id"
 )
-JOURNAL_OF = _sql("""
+UNFLUSHED_JOURNAL = _sql("""
     SELECT j.attempts[p.n] AS attempt, j.first_numbers[p.n] AS first, j.last_numbers[p.n] AS last, j.frames[p.n] AS frames
     FROM workers w JOIN journal j ON j.worker = w.id AND j.batch > w.flushed_batch
     CROSS JOIN LATERAL (SELECT array_position(j.response_ids, CAST(:id AS uuid)) AS n) p
@@ -340,7 +348,7 @@ JOURNAL_OF = _sql("""
     ORDER BY first
 """)
 """What a previous owner had shown of a response beyond its event log."""
-ADOPT = _sql("""
+RECOVER_JOURNAL = _sql("""
     INSERT INTO event_log (response_id, first_number, last_number, attempt, frames) VALUES (:id, :first, :last, :attempt, :frames)
     ON CONFLICT DO NOTHING
 """)
@@ -380,13 +388,13 @@ FLUSH = _sql(f"""
 """)
 """The tails of many responses into the event log; the journal loses the batches that *answered* transactions cover."""
 
-_MINE = "r.id = :id AND r.worker = me.id AND r.attempt = :attempt AND r.status = 'in_progress'"
-_LOGGED = """logged AS (INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)
+_OWNED = "r.id = :id AND r.worker = me.id AND r.attempt = :attempt AND r.status = 'in_progress'"
+_INSERT_LOG = """logged AS (INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)
                    SELECT id, CAST(:first AS int), CAST(:last AS int), CAST(:attempt AS int), CAST(:frames AS bytea) FROM moved
                    WHERE CAST(:first AS int) <= CAST(:last AS int) ON CONFLICT DO NOTHING)"""
 
 
-def _stored(conversation: str) -> str:
+def _insert_output(conversation: str) -> str:
     return f"""stored AS (INSERT INTO items (response_id, conversation_id, direction, position, item_id, type, payload)
                    SELECT moved.id, {conversation}, 'output', CAST(:position AS int) + e.nr - 1, e.value ->> 'id', e.value ->> 'type', e.value
                    FROM moved CROSS JOIN jsonb_array_elements(CAST(:items AS jsonb)) WITH ORDINALITY AS e (value, nr)
@@ -396,8 +404,8 @@ def _stored(conversation: str) -> str:
 CHECKPOINT = _sql(f"""
     WITH {_FENCE},
          moved AS (UPDATE responses r SET turns = r.turns + CAST(:turns AS int), deaths = 0, usage = :usage, upstream = coalesce(:upstream, r.upstream), checkpoint_number = :last, next_output_index = :next_output_index
-                   FROM me WHERE {_MINE} AND r.checkpoint_number < CAST(:last AS int) RETURNING r.id),
-         {_LOGGED}, {_stored("CAST(NULL AS uuid)")},
+                   FROM me WHERE {_OWNED} AND r.checkpoint_number < CAST(:last AS int) RETURNING r.id),
+         {_INSERT_LOG}, {_insert_output("CAST(NULL AS uuid)")},
          called AS (INSERT INTO tool_calls (response_id, position, output_index, turn, finished)
                     SELECT moved.id, c.position, c.output_index, c.turn, c.finished
                     FROM moved CROSS JOIN jsonb_to_recordset(CAST(:calls AS jsonb)) AS c (position int, output_index int, turn int, finished bool)
@@ -412,7 +420,7 @@ CHECKPOINT = _sql(f"""
 
 START_CALL = _sql(f"""
     WITH {_FENCE},
-         moved AS (SELECT r.id FROM responses r, me WHERE {_MINE} AND r.cancel_requested_at IS NULL FOR NO KEY UPDATE OF r),
+         moved AS (SELECT r.id FROM responses r, me WHERE {_OWNED} AND r.cancel_requested_at IS NULL FOR NO KEY UPDATE OF r),
          started AS (UPDATE tool_calls c SET started_attempt = CAST(:attempt AS int) FROM moved
                      WHERE c.response_id = moved.id AND c.position = CAST(:position AS int) AND NOT c.finished)
     SELECT id FROM moved
@@ -421,8 +429,8 @@ START_CALL = _sql(f"""
 
 FINISH_CALL = _sql(f"""
     WITH {_FENCE},
-         moved AS (UPDATE responses r SET checkpoint_number = greatest(r.checkpoint_number, CAST(:last AS int)) FROM me WHERE {_MINE} RETURNING r.id),
-         {_LOGGED},
+         moved AS (UPDATE responses r SET checkpoint_number = greatest(r.checkpoint_number, CAST(:last AS int)) FROM me WHERE {_OWNED} RETURNING r.id),
+         {_INSERT_LOG},
          told AS (UPDATE items i SET payload = CAST(:item AS jsonb) FROM moved
                   WHERE i.response_id = moved.id AND i.direction = 'output' AND i.position = CAST(:position AS int)),
          finished AS (UPDATE tool_calls c SET finished = true, answer = CAST(:answer AS jsonb) FROM moved
@@ -431,7 +439,7 @@ FINISH_CALL = _sql(f"""
 """)
 """A call has been answered: its item, what the model is told, and the log up to its done event."""
 
-OUTPUT = _sql("""
+CHECKPOINTED_OUTPUT = _sql("""
     SELECT i.payload, c.output_index, c.turn, c.started_attempt, c.finished, c.answer
     FROM items i LEFT JOIN tool_calls c ON c.response_id = i.response_id AND c.position = i.position
     WHERE i.response_id = :id AND i.direction = 'output' ORDER BY i.position
@@ -439,13 +447,13 @@ OUTPUT = _sql("""
 """What a response has said up to its last checkpoint, for whoever goes on with it."""
 
 
-_SAID = frozenset((Status.COMPLETED, Status.INCOMPLETE))
+_JOINS_CONVERSATION = frozenset((Status.COMPLETED, Status.INCOMPLETE))
 """What ends like this becomes part of its conversation (contract §5), unless it was only to read it (`store: false`)."""
 
-_CHANGED = """jsonb_array_elements(CAST(:changed AS jsonb)) AS e (value)"""
+_CHANGED_ITEMS = """jsonb_array_elements(CAST(:changed AS jsonb)) AS e (value)"""
 
 
-_TOLD = """told AS (UPDATE conversations c SET revision = c.revision + 1, unanswered_calls = :unanswered_calls
+_UPDATE_CONVERSATION = """told AS (UPDATE conversations c SET revision = c.revision + 1, unanswered_calls = :unanswered_calls
                   FROM moved WHERE c.id = moved.conversation_id)"""
 """What a conversation knows of itself, when a response (`moved`) has become part of it."""
 
@@ -453,21 +461,23 @@ _TOLD = """told AS (UPDATE conversations c SET revision = c.revision + 1, unansw
 def _end(status: Status) -> str:
     condition = "" if status is Status.CANCELLED else "AND r.cancel_requested_at IS NULL"
     conversation = (
-        "CASE WHEN r.store THEN r.conversation_id END" if status in _SAID else "CAST(NULL AS uuid)"
+        "CASE WHEN r.store THEN r.conversation_id END"
+        if status in _JOINS_CONVERSATION
+        else "CAST(NULL AS uuid)"
     )
     return f"""
         WITH {_FENCE},
              moved AS (UPDATE responses r SET status = '{status}', worker = NULL, turns = r.turns + CAST(:turns AS int), usage = :usage, error = :error,
                               upstream = coalesce(:upstream, r.upstream), service_tier = :service_tier, reason = :reason, failure = :failure, unanswered_calls = :unanswered_calls, completed_at = to_timestamp(:completed_at),
                               expires_at = CASE WHEN r.store THEN r.expires_at ELSE to_timestamp(:completed_at) + interval '10 minutes' END
-                       FROM me WHERE {_MINE} AND r.status IN {_among(sources_of(status))} {condition} RETURNING r.id, {conversation} AS conversation_id),
-             {_LOGGED}, {_stored("moved.conversation_id")},
-             changed AS (UPDATE items i SET payload = e.value -> 'item', conversation_id = moved.conversation_id FROM moved CROSS JOIN {_CHANGED}
+                       FROM me WHERE {_OWNED} AND r.status IN {_sql_list(sources_of(status))} {condition} RETURNING r.id, {conversation} AS conversation_id),
+             {_INSERT_LOG}, {_insert_output("moved.conversation_id")},
+             changed AS (UPDATE items i SET payload = e.value -> 'item', conversation_id = moved.conversation_id FROM moved CROSS JOIN {_CHANGED_ITEMS}
                          WHERE i.response_id = moved.id AND i.direction = 'output' AND i.position = CAST(e.value ->> 'position' AS int)),
              said AS (UPDATE items i SET conversation_id = moved.conversation_id FROM moved
                       WHERE moved.conversation_id IS NOT NULL AND i.response_id = moved.id
-                        AND (i.direction = 'input' OR i.position NOT IN (SELECT CAST(e.value ->> 'position' AS int) FROM {_CHANGED}))),
-             {_TOLD},
+                        AND (i.direction = 'input' OR i.position NOT IN (SELECT CAST(e.value ->> 'position' AS int) FROM {_CHANGED_ITEMS}))),
+             {_UPDATE_CONVERSATION},
              wiped AS (DELETE FROM job_secrets s USING moved WHERE s.response_id = moved.id)
         SELECT id FROM moved
     """
@@ -481,8 +491,8 @@ RELEASE = _sql(f"""
     WITH {_FENCE},
          moved AS (UPDATE responses r SET worker = NULL, rings = 0, enqueued_at = clock_timestamp(), requeue_requested_at = NULL,
                           resume_at = clock_timestamp() + CAST(:pause AS interval)
-                   FROM me WHERE {_MINE} RETURNING r.id),
-         {_LOGGED},
+                   FROM me WHERE {_OWNED} RETURNING r.id),
+         {_INSERT_LOG},
          noted AS (UPDATE attempts a SET outcome = CAST(:outcome AS text), ended_at = clock_timestamp() FROM moved
                    WHERE a.response_id = moved.id AND a.attempt = CAST(:attempt AS int)),
          forgotten AS (DELETE FROM attempts a USING moved WHERE CAST(:outcome AS text) = 'put_off' AND a.response_id = moved.id
@@ -492,14 +502,14 @@ RELEASE = _sql(f"""
 """A live worker gives a response back, its log complete: a hand-over, no death. `outcome`: why, as in `attempts`; `pause`: how long nobody
 is to take it, or null. Of attempts that were put off one after another only the last is kept: a response may wait for a day."""
 
-STANDING = _sql("""
+OWNERSHIP_STATE = _sql("""
     SELECT status, worker, attempt, cancel_requested_at IS NOT NULL AS cancelled, checkpoint_number FROM responses WHERE id = :id
 """)
 """Why a fenced write moved nothing: it had been done before, a cancel came first, or the response is no longer ours."""
 
 # --- requests of others ------------------------------------------------------------------------------------------------------
 
-FINISH = _sql(f"""
+COMPLETE_PRECOMPUTED = _sql(f"""
     WITH moved AS (UPDATE responses r SET status = 'completed', started_at = clock_timestamp(), completed_at = to_timestamp(:completed_at), usage = :usage,
                           service_tier = :service_tier, unanswered_calls = :unanswered_calls,
                           expires_at = CASE WHEN r.store THEN r.expires_at ELSE to_timestamp(:completed_at) + interval '10 minutes' END
@@ -512,7 +522,7 @@ FINISH = _sql(f"""
                     FROM moved CROSS JOIN jsonb_array_elements(CAST(:output AS jsonb)) WITH ORDINALITY AS e (value, nr) ORDER BY e.nr),
          said AS (UPDATE items i SET conversation_id = moved.conversation_id FROM moved
                   WHERE moved.conversation_id IS NOT NULL AND i.response_id = moved.id),
-         {_TOLD}
+         {_UPDATE_CONVERSATION}
     SELECT id FROM moved
 """)
 """The ending of a response that no worker has to run, in the very transaction that stores it: nobody has seen it queued."""
@@ -520,7 +530,7 @@ FINISH = _sql(f"""
 CANCEL_QUEUED = _sql(f"""
     WITH moved AS (UPDATE responses SET status = 'cancelled', cancel_requested_at = clock_timestamp(), completed_at = to_timestamp(:completed_at),
                           reason = :reason
-                   WHERE id = :id AND status IN ('queued') AND 'queued' IN {_among(sources_of(Status.CANCELLED))} AND worker IS NULL AND attempt = 0
+                   WHERE id = :id AND status IN ('queued') AND 'queued' IN {_sql_list(sources_of(Status.CANCELLED))} AND worker IS NULL AND attempt = 0
                    RETURNING id),
          logged AS (INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)
                     SELECT id, :number, :number, 0, CAST(:frames AS bytea) FROM moved),
@@ -536,7 +546,7 @@ REQUEST_CANCEL = _sql("""
 REQUEST_DELETE = _sql(
     "UPDATE responses SET delete_requested_at = clock_timestamp() WHERE id = :id AND project_id = :project RETURNING id"
 )
-_LEFT = """
+_DETACH_ITEMS = """
     lasting AS MATERIALIZED (
         SELECT i.id, c.turn, c.answer FROM old JOIN items i ON i.response_id = old.id AND i.conversation_id IS NOT NULL
         LEFT JOIN tool_calls c ON c.response_id = i.response_id AND i.direction = 'output' AND c.position = i.position
@@ -546,20 +556,20 @@ _LEFT = """
 """Before responses (`old`) are deleted: their items stay in the conversation that they are part of; the others go with them."""
 
 DELETE_ENDED = _sql(f"""
-    WITH old AS MATERIALIZED (SELECT id FROM responses WHERE id = :id AND project_id = :project AND status IN {_ENDED} FOR UPDATE), {_LEFT}
+    WITH old AS MATERIALIZED (SELECT id FROM responses WHERE id = :id AND project_id = :project AND status IN {_ENDED} FOR UPDATE), {_DETACH_ITEMS}
     DELETE FROM responses USING old WHERE responses.id = old.id RETURNING responses.id
 """)
 
 # --- reading -----------------------------------------------------------------------------------------------------------------
 
-_FACTS = """
+_SELECT_RESPONSE = """
     SELECT r.id, r.status, r.model, r.parameters, r.background, r.store, r.streamed, r.previous_response_id, r.conversation_id, r.usage, r.error, r.reason,
            r.service_tier, r.failure, r.attempt, r.worker, r.checkpoint_number, r.cache_key, r.cache_ttl, r.cancel_requested_at IS NOT NULL AS cancelled,
            extract(epoch FROM r.created_at)::bigint AS created_at, floor(extract(epoch FROM r.completed_at))::bigint AS completed_at
     FROM responses r WHERE r.id = :id"""
-RESPONSE = _sql(_FACTS)
-VISIBLE = _sql(
-    _FACTS
+RESPONSE = _sql(_SELECT_RESPONSE)
+VISIBLE_RESPONSE = _sql(
+    _SELECT_RESPONSE
     + f" AND r.project_id = :project AND r.delete_requested_at IS NULL AND (r.background OR (r.store AND r.status IN {_ENDED}))"
     f" AND (r.store OR r.status IN {_OPEN} OR r.expires_at > clock_timestamp())"
 )
@@ -602,7 +612,7 @@ LOG_PAGE = _sql("""
 `page` rows of the event log, and none after `bytes` are full. `attempt`: whose events the reader was shown last, 0 for nobody's;
 `first` of the status row is 1 when a later attempt has told anew what number `after` or one before it was."""
 
-AS_IT_STANDS = _sql("""
+RUNNING_RESPONSE = _sql("""
     WITH one AS MATERIALIZED (SELECT id, status, attempt, checkpoint_number, worker FROM responses WHERE id = :id)
     SELECT 0 AS kind, one.attempt, one.checkpoint_number AS first, 0 AS last, convert_to(one.status, 'UTF8') AS frames, NULL::jsonb AS payload FROM one
     UNION ALL
@@ -621,20 +631,20 @@ AS_IT_STANDS = _sql("""
 one snapshot: a turn that ends between two looks would else be shown twice, or not at all (I7)."""
 
 OWNERS = _sql("SELECT DISTINCT worker FROM responses WHERE id = ANY(:ids) AND worker IS NOT NULL")
-BATCHES = _sql("""
+JOURNAL_BATCHES = _sql("""
     SELECT batch, response_ids, attempts, first_numbers, last_numbers, frames FROM journal
     WHERE worker = :worker AND batch > :last ORDER BY batch LIMIT 200
 """)
 """A worker's new batches, for a web process whose bus is down: read once per process, fanned out to its readers."""
-BATCH_NOW = _sql("SELECT coalesce(max(batch), 0) AS last FROM journal WHERE worker = :worker")
+LAST_BATCH = _sql("SELECT coalesce(max(batch), 0) AS last FROM journal WHERE worker = :worker")
 
 # --- the sweep ---------------------------------------------------------------------------------------------------------------
 
-RING = _sql(f"""
+REENQUEUE = _sql(f"""
     WITH silent AS MATERIALIZED (
         SELECT r.id, r.background, r.deaths + (r.worker IS NOT NULL)::int AS deaths FROM responses r
-        WHERE r.status IN {_OPEN} AND {_ORPHAN} AND {_SETTLED} AND (r.requeue_requested_at IS NOT NULL
-          OR {_DUE} AND r.enqueued_at + CAST(:interval AS interval) * power(2, least(r.rings, 6)) < clock_timestamp())
+        WHERE r.status IN {_OPEN} AND {_ORPHAN} AND {_WEB_HAS_RENEWED} AND (r.requeue_requested_at IS NOT NULL
+          OR {_NOT_DEFERRED} AND r.enqueued_at + CAST(:interval AS interval) * power(2, least(r.rings, 6)) < clock_timestamp())
         ORDER BY r.enqueued_at LIMIT 200 FOR UPDATE OF r SKIP LOCKED
     )
     UPDATE responses SET enqueued_at = clock_timestamp(), rings = responses.rings + 1, requeue_requested_at = NULL, resume_at = NULL
@@ -645,8 +655,8 @@ RING = _sql(f"""
 
 ORPHANS = _sql(f"""
     SELECT r.id FROM responses r
-    WHERE r.status IN {_OPEN} AND {_ORPHAN} AND {_SETTLED}
-      AND (r.status = 'in_progress' AND {_DUE} OR r.cancel_requested_at IS NOT NULL OR r.deadline <= clock_timestamp() OR {_ABANDONED} OR {_DUE} AND r.enqueued_at < clock_timestamp() - CAST(:waiting AS interval)
+    WHERE r.status IN {_OPEN} AND {_ORPHAN} AND {_WEB_HAS_RENEWED}
+      AND (r.status = 'in_progress' AND {_NOT_DEFERRED} OR r.cancel_requested_at IS NOT NULL OR r.deadline <= clock_timestamp() OR {_ABANDONED} OR {_NOT_DEFERRED} AND r.enqueued_at < clock_timestamp() - CAST(:waiting AS interval)
            OR r.fail_requested_at IS NOT NULL OR r.requeue_requested_at IS NOT NULL)
       AND (CAST(:quarantine AS boolean) = (r.deaths + (r.worker IS NOT NULL)::int >= 2) OR r.cancel_requested_at IS NOT NULL
            OR r.fail_requested_at IS NOT NULL OR r.deadline <= clock_timestamp() OR r.deaths + (r.worker IS NOT NULL)::int > 2)
@@ -660,9 +670,9 @@ PURGE = _sql(f"""
           AND (r.delete_requested_at IS NOT NULL OR NOT EXISTS (SELECT 1 FROM responses c WHERE c.previous_response_id = r.id))
           AND (r.reason IS DISTINCT FROM 'create_refused' OR r.expires_at < clock_timestamp())
         ORDER BY r.expires_at LIMIT 100 FOR UPDATE OF r SKIP LOCKED
-    ), {_LEFT}
+    ), {_DETACH_ITEMS}
     DELETE FROM responses USING old WHERE responses.id = old.id RETURNING responses.id
 """)
 """One small batch of what has expired or was deleted, with items and event log; a response with a child stays, it is its history.
 What has been said in a conversation stays there (it has no time of its own)."""
-FORGET_KEYS = _sql("DELETE FROM idempotency_keys WHERE expires_at < clock_timestamp()")
+DELETE_EXPIRED_KEYS = _sql("DELETE FROM idempotency_keys WHERE expires_at < clock_timestamp()")

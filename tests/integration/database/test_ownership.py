@@ -12,7 +12,7 @@ from models.db.queries import statements
 from models.errors import Cancelled, LeaseLost
 from models.ids import new_uuid
 from models.lifecycle import Status
-from models.ownership.claims import Tail, Verdict
+from models.ownership.claims import EndReason, Tail
 from tests.support.stack import Databases
 from tests.support.worker_rows import House, ending, frames, settings_for, turn
 
@@ -178,7 +178,8 @@ async def test_a_dead_workers_half_transaction_holds_off_the_reaper_and_its_hear
 async def test_a_lease_renewed_since_it_was_seen_is_not_reaped(house: House) -> None:
     owner = await house.worker(lease=-60)
     expired = {
-        row["id"]: row["expires_at"] for row in await fetch(house.pool, statements.EXPIRED, {})
+        row["id"]: row["expires_at"]
+        for row in await fetch(house.pool, statements.EXPIRED_LEASES, {})
     }
     await fetch(house.pool, statements.RENEW, {"me": owner.id, "lease": timedelta(seconds=-30)})
     assert (
@@ -355,12 +356,14 @@ async def test_a_create_answered_503_never_runs_whichever_came_first(house: Hous
     async with house.pool.connection() as creating:
         async with creating.transaction():
             await fetch_on(creating, statements.INSERT, house.row(late))
-            voiding = asyncio.create_task(fetch(house.pool, statements.VOID, {"id": late, **void}))
+            voiding = asyncio.create_task(
+                fetch(house.pool, statements.DELETE_UNCLEAR_CREATE, {"id": late, **void})
+            )
             waiting = "SELECT count(*) AS n FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%%create_refused%%'"
             while (await fetch(house.pool, waiting, {}))[0]["n"] == 0:  # noqa: ASYNC110  (waits for a lock in another process)
                 await asyncio.sleep(0.01)
         assert await voiding
-    await fetch(house.pool, statements.VOID, {"id": early, **void})
+    await fetch(house.pool, statements.DELETE_UNCLEAR_CREATE, {"id": early, **void})
     with pytest.raises(psycopg.errors.UniqueViolation):
         await fetch(house.pool, statements.INSERT, house.row(early))
     for name in (late, early):
@@ -380,11 +383,11 @@ async def test_a_response_that_killed_two_processes_runs_alone_and_is_given_up_a
     assert await normal.own.take(name) is None
     claim = await alone.own.take(name)
     assert claim is not None
-    assert (claim.row["deaths"], claim.verdict) == (2, None)
+    assert (claim.row["deaths"], claim.end_reason) == (2, None)
     await house.bury(alone)
     last = await normal.own.take(name)
     assert last is not None
-    assert last.verdict is Verdict.POISON
+    assert last.end_reason is EndReason.TOO_MANY_CRASHES
 
 
 async def test_a_quarantine_worker_leaves_healthy_responses_alone(house: House) -> None:
@@ -415,14 +418,17 @@ async def test_what_is_cancelled_late_or_left_by_its_web_process_is_taken_only_t
         {"id": late},
     )
     await house.bury(web)
-    for name, verdict in ((cancelled, Verdict.CANCELLED), (late, Verdict.UNSTARTED)):
+    for name, verdict in ((cancelled, EndReason.CANCELLED), (late, EndReason.QUEUE_WAIT)):
         claim = await taker.own.take(name)
         assert claim is not None
-        assert claim.verdict is verdict
+        assert claim.end_reason is verdict
     claim = await taker.own.take(left)
     assert claim is not None
-    assert claim.verdict is Verdict.CANCELLED, "nobody waits for it any more: it never starts"
-    mine = {row["id"]: row for row in await fetch(house.pool, statements.MINE, {"me": taker.id})}
+    assert claim.end_reason is EndReason.CANCELLED, "nobody waits for it any more: it never starts"
+    mine = {
+        row["id"]: row
+        for row in await fetch(house.pool, statements.OWNED_RESPONSES, {"me": taker.id})
+    }
     assert mine[left]["abandoned"] is True
 
 
@@ -457,7 +463,7 @@ async def test_a_sweep_leaves_a_fresh_response_until_its_web_process_has_beaten_
         {"id": web.id},
     )
     assert await taken() == {left}
-    rung = {row["id"] for row in await fetch(house.pool, statements.RING, values)}
+    rung = {row["id"] for row in await fetch(house.pool, statements.REENQUEUE, values)}
     assert left in rung
     assert doubtful not in rung
     await fetch(house.pool, statements.RENEW, {"me": web.id, "lease": lease})

@@ -159,7 +159,7 @@ def test_a_worker_may_open_the_files_that_its_streams_need() -> None:
 
 
 def test_postgres_takes_the_connections_of_a_few_of_each() -> None:
-    web, worker = state._POOL + 1, WorkerSettings().pool_size + 2
+    web, worker = state._POOL_SIZE + 1, WorkerSettings().pool_size + 2
     allowed = next(word for word in SERVICES["postgres"]["command"] if "max_connections" in word)
     assert int(with_defaults(allowed).partition("=")[2]) >= 4 * (web + 1) + 8 * (worker + 1)
     assert f"| web | {web} |" in DEPLOY.read_text()

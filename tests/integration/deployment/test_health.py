@@ -37,7 +37,7 @@ def _announce(
             statements.REGISTER, {"me": me, "kind": kind, "host": host, "pid": 1, "lease": lease}
         )
         if dead:
-            connection.execute(statements.STOPPED, {"me": me})
+            connection.execute(statements.DEREGISTER, {"me": me})
 
 
 @pytest.mark.parametrize("kind", ["web", "worker", "quarantine"])

@@ -14,7 +14,7 @@ from cli.embedded.process import free_port
 from models.config.settings import MetricsSettings
 from models.db.database import fetch, fetch_on, open_pool
 from models.db.queries import operations, statements
-from models.metrics import shown_to
+from models.metrics import scrape_allowed
 from tests.support.api import until
 from tests.support.fake_upstream import FakeUpstream, hang, reply, status, text
 from tests.support.stack import IMPATIENT, Databases, Service, Stack, Surroundings, stack
@@ -153,10 +153,10 @@ async def test_with_a_token_only_those_who_bring_it_are_answered(one: Stack) -> 
 
 def test_elsewhere_and_without_a_token_nobody_is_answered() -> None:
     for host in ("0.0.0.0", "::", "192.0.2.1", "some.host"):
-        assert shown_to(MetricsSettings(), host, "Bearer x") is None
-        assert shown_to(MetricsSettings(token=SecretStr("x")), host, "Bearer x") is True
-        assert shown_to(MetricsSettings(token=SecretStr("x")), host, None) is False
-    assert shown_to(MetricsSettings(token=SecretStr("")), "0.0.0.0", "Bearer ") is None
+        assert scrape_allowed(MetricsSettings(), host, "Bearer x") is None
+        assert scrape_allowed(MetricsSettings(token=SecretStr("x")), host, "Bearer x") is True
+        assert scrape_allowed(MetricsSettings(token=SecretStr("x")), host, None) is False
+    assert scrape_allowed(MetricsSettings(token=SecretStr("")), "0.0.0.0", "Bearer ") is None
 
 
 async def test_several_workers_of_one_host_take_one_port_each(one: Stack) -> None:
@@ -281,7 +281,7 @@ async def test_the_backlog_is_counted_by_the_index_of_open_rows(servers: Databas
     await house.found()
     names = [await house.response() for _ in range(400)]
     for name in names[5:]:
-        await fetch(pool, statements.VOID, {"id": name, "project": house.project})
+        await fetch(pool, statements.DELETE_UNCLEAR_CREATE, {"id": name, "project": house.project})
     async with pool.connection() as connection:
         await connection.execute("ANALYZE responses")
         plan = await fetch_on(connection, f"EXPLAIN {operations.GAUGES}", {})

@@ -10,7 +10,7 @@ from models.db.database import Row, fetch, open_pool
 from models.db.queries import operations, statements
 from models.errors import Cancelled
 from models.lifecycle import Status
-from models.ownership.claims import Parting, Tail, Verdict
+from models.ownership.claims import EndReason, ReleaseReason, Tail
 from tests.support.stack import Databases
 from tests.support.worker_rows import House, Worker, ending, frames, settings_for, turn
 
@@ -29,7 +29,10 @@ async def house(servers: Databases) -> AsyncIterator[House]:
 
 
 async def _mine(worker: Worker) -> dict[object, Row]:
-    return {row["id"]: row for row in await fetch(worker.pool, statements.MINE, {"me": worker.id})}
+    return {
+        row["id"]: row
+        for row in await fetch(worker.pool, statements.OWNED_RESPONSES, {"me": worker.id})
+    }
 
 
 async def _orphans(worker: Worker, *, quarantine: bool) -> set[object]:
@@ -86,7 +89,9 @@ async def test_a_fail_and_a_claim_race_and_whoever_claims_is_told(house: House) 
         )
         assert asked
         assert claim is not None
-        assert (claim.verdict is Verdict.GIVEN_UP) or (await _mine(worker))[name]["failed"] is True
+        assert (claim.end_reason is EndReason.FAILED_BY_OPERATOR) or (await _mine(worker))[name][
+            "failed"
+        ] is True
 
 
 async def test_a_queued_response_that_is_to_fail_is_swept_up_by_any_worker_and_only_ended(
@@ -99,7 +104,7 @@ async def test_a_queued_response_that_is_to_fail_is_swept_up_by_any_worker_and_o
         assert name in await _orphans(taker, quarantine=taker is alone)
         claim = await taker.own.take(name)
         assert claim is not None
-        assert claim.verdict is Verdict.GIVEN_UP
+        assert claim.end_reason is EndReason.FAILED_BY_OPERATOR
 
 
 async def test_a_handed_over_response_that_is_to_fail_is_never_run_again_and_a_cancel_still_beats_it(
@@ -116,7 +121,7 @@ async def test_a_handed_over_response_that_is_to_fail_is_never_run_again_and_a_c
         await owner.own.release(claim, Tail(2, 1, b""))
         last = await taker.own.take(name)
         assert last is not None
-        assert last.verdict is (Verdict.CANCELLED if cancels else Verdict.GIVEN_UP)
+        assert last.end_reason is (EndReason.CANCELLED if cancels else EndReason.FAILED_BY_OPERATOR)
 
 
 async def test_a_requeue_and_an_ending_race_and_what_has_ended_is_nobodys(house: House) -> None:
@@ -146,7 +151,7 @@ async def test_a_requeue_and_a_claim_race_and_the_response_has_one_owner(house: 
         assert claim is not None
         assert await other.own.take(name) is None  # a request frees nothing
         if (await _mine(worker))[name]["requeued"]:
-            await worker.own.release(claim, Tail(2, 1, b""), Parting.REQUEUED)
+            await worker.own.release(claim, Tail(2, 1, b""), ReleaseReason.REQUEUED)
             again = await other.own.take(name)
             assert again is not None
             assert (again.row["deaths"], (await _mine(other))[name]["requeued"]) == (0, False)
@@ -157,12 +162,12 @@ async def test_a_requeue_of_what_nobody_runs_is_rung_by_the_next_sweep_and_only_
 ) -> None:
     name = await house.response()
     sweep = {"interval": timedelta(days=1), "lease": timedelta(seconds=10)}
-    rung = await fetch(house.pool, statements.RING, sweep)
+    rung = await fetch(house.pool, statements.REENQUEUE, sweep)
     assert name not in {row["id"] for row in rung}
     await fetch(house.pool, operations.REQUEST_REQUEUE, {"id": name})
     assert name in await _orphans(await house.worker(), quarantine=False)
-    assert name in {row["id"] for row in await fetch(house.pool, statements.RING, sweep)}
-    assert name not in {row["id"] for row in await fetch(house.pool, statements.RING, sweep)}
+    assert name in {row["id"] for row in await fetch(house.pool, statements.REENQUEUE, sweep)}
+    assert name not in {row["id"] for row in await fetch(house.pool, statements.REENQUEUE, sweep)}
 
 
 async def test_a_drain_is_told_by_the_heartbeat_and_takes_nothing_by_force(house: House) -> None:
@@ -193,7 +198,7 @@ async def test_every_attempt_is_noted_with_how_it_parted(house: House) -> None:
     assert claim is not None
     assert claim.seconds_lost is not None
     await second.own.checkpoint(claim, Tail(2, 4, frames(2, 4)), turn([], None))
-    await second.own.release(claim, Tail(5, 4, b""), Parting.REQUEUED)
+    await second.own.release(claim, Tail(5, 4, b""), ReleaseReason.REQUEUED)
     await third.own.take(name)
     await third.own.release_unknown(name, 3)
     last = await second.own.take(name)

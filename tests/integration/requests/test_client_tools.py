@@ -5,6 +5,7 @@ from typing import Any
 
 import openai
 import pytest
+from openai.types.responses import ResponseToolSearchCall
 
 from tests.support.api import JSON, Api, Stream, decode
 from tests.support.contract_rules import assert_stream_obeys_contract
@@ -497,11 +498,8 @@ async def test_tools_are_found_by_the_client_and_called_from_then_on(
         "what is to be loaded on demand is not offered before"
     )
     [item] = first.output
-    assert (item.type, item.execution, item.arguments) == (
-        "tool_search_call",
-        "client",
-        {"query": "wares"},
-    )  # type: ignore[union-attr]
+    assert isinstance(item, ResponseToolSearchCall)
+    assert (item.execution, item.arguments) == ("client", {"query": "wares"})
     loaded = SHOP | {"tools": [{"type": "function", "name": "find", "defer_loading": True}]}
     output: Any = {
         "type": "tool_search_output",

@@ -100,8 +100,10 @@ async def test_compact_keeps_the_users_words_and_seals_a_summary(
         [text("The cat ", "is Momo."), finish(), usage(prompt=40, completion=6), done()]
     )
     found = await client.responses.compact(
-        model=model, input=TALK, instructions="Answer in rhymes."
-    )  # type: ignore[arg-type]
+        model=model,
+        input=TALK,  # type: ignore[arg-type]
+        instructions="Answer in rhymes.",
+    )
     assert (found.object, found.id[:5]) == ("response.compaction", "resp_")
     *users, item = [one.model_dump(exclude_none=True, warnings=False) for one in found.output]
     assert [(one["role"], one["content"][0]["text"]) for one in users] == [

@@ -70,7 +70,7 @@ async def test_a_revoked_key_opens_nothing(shared: Stack, fake: FakeUpstream) ->
     key = keys.create(shared.dsn, "leavers")
     response = await shared.api(key=key).create(fake.script(reply("x")))
     await shared.value(
-        "UPDATE api_keys SET revoked_at = now() WHERE hash = %s RETURNING 1", keys.fingerprint(key)
+        "UPDATE api_keys SET revoked_at = now() WHERE hash = %s RETURNING 1", keys.hash_key(key)
     )
 
     async def is_refused() -> bool:

@@ -18,7 +18,7 @@ import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from models.config.settings import EgressSettings, McpSettings, Settings, ToolSettings
-from models.egress import Egress
+from models.egress import EgressPolicy
 from models.errors import ToolFailed
 from tests.support.api import until
 from tests.support.mcp_servers import (
@@ -35,8 +35,8 @@ from tests.support.mcp_servers import (
     refuses,
     results,
 )
-from worker.tools.mcp import McpSource
-from worker.tools.provider import Means, Refusal, Result
+from worker.tools.mcp import McpToolProvider
+from worker.tools.provider import ToolCallError, ToolContext, ToolResult
 from worker.tools.toolbox import Toolbox
 
 JSON = dict[str, Any]
@@ -71,22 +71,24 @@ class Asked:
     async def prepare(self) -> list[JSON]:
         """Runs all that is due until nothing is; gives back the items."""
         done: list[JSON] = []
-        while openings := self.toolbox.due(self.history):
+        while openings := self.toolbox.pending(self.history):
             for opening in openings:
                 call = opening(0, lambda prefix: f"{prefix}_{next(self._numbers)}")
-                call.opened()
-                call.asked()
+                call.open_events()
+                call.arguments_done()
                 found = await self.toolbox.run(call.to_json())
-                failed = isinstance(found, Refusal) or found.failed
-                call.answered(
-                    call.failure(str(found)) if isinstance(found, Refusal) else found.fields,
+                failed = isinstance(found, ToolCallError) or found.failed
+                call.result(
+                    call.failure_fields(str(found))
+                    if isinstance(found, ToolCallError)
+                    else found.fields,
                     failed=failed,
                 )
                 self.history.append(call.to_json())
                 done.append(call.to_json())
         return done
 
-    async def call(self, name: str, arguments: JSON | str) -> Result | Refusal:
+    async def call(self, name: str, arguments: JSON | str) -> ToolResult | ToolCallError:
         """Calls a tool of the server."""
         written = arguments if isinstance(arguments, str) else json.dumps(arguments)
         return await self.toolbox.run(item(name, written))
@@ -110,8 +112,8 @@ async def asking(
     chosen = config or settings()
     toolbox = Toolbox(
         [tool(url, **more)],
-        Means(chosen, Egress(chosen.egress), {"it": sealed or {}}),
-        {"mcp": McpSource},
+        ToolContext(chosen, EgressPolicy(chosen.egress), {"it": sealed or {}}),
+        {"mcp": McpToolProvider},
     )
     try:
         yield Asked(toolbox)
@@ -315,7 +317,7 @@ async def test_arguments_that_are_no_json_object_do_not_reach_the_server(
     url = mcp_servers.spoiled("plain", "nothing", hang)
     async with asking(url) as it:
         await it.prepare()
-        assert isinstance(await it.call("echo", written), Refusal)
+        assert isinstance(await it.call("echo", written), ToolCallError)
     assert not mcp_servers.asked(url, "tools/call")
 
 
@@ -392,11 +394,11 @@ async def test_a_bad_answer_to_a_call_is_a_failed_call(mcp_servers: McpServers, 
     async with asking(url) as it:
         await it.prepare()
         found = await it.call("echo", {"text": "x"})
-        told = str(found) if isinstance(found, Refusal) else json.dumps(found.fields["error"])
+        told = str(found) if isinstance(found, ToolCallError) else json.dumps(found.fields["error"])
         assert bad.words in told
         assert "Traceback" not in told
         assert "169.254" not in told
-        if isinstance(found, Result):
+        if isinstance(found, ToolResult):
             assert found.failed
             assert found.fields["error"]["type"] == bad.kind
 
@@ -422,7 +424,7 @@ async def test_a_bad_answer_over_the_older_transport_is_a_failed_call_too(
     async with asking(mcp_servers.spoiled("plain", "tools/call", bad.fault, "sse")) as it:
         await it.prepare()
         found = await it.call("echo", {"text": "x"})
-        assert isinstance(found, Refusal) or found.failed
+        assert isinstance(found, ToolCallError) or found.failed
 
 
 async def test_a_session_survives_a_bad_answer(mcp_servers: McpServers) -> None:
@@ -511,14 +513,16 @@ async def test_what_a_server_calls_a_schema_is_handed_on(mcp_servers: McpServers
 
 
 async def test_a_history_may_call_anything_a_schema() -> None:
-    source = McpSource(tool("http://127.0.0.1:1/"), Means(settings(), Egress(LOCAL)))
+    source = McpToolProvider(
+        tool("http://127.0.0.1:1/"), ToolContext(settings(), EgressPolicy(LOCAL))
+    )
     listing = {
         "type": "mcp_list_tools",
         "status": "completed",
         "server_label": "it",
         "tools": [{"name": "a", "input_schema": 7}, {"name": "b"}],
     }
-    source.due([listing])
+    source.pending([listing])
     assert [dict(function.parameters) for function in source.functions()] == [
         {"type": "object", "properties": {}}
     ] * 2
@@ -602,8 +606,8 @@ class Answers(AbstractResolver):
         """Nothing to close."""
 
 
-def through(resolver: AbstractResolver, url: str) -> McpSource:
-    return McpSource(tool(url), Means(settings(), Egress(LOCAL)), resolver)
+def through(resolver: AbstractResolver, url: str) -> McpToolProvider:
+    return McpToolProvider(tool(url), ToolContext(settings(), EgressPolicy(LOCAL)), resolver)
 
 
 LISTING: JSON = {

@@ -20,17 +20,24 @@ from models.ids import response_id
 from models.lifecycle import Status
 from models.ownership.claims import Claim, Ending, Step
 from models.redis.channels import events as events_channel
-from models.wire.events import TERMINAL, Event, Item, ResponseInProgress, decode_frame, split_frames
+from models.wire.events import (
+    TERMINAL_EVENTS,
+    Event,
+    Item,
+    ResponseInProgress,
+    decode_frame,
+    split_frames,
+)
 from models.wire.response import ResponseFacts, response_object
-from models.wire.snapshot import closing_events, open_items, standing
+from models.wire.snapshot import closing_events, find_unfinished, fold_latest_attempt
 from tests.support.worker_rows import Worker
-from web.stream.bus import Block, Inbox, _hand_out
-from web.stream.reader import DONE, Relay
+from web.stream.bus import Block, Inbox, _distribute
+from web.stream.reader import DONE, EventReader
 from worker.log.event_log import EventLog
 from worker.log.journal import Journal
 from worker.log.publisher import Publisher
 from worker.translation.chat.chunk import CallDelta, Chunk
-from worker.translation.chat.translator import Translator
+from worker.translation.chat.translator import ChatTranslator
 
 NewId = Callable[[str], str]
 
@@ -55,7 +62,7 @@ class Telling:
 
     claim: Claim
     log: EventLog
-    translator: Translator
+    translator: ChatTranslator
     kept: list[Item]
     """what earlier turns have stored"""
     left: list[Item]
@@ -84,7 +91,7 @@ class Hand(Worker):
         """The process has noticed, and ended itself."""
         self.journal_lost = False
         """Postgres has emptied the journal since this worker stored anything there."""
-        self.lease.die = self._die  # type: ignore[method-assign]
+        self.lease.exit_process = self._die  # type: ignore[method-assign]
         self.bus = DroppingBus()
         self.log_writer = Journal(settings, self.lease, pool, self.bus)
         self.tellings: dict[UUID, Telling] = {}
@@ -109,14 +116,14 @@ class Hand(Worker):
             for attempt, block in claim.frames
             for one in split_frames(block)
         ]
-        open_then = open_items([event for _, event in told])
+        open_then = find_unfinished([event for _, event in told])
         left = [
             {**item, "status": "incomplete"} if item["status"] == "in_progress" else item
-            for item in standing(told)
+            for item in fold_latest_attempt(told)
         ]
         first_index = max(claim.row["next_output_index"], open_then.highest_index + 1)
         telling = self.tellings[name] = Telling(
-            claim, log, Translator(self._new_id, first_index=first_index), kept, left
+            claim, log, ChatTranslator(self._new_id, first_index=first_index), kept, left
         )
         fresh = claim.log_end == (1 if claim.row["background"] else 0)
         self._write(
@@ -139,7 +146,7 @@ class Hand(Worker):
 
     def _write(self, telling: Telling, events: list[Event]) -> None:
         if written := telling.log.write(events):
-            self.log_writer.wake(telling.log, written)
+            self.log_writer.mark_dirty(telling.log, written)
 
     async def store(self) -> None:
         """Journals everything fresh as one batch; what it shows waits in the bus."""
@@ -157,7 +164,7 @@ class Hand(Worker):
             self.say(telling, "Well, ")
         self._write(telling, _last_words(telling.translator))
         await self.store()
-        items, tail = telling.translator.output, telling.log.rest()
+        items, tail = telling.translator.output, telling.log.unflushed()
         first_index = telling.translator._next_index()
         step = Step(
             items=items,
@@ -168,11 +175,11 @@ class Hand(Worker):
             next_output_index=first_index,
         )
         await self.own.checkpoint(telling.claim, tail, step)
-        telling.log.flushed_through(tail.last)
+        telling.log.drop_flushed(tail.last)
         telling.kept += items
         telling.left = []
         telling.translator, telling.spoken = (
-            Translator(self._new_id, first_index=first_index),
+            ChatTranslator(self._new_id, first_index=first_index),
             False,
         )
 
@@ -183,7 +190,7 @@ class Hand(Worker):
                 telling,
                 _last_words(telling.translator)
                 if status is Status.COMPLETED
-                else telling.translator.cut(),
+                else telling.translator.close_incomplete(),
             )
         for _ in range(2 if twice else 1):
             try:
@@ -197,16 +204,16 @@ class Hand(Worker):
 
     def _ending(self, telling: Telling, status: Status) -> Ending:
         facts = facts_of(telling.claim).evolve(status=status.value, error=_ERRORS.get(status))
-        last = TERMINAL[status](response_object(facts, telling.output))
+        last = TERMINAL_EVENTS[status](response_object(facts, telling.output))
         return Ending(
-            status=status, tail=telling.log.rest(last), items=telling.last_items, position=len(telling.kept), usage=None,
+            status=status, tail=telling.log.unflushed(last), items=telling.last_items, position=len(telling.kept), usage=None,
             completed_at=facts.created_at, error=_ERRORS.get(status),
         )  # fmt: skip
 
     async def hand_over(self, telling: Telling) -> None:
         """Stores what was said and gives the response back."""
         await self.store()
-        await self.own.release(telling.claim, telling.log.rest())
+        await self.own.release(telling.claim, telling.log.unflushed())
         self._forget(telling)
 
     def _forget(self, telling: Telling) -> None:
@@ -214,7 +221,7 @@ class Hand(Worker):
         del self.tellings[telling.claim.id]
 
 
-def _last_words(translator: Translator) -> list[Event]:
+def _last_words(translator: ChatTranslator) -> list[Event]:
     return translator.feed(Chunk(finish_reason="stop")) + translator.finish(done_seen=True)
 
 
@@ -240,7 +247,7 @@ class SteppedInbox(Inbox):
 
     async def step(self, reading: asyncio.Task[None]) -> None:
         """Lets the reader take what is next, if there is anything, and waits until it would wait again or has ended."""
-        if not reading.done() and (self.blocks or self.look):
+        if not reading.done() and (self.blocks or self.must_read_log):
             self.idle.clear()
             self._go.set()
             await self.settle(reading)
@@ -278,7 +285,7 @@ class Ears:
 
     def deliver(self, channel: str, payload: bytes) -> None:
         if readers := self.inboxes.get(channel):
-            _hand_out(readers, payload)
+            _distribute(readers, payload)
 
 
 @dataclass(slots=True, eq=False)
@@ -287,7 +294,7 @@ class Watcher:
 
     name: UUID
     ears: Ears
-    relay: Relay
+    relay: EventReader
     after: int = -1
     frames: list[bytes] = field(default_factory=list)
     is_done: bool = False
@@ -318,7 +325,7 @@ class Watcher:
         assert self.inbox is not None
         assert self.reading is not None
         while not self.reading.done():
-            self.inbox.nudge()
+            self.inbox.wake()
             await self.step()
         await self.reading
 

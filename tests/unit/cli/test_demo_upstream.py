@@ -96,14 +96,18 @@ async def test_asked_for_json_it_gives_an_example_of_the_schema(client: AsyncOpe
     }
     wanted: Any = {"type": "json_schema", "json_schema": {"name": "thing", "schema": schema}}
     completion = await client.chat.completions.create(
-        model="demo", messages=said("Hi"), response_format=wanted
-    )  # type: ignore[arg-type]
+        model="demo",
+        messages=said("Hi"),  # type: ignore[arg-type]
+        response_format=wanted,
+    )
     told = json.loads(completion.choices[0].message.content or "")
     assert (told["size"], told["tags"], told["first"]["name"]) == (1, ["a"], "Hi")
     whole: Any = {"type": "json_object"}
     completion = await client.chat.completions.create(
-        model="demo", messages=said("Hi"), response_format=whole
-    )  # type: ignore[arg-type]
+        model="demo",
+        messages=said("Hi"),  # type: ignore[arg-type]
+        response_format=whole,
+    )
     assert json.loads(completion.choices[0].message.content or "") == {
         "demo": MARK,
         "you_said": "Hi",

@@ -4,10 +4,10 @@ import pytest
 from pydantic import ValidationError
 
 from models.config.settings import EgressSettings
-from models.egress import Egress, Refused
+from models.egress import EgressPolicy, EgressRefused
 
-CLOSED = Egress(EgressSettings())
-LOCAL = Egress(EgressSettings(allow=("127.0.0.0/8", "fd00:1::/32", "intern.example")))
+CLOSED = EgressPolicy(EgressSettings())
+LOCAL = EgressPolicy(EgressSettings(allow=("127.0.0.0/8", "fd00:1::/32", "intern.example")))
 
 PRIVATE = "its address is not on the public internet"
 IPV4 = "an IPv4 address must be written as four decimal numbers"
@@ -144,8 +144,8 @@ HOSTILE_URLS = [
     ("url", "why"), HOSTILE_URLS, ids=[repr(url[:60]) for url, _ in HOSTILE_URLS]
 )
 def test_a_hostile_address_is_refused(url: str, why: str) -> None:
-    with pytest.raises(Refused) as refusal:
-        CLOSED.inspect(url)
+    with pytest.raises(EgressRefused) as refusal:
+        CLOSED.check_url(url)
     assert str(refusal.value) == why
 
 
@@ -169,9 +169,9 @@ PLAIN_URLS = [
 
 @pytest.mark.parametrize(("url", "plain"), PLAIN_URLS, ids=[url for url, _ in PLAIN_URLS])
 def test_a_public_address_gets_one_plain_spelling(url: str, plain: str) -> None:
-    target = CLOSED.inspect(url)
+    target = CLOSED.check_url(url)
     assert target.url == plain
-    assert CLOSED.inspect(plain) == target
+    assert CLOSED.check_url(plain) == target
 
 
 @pytest.mark.parametrize(
@@ -182,8 +182,8 @@ def test_a_public_address_gets_one_plain_spelling(url: str, plain: str) -> None:
     ],
 )  # fmt: skip
 def test_a_connection_there_is_not_opened(address: str, port: int) -> None:
-    with pytest.raises(Refused):
-        CLOSED.require(address, port)
+    with pytest.raises(EgressRefused):
+        CLOSED.check_address(address, port)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_connection_there_is_not_opened(address: str, port: int) -> None:
     [("8.8.8.8", 80), ("1.1.1.1", 443), ("2a00:1450:4001::1", 8443), ("::ffff:8.8.8.8", 443)],
 )
 def test_a_connection_to_the_public_internet_is(address: str, port: int) -> None:
-    CLOSED.require(address, port)
+    CLOSED.check_address(address, port)
 
 
 def test_a_deployment_may_allow_more() -> None:
@@ -201,18 +201,18 @@ def test_a_deployment_may_allow_more() -> None:
         "http://[fd00:1::5]:5432/",
         "http://intern.example:9/",
     ):
-        LOCAL.inspect(url)
-    LOCAL.require("127.8.8.8", 1)
-    assert LOCAL.trusts("intern.example")
-    assert not LOCAL.trusts("other.intern.example")
+        LOCAL.check_url(url)
+    LOCAL.check_address("127.8.8.8", 1)
+    assert LOCAL.allows_host("intern.example")
+    assert not LOCAL.allows_host("other.intern.example")
     for url in (
         "http://10.0.0.1/",
         "http://[::1]/",
         "http://2130706433/",
         "http://user@127.0.0.1/",
     ):
-        with pytest.raises(Refused):
-            LOCAL.inspect(url)
+        with pytest.raises(EgressRefused):
+            LOCAL.check_url(url)
 
 
 def test_what_is_allowed_may_be_written_with_commas() -> None:

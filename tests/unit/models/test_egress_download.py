@@ -10,9 +10,9 @@ import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from models.config.settings import EgressSettings
-from models.egress import Egress, Refused
+from models.egress import EgressPolicy, EgressRefused
 from models.errors import UpstreamFailed
-from worker.outbound.download import Downloads, Unfetchable
+from worker.outbound.download import Downloader, DownloadError
 from worker.run.attachments import with_files
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/pdf; x=y\r\ncontent-length: 5\r\n\r\nhello"
@@ -97,18 +97,18 @@ PUBLIC, INSIDE = "127.0.0.2", "127.0.0.1"
 
 def downloads(
     *dns: Sequence[str], allow: tuple[str, ...] = (PUBLIC,), redirects: int = 3
-) -> Downloads:
-    return Downloads(
-        Egress(EgressSettings(allow=allow)),
+) -> Downloader:
+    return Downloader(
+        EgressPolicy(EgressSettings(allow=allow)),
         redirects=redirects,
         resolver=FakeDns(*dns) if dns else None,
     )
 
 
 async def fetch(
-    found: Downloads, url: str, most: int = 1000, within: float = 5
+    found: Downloader, url: str, most: int = 1000, within: float = 5
 ) -> tuple[bytes, str, str]:
-    download = await found.fetch(url, most=most, within=within)
+    download = await found.fetch(url, max_bytes=most, time_limit=within)
     return download.content, download.media_type, download.name
 
 
@@ -144,13 +144,13 @@ async def test_a_type_that_cannot_be_one_is_guessed_from_the_name(
 
 @pytest.mark.parametrize("name", ["internal.example", "localhost"])
 async def test_a_name_that_leads_inside_is_not_connected_to(site: Site, name: str) -> None:
-    with pytest.raises(Refused, match="not on the public internet"):
+    with pytest.raises(EgressRefused, match="not on the public internet"):
         await fetch(downloads([INSIDE]), f"http://{name}:{site.port}/a")
     assert site.heard == []
 
 
 async def test_the_systems_own_resolver_is_judged_too(site: Site) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(EgressRefused):
         await fetch(downloads(), f"http://localhost:{site.port}/a")
     assert site.heard == []
 
@@ -160,7 +160,7 @@ async def test_answers_that_change_between_two_questions_help_nobody(site: Site)
     site.redirect("/a", "/b")
     site.answers["/b"] = OK
     rebinding = downloads([PUBLIC], [INSIDE])
-    with pytest.raises(Refused):
+    with pytest.raises(EgressRefused):
         await fetch(rebinding, f"http://rebind.example:{site.port}/a")
     assert site.heard == [(PUBLIC, "/a")]
 
@@ -169,7 +169,7 @@ async def test_a_name_is_looked_up_once_for_each_connection(site: Site) -> None:
     """There is no second look-up between check and use whose answer could differ."""
     site.answers["/a"] = OK
     dns = FakeDns([PUBLIC], [INSIDE])
-    found = Downloads(Egress(EgressSettings(allow=(PUBLIC,))), redirects=0, resolver=dns)
+    found = Downloader(EgressPolicy(EgressSettings(allow=(PUBLIC,))), redirects=0, resolver=dns)
     await fetch(found, f"http://x.example:{site.port}/a")
     assert (dns.asked, site.heard) == (1, [(PUBLIC, "/a")])
 
@@ -192,7 +192,7 @@ async def test_of_several_answers_only_the_public_ones_are_connected_to(
 )  # fmt: skip
 async def test_a_redirect_is_judged_like_a_first_address(site: Site, to: str) -> None:
     site.redirect("/a", to.format(port=site.port))
-    with pytest.raises((Refused, Unfetchable)):
+    with pytest.raises((EgressRefused, DownloadError)):
         await fetch(downloads([PUBLIC], [INSIDE]), f"http://x.example:{site.port}/a")
     assert {address for address, _ in site.heard} == {PUBLIC}
 
@@ -206,7 +206,7 @@ async def test_a_redirect_to_what_is_allowed_is_followed(site: Site, status: int
 
 async def test_endless_redirects_end(site: Site) -> None:
     site.redirect("/a", "/a")
-    with pytest.raises(Unfetchable, match="redirects too often"):
+    with pytest.raises(DownloadError, match="redirects too often"):
         await fetch(downloads([PUBLIC]), f"http://x.example:{site.port}/a")
     assert len(site.heard) == 4
 
@@ -216,7 +216,7 @@ async def test_a_trusted_name_may_lead_anywhere_and_nothing_else_with_it(site: S
     site.redirect("/b", f"http://other.example:{site.port}/a")
     trusting = downloads([INSIDE], allow=("intern.example",))
     assert (await fetch(trusting, f"http://intern.example:{site.port}/a"))[0] == b"hello"
-    with pytest.raises(Refused):
+    with pytest.raises(EgressRefused):
         await fetch(trusting, f"http://intern.example:{site.port}/b")
 
 
@@ -255,20 +255,20 @@ BAD_ANSWERS = [
 @pytest.mark.parametrize(("answer", "why"), BAD_ANSWERS)
 async def test_an_answer_that_is_no_file_says_why(site: Site, answer: bytes, why: str) -> None:
     site.answers["/a"] = answer
-    with pytest.raises(Unfetchable, match=why):
+    with pytest.raises(DownloadError, match=why):
         await fetch(downloads([PUBLIC]), f"http://x.example:{site.port}/a")
 
 
 async def test_nobody_listens_there(site: Site) -> None:
     with socket.socket() as unused:
         unused.bind((PUBLIC, 0))
-        with pytest.raises(Unfetchable, match="could not be reached"):
+        with pytest.raises(DownloadError, match="could not be reached"):
             await fetch(downloads([PUBLIC]), f"http://x.example:{unused.getsockname()[1]}/a")
 
 
 async def test_a_server_that_dawdles_is_left(site: Site) -> None:
     site.answers["/endless"] = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nx"
-    with pytest.raises(Unfetchable, match="it took too long"):
+    with pytest.raises(DownloadError, match="it took too long"):
         await fetch(downloads([PUBLIC]), f"http://x.example:{site.port}/endless", within=0.1)
 
 

@@ -60,12 +60,12 @@ def test_without_a_key_nothing_is_sealed() -> None:
     with pytest.raises(NoKey):
         Sealer([]).fingerprint(TOKENS)
     with pytest.raises(NoKey):
-        Sealer([]).token("reasoning", new_uuid(), {})
+        Sealer([]).seal_token("reasoning", new_uuid(), {})
 
 
 def test_a_token_is_opened_for_its_kind_and_project_alone() -> None:
     sealer, project = Sealer([secrets.token_bytes(32)]), new_uuid()
-    token = sealer.token("compaction", project, {"summary": "canary"})
+    token = sealer.seal_token("compaction", project, {"summary": "canary"})
     assert sealer.open_token("compaction", project, token) == {"summary": "canary"}
     assert re.fullmatch(r"[A-Za-z0-9_.-]+", token), (
         "it travels in JSON, addresses and shells as it is"
@@ -83,14 +83,14 @@ def test_a_token_is_opened_for_its_kind_and_project_alone() -> None:
 
 def test_tokens_outlive_a_change_of_keys_while_their_key_is_kept() -> None:
     old, new, project = secrets.token_bytes(32), secrets.token_bytes(32), new_uuid()
-    token = Sealer([old]).token("reasoning", project, ["thought"])
+    token = Sealer([old]).seal_token("reasoning", project, ["thought"])
     assert Sealer([new, old]).open_token("reasoning", project, token) == ["thought"]
-    assert Sealer([new, old]).token("reasoning", project, ["thought"]) != token
+    assert Sealer([new, old]).seal_token("reasoning", project, ["thought"]) != token
 
 
 def test_what_is_no_token_of_ours_is_unreadable() -> None:
     sealer, project = Sealer([secrets.token_bytes(32)]), new_uuid()
-    token = sealer.token("compaction", project, {"summary": "s"})
+    token = sealer.seal_token("compaction", project, {"summary": "s"})
     head, _, body = token.rpartition(".")
     changed = body[:20] + ("A" if body[20] != "A" else "B") + body[21:]
     for other in (
@@ -110,7 +110,7 @@ def test_what_is_no_token_of_ours_is_unreadable() -> None:
 
 def test_a_token_is_no_secret_of_a_response() -> None:
     sealer, project = Sealer([secrets.token_bytes(32)]), new_uuid()
-    _, key_id, body = sealer.token("compaction", project, {}).split(".")
+    _, key_id, body = sealer.seal_token("compaction", project, {}).split(".")
     with pytest.raises(Unreadable):
         sealer.open(
             project, Sealed(key_id, base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))

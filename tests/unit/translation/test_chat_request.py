@@ -8,7 +8,7 @@ import pytest
 
 from worker.translation.chat.request import chat_request
 from worker.translation.dialect import Dialect
-from worker.translation.tool_catalog import offer
+from worker.translation.tool_catalog import build_tool_catalog
 
 FUNCTION = {
     "type": "function",
@@ -48,7 +48,7 @@ def body(
         model="m",
         parameters=parameters,
         history=history,
-        offer=offer(parameters, history),
+        tool_catalog=build_tool_catalog(parameters, history),
         dialect=Dialect(**options),
     )
 
@@ -539,7 +539,7 @@ CHOICES: list[tuple[str, Any, set[str] | None]] = [
 )
 def test_the_choice_says_what_may_be_called(choice: Any, names: set[str] | None) -> None:
     chosen = {} if choice is None else {"tool_choice": choice}
-    assert offer({"tools": [BARE, CUSTOM, SEARCH], **chosen}).callable_names == names
+    assert build_tool_catalog({"tools": [BARE, CUSTOM, SEARCH], **chosen}).callable_names == names
 
 
 def test_the_token_limit_is_spelled_as_the_upstream_wants_it() -> None:
@@ -584,7 +584,7 @@ def test_a_custom_tool_is_a_function_with_one_string() -> None:
         in sent["tools"][1]["function"]["parameters"]["properties"]["input"]["description"]
     )
     assert sent["tool_choice"] == {"type": "function", "function": {"name": "sh"}}
-    assert [target.item for target in offer(parameters).targets.values()] == [
+    assert [target.item for target in build_tool_catalog(parameters).targets.values()] == [
         "custom_tool_call",
         "custom_tool_call",
         "function_call",

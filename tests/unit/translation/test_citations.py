@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.translation.items.citations import Citations, sources_of
+from worker.translation.items.citations import CitationFinder, citation_sources
 
 SOURCES = {"https://a.example/x": "A", "https://b.example/(1)": "B", "https://c.example": ""}
 
 
 def found(*pieces: str) -> list[dict[str, Any]]:
-    citations = Citations(SOURCES)
+    citations = CitationFinder(SOURCES)
     return [note for piece in pieces for note in citations.find(piece)]
 
 
@@ -113,4 +113,4 @@ def test_sources_are_what_searches_have_told() -> None:
         {"type": "web_search_call"},
         {"type": "mcp_call", "answer": answer.replace("https://a/", "https://b/")},
     ]
-    assert sources_of(history) == {"https://a": "T"}
+    assert citation_sources(history) == {"https://a": "T"}

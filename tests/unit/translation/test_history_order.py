@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from models.errors import InvalidRequest
 from models.wire.items import input_items
-from models.wire.pairing import require_pairs
+from models.wire.pairing import require_outputs
 from tests.support.histories import JSON, Author, Turn, heard, told_of
 from worker.translation.chat.request import chat_request
 from worker.translation.dialect import Dialect
-from worker.translation.tool_catalog import offer
+from worker.translation.tool_catalog import build_tool_catalog
 
 
 def bounded(count: int) -> hypothesis.settings:
@@ -37,7 +37,7 @@ def messages(items: list[JSON], **dialect: Any) -> list[JSON]:
     """What the upstream is told of a client's items."""
     history = input_items(items, new_ids())
     found: list[JSON] = chat_request(
-        model="m", parameters={}, history=history, offer=offer({}, history), dialect=Dialect(**dialect)
+        model="m", parameters={}, history=history, tool_catalog=build_tool_catalog({}, history), dialect=Dialect(**dialect)
     )["messages"]  # fmt: skip
     return found
 
@@ -108,7 +108,7 @@ def test_one_system_message_changes_nobody_elses_order(turns: list[Turn]) -> Non
 @given(turns=histories(), at=st.integers(0, 10**6))
 def test_an_answer_that_is_missing_or_strange_is_refused(turns: list[Turn], at: int) -> None:
     items = flat(turns)
-    require_pairs(input_items(items, new_ids()))
+    require_outputs(input_items(items, new_ids()))
     answers = [
         place for place, item in enumerate(items) if item.get("type") == "function_call_output"
     ]
@@ -116,13 +116,13 @@ def test_an_answer_that_is_missing_or_strange_is_refused(turns: list[Turn], at: 
         return
     chosen = answers[at % len(answers)]
     with pytest.raises(InvalidRequest, match="No tool output found for function call"):
-        require_pairs(input_items([*items[:chosen], *items[chosen + 1 :]], new_ids()))
+        require_outputs(input_items([*items[:chosen], *items[chosen + 1 :]], new_ids()))
     strange = {**items[chosen], "call_id": "call-nobody-made"}
     with pytest.raises(
         InvalidRequest,
         match="No tool call found for function call output with call_id call-nobody-made",
     ):
-        require_pairs(input_items([*items[:chosen], strange, *items[chosen:]], new_ids()))
+        require_outputs(input_items([*items[:chosen], strange, *items[chosen:]], new_ids()))
 
 
 def test_the_author_writes_of_everything() -> None:

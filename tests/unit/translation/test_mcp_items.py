@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 
 from models.wire.events import Event, frame
-from models.wire.snapshot import closing_events, fold, open_items
+from models.wire.snapshot import closing_events, find_unfinished, fold
 from worker.translation.chat.chunk import CallDelta, Chunk
-from worker.translation.chat.translator import Translator
+from worker.translation.chat.translator import ChatTranslator
 from worker.translation.items.mcp import OpenApprovalRequest, OpenListTools, OpenMcpCall
-from worker.translation.items.server_calls import HostedFunction
-from worker.translation.tool_catalog import offer
+from worker.translation.items.server_calls import ServerFunction
+from worker.translation.tool_catalog import build_tool_catalog
 
 JSON = dict[str, Any]
 
@@ -38,15 +38,16 @@ def kinds(events: list[Event]) -> list[str]:
     return [event["type"].removeprefix("response.") for event in told(events)]
 
 
-def translator(item: type[OpenMcpCall | OpenApprovalRequest]) -> Translator:
+def translator(item: type[OpenMcpCall | OpenApprovalRequest]) -> ChatTranslator:
     numbers = count(1)
-    function = HostedFunction(
+    function = ServerFunction(
         {"type": "mcp", **PLACE},
         "read",
         lambda index, new_id: item(index, new_id(item.prefix), **PLACE),
     )
-    return Translator(
-        lambda prefix: f"{prefix}_{next(numbers)}", offer=offer({}, hosted={"read": function})
+    return ChatTranslator(
+        lambda prefix: f"{prefix}_{next(numbers)}",
+        tool_catalog=build_tool_catalog({}, server_functions={"read": function}),
     )
 
 
@@ -76,8 +77,8 @@ def test_a_call_is_said_like_any_other_and_stays_open_until_it_is_answered() -> 
         "arguments": "",
         **PLACE,
     }
-    (asked,) = turn.hosted_calls
-    answer = asked.answered({"output": "text"}, failed=False)
+    (asked,) = turn.server_calls
+    answer = asked.result({"output": "text"}, failed=False)
     assert kinds(answer) == ["mcp_call.completed", "output_item.done"]
     done = {
         "id": "mcp_1",
@@ -104,7 +105,7 @@ def test_a_call_without_arguments_means_an_empty_object() -> None:
 
 def test_a_failed_call_says_so() -> None:
     asked = OpenMcpCall(0, "mcp_1", arguments="{}", **PLACE)
-    answer = asked.answered(asked.failure("too late"), failed=True)
+    answer = asked.result(asked.failure_fields("too late"), failed=True)
     assert kinds(answer) == ["mcp_call.failed", "output_item.done"]
     error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "too late"}]}
     assert told(answer)[-1]["item"]["error"] == error
@@ -112,7 +113,7 @@ def test_a_failed_call_says_so() -> None:
 
 def test_a_call_that_was_approved_is_told_with_all_its_arguments_at_once() -> None:
     approved = OpenMcpCall(3, "mcp_1", arguments='{"a": 1}', approval_request_id="mcpr_1", **PLACE)
-    events = approved.opened()
+    events = approved.open_events()
     assert kinds(events) == [
         "output_item.added",
         "mcp_call.in_progress",
@@ -121,18 +122,18 @@ def test_a_call_that_was_approved_is_told_with_all_its_arguments_at_once() -> No
     ]
     assert told(events)[0]["item"]["arguments"] == ""
     assert approved.to_json()["arguments"] == '{"a": 1}'
-    assert approved.asked() == []
+    assert approved.arguments_done() == []
 
 
 def test_a_call_that_breaks_off_while_it_runs_does_not_say_its_arguments_again() -> None:
     stored = OpenMcpCall(0, "mcp_1", arguments='{"a": 1}', **PLACE).to_json()
-    assert kinds(OpenMcpCall.restored(0, stored).closed("incomplete")) == ["output_item.done"]
+    assert kinds(OpenMcpCall.from_item(0, stored).close("incomplete")) == ["output_item.done"]
 
 
 def test_a_call_that_breaks_off_while_it_is_said_closes_its_arguments() -> None:
     turn = translator(OpenMcpCall)
     turn.feed(call('{"pa'))
-    events = turn.cut()
+    events = turn.close_incomplete()
     assert kinds(events) == ["mcp_call_arguments.done", "output_item.done"]
     assert told(events)[-1]["item"] == {
         "id": "mcp_1",
@@ -150,7 +151,7 @@ def test_a_dead_attempts_open_call_is_shown_and_closed_as_it_was_said() -> None:
     assert fold(heard) == [
         {"id": "mcp_1", "type": "mcp_call", "status": "in_progress", "arguments": '{"pa', **PLACE}
     ]
-    assert kinds(closing_events(open_items(heard))) == [
+    assert kinds(closing_events(find_unfinished(heard))) == [
         "mcp_call_arguments.done",
         "output_item.done",
     ]
@@ -172,12 +173,12 @@ def test_a_request_for_approval_is_done_when_it_was_said() -> None:
         **PLACE,
     }
     assert told(events)[-1]["item"] == done
-    assert turn.hosted_calls == []
+    assert turn.server_calls == []
 
 
 def test_a_listing_comes_with_its_own_events() -> None:
     listing = OpenListTools(0, "mcpl_1", server_label="files")
-    opened = listing.opened()
+    opened = listing.open_events()
     assert kinds(opened) == ["output_item.added", "mcp_list_tools.in_progress"]
     assert told(opened)[0]["item"] == {
         "id": "mcpl_1",
@@ -186,11 +187,11 @@ def test_a_listing_comes_with_its_own_events() -> None:
         "server_label": "files",
         "tools": [],
     }
-    assert kinds(listing.answered({"tools": [{"name": "read"}]}, failed=False)) == [
+    assert kinds(listing.result({"tools": [{"name": "read"}]}, failed=False)) == [
         "mcp_list_tools.completed",
         "output_item.done",
     ]
     failed = OpenListTools(0, "mcpl_1", server_label="files")
-    events = failed.answered(failed.failure("away"), failed=True)
+    events = failed.result(failed.failure_fields("away"), failed=True)
     assert kinds(events) == ["mcp_list_tools.failed", "output_item.done"]
     assert (told(events)[-1]["item"]["error"], told(events)[-1]["item"]["tools"]) == ("away", [])

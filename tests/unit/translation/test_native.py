@@ -21,10 +21,10 @@ from tests.support.native_turns import (
     spoken,
 )
 from worker.translation.items.mcp import OpenMcpCall
-from worker.translation.items.server_calls import HostedFunction
+from worker.translation.items.server_calls import ServerFunction
 from worker.translation.responses.translator import NativeTranslator
-from worker.translation.tool_catalog import offer
-from worker.translation.upstream_events import Told
+from worker.translation.tool_catalog import build_tool_catalog
+from worker.translation.upstream_events import UpstreamEvent
 from worker.upstream.responses_events import parse_event
 
 WHOLE = [
@@ -464,12 +464,12 @@ def test_custom_calls_are_free_text() -> None:
 
 
 def _ours(name: str = "look") -> Any:
-    function = HostedFunction(
+    function = ServerFunction(
         {"type": "mcp", "server_label": "s", "name": name},
         name,
         lambda index, new_id: OpenMcpCall(index, new_id("mcp"), server_label="s", name=name),
     )
-    return offer({"tools": []}, hosted={name: function})
+    return build_tool_catalog({"tools": []}, server_functions={name: function})
 
 
 def test_a_call_of_a_tool_that_runs_here_stays_open() -> None:
@@ -717,6 +717,6 @@ def test_endless_empty_items_reach_the_limit_too() -> None:
         _fed(translator, events)
 
 
-def _fed(translator: NativeTranslator, events: Iterable[Told]) -> None:
+def _fed(translator: NativeTranslator, events: Iterable[UpstreamEvent]) -> None:
     for told in events:
         translator.feed(told)

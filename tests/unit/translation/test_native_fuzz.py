@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from models.errors import LimitReached, UpstreamFailed
-from models.wire.snapshot import closing_events, fold, open_items
+from models.wire.snapshot import closing_events, find_unfinished, fold
 from tests.support.chat_turns import JSON, counter, decoded, offering
 from tests.support.contract_rules import assert_items_obey_contract
 from tests.support.native_turns import added, ended, event, message, spoken
@@ -164,7 +164,9 @@ def spoil(events: list[JSON], chance: random.Random) -> list[bytes]:
 def test_a_spoilt_turn_still_obeys_the_contract(seed: int) -> None:
     chance = random.Random(seed)
     translator = NativeTranslator(
-        counter(), offer=offering("f", custom=["p"]), keep=lambda blob: f"kept {blob}"
+        counter(),
+        tool_catalog=offering("f", custom=["p"]),
+        tag_encrypted=lambda blob: f"kept {blob}",
     )
     told = []
     try:
@@ -172,7 +174,7 @@ def test_a_spoilt_turn_still_obeys_the_contract(seed: int) -> None:
             told += translator.feed(parse_event(payload))
         told += translator.finish(done_seen=chance.random() < 0.5)
     except (UpstreamFailed, LimitReached):
-        told += translator.cut()
+        told += translator.close_incomplete()
     shown = decoded(told)
     closed = assert_items_obey_contract(shown)
     assert [item for _, item in sorted(closed.items())] == translator.output == fold(shown)
@@ -183,14 +185,14 @@ def test_a_spoilt_turn_still_obeys_the_contract(seed: int) -> None:
 def test_wherever_it_is_cut_a_recovery_can_close_it(seed: int) -> None:
     """The next attempt knows only the events that were shown."""
     chance = random.Random(seed)
-    translator = NativeTranslator(counter(), offer=offering("f", custom=["p"]))
+    translator = NativeTranslator(counter(), tool_catalog=offering("f", custom=["p"]))
     events = whole_turn()
     told = []
     for one in events[: chance.randrange(len(events))]:
         told += translator.feed(parse_event(json.dumps(one).encode()))
     shown = decoded(told)
-    closing = decoded(closing_events(open_items(shown)))
+    closing = decoded(closing_events(find_unfinished(shown)))
     assert_items_obey_contract([*shown, *closing])
-    by_us = [*shown, *decoded(translator.cut())]
+    by_us = [*shown, *decoded(translator.close_incomplete())]
     assert_items_obey_contract(by_us)
     assert fold([*shown, *closing]) == fold(by_us)

@@ -6,15 +6,15 @@ from typing import Any
 from models.wire.items import input_items
 from tests.support.chat_turns import JSON, counter
 from worker.translation.items.mcp import OpenMcpCall
-from worker.translation.items.server_calls import HostedFunction
-from worker.translation.responses.request import kept_for, native_request
-from worker.translation.tool_catalog import Offer, offer
+from worker.translation.items.server_calls import ServerFunction
+from worker.translation.responses.request import native_request, tag_encrypted_content
+from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
 
 
-def _hosted(**tools: str) -> dict[str, HostedFunction]:
+def _hosted(**tools: str) -> dict[str, ServerFunction]:
     """Functions of MCP servers by their spoken names: name -> server_label."""
     return {
-        name: HostedFunction(
+        name: ServerFunction(
             {"type": "mcp", "server_label": label, "name": name},
             name,
             lambda index, new_id: OpenMcpCall(index, new_id("mcp")),
@@ -25,7 +25,7 @@ def _hosted(**tools: str) -> dict[str, HostedFunction]:
 
 
 def asked(
-    history: Any = "Hi.", *, hosted: dict[str, HostedFunction] | None = None, **parameters: Any
+    history: Any = "Hi.", *, hosted: dict[str, ServerFunction] | None = None, **parameters: Any
 ) -> JSON:
     """The body for an upstream named `big`."""
     options = {
@@ -39,9 +39,14 @@ def asked(
         else history
     )
     before = copy.deepcopy((parameters, items))
-    offered: Offer = offer(parameters, items, hosted or {})
+    offered: ToolCatalog = build_tool_catalog(parameters, items, hosted or {})
     body = native_request(
-        model="up/m", upstream="big", parameters=parameters, history=items, offer=offered, **options
+        model="up/m",
+        upstream="big",
+        parameters=parameters,
+        history=items,
+        tool_catalog=offered,
+        **options,
     )
     assert (parameters, items) == before, "what was given was changed"
     return body
@@ -135,8 +140,8 @@ def _thought(**more: Any) -> JSON:
 def test_reasoning_goes_back_to_whoever_can_read_it() -> None:
     raw = [{"type": "reasoning_text", "text": "hm"}]
     history = [
-        _thought(encrypted_content=kept_for("big", "gAAA.b/+=")),
-        _thought(encrypted_content=kept_for("other", "theirs")),
+        _thought(encrypted_content=tag_encrypted_content("big", "gAAA.b/+=")),
+        _thought(encrypted_content=tag_encrypted_content("other", "theirs")),
         _thought(encrypted_content="bbs1.0123.sealed-here"),
         _thought(encrypted_content="the client had this elsewhere"),
         _thought(encrypted_content="bbu1.%%.broken"),

@@ -10,7 +10,7 @@ from tests.support.chat_turns import call as call_piece
 from tests.support.chat_turns import calls, delta, finish, run
 from tests.unit.translation.test_chat_request import body, call, calling, output, said, tool, user
 from worker.translation.dialect import EffortField, ReasoningBack
-from worker.translation.items.reasoning import sealable
+from worker.translation.items.reasoning import reasoning_payload
 
 Json = dict[str, Any]
 
@@ -46,7 +46,7 @@ def test_the_pieces_of_a_detail_are_put_together_and_the_signature_stays() -> No
         {"type": "reasoning.summary", "summary": "short.", "index": 3},
         {"unheard": ["of"]},
     ]
-    assert sealable("I think.More.", pieces) == {
+    assert reasoning_payload("I think.More.", pieces) == {
         "text": "I think.More.",
         "details": [
             text_detail("I think.", index=0, format="anthropic-claude-v1", signature="sig"),
@@ -69,7 +69,7 @@ def test_a_signature_ends_what_it_signs() -> None:
         {"type": "thinking", "thinking": "", "signature": "s2"},
         {"type": "redacted_thinking", "data": "x"},
     ]
-    assert sealable("abc", [*blocks, *more])["details"] == [
+    assert reasoning_payload("abc", [*blocks, *more])["details"] == [
         {"type": "thinking", "thinking": "ab", "signature": "s1"},
         {"type": "thinking", "thinking": "c", "signature": "s2"},
         {"type": "redacted_thinking", "data": "x"},

@@ -6,27 +6,27 @@ from typing import Any
 import pytest
 
 from tests.support.chat_turns import JSON, counter, decoded
-from worker.translation.chat.request import after_a_call, chat_request
-from worker.translation.chat.translator import Translator
+from worker.translation.chat.request import chat_request, relax_tool_choice
+from worker.translation.chat.translator import ChatTranslator
 from worker.translation.items.mcp import OpenMcpCall
-from worker.translation.items.server_calls import HostedFunction, spoken_name, spoken_names
-from worker.translation.tool_catalog import offer
+from worker.translation.items.server_calls import ServerFunction, model_tool_name, model_tool_names
+from worker.translation.tool_catalog import build_tool_catalog
 from worker.upstream.chat_chunks import parse_chunk
 
 
-def function(label: str, name: str, **more: Any) -> HostedFunction:
+def function(label: str, name: str, **more: Any) -> ServerFunction:
     tool = {"type": "mcp", "server_label": label, "name": name}
 
     def opens(output_index: int, new_id: Any) -> OpenMcpCall:
         return OpenMcpCall(output_index, new_id("mcp"), server_label=label, name=name)
 
-    return HostedFunction(tool=tool, name=name, opens=opens, **more)
+    return ServerFunction(tool=tool, name=name, open_call=opens, **more)
 
 
-def named(*functions: HostedFunction, taken: tuple[str, ...] = ()) -> dict[str, str]:
+def named(*functions: ServerFunction, taken: tuple[str, ...] = ()) -> dict[str, str]:
     return {
         name: f"{one.tool['server_label']}/{one.name}"
-        for name, one in spoken_names(functions, taken).items()
+        for name, one in model_tool_names(functions, taken).items()
     }
 
 
@@ -62,29 +62,29 @@ def test_a_name_that_no_chat_server_takes_becomes_one_that_all_do(name: str) -> 
 def test_names_stay_distinct_whatever_they_are() -> None:
     awkward = ["a", "a.b", "a_b", "a b", "b__a", "x" * 64 + "1", "x" * 64 + "2", "x" * 64 + "3"]
     functions = [function(label, name) for label in ("a", "b", "a__a") for name in awkward]
-    names = spoken_names(functions, ["a__a", "b__a.b", "a_b"])
+    names = model_tool_names(functions, ["a__a", "b__a.b", "a_b"])
     assert len(names) == len(functions)
     assert list(names.values()) == functions
     assert not {"a__a", "b__a.b", "a_b"} & set(names)
-    assert names == spoken_names(functions, ["a__a", "b__a.b", "a_b"])
+    assert names == model_tool_names(functions, ["a__a", "b__a.b", "a_b"])
 
 
 def test_a_call_in_the_history_has_the_name_its_function_is_offered_under() -> None:
-    offered = spoken_names([function("a", "search"), function("b", "search")], ())
+    offered = model_tool_names([function("a", "search"), function("b", "search")], ())
     assert (
-        spoken_name({"type": "mcp_call", "server_label": "b", "name": "search"}, offered)
+        model_tool_name({"type": "mcp_call", "server_label": "b", "name": "search"}, offered)
         == "b__search"
     )
     assert (
-        spoken_name({"type": "mcp_call", "server_label": "gone", "name": "look up"}, offered)
+        model_tool_name({"type": "mcp_call", "server_label": "gone", "name": "look up"}, offered)
         == "look_up"
     )
-    assert spoken_name({"type": "web_search_call"}, offered) == "web_search"
+    assert model_tool_name({"type": "web_search_call"}, offered) == "web_search"
 
 
 # --- what the model is offered ---------------------------------------------------------------------------------------------------
 
-OFFERED = spoken_names(
+OFFERED = model_tool_names(
     [function("a", "one", description="First."), function("a", "two"), function("b", "one")], ()
 )
 CLIENTS = {"type": "function", "name": "mine", "parameters": {"type": "object"}}
@@ -100,7 +100,10 @@ def body(history: list[JSON] | None = None, **parameters: Any) -> JSON:
     asked = {"tools": [CLIENTS, *MCP], **parameters}
     said = [user, *(history or [])]
     return chat_request(
-        model="m", parameters=asked, history=said, offer=offer(asked, said, OFFERED)
+        model="m",
+        parameters=asked,
+        history=said,
+        tool_catalog=build_tool_catalog(asked, said, OFFERED),
     )
 
 
@@ -142,20 +145,24 @@ def test_tool_choice_reaches_hosted_functions(
     assert offered_in(found) == names
     assert found["tool_choice"] == sent
     assert (
-        offer({"tools": [CLIENTS, *MCP], "tool_choice": choice}, (), OFFERED).callable_names
+        build_tool_catalog(
+            {"tools": [CLIENTS, *MCP], "tool_choice": choice}, (), OFFERED
+        ).callable_names
         == may_call
     )
 
 
 def test_a_demand_for_a_call_is_met_by_the_first_one() -> None:
-    assert after_a_call({"tool_choice": "required"}) == {"tool_choice": "auto"}
-    assert after_a_call({"tool_choice": {"type": "mcp", "server_label": "a"}}) == {
+    assert relax_tool_choice({"tool_choice": "required"}) == {"tool_choice": "auto"}
+    assert relax_tool_choice({"tool_choice": {"type": "mcp", "server_label": "a"}}) == {
         "tool_choice": "auto"
     }
     allowed = {"type": "allowed_tools", "mode": "required", "tools": MCP}
-    assert after_a_call({"tool_choice": allowed}) == {"tool_choice": {**allowed, "mode": "auto"}}
+    assert relax_tool_choice({"tool_choice": allowed}) == {
+        "tool_choice": {**allowed, "mode": "auto"}
+    }
     for kept in ({}, {"tool_choice": "none"}, {"tool_choice": "auto"}):
-        assert after_a_call(kept) == kept
+        assert relax_tool_choice(kept) == kept
 
 
 # --- calls in the history --------------------------------------------------------------------------------------------------------
@@ -270,9 +277,11 @@ def call(index: int, name: str, arguments: str = "{}") -> JSON:
 
 def turn(
     *chunks: JSON, reason: str = "tool_calls", **options: Any
-) -> tuple[Translator, list[JSON]]:
-    translator = Translator(
-        counter(), offer=offer({"tools": [CLIENTS, *MCP]}, (), OFFERED), **options
+) -> tuple[ChatTranslator, list[JSON]]:
+    translator = ChatTranslator(
+        counter(),
+        tool_catalog=build_tool_catalog({"tools": [CLIENTS, *MCP]}, (), OFFERED),
+        **options,
     )
     told_events = []
     for chunk in (*chunks, {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}):
@@ -280,19 +289,19 @@ def turn(
     return translator, decoded([*told_events, *translator.finish(done_seen=True)])
 
 
-def shapes(translator: Translator) -> list[tuple[str, str]]:
+def shapes(translator: ChatTranslator) -> list[tuple[str, str]]:
     return [(item["type"], item["status"]) for item in translator.output]
 
 
 def test_a_turn_without_calls_of_ours_is_the_last() -> None:
-    assert not turn(call(0, "mine"))[0].goes_on
+    assert not turn(call(0, "mine"))[0].needs_another_turn
 
 
 def test_a_call_of_ours_stays_open_while_the_clients_is_done() -> None:
     translator, events = turn(call(0, "two", '{"n": 1}'), call(1, "mine"))
-    assert translator.goes_on
+    assert translator.needs_another_turn
     assert shapes(translator) == [("mcp_call", "in_progress"), ("function_call", "completed")]
-    assert [item.fields["arguments"] for item in translator.hosted_calls] == ['{"n": 1}']
+    assert [item.fields["arguments"] for item in translator.server_calls] == ['{"n": 1}']
     done = [event for event in events if event["type"] == "response.output_item.done"]
     assert [event["output_index"] for event in done] == [1]
 
@@ -305,14 +314,14 @@ def test_calls_beyond_what_is_allowed_are_refused_and_not_run() -> None:
         "failed",
         "failed",
     ]
-    assert len(translator.hosted_calls) == 2
-    assert set(translator.refusals) == {item["id"] for item in translator.output[2:]}
-    assert all("limit" in refusal for refusal in translator.refusals.values())
+    assert len(translator.server_calls) == 2
+    assert set(translator.rejected_calls) == {item["id"] for item in translator.output[2:]}
+    assert all("limit" in refusal for refusal in translator.rejected_calls.values())
 
 
 def test_a_function_that_was_never_offered_is_answered_so_that_the_model_can_go_on() -> None:
     translator, events = turn(call(0, "nonsense"), call(1, "mine"))
-    assert translator.goes_on
+    assert translator.needs_another_turn
     assert shapes(translator) == [
         ("function_call", "completed"),
         ("function_call", "completed"),
@@ -330,31 +339,30 @@ def test_a_function_that_was_never_offered_is_answered_so_that_the_model_can_go_
 
 
 def test_without_functions_of_ours_an_unknown_name_is_the_clients_to_answer() -> None:
-    translator = Translator(counter(), offer=offer({"tools": [CLIENTS]}))
+    translator = ChatTranslator(counter(), tool_catalog=build_tool_catalog({"tools": [CLIENTS]}))
     translator.feed(parse_chunk(json.dumps(call(0, "nonsense")).encode()))
     translator.finish(done_seen=True)
-    assert not translator.goes_on
+    assert not translator.needs_another_turn
     assert [item["type"] for item in translator.output] == ["function_call"]
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", "error"])
 def test_a_turn_that_breaks_off_runs_nothing(reason: str) -> None:
     translator, _ = turn(call(0, "two"), call(1, "nonsense"), reason=reason)
-    assert not translator.goes_on
-    assert translator.hosted_calls == []
+    assert not translator.needs_another_turn
+    assert translator.server_calls == []
     assert shapes(translator)[0] == ("mcp_call", "incomplete")
 
 
 def test_a_call_is_restored_from_its_item_alone() -> None:
     translator, _ = turn(call(0, "two", '{"n": 1}'))
     item = translator.output[0]
-    again = OpenMcpCall.restored(0, item)
+    again = OpenMcpCall.from_item(0, item)
     assert again.to_json() == item
     answers = [
-        call.answered({"output": "text"}, failed=False)
-        for call in (again, *translator.hosted_calls)
+        call.result({"output": "text"}, failed=False) for call in (again, *translator.server_calls)
     ]
     assert decoded(answers[0]) == decoded(answers[1])
     assert [
-        event["type"] for event in decoded(OpenMcpCall.restored(0, item).closed("incomplete"))
+        event["type"] for event in decoded(OpenMcpCall.from_item(0, item).close("incomplete"))
     ] == ["response.output_item.done"]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.chat_turns import delta, finish, run
 from tests.unit.translation.test_chat_request import SCHEMA, body, user
-from worker.translation.chat.structured import Fences
+from worker.translation.chat.structured import FenceStripper
 from worker.translation.dialect import StructuredOutput
 
 Json = dict[str, Any]
@@ -101,12 +101,12 @@ def test_a_fence_is_taken_off_however_it_is_cut(told: str, expected: str) -> Non
     chance = random.Random(told)
     for _ in range(200):
         cuts = sorted(chance.choices(range(len(told) + 1), k=chance.randint(0, 8)))
-        fences = Fences()
+        fences = FenceStripper()
         heard = "".join(
             fences.strip(told[start:end])
             for start, end in itertools.pairwise([0, *cuts, len(told)])
         )
-        assert heard + fences.rest() == expected
+        assert heard + fences.flush() == expected
 
 
 def test_a_turn_whose_json_comes_in_a_fence_says_the_json_alone() -> None:

@@ -5,8 +5,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.wire.tools import Target
-from worker.translation.tool_catalog import flat_names, offer
+from models.wire.tools import CallTarget
+from worker.translation.tool_catalog import build_tool_catalog, function_names
 
 USABLE = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
@@ -17,9 +17,9 @@ ALPHABETS = st.one_of(
 )
 ITEMS = st.sampled_from(["function_call", "custom_tool_call", "mcp_call"])
 TARGETS = st.one_of(
-    st.builds(Target, ITEMS, ALPHABETS, st.one_of(st.none(), ALPHABETS)),
+    st.builds(CallTarget, ITEMS, ALPHABETS, st.one_of(st.none(), ALPHABETS)),
     st.sampled_from(["shell_call", "local_shell_call", "apply_patch_call", "tool_search_call"]).map(
-        Target
+        CallTarget
     ),
 )
 
@@ -29,9 +29,9 @@ TARGETS = st.one_of(
     st.lists(st.text("ab_", min_size=1, max_size=4), max_size=5),
 )
 def test_whatever_tools_are_called_their_names_are_usable_and_lead_back(
-    targets: list[Target], others: list[str]
+    targets: list[CallTarget], others: list[str]
 ) -> None:
-    names = flat_names(targets, others)
+    names = function_names(targets, others)
     assert set(names) == set(targets)
     assert all(USABLE.fullmatch(name) for name in names.values())
     back = {name: target for target, name in names.items()}
@@ -41,23 +41,23 @@ def test_whatever_tools_are_called_their_names_are_usable_and_lead_back(
 
 
 @given(st.lists(TARGETS, unique=True, max_size=30))
-def test_a_tool_is_called_the_same_every_time(targets: list[Target]) -> None:
-    assert flat_names(targets) == flat_names(list(targets))
+def test_a_tool_is_called_the_same_every_time(targets: list[CallTarget]) -> None:
+    assert function_names(targets) == function_names(list(targets))
 
 
 def test_names_that_are_usable_stay_as_they_are() -> None:
     targets = [
-        Target("function_call", "find", "crm"),
-        Target("function_call", "crm__find"),
-        Target("shell_call"),
-        Target("custom_tool_call", "a"),
+        CallTarget("function_call", "find", "crm"),
+        CallTarget("function_call", "crm__find"),
+        CallTarget("shell_call"),
+        CallTarget("custom_tool_call", "a"),
     ]
-    names = flat_names(targets)
+    names = function_names(targets)
     assert list(names.values())[:2] == ["crm__find", "a"]
-    assert names[Target("shell_call")] == "shell"
+    assert names[CallTarget("shell_call")] == "shell"
     assert re.fullmatch(r"crm__find_[0-9a-f]{8}", names[targets[0]])
 
 
 def test_a_tool_that_is_gone_is_still_called_something() -> None:
-    assert offer({}).name_of(Target("function_call", "find", "crm")) == "crm__find"
-    assert offer({}).name_of(Target("apply_patch_call")) == "apply_patch"
+    assert build_tool_catalog({}).name_of(CallTarget("function_call", "find", "crm")) == "crm__find"
+    assert build_tool_catalog({}).name_of(CallTarget("apply_patch_call")) == "apply_patch"

@@ -8,7 +8,7 @@ import pytest
 from models.errors import LimitReached
 from tests.support.chat_turns import JSON, call, calls, counter, delta, finish, run
 from worker.translation.chat.chunk import CallDelta, Chunk
-from worker.translation.chat.translator import Translator
+from worker.translation.chat.translator import ChatTranslator
 from worker.translation.usage import add_usage
 
 EVENTS = [
@@ -380,7 +380,7 @@ def test_log_probabilities_go_with_the_text_they_make() -> None:
 
 
 def test_model_and_tier_are_what_the_upstream_says() -> None:
-    translator = Translator(str)
+    translator = ChatTranslator(str)
     for chunk in (Chunk(model="m-1", service_tier="flex"), Chunk(content="Hi"), Chunk(model="m-2")):
         translator.feed(chunk)
     assert (translator.model, translator.service_tier) == ("m-2", "flex")
@@ -400,7 +400,7 @@ LIMITED = [
 ]
 
 
-def _feed_on(translator: Translator, chunk: Chunk, taken: list[list[JSON]]) -> None:
+def _feed_on(translator: ChatTranslator, chunk: Chunk, taken: list[list[JSON]]) -> None:
     for _ in range(100):
         taken.append(translator.output)
         translator.feed(chunk)
@@ -408,7 +408,7 @@ def _feed_on(translator: Translator, chunk: Chunk, taken: list[list[JSON]]) -> N
 
 @pytest.mark.parametrize("chunk", LIMITED)
 def test_a_turn_past_its_limit_is_stopped_before_the_chunk_is_taken(chunk: Chunk) -> None:
-    translator, taken = Translator(counter(), output_limit=20_000), list[list[JSON]]()
+    translator, taken = ChatTranslator(counter(), output_limit=20_000), list[list[JSON]]()
     with pytest.raises(LimitReached) as caught:
         _feed_on(translator, chunk, taken)
     assert caught.value.reason == "output_limit"
@@ -416,7 +416,7 @@ def test_a_turn_past_its_limit_is_stopped_before_the_chunk_is_taken(chunk: Chunk
     assert translator.output == taken[-1], (
         "the events of a refused chunk never go out, so it may leave no trace"
     )
-    translator.cut()
+    translator.close_incomplete()
     assert all(item["status"] != "in_progress" for item in translator.output)
 
 

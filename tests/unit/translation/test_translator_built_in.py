@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.wire.snapshot import closing_events, fold, open_items
+from models.wire.snapshot import closing_events, find_unfinished, fold
 from tests.support.chat_turns import JSON, Turn, call, calls, counter, decoded, delta, finish, run
 from tests.support.contract_rules import assert_items_obey_contract
-from worker.translation.chat.translator import Translator
-from worker.translation.items.built_in_tools import BUILT_IN, fields_of
-from worker.translation.tool_catalog import offer
+from worker.translation.chat.translator import ChatTranslator
+from worker.translation.items.built_in_tools import BUILT_IN_TOOLS, parse_arguments
+from worker.translation.tool_catalog import build_tool_catalog
 from worker.upstream.chat_chunks import parse_chunk
 
 TOOLS: list[JSON] = [
@@ -23,7 +23,7 @@ TOOLS: list[JSON] = [
     {"type": "tool_search", "execution": "client"},
     {"type": "function", "name": "look"},
 ]
-OFFER = offer({"tools": TOOLS})
+OFFER = build_tool_catalog({"tools": TOOLS})
 LS = '{"commands": ["ls"]}'
 PATCH = '{"type": "create_file", "path": "a", "diff": "+x"}'
 
@@ -120,7 +120,7 @@ def test_whatever_was_left_open_can_be_closed() -> None:
     events = told(*CHUNKS).events
     for length in range(len(events) + 1):
         heard = events[:length]
-        closing = decoded(closing_events(open_items(heard)))
+        closing = decoded(closing_events(find_unfinished(heard)))
         done = assert_items_obey_contract([*heard, *closing])
         assert [item for _, item in sorted(done.items())] == fold([*heard, *closing])
 
@@ -189,7 +189,7 @@ READ: list[tuple[str, Any, JSON | None]] = [
 
 @pytest.mark.parametrize(("item", "arguments", "fields"), READ)
 def test_arguments_become_fields(item: str, arguments: Any, fields: JSON | None) -> None:
-    assert fields_of(item, json.dumps(arguments)) == fields
+    assert parse_arguments(item, json.dumps(arguments)) == fields
 
 
 ANYTHING = st.recursive(
@@ -207,11 +207,11 @@ ANYTHING = st.recursive(
 )
 
 
-@given(st.sampled_from([kind for kind in BUILT_IN if kind != "computer_call"]), ANYTHING)
+@given(st.sampled_from([kind for kind in BUILT_IN_TOOLS if kind != "computer_call"]), ANYTHING)
 def test_whatever_a_model_writes_is_a_call(item: str, arguments: Any) -> None:
     """As the item it fits, or as a plain call with every word of it; checked against the SDK's types by `run`."""
     written = json.dumps(arguments)
-    turn = told(calls(call(0, "a", BUILT_IN[item].name, written)), finish("tool_calls"))
+    turn = told(calls(call(0, "a", BUILT_IN_TOOLS[item].name, written)), finish("tool_calls"))
     [told_as] = turn.output
     assert told_as["type"] == item or (told_as["type"], told_as["arguments"]) == (
         "function_call",
@@ -222,13 +222,13 @@ def test_whatever_a_model_writes_is_a_call(item: str, arguments: Any) -> None:
 def test_what_becomes_an_item_becomes_the_same_arguments_again() -> None:
     for item, arguments, fields in READ:
         if fields is not None:
-            again = fields_of(item, json.dumps(BUILT_IN[item].write(fields)))
+            again = parse_arguments(item, json.dumps(BUILT_IN_TOOLS[item].to_arguments(fields)))
             assert again == fields, arguments
 
 
 def test_many_calls_that_are_never_whole_cost_little() -> None:
     """Each new item looks at the first call that waits, not at all of them."""
-    translator = Translator(counter(), offer=OFFER)
+    translator = ChatTranslator(counter(), tool_catalog=OFFER)
     for number in itertools.islice(itertools.count(), 3000):
         translator.feed(
             parse_chunk(

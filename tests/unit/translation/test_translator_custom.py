@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from models.errors import UpstreamFailed
-from models.wire.snapshot import closing_events, fold, open_items
+from models.wire.snapshot import closing_events, find_unfinished, fold
 from tests.support.chat_turns import (
     JSON,
     Turn,
@@ -21,8 +21,8 @@ from tests.support.chat_turns import (
     run,
 )
 from tests.support.contract_rules import assert_items_obey_contract
-from worker.translation.chat.translator import Translator
-from worker.translation.items.custom_tools import Wrapping
+from worker.translation.chat.translator import ChatTranslator
+from worker.translation.items.custom_tools import InputUnwrapper
 from worker.upstream.chat_chunks import parse_chunk
 
 TOOLS: dict[str, Any] = {"offer": offering("look", custom=["sh"])}
@@ -113,9 +113,9 @@ def test_it_is_the_same_however_it_is_cut(arguments: str, expected: str) -> None
     wanted = expected[:200]
     cuts = [list(arguments), *([arguments[:at], arguments[at:]] for at in range(len(arguments)))]
     for pieces in cuts:
-        wrapping = Wrapping()
+        wrapping = InputUnwrapper()
         said = [wrapping.unwrap(piece) for piece in pieces]
-        assert "".join(said) + wrapping.rest(arguments) == wanted, pieces
+        assert "".join(said) + wrapping.flush(arguments) == wanted, pieces
 
 
 def test_arguments_as_a_dict_are_unwrapped_too() -> None:
@@ -171,20 +171,20 @@ def test_whatever_was_left_open_can_be_closed() -> None:
     events = run(CHUNKS, **TOOLS).events
     for length in range(len(events) + 1):
         heard = events[:length]
-        closing = decoded(closing_events(open_items(heard)))
+        closing = decoded(closing_events(find_unfinished(heard)))
         done = assert_items_obey_contract([*heard, *closing])
         assert [item for _, item in sorted(done.items())] == fold([*heard, *closing])
 
 
 def test_the_closing_says_what_the_translators_cut_says() -> None:
     for length in range(len(CHUNKS)):
-        translator = Translator(counter(), **TOOLS)
+        translator = ChatTranslator(counter(), **TOOLS)
         heard = [
             event
             for chunk in CHUNKS[:length]
             for event in translator.feed(parse_chunk(json.dumps(chunk).encode()))
         ]
-        assert closing_events(open_items(decoded(heard))) == translator.cut()
+        assert closing_events(find_unfinished(decoded(heard))) == translator.close_incomplete()
 
 
 # What tool_choice rules out.
@@ -219,7 +219,9 @@ def test_a_call_that_is_not_allowed_becomes_no_item_and_fails_the_turn(
 
 
 def test_nothing_more_is_taken_after_it() -> None:
-    translator = Translator(counter(), offer=offering("look", custom=["sh"], allowed=["look"]))
+    translator = ChatTranslator(
+        counter(), tool_catalog=offering("look", custom=["sh"], allowed=["look"])
+    )
     told = translator.feed(
         parse_chunk(
             json.dumps(calls(call(0, "a", "look", "{}"), call(1, "b", "sh", "{}"))).encode()
@@ -227,7 +229,7 @@ def test_nothing_more_is_taken_after_it() -> None:
     )
     with pytest.raises(UpstreamFailed, match="does not allow"):
         translator.feed(parse_chunk(json.dumps(delta(content="more")).encode()))
-    lines = [brief(event) for event in decoded(told + translator.cut())]
+    lines = [brief(event) for event in decoded(told + translator.close_incomplete())]
     assert lines == ["0 +look/a", "0 '{}'", "0 ='{}'", "0 -look/a incomplete"]
 
 
@@ -240,7 +242,7 @@ def test_calls_that_are_allowed_pass() -> None:
 
 
 def test_the_tier_that_was_used_is_told_if_the_api_knows_it() -> None:
-    translator = Translator(counter())
+    translator = ChatTranslator(counter())
     for tier in ("flex", "on_demand", None):
         translator.feed(
             parse_chunk(json.dumps(delta(content="x") | {"service_tier": tier}).encode())

@@ -7,7 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.wire.compaction import PREAMBLE
-from worker.translation.history.truncation import SHARES, ever_shorter, without_oldest
+from worker.translation.history.truncation import (
+    DROPPED_SHARES,
+    shortened_histories,
+    without_oldest,
+)
 
 Item = dict[str, Any]
 
@@ -91,7 +95,7 @@ def test_a_call_that_is_answered_in_the_next_turn_goes_with_its_answer() -> None
         said("assistant", "done"),
         said("user", "three"),
     ]
-    for share in SHARES:
+    for share in DROPPED_SHARES:
         left = told(without_oldest(history, share))
         assert ("fc_a" in left) == ("fco_a" in left)
 
@@ -130,7 +134,7 @@ def test_approvals_stay_with_their_requests_and_thoughts_with_what_follows() -> 
         said("assistant", "x" * 400),
         said("user", "two"),
     ]
-    left = [told(without_oldest(history, share)) for share in SHARES]
+    left = [told(without_oldest(history, share)) for share in DROPPED_SHARES]
     assert all(
         len({one in ids for one in ("rs_1", "mcpr_1", "mcpa_1", "mcp_1")}) == 1 for ids in left
     )
@@ -167,12 +171,14 @@ def test_what_a_compaction_kept_and_what_adds_tools_is_never_left_out() -> None:
 
 
 def test_shares_that_leave_nothing_more_out_are_passed_over() -> None:
-    assert [share for share, _ in ever_shorter([said("user", "only")])] == [0.0]
-    assert [share for share, _ in ever_shorter([said("user", "one"), said("user", "two")])] == [
+    assert [share for share, _ in shortened_histories([said("user", "only")])] == [0.0]
+    assert [
+        share for share, _ in shortened_histories([said("user", "one"), said("user", "two")])
+    ] == [
         0.0,
         0.125,
     ]
-    tried = list(ever_shorter(HISTORY, 0.25))
+    tried = list(shortened_histories(HISTORY, 0.25))
     assert tried[0][0] == 0.25
     assert all(len(after) < len(before) for (_, before), (_, after) in itertools.pairwise(tried))
 

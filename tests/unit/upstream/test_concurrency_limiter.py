@@ -11,39 +11,45 @@ import pytest
 from models.config.settings import UpstreamSettings
 from models.errors import LimitReached, UpstreamBusy, UpstreamFailed
 from worker.upstream.circuit import Circuit
-from worker.upstream.gate import Gate, Visit
+from worker.upstream.gate import ConcurrencyLimiter, Permit
 
 NAMES: Iterator[int] = count()
 FAILED = UpstreamFailed("x", reason="upstream_500")
 UNSENT = UpstreamFailed("x", reason="upstream_unreachable", unsent=True)
 
 
-def gate(limit: int | None = None, *, wait: float = 60, failures: int = 2) -> Gate:
+def gate(limit: int | None = None, *, wait: float = 60, failures: int = 2) -> ConcurrencyLimiter:
     given = {
         "name": f"gate-{next(NAMES)}",
         "wait": timedelta(seconds=wait),
         "circuit_failures": failures,
         "circuit_pause": timedelta(hours=1),
     }
-    return Gate(UpstreamSettings.model_validate(given), limit)
+    return ConcurrencyLimiter(UpstreamSettings.model_validate(given), limit)
 
 
 @asynccontextmanager
-async def inside(one: Gate, model: str = "m", *, interactive: bool = False) -> AsyncIterator[Visit]:
-    async with one.visit(model, interactive=interactive) as visit:
+async def inside(
+    one: ConcurrencyLimiter, model: str = "m", *, interactive: bool = False
+) -> AsyncIterator[Permit]:
+    async with one.acquire(model, interactive=interactive) as visit:
         yield visit
 
 
-async def enter(one: Gate, order: list[str], name: str, *, interactive: bool = False) -> None:
+async def enter(
+    one: ConcurrencyLimiter, order: list[str], name: str, *, interactive: bool = False
+) -> None:
     """Passes, notes that it did, and leaves at once."""
-    async with one.visit("m", interactive=interactive):
+    async with one.acquire("m", interactive=interactive):
         order.append(name)
 
 
-async def failing(one: Gate, error: Exception, model: str = "m", times: int = 1) -> None:
+async def failing(
+    one: ConcurrencyLimiter, error: Exception, model: str = "m", times: int = 1
+) -> None:
     for _ in range(times):
         with pytest.raises(type(error)):
-            async with one.visit(model, interactive=False):
+            async with one.acquire(model, interactive=False):
                 raise error
 
 
@@ -59,36 +65,36 @@ async def settle() -> None:
 def test_a_circuit_opens_after_failures_in_a_row_and_lets_one_probe_through() -> None:
     circuit = Circuit(3, timedelta(seconds=10))
     for _ in range(2):
-        circuit.asked()
-        circuit.failed(100.0, as_probe=False)
-        circuit.ended(as_probe=False)
-    circuit.answered()
+        circuit.record_call()
+        circuit.record_failure(100.0, as_probe=False)
+        circuit.record_end(as_probe=False)
+    circuit.record_success()
     for _ in range(2):
-        circuit.failed(100.0, as_probe=False)
+        circuit.record_failure(100.0, as_probe=False)
     assert (circuit.is_open, circuit.wait(100.0)) == (False, 0.0), "an answer starts the count anew"
-    circuit.failed(100.0, as_probe=False)
+    circuit.record_failure(100.0, as_probe=False)
     assert (circuit.is_open, circuit.wait(104.0)) == (True, 6.0)
-    circuit.failed(109.0, as_probe=False)
+    circuit.record_failure(109.0, as_probe=False)
     assert circuit.wait(109.0) == 1.0, "who began before it opened does not prolong it"
     assert circuit.wait(110.0) == 0.0
-    circuit.asked()
+    circuit.record_call()
     assert circuit.wait(110.0) > 0, "one probe at a time"
-    circuit.ended(as_probe=True)
+    circuit.record_end(as_probe=True)
     assert circuit.wait(110.0) == 0.0, "a probe that told nothing may be made again"
 
 
 def test_its_pause_doubles_with_each_probe_that_fails_and_only_so_often() -> None:
     circuit = Circuit(1, timedelta(seconds=10))
-    circuit.failed(0.0, as_probe=False)
+    circuit.record_failure(0.0, as_probe=False)
     pauses = []
     for _ in range(4):
-        circuit.asked()
-        circuit.failed(0.0, as_probe=True)
-        circuit.ended(as_probe=True)
+        circuit.record_call()
+        circuit.record_failure(0.0, as_probe=True)
+        circuit.record_end(as_probe=True)
         pauses.append(circuit.wait(0.0))
     assert pauses == [20.0, 40.0, 40.0, 40.0]
-    circuit.answered()
-    assert (circuit.is_open, circuit.is_quiet) == (False, True)
+    circuit.record_success()
+    assert (circuit.is_open, circuit.is_idle) == (False, True)
 
 
 # --- a gate ---
@@ -97,19 +103,19 @@ def test_its_pause_doubles_with_each_probe_that_fails_and_only_so_often() -> Non
 async def test_what_cannot_be_delivered_closes_the_gate_for_all_models_what_fails_for_one() -> None:
     one = gate()
     await failing(one, FAILED, "a", times=2)
-    assert one.pause("a") > 0
-    assert one.pause("b") == 0
+    assert one.seconds_open("a") > 0
+    assert one.seconds_open("b") == 0
     with pytest.raises(UpstreamBusy) as refused:
         await enter_model(one, "a")
     assert (refused.value.status, refused.value.reason) == (503, "upstream_down")
     await enter_model(one, "b")
     await failing(one, UNSENT, "b", times=2)
-    assert one.pause("c") > 0
+    assert one.seconds_open("c") > 0
 
 
-async def enter_model(one: Gate, model: str) -> None:
-    async with one.visit(model, interactive=False) as visit:
-        visit.answered()
+async def enter_model(one: ConcurrencyLimiter, model: str) -> None:
+    async with one.acquire(model, interactive=False) as visit:
+        visit.record_success()
 
 
 @pytest.mark.parametrize(
@@ -128,23 +134,23 @@ async def test_an_upstream_that_answers_whatever_it_says_is_not_down(error: Exce
     await failing(one, FAILED)
     await failing(one, error)
     await failing(one, FAILED)
-    assert one.pause("m") == 0
+    assert one.seconds_open("m") == 0
     await failing(one, error, times=5)
-    assert one.pause("m") == 0
+    assert one.seconds_open("m") == 0
 
 
 async def test_what_breaks_after_the_first_word_does_not_count() -> None:
     one = gate()
 
     async def cut_off() -> None:
-        async with one.visit("m", interactive=False) as visit:
-            visit.answered()
+        async with one.acquire("m", interactive=False) as visit:
+            visit.record_success()
             raise FAILED
 
     for _ in range(3):
         with pytest.raises(UpstreamFailed):
             await cut_off()
-    assert one.pause("m") == 0
+    assert one.seconds_open("m") == 0
 
 
 async def test_as_many_pass_as_may_and_who_waits_on_the_line_goes_first() -> None:
@@ -196,7 +202,7 @@ async def test_who_waits_for_too_long_or_is_cancelled_leaves_the_line_and_takes_
 async def test_names_of_models_are_not_kept_for_ever() -> None:
     one = gate(failures=100)
     await enter_model(one, "sound")
-    assert not one._models
+    assert not one._model_circuits
     for number in range(1100):
         await failing(one, FAILED, f"model-{number}")
-    assert len(one._models) == 1000
+    assert len(one._model_circuits) == 1000

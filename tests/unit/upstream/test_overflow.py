@@ -6,7 +6,7 @@ import httpx2
 import openai
 import pytest
 
-from worker.upstream.failures import refused
+from worker.upstream.failures import failure_of_status
 from worker.upstream.overflow import is_overflow
 
 WORDINGS = [
@@ -70,7 +70,7 @@ def _status(status: int, error: dict[str, Any]) -> openai.APIStatusError:
 @pytest.mark.parametrize("status", [400, 413, 422, 500])
 def test_a_refusal_with_any_usual_status_becomes_the_one_failure(status: int) -> None:
     said = "the request exceeds the available context size"
-    failure = refused(
+    failure = failure_of_status(
         _status(status, {"message": said, "type": "exceed_context_size_error", "code": status}), "m"
     )
     assert (failure.reason, failure.code, failure.status) == (
@@ -83,7 +83,7 @@ def test_a_refusal_with_any_usual_status_becomes_the_one_failure(status: int) ->
 
 
 def test_a_rate_limit_that_speaks_of_length_stays_a_rate_limit() -> None:
-    failure = refused(
+    failure = failure_of_status(
         _status(
             429,
             {

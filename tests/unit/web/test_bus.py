@@ -15,18 +15,18 @@ from web.stream.bus import Block, Bus
 async def test_who_was_just_told_something_looks_soon_and_others_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_BRISK", 0.02)
+    monkeypatch.setattr(module, "_FAST_POLL_AFTER", 0.02)
     bus = Bus(
         Settings(database_url="postgresql://unused", redis_url="redis://unused"),
         cast("Pool", None),
         uuid4(),
     )
     async with bus.subscribe(uuid4()) as told, bus.subscribe(uuid4()) as waiting:
-        watch = asyncio.create_task(bus.watch_silence())
+        watch = asyncio.create_task(bus.poll_idle_readers())
         told.put(Block(1, 0, 0, b"data: {}\n\n"))
         assert await told.next() is not None
         async with asyncio.timeout(10):
             assert await told.next() is None
-        assert not told.brisk
-        assert not waiting.look
+        assert not told.poll_fast
+        assert not waiting.must_read_log
         watch.cancel()

@@ -8,7 +8,7 @@ import jsonschema_rs
 import pytest
 
 from models.errors import InvalidRequest
-from models.wire.json_schema import MOST_ENUM_VALUES, MOST_LEVELS, MOST_PROPERTIES, require_schema
+from models.wire.json_schema import MAX_ENUM_VALUES, MAX_LEVELS, MAX_PROPERTIES, require_schema
 
 Json = dict[str, Any]
 
@@ -162,10 +162,10 @@ NOT_STRICT: list[tuple[Json, str]] = [
     ),
     ({**closed(), "$defs": {"x": {"not": {"type": "null"}}}}, "In context=('$defs', 'x'), 'not' is not permitted."),
     (
-        closed(a={"type": "integer", "enum": list(range(MOST_ENUM_VALUES + 1))}),
+        closed(a={"type": "integer", "enum": list(range(MAX_ENUM_VALUES + 1))}),
         "In context=('properties', 'a'), the schema exceeds the limit of 1000 enum values in all.",
     ),
-    (closed(**{f"p{n}": {"type": "null"} for n in range(MOST_PROPERTIES + 1)}), "the schema exceeds the limit of 5000 object properties in all."),
+    (closed(**{f"p{n}": {"type": "null"} for n in range(MAX_PROPERTIES + 1)}), "the schema exceeds the limit of 5000 object properties in all."),
 ]  # fmt: skip
 
 
@@ -182,9 +182,9 @@ def test_levels_are_counted_by_objects() -> None:
             schema = closed(a={"type": "array", "items": schema})
         return schema
 
-    assert fault(nested(MOST_LEVELS), strict=True) is None
-    assert (fault(nested(MOST_LEVELS + 1), strict=True) or "").endswith("levels of nesting.")
-    assert fault(nested(MOST_LEVELS + 1)) is None
+    assert fault(nested(MAX_LEVELS), strict=True) is None
+    assert (fault(nested(MAX_LEVELS + 1), strict=True) or "").endswith("levels of nesting.")
+    assert fault(nested(MAX_LEVELS + 1)) is None
 
 
 def test_a_schema_may_be_as_deep_as_a_body_and_the_error_stays_short() -> None:

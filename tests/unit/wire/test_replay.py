@@ -3,9 +3,9 @@
 import itertools
 from typing import Any
 
-from models.redis.answer_cache import Answer
+from models.redis.answer_cache import CachedAnswer
 from models.wire.events import decode_frame, frame
-from models.wire.retold import renamed, retold
+from models.wire.retold import replay, with_new_ids
 from models.wire.snapshot import fold
 from tests.support.contract_rules import assert_items_obey_contract
 
@@ -40,14 +40,14 @@ ITEMS: list[dict[str, Any]] = [
 
 
 def test_the_events_are_lawful_and_fold_to_the_items() -> None:
-    events = [decode_frame(frame(event, number)) for number, event in enumerate(retold(ITEMS))]
+    events = [decode_frame(frame(event, number)) for number, event in enumerate(replay(ITEMS))]
     assert list(assert_items_obey_contract(events).values()) == ITEMS
     assert fold(events) == ITEMS
 
 
 def test_items_get_ids_of_their_own_kind_and_nothing_else_changes() -> None:
     numbers = itertools.count(1)
-    told = renamed(ITEMS, lambda prefix: f"{prefix}_new{next(numbers)}")
+    told = with_new_ids(ITEMS, lambda prefix: f"{prefix}_new{next(numbers)}")
     assert [item["id"] for item in told] == [
         f"{item['id'].partition('_')[0]}_new{at}" for at, item in enumerate(ITEMS, start=1)
     ]
@@ -104,5 +104,5 @@ HOSTED: list[dict[str, Any]] = [
 
 
 def test_only_what_the_model_alone_has_said_may_be_said_again() -> None:
-    assert Answer(ITEMS).is_repeatable
-    assert [item["type"] for item in HOSTED if Answer([*ITEMS, item]).is_repeatable] == []
+    assert CachedAnswer(ITEMS).is_cacheable
+    assert [item["type"] for item in HOSTED if CachedAnswer([*ITEMS, item]).is_cacheable] == []

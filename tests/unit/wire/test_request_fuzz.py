@@ -11,12 +11,12 @@ import orjson
 import pytest
 
 from models.errors import InvalidRequest
-from models.wire.pairing import require_pairs
+from models.wire.pairing import require_outputs
 from models.wire.request import CreateRequest, parse_create
 from models.wire.response import ResponseFacts, response_object
 from worker.translation.chat.request import chat_request
 from worker.translation.dialect import Dialect
-from worker.translation.tool_catalog import offer
+from worker.translation.tool_catalog import build_tool_catalog
 
 CLOSED = {
     "type": "object",
@@ -240,17 +240,17 @@ def parse(body: Any) -> CreateRequest | None:
     numbers = itertools.count()
     try:
         request = parse_create(body, new_id=lambda prefix: f"{prefix}_new{next(numbers)}")
-        require_pairs(request.input)
+        require_outputs(request.input)
     except InvalidRequest as refusal:
         orjson.dumps(refusal.body())
         return None
     orjson.dumps(request.input)
-    offered = offer(request.parameters, request.input)
+    offered = build_tool_catalog(request.parameters, request.input)
     sent = chat_request(
         model=request.model,
         parameters=request.parameters,
         history=request.input,
-        offer=offered,
+        tool_catalog=offered,
         dialect=Dialect(passthrough=("user",)),
     )
     orjson.dumps(sent)
@@ -320,9 +320,12 @@ def test_many_items_are_checked_in_linear_time() -> None:
         request = parse_create(
             {"model": "m", "input": items}, new_id=lambda prefix: f"{prefix}_{next(numbers)}"
         )
-        require_pairs(request.input)
+        require_outputs(request.input)
         chat_request(
-            model="m", parameters={}, history=request.input, offer=offer({}, request.input)
+            model="m",
+            parameters={},
+            history=request.input,
+            tool_catalog=build_tool_catalog({}, request.input),
         )
         return perf_counter() - begun
 

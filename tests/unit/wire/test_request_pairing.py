@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from models.errors import InvalidRequest
-from models.wire.pairing import require_pairs, unanswered
+from models.wire.pairing import require_outputs, unanswered_calls
 
 
 def call(call_id: str) -> dict[str, Any]:
@@ -78,7 +78,7 @@ BAD: list[tuple[str, list[dict[str, Any]], list[str], str]] = [
     ("items", "open_calls"), [row[1:] for row in GOOD], ids=[row[0] for row in GOOD]
 )
 def test_paired_calls_pass(items: list[dict[str, Any]], open_calls: list[str]) -> None:
-    require_pairs(items, open_calls)
+    require_outputs(items, open_calls)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_lonely_half_is_refused(
     items: list[dict[str, Any]], open_calls: list[str], message: str
 ) -> None:
     with pytest.raises(InvalidRequest) as refusal:
-        require_pairs(items, open_calls)
+        require_outputs(items, open_calls)
     assert (refusal.value.message, refusal.value.param, refusal.value.code) == (
         message,
         "input",
@@ -98,4 +98,7 @@ def test_a_lonely_half_is_refused(
 
 def test_unanswered_calls_are_listed_in_their_order() -> None:
     broken = call("d") | {"status": "incomplete"}
-    assert unanswered([call("b"), USER, custom("a"), call("c"), output("c"), broken]) == ["b", "a"]
+    assert unanswered_calls([call("b"), USER, custom("a"), call("c"), output("c"), broken]) == [
+        "b",
+        "a",
+    ]

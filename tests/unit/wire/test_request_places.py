@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from models.errors import InvalidRequest
-from models.wire.items import file_places, references, resolved
+from models.wire.items import file_places, referenced_ids, substitute_references
 
 USER: dict[str, Any] = {
     "id": "msg_1",
@@ -28,8 +28,8 @@ def reference(item_id: str) -> dict[str, Any]:
 
 def test_a_reference_is_replaced_where_it_stands() -> None:
     items = [reference("msg_9"), USER, reference("fc_1")]
-    assert references(items) == ["msg_9", "fc_1"]
-    assert resolved(items, {"fc_1": STORED, "msg_9": USER | {"id": "msg_9"}}) == [
+    assert referenced_ids(items) == ["msg_9", "fc_1"]
+    assert substitute_references(items, {"fc_1": STORED, "msg_9": USER | {"id": "msg_9"}}) == [
         USER | {"id": "msg_9"},
         USER,
         STORED,
@@ -38,7 +38,9 @@ def test_a_reference_is_replaced_where_it_stands() -> None:
 
 def test_the_first_reference_to_nothing_is_named() -> None:
     with pytest.raises(InvalidRequest) as refusal:
-        resolved([USER, reference("fc_1"), reference("a"), reference("b")], {"fc_1": STORED})
+        substitute_references(
+            [USER, reference("fc_1"), reference("a"), reference("b")], {"fc_1": STORED}
+        )
     assert (refusal.value.param, refusal.value.code) == ("input[2]", "item_not_found")
     assert refusal.value.message.startswith("Item with id 'a' not found.")
 
@@ -53,7 +55,7 @@ def test_files_by_address_are_found_wherever_they_may_stand() -> None:
         {"type": "custom_tool_call_output", "call_id": "c", "output": [file]},
         {"type": "reasoning", "summary": []},
     ]
-    names = [place.named(place.item) for place in file_places(items)]
+    names = [place.path(place.item) for place in file_places(items)]
     assert names == [
         "input[1].content[1].file_url",
         "input[1].content[2].file_url",

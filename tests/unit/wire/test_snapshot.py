@@ -5,12 +5,12 @@ import random
 
 import pytest
 
-from models.wire.snapshot import closing_events, fold, open_items
+from models.wire.snapshot import closing_events, find_unfinished, fold
 from tests.support.chat_turns import JSON, brief, call, calls, counter, decoded, delta, finish, run
 from tests.support.contract_rules import assert_items_obey_contract
 from tests.support.strict_types import check_event, check_item
 from worker.translation.chat.chunk import Chunk
-from worker.translation.chat.translator import Translator
+from worker.translation.chat.translator import ChatTranslator
 from worker.upstream.chat_chunks import parse_chunk
 
 CITED = [{"type": "url_citation", "url_citation": {"url": "https://x"}}]
@@ -43,15 +43,15 @@ EVENTS = run(CHUNKS, want_logprobs=True).events
 def test_the_fold_of_a_whole_stream_is_its_output() -> None:
     turn = run(CHUNKS, want_logprobs=True)
     assert fold(turn.events) == turn.output
-    assert open_items(turn.events).items == []
-    assert closing_events(open_items(turn.events)) == []
+    assert find_unfinished(turn.events).items == []
+    assert closing_events(find_unfinished(turn.events)) == []
 
 
 @pytest.mark.parametrize("length", range(len(EVENTS) + 1))
 def test_whatever_was_left_open_can_be_closed(length: int) -> None:
     """Cut after any event, the closing makes a stream that obeys the contract, and its fold is what was said, `incomplete`."""
     heard = EVENTS[:length]
-    closing = decoded(closing_events(open_items(heard)))
+    closing = decoded(closing_events(find_unfinished(heard)))
     for event in closing:
         check_event(event)
     done = assert_items_obey_contract([*heard, *closing])
@@ -67,10 +67,10 @@ def test_whatever_was_left_open_can_be_closed(length: int) -> None:
 
 def test_the_closing_says_what_the_translators_cut_says() -> None:
     for length in range(len(CHUNKS)):
-        translator = Translator(counter(), want_logprobs=True)
+        translator = ChatTranslator(counter(), want_logprobs=True)
         heard = [event for chunk in CHUNKS[:length] for event in translator.feed(_parsed(chunk))]
-        left = open_items(decoded(heard))
-        assert closing_events(left) == translator.cut()
+        left = find_unfinished(decoded(heard))
+        assert closing_events(left) == translator.close_incomplete()
 
 
 def _parsed(chunk: JSON) -> Chunk:
@@ -82,15 +82,15 @@ def test_events_of_another_attempts_items_are_ignored() -> None:
     later = run([delta(content="stays"), finish()], first_index=1).events
     closing = [event for event in first if not event["type"].endswith("added")]
     assert fold([*closing, *later]) == fold(later)
-    assert open_items([*closing, *later]).highest_index == 1
+    assert find_unfinished([*closing, *later]).highest_index == 1
 
 
 def test_the_highest_index_counts_closed_and_foreign_items_too() -> None:
-    assert open_items([]).highest_index == -1
-    assert open_items([{"type": "response.created", "response": {}}]).highest_index == -1
-    assert open_items(EVENTS).highest_index == 4
+    assert find_unfinished([]).highest_index == -1
+    assert find_unfinished([{"type": "response.created", "response": {}}]).highest_index == -1
+    assert find_unfinished(EVENTS).highest_index == 4
     assert (
-        open_items(
+        find_unfinished(
             [{"type": "response.output_item.done", "output_index": 7, "item": {}}]
         ).highest_index
         == 7
@@ -123,7 +123,7 @@ def test_a_partial_view_shows_what_was_said_so_far() -> None:
 def test_the_events_are_left_as_they_were() -> None:
     before = repr(EVENTS)
     fold(EVENTS)
-    closing_events(open_items(EVENTS[:12]))
+    closing_events(find_unfinished(EVENTS[:12]))
     assert repr(EVENTS) == before
 
 

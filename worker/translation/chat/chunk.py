@@ -43,7 +43,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     service_tier: str | None = None
 
     @property
-    def is_word(self) -> bool:
+    def has_output(self) -> bool:
         """Whether the model has said something; many servers send empty chunks to keep the line open."""
         return bool(
             self.content

@@ -5,24 +5,28 @@ from typing import Any
 import msgspec
 
 from models.wire.events import Item
-from models.wire.pairing import is_call, is_output, pairs
-from models.wire.tools import Target, offered
-from worker.translation.chat.structured import asked_format, told_format
+from models.wire.pairing import is_call, is_output, match_outputs
+from models.wire.tools import CallTarget, callable_tools
+from worker.translation.chat.structured import format_fields, format_instructions
 from worker.translation.dialect import Dialect, ReasoningBack
-from worker.translation.history.server_calls import as_function_call, hosted_answer, refusal
-from worker.translation.items.built_in_tools import BUILT_IN
+from worker.translation.history.server_calls import (
+    as_function_call,
+    denied_call_output,
+    server_call_output,
+)
+from worker.translation.items.built_in_tools import BUILT_IN_TOOLS
 from worker.translation.items.custom_tools import CUSTOM_TOOL_ARGUMENT
-from worker.translation.items.reasoning import Thoughts
-from worker.translation.items.server_calls import spoken_name
-from worker.translation.tool_catalog import Offer
+from worker.translation.items.reasoning import TurnReasoning
+from worker.translation.items.server_calls import model_tool_name
+from worker.translation.tool_catalog import ToolCatalog
 
 Message = dict[str, Any]
 Part = dict[str, Any]
 
-_SAME = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
+_COPIED_PARAMETERS = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 """Sent under their own names, and only if the client set them: the API's defaults break reasoning models."""
 
-_SYSTEM = frozenset(("system", "developer"))
+_SYSTEM_ROLES = frozenset(("system", "developer"))
 
 NEVER_FORWARDED = frozenset(
     (
@@ -45,7 +49,7 @@ def chat_request(
     model: str,
     parameters: dict[str, Any],
     history: list[Item],
-    offer: Offer,
+    tool_catalog: ToolCatalog,
     dialect: Dialect = _OPENAI,
 ) -> dict[str, Any]:
     """The body for the upstream, always streamed, always with usage.
@@ -60,8 +64,8 @@ def chat_request(
         _instructions(parameters, dialect),
         history,
         dialect,
-        offer,
-        _thoughts_from(parameters, history, dialect),
+        tool_catalog,
+        _reasoning_start(parameters, history, dialect),
     )
     body: dict[str, Any] = {
         "model": model,
@@ -71,16 +75,16 @@ def chat_request(
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    body.update((name, parameters[name]) for name in _SAME if name in parameters)
+    body.update((name, parameters[name]) for name in _COPIED_PARAMETERS if name in parameters)
     if "max_output_tokens" in parameters:
         body[dialect.max_tokens_field] = parameters["max_output_tokens"]
     body.update(_effort(parameters, dialect))
-    body.update(asked_format(text, dialect.structured_output))
+    body.update(format_fields(text, dialect.structured_output))
     if (
         "verbosity" in text and "verbosity" in dialect.passthrough
     ):  # only OpenAI's own chat API knows it
         body["verbosity"] = text["verbosity"]
-    tools = offer.to_json()
+    tools = tool_catalog.to_json()
     body.update(tools)
     if tools and "parallel_tool_calls" in parameters:  # upstreams refuse it without tools
         body["parallel_tool_calls"] = parameters["parallel_tool_calls"]
@@ -91,7 +95,7 @@ def chat_request(
     return body
 
 
-def after_a_call(parameters: dict[str, Any]) -> dict[str, Any]:
+def relax_tool_choice(parameters: dict[str, Any]) -> dict[str, Any]:
     """The parameters for the turns after the first: a demand to call a tool has been met, and would be met for ever."""
     choice = parameters.get("tool_choice", "auto")
     if isinstance(choice, str):
@@ -109,7 +113,7 @@ def wants_logprobs(parameters: dict[str, Any]) -> bool:
 
 def _instructions(parameters: dict[str, Any], dialect: Dialect) -> str | None:
     """The client's, and what the upstream has to be told because no field of its API says it."""
-    told = told_format(parameters.get("text", {}), dialect.structured_output)
+    told = format_instructions(parameters.get("text", {}), dialect.structured_output)
     given: str | None = parameters.get("instructions")
     return given if told is None else told if given is None else f"{given}\n\n{told}"
 
@@ -148,7 +152,7 @@ def _effort(parameters: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
             return {"reasoning_effort": effort}
 
 
-def _thoughts_from(parameters: dict[str, Any], history: list[Item], dialect: Dialect) -> int:
+def _reasoning_start(parameters: dict[str, Any], history: list[Item], dialect: Dialect) -> int:
     """The place in the history from which on the model gets its own thoughts back: since the user spoke last, or from the start where
     the client wants `reasoning.context: all_turns`."""
     if dialect.reasoning_back == "none":
@@ -172,25 +176,27 @@ def _messages(
     instructions: str | None,
     history: list[Item],
     dialect: Dialect,
-    offer: Offer,
-    thoughts_from: int,
+    tool_catalog: ToolCatalog,
+    reasoning_start: int,
 ) -> list[Message]:
     """The conversation; `instructions` are those of this request alone and come first."""
-    transcript = _Transcript(offer, dialect.reasoning_back)
+    transcript = _MessageBuilder(tool_catalog, dialect.reasoning_back)
     developer_role = dialect.developer_role
-    answers = pairs(history)
+    answers = match_outputs(history)
     requests = {item["id"]: item for item in history if item["type"] == "mcp_approval_request"}
     if instructions is not None:
         transcript.messages.append({"role": developer_role, "content": instructions})
     for position, item in enumerate(history):
         kind = item["type"]
         if is_call(item) and position in answers:
-            transcript.call(item, history[answers[position]])
+            transcript.add_call(item, history[answers[position]])
         elif is_output(item):
-            transcript.answered(item["call_id"])
-        elif (answer := hosted_answer(item)) is not None:
-            transcript.ran(
-                as_function_call(item, spoken_name(item, offer.hosted)), answer, item.get("turn")
+            transcript.mark_output_seen(item["call_id"])
+        elif (answer := server_call_output(item)) is not None:
+            transcript.add_server_call(
+                as_function_call(item, model_tool_name(item, tool_catalog.server_functions)),
+                answer,
+                item.get("turn"),
             )
         elif (
             kind == "mcp_approval_response"
@@ -198,16 +204,18 @@ def _messages(
             and item["approval_request_id"] in requests
         ):
             refused = {**requests[item["approval_request_id"]], "type": "mcp_call"}
-            transcript.ran(
-                as_function_call(refused, spoken_name(refused, offer.hosted)), refusal(item), None
+            transcript.add_server_call(
+                as_function_call(refused, model_tool_name(refused, tool_catalog.server_functions)),
+                denied_call_output(item),
+                None,
             )
         elif kind == "message" and item["role"] == "assistant":
-            transcript.said(item["content"])
-        elif kind == "reasoning" and position >= thoughts_from:
-            transcript.thought(item)
+            transcript.add_assistant_message(item["content"])
+        elif kind == "reasoning" and position >= reasoning_start:
+            transcript.add_reasoning(item)
         elif kind == "message":
             role = developer_role if item["role"] == "developer" else item["role"]
-            transcript.told(role, item["content"])
+            transcript.add_message(role, item["content"])
         # Left out: calls that broke off with their response, which upstreams refuse for want of an output; what the model thought before
         # the user spoke last; tools that were added, which the offer holds; and hosted calls whose result nobody knows any more: the
         # answer that followed holds it.
@@ -217,7 +225,7 @@ def _messages(
 
 def _with_one_system_message(messages: list[Message]) -> list[Message]:
     """What all system and developer messages say, put together in one at the start: such templates refuse a second, wherever it stands."""
-    said = [message["content"] for message in messages if message["role"] in _SYSTEM]
+    said = [message["content"] for message in messages if message["role"] in _SYSTEM_ROLES]
     if not said:
         return messages
     content: str | list[Part] = "\n\n".join(content for content in said if isinstance(content, str))
@@ -231,11 +239,11 @@ def _with_one_system_message(messages: list[Message]) -> list[Message]:
         ]
     return [
         {"role": "system", "content": content},
-        *(message for message in messages if message["role"] not in _SYSTEM),
+        *(message for message in messages if message["role"] not in _SYSTEM_ROLES),
     ]
 
 
-class _Turn:
+class _AssistantTurn:
     """What the model said in one go: text, a refusal, calls; and which of the calls are still to be answered."""
 
     def __init__(self) -> None:
@@ -243,114 +251,119 @@ class _Turn:
         self.refusals: list[str] = []
         self.calls: list[tuple[Item, Item]] = []
         """Each with its output."""
-        self.waiting: set[str] = set()
+        self.pending_calls: set[str] = set()
         """Ids of the calls whose output has not come by yet."""
         self.number: int | None = None
         """Tells the turns of a tool loop apart, where it is known."""
-        self.thoughts: Thoughts | None = None
+        self.reasoning: TurnReasoning | None = None
 
     @property
     def is_over(self) -> bool:
         """All its calls are answered: what the model says next, it says in a new turn."""
-        return bool(self.calls) and not self.waiting
+        return bool(self.calls) and not self.pending_calls
 
 
-class _Transcript:
+class _MessageBuilder:
     """Items in, chat messages out.
 
     Chat demands what items do not: all calls of a turn, and the text around them, in one assistant message, and the answers right after
     it. So a turn stays open until its calls are answered or somebody else speaks, and is written when it ends.
     """
 
-    def __init__(self, offer: Offer, reasoning_back: ReasoningBack) -> None:
+    def __init__(self, tool_catalog: ToolCatalog, reasoning_back: ReasoningBack) -> None:
         self.messages: list[Message] = []
-        self._offer = offer
+        self._tool_catalog = tool_catalog
         self._reasoning_back = reasoning_back
-        self._turn = _Turn()
-        self._thoughts: list[Item] = []
+        self._turn = _AssistantTurn()
+        self._pending_reasoning: list[Item] = []
         """Reasoning that belongs to the turn of what follows it."""
 
-    def told(self, role: str, content: list[Part]) -> None:
+    def add_message(self, role: str, content: list[Part]) -> None:
         """Somebody other than the model spoke."""
         self.end_turn()
-        self._thoughts = []
+        self._pending_reasoning = []
         self.messages.append({"role": role, "content": _chat_content(content)})
 
-    def thought(self, item: Item) -> None:
+    def add_reasoning(self, item: Item) -> None:
         """The model thought, and is to be told what."""
-        self._thoughts.append(item)
-        if self._turn.waiting:  # some vendors tell what they thought after the call it led to
-            self._spoken_in(self._turn)
+        self._pending_reasoning.append(item)
+        if self._turn.pending_calls:  # some vendors tell what they thought after the call it led to
+            self._attach_reasoning(self._turn)
 
-    def said(self, content: list[Part]) -> None:
+    def add_assistant_message(self, content: list[Part]) -> None:
         """The model spoke."""
-        turn = self._spoken_in(self._open_turn())
+        turn = self._attach_reasoning(self._open_turn())
         text = "".join(part["text"] for part in content if part["type"] == "output_text")
         if text:
             turn.texts.append(text)
         turn.refusals.extend(part["refusal"] for part in content if part["type"] == "refusal")
 
-    def call(self, item: Item, output: Item) -> None:
+    def add_call(self, item: Item, output: Item) -> None:
         """The model called a tool, which will give this output."""
-        turn = self._spoken_in(self._open_turn())
+        turn = self._attach_reasoning(self._open_turn())
         turn.calls.append((item, output))
-        turn.waiting.add(item["call_id"])
+        turn.pending_calls.add(item["call_id"])
 
-    def ran(self, item: Item, output: Item, number: int | None) -> None:
+    def add_server_call(self, item: Item, output: Item, number: int | None) -> None:
         """The model called a tool that this server ran, in the turn of this number; unless told otherwise, each call was a turn's only
         one: what came later may have been said for what came before."""
-        turn = self._spoken_in(
+        turn = self._attach_reasoning(
             self._turn if number is not None and self._turn.number == number else self._open_turn()
         )
         turn.number = number
         turn.calls.append((item, output))
 
-    def answered(self, call_id: str) -> None:
+    def mark_output_seen(self, call_id: str) -> None:
         """The output of a call has come by."""
-        self._turn.waiting.discard(call_id)
+        self._turn.pending_calls.discard(call_id)
 
-    def _open_turn(self) -> _Turn:
+    def _open_turn(self) -> _AssistantTurn:
         if self._turn.is_over:
             self.end_turn()
         return self._turn
 
-    def _spoken_in(self, turn: _Turn) -> _Turn:
+    def _attach_reasoning(self, turn: _AssistantTurn) -> _AssistantTurn:
         """The turn, with what was thought in it so far."""
-        if self._thoughts:
-            turn.thoughts = turn.thoughts or Thoughts()
-            for item in self._thoughts:
-                turn.thoughts.add(item)
-            self._thoughts = []
+        if self._pending_reasoning:
+            turn.reasoning = turn.reasoning or TurnReasoning()
+            for item in self._pending_reasoning:
+                turn.reasoning.add(item)
+            self._pending_reasoning = []
         return turn
 
     def end_turn(self) -> None:
         """Writes the open turn: the assistant's message, then one tool message per call, then what only a user can show."""
-        turn, self._turn = self._turn, _Turn()
+        turn, self._turn = self._turn, _AssistantTurn()
         if not (turn.texts or turn.refusals or turn.calls):
             return
         message: Message = {"role": "assistant", "content": "\n\n".join(turn.texts) or None}
         if turn.refusals:
             message["refusal"] = "\n\n".join(turn.refusals)
-        if turn.thoughts is not None:
-            message.update(turn.thoughts.fields(self._reasoning_back, message["content"]))
+        if turn.reasoning is not None:
+            message.update(turn.reasoning.fields(self._reasoning_back, message["content"]))
         if turn.calls:
-            message["tool_calls"] = [_tool_call(call, self._offer) for call, _ in turn.calls]
+            message["tool_calls"] = [_tool_call(call, self._tool_catalog) for call, _ in turn.calls]
         self.messages.append(message)
         shown: list[Part] = []
         for call, output in turn.calls:
-            text, attachments = _tool_answer(_told(output, self._offer), call["call_id"])
+            text, attachments = _tool_message_content(
+                _output_content(output, self._tool_catalog), call["call_id"]
+            )
             self.messages.append({"role": "tool", "tool_call_id": call["call_id"], "content": text})
             shown += attachments
         if shown:
             self.messages.append({"role": "user", "content": shown})
 
 
-def _tool_call(item: Item, offer: Offer) -> dict[str, Any]:
+def _tool_call(item: Item, tool_catalog: ToolCatalog) -> dict[str, Any]:
     kind = item["type"]
-    if kind in BUILT_IN:
-        name, arguments = offer.name_of(Target(kind)), _json(BUILT_IN[kind].write(item))
+    if kind in BUILT_IN_TOOLS:
+        name, arguments = (
+            tool_catalog.name_of(CallTarget(kind)),
+            _json(BUILT_IN_TOOLS[kind].to_arguments(item)),
+        )
     else:
-        name = offer.name_of(Target(kind, item["name"], item.get("namespace")))
+        name = tool_catalog.name_of(CallTarget(kind, item["name"], item.get("namespace")))
         arguments = (
             item["arguments"] or "{}"
             if kind == "function_call"
@@ -363,7 +376,7 @@ def _tool_call(item: Item, offer: Offer) -> dict[str, Any]:
     }
 
 
-def _told(output: Item, offer: Offer) -> str | list[Part]:
+def _output_content(output: Item, tool_catalog: ToolCatalog) -> str | list[Part]:
     """What a call's output tells the model: a text, or the parts the client sent."""
     match output.get("type"):
         case "shell_call_output":
@@ -377,7 +390,7 @@ def _told(output: Item, offer: Offer) -> str | list[Part]:
             told: str = output.get("output") or ""
             return f"{output['status']}: {told}" if told else output["status"]
         case "tool_search_output":
-            names = [offer.name_of(each.target) for each in offered(output["tools"])]
+            names = [tool_catalog.name_of(each.target) for each in callable_tools(output["tools"])]
             return (
                 f"These tools can be called now: {', '.join(names)}."
                 if names
@@ -400,7 +413,7 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _tool_answer(output: str | list[Part], call_id: str) -> tuple[str, list[Part]]:
+def _tool_message_content(output: str | list[Part], call_id: str) -> tuple[str, list[Part]]:
     """The tool message's text, and the parts a tool message cannot carry, introduced by a text of their own."""
     if isinstance(output, str):
         return output, []

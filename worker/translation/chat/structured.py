@@ -6,15 +6,15 @@ import msgspec
 
 from worker.translation.dialect import StructuredOutput
 
-_ALONE = "Answer with JSON alone: no word before or after it, and no code fence around it."
+_JSON_ONLY = "Answer with JSON alone: no word before or after it, and no code fence around it."
 
-_OBJECT = {"response_format": {"type": "json_object"}}
+_JSON_OBJECT_FIELDS = {"response_format": {"type": "json_object"}}
 
 
-def asked_format(text: dict[str, Any], way: StructuredOutput) -> dict[str, Any]:
+def format_fields(text: dict[str, Any], mode: StructuredOutput) -> dict[str, Any]:
     """The fields of a chat request for the `text` of a create request."""
     wanted = text.get("format", {})
-    match wanted.get("type"), way:
+    match wanted.get("type"), mode:
         case ("json_schema", "json_schema"):
             schema = {
                 name: wanted[name]
@@ -25,27 +25,27 @@ def asked_format(text: dict[str, Any], way: StructuredOutput) -> dict[str, Any]:
         case ("json_schema", "guided_json"):
             return {"guided_json": wanted["schema"]}
         case ("json_schema", "json_object"):
-            return _OBJECT
+            return _JSON_OBJECT_FIELDS
         case ("json_object", known) if known != "prompt":
-            return _OBJECT
+            return _JSON_OBJECT_FIELDS
         case _:
             return {}
 
 
-def told_format(text: dict[str, Any], way: StructuredOutput) -> str | None:
+def format_instructions(text: dict[str, Any], mode: StructuredOutput) -> str | None:
     """What the model is told of the format; None where the request says it all."""
     wanted = text.get("format", {})
     kind = wanted.get("type")
-    if kind == "json_object" and way == "prompt":
-        return f"{_ALONE} It must be one JSON object."
-    if kind != "json_schema" or way not in ("json_object", "prompt"):
+    if kind == "json_object" and mode == "prompt":
+        return f"{_JSON_ONLY} It must be one JSON object."
+    if kind != "json_schema" or mode not in ("json_object", "prompt"):
         return None
     description = f" {wanted['description']}" if wanted.get("description") else ""
     schema = msgspec.json.encode(wanted["schema"]).decode()
-    return f"{_ALONE} It is called '{wanted['name']}'.{description} It must obey this JSON Schema:\n{schema}"
+    return f"{_JSON_ONLY} It is called '{wanted['name']}'.{description} It must obey this JSON Schema:\n{schema}"
 
 
-class Fences:
+class FenceStripper:
     """Takes a code fence off a text that comes in pieces: models that were only told to answer in JSON like to put one around it.
 
     A fence is a first line that begins with three backticks and a last line that is three backticks; white space around both goes too.
@@ -53,50 +53,50 @@ class Fences:
     """
 
     def __init__(self) -> None:
-        self._held = ""
-        self._fenced: bool | None = None
+        self._buffer = ""
+        self._has_fence: bool | None = None
         """None: not known yet."""
 
     def strip(self, text: str) -> str:
         """What this piece adds; what may yet turn out to be a fence is held back."""
-        if self._fenced is False:
+        if self._has_fence is False:
             return text
-        held, self._held = self._held + text, ""
-        if self._fenced is None:
-            started = self._opened(held)
+        held, self._buffer = self._buffer + text, ""
+        if self._has_fence is None:
+            started = self._strip_opening(held)
             if started is None:
-                self._held = held
+                self._buffer = held
                 return ""
             held = started
-        return self._up_to_the_end(held) if self._fenced else held
+        return self._hold_back_closing(held) if self._has_fence else held
 
-    def rest(self) -> str:
+    def flush(self) -> str:
         """What was held back when the text ended, unless it was the closing fence."""
-        held, self._held = self._held, ""
-        return "" if self._fenced and held.strip() == _FENCE else held
+        held, self._buffer = self._buffer, ""
+        return "" if self._has_fence and held.strip() == _FENCE else held
 
-    def _opened(self, text: str) -> str | None:
+    def _strip_opening(self, text: str) -> str | None:
         """What follows the opening fence, or the text, if it has none; None while that is not known."""
         start = text.lstrip()
         if not start.startswith(_FENCE[: len(start)]):
-            self._fenced = False
+            self._has_fence = False
             return text
         line, ended, rest = start.partition("\n")
         if ended:
-            self._fenced = True
+            self._has_fence = True
             return rest
-        if len(line) > _LONGEST_FENCE:
-            self._fenced = False
+        if len(line) > _MAX_FENCE_LINE:
+            self._has_fence = False
             return text
         return None
 
-    def _up_to_the_end(self, text: str) -> str:
+    def _hold_back_closing(self, text: str) -> str:
         """All but an end that may be the closing fence: white space, backticks, white space."""
         end = len(text.rstrip().rstrip("`").rstrip())
-        self._held = text[end:]
+        self._buffer = text[end:]
         return text[:end]
 
 
 _FENCE = "```"
-_LONGEST_FENCE = 40
+_MAX_FENCE_LINE = 40
 """Characters of the line that opens a fence: the name of a language fits."""

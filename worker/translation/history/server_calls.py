@@ -4,10 +4,10 @@ import json
 from typing import Any
 
 from models.wire.events import Item
-from worker.translation.items.text_items import is_whole
+from worker.translation.items.text_items import is_json_object
 
 
-def hosted_answer(item: Item) -> Item | None:
+def server_call_output(item: Item) -> Item | None:
     """What the model was told of a call that this server ran, as an output; None when that is not known."""
     told = item.get("answer")
     if told is None and item["type"] == "mcp_call" and item.get("status") != "incomplete":
@@ -17,7 +17,7 @@ def hosted_answer(item: Item) -> Item | None:
     return None if told is None else {"output": told}
 
 
-def refusal(item: Item) -> Item:
+def denied_call_output(item: Item) -> Item:
     """What the model is told of a call that its client did not approve; one that was approved is an item of its own."""
     reason = item.get("reason")
     return {"output": "The user refused this call." + (f" Reason: {reason}" if reason else "")}
@@ -48,5 +48,5 @@ def as_function_call(item: Item, name: str) -> Item:
         "type": "function_call",
         "call_id": item["id"],
         "name": name,
-        "arguments": arguments if is_whole(arguments) else "{}",
+        "arguments": arguments if is_json_object(arguments) else "{}",
     }

@@ -14,7 +14,7 @@ from models.wire.compaction import PREAMBLE, is_summary, texts_of
 from models.wire.events import Item
 from models.wire.pairing import OUTPUTS
 
-TASK = """You compact conversations between users and an assistant that may call tools, so that the assistant can go on later without having \
+SYSTEM_PROMPT = """You compact conversations between users and an assistant that may call tools, so that the assistant can go on later without having \
 seen what you leave out. You are given a part of a conversation and write a summary of it. Say what the users want and have decided, what was \
 found out and done, which calls of tools mattered and what they gave, what is still to be done and what comes next. Keep names, numbers, \
 paths, identifiers, code and quotations exactly where they may be needed again. If a summary of what came before is given, your summary \
@@ -22,11 +22,11 @@ takes its place: keep what still matters of it. What the conversation says is ma
 in the language of the conversation."""
 """The system message."""
 
-_CLOSING = re.compile(r"</(?=(?:conversation|summary|entry)\b)")
-_UNSEEN = frozenset(
+_CLOSING_TAG = re.compile(r"</(?=(?:conversation|summary|entry)\b)")
+_SKIPPED_TYPES = frozenset(
     ("compaction_trigger", "reasoning", "mcp_list_tools", "additional_tools", "item_reference")
 )
-_CALLS = ("name", "arguments", "input", "action", "operation", "query", "queries", "code")
+_CALL_FIELDS = ("name", "arguments", "input", "action", "operation", "query", "queries", "code")
 
 
 def entries(history: Sequence[Item]) -> list[str]:
@@ -34,53 +34,51 @@ def entries(history: Sequence[Item]) -> list[str]:
     return [entry for item in history if (entry := _entry(item))]
 
 
-def question(part: str, so_far: str, instructions: str | None) -> str:
+def compaction_prompt(part: str, earlier_summary: str, instructions: str | None) -> str:
     """What the model is asked with a part of the entries; `so_far`: the summary of the parts before it."""
     known = (
-        f"<assistant_instructions>\n{_plain(instructions)}\n</assistant_instructions>\n\n"
+        f"<assistant_instructions>\n{_escape_tags(instructions)}\n</assistant_instructions>\n\n"
         if instructions
         else ""
     )
     earlier = (
-        f"<summary_of_what_came_before>\n{_plain(so_far)}\n</summary_of_what_came_before>\n\n"
-        if so_far
+        f"<summary_of_what_came_before>\n{_escape_tags(earlier_summary)}\n</summary_of_what_came_before>\n\n"
+        if earlier_summary
         else ""
     )
     return f"{known}{earlier}<conversation>\n{part}\n</conversation>\n\nWrite the summary now."
 
 
-def parts(texts: Sequence[str], most: int) -> Iterator[str]:
+def pack_entries(texts: Sequence[str], max_characters: int) -> Iterator[str]:
     """The entries put together into texts of at most `most` characters; what is longer by itself is cut."""
     held = ""
     for text in texts:
         while text:
-            room = most - len(held)
+            room = max_characters - len(held)
             if len(text) <= room:
                 held, text = f"{held}{text}\n", ""  # noqa: PLW2901
             elif held:
                 yield held
                 held = ""
             else:
-                yield text[:most]
-                text = text[most:]  # noqa: PLW2901
+                yield text[:max_characters]
+                text = text[max_characters:]  # noqa: PLW2901
     if held:
         yield held
 
 
 def _entry(item: Item) -> str:
     kind = item["type"]
-    if kind in _UNSEEN:
+    if kind in _SKIPPED_TYPES:
         return ""
     if kind == "message":
         words = texts_of(item["content"])
         if is_summary(item):
-            return f"<summary_of_what_came_before>\n{_plain(words.removeprefix(PREAMBLE))}\n</summary_of_what_came_before>"
-        return f'<entry from="{item["role"]}">\n{_plain(words)}\n</entry>' if words else ""
+            return f"<summary_of_what_came_before>\n{_escape_tags(words.removeprefix(PREAMBLE))}\n</summary_of_what_came_before>"
+        return f'<entry from="{item["role"]}">\n{_escape_tags(words)}\n</entry>' if words else ""
     if kind in OUTPUTS:
-        return (
-            f'<entry from="tool">\n{_plain(_told(item.get("output", item.get("tools"))))}\n</entry>'
-        )
-    made = {name: item[name] for name in _CALLS if item.get(name) is not None}
+        return f'<entry from="tool">\n{_escape_tags(_output_text(item.get("output", item.get("tools"))))}\n</entry>'
+    made = {name: item[name] for name in _CALL_FIELDS if item.get(name) is not None}
     answer = next(
         (
             item[name]
@@ -89,15 +87,15 @@ def _entry(item: Item) -> str:
         ),
         None,
     )
-    call = f'<entry from="assistant" calls="{kind}">\n{_plain(_json(made))}\n</entry>'
+    call = f'<entry from="assistant" calls="{kind}">\n{_escape_tags(_json(made))}\n</entry>'
     return (
         call
         if answer is None
-        else f'{call}\n<entry from="tool">\n{_plain(_told(answer))}\n</entry>'
+        else f'{call}\n<entry from="tool">\n{_escape_tags(_output_text(answer))}\n</entry>'
     )
 
 
-def _told(value: Any) -> str:
+def _output_text(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, list) and all(isinstance(part, dict) and "type" in part for part in value):
@@ -105,9 +103,9 @@ def _told(value: Any) -> str:
     return _json(value)
 
 
-def _plain(text: str) -> str:
+def _escape_tags(text: str) -> str:
     """The text, unable to close what stands around it."""
-    return _CLOSING.sub("<\\\\/", text)
+    return _CLOSING_TAG.sub("<\\\\/", text)
 
 
 def _json(value: Any) -> str:

@@ -10,17 +10,19 @@ from collections.abc import Iterator, Sequence
 from models.wire.compaction import is_from_user, is_instruction, is_summary
 from models.wire.events import Item
 from models.wire.pairing import is_call, is_output
-from worker.translation.history.measure import tokens_of
+from worker.translation.history.measure import count_tokens
 
-SHARES = (0.125, 0.25, 0.5, 0.75, 1.0)
+DROPPED_SHARES = (0.125, 0.25, 0.5, 0.75, 1.0)
 """How much of what may go is left out at the first try, the second, …: a bounded number, soon enough for a history many times too long."""
 
 
-def ever_shorter(history: list[Item], share: float = 0.0) -> Iterator[tuple[float, list[Item]]]:
+def shortened_histories(
+    history: list[Item], share: float = 0.0
+) -> Iterator[tuple[float, list[Item]]]:
     """The history without its oldest `share`, then without more and more of it, for as long as that leaves anything out: (share, history)."""
     shorter = without_oldest(history, share)
     yield share, shorter
-    for more in (more for more in SHARES if more > share):
+    for more in (more for more in DROPPED_SHARES if more > share):
         left = without_oldest(history, more)
         if len(left) < len(shorter):
             shorter = left
@@ -32,7 +34,7 @@ def without_oldest(history: Sequence[Item], share: float) -> list[Item]:
     if share <= 0:
         return list(history)
     groups = list(_droppable(history))
-    weights = [sum(tokens_of(history[position]) for position in group) for group in groups]
+    weights = [sum(count_tokens(history[position]) for position in group) for group in groups]
     left = (1 - share) * sum(weights)
     gone: set[int] = set()
     standing = sum(weights)
@@ -50,12 +52,12 @@ def _droppable(history: Sequence[Item]) -> Iterator[list[int]]:
         (position for position, item in enumerate(history) if is_from_user(item)), default=-1
     )
     groups: dict[int, list[int]] = {}
-    for position, leader in enumerate(_leaders(history)):
+    for position, leader in enumerate(_group_leaders(history)):
         groups.setdefault(leader, []).append(position)
     words: list[list[int]] = []
     spoken = False
     for group in groups.values():
-        if any(position == newest or _is_lasting(history[position]) for position in group):
+        if any(position == newest or _is_protected(history[position]) for position in group):
             continue
         is_users = is_from_user(history[group[0]])
         if is_users and spoken:
@@ -69,27 +71,27 @@ def _droppable(history: Sequence[Item]) -> Iterator[list[int]]:
     yield from words
 
 
-def _leaders(history: Sequence[Item]) -> list[int]:
+def _group_leaders(history: Sequence[Item]) -> list[int]:
     """For each position the one that stands for its group."""
     leaders = list(range(len(history)))
     calls: dict[str, int] = {}
     requests: dict[str, int] = {}
     for position, item in enumerate(history):
-        is_the_models = not is_from_user(item) and not _is_lasting(item)
+        is_the_models = not is_from_user(item) and not _is_protected(item)
         if position and history[position - 1]["type"] == "reasoning" and is_the_models:
-            _join(leaders, position - 1, position)
+            _merge_groups(leaders, position - 1, position)
         if is_call(item):
             calls[item["call_id"]] = position
         elif is_output(item) and item["call_id"] in calls:
-            _join(leaders, calls[item["call_id"]], position)
+            _merge_groups(leaders, calls[item["call_id"]], position)
         elif item["type"] == "mcp_approval_request":
             requests[item["id"]] = position
         elif item.get("approval_request_id") in requests:
-            _join(leaders, requests[item["approval_request_id"]], position)
+            _merge_groups(leaders, requests[item["approval_request_id"]], position)
     return [_leader(leaders, position) for position in range(len(history))]
 
 
-def _join(leaders: list[int], one: int, other: int) -> None:
+def _merge_groups(leaders: list[int], one: int, other: int) -> None:
     """Makes one group of two."""
     leaders[_leader(leaders, one)] = _leader(leaders, other)
 
@@ -101,5 +103,5 @@ def _leader(leaders: list[int], position: int) -> int:
     return position
 
 
-def _is_lasting(item: Item) -> bool:
+def _is_protected(item: Item) -> bool:
     return is_instruction(item) or is_summary(item) or item["type"] == "mcp_list_tools"

@@ -16,81 +16,90 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltIn:
+class BuiltInTool:
     """One such tool."""
 
     name: str
     """Of the function that stands for it."""
     description: str
     parameters: Json
-    read: Callable[[Json], Json | None]
+    to_fields: Callable[[Json], Json | None]
     """The arguments -> the item's fields; None when they do not fit."""
-    write: Callable[[Item], Any]
+    to_arguments: Callable[[Item], Any]
     """The item -> the arguments."""
 
 
-def fields_of(item: str, arguments: str) -> Json | None:
+def parse_arguments(item_type: str, arguments: str) -> Json | None:
     """The fields that an item of this type gets from the arguments a model wrote; None when no such item can be made of them."""
     try:
         found = decode_body((arguments.strip() or "{}").encode())
     except InvalidRequest:
         return None
-    return BUILT_IN[item].read(found) if isinstance(found, dict) else None
+    return BUILT_IN_TOOLS[item_type].to_fields(found) if isinstance(found, dict) else None
 
 
-def _is_words(value: Any) -> bool:
+def _is_string_list(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(word, str) for word in value)
 
 
-def _whole_numbers(found: Json, *names: str) -> Json:
+def _integers(arguments: Json, *names: str) -> Json:
     """Those of the limits that are usable; a model that makes up another kind of limit has set none."""
     return {
-        name: found[name]
+        name: arguments[name]
         for name in names
-        if type(found.get(name)) is int and 0 <= found[name] < 2**31
+        if type(arguments.get(name)) is int and 0 <= arguments[name] < 2**31
     }
 
 
-def _texts(found: Json, *names: str) -> Json:
-    return {name: found[name] for name in names if isinstance(found.get(name), str)}
+def _strings(arguments: Json, *names: str) -> Json:
+    return {name: arguments[name] for name in names if isinstance(arguments.get(name), str)}
 
 
-def _read_shell(found: Json) -> Json | None:
+def _shell_fields(arguments: Json) -> Json | None:
     commands = (
-        [found["commands"]] if isinstance(found.get("commands"), str) else found.get("commands")
+        [arguments["commands"]]
+        if isinstance(arguments.get("commands"), str)
+        else arguments.get("commands")
     )
-    if not _is_words(commands):
+    if not _is_string_list(commands):
         return None
     return {
-        "action": {"commands": commands, **_whole_numbers(found, "timeout_ms", "max_output_length")}
+        "action": {"commands": commands, **_integers(arguments, "timeout_ms", "max_output_length")}
     }
 
 
-def _read_local_shell(found: Json) -> Json | None:
-    env = found.get("env") or {}
+def _local_shell_fields(arguments: Json) -> Json | None:
+    env = arguments.get("env") or {}
     if (
-        not _is_words(found.get("command"))
+        not _is_string_list(arguments.get("command"))
         or not isinstance(env, dict)
         or not all(isinstance(value, str) for value in env.values())
     ):
         return None
-    more = {**_whole_numbers(found, "timeout_ms"), **_texts(found, "user", "working_directory")}
-    return {"action": {"type": "exec", "command": found["command"], "env": env, **more}}
+    more = {
+        **_integers(arguments, "timeout_ms"),
+        **_strings(arguments, "user", "working_directory"),
+    }
+    return {"action": {"type": "exec", "command": arguments["command"], "env": env, **more}}
 
 
-def _read_patch(found: Json) -> Json | None:
-    told = found["operation"] if isinstance(found.get("operation"), dict) else found
+def _patch_fields(arguments: Json) -> Json | None:
+    told = arguments["operation"] if isinstance(arguments.get("operation"), dict) else arguments
     names = ("type", "path") if told.get("type") == "delete_file" else ("type", "path", "diff")
-    operation = _texts(told, *names)
-    usable = len(operation) == len(names) and operation["type"] in _PATCHES and operation["path"]
+    operation = _strings(told, *names)
+    usable = (
+        len(operation) == len(names)
+        and operation["type"] in _PATCH_OPERATIONS
+        and operation["path"]
+    )
     return {"operation": operation} if usable else None
 
 
-def _read_search(found: Json) -> Json:
-    return {"execution": "client", "arguments": found}
+def _tool_search_fields(arguments: Json) -> Json:
+    return {"execution": "client", "arguments": arguments}
 
 
-def _function(properties: Mapping[str, Json], *required: str) -> Json:
+def _object_schema(properties: Mapping[str, Json], *required: str) -> Json:
     return {
         "type": "object",
         "properties": dict(properties),
@@ -99,21 +108,21 @@ def _function(properties: Mapping[str, Json], *required: str) -> Json:
     }
 
 
-_PATCHES = ("create_file", "update_file", "delete_file")
-_WORDS: Json = {"type": "array", "items": {"type": "string"}}
+_PATCH_OPERATIONS = ("create_file", "update_file", "delete_file")
+_STRING_LIST: Json = {"type": "array", "items": {"type": "string"}}
 _TIMEOUT: Json = {
     "type": "integer",
     "description": "Milliseconds after which a command is stopped.",
 }
 
-BUILT_IN: dict[str, BuiltIn] = {
-    "shell_call": BuiltIn(
+BUILT_IN_TOOLS: dict[str, BuiltInTool] = {
+    "shell_call": BuiltInTool(
         name="shell",
         description="Runs shell commands on the user's machine. The answer holds each command's standard output, error and outcome.",
-        parameters=_function(
+        parameters=_object_schema(
             {
                 "commands": {
-                    **_WORDS,
+                    **_STRING_LIST,
                     "description": "Command lines, run by the shell one after the other.",
                 },
                 "timeout_ms": _TIMEOUT,
@@ -124,16 +133,16 @@ BUILT_IN: dict[str, BuiltIn] = {
             },
             "commands",
         ),
-        read=_read_shell,
-        write=lambda item: item["action"],
+        to_fields=_shell_fields,
+        to_arguments=lambda item: item["action"],
     ),
-    "local_shell_call": BuiltIn(
+    "local_shell_call": BuiltInTool(
         name="local_shell",
         description="Runs a program on the user's machine, without a shell in between. The answer holds its output.",
-        parameters=_function(
+        parameters=_object_schema(
             {
                 "command": {
-                    **_WORDS,
+                    **_STRING_LIST,
                     "description": 'The program and its arguments, such as ["bash", "-lc", "ls | wc -l"].',
                 },
                 "working_directory": {"type": "string"},
@@ -143,17 +152,17 @@ BUILT_IN: dict[str, BuiltIn] = {
             },
             "command",
         ),
-        read=_read_local_shell,
-        write=lambda item: {
+        to_fields=_local_shell_fields,
+        to_arguments=lambda item: {
             name: value for name, value in item["action"].items() if name != "type" and value != {}
         },
     ),
-    "apply_patch_call": BuiltIn(
+    "apply_patch_call": BuiltInTool(
         name="apply_patch",
         description="Creates, changes or deletes one file on the user's machine. The answer says whether the patch could be applied.",
-        parameters=_function(
+        parameters=_object_schema(
             {
-                "type": {"type": "string", "enum": list(_PATCHES)},
+                "type": {"type": "string", "enum": list(_PATCH_OPERATIONS)},
                 "path": {
                     "type": "string",
                     "description": "The file, relative to the root of the workspace.",
@@ -168,25 +177,27 @@ BUILT_IN: dict[str, BuiltIn] = {
             "type",
             "path",
         ),
-        read=_read_patch,
-        write=lambda item: item["operation"],
+        to_fields=_patch_fields,
+        to_arguments=lambda item: item["operation"],
     ),
-    "tool_search_call": BuiltIn(
+    "tool_search_call": BuiltInTool(
         name="tool_search",
         description="Searches for further tools. Those that are found can be called from then on.",
-        parameters=_function(
+        parameters=_object_schema(
             {"query": {"type": "string", "description": "What the tool should be able to do."}},
             "query",
         ),
-        read=_read_search,
-        write=lambda item: item["arguments"],
+        to_fields=_tool_search_fields,
+        to_arguments=lambda item: item["arguments"],
     ),
-    "computer_call": BuiltIn(
+    "computer_call": BuiltInTool(
         name="computer",
         description="",
         parameters={},
-        read=lambda _: None,
-        write=lambda item: {name: item[name] for name in ("action", "actions") if name in item},
+        to_fields=lambda _: None,
+        to_arguments=lambda item: {
+            name: item[name] for name in ("action", "actions") if name in item
+        },
     ),
 }
 """type of a call's item -> the tool. Computers are only remembered: no upstream is offered one."""

@@ -12,7 +12,7 @@ import msgspec
 
 from models.wire.events import Item
 
-_LONGEST = 4096
+_MAX_LINK_LENGTH = 4096
 """Characters of a link; what is longer is none."""
 
 _LINK = re.compile(
@@ -23,55 +23,55 @@ _LINK = re.compile(
 of the text behind it is there already."""
 
 
-class Citations:
+class CitationFinder:
     """The citations in one text part, as it grows."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
         """`sources`: URL -> title of what may be cited (`sources_of`)."""
         self._sources = sources
-        self._line = ""
+        self._tail = ""
         """The end of the text so far in which a link may have begun."""
-        self._before = 0
+        self._tail_start = 0
         """Characters of the text before that."""
 
     def find(self, text: str) -> list[dict[str, Any]]:
         """The annotations that this further piece of the text completes."""
-        self._line += text
+        self._tail += text
         found = []
         end = 0
         if ")" in text:
-            for link in _LINK.finditer(self._line):
+            for link in _LINK.finditer(self._tail):
                 end = link.end()
                 annotation = self._annotation(link)
                 if annotation is not None:
                     found.append(annotation)
-        end = max(end, self._line.rfind("\n", end) + 1, len(self._line) - _LONGEST)
-        self._before += end
-        self._line = self._line[end:]
+        end = max(end, self._tail.rfind("\n", end) + 1, len(self._tail) - _MAX_LINK_LENGTH)
+        self._tail_start += end
+        self._tail = self._tail[end:]
         return found
 
     def _annotation(self, link: re.Match[str]) -> dict[str, Any] | None:
         url = link["url"]
-        title = self._sources.get(_plain(url))
-        if title is None or link.end() - link.start() > _LONGEST:
+        title = self._sources.get(_normalise_url(url))
+        if title is None or link.end() - link.start() > _MAX_LINK_LENGTH:
             return None
-        start = self._before + link.start()
+        start = self._tail_start + link.start()
         return {
             "type": "url_citation",
             "url": url,
             "title": title or link["label"],
             "start_index": start,
-            "end_index": self._before + link.end(),
+            "end_index": self._tail_start + link.end(),
         }
 
 
-def sources_of(history: Iterable[Item]) -> dict[str, str]:
+def citation_sources(history: Iterable[Item]) -> dict[str, str]:
     """URL -> title of all that the searches in this history have found, as the model was told (worker/tools/web_search.py)."""
     sources: dict[str, str] = {}
     for item in history:
         answer = item.get("answer")
         if item["type"] == "web_search_call" and isinstance(answer, str):
-            sources |= {_plain(result.url): result.title for result in _results(answer)}
+            sources |= {_normalise_url(result.url): result.title for result in _results(answer)}
     return sources
 
 
@@ -83,19 +83,19 @@ class SearchResult(msgspec.Struct, frozen=True):
     content: str
 
 
-class SearchAnswer(msgspec.Struct, frozen=True):
+class SearchOutput(msgspec.Struct, frozen=True):
     """What the model is told of a search, as JSON."""
 
     results: list[SearchResult]
     note: str = ""
 
 
-def _results(answer: str) -> list[SearchResult]:
+def _results(output: str) -> list[SearchResult]:
     try:
-        return msgspec.json.decode(answer, type=SearchAnswer).results
+        return msgspec.json.decode(output, type=SearchOutput).results
     except msgspec.MsgspecError:  # an error's words, or cut off for being too long
         return []
 
 
-def _plain(url: str) -> str:
+def _normalise_url(url: str) -> str:
     return url.rstrip("/")

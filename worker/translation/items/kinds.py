@@ -2,14 +2,14 @@
 
 from models.wire.events import Item
 from worker.translation.items.mcp import OpenListTools, OpenMcpCall
-from worker.translation.items.server_calls import OpenHostedCall
+from worker.translation.items.server_calls import OpenServerCall
 from worker.translation.items.web_search import OpenWebSearchCall
 
-_KINDS: dict[str, type[OpenHostedCall]] = {
+_CALL_CLASSES: dict[str, type[OpenServerCall]] = {
     kind.kind: kind for kind in (OpenListTools, OpenMcpCall, OpenWebSearchCall)
 }
 
 
-def reopened(output_index: int, item: Item) -> OpenHostedCall:
+def restore_call(output_index: int, item: Item) -> OpenServerCall:
     """The open call that was stored as this item."""
-    return _KINDS[item["type"]].restored(output_index, item)
+    return _CALL_CLASSES[item["type"]].from_item(output_index, item)

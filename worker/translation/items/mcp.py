@@ -15,10 +15,10 @@ from models.wire.events import (
     McpCallFailed,
     McpCallInProgress,
 )
-from worker.translation.items.server_calls import OpenHostedCall
+from worker.translation.items.server_calls import OpenServerCall
 
 
-class OpenListTools(OpenHostedCall):
+class OpenListTools(OpenServerCall):
     """A listing: `server_label`, `tools`; no model asks for it."""
 
     prefix = "mcpl"
@@ -27,18 +27,18 @@ class OpenListTools(OpenHostedCall):
     def to_json(self) -> Item:
         return {"tools": [], **super().to_json()}
 
-    def opened(self) -> list[Event]:
+    def open_events(self) -> list[Event]:
         return [self.added(), ListToolsInProgress(self.id, self.output_index)]
 
-    def verdict(self) -> list[Event]:
+    def status_event(self) -> list[Event]:
         kind = ListToolsCompleted if self.status == "completed" else ListToolsFailed
         return [kind(self.id, self.output_index)]
 
-    def failure(self, message: str) -> dict[str, Any]:
+    def failure_fields(self, message: str) -> dict[str, Any]:
         return {"error": message}
 
 
-class OpenMcpCall(OpenHostedCall):
+class OpenMcpCall(OpenServerCall):
     """A call: `server_label`, `name`, and `approval_request_id` where it was approved. One that is made with `arguments` has them all."""
 
     prefix = "mcp"
@@ -48,15 +48,15 @@ class OpenMcpCall(OpenHostedCall):
         item = super().to_json()
         return item if "arguments" in item else {**item, "arguments": self.arguments}
 
-    def opened(self) -> list[Event]:
+    def open_events(self) -> list[Event]:
         said = self.fields.pop("arguments", None)
         events = [self.added(), McpCallInProgress(self.id, self.output_index)]
-        return events if said is None else [*events, *self.push(said), *self.asked()]
+        return events if said is None else [*events, *self.push(said), *self.arguments_done()]
 
     def push(self, arguments: str) -> list[Event]:
         return [*super().push(arguments), McpArgumentsDelta(self.id, self.output_index, arguments)]
 
-    def asked(self) -> list[Event]:
+    def arguments_done(self) -> list[Event]:
         """Without arguments the model means none: `{}`, as a delta too, so that clients can parse it and the sum still holds."""
         if "arguments" in self.fields:
             return []
@@ -64,18 +64,18 @@ class OpenMcpCall(OpenHostedCall):
         self.fields = {**self.fields, "arguments": self.arguments}
         return [*events, McpArgumentsDone(self.id, self.output_index, self.arguments)]
 
-    def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - what was said is said, however the call ends
+    def closing_events(self, status: str) -> list[Event]:  # noqa: ARG002 - what was said is said, however the call ends
         return (
             []
             if "arguments" in self.fields
             else [McpArgumentsDone(self.id, self.output_index, self.arguments)]
         )
 
-    def verdict(self) -> list[Event]:
+    def status_event(self) -> list[Event]:
         kind = McpCallCompleted if self.status == "completed" else McpCallFailed
         return [kind(self.id, self.output_index)]
 
-    def failure(self, message: str) -> dict[str, Any]:
+    def failure_fields(self, message: str) -> dict[str, Any]:
         return {
             "error": {
                 "type": "mcp_tool_execution_error",
@@ -84,7 +84,7 @@ class OpenMcpCall(OpenHostedCall):
         }
 
 
-class OpenApprovalRequest(OpenHostedCall):
+class OpenApprovalRequest(OpenServerCall):
     """The question whether a call may be made: `server_label`, `name`, `arguments`. It is complete, and done, when it was said in full."""
 
     prefix = "mcpr"
@@ -93,7 +93,7 @@ class OpenApprovalRequest(OpenHostedCall):
     def to_json(self) -> Item:
         return {**super().to_json(), "arguments": self.arguments}
 
-    def asked(self) -> list[Event]:
+    def arguments_done(self) -> list[Event]:
         if not self.arguments.strip():
             self.push("{}")
         self.status = "completed"

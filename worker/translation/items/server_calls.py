@@ -15,14 +15,14 @@ from typing import Any, ClassVar, Self
 from models.wire.events import Event, Item, ItemDone
 from worker.translation.items.text_items import OpenItem
 
-LONGEST_NAME = 64
+MAX_FUNCTION_NAME = 64
 """Characters of a function's name that every chat server takes."""
 
 _USABLE_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_UNUSABLE = re.compile(r"[^a-zA-Z0-9_-]")
+_UNUSABLE_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-class OpenHostedCall(OpenItem):
+class OpenServerCall(OpenItem):
     """A call that this server answers. Subclasses say of which kind it is and which events of its own it has.
 
     `fields` is what its item holds besides `id`, `type` and `status`.
@@ -34,10 +34,10 @@ class OpenHostedCall(OpenItem):
     def __init__(self, output_index: int, item_id: str, **fields: Any) -> None:
         super().__init__(output_index, item_id)
         self.fields = fields
-        self._heard = io.StringIO()
+        self._arguments = io.StringIO()
 
     @classmethod
-    def restored(cls, output_index: int, item: Item) -> Self:
+    def from_item(cls, output_index: int, item: Item) -> Self:
         """The open call that was stored as this item, all its arguments said."""
         return cls(
             output_index,
@@ -48,56 +48,56 @@ class OpenHostedCall(OpenItem):
     @property
     def arguments(self) -> str:
         """What the upstream sent for arguments so far, as it sent it."""
-        return self._heard.getvalue()
+        return self._arguments.getvalue()
 
     def to_json(self) -> Item:
         return {"id": self.id, "type": self.kind, "status": self.status, **self.fields}
 
     def push(self, arguments: str) -> list[Event]:
         """A piece of the arguments."""
-        self._heard.write(arguments)
+        self._arguments.write(arguments)
         return []
 
-    def asked(self) -> list[Event]:
+    def arguments_done(self) -> list[Event]:
         """The turn has ended, the call is said in full; from here on `fields` holds all that running it needs. The item stays open."""
         return []
 
-    def answered(self, fields: Mapping[str, Any], *, failed: bool) -> list[Event]:
+    def result(self, fields: Mapping[str, Any], *, failed: bool) -> list[Event]:
         """The tool has answered: the item gains `fields` and is done."""
         self.fields = {**self.fields, **fields}
         self.status = "failed" if failed else "completed"
-        return [*self.verdict(), ItemDone(self.output_index, self.to_json())]
+        return [*self.status_event(), ItemDone(self.output_index, self.to_json())]
 
-    def verdict(self) -> list[Event]:
+    def status_event(self) -> list[Event]:
         """The kind's own event about the outcome, which `status` tells: `response.….completed` or `….failed`."""
         return []
 
-    def failure(self, message: str) -> dict[str, Any]:  # noqa: ARG002 - kinds that have a place for it use it
+    def failure_fields(self, message: str) -> dict[str, Any]:  # noqa: ARG002 - kinds that have a place for it use it
         """The fields that tell a failure which the tool itself did not word: refused, out of time, outcome unknown."""
         return {}
 
-    def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - kinds whose arguments have events use it
+    def closing_events(self, status: str) -> list[Event]:  # noqa: ARG002 - kinds whose arguments have events use it
         """What closes the arguments of a call that breaks off; nothing where the kind has no events for them."""
         return []
 
-    def opened(self) -> list[Event]:
+    def open_events(self) -> list[Event]:
         """`added`, and the kind's own `….in_progress`, where it has one."""
         return [self.added()]
 
 
-Opening = Callable[[int, Callable[[str], str]], OpenHostedCall]
+OpenCallFactory = Callable[[int, Callable[[str], str]], OpenServerCall]
 """Makes the open call, given its output_index and what makes an id from its prefix."""
 
 
 @dataclass(frozen=True, slots=True)
-class HostedFunction:
+class ServerFunction:
     """A function that the model is offered and this server runs."""
 
     tool: Mapping[str, str]
     """As `tool_choice` names it: `{"type": "mcp", "server_label": …, "name": …}`, `{"type": "web_search"}`."""
     name: str
     """As the tool itself is called; the model may know it by another (`spoken_names`)."""
-    opens: Opening
+    open_call: OpenCallFactory
     description: str | None = None
     parameters: Mapping[str, Any] = field(
         default_factory=lambda: {"type": "object", "properties": {}}
@@ -105,60 +105,64 @@ class HostedFunction:
     """JSON schema."""
 
 
-def spoken_names(
-    functions: Iterable[HostedFunction], taken: Collection[str]
-) -> dict[str, HostedFunction]:
+def model_tool_names(
+    functions: Iterable[ServerFunction], client_names: Collection[str]
+) -> dict[str, ServerFunction]:
     """The name by which the model calls each function, in order: its own where that is free, else with its server's label before it.
 
     `taken` are the names of the client's own functions. Names come out the same whenever the same functions are offered.
     """
     offered = list(functions)
     own = [function.name for function in offered]
-    names: dict[str, HostedFunction] = {}
+    names: dict[str, ServerFunction] = {}
     for function in offered:
         is_free = (
-            function.name not in taken
+            function.name not in client_names
             and own.count(function.name) == 1
             and _USABLE_NAME.fullmatch(function.name)
         )
-        name = function.name if is_free else _told_apart(function)
-        while name in taken or name in names or (not is_free and name in own):
-            name = _hashed(name, function)
+        name = function.name if is_free else _with_label(function)
+        while name in client_names or name in names or (not is_free and name in own):
+            name = _with_hash(name, function)
         names[name] = function
     return names
 
 
-def spoken_name(item: Item, offered: Mapping[str, HostedFunction]) -> str:
+def model_tool_name(item: Item, server_functions: Mapping[str, ServerFunction]) -> str:
     """The name under which a call in the history is told to the model, also if its tool is no longer offered."""
-    for name, function in offered.items():
-        if is_chosen(function.tool, _tool_of(item)):
+    for name, function in server_functions.items():
+        if matches_choice(function.tool, _tool_choice_of(item)):
             return name
-    return _UNUSABLE.sub("_", str(item.get("name") or item["type"].removesuffix("_call")))[
-        :LONGEST_NAME
-    ]
+    return _UNUSABLE_CHARACTER.sub(
+        "_", str(item.get("name") or item["type"].removesuffix("_call"))
+    )[:MAX_FUNCTION_NAME]
 
 
-def is_chosen(tool: Mapping[str, str], choice: Mapping[str, Any]) -> bool:
+def matches_choice(tool: Mapping[str, str], choice: Mapping[str, Any]) -> bool:
     """Whether an entry of `tool_choice` means this tool: what it leaves out, it does not ask for."""
     return choice.get("type") == tool["type"] and all(
         choice.get(key, value) == value for key, value in tool.items()
     )
 
 
-def _tool_of(item: Item) -> dict[str, Any]:
+def _tool_choice_of(item: Item) -> dict[str, Any]:
     tool: dict[str, Any] = {key: item[key] for key in ("server_label", "name") if key in item}
     tool["type"] = item["type"].removesuffix("_call")
     return tool
 
 
-def _told_apart(function: HostedFunction) -> str:
+def _with_label(function: ServerFunction) -> str:
     name = f"{function.tool.get('server_label', function.tool['type'])}__{function.name}"
-    usable = _UNUSABLE.sub("_", name)
-    return usable if usable == name and len(name) <= LONGEST_NAME else _hashed(usable, function)
+    usable = _UNUSABLE_CHARACTER.sub("_", name)
+    return (
+        usable
+        if usable == name and len(name) <= MAX_FUNCTION_NAME
+        else _with_hash(usable, function)
+    )
 
 
-def _hashed(name: str, function: HostedFunction) -> str:
+def _with_hash(name: str, function: ServerFunction) -> str:
     digest = hashlib.sha256(
         repr((name, sorted(function.tool.items()), function.name)).encode()
     ).hexdigest()[:8]
-    return f"{name[: LONGEST_NAME - 9]}_{digest}"
+    return f"{name[: MAX_FUNCTION_NAME - 9]}_{digest}"

@@ -36,11 +36,11 @@ from models.wire.events import (
     TextDelta,
     TextDone,
 )
-from models.wire.tools import Target
-from worker.translation.items.built_in_tools import fields_of
-from worker.translation.items.citations import Citations
-from worker.translation.items.custom_tools import Wrapping
-from worker.translation.items.reasoning import Seal, sealable
+from models.wire.tools import CallTarget
+from worker.translation.items.built_in_tools import parse_arguments
+from worker.translation.items.citations import CitationFinder
+from worker.translation.items.custom_tools import InputUnwrapper
+from worker.translation.items.reasoning import Seal, reasoning_payload
 
 IN_PROGRESS = "in_progress"
 
@@ -52,11 +52,11 @@ class OpenPart:
         self.item_id = item_id
         self.output_index = output_index
         self.content_index = content_index
-        self._heard = io.StringIO()
+        self._text = io.StringIO()
 
     def text(self) -> str:
         """What was said so far."""
-        return self._heard.getvalue()
+        return self._text.getvalue()
 
     def to_json(self) -> dict[str, Any]:
         """The part as it stands in its item."""
@@ -70,7 +70,7 @@ class OpenPart:
         """The event that repeats the whole text."""
         raise NotImplementedError
 
-    def closed(self) -> list[Event]:
+    def close(self) -> list[Event]:
         """The part's two closing events."""
         return [
             self.text_done(),
@@ -87,11 +87,11 @@ class TextPart(OpenPart):
         super().__init__(item_id, output_index, content_index)
         self._logprobs: list[dict[str, Any]] = []
         self._annotations: list[dict[str, Any]] = []
-        self._citations = Citations(sources) if sources else None
+        self._citations = CitationFinder(sources) if sources else None
 
-    def say(self, delta: str, logprobs: list[dict[str, Any]]) -> list[Event]:
+    def append_delta(self, delta: str, logprobs: list[dict[str, Any]]) -> list[Event]:
         """`logprobs` belong to exactly this delta; empty unless the client asked. A citation is told when it has been said in full."""
-        self._heard.write(delta)
+        self._text.write(delta)
         if logprobs:
             self._logprobs.extend(logprobs)
         said: Event = TextDelta(
@@ -126,8 +126,8 @@ class TextPart(OpenPart):
 class RefusalPart(OpenPart):
     """`refusal`: another part of the same message (contract §4.3)."""
 
-    def say(self, delta: str) -> Event:
-        self._heard.write(delta)
+    def append_delta(self, delta: str) -> Event:
+        self._text.write(delta)
         return RefusalDelta(self.item_id, self.output_index, self.content_index, delta)
 
     def to_json(self) -> dict[str, Any]:
@@ -140,8 +140,8 @@ class RefusalPart(OpenPart):
 class ReasoningPart(OpenPart):
     """`reasoning_text`, the one part of a reasoning item."""
 
-    def say(self, delta: str) -> Event:
-        self._heard.write(delta)
+    def append_delta(self, delta: str) -> Event:
+        self._text.write(delta)
         return ReasoningDelta(self.item_id, self.output_index, self.content_index, delta)
 
     def to_json(self) -> dict[str, Any]:
@@ -154,8 +154,8 @@ class ReasoningPart(OpenPart):
 class SummaryPart(OpenPart):
     """`summary_text`, one summary of a reasoning item: its parts are numbered apart from those of the content."""
 
-    def say(self, delta: str) -> Event:
-        self._heard.write(delta)
+    def append_delta(self, delta: str) -> Event:
+        self._text.write(delta)
         return SummaryDelta(self.item_id, self.output_index, self.content_index, delta)
 
     def to_json(self) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class SummaryPart(OpenPart):
     def text_done(self) -> Event:
         return SummaryDone(self.item_id, self.output_index, self.content_index, self.text())
 
-    def closed(self) -> list[Event]:
+    def close(self) -> list[Event]:
         return [
             self.text_done(),
             SummaryPartDone(self.item_id, self.output_index, self.content_index, self.to_json()),
@@ -194,7 +194,7 @@ class OpenItem:
         """The item as it stands; a fresh object at every call, because events keep theirs."""
         raise NotImplementedError
 
-    def last_words(self, status: str) -> list[Event]:
+    def closing_events(self, status: str) -> list[Event]:
         """The closing events of what is inside the item."""
         raise NotImplementedError
 
@@ -202,13 +202,13 @@ class OpenItem:
         """The item's opening event; called before anything was said."""
         return ItemAdded(self.output_index, self.to_json())
 
-    def opened(self) -> list[Event]:
+    def open_events(self) -> list[Event]:
         """The item's opening events: `added`, and what its kind says besides."""
         return [self.added()]
 
-    def closed(self, status: str) -> list[Event]:
+    def close(self, status: str) -> list[Event]:
         """The item's closing events; `status` is `completed` or `incomplete`."""
-        events = self.last_words(status)
+        events = self.closing_events(status)
         self.status = status
         events.append(ItemDone(self.output_index, self.to_json()))
         return events
@@ -227,31 +227,31 @@ class OpenMessage(OpenItem):
         self._sources = sources
         self._parts: list[OpenPart] = []
 
-    def say(self, delta: str, logprobs: list[dict[str, Any]]) -> list[Event]:
+    def append_delta(self, delta: str, logprobs: list[dict[str, Any]]) -> list[Event]:
         """Text; opens a text part when the last part is none."""
         part = self._parts[-1] if self._parts else None
         if type(part) is TextPart:
-            return part.say(delta, logprobs)
+            return part.append_delta(delta, logprobs)
         fresh = TextPart(self.id, self.output_index, len(self._parts), self._sources)
-        return [*self._turn_to(fresh), *fresh.say(delta, logprobs)]
+        return [*self._start_part(fresh), *fresh.append_delta(delta, logprobs)]
 
-    def refuse(self, delta: str) -> list[Event]:
+    def append_refusal(self, delta: str) -> list[Event]:
         """A refusal; opens a refusal part when the last part is none."""
         part = self._parts[-1] if self._parts else None
         if type(part) is RefusalPart:
-            return [part.say(delta)]
+            return [part.append_delta(delta)]
         fresh = RefusalPart(self.id, self.output_index, len(self._parts))
-        return [*self._turn_to(fresh), fresh.say(delta)]
+        return [*self._start_part(fresh), fresh.append_delta(delta)]
 
     def annotate(self, annotation: dict[str, Any]) -> list[Event]:
         """A citation of the open text; one without a text to point into says nothing."""
         part = self._parts[-1] if self._parts else None
         return [part.annotate(annotation)] if type(part) is TextPart else []
 
-    def _turn_to(self, fresh: OpenPart) -> list[Event]:
-        events = self._parts[-1].closed() if self._parts else []
-        self._parts.append(fresh)
-        return [*events, fresh.added()]
+    def _start_part(self, part: OpenPart) -> list[Event]:
+        events = self._parts[-1].close() if self._parts else []
+        self._parts.append(part)
+        return [*events, part.added()]
 
     def to_json(self) -> Item:
         content = [part.to_json() for part in self._parts]
@@ -263,8 +263,8 @@ class OpenMessage(OpenItem):
             "content": content,
         }
 
-    def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - a part's closing is the same in both cases
-        return self._parts[-1].closed() if self._parts else []
+    def closing_events(self, status: str) -> list[Event]:  # noqa: ARG002 - a part's closing is the same in both cases
+        return self._parts[-1].close() if self._parts else []
 
 
 class OpenReasoning(OpenItem):
@@ -277,29 +277,33 @@ class OpenReasoning(OpenItem):
         super().__init__(output_index, item_id)
         self._part: ReasoningPart | None = None
         self._summaries: list[SummaryPart] = []
-        self._summary = 0
+        self._summary_number = 0
         """The upstream's own number of the last: another one begins another part."""
         self._details: list[dict[str, Any]] = []
         self._seal = seal
-        self._sealed: str | None = None
+        self._encrypted_content: str | None = None
 
-    def think(self, delta: str) -> list[Event]:
+    def append_delta(self, delta: str) -> list[Event]:
         if self._part is not None:
-            return [self._part.say(delta)]
+            return [self._part.append_delta(delta)]
         self._part = ReasoningPart(self.id, self.output_index, 0)
-        return [self._part.added(), self._part.say(delta)]
+        return [self._part.added(), self._part.append_delta(delta)]
 
-    def summarise(self, number: int, delta: str) -> list[Event]:
+    def append_summary_delta(self, number: int, delta: str) -> list[Event]:
         """A piece of the upstream's summary of this number."""
         last = self._summaries[-1] if self._summaries else None
-        if last is not None and self._summary == number:
-            return [last.say(delta)]
+        if last is not None and self._summary_number == number:
+            return [last.append_delta(delta)]
         fresh = SummaryPart(self.id, self.output_index, len(self._summaries))
         self._summaries.append(fresh)
-        self._summary = number
-        return [*(last.closed() if last is not None else ()), fresh.added(), fresh.say(delta)]
+        self._summary_number = number
+        return [
+            *(last.close() if last is not None else ()),
+            fresh.added(),
+            fresh.append_delta(delta),
+        ]
 
-    def keep(self, details: list[dict[str, Any]]) -> None:
+    def add_details(self, details: list[dict[str, Any]]) -> None:
         """What the upstream wants back as it was."""
         if self._seal is not None:
             self._details.extend(details)
@@ -314,15 +318,19 @@ class OpenReasoning(OpenItem):
             "summary": summary,
             "content": content,
         }
-        return item if self._sealed is None else {**item, "encrypted_content": self._sealed}
+        return (
+            item
+            if self._encrypted_content is None
+            else {**item, "encrypted_content": self._encrypted_content}
+        )
 
-    def last_words(self, status: str) -> list[Event]:
+    def closing_events(self, status: str) -> list[Event]:
         """The closing of its parts. Only a thought that was thought to its end is sealed: nobody can go on from another."""
         if self._seal is not None and status == "completed":
             text = self._part.text() if self._part is not None else ""
-            self._sealed = self._seal(sealable(text, self._details))
-        events = self._summaries[-1].closed() if self._summaries else []
-        return events + (self._part.closed() if self._part is not None else [])
+            self._encrypted_content = self._seal(reasoning_payload(text, self._details))
+        events = self._summaries[-1].close() if self._summaries else []
+        return events + (self._part.close() if self._part is not None else [])
 
 
 class OpenCall(OpenItem):
@@ -330,16 +338,16 @@ class OpenCall(OpenItem):
 
     kind: ClassVar[str]
 
-    def __init__(self, output_index: int, item_id: str, call_id: str, target: Target) -> None:
+    def __init__(self, output_index: int, item_id: str, call_id: str, target: CallTarget) -> None:
         super().__init__(output_index, item_id)
         self.call_id = call_id
         self.target = target
-        self._heard = io.StringIO()
+        self._arguments = io.StringIO()
 
     @property
     def arguments(self) -> str:
         """What the upstream sent for arguments so far, as it sent it."""
-        return self._heard.getvalue()
+        return self._arguments.getvalue()
 
     def push(self, arguments: str) -> list[Event]:
         """A piece of the arguments."""
@@ -366,13 +374,13 @@ class OpenFunctionCall(OpenNamedCall):
     kind = "function_call"
 
     def push(self, arguments: str) -> list[Event]:
-        self._heard.write(arguments)
+        self._arguments.write(arguments)
         return [ArgumentsDelta(self.id, self.output_index, arguments)]
 
     def to_json(self) -> Item:
         return {**super().to_json(), "arguments": self.arguments}
 
-    def last_words(self, status: str) -> list[Event]:
+    def closing_events(self, status: str) -> list[Event]:
         """A call said in full without arguments gets `{}`, as a delta too, so that clients can parse it and the sum still holds."""
         events: list[Event] = (
             self.push("{}") if status == "completed" and not self.arguments.strip() else []
@@ -389,24 +397,28 @@ class OpenCustomCall(OpenNamedCall):
     prefix = "ctc"
     kind = "custom_tool_call"
 
-    def __init__(self, output_index: int, item_id: str, call_id: str, target: Target) -> None:
+    def __init__(self, output_index: int, item_id: str, call_id: str, target: CallTarget) -> None:
         super().__init__(output_index, item_id, call_id, target)
-        self._wrapping = Wrapping()
+        self._unwrapper = InputUnwrapper()
         self._input = io.StringIO()
 
     def push(self, arguments: str) -> list[Event]:
-        self._heard.write(arguments)
-        return self._say(self._wrapping.unwrap(arguments))
+        self._arguments.write(arguments)
+        return self._append_input(self._unwrapper.unwrap(arguments))
 
     def to_json(self) -> Item:
         return {**super().to_json(), "input": self._input.getvalue()}
 
-    def last_words(self, status: str) -> list[Event]:
+    def closing_events(self, status: str) -> list[Event]:
         """Arguments of another shape than asked for are only understood whole; of a call that broke off they say nothing."""
-        events = self._say(self._wrapping.rest(self.arguments)) if status == "completed" else []
+        events = (
+            self._append_input(self._unwrapper.flush(self.arguments))
+            if status == "completed"
+            else []
+        )
         return [*events, CustomInputDone(self.id, self.output_index, self._input.getvalue())]
 
-    def _say(self, text: str) -> list[Event]:
+    def _append_input(self, text: str) -> list[Event]:
         self._input.write(text)
         return [CustomInputDelta(self.id, self.output_index, text)] if text else []
 
@@ -420,24 +432,24 @@ class OpenBuiltInCall(OpenCall):
     @property
     def fields(self) -> dict[str, Any]:
         """What the arguments say."""
-        return fields_of(self.kind, self.arguments) or {}
+        return parse_arguments(self.kind, self.arguments) or {}
 
     def push(self, arguments: str) -> list[Event]:
-        self._heard.write(arguments)
+        self._arguments.write(arguments)
         return []
 
     def to_json(self) -> Item:
-        return {**super().to_json(), **(self.begun() if self.is_open else self.fields)}
+        return {**super().to_json(), **(self.initial_fields() if self.is_open else self.fields)}
 
-    def begun(self) -> dict[str, Any]:
+    def initial_fields(self) -> dict[str, Any]:
         """The fields while the item is open: without what its own events are still going to tell."""
         return self.fields
 
-    def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - what was said was said in full
+    def closing_events(self, status: str) -> list[Event]:  # noqa: ARG002 - what was said was said in full
         return []
 
 
-def command_told(output_index: int, command_index: int, command: str) -> list[Event]:
+def command_events(output_index: int, command_index: int, command: str) -> list[Event]:
     """One command of a shell call, from its beginning to its end."""
     said: list[Event] = [CommandDelta(output_index, command_index, command)] if command else []
     return [
@@ -453,13 +465,13 @@ class OpenShellCall(OpenBuiltInCall):
     prefix = "sh"
     kind = "shell_call"
 
-    def begun(self) -> dict[str, Any]:
+    def initial_fields(self) -> dict[str, Any]:
         return {"action": {**self.fields["action"], "commands": []}}
 
-    def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - what was said was said in full
+    def closing_events(self, status: str) -> list[Event]:  # noqa: ARG002 - what was said was said in full
         events: list[Event] = []
         for index, command in enumerate(self.fields["action"]["commands"]):
-            events += command_told(self.output_index, index, command)
+            events += command_events(self.output_index, index, command)
         return events
 
 
@@ -517,11 +529,11 @@ class CallOutput(OpenItem):
             "output": self._output,
         }
 
-    def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - nothing is inside
+    def closing_events(self, status: str) -> list[Event]:  # noqa: ARG002 - nothing is inside
         return []
 
 
-def is_whole(arguments: str) -> bool:
+def is_json_object(arguments: str) -> bool:
     """Whether the arguments are a complete JSON object; truncated ones are not (contract §7.2)."""
     if not arguments.rstrip().endswith("}"):
         return False

@@ -3,10 +3,10 @@
 from models.errors import InvalidRequest
 from models.wire.events import Event, SearchCompleted, Searching, SearchInProgress
 from models.wire.json_input import decode_body
-from worker.translation.items.server_calls import OpenHostedCall
+from worker.translation.items.server_calls import OpenServerCall
 
 
-class OpenWebSearchCall(OpenHostedCall):
+class OpenWebSearchCall(OpenServerCall):
     """A search: its `action` holds the query as soon as the model has said it in full. Its arguments have no events of their own."""
 
     prefix = "ws"
@@ -15,16 +15,16 @@ class OpenWebSearchCall(OpenHostedCall):
     def __init__(self, output_index: int, item_id: str, **fields: object) -> None:
         super().__init__(output_index, item_id, **{"action": {"type": "search"}, **fields})
 
-    def opened(self) -> list[Event]:
+    def open_events(self) -> list[Event]:
         return [self.added(), SearchInProgress(self.id, self.output_index)]
 
-    def asked(self) -> list[Event]:
+    def arguments_done(self) -> list[Event]:
         query = _query(self.arguments)
         if query:
             self.fields = {"action": {"type": "search", "query": query, "queries": [query]}}
         return [Searching(self.id, self.output_index)]
 
-    def verdict(self) -> list[Event]:
+    def status_event(self) -> list[Event]:
         return [SearchCompleted(self.id, self.output_index)] if self.status == "completed" else []
 
 

@@ -31,7 +31,7 @@ from models.wire.events import (
     Searching,
     SearchInProgress,
 )
-from models.wire.tools import Target
+from models.wire.tools import CallTarget
 from worker.translation.items.text_items import (
     OpenFunctionCall,
     OpenItem,
@@ -40,45 +40,45 @@ from worker.translation.items.text_items import (
     RefusalPart,
     SummaryPart,
     TextPart,
-    command_told,
+    command_events,
 )
-from worker.translation.upstream_events import Told
+from worker.translation.upstream_events import UpstreamEvent
 
-Shape = Mapping[str, Any]
+RawObject = Mapping[str, Any]
 """An item as the upstream has it, without nulls."""
 
 
-def rest_of(heard: str, whole: Any) -> str:
+def missing_suffix(sent: str, full: Any) -> str:
     """What a whole adds to what was heard of it; nothing where it contradicts that."""
-    return whole[len(heard) :] if isinstance(whole, str) and whole.startswith(heard) else ""
+    return full[len(sent) :] if isinstance(full, str) and full.startswith(sent) else ""
 
 
-def as_arguments(found: Any) -> str:
+def arguments_text(value: Any) -> str:
     """Arguments are a string; some servers send the object that it should spell."""
     return (
-        found
-        if isinstance(found, str)
-        else json.dumps(found, ensure_ascii=False)
-        if isinstance(found, dict)
+        value
+        if isinstance(value, str)
+        else json.dumps(value, ensure_ascii=False)
+        if isinstance(value, dict)
         else ""
     )
 
 
 Part = TextPart | RefusalPart | ReasoningPart | SummaryPart
 
-PART_OF = {kind: kind for kind in ("output_text", "refusal", "reasoning_text", "summary_text")} | {
-    "text": "output_text"
-}
+PART_TYPES = {
+    kind: kind for kind in ("output_text", "refusal", "reasoning_text", "summary_text")
+} | {"text": "output_text"}
 """type of a part, as upstreams spell it -> as we do."""
 
 
 @dataclass(slots=True)
-class _Spoken:
+class _TrackedPart:
     """A part as the upstream tells it."""
 
     kind: str
     part: Part
-    place: int | None
+    part_index: int | None
     """The upstream's own index of it."""
     is_open: bool = True
 
@@ -89,28 +89,32 @@ class NativeParts:
     def __init__(self, new: Callable[[str, int], Part]) -> None:
         """`new` makes a part of a type, for an index of ours."""
         self._new = new
-        self._parts: list[_Spoken] = []
+        self._parts: list[_TrackedPart] = []
 
     def to_json(self) -> list[dict[str, Any]]:
         return [spoken.part.to_json() for spoken in self._parts]
 
-    def begin(self, kind: str, place: int | None) -> list[Event]:
+    def begin(self, kind: str, part_index: int | None) -> list[Event]:
         """The upstream begins a part; one that is open is not begun twice."""
-        known = self._find(kind, place)
-        return [] if known is not None and known.is_open else self._open(kind, place)
+        known = self._find(kind, part_index)
+        return [] if known is not None and known.is_open else self._open(kind, part_index)
 
-    def say(
-        self, kind: str, place: int | None, delta: str, logprobs: list[dict[str, Any]]
+    def append_delta(
+        self, kind: str, part_index: int | None, delta: str, logprobs: list[dict[str, Any]]
     ) -> list[Event]:
         """A piece of a part's text, which begins the part if nothing else has. What comes for a closed part comes too late."""
-        spoken = self._find(kind, place)
+        spoken = self._find(kind, part_index)
         if not delta or (spoken is not None and not spoken.is_open):
             return []
-        events = self._open(kind, place) if spoken is None else []
+        events = self._open(kind, part_index) if spoken is None else []
         part = self._parts[-1].part
         return [
             *events,
-            *(part.say(delta, logprobs) if isinstance(part, TextPart) else [part.say(delta)]),
+            *(
+                part.append_delta(delta, logprobs)
+                if isinstance(part, TextPart)
+                else [part.append_delta(delta)]
+            ),
         ]
 
     def annotate(self, annotation: dict[str, Any]) -> list[Event]:
@@ -118,25 +122,25 @@ class NativeParts:
         part = self._parts[-1].part if self._parts and self._parts[-1].is_open else None
         return [part.annotate(annotation)] if isinstance(part, TextPart) else []
 
-    def settle(self, kind: str, place: int | None, shape: Shape) -> list[Event]:
+    def finish(self, kind: str, part_index: int | None, raw: RawObject) -> list[Event]:
         """The part as a whole: what was not heard of it is said. It stays open."""
-        spoken = self._find(kind, place)
+        spoken = self._find(kind, part_index)
         if spoken is not None and not spoken.is_open:
             return []
-        events = self._open(kind, place) if spoken is None else []
-        return [*events, *self._fill(self._parts[-1], shape)]
+        events = self._open(kind, part_index) if spoken is None else []
+        return [*events, *self._append_missing(self._parts[-1], raw)]
 
-    def settle_all(self, shapes: Any) -> list[Event]:
+    def finish_all(self, raw_parts: Any) -> list[Event]:
         """All parts as the whole item lists them: the open one is filled up, those that were never heard of are said now."""
         found = (
-            [shape for shape in shapes if isinstance(shape, dict)]
-            if isinstance(shapes, list)
+            [shape for shape in raw_parts if isinstance(shape, dict)]
+            if isinstance(raw_parts, list)
             else []
         )
         known = [
-            (PART_OF[shape["type"]], shape)
+            (PART_TYPES[shape["type"]], shape)
             for shape in found
-            if isinstance(shape.get("type"), str) and shape["type"] in PART_OF
+            if isinstance(shape.get("type"), str) and shape["type"] in PART_TYPES
         ]
         events: list[Event] = []
         for index, (kind, shape) in enumerate(known):
@@ -144,14 +148,16 @@ class NativeParts:
                 events += self._open(kind, None)
             spoken = self._parts[index]
             if spoken.is_open and spoken.kind == kind:
-                events += self._fill(spoken, shape)
+                events += self._append_missing(spoken, shape)
         return events
 
-    def end(self, place: int | None) -> list[Event]:
+    def end(self, part_index: int | None) -> list[Event]:
         """The upstream ends a part; only the open one can be meant."""
         return (
             self.close()
-            if place is None or not self._parts or self._parts[-1].place in (None, place)
+            if part_index is None
+            or not self._parts
+            or self._parts[-1].part_index in (None, part_index)
             else []
         )
 
@@ -160,35 +166,42 @@ class NativeParts:
         if not self._parts or not self._parts[-1].is_open:
             return []
         self._parts[-1].is_open = False
-        return self._parts[-1].part.closed()
+        return self._parts[-1].part.close()
 
-    def _find(self, kind: str, place: int | None) -> _Spoken | None:
+    def _find(self, kind: str, part_index: int | None) -> _TrackedPart | None:
         """The part that an upstream's index means. Without one, the open part is meant; some servers give all parts the same."""
         last = self._parts[-1] if self._parts else None
-        if last is not None and last.is_open and last.kind == kind and None in (place, last.place):
-            last.place = place
+        if (
+            last is not None
+            and last.is_open
+            and last.kind == kind
+            and None in (part_index, last.part_index)
+        ):
+            last.part_index = part_index
             return last
         return next(
             (
                 spoken
                 for spoken in reversed(self._parts)
-                if (spoken.kind, spoken.place) == (kind, place)
+                if (spoken.kind, spoken.part_index) == (kind, part_index)
             ),
             None,
         )
 
-    def _open(self, kind: str, place: int | None) -> list[Event]:
+    def _open(self, kind: str, part_index: int | None) -> list[Event]:
         events = self.close()
         part = self._new(kind, len(self._parts))
-        self._parts.append(_Spoken(kind, part, place))
+        self._parts.append(_TrackedPart(kind, part, part_index))
         return [*events, part.added()]
 
-    def _fill(self, spoken: _Spoken, shape: Shape) -> list[Event]:
+    def _append_missing(self, tracked: _TrackedPart, raw: RawObject) -> list[Event]:
         """What the whole adds to the open part: text, then annotations that no event has told."""
-        part = spoken.part
-        rest = rest_of(part.text(), shape.get("refusal" if spoken.kind == "refusal" else "text"))
-        events = self.say(spoken.kind, spoken.place, rest, [])
-        found = shape.get("annotations")
+        part = tracked.part
+        rest = missing_suffix(
+            part.text(), raw.get("refusal" if tracked.kind == "refusal" else "text")
+        )
+        events = self.append_delta(tracked.kind, tracked.part_index, rest, [])
+        found = raw.get("annotations")
         if isinstance(part, TextPart) and isinstance(found, list):
             known = part.to_json()["annotations"]
             events += [
@@ -204,11 +217,11 @@ class NativeItem(OpenItem):
 
     kind: ClassVar[str]
 
-    def hear(self, told: Told) -> list[Event]:
+    def feed(self, event: UpstreamEvent) -> list[Event]:
         """An event from within the item."""
         raise NotImplementedError
 
-    def settle(self, shape: Shape) -> list[Event]:
+    def finish(self, raw: RawObject) -> list[Event]:
         """The whole item: says what the events had left out. It stays open."""
         raise NotImplementedError
 
@@ -220,36 +233,40 @@ class NativeMessage(NativeItem):
     kind = "message"
 
     def __init__(
-        self, output_index: int, item_id: str, shape: Shape, sources: Mapping[str, str]
+        self, output_index: int, item_id: str, raw: RawObject, sources: Mapping[str, str]
     ) -> None:
         """`sources`: what its text may cite of what was found here (worker/translation/items/citations.py)."""
         super().__init__(output_index, item_id)
-        self._phase = shape.get("phase")
+        self._phase = raw.get("phase")
         self._sources = sources
-        self._parts = NativeParts(self._part)
+        self._parts = NativeParts(self._new_part)
 
-    def hear(self, told: Told) -> list[Event]:
-        match told.subject, told.step:
+    def feed(self, event: UpstreamEvent) -> list[Event]:
+        match event.subject, event.step:
             case "output_text" | "refusal", "delta":
-                return self._parts.say(told.subject, told.place, told.delta, told.logprobs)
-            case "output_text" | "refusal", "done":
-                return self._parts.settle(
-                    told.subject, told.place, {"text": told.whole, "refusal": told.whole}
+                return self._parts.append_delta(
+                    event.subject, event.part_index, event.delta, event.logprobs
                 )
-            case "output_text.annotation", _ if told.annotation is not None:
-                return self._parts.annotate(told.annotation)
-            case "content_part", _ if told.part is not None and told.part.get("type") in (
+            case "output_text" | "refusal", "done":
+                return self._parts.finish(
+                    event.subject,
+                    event.part_index,
+                    {"text": event.full_text, "refusal": event.full_text},
+                )
+            case "output_text.annotation", _ if event.annotation is not None:
+                return self._parts.annotate(event.annotation)
+            case "content_part", _ if event.part is not None and event.part.get("type") in (
                 "output_text",
                 "refusal",
             ):
-                return _heard_part(self._parts, told, told.part)
+                return _feed_part(self._parts, event, event.part)
             case _:
                 return []
 
-    def settle(self, shape: Shape) -> list[Event]:
-        self._phase = shape.get("phase", self._phase)
-        content = shape.get("content")
-        return self._parts.settle_all(
+    def finish(self, raw: RawObject) -> list[Event]:
+        self._phase = raw.get("phase", self._phase)
+        content = raw.get("content")
+        return self._parts.finish_all(
             [{"type": "output_text", "text": content}] if isinstance(content, str) else content
         )
 
@@ -264,10 +281,10 @@ class NativeMessage(NativeItem):
         }
         return {**told, **phase}
 
-    def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - a part's closing is the same in both cases
+    def closing_events(self, status: str) -> list[Event]:  # noqa: ARG002 - a part's closing is the same in both cases
         return self._parts.close()
 
-    def _part(self, kind: str, index: int) -> Part:
+    def _new_part(self, kind: str, index: int) -> Part:
         place = (self.id, self.output_index, index)
         return RefusalPart(*place) if kind == "refusal" else TextPart(*place, self._sources)
 
@@ -278,65 +295,75 @@ class NativeReasoning(NativeItem):
     prefix = "rs"
     kind = "reasoning"
 
-    def __init__(self, output_index: int, item_id: str, keep: Callable[[str], str]) -> None:
+    def __init__(
+        self, output_index: int, item_id: str, tag_encrypted: Callable[[str], str]
+    ) -> None:
         """`keep`: what of the upstream's `encrypted_content` is stored (worker/translation/responses/request.py reads it back)."""
         super().__init__(output_index, item_id)
-        self._keep = keep
+        self._tag_encrypted = tag_encrypted
         self._encrypted = ""
         self._summary = NativeParts(lambda _, index: SummaryPart(self.id, self.output_index, index))
         self._content = NativeParts(
             lambda _, index: ReasoningPart(self.id, self.output_index, index)
         )
 
-    def hear(self, told: Told) -> list[Event]:
-        match told.subject, told.step:
+    def feed(self, event: UpstreamEvent) -> list[Event]:
+        match event.subject, event.step:
             case "reasoning_text", "delta":
                 return [
                     *self._summary.close(),
-                    *self._content.say("reasoning_text", told.place, told.delta, []),
+                    *self._content.append_delta(
+                        "reasoning_text", event.part_index, event.delta, []
+                    ),
                 ]
             case "reasoning_text", "done":
-                return self._content.settle("reasoning_text", told.place, {"text": told.whole})
+                return self._content.finish(
+                    "reasoning_text", event.part_index, {"text": event.full_text}
+                )
             case "reasoning_summary_text", "delta":
-                return self._summary.say("summary_text", told.place, told.delta, [])
+                return self._summary.append_delta("summary_text", event.part_index, event.delta, [])
             case "reasoning_summary_text", "done":
-                return self._summary.settle("summary_text", told.place, {"text": told.whole})
+                return self._summary.finish(
+                    "summary_text", event.part_index, {"text": event.full_text}
+                )
             case "reasoning_summary_part", _:
-                return _heard_part(
-                    self._summary, told, {**(told.part or {}), "type": "summary_text"}
+                return _feed_part(
+                    self._summary, event, {**(event.part or {}), "type": "summary_text"}
                 )
             case "content_part", _:
-                return _heard_part(
-                    self._content, told, {**(told.part or {}), "type": "reasoning_text"}
+                return _feed_part(
+                    self._content, event, {**(event.part or {}), "type": "reasoning_text"}
                 )
             case _:
                 return []
 
-    def settle(self, shape: Shape) -> list[Event]:
-        if isinstance(shape.get("encrypted_content"), str):
-            self._encrypted = shape["encrypted_content"]
+    def finish(self, raw: RawObject) -> list[Event]:
+        if isinstance(raw.get("encrypted_content"), str):
+            self._encrypted = raw["encrypted_content"]
         return [
-            *self._summary.settle_all(shape.get("summary")),
-            *self._content.settle_all(shape.get("content")),
+            *self._summary.finish_all(raw.get("summary")),
+            *self._content.finish_all(raw.get("content")),
         ]
 
     def to_json(self) -> Item:
-        kept = {"encrypted_content": self._keep(self._encrypted)} if self._encrypted else {}
+        kept = (
+            {"encrypted_content": self._tag_encrypted(self._encrypted)} if self._encrypted else {}
+        )
         parts = {"summary": self._summary.to_json(), "content": self._content.to_json()}
         return {"id": self.id, "type": "reasoning", "status": self.status, **parts, **kept}
 
-    def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - a part's closing is the same in both cases
+    def closing_events(self, status: str) -> list[Event]:  # noqa: ARG002 - a part's closing is the same in both cases
         return [*self._summary.close(), *self._content.close()]
 
 
-def _heard_part(parts: NativeParts, told: Told, shape: Shape) -> list[Event]:
+def _feed_part(parts: NativeParts, event: UpstreamEvent, raw: RawObject) -> list[Event]:
     """`….added` or `….done` of a part."""
-    kind = PART_OF[shape["type"]]
-    if told.step == "added":
-        return parts.begin(kind, told.place)
+    kind = PART_TYPES[raw["type"]]
+    if event.step == "added":
+        return parts.begin(kind, event.part_index)
     return (
-        [*parts.settle(kind, told.place, shape), *parts.end(told.place)]
-        if told.step == "done"
+        [*parts.finish(kind, event.part_index, raw), *parts.end(event.part_index)]
+        if event.step == "done"
         else []
     )
 
@@ -345,20 +372,20 @@ class NativeFunctionCall(OpenFunctionCall, NativeItem):
     """A call of one of the client's functions. What else the upstream says of it (who called: `caller`) is kept."""
 
     def __init__(
-        self, output_index: int, item_id: str, call_id: str, target: Target, shape: Shape
+        self, output_index: int, item_id: str, call_id: str, target: CallTarget, raw: RawObject
     ) -> None:
         super().__init__(output_index, item_id, call_id, target)
-        self._more = _more(shape)
+        self._extra_fields = _select_extra_fields(raw)
 
-    def hear(self, told: Told) -> list[Event]:
-        return _heard_arguments(self, told)
+    def feed(self, event: UpstreamEvent) -> list[Event]:
+        return _feed_arguments(self, event)
 
-    def settle(self, shape: Shape) -> list[Event]:
-        rest = rest_of(self.arguments, as_arguments(shape.get("arguments")))
+    def finish(self, raw: RawObject) -> list[Event]:
+        rest = missing_suffix(self.arguments, arguments_text(raw.get("arguments")))
         return self.push(rest) if rest else []
 
     def to_json(self) -> Item:
-        return {**super().to_json(), **self._more}
+        return {**super().to_json(), **self._extra_fields}
 
 
 class NativeCustomCall(OpenNamedCall, NativeItem):
@@ -368,109 +395,115 @@ class NativeCustomCall(OpenNamedCall, NativeItem):
     kind = "custom_tool_call"
 
     def __init__(
-        self, output_index: int, item_id: str, call_id: str, target: Target, shape: Shape
+        self, output_index: int, item_id: str, call_id: str, target: CallTarget, raw: RawObject
     ) -> None:
         super().__init__(output_index, item_id, call_id, target)
-        self._more = _more(shape)
+        self._extra_fields = _select_extra_fields(raw)
 
     def push(self, arguments: str) -> list[Event]:
-        self._heard.write(arguments)
+        self._arguments.write(arguments)
         return [CustomInputDelta(self.id, self.output_index, arguments)]
 
-    def hear(self, told: Told) -> list[Event]:
-        return _heard_arguments(self, told)
+    def feed(self, event: UpstreamEvent) -> list[Event]:
+        return _feed_arguments(self, event)
 
-    def settle(self, shape: Shape) -> list[Event]:
-        rest = rest_of(self.arguments, shape.get("input"))
+    def finish(self, raw: RawObject) -> list[Event]:
+        rest = missing_suffix(self.arguments, raw.get("input"))
         return self.push(rest) if rest else []
 
     def to_json(self) -> Item:
-        return {**super().to_json(), "input": self.arguments, **self._more}
+        return {**super().to_json(), "input": self.arguments, **self._extra_fields}
 
-    def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - what was said is said, however the call ends
+    def closing_events(self, status: str) -> list[Event]:  # noqa: ARG002 - what was said is said, however the call ends
         return [CustomInputDone(self.id, self.output_index, self.arguments)]
 
 
-NATIVE_CALLS: dict[str, type[NativeFunctionCall | NativeCustomCall]] = {
+CLIENT_CALLS: dict[str, type[NativeFunctionCall | NativeCustomCall]] = {
     kind.kind: kind for kind in (NativeFunctionCall, NativeCustomCall)
 }
 
 
-def _more(shape: Shape) -> dict[str, Any]:
-    return {name: value for name, value in shape.items() if name not in _OURS}
+def _select_extra_fields(raw: RawObject) -> dict[str, Any]:
+    return {name: value for name, value in raw.items() if name not in _KNOWN_FIELDS}
 
 
-_OURS = frozenset(("id", "type", "status", "call_id", "name", "namespace", "arguments", "input"))
+_KNOWN_FIELDS = frozenset(
+    ("id", "type", "status", "call_id", "name", "namespace", "arguments", "input")
+)
 
 
-def _heard_arguments(call: NativeFunctionCall | NativeCustomCall, told: Told) -> list[Event]:
-    said = told.delta if told.step == "delta" else rest_of(call.arguments, told.whole)
+def _feed_arguments(
+    call: NativeFunctionCall | NativeCustomCall, event: UpstreamEvent
+) -> list[Event]:
+    said = event.delta if event.step == "delta" else missing_suffix(call.arguments, event.full_text)
     return call.push(said) if said else []
 
 
-class NativeHostedCall(NativeItem):
+class UpstreamToolCall(NativeItem):
     """A call of a tool that the upstream runs itself, with events about its progress."""
 
     steps: ClassVar[dict[str, type[Event]]]
     """Step -> its event, in order; `in_progress` and `completed` are told even where the upstream does not."""
-    begun: ClassVar[dict[str, Any]] = {}
+    initial_fields: ClassVar[dict[str, Any]] = {}
     """What the item holds from its beginning on, whatever the upstream says of it then."""
 
-    def __init__(self, output_index: int, item_id: str, shape: Shape) -> None:
+    def __init__(self, output_index: int, item_id: str, raw: RawObject) -> None:
         super().__init__(output_index, item_id)
         self._fields = {
-            **self.begun,
+            **self.initial_fields,
             **{
-                name: shape[name]
-                for name in shape
-                if name not in ("id", "type", "status", *self._told_later)
+                name: raw[name]
+                for name in raw
+                if name not in ("id", "type", "status", *self._late_fields)
             },
         }
-        self._reached = 0
+        self._next_step = 0
         """How many of the steps have been told or passed by."""
 
-    _told_later: ClassVar[tuple[str, ...]] = ()
+    _late_fields: ClassVar[tuple[str, ...]] = ()
     """Fields that come by events of their own, or at the end."""
 
-    def opened(self) -> list[Event]:
-        return [self.added(), *self._step("in_progress")]
+    def open_events(self) -> list[Event]:
+        return [self.added(), *self._step_events("in_progress")]
 
-    def hear(self, told: Told) -> list[Event]:
+    def feed(self, event: UpstreamEvent) -> list[Event]:
         return (
-            self._step(told.step) if told.step != "completed" and told.subject == self.kind else []
+            self._step_events(event.step)
+            if event.step != "completed" and event.subject == self.kind
+            else []
         )
 
-    def settle(self, shape: Shape) -> list[Event]:
+    def finish(self, raw: RawObject) -> list[Event]:
         self._fields |= {
-            name: value for name, value in shape.items() if name not in ("id", "type", "status")
+            name: value for name, value in raw.items() if name not in ("id", "type", "status")
         }
         return []
 
     def to_json(self) -> Item:
         return {"id": self.id, "type": self.kind, "status": self.status, **self._fields}
 
-    def last_words(self, status: str) -> list[Event]:
-        return self._step("completed") if status == "completed" else []
+    def closing_events(self, status: str) -> list[Event]:
+        return self._step_events("completed") if status == "completed" else []
 
-    def _step(self, name: str) -> list[Event]:
+    def _step_events(self, name: str) -> list[Event]:
         """The event of a step, once, and never after a later one."""
         order = list(self.steps)
-        if name not in self.steps or order.index(name) < self._reached:
+        if name not in self.steps or order.index(name) < self._next_step:
             return []
-        self._reached = order.index(name) + 1
+        self._next_step = order.index(name) + 1
         return [self.steps[name](self.id, self.output_index)]
 
 
-class NativeWebSearch(NativeHostedCall):
+class NativeWebSearch(UpstreamToolCall):
     """`web_search_call`: what was searched for."""
 
     prefix = "ws"
     kind = "web_search_call"
     steps = {"in_progress": SearchInProgress, "searching": Searching, "completed": SearchCompleted}
-    begun = {"action": {"type": "search"}}
+    initial_fields = {"action": {"type": "search"}}
 
 
-class NativeFileSearch(NativeHostedCall):
+class NativeFileSearch(UpstreamToolCall):
     """`file_search_call`: what was looked for in the upstream's own stores."""
 
     prefix = "fs"
@@ -480,10 +513,10 @@ class NativeFileSearch(NativeHostedCall):
         "searching": FileSearching,
         "completed": FileSearchCompleted,
     }
-    begun = {"queries": []}
+    initial_fields = {"queries": []}
 
 
-class NativeCodeCall(NativeHostedCall):
+class NativeCodeCall(UpstreamToolCall):
     """`code_interpreter_call`: the code comes piece by piece."""
 
     prefix = "ci"
@@ -493,46 +526,49 @@ class NativeCodeCall(NativeHostedCall):
         "interpreting": CodeInterpreting,
         "completed": CodeCompleted,
     }
-    begun = {"container_id": ""}
-    _told_later = ("code", "outputs")
+    initial_fields = {"container_id": ""}
+    _late_fields = ("code", "outputs")
 
-    def __init__(self, output_index: int, item_id: str, shape: Shape) -> None:
-        super().__init__(output_index, item_id, shape)
+    def __init__(self, output_index: int, item_id: str, raw: RawObject) -> None:
+        super().__init__(output_index, item_id, raw)
         self._code = io.StringIO()
-        self._is_said = False
+        self._is_code_done = False
 
-    def hear(self, told: Told) -> list[Event]:
-        if told.subject != "code_interpreter_call_code":
-            return super().hear(told)
-        if told.step == "delta":
-            return self._say(told.delta)
-        return [*self._say(rest_of(self._code.getvalue(), told.whole)), *self._all_said()]
+    def feed(self, event: UpstreamEvent) -> list[Event]:
+        if event.subject != "code_interpreter_call_code":
+            return super().feed(event)
+        if event.step == "delta":
+            return self._append_code(event.delta)
+        return [
+            *self._append_code(missing_suffix(self._code.getvalue(), event.full_text)),
+            *self._finish_code(),
+        ]
 
-    def settle(self, shape: Shape) -> list[Event]:
-        events = self._say(rest_of(self._code.getvalue(), shape.get("code")))
-        super().settle({name: value for name, value in shape.items() if name != "code"})
+    def finish(self, raw: RawObject) -> list[Event]:
+        events = self._append_code(missing_suffix(self._code.getvalue(), raw.get("code")))
+        super().finish({name: value for name, value in raw.items() if name != "code"})
         return events
 
     def to_json(self) -> Item:
         return {**super().to_json(), "code": self._code.getvalue()}
 
-    def last_words(self, status: str) -> list[Event]:
-        return [*self._all_said(), *super().last_words(status)]
+    def closing_events(self, status: str) -> list[Event]:
+        return [*self._finish_code(), *super().closing_events(status)]
 
-    def _say(self, code: str) -> list[Event]:
-        if not code or self._is_said:
+    def _append_code(self, code: str) -> list[Event]:
+        if not code or self._is_code_done:
             return []
         self._code.write(code)
         return [CodeDelta(self.id, self.output_index, code)]
 
-    def _all_said(self) -> list[Event]:
-        if self._is_said:
+    def _finish_code(self) -> list[Event]:
+        if self._is_code_done:
             return []
-        self._is_said = True
+        self._is_code_done = True
         return [CodeDone(self.id, self.output_index, self._code.getvalue())]
 
 
-class NativeImage(NativeHostedCall):
+class NativeImage(UpstreamToolCall):
     """`image_generation_call`: previews come before the image."""
 
     prefix = "ig"
@@ -542,65 +578,65 @@ class NativeImage(NativeHostedCall):
         "generating": ImageGenerating,
         "completed": ImageCompleted,
     }
-    _told_later = ("result",)
+    _late_fields = ("result",)
 
-    def __init__(self, output_index: int, item_id: str, shape: Shape) -> None:
-        super().__init__(output_index, item_id, shape)
+    def __init__(self, output_index: int, item_id: str, raw: RawObject) -> None:
+        super().__init__(output_index, item_id, raw)
         self._previews = 0
 
-    def hear(self, told: Told) -> list[Event]:
-        if told.step != "partial_image":
-            return super().hear(told)
-        if not told.image:
+    def feed(self, event: UpstreamEvent) -> list[Event]:
+        if event.step != "partial_image":
+            return super().feed(event)
+        if not event.image:
             return []
         self._previews += 1
         return [
-            *self._step("generating"),
-            PartialImage(self.id, self.output_index, self._previews - 1, told.image),
+            *self._step_events("generating"),
+            PartialImage(self.id, self.output_index, self._previews - 1, event.image),
         ]
 
 
-HOSTED_CALLS: dict[str, type[NativeHostedCall]] = {
+UPSTREAM_TOOL_CALLS: dict[str, type[UpstreamToolCall]] = {
     kind.kind: kind for kind in (NativeWebSearch, NativeFileSearch, NativeCodeCall, NativeImage)
 }
 """Types of calls that the upstream runs and tells of step by step."""
 
 
-class NativeWhole(NativeItem):
+class NativeOpaqueItem(NativeItem):
     """Any other item, told when it is whole: half a patch is none, and what is inside an item of a new type nobody here knows."""
 
     kind = "item"
 
-    def __init__(self, output_index: int, item_id: str, shape: Shape) -> None:
+    def __init__(self, output_index: int, item_id: str, raw: RawObject) -> None:
         super().__init__(output_index, item_id)
-        self._shape = (
-            {**shape, "action": _action(shape)} if shape["type"] == "shell_call" else dict(shape)
+        self._raw = (
+            {**raw, "action": _shell_action(raw)} if raw["type"] == "shell_call" else dict(raw)
         )
 
-    def hear(self, told: Told) -> list[Event]:  # noqa: ARG002 - it was whole when it was opened
+    def feed(self, event: UpstreamEvent) -> list[Event]:  # noqa: ARG002 - it was whole when it was opened
         return []
 
-    def settle(self, shape: Shape) -> list[Event]:  # noqa: ARG002 - as above
+    def finish(self, raw: RawObject) -> list[Event]:  # noqa: ARG002 - as above
         return []
 
     def to_json(self) -> Item:
-        shape = self._shape
-        if self._shape["type"] == "shell_call" and self.is_open:
+        shape = self._raw
+        if self._raw["type"] == "shell_call" and self.is_open:
             shape = {**shape, "action": {**shape["action"], "commands": []}}
         return {**shape, "id": self.id, "status": self.status}
 
-    def last_words(self, status: str) -> list[Event]:  # noqa: ARG002 - what was said was said in full
-        if self._shape["type"] != "shell_call":
+    def closing_events(self, status: str) -> list[Event]:  # noqa: ARG002 - what was said was said in full
+        if self._raw["type"] != "shell_call":
             return []
         events: list[Event] = []
-        for index, command in enumerate(self._shape["action"]["commands"]):
-            events += command_told(self.output_index, index, command)
+        for index, command in enumerate(self._raw["action"]["commands"]):
+            events += command_events(self.output_index, index, command)
         return events
 
 
-def _action(shape: Shape) -> dict[str, Any]:
+def _shell_action(raw: RawObject) -> dict[str, Any]:
     """A shell call's action; commands that are no text are none."""
-    found = shape.get("action")
+    found = raw.get("action")
     action: dict[str, Any] = found if isinstance(found, dict) else {}
     commands = action.get("commands")
     return {

@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 
 from bench import chains
-from bench.figures import Figure
+from bench.figures import BenchmarkResult
 from tests.support.fake_upstream import FakeUpstream
-from tests.support.stack import Surroundings, databases
+from tests.support.stack import SuiteSettings, databases
 
 BENCHMARKS = {"chains": chains.run}
 """Name -> what measures it, on servers of its own."""
@@ -46,9 +46,9 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-async def _run(names: list[str], quick: bool) -> list[Figure]:
-    figures: list[Figure] = []
-    surroundings = Surroundings(database_url=None, redis_url=None)
+async def _run(names: list[str], quick: bool) -> list[BenchmarkResult]:
+    figures: list[BenchmarkResult] = []
+    surroundings = SuiteSettings(database_url=None, redis_url=None)
     for name in names:
         print(f"{name} …", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix="backburner-bench-") as folder:

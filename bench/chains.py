@@ -5,20 +5,25 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.figures import Figure
+from bench.figures import BenchmarkResult
 from tests.support.api import Api
 from tests.support.fake_upstream import FakeUpstream, reply
-from tests.support.stack import Databases, Surroundings, stack
+from tests.support.stack import Databases, SuiteSettings, stack
 
 SHALLOW, DEEP = 1, 99
 """Turns that lie behind the one that is measured."""
 WORDS = "word " * 100
-MOST = 3.0
+MAX_RATIO = 3.0
 
 
 async def run(
-    folder: Path, servers: Databases, surroundings: Surroundings, fake: FakeUpstream, *, quick: bool
-) -> list[Figure]:
+    folder: Path,
+    servers: Databases,
+    surroundings: SuiteSettings,
+    fake: FakeUpstream,
+    *,
+    quick: bool,
+) -> list[BenchmarkResult]:
     """Builds both histories, stops the worker, and takes turns at creating on each; medians of the milliseconds."""
     samples = 50 if quick else 400
     async with stack(folder / "stack", servers, surroundings, fake) as one:
@@ -34,8 +39,8 @@ async def run(
         }
         await one.stop(one.workers[0])
         return [
-            await _figure("create at turn 100 of a chain", api, model, chains, samples),
-            await _figure("create at turn 100 of a conversation", api, model, rooms, samples),
+            await _measure("create at turn 100 of a chain", api, model, chains, samples),
+            await _measure("create at turn 100 of a conversation", api, model, rooms, samples),
         ]
 
 
@@ -54,19 +59,19 @@ async def _conversation(api: Api, model: str, depth: int) -> str:
     return str(named)
 
 
-async def _figure(
-    name: str, api: Api, model: str, places: dict[int, dict[str, str]], samples: int
-) -> Figure:
-    taken: dict[int, list[float]] = {depth: [] for depth in places}
+async def _measure(
+    name: str, api: Api, model: str, continuations: dict[int, dict[str, str]], samples: int
+) -> BenchmarkResult:
+    taken: dict[int, list[float]] = {depth: [] for depth in continuations}
     for at in range(-20, samples):
-        for depth, place in places.items():
+        for depth, place in continuations.items():
             seconds = await _create(
                 api, {"model": model, "input": WORDS, "background": True, **place}
             )
             if at >= 0:  # the first ones warm up what is measured
                 taken[depth].append(seconds * 1000)
     deep, shallow = (statistics.median(taken[depth]) for depth in (DEEP, SHALLOW))
-    return Figure(name, deep, shallow, "ms at turn 2 (p50)", MOST)
+    return BenchmarkResult(name, deep, shallow, "ms at turn 2 (p50)", MAX_RATIO)
 
 
 async def _create(api: Api, body: dict[str, Any]) -> float:

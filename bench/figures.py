@@ -5,7 +5,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class BenchmarkResult:
     """A ratio: what was measured over what it is measured against. `most`: what design §12 promises."""
 
     name: str

@@ -70,8 +70,8 @@ def is_usable() -> bool:
     """Whether there is a venv whose Python still runs and is new enough: an upgrade of the system may have taken it away."""
     if not PYTHON.exists():
         return False
-    asked = [str(PYTHON), "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
-    return subprocess.run(asked, stderr=subprocess.DEVNULL, check=False).returncode == 0
+    command = [str(PYTHON), "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
+    return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def install() -> None:
@@ -113,7 +113,7 @@ def add_pip() -> None:
     if importlib.util.find_spec("ensurepip") is not None:
         run([str(PYTHON), "-m", "ensurepip", "--default-pip"])
         return
-    wheel = fetch_pip(configured("index-url") or PUBLIC_INDEX)
+    wheel = fetch_pip(pip_option("index-url") or PUBLIC_INDEX)
     purelib = subprocess.run(
         [str(PYTHON), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
         capture_output=True,
@@ -124,7 +124,7 @@ def add_pip() -> None:
     zipfile.ZipFile(io.BytesIO(wheel)).extractall(purelib)
 
 
-def configured(option: str) -> str | None:
+def pip_option(option: str) -> str | None:
     """What pip itself would be told: PIP_INDEX_URL or PIP_CERT, else the nearest of pip's configuration files."""
     given = os.environ.get(f"PIP_{option.replace('-', '_').upper()}")  # noqa: TID251 - pip's setting, not ours, and this runs before ours can be read
     home = Path.home()
@@ -150,13 +150,13 @@ class _Links(html.parser.HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[str, str] = {}
+        self.urls_by_name: dict[str, str] = {}
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         for name, value in attrs:
             if tag == "a" and name == "href" and value:
                 address = urllib.parse.urldefrag(value).url
-                self.found[urllib.parse.unquote(address.rsplit("/", 1)[-1])] = address
+                self.urls_by_name[urllib.parse.unquote(address.rsplit("/", 1)[-1])] = address
 
 
 def fetch_pip(index: str) -> bytes:
@@ -164,11 +164,11 @@ def fetch_pip(index: str) -> bytes:
     page = f"{index.rstrip('/')}/pip/"
     links = _Links()
     links.feed(fetch(page).decode())
-    if PIP not in links.found:
+    if PIP not in links.urls_by_name:
         raise CannotInstall(
             f"this Python has no ensurepip, and {PIP} is not on the package index; install python3-venv or uv"
         )
-    wheel = fetch(urllib.parse.urljoin(page, links.found[PIP]))
+    wheel = fetch(urllib.parse.urljoin(page, links.urls_by_name[PIP]))
     if hashlib.sha256(wheel).hexdigest() != PIP_SHA256:
         raise CannotInstall(
             f"{PIP} from the package index is not the file it should be: its SHA-256 is another"
@@ -189,7 +189,7 @@ def fetch(address: str) -> bytes:
         encoded = base64.b64encode(urllib.parse.unquote(login).encode()).decode()
         request.add_unredirected_header("Authorization", f"Basic {encoded}")
     try:
-        context = ssl.create_default_context(cafile=configured("cert"))
+        context = ssl.create_default_context(cafile=pip_option("cert"))
         with urllib.request.urlopen(request, timeout=60, context=context) as answer:  # noqa: S310 - likewise
             return bytes(answer.read())
     except (OSError, http.client.HTTPException) as error:

@@ -22,13 +22,13 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 MARK = "[Backburner demo upstream]"
-GAPS = {"demo": 0.05, "demo-slow": 1.0, "demo-tools": 0.05}
+WORD_DELAYS = {"demo": 0.05, "demo-slow": 1.0, "demo-tools": 0.05}
 """The models, and the seconds from one word of theirs to the next."""
 SLOW_WORDS = 60
-LONGEST_ECHO = 64 * 1024
+MAX_ECHO = 64 * 1024
 """Characters."""
 
-DEEPEST = 8
+MAX_DEPTH = 8
 """Levels of an example: schemas may refer to themselves."""
 
 EXAMPLES: dict[str, Any] = {
@@ -51,20 +51,20 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Answer:
+class DemoReply:
     """What the model will say: words that, joined, are the text, or a call; and before it, what it thinks."""
 
     words: list[str]
     call: Call | None
     finish_reason: str
-    thoughts: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
 
 
 class BadRequest(Exception):
     """The request cannot be answered. The message says why."""
 
 
-def answer_to(body: dict[str, Any]) -> Answer:
+def reply_to(body: dict[str, Any]) -> DemoReply:
     """The whole answer to a chat completion request for one of our models."""
     thoughts = (
         _split(f"{MARK} I pretend to think.")
@@ -73,12 +73,12 @@ def answer_to(body: dict[str, Any]) -> Answer:
     )
     call = _call_for(body) if body["model"] == "demo-tools" else None
     if call:
-        return Answer([], call, "tool_calls", thoughts)
+        return DemoReply([], call, "tool_calls", thoughts)
     words = _split(_json_for(body) or _text_for(body))
     limit = body.get("max_completion_tokens") or body.get("max_tokens")
     if isinstance(limit, int) and len(thoughts) + len(words) > limit:
-        return Answer(words[: max(0, limit - len(thoughts))], None, "length", thoughts[:limit])
-    return Answer(words, None, "stop", thoughts)
+        return DemoReply(words[: max(0, limit - len(thoughts))], None, "length", thoughts[:limit])
+    return DemoReply(words, None, "stop", thoughts)
 
 
 def _text_for(body: dict[str, Any]) -> str:
@@ -89,7 +89,7 @@ def _text_for(body: dict[str, Any]) -> str:
             [start, *(str(number) for number in range(1, SLOW_WORDS - len(start.split()) + 1))]
         )
     if last.get("role") == "tool":
-        return f"{MARK} The tool answered: {_text_of(last)[:LONGEST_ECHO]}"
+        return f"{MARK} The tool answered: {_text_of(last)[:MAX_ECHO]}"
     if body["model"] == "demo-tools":
         return (
             f"{MARK} Offer me a function tool and I will call it. You said: {_last_user_text(body)}"
@@ -138,18 +138,18 @@ def _json_for(body: dict[str, Any]) -> str | None:
 
 def _example(schema: Any, text: str, root: Any = None, depth: int = 0) -> Any:
     """A value that fits a schema, as far as its types go; text where text is wanted. `root`: where references point."""
-    if not isinstance(schema, dict) or depth > DEEPEST:
+    if not isinstance(schema, dict) or depth > MAX_DEPTH:
         return text
     if isinstance(schema.get("$ref"), str):
-        return _example(_referred(root, schema["$ref"]), text, root, depth + 1)
+        return _example(_resolve_reference(root, schema["$ref"]), text, root, depth + 1)
     if isinstance(schema.get("anyOf"), list) and schema["anyOf"]:
-        return _example(schema["anyOf"][-1 if depth > DEEPEST // 2 else 0], text, root, depth + 1)
+        return _example(schema["anyOf"][-1 if depth > MAX_DEPTH // 2 else 0], text, root, depth + 1)
     if schema.get("enum"):
         return schema["enum"][0]
     if "const" in schema:
         return schema["const"]
     kind = schema.get("type")
-    if kind == "array" and isinstance(schema.get("items"), dict) and depth <= DEEPEST // 2:
+    if kind == "array" and isinstance(schema.get("items"), dict) and depth <= MAX_DEPTH // 2:
         return [_example(schema["items"], text, root, depth + 1)]
     if kind == "object" and isinstance(schema.get("properties"), dict):
         return {
@@ -161,7 +161,7 @@ def _example(schema: Any, text: str, root: Any = None, depth: int = 0) -> Any:
     )
 
 
-def _referred(root: Any, reference: str) -> Any:
+def _resolve_reference(root: Any, reference: str) -> Any:
     for step in reference.split("/")[1:]:
         root = root.get(step) if isinstance(root, dict) else None
     return root
@@ -169,7 +169,7 @@ def _referred(root: Any, reference: str) -> Any:
 
 def _last_user_text(body: dict[str, Any]) -> str:
     spoken = [_text_of(message) for message in body["messages"] if message.get("role") == "user"]
-    return (spoken[-1] if spoken else "nothing")[:LONGEST_ECHO]
+    return (spoken[-1] if spoken else "nothing")[:MAX_ECHO]
 
 
 def _text_of(message: dict[str, Any]) -> str:
@@ -189,18 +189,18 @@ def _split(text: str) -> list[str]:
     return [first, *(f" {word}" for word in rest)]
 
 
-def usage_of(body: dict[str, Any], answer: Answer) -> dict[str, Any]:
+def usage_of(body: dict[str, Any], reply: DemoReply) -> dict[str, Any]:
     """A word counts as a token."""
     prompt = sum(len(_text_of(message).split()) for message in body["messages"])
-    completion = len(answer.thoughts) + (
-        len(answer.words) or len(answer.call.arguments.split() if answer.call else ())
+    completion = len(reply.reasoning) + (
+        len(reply.words) or len(reply.call.arguments.split() if reply.call else ())
     )
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": 0},
-        "completion_tokens_details": {"reasoning_tokens": len(answer.thoughts)},
+        "completion_tokens_details": {"reasoning_tokens": len(reply.reasoning)},
     }
 
 
@@ -208,11 +208,11 @@ class Completion:
     """One completion under way: an ASGI application that sends it word by word, or whole after the same time."""
 
     def __init__(self, body: dict[str, Any]) -> None:
-        self._answer = answer_to(body)
-        self._usage = usage_of(body, self._answer)
-        self._streamed = bool(body.get("stream"))
-        self._usage_wanted = bool((body.get("stream_options") or {}).get("include_usage"))
-        self._gap = GAPS[body["model"]]
+        self._reply = reply_to(body)
+        self._usage = usage_of(body, self._reply)
+        self._is_streamed = bool(body.get("stream"))
+        self._include_usage = bool((body.get("stream_options") or {}).get("include_usage"))
+        self._word_delay = WORD_DELAYS[body["model"]]
         self._head = {
             "id": f"chatcmpl-{secrets.token_hex(12)}",
             "created": int(time.time()),
@@ -223,16 +223,18 @@ class Completion:
         # the request's body has been read, so the next message says that the client is gone
         gone = asyncio.ensure_future(receive())
         try:
-            if self._streamed:
+            if self._is_streamed:
                 await self._send_stream(gone, send)
             elif await self._wait(
-                gone, time.monotonic() + self._gap * len(self._answer.thoughts + self._answer.words)
+                gone,
+                time.monotonic()
+                + self._word_delay * len(self._reply.reasoning + self._reply.words),
             ):
-                await as_json(self._whole())(scope, receive, send)
+                await as_json(self._completion_json())(scope, receive, send)
         finally:
             gone.cancel()
 
-    async def _send_stream(self, gone: asyncio.Future[Any], send: Send) -> None:
+    async def _send_stream(self, disconnected: asyncio.Future[Any], send: Send) -> None:
         headers = [
             (b"content-type", b"text/event-stream; charset=utf-8"),
             (b"cache-control", b"no-cache"),
@@ -240,7 +242,7 @@ class Completion:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         due = time.monotonic()
         for chunk in self._chunks():
-            if not await self._wait(gone, due):
+            if not await self._wait(disconnected, due):
                 return
             await send(
                 {
@@ -249,25 +251,25 @@ class Completion:
                     "more_body": True,
                 }
             )
-            due += self._gap
+            due += self._word_delay
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
-    async def _wait(self, gone: asyncio.Future[Any], due: float) -> bool:
+    async def _wait(self, disconnected: asyncio.Future[Any], deadline: float) -> bool:
         """Wait until `due` on the monotonic clock; False as soon as the client is gone."""
-        await asyncio.wait([gone], timeout=max(0.0, due - time.monotonic()))
-        return not gone.done()
+        await asyncio.wait([disconnected], timeout=max(0.0, deadline - time.monotonic()))
+        return not disconnected.done()
 
     def _chunks(self) -> Iterator[dict[str, Any]]:
         """The stream's JSON objects, one for each word or piece of a call, the first and last as OpenAI has them."""
-        yield self._chunk({"role": "assistant", "content": None if self._answer.call else ""})
-        for word in self._answer.thoughts:
+        yield self._chunk({"role": "assistant", "content": None if self._reply.call else ""})
+        for word in self._reply.reasoning:
             yield self._chunk({"reasoning": word})
-        if self._answer.call:
-            yield from self._call_chunks(self._answer.call)
-        for word in self._answer.words:
+        if self._reply.call:
+            yield from self._call_chunks(self._reply.call)
+        for word in self._reply.words:
             yield self._chunk({"content": word})
-        yield self._chunk({}, self._answer.finish_reason)
-        if self._usage_wanted:
+        yield self._chunk({}, self._reply.finish_reason)
+        if self._include_usage:
             yield self._head | {
                 "object": "chat.completion.chunk",
                 "choices": [],
@@ -284,18 +286,18 @@ class Completion:
 
     def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        usage = {"usage": None} if self._usage_wanted else {}
+        usage = {"usage": None} if self._include_usage else {}
         return self._head | {"object": "chat.completion.chunk", "choices": [choice]} | usage
 
-    def _whole(self) -> dict[str, Any]:
+    def _completion_json(self) -> dict[str, Any]:
         message: dict[str, Any] = {
             "role": "assistant",
-            "content": "".join(self._answer.words) or None,
+            "content": "".join(self._reply.words) or None,
             "refusal": None,
         }
-        call = self._answer.call
-        if self._answer.thoughts:
-            message["reasoning"] = "".join(self._answer.thoughts)
+        call = self._reply.call
+        if self._reply.reasoning:
+            message["reasoning"] = "".join(self._reply.reasoning)
         if call:
             message["tool_calls"] = [
                 {
@@ -308,7 +310,7 @@ class Completion:
             "index": 0,
             "message": message,
             "logprobs": None,
-            "finish_reason": self._answer.finish_reason,
+            "finish_reason": self._reply.finish_reason,
         }
         return self._head | {"object": "chat.completion", "choices": [choice], "usage": self._usage}
 
@@ -337,10 +339,10 @@ async def create_completion(request: Request) -> Response | Completion:
         body = parse(await request.body())
     except BadRequest as error:
         return envelope(400, str(error), None)
-    if body["model"] not in GAPS:
+    if body["model"] not in WORD_DELAYS:
         return envelope(
             404,
-            f"The model `{body['model']}` does not exist; the demo has {', '.join(GAPS)}.",
+            f"The model `{body['model']}` does not exist; the demo has {', '.join(WORD_DELAYS)}.",
             "model_not_found",
         )
     return Completion(body)
@@ -350,12 +352,12 @@ async def list_models(request: Request) -> Response:
     del request
     entries = [
         {"id": name, "object": "model", "created": 0, "owned_by": "backburner-demo"}
-        for name in GAPS
+        for name in WORD_DELAYS
     ]
     return as_json({"object": "list", "data": entries})
 
 
-async def no_such_page(request: Request, error: Exception) -> Response:
+async def not_found(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     return envelope(
         status, f"{request.method} {request.url.path} is not something the demo upstream does", None
@@ -388,7 +390,7 @@ def application() -> Starlette:
             Route("/v1/chat/completions", create_completion, methods=["POST"]),
             Route("/v1/models", list_models),
         ],
-        exception_handlers={HTTPException: no_such_page},
+        exception_handlers={HTTPException: not_found},
     )
 
 

@@ -10,9 +10,9 @@ import psycopg
 
 from cli.embedded.process import StartFailed
 
-WITHIN = 3
+TIMEOUT = 3
 """Seconds for the connection, and again for the answer."""
-LIVE = """
+LIVE_PROCESS = """
     SELECT kind FROM workers WHERE host = %s AND NOT dead AND expires_at > clock_timestamp()
     ORDER BY started_at DESC LIMIT 1
 """
@@ -25,11 +25,11 @@ def live_kind(dsn: str, host: str | None = None) -> str:
         with psycopg.connect(
             dsn,
             autocommit=True,
-            connect_timeout=WITHIN,
+            connect_timeout=TIMEOUT,
             application_name="health",
-            options=f"-c statement_timeout={WITHIN}s",
+            options=f"-c statement_timeout={TIMEOUT}s",
         ) as connection:
-            found = connection.execute(LIVE, (name,)).fetchone()
+            found = connection.execute(LIVE_PROCESS, (name,)).fetchone()
     except psycopg.Error as error:
         raise StartFailed(f"the database did not answer: {' '.join(str(error).split())}") from error
     if found is None:

@@ -6,7 +6,7 @@ import typer
 
 from cli.configuration import commands as configuration
 from cli.operations import commands as operations
-from cli.options import Data, database, failures_in_one_sentence
+from cli.options import Data, exit_on_failure, resolve_database_url
 
 app = typer.Typer(
     help="Backburner: a self-hosted server for the OpenAI Responses API.",
@@ -50,7 +50,7 @@ def up(
     from cli.embedded.stack import Options
     from cli.embedded.up import up as run
 
-    with failures_in_one_sentence():
+    with exit_on_failure():
         run(
             Options(
                 port=port, host=host, data=data, streams=streams, workers=workers, upstream=upstream
@@ -63,8 +63,8 @@ def migrate(data: Data = None) -> None:
     """Bring the database to this version's schema: that of DATABASE_URL, else the one `up` has running."""
     from cli.migrate import migrate as run
 
-    with failures_in_one_sentence():
-        run(database(data))
+    with exit_on_failure():
+        run(resolve_database_url(data))
 
 
 @app.command(short_help="A container's health check.")
@@ -72,8 +72,8 @@ def health(data: Data = None) -> None:
     """Exit 0 while a web or worker process of this host holds a lease: a container's health check."""
     from cli.health import live_kind
 
-    with failures_in_one_sentence():
-        typer.echo(live_kind(database(data)))
+    with exit_on_failure():
+        typer.echo(live_kind(resolve_database_url(data)))
 
 
 @keys_app.command("create")
@@ -86,8 +86,8 @@ def create_key(
     """Print a new API key. It is stored as a hash only, so it cannot be shown again."""
     from models import keys
 
-    with failures_in_one_sentence():
-        typer.echo(keys.create(database(data), project))
+    with exit_on_failure():
+        typer.echo(keys.create(resolve_database_url(data), project))
 
 
 if __name__ == "__main__":

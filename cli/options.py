@@ -9,11 +9,11 @@ import typer
 
 from cli.embedded.data_folder import default_folder, embedded_database
 from cli.embedded.process import StartFailed
-from cli.embedded.supervisor import say
-from cli.settings import NO_REDIS, checked, plain, read_settings
+from cli.embedded.supervisor import print_status
+from cli.settings import NO_REDIS, child_settings, read_settings, secret_value
 from models.config.configuration import BadSettings
 
-UNCONFIGURED = 2
+EXIT_BAD_CONFIGURATION = 2
 """The exit status where `backburner.toml` makes no sense."""
 
 Data = Annotated[
@@ -25,21 +25,25 @@ Data = Annotated[
 
 
 @contextmanager
-def failures_in_one_sentence() -> Iterator[None]:
+def exit_on_failure() -> Iterator[None]:
     """Exit 1 with the sentence instead of a traceback, 2 with a line for each mistake in `backburner.toml`; what is not foreseen keeps its
     traceback."""
     try:
         yield
     except StartFailed as failure:
-        say(f"backburner: {failure}")
+        print_status(f"backburner: {failure}")
         raise typer.Exit(1) from failure
     except BadSettings as bad:
         for mistake in bad.mistakes:
-            say(f"backburner: {mistake}")
-        raise typer.Exit(UNCONFIGURED) from bad
+            print_status(f"backburner: {mistake}")
+        raise typer.Exit(EXIT_BAD_CONFIGURATION) from bad
 
 
-def database(data: Path | None) -> str:
+def resolve_database_url(data: Path | None) -> str:
     """DATABASE_URL, else the address of the database that `up` runs in the data folder. Raises StartFailed where there is neither."""
-    given = plain(read_settings().database_url)
-    return checked(given, NO_REDIS).dsn if given else embedded_database(data or default_folder())
+    given = secret_value(read_settings().database_url)
+    return (
+        child_settings(given, NO_REDIS).dsn
+        if given
+        else embedded_database(data or default_folder())
+    )

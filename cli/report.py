@@ -7,26 +7,32 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from cli.configuration.conformance import Conformance
-from cli.configuration.effective import Effective
-from cli.operations.diagnosis import process
-from cli.operations.queries import Drained, Explanation, Request, Stuck, Worker
+from cli.configuration.effective import EffectiveConfiguration
+from cli.operations.diagnosis import process_text
+from cli.operations.queries import (
+    DrainResult,
+    Explanation,
+    OperatorRequest,
+    ProcessState,
+    StuckResponses,
+)
 
 
 def as_json(facts: Any) -> str:
     """Any of operations.py's facts; times are ISO 8601 in UTC, durations seconds."""
-    return json.dumps(facts, default=_plain, indent=2, ensure_ascii=False)
+    return json.dumps(facts, default=_json_default, indent=2, ensure_ascii=False)
 
 
-def _plain(value: Any) -> Any:
+def _json_default(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
-    return _moment(value) if isinstance(value, datetime) else str(value)
+    return _format_time(value) if isinstance(value, datetime) else str(value)
 
 
 def explanation(facts: Explanation) -> str:
     """The timeline, and below it what happens now."""
     first = facts.timeline[0].at
-    lines = [f"{facts.response.id}, created {_moment(first)}"]
+    lines = [f"{facts.response.id}, created {_format_time(first)}"]
     lines += [
         f"{(moment.at - first) / timedelta(seconds=1):>+12.3f} s  {moment.text}"
         for moment in facts.timeline
@@ -39,7 +45,7 @@ def explanation(facts: Explanation) -> str:
     return "\n".join([*lines, f"           now  {facts.response.why}{shown}"])
 
 
-def stuck(facts: Stuck) -> str:
+def stuck(facts: StuckResponses) -> str:
     """One line a response."""
     if not facts.responses:
         return (
@@ -53,12 +59,12 @@ def stuck(facts: Stuck) -> str:
     return f"{table}\n… and more" if facts.more else table
 
 
-def workers(facts: Sequence[Worker]) -> str:
+def workers(facts: Sequence[ProcessState]) -> str:
     """One line a process."""
     if not facts:
         return "no process has registered"
     rows = [
-        (str(each.id), each.kind, each.host, str(each.pid), each.state, _moment(each.started_at), f"{each.lease_seconds:.1f} s", str(each.running), each.ended or "")
+        (str(each.id), each.kind, each.host, str(each.pid), each.state, _format_time(each.started_at), f"{each.lease_seconds:.1f} s", str(each.running), each.ended or "")
         for each in facts
     ]  # fmt: skip
     return _table(
@@ -66,7 +72,7 @@ def workers(facts: Sequence[Worker]) -> str:
     )
 
 
-def configuration(facts: Effective) -> str:
+def configuration(facts: EffectiveConfiguration) -> str:
     """File, upstreams and routes, and what else is not as by default."""
     lines = [f"file: {facts.file or 'none'}", ""]
     if facts.upstreams:
@@ -78,17 +84,18 @@ def configuration(facts: Effective) -> str:
             "",
         ]
         routes = [
-            (route.pattern, ", then ".join(map(_target, route.targets))) for route in facts.routes
+            (route.pattern, ", then ".join(map(_format_target, route.targets)))
+            for route in facts.routes
         ]
         lines += [_table(("MODEL", "GOES TO"), routes), ""]
     else:
         lines += ["no upstream is configured; `up` starts a demo", ""]
     values = [
-        (f"{one.name}: {value.key}", _said(value.value), value.source)
+        (f"{one.name}: {value.key}", _format_value(value.value), value.source)
         for one in facts.upstreams
         for value in one.settings
     ]
-    values += [(value.key, _said(value.value), value.source) for value in facts.settings]
+    values += [(value.key, _format_value(value.value), value.source) for value in facts.settings]
     return "\n".join(
         [*lines, _table(("SETTING", "VALUE", "FROM"), values)] if values else lines
     ).rstrip()
@@ -100,7 +107,7 @@ def conformance(facts: Conformance) -> str:
     return f"{facts.upstream} ({facts.api}, {facts.base_url}), model {facts.model}\n\n{_table(('FEATURE', 'VERDICT', ''), rows)}"
 
 
-def _target(target: dict[str, str]) -> str:
+def _format_target(target: dict[str, str]) -> str:
     return (
         target["upstream"]
         if target["model"] == "as asked"
@@ -108,24 +115,24 @@ def _target(target: dict[str, str]) -> str:
     )
 
 
-def _said(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def request(facts: Request) -> str:
+def request(facts: OperatorRequest) -> str:
     """What became of a request."""
     return f"{facts.id}: {'done' if facts.acted else 'recorded, not acted on yet'}: {facts.why}"
 
 
-def drained(facts: Sequence[Drained]) -> str:
+def drain_results(facts: Sequence[DrainResult]) -> str:
     """One line a process."""
     return "\n".join(
-        f"{each.id}: {process(each.kind, each.pid, each.host)} {'has gone' if each.gone else 'is asked to go'}"
+        f"{each.id}: {process_text(each.kind, each.pid, each.host)} {'has gone' if each.gone else 'is asked to go'}"
         for each in facts
     )
 
 
-def _moment(value: datetime) -> str:
+def _format_time(value: datetime) -> str:
     return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

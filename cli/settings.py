@@ -38,7 +38,7 @@ class StackSettings(FileBackedSettings):
     """The folder of `initdb` and `postgres`, for a machine without the wheel."""
 
 
-def plain(secret: SecretStr | None) -> str | None:
+def secret_value(secret: SecretStr | None) -> str | None:
     """What the secret hides; an empty one counts as none."""
     return secret.get_secret_value() or None if secret else None
 
@@ -48,10 +48,10 @@ def read_settings() -> StackSettings:
     try:
         return StackSettings()
     except SETTINGS_ERRORS as error:
-        raise refusal(to_bad_settings(error)) from error
+        raise startup_error(to_bad_settings(error)) from error
 
 
-def checked(database_url: str, redis_url: str) -> Settings:
+def child_settings(database_url: str, redis_url: str) -> Settings:
     """The settings that every process will see with these two addresses.
 
     If they would refuse to start: StartFailed where only the environment is at fault, BadSettings where `backburner.toml` is.
@@ -59,10 +59,10 @@ def checked(database_url: str, redis_url: str) -> Settings:
     try:
         return build(database_url=SecretStr(database_url), redis_url=SecretStr(redis_url))
     except BadSettings as bad:
-        raise refusal(bad) from bad
+        raise startup_error(bad) from bad
 
 
-def configured() -> Settings:
+def configured_settings() -> Settings:
     """Those of this environment; addresses of databases may be missing, `up` brings its own. Raises BadSettings."""
     try:
         return build()
@@ -82,7 +82,7 @@ def configured() -> Settings:
         return build(**dict(given for variable, given in unused.items() if variable in absent))
 
 
-def refusal(bad: BadSettings) -> StartFailed | BadSettings:
+def startup_error(bad: BadSettings) -> StartFailed | BadSettings:
     """The first complaint in one sentence, or, about a file, all of them; without the offending values, which may be secrets."""
     first = bad.mistakes[0]
     if any(mistake.source == "file" or mistake.key is None for mistake in bad.mistakes):

@@ -13,7 +13,7 @@ import pytest
 from tests.support.api import Api
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.mcp_servers import McpServers
-from tests.support.stack import RUNNING, Databases, Stack, Surroundings, databases, stack
+from tests.support.stack import RUNNING_STACKS, Databases, Stack, SuiteSettings, databases, stack
 
 PrivateStack = Callable[..., AbstractAsyncContextManager[Stack]]
 
@@ -40,15 +40,15 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(scope="session")
-def surroundings() -> Surroundings:
+def suite_settings() -> SuiteSettings:
     """What the environment says to the tests."""
-    return Surroundings()
+    return SuiteSettings()
 
 
 @pytest.fixture(scope="session")
-async def fake(surroundings: Surroundings) -> AsyncIterator[FakeUpstream]:
+async def fake(suite_settings: SuiteSettings) -> AsyncIterator[FakeUpstream]:
     """The one thing that is not real: the upstream."""
-    recordings = surroundings.recordings if surroundings.recordings.is_dir() else None
+    recordings = suite_settings.recordings if suite_settings.recordings.is_dir() else None
     async with FakeUpstream(recordings) as upstream:
         yield upstream
     assert not upstream.faults, upstream.faults
@@ -63,27 +63,27 @@ async def mcp_servers() -> AsyncIterator[McpServers]:
 
 
 @pytest.fixture(scope="session")
-async def servers(
-    tmp_path_factory: pytest.TempPathFactory, surroundings: Surroundings
+async def database_server(
+    tmp_path_factory: pytest.TempPathFactory, suite_settings: SuiteSettings
 ) -> AsyncIterator[Databases]:
     """The session's PostgreSQL."""
-    async with databases(tmp_path_factory.mktemp("servers"), surroundings) as found:
+    async with databases(tmp_path_factory.mktemp("servers"), suite_settings) as found:
         yield found
 
 
 @pytest.fixture(scope="session")
-async def shared(
+async def shared_stack(
     tmp_path_factory: pytest.TempPathFactory,
-    servers: Databases,
-    surroundings: Surroundings,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """The deployment that ordinary tests share: two web processes, one worker. Nobody kills anything here."""
     small_bodies = {"BACKBURNER_LIMITS__BODY": "4000000"}
     async with stack(
         tmp_path_factory.mktemp("shared"),
-        servers,
-        surroundings,
+        database_server,
+        suite_settings,
         fake,
         webs=2,
         streams=300,
@@ -93,10 +93,10 @@ async def shared(
 
 
 @pytest.fixture(scope="session")
-async def tooled(
+async def tool_stack(
     tmp_path_factory: pytest.TempPathFactory,
-    servers: Databases,
-    surroundings: Surroundings,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """Shared too: one web process, one worker, that may talk to MCP servers on this machine and can seal. A tool may take 3 s."""
@@ -106,50 +106,50 @@ async def tooled(
         "BACKBURNER_TOOLS__TIME": "3",
     }
     async with stack(
-        tmp_path_factory.mktemp("tools"), servers, surroundings, fake, settings=settings
+        tmp_path_factory.mktemp("tools"), database_server, suite_settings, fake, settings=settings
     ) as one:
         yield one
 
 
 @pytest.fixture
-def private(
-    tmp_path: Path, servers: Databases, surroundings: Surroundings, fake: FakeUpstream
+def private_stack(
+    tmp_path: Path, database_server: Databases, suite_settings: SuiteSettings, fake: FakeUpstream
 ) -> Iterator[PrivateStack]:
     """`async with private(workers=2, …) as stack`: a deployment of the test's own, to do its worst to."""
-    before = len(RUNNING)
-    yield lambda **wishes: stack(tmp_path, servers, surroundings, fake, **wishes)
-    del RUNNING[before:]
+    before = len(RUNNING_STACKS)
+    yield lambda **wishes: stack(tmp_path, database_server, suite_settings, fake, **wishes)
+    del RUNNING_STACKS[before:]
 
 
 @pytest.fixture
-def api(shared: Stack) -> Api:
+def api(shared_stack: Stack) -> Api:
     """A raw client of the shared deployment's first web process."""
-    return shared.api()
+    return shared_stack.api()
 
 
 @pytest.fixture
-def client(shared: Stack) -> openai.AsyncOpenAI:
+def client(shared_stack: Stack) -> openai.AsyncOpenAI:
     """The official client, against the shared deployment."""
-    return shared.openai()
+    return shared_stack.openai()
 
 
 @pytest.fixture
-def embedded_redis(surroundings: Surroundings) -> None:
+def embedded_redis(suite_settings: SuiteSettings) -> None:
     """For tests that kill Redis: not with somebody else's."""
-    if surroundings.redis_url is not None:
+    if suite_settings.redis_url is not None:
         pytest.skip("REDIS_URL names a server that is not ours to kill")
 
 
 @pytest.fixture
-def embedded_postgres(surroundings: Surroundings) -> None:
+def embedded_postgres(suite_settings: SuiteSettings) -> None:
     """For tests that kill PostgreSQL: not with somebody else's."""
-    if surroundings.database_url is not None:
+    if suite_settings.database_url is not None:
         pytest.skip("DATABASE_URL names a server that is not ours to kill")
 
 
 def _with_logs() -> list[Stack]:
     """A campaign takes the folders of its deployments along when it ends."""
-    return [one for one in RUNNING if one.folder.is_dir()]
+    return [one for one in RUNNING_STACKS if one.folder.is_dir()]
 
 
 @pytest.hookimpl(tryfirst=True)

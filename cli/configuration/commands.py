@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.embedded.supervisor import say
-from cli.options import UNCONFIGURED
+from cli.embedded.supervisor import print_status
+from cli.options import EXIT_BAD_CONFIGURATION
 
 if TYPE_CHECKING:
     from models.config.settings import Settings
 
-UNUSABLE, INCOMPLETE = 1, 4
+EXIT_UNUSABLE, EXIT_INCOMPLETE = 1, 4
 """Exit codes beside 0 and 2; docs/upstreams.md explains them."""
 
 config_app = typer.Typer(
@@ -25,19 +25,19 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with stable key
 @config_app.command(
     "check",
     short_help="Name the mistakes in it, or show what it amounts to.",
-    epilog=f"Exit codes: 0 it is right; {UNCONFIGURED} it is not, and no process would start.",
+    epilog=f"Exit codes: 0 it is right; {EXIT_BAD_CONFIGURATION} it is not, and no process would start.",
 )
 def check_configuration(as_json: AsJson = False) -> None:
     """Read the environment and backburner.toml as every process does. Name each mistake with its file and line or its variable; without any,
     show upstreams, routes, and what else is not as by default and where it is set. Keys are not shown."""
     from cli import report
-    from cli.configuration.effective import effective
-    from cli.settings import configured
+    from cli.configuration.effective import effective_configuration
+    from cli.settings import configured_settings
     from models.config.config_file import find_config_file, read_config_file
     from models.config.configuration import BadSettings
 
     try:
-        settings = configured()
+        settings = configured_settings()
     except BadSettings as bad:
         told = (
             report.as_json({"ok": False, "mistakes": bad.mistakes})
@@ -45,8 +45,8 @@ def check_configuration(as_json: AsJson = False) -> None:
             else "\n".join(map(str, bad.mistakes))
         )
         typer.echo(told)
-        raise typer.Exit(UNCONFIGURED) from bad
-    facts = effective(settings, read_config_file(find_config_file()))
+        raise typer.Exit(EXIT_BAD_CONFIGURATION) from bad
+    facts = effective_configuration(settings, read_config_file(find_config_file()))
     typer.echo(
         report.as_json({"ok": True, "mistakes": [], "effective": facts})
         if as_json
@@ -58,8 +58,8 @@ def check_configuration(as_json: AsJson = False) -> None:
     "check",
     short_help="Find out what an upstream can do.",
     epilog=(
-        f"Exit codes: 0 everything works; {UNUSABLE} it gives no answer, or there is none of this name; {UNCONFIGURED} wrong usage, or a mistake "
-        f"in the configuration; {INCOMPLETE} it answers, but not everything works."
+        f"Exit codes: 0 everything works; {EXIT_UNUSABLE} it gives no answer, or there is none of this name; {EXIT_BAD_CONFIGURATION} wrong usage, or a mistake "
+        f"in the configuration; {EXIT_INCOMPLETE} it answers, but not everything works."
     ),
 )
 def check_upstream(
@@ -86,27 +86,31 @@ def check_upstream(
     import asyncio
 
     from cli import report
-    from cli.configuration.conformance import NoModel, examine
-    from cli.settings import configured
+    from cli.configuration.conformance import NoModel, check_conformance
+    from cli.settings import configured_settings
     from models.config.configuration import BadSettings
 
     try:
-        settings = configured()
+        settings = configured_settings()
     except BadSettings as bad:
         for mistake in bad.mistakes:
-            say(f"backburner: {mistake}")
-        raise typer.Exit(UNCONFIGURED) from bad
-    upstream, limits, routed = _chosen(settings, name, seconds)
+            print_status(f"backburner: {mistake}")
+        raise typer.Exit(EXIT_BAD_CONFIGURATION) from bad
+    upstream, limits, routed = _select_upstream(settings, name, seconds)
     try:
-        found = asyncio.run(examine(upstream, limits, model or routed))
+        found = asyncio.run(check_conformance(upstream, limits, model or routed))
     except NoModel as missing:
-        say(f"backburner: {upstream.base_url} gives no list of models; name one with --model")
-        raise typer.Exit(UNUSABLE) from missing
+        print_status(
+            f"backburner: {upstream.base_url} gives no list of models; name one with --model"
+        )
+        raise typer.Exit(EXIT_UNUSABLE) from missing
     typer.echo(report.as_json(found) if as_json else report.conformance(found))
-    raise typer.Exit(0 if found.is_complete else INCOMPLETE if found.is_usable else UNUSABLE)
+    raise typer.Exit(
+        0 if found.is_complete else EXIT_INCOMPLETE if found.is_usable else EXIT_UNUSABLE
+    )
 
 
-def _chosen(settings: "Settings", name: str, seconds: float) -> Any:
+def _select_upstream(settings: "Settings", name: str, seconds: float) -> Any:
     """The upstream of this name, limits for a conversation with it, and the name of a model that is routed there, or None."""
     from datetime import timedelta
 
@@ -119,8 +123,8 @@ def _chosen(settings: "Settings", name: str, seconds: float) -> Any:
             ", ".join(sorted(known for known, each in routes.upstreams.items() if each.base_url))
             or "none"
         )
-        say(f"backburner: there is no upstream '{name}'; configured: {known}")
-        raise typer.Exit(UNUSABLE)
+        print_status(f"backburner: there is no upstream '{name}'; configured: {known}")
+        raise typer.Exit(EXIT_UNUSABLE)
     patience = {"first_token": timedelta(seconds=seconds), "token_gap": timedelta(seconds=seconds)}
     ends = [
         (pattern, target)

@@ -55,7 +55,7 @@ _PERSON = {
 }
 
 
-class Verdict(StrEnum):
+class FeatureStatus(StrEnum):
     """What came of a question."""
 
     WORKS = "works"
@@ -70,7 +70,7 @@ class Finding:
     """One line of the table."""
 
     feature: str
-    verdict: Verdict
+    verdict: FeatureStatus
     said: str
 
 
@@ -87,12 +87,12 @@ class Conformance:
     @property
     def is_usable(self) -> bool:
         """It answers at all."""
-        return bool(self.findings) and self.findings[0].verdict is Verdict.WORKS
+        return bool(self.findings) and self.findings[0].verdict is FeatureStatus.WORKS
 
     @property
     def is_complete(self) -> bool:
         """Everything works."""
-        return all(finding.verdict is Verdict.WORKS for finding in self.findings)
+        return all(finding.verdict is FeatureStatus.WORKS for finding in self.findings)
 
 
 class NoModel(Exception):
@@ -100,11 +100,11 @@ class NoModel(Exception):
 
 
 @dataclass(slots=True)
-class Spoken:
+class TurnResult:
     """One turn of the model."""
 
     items: list[Item] = field(default_factory=list)
-    pieces: int = 0
+    chunk_count: int = 0
     """In which its words came."""
     usage: dict[str, Any] | None = None
 
@@ -120,26 +120,26 @@ class Spoken:
         return [item for item in self.items if item["type"] == "function_call"]
 
 
-async def examine(
+async def check_conformance(
     settings: UpstreamSettings, limits: LimitSettings, model: str | None
 ) -> Conformance:
     """Asks all questions, one after another. Raises NoModel."""
     upstream = Upstream(settings, limits, 4)
     try:
-        asked = model or await _listed_first(settings)
-        interview = _Interview(upstream, settings, limits, asked)
+        asked = model or await _first_listed_model(settings)
+        interview = _FeatureChecks(upstream, settings, limits, asked)
         findings: list[Finding] = []
-        for feature, question in interview.questions.items():
-            if findings and findings[0].verdict is not Verdict.WORKS:
-                findings.append(Finding(feature, Verdict.UNTRIED, ""))
+        for feature, question in interview.checks.items():
+            if findings and findings[0].verdict is not FeatureStatus.WORKS:
+                findings.append(Finding(feature, FeatureStatus.UNTRIED, ""))
             else:
-                findings.append(await _found(feature, question))
+                findings.append(await _run_check(feature, question))
         return Conformance(settings.name, settings.base_url, settings.api, asked, findings)
     finally:
         await upstream.close()
 
 
-async def _listed_first(settings: UpstreamSettings) -> str:
+async def _first_listed_model(settings: UpstreamSettings) -> str:
     headers = {name: value.get_secret_value() for name, value in settings.headers.items()}
     key = settings.api_key.get_secret_value()
     async with openai.AsyncOpenAI(
@@ -157,21 +157,23 @@ async def _listed_first(settings: UpstreamSettings) -> str:
             raise NoModel from error
 
 
-async def _found(feature: str, question: Callable[[], Awaitable[tuple[Verdict, str]]]) -> Finding:
+async def _run_check(
+    feature: str, check: Callable[[], Awaitable[tuple[FeatureStatus, str]]]
+) -> Finding:
     try:
-        return Finding(feature, *await question())
+        return Finding(feature, *await check())
     except (UpstreamFailed, LimitReached) as failure:
-        hint = _NO_SUCH_API if failure.reason in _ELSEWHERE else ""
-        return Finding(feature, Verdict.FAILS, failure.message + hint)
+        hint = _WRONG_ADDRESS_HINT if failure.reason in _WRONG_ADDRESS_REASONS else ""
+        return Finding(feature, FeatureStatus.FAILS, failure.message + hint)
 
 
-_ELSEWHERE = frozenset(
+_WRONG_ADDRESS_REASONS = frozenset(
     {"upstream_garbage", "upstream_301", "upstream_302", "upstream_307", "upstream_308"}
 )
-_NO_SUCH_API = " That address does not seem to speak the API: is base_url what a client would use, with /v1, and is `api` right?"
+_WRONG_ADDRESS_HINT = " That address does not seem to speak the API: is base_url what a client would use, with /v1, and is `api` right?"
 
 
-class _Interview:
+class _FeatureChecks:
     """The questions, in order; the first decides whether there is any point in the others."""
 
     def __init__(
@@ -181,8 +183,8 @@ class _Interview:
         self._settings = settings
         self._limits = limits
         self._model = model
-        self._first = Spoken()
-        self.questions: dict[str, Callable[[], Awaitable[tuple[Verdict, str]]]] = {
+        self._text_turn = TurnResult()
+        self.checks: dict[str, Callable[[], Awaitable[tuple[FeatureStatus, str]]]] = {
             "text": self._text,
             "stream": self._stream,
             "usage": self._usage,
@@ -194,30 +196,30 @@ class _Interview:
             "reasoning": self._reasoning,
         }
 
-    async def _ask(self, question: Any, **parameters: Any) -> Spoken:
+    async def _run_turn(self, input_value: Any, **parameters: Any) -> TurnResult:
         """One turn. Raises what would end a response."""
         request = parse_create(
-            {"model": self._model, "input": question, **parameters}, new_id=new_item_id
+            {"model": self._model, "input": input_value, **parameters}, new_id=new_item_id
         )
-        body, translator = self._prepared(request)
-        turn, spoken = self._upstream.call(body), Spoken()
+        body, translator = self._build_request(request)
+        turn, spoken = self._upstream.call(body), TurnResult()
         async with aclosing(turn.chunks()) as reads:
             async for chunks in reads:
-                spoken.pieces += sum(bool(translator.feed(chunk)) for chunk in chunks)
+                spoken.chunk_count += sum(bool(translator.feed(chunk)) for chunk in chunks)
         translator.finish(done_seen=turn.done_seen)
         if translator.outcome is not None and translator.outcome.failure is not None:
             raise translator.outcome.failure
         spoken.items, spoken.usage = translator.output, translator.usage
         return spoken
 
-    def _prepared(self, request: CreateRequest) -> tuple[dict[str, Any], Turn[Any]]:
+    def _build_request(self, request: CreateRequest) -> tuple[dict[str, Any], Turn[Any]]:
         """The body for the upstream, and who understands its answer."""
         settings, offered = self._settings, build_tool_catalog(request.parameters)
         asked: dict[str, Any] = {
             "model": self._model,
             "parameters": request.parameters,
             "history": request.input,
-            "offer": offered,
+            "tool_catalog": offered,
         }
         if self._upstream.is_native:
             return native_request(upstream=settings.name, **asked), NativeTranslator(
@@ -232,102 +234,106 @@ class _Interview:
         )
         return chat_request(dialect=dialect_of(settings), **asked), translator
 
-    async def _text(self) -> tuple[Verdict, str]:
-        self._first = await self._ask("Count from one to ten in words, and say nothing else.")
-        return _judged(
-            bool(self._first.text), _quoted(self._first.text), "it answered without a word"
+    async def _text(self) -> tuple[FeatureStatus, str]:
+        self._text_turn = await self._run_turn(
+            "Count from one to ten in words, and say nothing else."
+        )
+        return _status_of(
+            bool(self._text_turn.text), _quote(self._text_turn.text), "it answered without a word"
         )
 
-    async def _stream(self) -> tuple[Verdict, str]:
-        pieces = self._first.pieces
-        return _judged(pieces > 1, f"in {pieces} pieces", "the whole answer came in one piece")
+    async def _stream(self) -> tuple[FeatureStatus, str]:
+        pieces = self._text_turn.chunk_count
+        return _status_of(pieces > 1, f"in {pieces} pieces", "the whole answer came in one piece")
 
-    async def _usage(self) -> tuple[Verdict, str]:
-        usage = self._first.usage or {}
+    async def _usage(self) -> tuple[FeatureStatus, str]:
+        usage = self._text_turn.usage or {}
         counted = f"{usage.get('input_tokens')} tokens in, {usage.get('output_tokens')} out"
-        return _judged(bool(self._first.usage), counted, "none was sent; responses say null")
+        return _status_of(bool(self._text_turn.usage), counted, "none was sent; responses say null")
 
-    async def _tools(self) -> tuple[Verdict, str]:
-        spoken = await self._ask("What is the weather in Paris now?", tools=[_WEATHER])
-        return _judged(
+    async def _tools(self) -> tuple[FeatureStatus, str]:
+        spoken = await self._run_turn("What is the weather in Paris now?", tools=[_WEATHER])
+        return _status_of(
             _is_call(spoken.calls),
-            _called(spoken.calls),
+            _format_calls(spoken.calls),
             "the model called nothing, or not as the tool's schema says",
         )
 
-    async def _parallel(self) -> tuple[Verdict, str]:
+    async def _parallel(self) -> tuple[FeatureStatus, str]:
         question = "What is the weather in Paris, and what in Rome? Call the tool for both at once."
-        spoken = await self._ask(question, tools=[_WEATHER], parallel_tool_calls=True)
+        spoken = await self._run_turn(question, tools=[_WEATHER], parallel_tool_calls=True)
         both = len(spoken.calls) > 1 and _is_call(spoken.calls)
-        return _judged(both, _called(spoken.calls), f"calls in one turn: {len(spoken.calls)}")
+        return _status_of(
+            both, _format_calls(spoken.calls), f"calls in one turn: {len(spoken.calls)}"
+        )
 
-    async def _choice(self) -> tuple[Verdict, str]:
+    async def _choice(self) -> tuple[FeatureStatus, str]:
         forced = {"named": {"type": "function", "name": "get_weather"}, "required": "required"}
         kept = [
             how
             for how, choice in forced.items()
-            if (await self._ask("Say hello.", tools=[_WEATHER], tool_choice=choice)).calls
+            if (await self._run_turn("Say hello.", tools=[_WEATHER], tool_choice=choice)).calls
         ]
         if not (
-            await self._ask(
+            await self._run_turn(
                 "What is the weather in Paris now?", tools=[_WEATHER], tool_choice="none"
             )
         ).calls:
             kept.append("none")
         ignored = [how for how in (*forced, "none") if how not in kept]
-        return _judged(not ignored, ", ".join(kept), f"not obeyed: {', '.join(ignored)}")
+        return _status_of(not ignored, ", ".join(kept), f"not obeyed: {', '.join(ignored)}")
 
-    async def _structured(self) -> tuple[Verdict, str]:
+    async def _structured(self) -> tuple[FeatureStatus, str]:
         schema = {"type": "json_schema", "name": "person", "schema": _PERSON, "strict": True}
-        spoken = await self._ask(
+        spoken = await self._run_turn(
             "Ada is 36 years old. Give her name and age.", text={"format": schema}
         )
-        return _judged(
+        return _status_of(
             _is_person(spoken.text),
-            _quoted(spoken.text),
-            f"not as the schema says: {_quoted(spoken.text)}",
+            _quote(spoken.text),
+            f"not as the schema says: {_quote(spoken.text)}",
         )
 
-    async def _images(self) -> tuple[Verdict, str]:
+    async def _images(self) -> tuple[FeatureStatus, str]:
         parts = [
             {"type": "input_text", "text": "Which colour is this? One word."},
             {"type": "input_image", "image_url": _RED},
         ]
-        spoken = await self._ask([{"role": "user", "content": parts}])
-        return _judged(
+        spoken = await self._run_turn([{"role": "user", "content": parts}])
+        return _status_of(
             "red" in spoken.text.lower(),
-            _quoted(spoken.text),
-            f"it did not see that it is red: {_quoted(spoken.text)}",
+            _quote(spoken.text),
+            f"it did not see that it is red: {_quote(spoken.text)}",
         )
 
-    async def _reasoning(self) -> tuple[Verdict, str]:
-        spoken = await self._ask("How many r are in strawberry?", reasoning={"effort": "low"})
+    async def _reasoning(self) -> tuple[FeatureStatus, str]:
+        spoken = await self._run_turn("How many r are in strawberry?", reasoning={"effort": "low"})
         thought = any(item["type"] == "reasoning" for item in spoken.items)
-        return _judged(
+        return _status_of(
             thought,
             "the model's thoughts are shown",
             "the effort was taken, and no thoughts were shown",
         )
 
 
-def _judged(works: bool, said: str, otherwise: str) -> tuple[Verdict, str]:
-    return (Verdict.WORKS, said) if works else (Verdict.UNUSED, otherwise)
+def _status_of(works: bool, detail: str, failure_detail: str) -> tuple[FeatureStatus, str]:
+    return (FeatureStatus.WORKS, detail) if works else (FeatureStatus.UNUSED, failure_detail)
 
 
 def _is_call(calls: list[Item]) -> bool:
     """All are whole, and of the tool's schema."""
     return bool(calls) and all(
-        call["name"] == "get_weather" and set(_object(call["arguments"])) == {"city"}
+        call["name"] == "get_weather" and set(_parse_object(call["arguments"])) == {"city"}
         for call in calls
     )
 
 
 def _is_person(text: str) -> bool:
-    found = _object(text)
+    found = _parse_object(text)
     return set(found) == {"name", "age"} and isinstance(found["age"], int)
 
 
-def _object(text: str) -> dict[str, Any]:
+def _parse_object(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError:
@@ -335,10 +341,10 @@ def _object(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _called(calls: list[Item]) -> str:
+def _format_calls(calls: list[Item]) -> str:
     return ", ".join(f"{call['name']}({call['arguments']})" for call in calls)[:120]
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     shown = " ".join(text.split())
     return f"“{shown[:60]}{'…' if len(shown) > 60 else ''}”"

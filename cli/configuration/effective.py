@@ -26,7 +26,7 @@ _SECRET = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class ChangedSetting:
     """A setting that is not as by default. `source`: `environment NAME`, or `file, line N`."""
 
     key: str
@@ -35,18 +35,18 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Upstream:
+class UpstreamSummary:
     """A configured upstream; of its key only where it comes from, of headers and query only the names."""
 
     name: str
     base_url: str
     api: str
     api_key: str
-    settings: list[Value]
+    settings: list[ChangedSetting]
 
 
 @dataclass(frozen=True, slots=True)
-class RouteTo:
+class RouteSummary:
     """One route; `targets` in the order in which they are asked."""
 
     pattern: str
@@ -54,27 +54,27 @@ class RouteTo:
 
 
 @dataclass(frozen=True, slots=True)
-class Effective:
+class EffectiveConfiguration:
     """All of it. `routes` in the order in which they count for a model that several match."""
 
     file: str | None
-    upstreams: list[Upstream]
-    routes: list[RouteTo]
-    settings: list[Value]
+    upstreams: list[UpstreamSummary]
+    routes: list[RouteSummary]
+    settings: list[ChangedSetting]
 
 
-def effective(settings: Settings, file: ConfigFile) -> Effective:
+def effective_configuration(settings: Settings, file: ConfigFile) -> EffectiveConfiguration:
     """What these settings amount to."""
     routes = Routes(settings)
-    return Effective(
+    return EffectiveConfiguration(
         file=str(file.path) if file.path is not None else None,
         upstreams=[
-            _upstream(upstream, settings, file)
+            _summarize_upstream(upstream, settings, file)
             for upstream in routes.upstreams.values()
             if upstream.base_url
         ],
         routes=[
-            RouteTo(
+            RouteSummary(
                 pattern,
                 [
                     {"upstream": target.upstream, "model": target.model or "as asked"}
@@ -88,12 +88,14 @@ def effective(settings: Settings, file: ConfigFile) -> Effective:
             value
             for group in Settings.model_fields
             if group not in ("upstream", "upstreams", "routes")
-            for value in _changed(getattr(settings, group), (group,), file)
+            for value in _changed_settings(getattr(settings, group), (group,), file)
         ],
     )
 
 
-def _upstream(upstream: UpstreamSettings, settings: Settings, file: ConfigFile) -> Upstream:
+def _summarize_upstream(
+    upstream: UpstreamSettings, settings: Settings, file: ConfigFile
+) -> UpstreamSummary:
     place = ("upstreams", upstream.name) if upstream.name in settings.upstreams else ("upstream",)
     assert upstream.name == DEFAULT or len(place) == 2
     key = origin((*place, "api_key"), file)
@@ -101,27 +103,29 @@ def _upstream(upstream: UpstreamSettings, settings: Settings, file: ConfigFile) 
         key = "none" if upstream.api_key_env is None else f"environment {upstream.api_key_env}"
     shown = [
         value
-        for value in _changed(upstream, place, file)
+        for value in _changed_settings(upstream, place, file)
         if value.key not in ("name", "base_url", "api", "api_key", "api_key_env")
     ]
-    return Upstream(upstream.name, upstream.base_url, upstream.api, key, shown)
+    return UpstreamSummary(upstream.name, upstream.base_url, upstream.api, key, shown)
 
 
-def _changed(found: Any, place: tuple[str, ...], file: ConfigFile) -> list[Value]:
+def _changed_settings(
+    setting: Any, place: tuple[str, ...], file: ConfigFile
+) -> list[ChangedSetting]:
     """The values of a group that somebody has set; of secret ones only that they are."""
-    if not isinstance(found, BaseModel):
+    if not isinstance(setting, BaseModel):
         source = origin(place, file)
         return (
             []
             if source == "default"
-            else [Value(".".join(place), _shown(place[-1], found), source)]
+            else [ChangedSetting(".".join(place), _display_value(place[-1], setting), source)]
         )
-    keys = type(found).model_fields
+    keys = type(setting).model_fields
     sources = {key: origin((*place, key), file) for key in keys}
     return [
-        Value(
+        ChangedSetting(
             key if place[0].startswith("upstream") else ".".join((*place, key)),
-            _shown(key, getattr(found, key)),
+            _display_value(key, getattr(setting, key)),
             source,
         )
         for key, source in sources.items()
@@ -129,7 +133,7 @@ def _changed(found: Any, place: tuple[str, ...], file: ConfigFile) -> list[Value
     ]
 
 
-def _shown(key: str, value: Any) -> Any:
+def _display_value(key: str, value: Any) -> Any:
     if key in _SECRET:
         return sorted(value) if isinstance(value, dict) else "(secret)"
     return (

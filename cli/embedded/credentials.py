@@ -21,7 +21,7 @@ class Credentials:
     """32 bytes, URL-safe base64 without padding."""
 
 
-def load_or_make(path: Path, api_key: str | None) -> Credentials:
+def load_or_create(path: Path, api_key: str | None) -> Credentials:
     """The stored credentials, or new ones, stored 0600. `api_key` fixes the first key when there are none yet."""
     if path.exists():
         try:

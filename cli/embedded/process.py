@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-LEASH = Path(__file__).parent / "parent_death.py"
+LAUNCHER = Path(__file__).parent / "parent_death.py"
 
 LOG_LIMIT = 32 * 1024 * 1024
 """Bytes after which a log is set aside as `<name>.log.1`; so a child's logs take at most about twice this."""
@@ -44,7 +44,7 @@ class Process:
 
     stop_signal = signal.SIGTERM
     death_signal = signal.SIGKILL
-    patience = 15.0
+    stop_timeout = 15.0
     """Seconds between the request to stop and SIGKILL."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Process:
             sys.executable,
             "-I",
             "-S",
-            str(LEASH),
+            str(LAUNCHER),
             str(os.getpid()),
             str(int(self.death_signal)),
             *user,
@@ -104,12 +104,12 @@ class Process:
     def running(self) -> bool:
         return self._child is not None and self._child.poll() is None
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """Send the stop signal, if there is anything to send it to; does not wait."""
         if self._child is not None:
             self._child.send_signal(self.stop_signal)  # a no-op for one that has ended
 
-    def await_end(self, seconds: float) -> None:
+    def wait_for_exit(self, seconds: float) -> None:
         """Wait until the process is gone; kill it after `seconds`."""
         if self._child is None:
             return
@@ -120,8 +120,8 @@ class Process:
 
     def stop(self) -> None:
         """Ask, wait, kill if need be. Returns when the process is gone; harmless when it was not running."""
-        self.ask_to_stop()
-        self.await_end(self.patience)
+        self.request_stop()
+        self.wait_for_exit(self.stop_timeout)
 
     def kill(self) -> None:
         """`kill -9`, and return when the process is gone."""
@@ -129,7 +129,7 @@ class Process:
             self._child.kill()
             self._child.wait()
 
-    def last_words(self) -> str:
+    def last_log_line(self) -> str:
         """The last line of the log that says something, for a sentence about why it failed."""
         with self.log.open("rb") as log:
             log.seek(max(0, self.log.stat().st_size - 4096))
@@ -138,13 +138,13 @@ class Process:
 
     def failure(self, what: str) -> StartFailed:
         """The sentence for a launch that came to nothing."""
-        words = self.last_words()
+        words = self.last_log_line()
         return StartFailed(
             f"{self.name} {what}{f' ({words})' if words else ''}; its log is {self.log}"
         )
 
 
-class Server(Process):
+class ServerProcess(Process):
     """A process that is ready when it answers."""
 
     def start(self, pause: Callable[[float], None] = time.sleep, *, within: float = 60.0) -> None:
@@ -155,20 +155,20 @@ class Server(Process):
         """
         self.launch()
         try:
-            self._await_answer(pause, time.monotonic() + within)
+            self._wait_until_ready(pause, time.monotonic() + within)
         except BaseException:
             self.stop()
             raise
 
-    def _await_answer(self, pause: Callable[[float], None], deadline: float) -> None:
-        while not self.answers():
+    def _wait_until_ready(self, pause: Callable[[float], None], deadline: float) -> None:
+        while not self.is_ready():
             if not self.running():
                 raise self.failure("ended while starting")
             if time.monotonic() > deadline:
                 raise self.failure("did not answer in time")
             pause(0.02)
 
-    def answers(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether it serves already. May raise StartFailed when it never will."""
         raise NotImplementedError
 
@@ -201,7 +201,7 @@ def port_is_free(host: str, port: int) -> bool:
         return True
 
 
-def await_port(host: str, port: int, seconds: float) -> bool:
+def wait_for_port(host: str, port: int, seconds: float) -> bool:
     """Whether the port is free, now or soon: whoever had it may be just ending."""
     deadline = time.monotonic() + seconds
     while not port_is_free(host, port) and time.monotonic() < deadline:
@@ -238,19 +238,19 @@ def command_of(pid: int) -> str:
     return listing.stdout.strip()
 
 
-def end_stranger(
-    pid: int, mark: str, signals: Sequence[signal.Signals], *, each: float = 10.0
+def end_orphan(
+    pid: int, command_part: str, signals: Sequence[signal.Signals], *, each: float = 10.0
 ) -> bool:
     """End a process that is not our child, if its command line contains `mark`; whether it is gone then.
 
     Each signal gets `each` seconds to work before the next is tried.
     """
     for number in signals:
-        if mark not in command_of(pid):
+        if command_part not in command_of(pid):
             return True
         with contextlib.suppress(ProcessLookupError):  # ended since we looked
             os.kill(pid, number)
         deadline = time.monotonic() + each
-        while mark in command_of(pid) and time.monotonic() < deadline:
+        while command_part in command_of(pid) and time.monotonic() < deadline:
             time.sleep(0.02)
-    return mark not in command_of(pid)
+    return command_part not in command_of(pid)

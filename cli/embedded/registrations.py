@@ -7,7 +7,7 @@ from sqlalchemy import create_engine, func, pool, select
 from models.db.tables import workers
 
 
-class Roll:
+class RegisteredWorkers:
     """Counts workers registered since it was opened: after a kill, the rows of the dead look alive until their lease runs out."""
 
     def __init__(self, dsn: str) -> None:
@@ -16,13 +16,13 @@ class Roll:
         self._connection = create_engine(
             url, poolclass=pool.NullPool, isolation_level="AUTOCOMMIT"
         ).connect()
-        self._opened = self._connection.execute(select(func.now())).scalar_one()
+        self._opened_at = self._connection.execute(select(func.now())).scalar_one()
 
     def has_all(self, pids: Sequence[int]) -> bool:
         """Whether these processes of this machine are all registered and alive."""
         seen = select(workers.c.pid).where(
             workers.c.pid.in_(pids),
-            workers.c.started_at >= self._opened,
+            workers.c.started_at >= self._opened_at,
             ~workers.c.dead,
             workers.c.expires_at > func.now(),
         )

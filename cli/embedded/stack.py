@@ -16,18 +16,18 @@ from sqlalchemy.exc import DBAPIError
 
 from cli.embedded.data_folder import DataFolder
 from cli.embedded.postgres import Postgres
-from cli.embedded.process import Process, Server, StartFailed, await_port
-from cli.embedded.registrations import Roll
+from cli.embedded.process import Process, ServerProcess, StartFailed, wait_for_port
+from cli.embedded.registrations import RegisteredWorkers
 from cli.embedded.supervisor import StopSignal, Supervisor, stop_together
 from cli.embedded.valkey import Valkey
 from cli.migrate import migrate
-from cli.settings import ROOT, StackSettings, checked, plain
+from cli.settings import ROOT, StackSettings, child_settings, secret_value
 from models import keys
 from models.config.config_file import PATH_VARIABLE, find_config_file
 from models.config.routes import DEFAULT
 from models.config.settings import Settings
 
-PATIENCE = 60.0
+READY_TIMEOUT = 60.0
 """Seconds from the launch of web and workers until they must serve."""
 DEFAULTS = {"BACKBURNER_WEB__GRACE": "3", "BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8"}
 """Other than elsewhere. The workers leave together with web: what they have not finished by then, nobody will. And who may speak to a
@@ -56,8 +56,8 @@ class Stack:
         self._options = options
         self._settings = settings
         self._folder = folder
-        self._credentials = folder.credentials(plain(settings.bootstrap_key))
-        self.api_key = plain(settings.bootstrap_key) or self._credentials.api_key
+        self._credentials = folder.credentials(secret_value(settings.bootstrap_key))
+        self.api_key = secret_value(settings.bootstrap_key) or self._credentials.api_key
         self._has_upstream = bool(
             options.upstream or settings.upstream.base_url or settings.upstreams
         )
@@ -69,7 +69,7 @@ class Stack:
         self._servers: list[Process] = []
         self._web: list[Process] = []
         self._workers: list[Process] = []
-        if options.port and not await_port(options.host, options.port, 1.0):
+        if options.port and not wait_for_port(options.host, options.port, 1.0):
             raise StartFailed(
                 f"port {options.port} on {options.host} cannot be had; name another with --port, or 0 for any"
             )
@@ -80,7 +80,7 @@ class Stack:
     @property
     def base_url(self) -> str:
         """What a client on this machine uses, ending in `/v1`."""
-        host = self._reached_at()
+        host = self._client_host()
         return f"http://{f'[{host}]' if ':' in host else host}:{self._ports['web']}/v1"
 
     @property
@@ -105,9 +105,9 @@ class Stack:
         migrate(settings.dsn, stop.pause)
         try:
             keys.bootstrap(settings.dsn, self.api_key)
-            with closing(Roll(settings.dsn)) as roll:
+            with closing(RegisteredWorkers(settings.dsn)) as roll:
                 self._start_applications(settings)
-                self._await_ready(roll, stop)
+                self._wait_until_ready(roll, stop)
         except (psycopg.Error, DBAPIError) as error:
             raise StartFailed(
                 f"the database failed us while starting: {str(error).splitlines()[0]}"
@@ -121,8 +121,8 @@ class Stack:
     def _start_databases(self, stop: StopSignal) -> Settings:
         """Both, unless their addresses are given."""
         database_url, redis_url = (
-            plain(self._settings.database_url),
-            plain(self._settings.redis_url),
+            secret_value(self._settings.database_url),
+            secret_value(self._settings.redis_url),
         )
         path, logs = self._folder.path, self._folder.logs
         if database_url is None:
@@ -143,14 +143,14 @@ class Stack:
             )
             self._start_server(valkey, stop)
             redis_url = valkey.url
-        settings = checked(database_url, redis_url)
+        settings = child_settings(database_url, redis_url)
         check_redis(redis_url)
         return settings
 
-    def _start_server(self, server: Server, stop: StopSignal) -> None:
+    def _start_server(self, server: ServerProcess, stop: StopSignal) -> None:
         server.start(stop.pause)
         self._servers.append(server)
-        self.supervisor.adopt(server)
+        self.supervisor.add(server)
 
     def _start_applications(self, settings: Settings) -> None:
         told = self._environment(settings)
@@ -162,14 +162,21 @@ class Stack:
             self._options.host,
             "--port",
             str(self._ports["web"]),
-            told=told,
+            settings_environment=told,
         )
         for number in range(1, self._options.workers + 1):
             name = "worker" if self._options.workers == 1 else f"worker-{number}"
             self._launch(
-                self._workers, name, "worker", "--streams", str(self._options.streams), told=told
+                self._workers,
+                name,
+                "worker",
+                "--streams",
+                str(self._options.streams),
+                settings_environment=told,
             )
-        self._launch(self._workers, "worker-quarantine", "worker", "--quarantine", told=told)
+        self._launch(
+            self._workers, "worker-quarantine", "worker", "--quarantine", settings_environment=told
+        )
 
     def _launch(
         self,
@@ -177,10 +184,15 @@ class Stack:
         name: str,
         module: str,
         *arguments: str,
-        told: dict[str, str] | None = None,
+        settings_environment: dict[str, str] | None = None,
     ) -> None:
         # our own environment is the children's configuration, whether we know a setting or not
-        environment = {**DEFAULTS, **os.environ, **(told or {}), "PYTHONUNBUFFERED": "1"}  # noqa: TID251
+        environment = {
+            **DEFAULTS,
+            **os.environ,  # noqa: TID251
+            **(settings_environment or {}),
+            "PYTHONUNBUFFERED": "1",
+        }
         process = Process(
             name,
             self._folder.logs / f"{name}.log",
@@ -190,14 +202,14 @@ class Stack:
         process.directory = ROOT
         process.launch()
         group.append(process)
-        self.supervisor.adopt(process)
+        self.supervisor.add(process)
 
     def _environment(self, settings: Settings) -> dict[str, str]:
         """What the children are told beyond the environment that we were given."""
         told = {
             "DATABASE_URL": settings.dsn,
             "REDIS_URL": settings.redis_url.get_secret_value(),
-            "BACKBURNER_SECRET_KEYS": plain(self._settings.secret_keys)
+            "BACKBURNER_SECRET_KEYS": secret_value(self._settings.secret_keys)
             or self._credentials.sealing_key,
             # They run elsewhere: what is our working directory's file is not theirs.
             PATH_VARIABLE: str(file.absolute()) if (file := find_config_file()) is not None else "",
@@ -216,15 +228,15 @@ class Stack:
             "BACKBURNER_UPSTREAM__API_KEY": "demo",
         }
 
-    def _await_ready(self, roll: Roll, stop: StopSignal) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not (self._web_is_ready() and roll.has_all(self._pids())):
-            dead = self.supervisor.first_dead()
+    def _wait_until_ready(self, registered: RegisteredWorkers, stop: StopSignal) -> None:
+        deadline = time.monotonic() + READY_TIMEOUT
+        while not (self._web_is_ready() and registered.has_all(self._pids())):
+            dead = self.supervisor.first_exited()
             if dead:
                 raise dead.failure(f"ended with {dead.exit_code()} while starting")
             if time.monotonic() > deadline:
                 raise StartFailed(
-                    f"web and workers were not ready after {PATIENCE:g} s; their logs are in {self._folder.logs}"
+                    f"web and workers were not ready after {READY_TIMEOUT:g} s; their logs are in {self._folder.logs}"
                 )
             stop.pause(0.05)
 
@@ -233,7 +245,7 @@ class Stack:
 
     def _web_is_ready(self) -> bool:
         with closing(
-            http.client.HTTPConnection(self._reached_at(), self._ports["web"], timeout=10)
+            http.client.HTTPConnection(self._client_host(), self._ports["web"], timeout=10)
         ) as connection:
             try:
                 connection.request("GET", "/readyz")
@@ -244,7 +256,7 @@ class Stack:
             ):  # not listening yet, or about to end: then its exit code speaks
                 return False
 
-    def _reached_at(self) -> str:
+    def _client_host(self) -> str:
         """An address for the host we listen on: all interfaces include the loopback."""
         return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._options.host, self._options.host)  # noqa: S104 - looked up, not bound
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from cli.embedded.process import StartFailed, User, command_of
 
-ELSEWHERE = Path("/var/tmp")  # noqa: S108 - folders in it are checked to be root's own before use
+SUBSTITUTES_FOLDER = Path("/var/tmp")  # noqa: S108 - folders in it are checked to be root's own before use
 
-NOTE = "stands-in-for"
+ORIGIN_FILE = "stands-in-for"
 """The file in such a folder that says for which path."""
 
 
@@ -37,32 +37,32 @@ def reachable(path: Path) -> bool:
     )
 
 
-def stand_in(path: Path) -> Path:
+def substitute_folder(path: Path) -> Path:
     """Where the folder lies that stands in for an unreachable absolute `path`: the same each time. It need not exist yet."""
     digest = hashlib.sha256(bytes(path)).hexdigest()[:10]
-    return ELSEWHERE / f"backburner-{digest}"
+    return SUBSTITUTES_FOLDER / f"backburner-{digest}"
 
 
-def make_stand_in(path: Path) -> Path:
+def make_substitute_folder(path: Path) -> Path:
     """The folder that stands in for an absolute `path`, at which something must exist: root's own, and everybody can pass it.
 
     Those that stand in for what is gone since, a removed checkout or a test's data, are removed on the way.
     """
-    for other in ELSEWHERE.glob("backburner-*"):
+    for other in SUBSTITUTES_FOLDER.glob("backburner-*"):
         with contextlib.suppress(FileNotFoundError):  # another process removes it at this moment
             _remove_orphan(other)
-    folder = stand_in(path)
+    folder = substitute_folder(path)
     folder.mkdir(mode=0o711, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise StartFailed(f"{folder} belongs to somebody else; remove it first")
     folder.chmod(0o711)  # whatever the umask made of it
-    (folder / NOTE).write_text(f"{path}\n")
+    (folder / ORIGIN_FILE).write_text(f"{path}\n")
     return folder
 
 
 def _remove_orphan(folder: Path) -> None:
-    note = folder / NOTE
+    note = folder / ORIGIN_FILE
     if folder.is_symlink() or folder.stat().st_uid != os.geteuid() or not note.exists():
         return
     if os.path.lexists(note.read_text().rstrip("\n")):
@@ -73,7 +73,7 @@ def _remove_orphan(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def copy_for_everybody(sources: list[Path], to: Path) -> None:
+def copy_readable_by_all(sources: list[Path], to: Path) -> None:
     """Copy folder trees side by side into `to`, readable by everybody; nothing happens when `to` is there already."""
     if to.exists():
         return

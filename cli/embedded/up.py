@@ -5,8 +5,8 @@ import sys
 
 from cli.embedded.data_folder import DataFolder, default_folder
 from cli.embedded.stack import Options, Stack
-from cli.embedded.supervisor import Stopped, StopSignal, say
-from cli.settings import configured, read_settings, refusal
+from cli.embedded.supervisor import Stopped, StopSignal, print_status
+from cli.settings import configured_settings, read_settings, startup_error
 from models.config.configuration import BadSettings
 
 FILES_WANTED = 65536
@@ -17,20 +17,20 @@ FILES_ON_MACOS = 10240
 def up(options: Options) -> None:
     """Run until SIGINT or SIGTERM, then return with nothing left running; StartFailed when it could not start."""
     try:
-        configured()  # every mistake is told at once, before anything is started
+        configured_settings()  # every mistake is told at once, before anything is started
     except BadSettings as bad:
-        raise refusal(bad) from bad
+        raise startup_error(bad) from bad
     settings = read_settings()
-    allow_many_files()
+    raise_open_file_limit()
     with StopSignal() as stop, DataFolder(options.data or default_folder()) as folder:
         stack = Stack(options, settings, folder)
         try:
             stack.start(stop)
-            say(greeting(stack, folder))
+            print_status(greeting(stack, folder))
             print(f"ready {stack.base_url} {stack.api_key}", flush=True)
             stack.supervisor.watch(stop)
         except Stopped:
-            say("Stopped before it was ready.")
+            print_status("Stopped before it was ready.")
         finally:
             stack.stop()
 
@@ -44,7 +44,7 @@ def greeting(stack: Stack, folder: DataFolder) -> str:
     )
 
 
-def allow_many_files() -> None:
+def raise_open_file_limit() -> None:
     """Raise the limit on open files for us and our children as far as the system lets us, up to what we want."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_ON_MACOS if sys.platform == "darwin" else FILES_WANTED

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import redis
 
-from cli.embedded.process import Server, StartFailed, end_stranger
+from cli.embedded.process import ServerProcess, StartFailed, end_orphan
 
 CONFIGURATION = """\
 bind 127.0.0.1
@@ -23,7 +23,7 @@ maxmemory-policy noeviction
 """
 
 
-class Valkey(Server):
+class Valkey(ServerProcess):
     """One server with an append-only file: queued bells survive its restart. TCP on the loopback only, with a password.
 
     Valkey does not lock its folder: it is the caller who must not start two on the same `data`.
@@ -58,7 +58,7 @@ class Valkey(Server):
         self.command = [str(binary), str(self._configuration), "--set-proc-title", "no"]
         super().launch()
 
-    def answers(self) -> bool:
+    def is_ready(self) -> bool:
         client = redis.Redis(
             host="127.0.0.1", port=self.port, password=self.password, socket_timeout=5
         )
@@ -81,7 +81,7 @@ class Valkey(Server):
             ValueError,
         ):  # no predecessor, or one killed while it wrote the number, before it served
             return
-        if not end_stranger(pid, str(self._configuration), [signal.SIGTERM, signal.SIGKILL]):
+        if not end_orphan(pid, str(self._configuration), [signal.SIGTERM, signal.SIGKILL]):
             raise StartFailed(
                 f"another Valkey (process {pid}) runs on {self.home} and does not stop"
             )

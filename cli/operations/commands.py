@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.embedded.process import StartFailed
-from cli.embedded.supervisor import say
-from cli.options import UNCONFIGURED, Data, database
-from cli.settings import NO_REDIS, checked
+from cli.embedded.supervisor import print_status
+from cli.options import EXIT_BAD_CONFIGURATION, Data, resolve_database_url
+from cli.settings import NO_REDIS, child_settings
 from models.config.configuration import BadSettings
 
 if TYPE_CHECKING:
     from cli.operations.queries import Database
 
-REFUSED, AWAY, PENDING = 1, 3, 4
+EXIT_REFUSED, EXIT_DATABASE_UNAVAILABLE, EXIT_PENDING = 1, 3, 4
 """Exit codes beside 0 (done) and 2 (usage); docs/operations.md explains them."""
-_CODES = (
-    f"Exit codes: 0 done; {REFUSED} no such thing, or refused; 2 wrong usage; {AWAY} the database cannot be asked; "
-    f"{PENDING} recorded, but not acted on within --wait."
+_EXIT_CODES_HELP = (
+    f"Exit codes: 0 done; {EXIT_REFUSED} no such thing, or refused; 2 wrong usage; {EXIT_DATABASE_UNAVAILABLE} the database cannot be asked; "
+    f"{EXIT_PENDING} recorded, but not acted on within --wait."
 )
 
 app = typer.Typer()
@@ -39,40 +39,42 @@ def _connected(data: Any) -> Iterator["Database"]:
     """A connection; exits with one sentence when the database cannot be asked, or refuses what was asked."""
     import psycopg
 
-    from cli.operations.queries import Refused
+    from cli.operations.queries import RequestRefused
     from models.db.database import connect_sync
 
     try:
-        with connect_sync(checked(database(data), NO_REDIS), "operator") as connection:
+        with connect_sync(
+            child_settings(resolve_database_url(data), NO_REDIS), "operator"
+        ) as connection:
             yield connection
-    except Refused as refused:
-        say(f"backburner: {refused}")
-        raise typer.Exit(REFUSED) from refused
+    except RequestRefused as refused:
+        print_status(f"backburner: {refused}")
+        raise typer.Exit(EXIT_REFUSED) from refused
     except BadSettings as bad:
         for mistake in bad.mistakes:
-            say(f"backburner: {mistake}")
-        raise typer.Exit(UNCONFIGURED) from bad
+            print_status(f"backburner: {mistake}")
+        raise typer.Exit(EXIT_BAD_CONFIGURATION) from bad
     except StartFailed as failure:
-        say(f"backburner: {failure}")
-        raise typer.Exit(AWAY) from failure
+        print_status(f"backburner: {failure}")
+        raise typer.Exit(EXIT_DATABASE_UNAVAILABLE) from failure
     except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
-        say(
+        print_status(
             "backburner: the database does not have this version's schema; `backburner migrate` brings it there"
         )
-        raise typer.Exit(AWAY) from error
+        raise typer.Exit(EXIT_DATABASE_UNAVAILABLE) from error
     except psycopg.Error as error:
-        say(f"backburner: the database did not answer: {' '.join(str(error).split())}")
-        raise typer.Exit(AWAY) from error
+        print_status(f"backburner: the database did not answer: {' '.join(str(error).split())}")
+        raise typer.Exit(EXIT_DATABASE_UNAVAILABLE) from error
 
 
-def _show(facts: Any, words: Callable[[Any], str], *, as_json: bool) -> None:
+def _show(facts: Any, to_text: Callable[[Any], str], *, as_json: bool) -> None:
     from cli import report
 
-    typer.echo(report.as_json(facts) if as_json else words(facts))
+    typer.echo(report.as_json(facts) if as_json else to_text(facts))
 
 
 # Imports wait until a command needs them, as in cli/main.py.
-@app.command(short_help="Tell one response's life as a timeline.", epilog=_CODES)
+@app.command(short_help="Tell one response's life as a timeline.", epilog=_EXIT_CODES_HELP)
 def explain(response: Response, as_json: AsJson = False, data: Data = None) -> None:
     """Tell a response's life: created, queued, rung, claimed by whom, turns, flushes, hand-overs, deaths, ending."""
     from cli import report
@@ -82,7 +84,7 @@ def explain(response: Response, as_json: AsJson = False, data: Data = None) -> N
         _show(queries.explain(connection, response), report.explanation, as_json=as_json)
 
 
-@app.command(short_help="List open responses without progress, and why.", epilog=_CODES)
+@app.command(short_help="List open responses without progress, and why.", epilog=_EXIT_CODES_HELP)
 def stuck(
     idle: Annotated[
         float,
@@ -99,7 +101,7 @@ def stuck(
         _show(queries.stuck(connection, idle), report.stuck, as_json=as_json)
 
 
-@app.command(short_help="List live and recently dead processes.", epilog=_CODES)
+@app.command(short_help="List live and recently dead processes.", epilog=_EXIT_CODES_HELP)
 def workers(
     since: Annotated[
         float, typer.Option(min=0, help="Show also those that died within this many seconds.")
@@ -115,7 +117,7 @@ def workers(
         _show(queries.workers(connection, since), report.workers, as_json=as_json)
 
 
-@app.command(short_help="Ask that a response go on elsewhere.", epilog=_CODES)
+@app.command(short_help="Ask that a response go on elsewhere.", epilog=_EXIT_CODES_HELP)
 def requeue(
     response: Response, wait: Wait = 10, as_json: AsJson = False, data: Data = None
 ) -> None:
@@ -126,10 +128,10 @@ def requeue(
     with _connected(data) as connection:
         done = queries.requeue(connection, response, wait)
         _show(done, report.request, as_json=as_json)
-    raise typer.Exit(0 if done.acted else PENDING)
+    raise typer.Exit(0 if done.acted else EXIT_PENDING)
 
 
-@app.command(short_help="Ask that a response end as failed.", epilog=_CODES)
+@app.command(short_help="Ask that a response end as failed.", epilog=_EXIT_CODES_HELP)
 def fail(response: Response, wait: Wait = 10, as_json: AsJson = False, data: Data = None) -> None:
     """Ask that a response end as failed, with the reason failed_by_operator. What was said stays."""
     from cli import report
@@ -138,10 +140,10 @@ def fail(response: Response, wait: Wait = 10, as_json: AsJson = False, data: Dat
     with _connected(data) as connection:
         done = queries.fail(connection, response, wait)
         _show(done, report.request, as_json=as_json)
-    raise typer.Exit(0 if done.acted else PENDING)
+    raise typer.Exit(0 if done.acted else EXIT_PENDING)
 
 
-@app.command(short_help="Ask a process to hand over and go.", epilog=_CODES)
+@app.command(short_help="Ask a process to hand over and go.", epilog=_EXIT_CODES_HELP)
 def drain(
     worker: Annotated[
         str,
@@ -159,5 +161,5 @@ def drain(
 
     with _connected(data) as connection:
         done = queries.drain(connection, worker, wait)
-        _show(done, report.drained, as_json=as_json)
-    raise typer.Exit(0 if all(each.gone for each in done) else PENDING)
+        _show(done, report.drain_results, as_json=as_json)
+    raise typer.Exit(0 if all(each.gone for each in done) else EXIT_PENDING)

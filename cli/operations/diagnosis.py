@@ -11,7 +11,7 @@ from models.db.database import Row
 from models.lifecycle import TERMINAL
 from models.redis.channels import QUARANTINE, queue_for
 
-SILENT = 30.0
+SILENT_AFTER = 30.0
 """Seconds without anything new after which a response with a live owner counts as silent."""
 
 
@@ -26,10 +26,10 @@ class Diagnosis:
 def diagnose(row: Row, live: Mapping[str, int]) -> Diagnosis:
     """What a response is doing or waiting for."""
     if row["status"] in TERMINAL:
-        return Diagnosis("ended", f"ended as {row['status']}{_because(row)}")
+        return Diagnosis("ended", f"ended as {row['status']}{_reason_suffix(row)}")
     if row["worker"] is None or row["dead"]:
         return _unowned(row, live)
-    owner = process(row["kind"], row["pid"], row["host"])
+    owner = process_text(row["kind"], row["pid"], row["host"])
     if row["expires_at"] < row["now"]:
         silence = seconds_between(row["expires_at"], row["now"])
         return Diagnosis(
@@ -50,7 +50,7 @@ def diagnose(row: Row, live: Mapping[str, int]) -> Diagnosis:
     if row["deadline"] < row["now"]:
         return Diagnosis("late", f"it is past its deadline; its {owner} should be ending it")
     idle = seconds_between(row["progressed_at"], row["now"])
-    if idle < SILENT:
+    if idle < SILENT_AFTER:
         return Diagnosis(
             "running",
             f"attempt {row['attempt']} runs at {owner}; the last news is {idle:.1f} s old",
@@ -64,7 +64,9 @@ def diagnose(row: Row, live: Mapping[str, int]) -> Diagnosis:
 def _unowned(row: Row, live: Mapping[str, int]) -> Diagnosis:
     queue = queue_for(background=row["background"], deaths=row["deaths"])
     alone = queue == QUARANTINE
-    before = f"its {process(row['kind'], row['pid'], row['host'])} died; " if row["dead"] else ""
+    before = (
+        f"its {process_text(row['kind'], row['pid'], row['host'])} died; " if row["dead"] else ""
+    )
     decided = next(
         (word for word in ("cancel", "fail") if row[f"{word}_requested_at"] is not None), None
     )
@@ -81,7 +83,7 @@ def _unowned(row: Row, live: Mapping[str, int]) -> Diagnosis:
             f"{before}it waits in `{queue}`, and no {'quarantine worker' if alone else 'worker'} lives",
         )
     if decided:
-        return Diagnosis("to_be_ended", f"{before}{_DECIDED[decided]}; the next sweep ends it")
+        return Diagnosis("to_be_ended", f"{before}{_END_CAUSES[decided]}; the next sweep ends it")
     if alone:
         return Diagnosis(
             "quarantined",
@@ -100,18 +102,18 @@ def _unowned(row: Row, live: Mapping[str, int]) -> Diagnosis:
     )
 
 
-_DECIDED = {
+_END_CAUSES = {
     "cancel": "a cancel was recorded",
     "fail": "an operator asked for it to fail",
     "deadline": "it is past its deadline",
 }
 
 
-def _because(row: Row) -> str:
+def _reason_suffix(row: Row) -> str:
     return f" ({row['reason']})" if row["reason"] else ""
 
 
-def process(kind: str, pid: int, host: str) -> str:
+def process_text(kind: str, pid: int, host: str) -> str:
     """How a process is named in sentences."""
     return f"{'quarantine worker' if kind == 'quarantine' else kind} process {pid} on {host}"
 

@@ -15,28 +15,28 @@ from psycopg import Connection
 from psycopg.rows import DictRow
 
 from cli.operations.diagnosis import diagnose, seconds_between
-from cli.operations.timeline import Moment, timeline
+from cli.operations.timeline import TimelineEvent, timeline
 from models.db.database import Row
 from models.db.queries import operations, statements
 from models.ids import conversation_id, parse_response_id, response_id
 from models.lifecycle import TERMINAL
 from models.redis.channels import queue_for
 
-LISTED = 200
+MAX_LISTED = 200
 """Responses that `stuck` shows; more are only mentioned."""
-_LOOK = 0.1
+_POLL_INTERVAL = 0.1
 """Seconds between two looks at whether a request has been acted on."""
-_SHORTEST_PREFIX = 6
+_MIN_PREFIX_LENGTH = 6
 
 Database = Connection[DictRow]
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """There is no such thing, or what was asked for is impossible. The message is one sentence for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ResponseState:
     """One response as it is now. Durations in seconds."""
 
     id: str
@@ -86,24 +86,24 @@ class Attempt:
 class Explanation:
     """Everything the rows tell about one response."""
 
-    response: Standing
+    response: ResponseState
     journalled: int | None
     """the last event shown to readers that no flush holds yet"""
     attempts: list[Attempt]
-    timeline: list[Moment]
+    timeline: list[TimelineEvent]
 
 
 @dataclass(frozen=True, slots=True)
-class Stuck:
+class StuckResponses:
     """Responses without progress, the longest first. `more`: there are others beyond those listed."""
 
     idle_seconds: float
-    responses: list[Standing]
+    responses: list[ResponseState]
     more: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class ProcessState:
     """One process. `state`: live, draining, silent (its lease ran out, not yet declared dead) or dead."""
 
     id: UUID
@@ -120,7 +120,7 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class OperatorRequest:
     """A request on a response. `acted`: somebody has done it already."""
 
     id: str
@@ -131,7 +131,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Drained:
+class DrainResult:
     """A process that was asked to go."""
 
     id: UUID
@@ -141,9 +141,9 @@ class Drained:
     gone: bool
 
 
-def explain(database: Database, named: str) -> Explanation:
+def explain(database: Database, id_text: str) -> Explanation:
     """A response's timeline. Raises Refused when there is none of that id."""
-    row = _state(database, named)
+    row = _response_row(database, id_text)
     of = {"id": row["id"]}
     attempts, stored = (
         _rows(database, operations.ATTEMPTS, of),
@@ -151,48 +151,52 @@ def explain(database: Database, named: str) -> Explanation:
     )
     blocks = {block["attempt"]: block for block in stored}
     return Explanation(
-        response=_standing(row, _live(database)),
+        response=_response_state(row, _live_counts(database)),
         journalled=_rows(database, operations.LAST_JOURNALLED, of)[0]["last"],
         attempts=[_attempt(attempt, blocks.get(attempt["attempt"])) for attempt in attempts],
         timeline=timeline(row, attempts, stored),
     )
 
 
-def stuck(database: Database, idle: float) -> Stuck:
+def stuck(database: Database, idle: float) -> StuckResponses:
     """The open responses without progress for longer than `idle` seconds."""
-    rows = _rows(database, operations.STUCK, {"idle": timedelta(seconds=idle), "most": LISTED + 1})
-    live = _live(database)
-    return Stuck(idle, [_standing(row, live) for row in rows[:LISTED]], more=len(rows) > LISTED)
+    rows = _rows(
+        database, operations.STUCK, {"idle": timedelta(seconds=idle), "most": MAX_LISTED + 1}
+    )
+    live = _live_counts(database)
+    return StuckResponses(
+        idle, [_response_state(row, live) for row in rows[:MAX_LISTED]], more=len(rows) > MAX_LISTED
+    )
 
 
-def workers(database: Database, since: float) -> list[Worker]:
+def workers(database: Database, since: float) -> list[ProcessState]:
     """The living, then those that died within `since` seconds."""
     return [
-        _worker(row)
+        _process_state(row)
         for row in _rows(database, operations.WORKERS, {"since": timedelta(seconds=since)})
     ]
 
 
-def requeue(database: Database, named: str, wait: float) -> Request:
+def requeue(database: Database, id_text: str, wait: float) -> OperatorRequest:
     """Asks that another worker go on with a response; waits up to `wait` seconds for it to be given back or rung."""
-    return _request(
+    return _record_request(
         database,
-        named,
+        id_text,
         "requeue",
         wait,
         lambda row: row["requeue_requested_at"] is None or row["status"] in TERMINAL,
     )
 
 
-def fail(database: Database, named: str, wait: float) -> Request:
+def fail(database: Database, id_text: str, wait: float) -> OperatorRequest:
     """Asks that a response end as failed; waits up to `wait` seconds for its end. Raises Refused also when another ending came first."""
-    done = _request(database, named, "fail", wait, lambda row: row["status"] in TERMINAL)
+    done = _record_request(database, id_text, "fail", wait, lambda row: row["status"] in TERMINAL)
     if done.acted and done.status != "failed":
-        raise Refused(f"{done.id} ended as {done.status} before the request was seen")
+        raise RequestRefused(f"{done.id} ended as {done.status} before the request was seen")
     return done
 
 
-def drain(database: Database, name: str, wait: float) -> list[Drained]:
+def drain(database: Database, name: str, wait: float) -> list[DrainResult]:
     """Asks processes to hand over and go: by an id, the beginning of one, or a host's name. Waits up to `wait` seconds for their end."""
     meant = [
         row
@@ -200,34 +204,40 @@ def drain(database: Database, name: str, wait: float) -> list[Drained]:
         if not row["dead"]
     ]
     if not meant:
-        raise Refused(
+        raise RequestRefused(
             f"no live process has the id or host name {name}; `backburner workers` lists them"
         )
     if len(meant) > 1 and any(row["host"] != name for row in meant):
-        raise Refused(f"{name} is the beginning of {len(meant)} processes' ids; give more of it")
+        raise RequestRefused(
+            f"{name} is the beginning of {len(meant)} processes' ids; give more of it"
+        )
     ids = [row["id"] for row in meant]
     _rows(database, operations.REQUEST_DRAIN, {"ids": ids})
-    left = _until(
+    left = _poll_until(
         lambda: {row["id"] for row in _rows(database, operations.STILL_RUNNING, {"ids": ids})},
         lambda those: not those,
         wait,
     )
     return [
-        Drained(row["id"], row["kind"], row["host"], row["pid"], gone=row["id"] not in left)
+        DrainResult(row["id"], row["kind"], row["host"], row["pid"], gone=row["id"] not in left)
         for row in meant
     ]
 
 
-def _request(
-    database: Database, named: str, what: str, wait: float, acted: Callable[[Row], bool]
-) -> Request:
-    row = _state(database, named)
+def _record_request(
+    database: Database, id_text: str, what: str, wait: float, is_done: Callable[[Row], bool]
+) -> OperatorRequest:
+    row = _response_row(database, id_text)
     statement = operations.REQUEST_FAIL if what == "fail" else operations.REQUEST_REQUEUE
     if not _rows(database, statement, {"id": row["id"]}):
-        raise Refused(_why_refused(_state(database, named)))
-    row = _until(lambda: _state(database, named), acted, wait)
-    return Request(
-        response_id(row["id"]), what, acted(row), row["status"], diagnose(row, _live(database)).why
+        raise RequestRefused(_why_refused(_response_row(database, id_text)))
+    row = _poll_until(lambda: _response_row(database, id_text), is_done, wait)
+    return OperatorRequest(
+        response_id(row["id"]),
+        what,
+        is_done(row),
+        row["status"],
+        diagnose(row, _live_counts(database)).why,
     )
 
 
@@ -240,36 +250,38 @@ def _why_refused(row: Row) -> str:
     return f"somebody has asked for {name} to fail"
 
 
-def _until(look: Callable[[], Any], enough: Callable[[Any], bool], wait: float) -> Any:
+def _poll_until(poll: Callable[[], Any], is_done: Callable[[Any], bool], wait: float) -> Any:
     """What the last look saw: the first that is enough, or the one after `wait` seconds."""
     deadline = time.monotonic() + wait
-    while not enough(seen := look()) and time.monotonic() < deadline:
-        time.sleep(_LOOK)
+    while not is_done(seen := poll()) and time.monotonic() < deadline:
+        time.sleep(_POLL_INTERVAL)
     return seen
 
 
-def _state(database: Database, named: str) -> Row:
-    wanted = _response_id(named)
+def _response_row(database: Database, id_text: str) -> Row:
+    wanted = _response_id(id_text)
     found = _rows(database, operations.STATE, {"id": wanted}) if wanted else []
     if not found:
-        raise Refused(f"there is no response {named[:100]}: it never was, or its retention is over")
+        raise RequestRefused(
+            f"there is no response {id_text[:100]}: it never was, or its retention is over"
+        )
     return found[0]
 
 
-def _response_id(named: str) -> UUID | None:
+def _response_id(id_text: str) -> UUID | None:
     """As clients see it, `resp_…`, or as logs write it: a UUID."""
     try:
-        return parse_response_id(named) or UUID(named)
+        return parse_response_id(id_text) or UUID(id_text)
     except ValueError:
         return None
 
 
 def _prefix(name: str) -> str | None:
     digits = name.replace("-", "").lower()
-    return digits if re.fullmatch(rf"[0-9a-f]{{{_SHORTEST_PREFIX},32}}", digits) else None
+    return digits if re.fullmatch(rf"[0-9a-f]{{{_MIN_PREFIX_LENGTH},32}}", digits) else None
 
 
-def _live(database: Database) -> dict[str, int]:
+def _live_counts(database: Database) -> dict[str, int]:
     return {row["kind"]: row["live"] for row in _rows(database, statements.LIVE_WORKERS, {})}
 
 
@@ -278,9 +290,9 @@ def _rows(database: Database, sql: LiteralString, values: Mapping[str, object]) 
     return cursor.fetchall() if cursor.description else []
 
 
-def _standing(row: Row, live: Mapping[str, int]) -> Standing:
+def _response_state(row: Row, live: Mapping[str, int]) -> ResponseState:
     diagnosis = diagnose(row, live)
-    return Standing(
+    return ResponseState(
         id=response_id(row["id"]), status=row["status"], state=diagnosis.state, why=diagnosis.why, background=row["background"],
         model=row["model"], conversation=conversation_id(row["conversation_id"]) if row["conversation_id"] is not None else None, queue=queue_for(background=row["background"], deaths=row["deaths"]), attempt=row["attempt"],
         deaths=row["deaths"], turns=row["turns"], rings=row["rings"], worker=row["worker"],
@@ -298,7 +310,7 @@ def _attempt(row: Row, block: Row | None) -> Attempt:
     )  # fmt: skip
 
 
-def _worker(row: Row) -> Worker:
+def _process_state(row: Row) -> ProcessState:
     left = (row["expires_at"] - row["now"]).total_seconds()
     state = (
         "dead"
@@ -309,7 +321,7 @@ def _worker(row: Row) -> Worker:
         if row["drain_requested_at"]
         else "live"
     )
-    return Worker(
+    return ProcessState(
         id=row["id"], kind=row["kind"], host=row["host"], pid=row["pid"], state=state, started_at=row["started_at"],
         lease_seconds=round(left, 3), running=row["running"], ended=row["ended"],
     )  # fmt: skip

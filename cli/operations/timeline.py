@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from cli.operations.diagnosis import process
+from cli.operations.diagnosis import process_text
 from models.db.database import Row
 from models.ids import conversation_id, response_id
 from models.lifecycle import TERMINAL, Status
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class TimelineEvent:
     """`what` is one of a fixed set of words, for programs; `text` for people."""
 
     at: datetime
@@ -22,14 +22,14 @@ class Moment:
     worker: UUID | None = None
 
 
-_PARTINGS = {
+_RELEASE_TEXTS = {
     "handed_over": "handed over by its worker, which was stopping",
     "requeued": "given back, as an operator had asked",
     "returned": "given back unrun: the answer to its claim had been lost",
     "put_off": "put off: its upstreams were down or at their limit",
     "died": "died with its worker, whose lease ran out",
 }
-_REQUESTS = {
+_REQUEST_TEXTS = {
     "cancel_requested": "a cancel was recorded",
     "fail_requested": "an operator asked for it to fail",
     "requeue_requested": "an operator asked for it to be requeued",
@@ -37,7 +37,7 @@ _REQUESTS = {
 }
 
 
-def timeline(row: Row, attempts: Sequence[Row], stored: Sequence[Row]) -> list[Moment]:
+def timeline(row: Row, attempts: Sequence[Row], stored: Sequence[Row]) -> list[TimelineEvent]:
     """In order of time. The arguments are what `operations.STATE`, `ATTEMPTS` and `STORED` return."""
     blocks = {block["attempt"]: block for block in stored}
     opening = blocks.get(0)
@@ -56,15 +56,20 @@ def timeline(row: Row, attempts: Sequence[Row], stored: Sequence[Row]) -> list[M
     # Nobody has ever run it: a remembered answer, or a warm-up (web/responses/precomputed.py).
     was_known = row["status"] == Status.COMPLETED and row["attempt"] == 0
     moments = [
-        Moment(born, "created", f"created: {kind}, model {row['model']}{_past(row)}"),
+        TimelineEvent(
+            born, "created", f"created: {kind}, model {row['model']}{_continuation_text(row)}"
+        ),
         *(
             []
             if was_known
-            else [Moment(born, "queued", "queued"), Moment(row["enqueued_at"], "rung", rung)]
+            else [
+                TimelineEvent(born, "queued", "queued"),
+                TimelineEvent(row["enqueued_at"], "rung", rung),
+            ]
         ),
         *(
-            Moment(row[f"{what}_at"], what, text)
-            for what, text in _REQUESTS.items()
+            TimelineEvent(row[f"{what}_at"], what, text)
+            for what, text in _REQUEST_TEXTS.items()
             if row[f"{what}_at"] is not None
         ),
     ]
@@ -74,21 +79,21 @@ def timeline(row: Row, attempts: Sequence[Row], stored: Sequence[Row]) -> list[M
         turns += len(attempt["turns_ended_at"])
     if row["dead"]:
         moments.append(
-            Moment(
+            TimelineEvent(
                 row["expires_at"],
                 "died",
-                f"attempt {row['attempt']} {_PARTINGS['died']}",
+                f"attempt {row['attempt']} {_RELEASE_TEXTS['died']}",
                 row["attempt"],
                 row["worker"],
             )
         )
     moments.sort(key=lambda moment: moment.at)
     if row["status"] in TERMINAL:
-        moments.append(_ending(row, stored))
+        moments.append(_end_event(row, stored))
     return moments
 
 
-def _past(row: Row) -> str:
+def _continuation_text(row: Row) -> str:
     """What it goes on from."""
     if row["conversation_id"] is not None:
         return f", in {conversation_id(row['conversation_id'])}"
@@ -99,21 +104,21 @@ def _past(row: Row) -> str:
     )
 
 
-def _attempt(attempt: Row, block: Row | None, turns: int) -> Iterator[Moment]:
+def _attempt(attempt: Row, block: Row | None, turns: int) -> Iterator[TimelineEvent]:
     number, worker = attempt["attempt"], attempt["worker"]
-    who = process(attempt["kind"], attempt["pid"], attempt["host"])
-    yield Moment(
+    who = process_text(attempt["kind"], attempt["pid"], attempt["host"])
+    yield TimelineEvent(
         attempt["claimed_at"], "claimed", f"attempt {number}: claimed by {who}", number, worker
     )
     for turn, at in enumerate(attempt["turns_ended_at"], turns + 1):
-        yield Moment(at, "turn", f"attempt {number}: turn {turn} was stored", number, worker)
+        yield TimelineEvent(at, "turn", f"attempt {number}: turn {turn} was stored", number, worker)
     if block is not None and block["first_at"] is not None:
         pause = (
             f"; the longest pause was {block['longest_pause']:.1f} s"
             if block["longest_pause"] is not None
             else ""
         )
-        yield Moment(
+        yield TimelineEvent(
             block["first_at"],
             "first_flush",
             f"attempt {number}: its first events were stored",
@@ -121,18 +126,20 @@ def _attempt(attempt: Row, block: Row | None, turns: int) -> Iterator[Moment]:
             worker,
         )
         said = f"events {block['first']}-{block['last']} in {block['blocks']} flushes, {block['bytes']} bytes{pause}"
-        yield Moment(block["last_at"], "last_flush", f"attempt {number}: {said}", number, worker)
+        yield TimelineEvent(
+            block["last_at"], "last_flush", f"attempt {number}: {said}", number, worker
+        )
     if attempt["outcome"] is not None:
-        yield Moment(
+        yield TimelineEvent(
             attempt["ended_at"],
             attempt["outcome"],
-            f"attempt {number} {_PARTINGS[attempt['outcome']]}",
+            f"attempt {number} {_RELEASE_TEXTS[attempt['outcome']]}",
             number,
             worker,
         )
 
 
-def _ending(row: Row, stored: Sequence[Row]) -> Moment:
+def _end_event(row: Row, stored: Sequence[Row]) -> TimelineEvent:
     """Its time is that of the last block, which holds the terminal event; `completed_at` has whole seconds."""
     last = max(
         (block["last_at"] for block in stored if block["last_at"] is not None),
@@ -144,7 +151,7 @@ def _ending(row: Row, stored: Sequence[Row]) -> Moment:
     )
     if row["status"] == Status.COMPLETED and row["attempt"] == 0:
         because = "its answer was known when it was created"
-    return Moment(
+    return TimelineEvent(
         last,
         "ended",
         f"ended as {row['status']}{f' ({because})' if because else ''}{whose}",

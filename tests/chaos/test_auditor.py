@@ -9,19 +9,19 @@ import pytest
 
 from tests.chaos.audit.auditor import audit
 from tests.chaos.audit.record import (
-    Asked,
+    ClientRequest,
     Fault,
-    Lifetime,
+    FaultKind,
     Reading,
-    Record,
-    Story,
+    ResponseTrace,
+    RunRecord,
     ToolCall,
-    Trouble,
     UpstreamCall,
+    WorkerLifetime,
 )
 
 JSON = dict[str, Any]
-Mutation = Callable[[Record], object]
+Mutation = Callable[[RunRecord], object]
 
 
 def told(response_id: str, words: list[str], *, ending: str = "completed") -> list[bytes]:
@@ -84,19 +84,19 @@ def reading(web: str, frames: list[bytes], after: int = -1, opened: float = 1.0)
     return Reading(web, after, opened, chunks, closed=chunks[-1][0], end="clean")
 
 
-def story(marker: str, response_id: str, words: list[str]) -> tuple[Story, UpstreamCall]:
+def story(marker: str, response_id: str, words: list[str]) -> tuple[ResponseTrace, UpstreamCall]:
     """A response that nothing happened to: one reader who stayed, one who resumed, looks before and after the end."""
     frames = told(response_id, words)
     final = json.loads(frames[-1].split(b"data: ", 1)[1])["response"]
     running = copy.deepcopy(final)
     running["status"], running["output"][0]["status"] = "in_progress", "in_progress"
     running["output"][0]["content"][0]["text"] = running["output_text"] = words[0]
-    created = Asked("create", "web-1", 0.9, 1.0, 200, body(response_id, "queued"))
+    created = ClientRequest("create", "web-1", 0.9, 1.0, 200, body(response_id, "queued"))
     asked = [
-        Asked("get", "web-1", 1.62, 1.65, 200, running),
-        Asked("get", "web-2", 4.0, 4.1, 200, final),
-        Asked("get", "web-1", 5.0, 5.1, 200, copy.deepcopy(final)),
-        Asked(
+        ClientRequest("get", "web-1", 1.62, 1.65, 200, running),
+        ClientRequest("get", "web-2", 4.0, 4.1, 200, final),
+        ClientRequest("get", "web-1", 5.0, 5.1, 200, copy.deepcopy(final)),
+        ClientRequest(
             "input_items",
             "web-1",
             5.2,
@@ -104,7 +104,7 @@ def story(marker: str, response_id: str, words: list[str]) -> tuple[Story, Upstr
             200,
             {"data": [{"content": [{"type": "input_text", "text": f"This is {marker}."}]}]},
         ),
-        Asked("stranger", "web-1", 5.4, 5.5, 404, {"error": {}}),
+        ClientRequest("stranger", "web-1", 5.4, 5.5, 404, {"error": {}}),
     ]
     readings = [
         reading("web-1", frames),
@@ -112,36 +112,38 @@ def story(marker: str, response_id: str, words: list[str]) -> tuple[Story, Upstr
         reading("web-1", frames[6:], after=5, opened=2.0),
     ]
     readings[1].end = "left"
-    one = Story(
+    one = ResponseTrace(
         marker,
         f"This is {marker}.",
         background=True,
         create=created,
         id=response_id,
         readings=readings,
-        asked=asked,
+        requests=asked,
     )
     said = [(1.3 + 0.1 * number, word) for number, word in enumerate(words)]
-    call = UpstreamCall(marker, 1.2, f"worker-{marker[1]}", "[]", said, finished=2.5, whole=True)
+    call = UpstreamCall(
+        marker, 1.2, f"worker-{marker[1]}", "[]", said, finished=2.5, is_complete_turn=True
+    )
     return one, call
 
 
 @pytest.fixture
-def record() -> Record:
+def record() -> RunRecord:
     """Two responses and a continuation, with a call to a tool."""
     first, call = story("m1", "resp_01", ["red ", "blue ", "green"])
     second, other = story("m2", "resp_02", ["one ", "two"])
     child, third = story("m3", "resp_03", ["three"])
-    child.previous, third.heard = (
+    child.previous, third.request_messages = (
         first,
         json.dumps([{"role": "assistant", "content": "red blue green"}]),
     )
     tool = ToolCall("m1", "write x", 1.3, 1.4)
-    lives = [Lifetime(f"worker-{number}", 0) for number in range(1, 4)]
-    return Record([first, second, child], [call, other, third], [tool], [], lives, ended=100)
+    lives = [WorkerLifetime(f"worker-{number}", 0) for number in range(1, 4)]
+    return RunRecord([first, second, child], [call, other, third], [tool], [], lives, ended=100)
 
 
-def test_a_clean_record_has_no_violation(record: Record) -> None:
+def test_a_clean_record_has_no_violation(record: RunRecord) -> None:
     report = audit(record)
     assert not report.violations, report
     assert report.responses == 3
@@ -150,86 +152,90 @@ def test_a_clean_record_has_no_violation(record: Record) -> None:
 
 
 def change_frame(
-    record: Record, at: int, change: Callable[[JSON], object], reader: int = 0
+    record: RunRecord, at: int, change: Callable[[JSON], object], reader: int = 0
 ) -> None:
-    chunks = record.stories[0].readings[reader].chunks
+    chunks = record.traces[0].readings[reader].chunks
     chunks[at] = (chunks[at][0], edited(chunks[at][1], change))
 
 
-def set_final(record: Record, **changes: Any) -> None:
+def set_final(record: RunRecord, **changes: Any) -> None:
     """What everybody was told at the end of the first response was otherwise."""
-    for look in record.stories[0].of("get")[1:]:
+    for look in record.traces[0].requests_of("get")[1:]:
         look.body.update(changes)
     for_all_readers(record, 11, lambda event: event["response"].update(changes))
 
 
-def other_byte(record: Record) -> None:
-    chunks = record.stories[0].readings[2].chunks
+def other_byte(record: RunRecord) -> None:
+    chunks = record.traces[0].readings[2].chunks
     chunks[0] = (chunks[0][0], chunks[0][1].replace(b'"blue "', b'"blue"'))
 
 
-def drop(record: Record, at: int, reader: int = 0) -> None:
-    del record.stories[0].readings[reader].chunks[at]
+def drop(record: RunRecord, at: int, reader: int = 0) -> None:
+    del record.traces[0].readings[reader].chunks[at]
 
 
-def repeat(record: Record, at: int) -> None:
-    chunks = record.stories[0].readings[0].chunks
+def repeat(record: RunRecord, at: int) -> None:
+    chunks = record.traces[0].readings[0].chunks
     chunks.insert(at, chunks[at])
 
 
-def without_end(record: Record) -> None:
-    del record.stories[0].readings[2].chunks[-2:]
+def without_end(record: RunRecord) -> None:
+    del record.traces[0].readings[2].chunks[-2:]
 
 
-def torn_frame(record: Record) -> None:
-    chunks = record.stories[0].readings[1].chunks
+def torn_frame(record: RunRecord) -> None:
+    chunks = record.traces[0].readings[1].chunks
     chunks.append((1.7, b"event: response.output_text.delta\ndata: {"))
-    record.stories[0].readings[1].end = "clean"
-    record.stories[0].readings[1].web = "web-2"
+    record.traces[0].readings[1].end = "clean"
+    record.traces[0].readings[1].web = "web-2"
     record.faults.append(Fault("stopped", "web-2", 1.6))
 
 
-def wrong_piece(record: Record) -> None:
-    record.stories[0].readings[1].chunks.append((1.7, b"event: response.nonsense"))
-    record.stories[0].readings[1].end = "cut"
+def wrong_piece(record: RunRecord) -> None:
+    record.traces[0].readings[1].chunks.append((1.7, b"event: response.nonsense"))
+    record.traces[0].readings[1].end = "cut"
     record.faults.append(Fault("killed", "web-2", 1.6))
 
 
-def second_call(record: Record, **changes: Any) -> UpstreamCall:
+def second_call(record: RunRecord, **changes: Any) -> UpstreamCall:
     """The first response's upstream was asked once more."""
     first = record.upstream[0]
-    later = UpstreamCall("m1", 2.6, "worker-2", "[]", list(first.words), finished=3.0, whole=True)
+    later = UpstreamCall(
+        "m1", 2.6, "worker-2", "[]", list(first.sent_text), finished=3.0, is_complete_turn=True
+    )
     for name, value in changes.items():
         setattr(later, name, value)
     record.upstream.append(later)
     return later
 
 
-def two_owners(record: Record) -> None:
+def two_owners(record: RunRecord) -> None:
     record.upstream[0].finished = 3.0
     second_call(record, started=2.0)
 
 
-def dies_unnoticed(record: Record) -> None:
+def dies_unnoticed(record: RunRecord) -> None:
     """Its worker was killed under it, and it took long."""
     die(record.upstream[0], 2.0)
     record.faults.append(Fault("killed", "worker-1", 2.0))
     second_call(record, started=23.0, finished=24.0)
-    for one in record.stories[0].readings:
+    for one in record.traces[0].readings:
         one.chunks = [
             (at + (24 if number > 6 else 0), data) for number, (at, data) in enumerate(one.chunks)
         ]
-    record.stories[0].readings.pop()
-    for look in record.stories[0].of("get")[1:]:
+    record.traces[0].readings.pop()
+    for look in record.traces[0].requests_of("get")[1:]:
         look.sent, look.answered = look.sent + 30, (look.answered or 0) + 30
 
 
-def cancel_answered(record: Record, at: float, told: str) -> None:
+def cancel_answered(record: RunRecord, at: float, told: str) -> None:
     """A cancel of the first response was answered 200 at that moment."""
-    record.stories[0].asked.insert(0, Asked("cancel", "web-2", at - 0.1, at, 200, {"status": told}))
+    record.traces[0].requests.insert(
+        0, ClientRequest("cancel", "web-2", at - 0.1, at, 200, {"status": told})
+    )
 
 
-def cancelled_in_vain(record: Record, at: float, told: str) -> None:
+def cancelled_in_vain(record: RunRecord, at: float, told: str) -> None:
     """The same, and it ended as cancelled."""
     cancel_answered(record, at, told)
     set_final(record, status="cancelled")
@@ -237,12 +243,19 @@ def cancelled_in_vain(record: Record, at: float, told: str) -> None:
 
 def die(call: UpstreamCall, at: float) -> None:
     """The socket of this request was closed before it was through."""
-    call.closed, call.finished, call.whole = at, None, False
+    call.closed, call.finished, call.is_complete_turn = at, None, False
 
 
-def ran_after_503(record: Record) -> None:
-    one = record.stories[1]
-    one.create.status, one.create.body, one.create.retry_after, one.id, one.asked, one.readings = (
+def ran_after_503(record: RunRecord) -> None:
+    one = record.traces[1]
+    (
+        one.create.status,
+        one.create.body,
+        one.create.retry_after,
+        one.id,
+        one.requests,
+        one.readings,
+    ) = (
         503,
         {},
         "1",
@@ -252,22 +265,22 @@ def ran_after_503(record: Record) -> None:
     )
 
 
-def crossed(record: Record) -> None:
+def crossed(record: RunRecord) -> None:
     change_frame(record, 2, lambda event: event["response"].update(id="resp_02"))
 
 
-def same_item(record: Record) -> None:
-    for look in record.stories[1].of("get")[1:]:
+def same_item(record: RunRecord) -> None:
+    for look in record.traces[1].requests_of("get")[1:]:
         look.body["output"][0]["id"] = "msg_01"
 
 
-def for_all_readers(record: Record, at: int, change: Callable[[JSON], object]) -> None:
+def for_all_readers(record: RunRecord, at: int, change: Callable[[JSON], object]) -> None:
     """The one who stayed and the one who resumed after six events were sent the same change."""
     change_frame(record, at, change)
     change_frame(record, at - 6, change, reader=2)
 
 
-def called(record: Record, status: str, key: str, *, times: int = 1) -> None:
+def called(record: RunRecord, status: str, key: str, *, times: int = 1) -> None:
     """The first response's output ends with this call."""
     arguments = json.dumps({"key": f"m1/{key}"})
     items = [
@@ -280,20 +293,20 @@ def called(record: Record, status: str, key: str, *, times: int = 1) -> None:
         }
         for n in range(times)
     ]
-    set_final(record, output=[*record.stories[0].of("get")[1].body["output"], *items])
+    set_final(record, output=[*record.traces[0].requests_of("get")[1].body["output"], *items])
 
 
 def each(*steps: Mutation) -> Mutation:
     """One after the other."""
 
-    def mutate(record: Record) -> None:
+    def mutate(record: RunRecord) -> None:
         for step in steps:
             step(record)
 
     return mutate
 
 
-def faulty(what: Trouble, target: str, begin: float, end: float | None = None) -> Mutation:
+def faulty(what: FaultKind, target: str, begin: float, end: float | None = None) -> Mutation:
     """Something was done to a process or server."""
     return lambda record: record.faults.append(Fault(what, target, begin, end))
 
@@ -301,16 +314,16 @@ def faulty(what: Trouble, target: str, begin: float, end: float | None = None) -
 MUTATIONS: dict[str, tuple[str, Mutation]] = {
     "accepted, and 404 afterwards": (
         "I1",
-        lambda r: r.stories[0].asked.insert(0, Asked("get", "web-1", 1.1, 1.2, 404, {})),
+        lambda r: r.traces[0].requests.insert(0, ClientRequest("get", "web-1", 1.1, 1.2, 404, {})),
     ),
     "accepted, and gone at the end": (
         "I1",
-        lambda r: r.stories[0].asked.append(Asked("get", "web-1", 8, 8.1, 404, {})),
+        lambda r: r.traces[0].requests.append(ClientRequest("get", "web-1", 8, 8.1, 404, {})),
     ),
     "deleted, and still shown": (
         "I1",
-        lambda r: r.stories[0].asked.insert(
-            0, Asked("delete", "web-1", 1.0, 1.1, 200, {"deleted": True})
+        lambda r: r.traces[0].requests.insert(
+            0, ClientRequest("delete", "web-1", 1.0, 1.1, 200, {"deleted": True})
         ),
     ),
     "never ends": ("I2", lambda r: set_final(r, status="in_progress")),
@@ -321,20 +334,23 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
             r, 10, lambda event: event.update(type="response.failed", response={"id": "resp_01"})
         ),
     ),
-    "an event after the end": ("I3", lambda r: r.stories[0].readings[0].chunks.reverse()),
+    "an event after the end": ("I3", lambda r: r.traces[0].readings[0].chunks.reverse()),
     "[DONE] twice": ("I3", lambda r: repeat(r, 12)),
     "an event after [DONE]": (
         "I4",
         lambda r: (
-            r.stories[0].readings[0].chunks.append((9, frame({"type": "x", "sequence_number": 12})))
+            r.traces[0].readings[0].chunks.append((9, frame({"type": "x", "sequence_number": 12})))
         ),
     ),
     "a stream that stops": ("I3", without_end),
     "a status that changes": (
         "I3",
-        lambda r: r.stories[0].of("get")[2].body.update(status="failed"),
+        lambda r: r.traces[0].requests_of("get")[2].body.update(status="failed"),
     ),
-    "a body that changes": ("I3", lambda r: r.stories[0].of("get")[2].body.update(usage={})),
+    "a body that changes": (
+        "I3",
+        lambda r: r.traces[0].requests_of("get")[2].body.update(usage={}),
+    ),
     "a hole": ("I4", lambda r: drop(r, 5)),
     "a hole at a resume": ("I4", lambda r: drop(r, 0, reader=2)),
     "a repeat": ("I4", lambda r: repeat(r, 6)),
@@ -344,7 +360,7 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
     "a piece that belongs to no event": ("I4", wrong_piece),
     "a frame that is none": (
         "I4",
-        lambda r: r.stories[0].readings[0].chunks.insert(3, (1.35, b"hello\n\n")),
+        lambda r: r.traces[0].readings[0].chunks.insert(3, (1.35, b"hello\n\n")),
     ),
     "two owners": ("I5", two_owners),
     "a turn done twice": ("I6", second_call),
@@ -372,7 +388,7 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
     "a turn whose tools were answered, asked for again": (
         "I6",
         each(
-            lambda r: setattr(r.upstream[0], "heard", '[{"role": "tool"}]'),
+            lambda r: setattr(r.upstream[0], "request_messages", '[{"role": "tool"}]'),
             lambda r: die(r.upstream[0], 2.0),
             faulty("killed", "worker-1", 2.0),
             lambda r: second_call(r, finished=2.9),
@@ -386,12 +402,12 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
     "a failed call though nobody died": ("I6", lambda r: called(r, "failed", "x")),
     "a word that was never said": (
         "I6",
-        lambda r: r.upstream[0].words.__setitem__(1, (1.4, "grey ")),
+        lambda r: r.upstream[0].sent_text.__setitem__(1, (1.4, "grey ")),
     ),
-    "a word lost at the end": ("I6", lambda r: r.upstream[0].words.append((1.9, " and more"))),
+    "a word lost at the end": ("I6", lambda r: r.upstream[0].sent_text.append((1.9, " and more"))),
     "GET and the terminal event differ": (
         "I7",
-        lambda r: [look.body.update(model="x") for look in r.stories[0].of("get")[1:]],
+        lambda r: [look.body.update(model="x") for look in r.traces[0].requests_of("get")[1:]],
     ),
     "deltas that are not the text": (
         "I7",
@@ -403,33 +419,43 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
     ),
     "in progress after the terminal event": (
         "I7",
-        lambda r: r.stories[0].of("get")[1].body.update(status="in_progress"),
+        lambda r: r.traces[0].requests_of("get")[1].body.update(status="in_progress"),
     ),
     "a GET older than what was seen": (
         "I7",
-        lambda r: r.stories[0].of("get")[0].body.update(output=[]),
+        lambda r: r.traces[0].requests_of("get")[0].body.update(output=[]),
     ),
     "a GET with text from nowhere": (
         "I7",
-        lambda r: r.stories[0].of("get")[0].body["output"][0]["content"][0].update(text="purple"),
+        lambda r: (
+            r.traces[0].requests_of("get")[0].body["output"][0]["content"][0].update(text="purple")
+        ),
     ),
     "cannot be continued at once": (
         "I7",
         each(
-            lambda r: setattr(r.stories[2].create, "status", 400),
-            lambda r: setattr(r.stories[2], "id", None),
+            lambda r: setattr(r.traces[2].create, "status", 400),
+            lambda r: setattr(r.traces[2], "id", None),
         ),
     ),
-    "a continuation that was not told": ("I7", lambda r: setattr(r.upstream[2], "heard", "[]")),
+    "a continuation that was not told": (
+        "I7",
+        lambda r: setattr(r.upstream[2], "request_messages", "[]"),
+    ),
     "foreign input items": (
         "I7",
-        lambda r: r.stories[0].of("input_items")[0].body["data"][0]["content"][0].update(text="x"),
+        lambda r: (
+            r.traces[0].requests_of("input_items")[0].body["data"][0]["content"][0].update(text="x")
+        ),
     ),
     "a 503 without Retry-After": (
         "I9",
-        lambda r: r.stories[0].asked.append(Asked("get", "web-1", 3, 3.1, 503, {})),
+        lambda r: r.traces[0].requests.append(ClientRequest("get", "web-1", 3, 3.1, 503, {})),
     ),
-    "a 500": ("I9", lambda r: r.stories[0].asked.append(Asked("get", "web-1", 3, 3.1, 500, {}))),
+    "a 500": (
+        "I9",
+        lambda r: r.traces[0].requests.append(ClientRequest("get", "web-1", 3, 3.1, 500, {})),
+    ),
     "a 503'd create that runs": ("I9", ran_after_503),
     "a cancel that was answered, and another ending": (
         "I10",
@@ -452,17 +478,17 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
     ),
     "cancelled by nobody": ("I10", lambda r: set_final(r, status="cancelled")),
     "an event of another response": ("I11", crossed),
-    "one id twice": ("I11", lambda r: setattr(r.stories[1], "id", "resp_01")),
+    "one id twice": ("I11", lambda r: setattr(r.traces[1], "id", "resp_01")),
     "one item id twice": ("I11", same_item),
     "a stranger who is answered": (
         "I11",
-        lambda r: setattr(r.stories[0].of("stranger")[0], "status", 200),
+        lambda r: setattr(r.traces[0].requests_of("stranger")[0], "status", 200),
     ),
 }
 
 
 @pytest.mark.parametrize("name", list(MUTATIONS))
-def test_a_planted_violation_is_found(record: Record, name: str) -> None:
+def test_a_planted_violation_is_found(record: RunRecord, name: str) -> None:
     invariant, mutate = MUTATIONS[name]
     mutate(record)
     report = audit(record)
@@ -482,17 +508,17 @@ EXCUSES: dict[str, Mutation] = {
         0, UpstreamCall("m1", 1.1, "worker-1", finished=1.15)
     ),
     "a GET that is behind right after a crash of Postgres": each(
-        lambda r: r.stories[0].of("get")[0].body.update(output=[]),
+        lambda r: r.traces[0].requests_of("get")[0].body.update(output=[]),
         faulty("crashed", "postgres", 1.0, 1.5),
     ),
-    "a cancel refused": lambda r: r.stories[0].asked.append(
-        Asked("cancel", "web-1", 4, 4.1, 400, {})
+    "a cancel refused": lambda r: r.traces[0].requests.append(
+        ClientRequest("cancel", "web-1", 4, 4.1, 400, {})
     ),
-    "a 503 for a look": lambda r: r.stories[0].asked.insert(
-        0, Asked("get", "web-1", 1.1, 1.2, 503, {}, "1")
+    "a 503 for a look": lambda r: r.traces[0].requests.insert(
+        0, ClientRequest("get", "web-1", 1.1, 1.2, 503, {}, "1")
     ),
-    "a look that was never answered": lambda r: r.stories[0].asked.insert(
-        0, Asked("get", "web-1", 1.1)
+    "a look that was never answered": lambda r: r.traces[0].requests.insert(
+        0, ClientRequest("get", "web-1", 1.1)
     ),
     "an unsafe call to the same tool with another key": lambda r: r.tools.append(
         ToolCall("m1", "write z", 1.6, 1.7)
@@ -504,20 +530,22 @@ EXCUSES: dict[str, Mutation] = {
 
 
 @pytest.mark.parametrize("name", list(EXCUSES))
-def test_what_is_allowed_is_no_violation(record: Record, name: str) -> None:
+def test_what_is_allowed_is_no_violation(record: RunRecord, name: str) -> None:
     EXCUSES[name](record)
     report = audit(record)
     assert not report.violations, report
 
 
-def test_recovery_and_cancels_are_measured(record: Record) -> None:
+def test_recovery_and_cancels_are_measured(record: RunRecord) -> None:
     die(record.upstream[0], 1.5)
     record.faults.append(Fault("killed", "worker-1", 1.5))
-    for one in record.stories[0].readings:
+    for one in record.traces[0].readings:
         one.chunks = [(at + (2 if at > 1.5 else 0), data) for at, data in one.chunks]
     second_call(record, started=2.25)
     die(record.upstream[1], 1.58)
-    record.stories[1].asked.append(Asked("cancel", "web-2", 1.5, 1.6, 200, {"status": "cancelled"}))
+    record.traces[1].requests.append(
+        ClientRequest("cancel", "web-2", 1.5, 1.6, 200, {"status": "cancelled"})
+    )
     measures = audit(record).measures
     assert measures.recovery == pytest.approx([0.75])
     assert measures.cancel_in_trouble == pytest.approx([0.08])

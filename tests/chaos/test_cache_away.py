@@ -8,7 +8,7 @@ import pytest
 
 from tests.chaos.test_redis_away import GONE
 from tests.conftest import PrivateStack
-from tests.support.api import JSON, Answer, Api, until
+from tests.support.api import JSON, Api, HttpResponse, until
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import FakeUpstream, reasoning, reply
 from tests.support.stack import Stack
@@ -16,7 +16,7 @@ from tests.support.stack import Stack
 pytestmark = pytest.mark.usefixtures("embedded_redis")
 
 
-async def _post(api: Api, model: str, **body: object) -> Answer:
+async def _post(api: Api, model: str, **body: object) -> HttpResponse:
     answer = await api.call(
         "POST", "/responses", {"model": model, "input": "a question", "cache": {"ttl": 77}, **body}
     )
@@ -25,10 +25,10 @@ async def _post(api: Api, model: str, **body: object) -> Answer:
 
 
 async def test_redis_learns_neither_question_nor_answer_and_may_lose_both(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     key_of_ours = {"BACKBURNER_SECRET_KEYS": secrets.token_urlsafe(32)}
-    async with private(settings=key_of_ours, forgiven=GONE) as one:
+    async with private_stack(settings=key_of_ours, allowed_tracebacks=GONE) as one:
         model = fake.script(reply("an answer"))
         await _post(one.api(), model)
         redis = one.redis()
@@ -82,7 +82,7 @@ async def _with_sealed_reasoning(api: Api, fake: FakeUpstream) -> None:
             events = await stream.to_end()
         assert_stream_obeys_contract(events)
         assert {**stream.final["output"][0], "id": ""} == {**first, "id": ""}
-    assert len(fake.asked(model)) == 2
+    assert len(fake.requests_for(model)) == 2
 
 
 async def _without_a_worker(one: Stack, model: str) -> None:

@@ -18,14 +18,14 @@ FOUND = Path(__file__).with_name("seeds.txt")
 def test_a_seed_is_one_plan() -> None:
     assert plan(7) == plan(7)
     assert plan(7) != plan(8)
-    assert plan(7, DEFAULT).strikes != plan(7).strikes
+    assert plan(7, DEFAULT).faults != plan(7).faults
     assert monkey(7, 1) == monkey(7, 1)
 
 
 def test_plans_use_every_fault() -> None:
     plans = [plan(seed) for seed in range(200)]
-    assert len({strike.deed for one in plans for strike in one.strikes}) == 14
-    assert {client.accident for one in plans for client in one.clients} == {
+    assert len({strike.action for one in plans for strike in one.faults}) == 14
+    assert {client.upstream_fault for one in plans for client in one.clients} == {
         "none",
         "reset",
         "drop",
@@ -42,8 +42,8 @@ def test_plans_use_every_fault() -> None:
 def test_tools_are_added_to_a_plan_that_is_otherwise_the_same() -> None:
     plain, tools = plan(7), with_tools(plan(7))
     assert tools == with_tools(plan(7))
-    assert tools.strikes == plain.strikes
-    assert [replace(client, tools=(), lingers=0.0) for client in tools.clients] == plain.clients
+    assert tools.faults == plain.faults
+    assert [replace(client, tools=(), tool_delay=0.0) for client in tools.clients] == plain.clients
     assert len({tool for client in tools.clients for turn in client.tools for tool in turn}) == 3
 
 
@@ -53,7 +53,7 @@ async def test_a_short_campaign_finds_nothing(tmp_path: Path) -> None:
     plans = [*map(with_tools, map(plan, SEEDS)), *map(plan, seeds_in(FOUND))]
     async with McpServers() as mcp:
         campaign = Campaign(
-            {**SHORTENED, **TOOL_SETTINGS}, patience=60, keep=tmp_path / "failed", mcp=mcp
+            {**SHORTENED, **TOOL_SETTINGS}, end_timeout=60, keep=tmp_path / "failed", mcp=mcp
         )
         outcomes = [outcome async for outcome in campaign.run(plans)]
     assert [outcome.plan.seed for outcome in outcomes] == [one.seed for one in plans]
@@ -64,5 +64,5 @@ async def test_a_short_campaign_finds_nothing(tmp_path: Path) -> None:
     ]
     assert not found, "\n".join(found)
     assert sum(outcome.report.responses for outcome in outcomes) > 10 * len(plans)
-    assert all(outcome.deeds for outcome in outcomes)
+    assert all(outcome.faults for outcome in outcomes)
     assert any(outcome.record.tools for outcome in outcomes)

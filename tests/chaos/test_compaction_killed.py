@@ -5,9 +5,9 @@ import secrets
 
 from tests.conftest import PrivateStack
 from tests.support.api import JSON, until
-from tests.support.chaos.attempts import assert_one_story
-from tests.support.fake_upstream import FakeUpstream, finish, gate, hang, reply, text
-from tests.support.stack import IMPATIENT
+from tests.support.chaos.attempts import assert_one_stream
+from tests.support.fake_upstream import FakeUpstream, finish, hang, reply, text, wait_for
+from tests.support.stack import SHORT_LEASES
 
 TALK: list[JSON] = [
     {"role": "user", "content": "My cat is called Momo."},
@@ -18,51 +18,53 @@ MANAGED: JSON = {"context_management": [{"type": "compaction", "compact_threshol
 
 
 async def test_a_compaction_whose_worker_dies_is_made_anew_and_a_stored_one_is_not(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    settings = {**IMPATIENT, "BACKBURNER_SECRET_KEYS": secrets.token_urlsafe(32)}
-    async with private(settings=settings) as one:
+    settings = {**SHORT_LEASES, "BACKBURNER_SECRET_KEYS": secrets.token_urlsafe(32)}
+    async with private_stack(settings=settings) as one:
         api = one.api()
         during = fake.script(
             [text("Half a summ"), hang()], reply("The cat is Momo."), reply("Rex.")
         )
         after = fake.script(reply("The cat is Momo."), [text("Re"), hang()], reply("Rex."))
-        names = [await api.background(model, input=TALK, **MANAGED) for model in (during, after)]
+        names = [
+            await api.create_background(model, input=TALK, **MANAGED) for model in (during, after)
+        ]
         async with api.follow(names[0]) as first, api.follow(names[1]) as second:
             await first.until("response.compaction.compacting")
-            await until(lambda: fake.asked(during)[0].words)
+            await until(lambda: fake.requests_for(during)[0].sent_text)
             await second.until("response.output_text.delta")
             one.kill(one.workers[0])
             await one.start_worker()
             await asyncio.gather(first.to_end(), second.to_end())
         for name, stream in zip(names, (first, second), strict=True):
             assert await api.replay(name) == stream.frames
-            assert_one_story(stream.frames)
+            assert_one_stream(stream.frames)
             response = await api.get(name)
             assert (response["status"], response["output_text"]) == ("completed", "Rex.")
             assert [item["type"] for item in response["output"]] == ["compaction", "message"]
-        assert len(fake.asked(during)) == 3
-        assert len(fake.asked(after)) == 3, (
+        assert len(fake.requests_for(during)) == 3
+        assert len(fake.requests_for(after)) == 3, (
             "the summary was stored: only the turn after it is asked for again"
         )
         model = fake.script(reply("Yes."))
         for name in names:
             await api.create(model, input="Sure?", previous_response_id=name)
-        one_told, other_told = (request.messages for request in fake.asked(model))
+        one_told, other_told = (request.messages for request in fake.requests_for(model))
         assert one_told == other_told
 
 
 async def test_a_compact_whose_worker_dies_is_answered_by_the_next(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    settings = {**IMPATIENT, "BACKBURNER_SECRET_KEYS": secrets.token_urlsafe(32)}
-    async with private(settings=settings) as one:
+    settings = {**SHORT_LEASES, "BACKBURNER_SECRET_KEYS": secrets.token_urlsafe(32)}
+    async with private_stack(settings=settings) as one:
         opened = asyncio.Event()
-        model = fake.script([text("Half"), gate(opened), finish()], reply("The cat is Momo."))
+        model = fake.script([text("Half"), wait_for(opened), finish()], reply("The cat is Momo."))
         asked = asyncio.create_task(
             one.api().call("POST", "/responses/compact", {"model": model, "input": TALK})
         )
-        await until(lambda: fake.asked(model) and fake.asked(model)[0].words)
+        await until(lambda: fake.requests_for(model) and fake.requests_for(model)[0].sent_text)
         one.kill(one.workers[0])
         opened.set()
         await one.start_worker()

@@ -13,13 +13,13 @@ from tests.support.fake_upstream import (
     call,
     done,
     finish,
-    gate,
     hang,
     reply,
     text,
     usage,
+    wait_for,
 )
-from tests.support.stack import IMPATIENT, RUNNING, Databases, Stack, Surroundings, stack
+from tests.support.stack import RUNNING_STACKS, SHORT_LEASES, Databases, Stack, SuiteSettings, stack
 
 SETTINGS = {
     "BACKBURNER_LEASE__BEAT": "0.5",
@@ -46,9 +46,9 @@ async def said(api: Api, named: str) -> list[str]:
 
 
 async def test_a_worker_dies_in_a_conversation_and_it_holds_each_item_once(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    async with private(webs=2, settings=IMPATIENT) as one:
+    async with private_stack(webs=2, settings=SHORT_LEASES) as one:
         api = one.api()
         named = await room(api, "before")
         asking = [
@@ -77,7 +77,7 @@ async def test_a_worker_dies_in_a_conversation_and_it_holds_each_item_once(
             await stream.to_end()
         assert stream.final["status"] == "completed"
         assert await said(api, named) == ["before", "question", "Let me see.", "call_a"]
-        assert [request.messages for request in fake.asked(model)] == [
+        assert [request.messages for request in fake.requests_for(model)] == [
             [{"role": "user", "content": words} for words in ("before", "question")]
         ] * 2
         answer: JSON = {"type": "function_call_output", "call_id": "call_a", "output": "seen"}
@@ -97,13 +97,13 @@ async def test_a_worker_dies_in_a_conversation_and_it_holds_each_item_once(
 
 
 async def test_a_foreground_clients_web_process_dies_and_the_conversation_is_free_again(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    async with private(webs=2, settings=IMPATIENT) as one:
+    async with private_stack(webs=2, settings=SHORT_LEASES) as one:
         named = await room(one.api(1), "before")
         model = fake.script([text("half"), hang()])
         lost = asyncio.ensure_future(one.api(0).create(model, conversation=named))
-        await until(lambda: fake.asked(model))
+        await until(lambda: fake.requests_for(model))
         one.kill(one.webs[0])
         await asyncio.gather(lost, return_exceptions=True)
         later = fake.script(reply("after"))
@@ -122,24 +122,30 @@ async def test_a_foreground_clients_web_process_dies_and_the_conversation_is_fre
 @pytest.fixture(scope="module")
 async def product(
     tmp_path_factory: pytest.TempPathFactory,
-    servers: Databases,
-    surroundings: Surroundings,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     folder = tmp_path_factory.mktemp("unclear-conversations")
     async with stack(
-        folder, servers, surroundings, fake, settings=SETTINGS, proxied=True, forgiven=("psycopg.",)
+        folder,
+        database_server,
+        suite_settings,
+        fake,
+        settings=SETTINGS,
+        proxied=True,
+        allowed_tracebacks=("psycopg.",),
     ) as one:
         yield one
-    RUNNING.remove(one)
+    RUNNING_STACKS.remove(one)
 
 
 def lose(proxy: Proxy, words: bytes, kind: str) -> None:
     """The next statement with these words gets no answer."""
     if kind == "done":
-        proxy.hold(words).lose()
+        proxy.hold_answer(words).lose()
     else:
-        proxy.swallow(words)
+        proxy.drop_request(words)
 
 
 @both_kinds
@@ -150,16 +156,16 @@ async def test_an_unclear_create_is_made_once(
     api = product.api()
     named = await room(api)
     opened = asyncio.Event()
-    model = fake.script([gate(opened), *reply("once")])
-    lose(product.webs[0].wires.postgres, b"INSERT INTO responses", kind)
+    model = fake.script([wait_for(opened), *reply("once")])
+    lose(product.webs[0].proxies.postgres, b"INSERT INTO responses", kind)
     body = {"model": model, "input": "x", "conversation": named, "background": True}
     keys = {name: value.format(model) for name, value in headers.items()}
     made = await api.call("POST", "/responses", body, headers=keys)
     assert made.status == 200, made.raw
     opened.set()
-    assert (await api.ended(made.body["id"]))["output_text"] == "once"
+    assert (await api.wait_for_end(made.body["id"]))["output_text"] == "once"
     assert await said(api, named) == ["x", "once"]
-    assert len(fake.asked(model)) == 1
+    assert len(fake.requests_for(model)) == 1
 
 
 @both_kinds
@@ -168,10 +174,10 @@ async def test_an_unclear_end_adds_what_was_said_once(
 ) -> None:
     api = product.api()
     named = await room(api)
-    lose(product.workers[0].wires.postgres, b"SET status = 'completed'", kind)
+    lose(product.workers[0].proxies.postgres, b"SET status = 'completed'", kind)
     assert (
-        await api.ended(
-            await api.background(fake.script(reply("y")), input="x", conversation=named)
+        await api.wait_for_end(
+            await api.create_background(fake.script(reply("y")), input="x", conversation=named)
         )
     )["status"] == "completed"
     assert await said(api, named) == ["x", "y"]
@@ -189,7 +195,7 @@ async def test_items_that_are_added_without_an_answer_are_there_once(
 ) -> None:
     api = product.api()
     named = await room(api, "before")
-    lose(product.webs[0].wires.postgres, b"INSERT INTO items", kind)
+    lose(product.webs[0].proxies.postgres, b"INSERT INTO items", kind)
     added = await api.call(
         "POST", f"/conversations/{named}/items", {"items": [{"role": "user", "content": "after"}]}
     )
@@ -201,7 +207,7 @@ async def test_items_that_are_added_without_an_answer_are_there_once(
 async def test_a_conversation_is_made_once(product: Stack, kind: str) -> None:
     api = product.api()
     before = await product.value("SELECT count(*) FROM conversations")
-    lose(product.webs[0].wires.postgres, b"INSERT INTO conversations", kind)
+    lose(product.webs[0].proxies.postgres, b"INSERT INTO conversations", kind)
     assert await said(api, await room(api, "first")) == ["first"]
     assert await product.value("SELECT count(*) FROM conversations") == before + 1
 
@@ -213,11 +219,11 @@ async def test_an_unclear_deletion_is_a_deletion(product: Stack, kind: str) -> N
     first = (await api.call("GET", f"/conversations/{named}/items?order=asc&limit=1")).body[
         "first_id"
     ]
-    lose(product.webs[0].wires.postgres, b"RETURNING i.id", kind)
+    lose(product.webs[0].proxies.postgres, b"RETURNING i.id", kind)
     dropped = await api.call("DELETE", f"/conversations/{named}/items/{first}")
     assert (dropped.status, dropped.body["id"]) == (200, named)
     assert await said(api, named) == ["two"]
-    lose(product.webs[0].wires.postgres, b"DELETE FROM conversations", kind)
+    lose(product.webs[0].proxies.postgres, b"DELETE FROM conversations", kind)
     gone = await api.call("DELETE", f"/conversations/{named}")
     assert (gone.status, gone.body["deleted"]) == (200, True)
     assert (await api.call("GET", f"/conversations/{named}")).status == 404

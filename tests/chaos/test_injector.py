@@ -8,8 +8,8 @@ from tests.support.chaos.injector import Injector
 from tests.support.stack import Databases
 
 
-async def test_what_was_done_and_what_was_lost_look_the_same(servers: Databases) -> None:
-    dsn = await servers.fresh()
+async def test_what_was_done_and_what_was_lost_look_the_same(database_server: Databases) -> None:
+    dsn = await database_server.create_copy()
     injector = Injector(dsn, random.Random(3))
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as direct:
         await direct.execute("CREATE TABLE heard (number int PRIMARY KEY)")
@@ -20,9 +20,9 @@ async def test_what_was_done_and_what_was_lost_look_the_same(servers: Databases)
             injector.rate = 0
             assert not await _is_refused(injector.url(dsn), 40)
             cursor = await direct.execute("SELECT count(*) FROM heard")
-            assert await cursor.fetchone() == (injector.done_unheard + 1,)
-            assert injector.done_unheard + injector.never_sent == 40
-            assert 0 < injector.never_sent < injector.done_unheard
+            assert await cursor.fetchone() == (injector.answers_lost + 1,)
+            assert injector.answers_lost + injector.requests_lost == 40
+            assert 0 < injector.requests_lost < injector.answers_lost
         finally:
             await injector.close()
 

@@ -8,21 +8,21 @@ import pytest
 
 from tests.conftest import PrivateStack
 from tests.support.api import JSON, until
-from tests.support.chaos.attempts import assert_abandoned, assert_one_story
+from tests.support.chaos.attempts import assert_abandoned, assert_one_stream
 from tests.support.fake_upstream import (
     FakeUpstream,
     Step,
     call,
     done,
     finish,
-    gate,
     hang,
     reasoning,
     reply,
     text,
     usage,
+    wait_for,
 )
-from tests.support.stack import IMPATIENT, Databases, Surroundings, stack
+from tests.support.stack import SHORT_LEASES, Databases, SuiteSettings, stack
 
 PROMISE = 20
 """Seconds within which a response whose worker died is running again or over (I2)."""
@@ -62,13 +62,13 @@ class Aftermath:
 @pytest.fixture(scope="module")
 async def aftermath(
     tmp_path_factory: pytest.TempPathFactory,
-    servers: Databases,
-    surroundings: Surroundings,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> Aftermath:
     """One kill -9 of a busy worker, restarted at once, with the default leases, since their sum is the promise."""
     async with stack(
-        tmp_path_factory.mktemp("aftermath"), servers, surroundings, fake, webs=2
+        tmp_path_factory.mktemp("aftermath"), database_server, suite_settings, fake, webs=2
     ) as one:
         told = Aftermath()
         new = [text("new"), call(0, "call_b", "g", "{}"), finish("tool_calls"), usage(), done()]
@@ -77,12 +77,12 @@ async def aftermath(
             fake.script([text("half"), hang()], reply(f"whole {number}"))
             for number in range(CROWD + 2)
         ]
-        crowd = await asyncio.gather(*map(one.api(1).background, others[2:]))
+        crowd = await asyncio.gather(*map(one.api(1).create_background, others[2:]))
         ready = asyncio.Semaphore(0)
         killed = asyncio.Event()
 
         async def follow(cut: str, items: int) -> None:
-            response_id = await one.api(0).background(models[cut])
+            response_id = await one.api(0).create_background(models[cut])
             async with one.api(0).follow(response_id) as staying:
                 async with one.api(1).follow(response_id) as leaving:
                     await leaving.until(
@@ -120,16 +120,18 @@ async def aftermath(
         readers += [asyncio.create_task(foreground()), asyncio.create_task(helper())]
         for _ in readers:
             await ready.acquire()
-        await until(lambda: all(fake.asked(model) for model in [*models.values(), *others]), 20)
+        await until(
+            lambda: all(fake.requests_for(model) for model in [*models.values(), *others]), 20
+        )
         one.kill(one.workers[0])
         begun = time.monotonic()
         killed.set()
         one.spawn_worker()
         await asyncio.gather(*readers)
-        told.crowd = await asyncio.gather(*map(one.api(0).ended, crowd))
+        told.crowd = await asyncio.gather(*map(one.api(0).wait_for_end, crowd))
         told.seconds = time.monotonic() - begun
         told.crowd_frames = [await one.api(1).replay(response_id) for response_id in crowd]
-        told.asked = {cut: len(fake.asked(model)) for cut, model in models.items()}
+        told.asked = {cut: len(fake.requests_for(model)) for cut, model in models.items()}
         return told
 
 
@@ -142,7 +144,7 @@ def test_readers_see_one_numbering_and_the_abandoned_item_closed(
     aftermath: Aftermath, cut: str
 ) -> None:
     frames = aftermath.staying[cut]
-    events = assert_one_story(frames)
+    events = assert_one_stream(frames)
     final = events[-1]["response"]
     assert [item["type"] for item in final["output"]] == ["message", "function_call"]
     assert final["output_text"] == "new"
@@ -155,7 +157,7 @@ def test_readers_see_one_numbering_and_the_abandoned_item_closed(
 
 
 def test_a_foreground_stream_survives_its_worker_too(aftermath: Aftermath) -> None:
-    events = assert_one_story(aftermath.foreground)
+    events = assert_one_stream(aftermath.foreground)
     assert_abandoned(events, items=1)
     assert events[-1]["response"]["output_text"] == "whole 0"
 
@@ -169,15 +171,17 @@ def test_all_the_responses_of_a_dead_worker_are_taken_over(aftermath: Aftermath)
         f"whole {number}" for number in range(2, CROWD + 2)
     ]
     for frames, response in zip(aftermath.crowd_frames, aftermath.crowd, strict=True):
-        assert assert_one_story(frames)[-1]["response"] == response
+        assert assert_one_stream(frames)[-1]["response"] == response
 
 
 async def test_a_cancel_ends_a_response_whose_worker_is_dead(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    async with private(settings={**IMPATIENT, "BACKBURNER_WEB__CANCEL_WAIT": "0.5"}) as one:
+    async with private_stack(
+        settings={**SHORT_LEASES, "BACKBURNER_WEB__CANCEL_WAIT": "0.5"}
+    ) as one:
         model = fake.script([text("half"), hang()], reply("never"))
-        response_id = await one.api().background(model)
+        response_id = await one.api().create_background(model)
         async with one.api().follow(response_id) as stream:
             await stream.until("response.output_text.delta")
             one.kill(one.workers[0])
@@ -185,30 +189,30 @@ async def test_a_cancel_ends_a_response_whose_worker_is_dead(
             assert answer.status == 200
             one.spawn_worker()
             await stream.to_end()
-        assert_one_story(stream.frames)
+        assert_one_stream(stream.frames)
         ended = await one.api().get(response_id)
         assert (ended["status"], ended["output_text"]) == ("cancelled", "half")
-        assert len(fake.asked(model)) == 1
+        assert len(fake.requests_for(model)) == 1
 
 
 async def test_a_frozen_worker_that_wakes_up_can_do_nothing_any_more(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    async with private(webs=2, settings=IMPATIENT) as one:
+    async with private_stack(webs=2, settings=SHORT_LEASES) as one:
         woken = asyncio.Event()
         told = asyncio.Event()
         old = [
             text("old"),
-            gate(woken),
+            wait_for(woken),
             text(" words", " that", " come", " too", " late"),
             finish(),
             usage(),
             done(),
         ]
         model = fake.script(
-            old, [text("new"), gate(told), text(" words"), finish(), usage(), done()]
+            old, [text("new"), wait_for(told), text(" words"), finish(), usage(), done()]
         )
-        response_id = await one.api().background(model)
+        response_id = await one.api().create_background(model)
         async with one.api(0).follow(response_id) as stream:
             await stream.until("response.output_text.delta")
             frozen = one.workers[0]
@@ -216,23 +220,25 @@ async def test_a_frozen_worker_that_wakes_up_can_do_nothing_any_more(
             await one.start_worker()
             await stream.until("response.output_text.delta")  # the new worker speaks
             woken.set()
-            await until(lambda: fake.asked(model)[0].finished is not None)
+            await until(lambda: fake.requests_for(model)[0].finished is not None)
             one.workers.remove(frozen)
             frozen.resume()
             await until(lambda: not frozen.running(), 10)
             told.set()
             await stream.to_end()
-        assert_abandoned(assert_one_story(stream.frames), items=1)
+        assert_abandoned(assert_one_stream(stream.frames), items=1)
         assert stream.final["output_text"] == "new words"
         assert await one.api(1).replay(response_id) == stream.frames
 
 
 async def test_a_stopping_worker_hands_its_responses_over(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    async with private(webs=2, settings={**IMPATIENT, "BACKBURNER_WORKER__GRACE": "0.5"}) as one:
+    async with private_stack(
+        webs=2, settings={**SHORT_LEASES, "BACKBURNER_WORKER__GRACE": "0.5"}
+    ) as one:
         model = fake.script([text("half"), hang()], reply("whole"))
-        response_id = await one.api().background(model)
+        response_id = await one.api().create_background(model)
         async with (
             one.api(0).follow(response_id) as staying,
             one.api(1).follow(response_id) as other,
@@ -240,10 +246,10 @@ async def test_a_stopping_worker_hands_its_responses_over(
             await staying.until("response.output_text.delta")
             await one.start_worker()
             await one.stop(one.workers[0])
-            [first, *_] = fake.asked(model)
+            [first, *_] = fake.requests_for(model)
             assert first.closed_by_client is not None
             await asyncio.gather(staying.to_end(), other.to_end())
-        assert_abandoned(assert_one_story(staying.frames), items=1)
+        assert_abandoned(assert_one_stream(staying.frames), items=1)
         assert staying.final["output_text"] == "whole"
         assert other.frames == staying.frames
         uuid = response_id.removeprefix("resp_")
@@ -253,45 +259,47 @@ async def test_a_stopping_worker_hands_its_responses_over(
 
 
 async def test_a_stopping_worker_lets_end_what_ends_by_itself(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    async with private(settings={**IMPATIENT, "BACKBURNER_WORKER__GRACE": "10"}) as one:
+    async with private_stack(settings={**SHORT_LEASES, "BACKBURNER_WORKER__GRACE": "10"}) as one:
         opened = asyncio.Event()
         model = fake.script(
-            [text("one "), gate(opened), text("go"), finish(), usage(), done()], reply("never")
+            [text("one "), wait_for(opened), text("go"), finish(), usage(), done()], reply("never")
         )
         async with one.api().post_stream(model, background=True) as stream:
             await stream.until("response.output_text.delta")
             stopping = one.workers.pop()
-            stopping.ask_to_stop()
+            stopping.request_stop()
             late = fake.script(reply("by the next worker"))
-            waiting = await one.api().background(late)
+            waiting = await one.api().create_background(late)
             opened.set()
             await stream.to_end()
             await until(lambda: not stopping.running(), 20)
             assert stopping.exit_code() == 0
         assert stream.final["output_text"] == "one go"
-        assert len(fake.asked(model)) == 1
+        assert len(fake.requests_for(model)) == 1
         await one.start_worker()
-        assert (await one.api().ended(waiting))["output_text"] == "by the next worker"
+        assert (await one.api().wait_for_end(waiting))["output_text"] == "by the next worker"
 
 
 async def test_a_response_that_kills_its_workers_fails_in_quarantine(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    async with private(settings=IMPATIENT, quarantine=True) as one:
+    async with private_stack(settings=SHORT_LEASES, quarantine=True) as one:
         worker, quarantine = one.workers
         model = fake.script([text("boom"), hang()])
         async with one.api().post_stream(model, background=True) as stream:
             for deaths, victim in enumerate([worker, None, quarantine]):
-                await until(lambda: len(fake.asked(model)) > deaths, 20)  # noqa: B023  # awaited before the next round
+                await until(lambda: len(fake.requests_for(model)) > deaths, 20)  # noqa: B023  # awaited before the next round
                 await stream.until("response.output_text.delta")
                 one.kill(victim or one.workers[-1])
                 await one.start_worker(quarantine=victim is quarantine)
             await stream.to_end()
-        assert_one_story(stream.frames)
+        assert_one_stream(stream.frames)
         assert stream.final["status"] == "failed"
-        assert len(fake.asked(model)) == 3
-        assert (await one.api().ended(await one.api().background(fake.script(reply("fine")))))[
-            "status"
-        ] == "completed"
+        assert len(fake.requests_for(model)) == 3
+        assert (
+            await one.api().wait_for_end(
+                await one.api().create_background(fake.script(reply("fine")))
+            )
+        )["status"] == "completed"

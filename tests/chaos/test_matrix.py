@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.chaos.matrix.long import away, everything, patient_zombie, zombie
+from tests.chaos.matrix.long import away, everything, zombie, zombie_default_leases
 from tests.chaos.matrix.servers import postgres
 from tests.chaos.matrix.web import reader, web
 from tests.chaos.matrix.worker import sweeper, worker
 from tests.support.chaos.lab import Matrix
 from tests.support.fake_upstream import FakeUpstream
-from tests.support.stack import ROOT, Databases, Surroundings
+from tests.support.stack import ROOT, Databases, SuiteSettings
 
-VICTIMS = [everything, away, patient_zombie, zombie, web, worker, sweeper, postgres, reader]
+VICTIMS = [everything, away, zombie_default_leases, zombie, web, worker, sweeper, postgres, reader]
 CELLS = [name for victim in VICTIMS for name in victim.cells]
 QUICK = [
     "postgres-away-for-20-s", "zombie-past-its-lease", "web-sigstop", "web-refused", "web-redis-hung", "worker-kill9-unpublished",
@@ -30,8 +30,8 @@ QUICK = [
 async def matrix(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
-    servers: Databases,
-    surroundings: Surroundings,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
     embedded_servers: None,
 ) -> AsyncIterator[Matrix]:
@@ -42,15 +42,15 @@ async def matrix(
         if isinstance(item, pytest.Function) and item.module is request.module
     ]
     wanted = {name for name in CELLS if f"test_cell[{name}]" in tests}
-    found = Matrix(VICTIMS, wanted, servers, surroundings, fake)
+    found = Matrix(VICTIMS, wanted, database_server, suite_settings, fake)
     async with found.running(tmp_path_factory.mktemp("matrix")):
         yield found
 
 
 @pytest.fixture(scope="module")
-def embedded_servers(surroundings: Surroundings) -> None:
+def embedded_servers(suite_settings: SuiteSettings) -> None:
     """Not with somebody else's."""
-    if surroundings.redis_url is not None or surroundings.database_url is not None:
+    if suite_settings.redis_url is not None or suite_settings.database_url is not None:
         pytest.skip("DATABASE_URL or REDIS_URL names a server that is not ours to break")
 
 
@@ -60,7 +60,7 @@ def embedded_servers(surroundings: Surroundings) -> None:
     [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long]) for name in CELLS],
 )
 async def test_cell(matrix: Matrix, name: str) -> None:
-    await matrix.outcome(name)
+    await matrix.result(name)
 
 
 def test_the_table_names_every_cell() -> None:

@@ -14,19 +14,19 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.support.api import Stream, decode, until
-from tests.support.chaos.attempts import assert_one_story
+from tests.support.chaos.attempts import assert_one_stream
 from tests.support.fake_upstream import (
     Exchange,
     FakeUpstream,
     Step,
     done,
     finish,
-    gate,
     text,
     usage,
+    wait_for,
 )
-from tests.support.stack import RUNNING, Databases, Service, Stack, Surroundings, stack
-from tests.support.upstream_faults import said, watched
+from tests.support.stack import RUNNING_STACKS, Databases, Service, Stack, SuiteSettings, stack
+from tests.support.upstream_faults import memory_growth, text_event
 
 pytestmark = pytest.mark.long
 
@@ -37,27 +37,27 @@ STREAMS = int(os.environ.get("BACKBURNER_STREAMS", "150"))  # noqa: TID251  # an
 @pytest.fixture(scope="module")
 async def crowd(
     tmp_path_factory: pytest.TempPathFactory,
-    servers: Databases,
-    surroundings: Surroundings,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """One web process, one worker, and a proxy before each server."""
     folder = tmp_path_factory.mktemp("crowd")
     async with stack(
         folder,
-        servers,
-        surroundings,
+        database_server,
+        suite_settings,
         fake,
         streams=1200,
         proxied=True,
         settings={"BACKBURNER_WEB__SEND_TIMEOUT": "5"},
-        forgiven=("psycopg.", "redis.exceptions.", "kombu.exceptions."),
+        allowed_tracebacks=("psycopg.", "redis.exceptions.", "kombu.exceptions."),
     ) as one:
         await asyncio.gather(
             *(one.api().create(fake.script([text("warm"), finish(), done()])) for _ in range(50))
         )
         yield one
-    RUNNING.remove(one)
+    RUNNING_STACKS.remove(one)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def worker(crowd: Stack) -> Service:
 class Flood:
     """Upstreams that talk as fast as anybody listens, until they are told to end."""
 
-    piece: bytes = said("x" * 1000)
+    piece: bytes = text_event("x" * 1000)
     over: asyncio.Event = field(default_factory=asyncio.Event)
     sent: int = 0
     """Bytes, all streams together."""
@@ -109,10 +109,10 @@ async def test_outputs_of_5_mb_at_once(
     api = crowd.api()
 
     async def all_three() -> list[str]:
-        ids = await asyncio.gather(*(api.background(model) for _ in range(3)))
-        return [(await api.ended(name))["output_text"] for name in ids]
+        ids = await asyncio.gather(*(api.create_background(model) for _ in range(3)))
+        return [(await api.wait_for_end(name))["output_text"] for name in ids]
 
-    (texts, grown), grown_web = await watched([web], watched([worker], all_three()))
+    (texts, grown), grown_web = await memory_growth([web], memory_growth([worker], all_three()))
     print(f"5 MB outputs, three at once: worker +{grown / MB:.0f} MB, web +{grown_web / MB:.0f} MB")
     assert [len(one) for one in texts] == [5 * MB] * 3
     assert grown < 280 * MB
@@ -123,9 +123,9 @@ async def test_readers_that_do_not_read(crowd: Stack, web: Service, fake: FakeUp
     """10 000 deltas and the events that repeat them, 45 MB in all, to forty readers who take nothing: 1.8 GB would have to wait for them."""
     opened = asyncio.Event()
     model = fake.script(
-        [text("first"), gate(opened), text(*["x" * 700] * 10_000), finish(), usage(), done()]
+        [text("first"), wait_for(opened), text(*["x" * 700] * 10_000), finish(), usage(), done()]
     )
-    response_id = await crowd.api().background(model)
+    response_id = await crowd.api().create_background(model)
 
     async def told() -> int:
         opened.set()
@@ -135,12 +135,12 @@ async def test_readers_that_do_not_read(crowd: Stack, web: Service, fake: FakeUp
     with ExitStack() as readers:
         for _ in range(40):
             readers.enter_context(_deaf_reader(crowd, response_id))
-        size, grown = await watched([web], told())
+        size, grown = await memory_growth([web], told())
         print(f"40 readers who do not read 45 MB: web +{grown / MB:.0f} MB")
         assert size == 7_000_005
         assert grown < 800 * MB
         frames = await crowd.api().replay(response_id)
-        assert len(assert_one_story(frames)) > 10_000
+        assert len(assert_one_stream(frames)) > 10_000
         await until(lambda: web.log.read_text().count("reader_let_go") >= 40, 30)
 
 
@@ -149,20 +149,20 @@ async def test_a_hung_postgres_stops_the_upstreams(
 ) -> None:
     flood = Flood()
     model = fake.script([flood.step(), finish(), usage(), done()])
-    ids = [await crowd.api().background(model) for _ in range(8)]
-    await until(lambda: len(fake.asked(model)) == 8)
-    worker.wires.postgres.hang()
+    ids = [await crowd.api().create_background(model) for _ in range(8)]
+    await until(lambda: len(fake.requests_for(model)) == 8)
+    worker.proxies.postgres.hang()
     before = flood.sent
-    _, grown = await watched([worker], flood.stalls())
+    _, grown = await memory_growth([worker], flood.stalls())
     print(
         f"8 floods before a hung Postgres: worker +{grown / MB:.0f} MB, {(flood.sent - before) / MB:.0f} MB taken"
     )
     flood.over.set()
-    worker.wires.postgres.heal()
+    worker.proxies.postgres.heal()
     assert grown < 100 * MB
     for name in ids:
         await _completed(crowd, name)
-    assert len(fake.asked(model)) == 8, "nobody had to begin again"
+    assert len(fake.requests_for(model)) == 8, "nobody had to begin again"
 
 
 async def test_a_hung_redis_is_left_out(crowd: Stack, worker: Service, fake: FakeUpstream) -> None:
@@ -170,13 +170,13 @@ async def test_a_hung_redis_is_left_out(crowd: Stack, worker: Service, fake: Fak
 
     async def all_told() -> None:
         for _ in range(4):
-            for name in [await crowd.api().background(model) for _ in range(5)]:
+            for name in [await crowd.api().create_background(model) for _ in range(5)]:
                 await _completed(crowd, name)
 
     await all_told()  # what the responses themselves take
-    worker.wires.redis.hang()
-    _, grown = await watched([worker], all_told())
-    worker.wires.redis.heal()
+    worker.proxies.redis.hang()
+    _, grown = await memory_growth([worker], all_told())
+    worker.proxies.redis.heal()
     print(f"170 MB shown while Redis hangs: worker +{grown / MB:.0f} MB")
     assert grown < 150 * MB
 
@@ -187,7 +187,7 @@ async def test_many_streams(
     """Each with a reader: what one stream and its reader cost while they last, and that it is given back to the next ones."""
     opened = asyncio.Event()
     model = fake.script(
-        [text("a"), gate(opened), text(*"bcdefghij", gap=0.1), finish(), usage(), done()]
+        [text("a"), wait_for(opened), text(*"bcdefghij", gap=0.1), finish(), usage(), done()]
     )
 
     async def all_stream() -> list[Stream]:
@@ -205,7 +205,7 @@ async def test_many_streams(
             await asyncio.gather(*(stream.to_end() for stream in streams))
             return streams
 
-    (streams, grown), grown_web = await watched([web], watched([worker], all_stream()))
+    (streams, grown), grown_web = await memory_growth([web], memory_growth([worker], all_stream()))
     print(
         f"{STREAMS} streams: worker +{grown / STREAMS / 1000:.0f} KB each, web +{grown_web / STREAMS / 1000:.0f} KB each"
     )

@@ -12,8 +12,17 @@ from cli.embedded.valkey import Valkey
 from tests.conftest import PrivateStack
 from tests.support.api import until
 from tests.support.contract_rules import assert_stream_obeys_contract
-from tests.support.fake_upstream import FakeUpstream, done, finish, gate, hang, reply, text, usage
-from tests.support.stack import Databases, Stack, Surroundings, stack
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    done,
+    finish,
+    hang,
+    reply,
+    text,
+    usage,
+    wait_for,
+)
+from tests.support.stack import Databases, Stack, SuiteSettings, stack
 
 pytestmark = pytest.mark.usefixtures("embedded_redis")
 
@@ -30,13 +39,18 @@ GONE = (
 @pytest.fixture(scope="module")
 async def house(
     tmp_path_factory: pytest.TempPathFactory,
-    servers: Databases,
-    surroundings: Surroundings,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """A deployment that loses its Redis again and again."""
     async with stack(
-        tmp_path_factory.mktemp("house"), servers, surroundings, fake, webs=2, forgiven=GONE
+        tmp_path_factory.mktemp("house"),
+        database_server,
+        suite_settings,
+        fake,
+        webs=2,
+        allowed_tracebacks=GONE,
     ) as one:
         yield one
 
@@ -54,7 +68,7 @@ def valkey(house: Stack) -> Iterator[Valkey]:
 
 async def test_a_flush_in_mid_stream_is_not_noticed(house: Stack, fake: FakeUpstream) -> None:
     opened = asyncio.Event()
-    model = fake.script([text("a"), gate(opened), text(*"bcdef"), finish(), usage(), done()])
+    model = fake.script([text("a"), wait_for(opened), text(*"bcdef"), finish(), usage(), done()])
     async with house.api().post_stream(model, background=True) as stream:
         await stream.until("response.output_text.delta")
         redis = house.redis()
@@ -68,18 +82,18 @@ async def test_a_flush_in_mid_stream_is_not_noticed(house: Stack, fake: FakeUpst
 
 
 async def test_what_was_queued_in_a_flushed_redis_still_starts(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    async with private(workers=0, settings={"BACKBURNER_LEASE__RING_INTERVAL": "1"}) as one:
+    async with private_stack(workers=0, settings={"BACKBURNER_LEASE__RING_INTERVAL": "1"}) as one:
         models = [fake.script(reply("x")) for _ in range(10)]
-        ids = [await one.api().background(model) for model in models]
+        ids = [await one.api().create_background(model) for model in models]
         redis = one.redis()
         await redis.flushall()
         await redis.aclose()
         await one.start_worker()
         for response_id in ids:
-            assert (await one.api().ended(response_id, 10))["status"] == "completed"
-        assert [len(fake.asked(model)) for model in models] == [1] * 10
+            assert (await one.api().wait_for_end(response_id, 10))["status"] == "completed"
+        assert [len(fake.requests_for(model)) for model in models] == [1] * 10
 
 
 @pytest.mark.parametrize("how", ["killed", "hung"])
@@ -89,15 +103,15 @@ async def test_a_stream_goes_on_while_redis_is_away(
     gates = [asyncio.Event() for _ in range(3)]
     steps = [
         text("a"),
-        gate(gates[0]),
+        wait_for(gates[0]),
         text(*"bcd"),
-        gate(gates[1]),
+        wait_for(gates[1]),
         text(*"efg"),
-        gate(gates[2]),
+        wait_for(gates[2]),
         text("h"),
     ]
     model = fake.script([*steps, finish(), usage(), done()])
-    response_id = await house.api().background(model)
+    response_id = await house.api().create_background(model)
     async with (
         house.api(0).follow(response_id) as stream,
         house.api(1).follow(response_id) as other,
@@ -111,8 +125,8 @@ async def test_a_stream_goes_on_while_redis_is_away(
         await stream.until("response.output_text.delta", count=3)
         # accepted, run and told without Redis
         unheard = fake.script(reply("without a bell"))
-        created = await house.api(1).background(unheard)
-        assert (await house.api(0).ended(created))["output_text"] == "without a bell"
+        created = await house.api(1).create_background(unheard)
+        assert (await house.api(0).wait_for_end(created))["output_text"] == "without a bell"
         gates[1].set()
         await stream.until("response.output_text.delta", count=3)
         if how == "killed":
@@ -127,17 +141,17 @@ async def test_a_stream_goes_on_while_redis_is_away(
     assert_stream_obeys_contract(stream.events)
     assert stream.final["output_text"] == "abcdefgh"
     assert other.frames == stream.frames
-    assert len(fake.asked(model)) == 1
-    assert len(fake.asked(unheard)) == 1
+    assert len(fake.requests_for(model)) == 1
+    assert len(fake.requests_for(unheard)) == 1
 
 
 async def test_a_reader_that_comes_while_redis_is_away_sees_everything(
     house: Stack, valkey: Valkey, fake: FakeUpstream
 ) -> None:
     opened = asyncio.Event()
-    model = fake.script([text("a", "b"), gate(opened), text("c"), finish(), usage(), done()])
-    response_id = await house.api().background(model)
-    await until(lambda: fake.asked(model))
+    model = fake.script([text("a", "b"), wait_for(opened), text("c"), finish(), usage(), done()])
+    response_id = await house.api().create_background(model)
+    await until(lambda: fake.requests_for(model))
     valkey.kill()
     async with house.api().follow(response_id) as stream:
         await stream.until("response.output_text.delta", count=2)
@@ -156,7 +170,7 @@ async def test_a_cancel_reaches_the_worker_without_redis(
         valkey.kill()
         asked = time.monotonic()
         assert (await house.api().cancel(stream.response_id)).status == 200
-        [request] = fake.asked(model)
+        [request] = fake.requests_for(model)
         await until(lambda: request.closed_by_client is not None)
         assert time.monotonic() - asked < 6
         await stream.to_end()

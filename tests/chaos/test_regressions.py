@@ -7,24 +7,24 @@ from models.config.settings import Settings
 from models.ids import new_uuid
 from tests.conftest import PrivateStack
 from tests.support.api import until
-from tests.support.fake_upstream import FakeUpstream, done, finish, gate, hang, text, usage
-from tests.support.stack import IMPATIENT
+from tests.support.fake_upstream import FakeUpstream, done, finish, hang, text, usage, wait_for
+from tests.support.stack import SHORT_LEASES
 from web.stream.bus import Bus
 from worker.log.publisher import Publisher
 
 
 async def test_a_look_across_the_end_of_a_turn_shows_each_item_once(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     """GET used to read the log and then the items: a response that ended in between was shown with its message twice (I7)."""
-    async with private(webs=2, proxied=True) as one:
+    async with private_stack(webs=2, proxied=True) as one:
         opened = asyncio.Event()
-        model = fake.script([text("a", "b"), gate(opened), finish(), usage(), done()])
+        model = fake.script([text("a", "b"), wait_for(opened), finish(), usage(), done()])
         async with one.api(1).post_stream(model, background=True) as stream:
             await stream.until("response.output_text.delta", count=2)
-            snare = one.webs[0].wires.postgres.hold(b"JOIN journal j")
+            snare = one.webs[0].proxies.postgres.hold_answer(b"JOIN journal j")
             looking = asyncio.create_task(one.api(0).get(stream.response_id))
-            await snare.caught.wait()
+            await snare.answered.wait()
             opened.set()
             await stream.to_end()
             snare.release()
@@ -34,17 +34,17 @@ async def test_a_look_across_the_end_of_a_turn_shows_each_item_once(
 
 
 async def test_what_was_said_stands_until_the_next_attempt_speaks(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     """GET used to show nothing from the take-over on, and a cancel then brought the words of the dead attempt back (I7, I10)."""
-    async with private(settings=IMPATIENT) as one:
+    async with private_stack(settings=SHORT_LEASES) as one:
         model = fake.script([text("a", "b"), hang()], [hang()])
         api = one.api()
         async with api.post_stream(model, background=True) as stream:
             await stream.until("response.output_text.delta", count=2)
             one.kill(one.workers[0])
             await one.start_worker()
-            await until(lambda: len(fake.asked(model)) == 2, 30)
+            await until(lambda: len(fake.requests_for(model)) == 2, 30)
             shown = await api.get(stream.response_id)
             assert (shown["status"], shown["output_text"]) == ("in_progress", "ab")
             await api.cancel(stream.response_id)

@@ -39,10 +39,17 @@ from models.redis.answer_cache import AnswerCache
 from models.wire.events import ResponseCreated, ResponseQueued, decode_frame, frame, split_frames
 from models.wire.response import ResponseFacts, response_object
 from models.wire.snapshot import fold
-from tests.support.chaos.step_worker import Died, Ears, Hand, SilentRedis, Telling, Watcher
+from tests.support.chaos.step_worker import (
+    FakeBus,
+    SilentRedis,
+    StepReader,
+    StepRun,
+    StepWorker,
+    WorkerExited,
+)
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.stack import Databases
-from tests.support.worker_rows import House, settings_for
+from tests.support.worker_rows import SeededDatabase, settings_for
 from web.responses.store import ResponseStore
 from web.stream.reader import EventReader
 
@@ -55,8 +62,8 @@ ANY = st.integers(0, 11)
 
 
 @pytest.fixture(scope="module")
-async def dsn(servers: Databases) -> str:
-    return await servers.fresh()
+async def dsn(database_server: Databases) -> str:
+    return await database_server.create_copy()
 
 
 @dataclass
@@ -64,7 +71,7 @@ class World:
     """One database and the loop everything of all examples runs in."""
 
     loop: asyncio.AbstractEventLoop
-    house: House
+    house: SeededDatabase
     journalling: AsyncConnection[DictRow]
     """All workers' connection for their journals; a new one for each would cost more than everything else."""
 
@@ -76,11 +83,11 @@ class World:
 def world_on(dsn: str) -> Iterator[World]:
     loop = asyncio.new_event_loop()
     pool = open_pool(settings_for(dsn), "state-machine", 4)
-    house = House(pool, dsn)
+    house = SeededDatabase(pool, dsn)
 
     async def begin() -> World:
         await pool.open(wait=True)
-        await house.found()
+        await house.create_project()
         return World(loop, house, await connect(settings_for(dsn), "journalling"))
 
     world = loop.run_until_complete(begin())
@@ -96,7 +103,7 @@ class Story:
 
     name: UUID
     background: bool
-    owner: Hand | None = None
+    owner: StepWorker | None = None
     attempt: int = 0
     deaths: int = 0
     status: str = "queued"
@@ -120,10 +127,10 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.house = self.world.house
         self.pool: Pool = self.house.pool
-        self.workers: list[Hand] = []
+        self.workers: list[StepWorker] = []
         self.stories: list[Story] = []
-        self.watchers: list[Watcher] = []
-        self.ears = Ears()
+        self.watchers: list[StepReader] = []
+        self.ears = FakeBus()
         self.relay = EventReader(self.pool, self.ears)  # type: ignore[arg-type]
         self.archive = ResponseStore(
             self.pool,
@@ -141,19 +148,17 @@ class Machine(RuleBasedStateMachine):
         return f"{prefix}_{next(self.numbers)}"
 
     @property
-    def processes(self) -> list[Hand]:
+    def processes(self) -> list[StepWorker]:
         """Those that still run, declared dead or not."""
-        return [worker for worker in self.workers if not worker.gone]
+        return [worker for worker in self.workers if not worker.has_exited]
 
     @property
     def open(self) -> list[Story]:
         return [story for story in self.stories if not story.gone]
 
     @property
-    def tellings(self) -> list[tuple[Hand, Telling]]:
-        return [
-            (worker, telling) for worker in self.processes for telling in worker.tellings.values()
-        ]
+    def tellings(self) -> list[tuple[StepWorker, StepRun]]:
+        return [(worker, telling) for worker in self.processes for telling in worker.runs.values()]
 
     def story(self, name: UUID) -> Story:
         return next(story for story in self.stories if story.name == name)
@@ -171,7 +176,7 @@ class Machine(RuleBasedStateMachine):
     @rule(background=st.booleans())
     def create(self, background: bool) -> None:
         story = Story(new_uuid(), background)
-        values = self.house.row(story.name, background=background)
+        values = self.house.insert_values(story.name, background=background)
         facts = ResponseFacts(
             response_id(story.name),
             1_800_000_000,
@@ -240,21 +245,23 @@ class Machine(RuleBasedStateMachine):
     def start_worker(self, quarantine: bool) -> None:
         self.workers.append(self._hire(quarantine=quarantine))
 
-    def _hire(self, *, quarantine: bool) -> Hand:
-        worker = Hand(self.pool, settings_for(self.house.dsn, quarantine=quarantine), self.new_id)
+    def _hire(self, *, quarantine: bool) -> StepWorker:
+        worker = StepWorker(
+            self.pool, settings_for(self.house.dsn, quarantine=quarantine), self.new_id
+        )
         worker.log_writer._connection = self.world.journalling
-        self.run(self.house.announce(worker))
+        self.run(self.house.register(worker))
         return worker
 
     @precondition(lambda self: self.processes and self.open)
     @rule(who=ANY, which=ANY)
     def claim(self, who: int, which: int) -> None:
         worker, story = pick(self.processes, who), pick(self.open, which)
-        if worker.buried:
-            self.refused(worker.take(story.name))
+        if worker.is_declared_dead:
+            self.refused(worker.claim(story.name))
             return
-        telling = self.run(worker.take(story.name))
-        orphan = story.owner is None or story.owner.buried
+        telling = self.run(worker.claim(story.name))
+        orphan = story.owner is None or story.owner.is_declared_dead
         deaths = story.deaths + (story.owner is not None)
         to_end = story.cancelled or deaths > QUARANTINE_THRESHOLD
         welcome = to_end or worker.quarantine is (deaths >= QUARANTINE_THRESHOLD)
@@ -263,7 +270,7 @@ class Machine(RuleBasedStateMachine):
             assert (telling.claim.end_reason is not None) is to_end
             self._claimed(story, worker, telling)
 
-    def _claimed(self, story: Story, worker: Hand, telling: Telling) -> None:
+    def _claimed(self, story: Story, worker: StepWorker, telling: StepRun) -> None:
         assert telling.claim.attempt == story.attempt + 1
         highest = max(story.shown, default=telling.claim.log_end)
         if telling.claim.log_end < highest:
@@ -285,7 +292,7 @@ class Machine(RuleBasedStateMachine):
     def append(self, which: int, words: str, call: int | None) -> None:
         worker, telling = pick(self.tellings, which)
         if telling.claim.end_reason is None:
-            worker.say(telling, words, call=call)
+            worker.append_delta(telling, words, call=call)
 
     @precondition(lambda self: self.tellings)
     @rule(which=ANY, words=WORDS, lost=st.booleans())
@@ -294,9 +301,9 @@ class Machine(RuleBasedStateMachine):
         worker, _ = pick(self.tellings, which)
         self.append(which=which, words=words, call=None)
         self.journal(who=self.processes.index(worker))
-        while worker.bus.waiting:
+        while worker.bus.pending:
             self.publish(
-                who=[one for one in self.workers if one.bus.waiting].index(worker), drops=lost
+                who=[one for one in self.workers if one.bus.pending].index(worker), drops=lost
             )
 
     @precondition(lambda self: self.tellings)
@@ -313,12 +320,14 @@ class Machine(RuleBasedStateMachine):
     def lose_the_owner(self, which: int, who: int, crash: bool) -> None:
         """The owner dies and another takes over, as so often here; with a `crash` of Postgres just before, the double fault."""
         story = pick(self.open, which)
-        if story.owner is None or story.owner.buried:
+        if story.owner is None or story.owner.is_declared_dead:
             return
         if crash:
             self.postgres_crashes()
         self.reap(
-            who=[worker for worker in self.workers if not worker.buried].index(story.owner),
+            who=[worker for worker in self.workers if not worker.is_declared_dead].index(
+                story.owner
+            ),
             stops=False,
         )
         self.claim(who=who, which=which)
@@ -328,22 +337,22 @@ class Machine(RuleBasedStateMachine):
     def journal(self, who: int) -> None:
         """The batch is stored; whether and when anybody hears of it is another step."""
         worker = pick(self.processes, who)
-        if not any(telling.log.fresh for telling in worker.tellings.values()):
+        if not any(telling.log.fresh for telling in worker.runs.values()):
             return
-        if worker.buried:
-            self.refused(worker.store())
+        if worker.is_declared_dead:
+            self.refused(worker.write_journal())
             return
-        self.run(worker.store())
+        self.run(worker.write_journal())
         worker.journal_lost = False
         self._note(worker)
 
-    @precondition(lambda self: any(worker.bus.waiting for worker in self.workers))
+    @precondition(lambda self: any(worker.bus.pending for worker in self.workers))
     @rule(who=ANY, drops=st.booleans())
     def publish(self, who: int, drops: bool) -> None:
         """One message reaches the readers, or is lost; a dead worker may still have some under way."""
         channel, payload = pick(
-            [worker for worker in self.workers if worker.bus.waiting], who
-        ).bus.waiting.popleft()
+            [worker for worker in self.workers if worker.bus.pending], who
+        ).bus.pending.popleft()
         if not drops:
             self.ears.deliver(channel, payload)
 
@@ -351,8 +360,8 @@ class Machine(RuleBasedStateMachine):
     @rule(who=ANY)
     def flush(self, who: int) -> None:
         worker = pick(self.processes, who)
-        if worker.buried:
-            if any(telling.log.tail for telling in worker.tellings.values()):
+        if worker.is_declared_dead:
+            if any(telling.log.tail for telling in worker.runs.values()):
                 self.refused(worker.flush_all())
             return
         self.run(worker.flush_all())
@@ -368,23 +377,21 @@ class Machine(RuleBasedStateMachine):
                 {"me": worker.id, "lease": settings_for(self.house.dsn).lease.duration},
             )
         )
-        assert bool(renewed) is not worker.buried
+        assert bool(renewed) is not worker.is_declared_dead
         mine = {
             row["id"]: row["attempt"]
             for row in self.run(fetch(self.pool, statements.OWNED_RESPONSES, {"me": worker.id}))
         }
-        if not worker.buried:
-            assert mine == {
-                name: telling.claim.attempt for name, telling in worker.tellings.items()
-            }
+        if not worker.is_declared_dead:
+            assert mine == {name: telling.claim.attempt for name, telling in worker.runs.items()}
 
     @precondition(lambda self: any(not worker.buried for worker in self.workers))
     @rule(who=ANY, stops=st.booleans())
     def reap(self, who: int, stops: bool) -> None:
         """Declared dead; if it `stops`, the process really is, else it lives on as a zombie."""
-        worker = pick([worker for worker in self.workers if not worker.buried], who)
-        self.run(self.house.bury(worker))
-        worker.buried, worker.gone = True, stops
+        worker = pick([worker for worker in self.workers if not worker.is_declared_dead], who)
+        self.run(self.house.declare_dead(worker))
+        worker.is_declared_dead, worker.has_exited = True, stops
 
     # --- turns and endings ---
 
@@ -394,9 +401,9 @@ class Machine(RuleBasedStateMachine):
         worker, telling = pick(self.tellings, which)
         if telling.claim.end_reason is not None:
             return
-        if worker.buried:
+        if worker.is_declared_dead:
             self.refused(worker.checkpoint(telling))
-            worker.gone = True
+            worker.has_exited = True
             return
         self.run(worker.checkpoint(telling))
         self._note(worker)
@@ -411,12 +418,12 @@ class Machine(RuleBasedStateMachine):
     def finish(self, which: int, status: Status, twice: bool) -> None:
         worker, telling = pick(self.tellings, which)
         story = self.story(telling.claim.id)
-        if worker.buried:
-            self.refused(worker.finish(telling, status, twice=twice))
-            worker.gone = True
+        if worker.is_declared_dead:
+            self.refused(worker.finish(telling, status, send_twice=twice))
+            worker.has_exited = True
             return
         wanted = Status.FAILED if telling.claim.end_reason is not None else status
-        ended = self.run(worker.finish(telling, wanted, twice=twice))
+        ended = self.run(worker.finish(telling, wanted, send_twice=twice))
         assert ended is (Status.CANCELLED if story.cancelled else wanted)
         story.status, story.owner = ended.value, None
 
@@ -424,9 +431,9 @@ class Machine(RuleBasedStateMachine):
     @rule(which=ANY)
     def hand_over(self, which: int) -> None:
         worker, telling = pick(self.tellings, which)
-        if worker.buried:
+        if worker.is_declared_dead:
             self.refused(worker.hand_over(telling))
-            worker.gone = True
+            worker.has_exited = True
             return
         self.run(worker.hand_over(telling))
         self._note(worker)
@@ -452,7 +459,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.open and len(self.watchers) < MOST_WATCHERS)
     @rule(which=ANY, after=st.integers(-1, 3))
     def connect(self, which: int, after: int) -> None:
-        watcher = Watcher(pick(self.open, which).name, self.ears, self.relay, after)
+        watcher = StepReader(pick(self.open, which).name, self.ears, self.relay, after)
         self.run(watcher.connect())
         self.watchers.append(watcher)
 
@@ -475,7 +482,7 @@ class Machine(RuleBasedStateMachine):
     def refused(self, work: Coroutine[Any, Any, object]) -> None:
         """A dead worker's write: it is told so, and nothing has changed."""
         before = self.everything()
-        with pytest.raises((Died, LeaseLost)):
+        with pytest.raises((WorkerExited, LeaseLost)):
             self.run(work)
         assert self.everything() == before
 
@@ -492,13 +499,13 @@ class Machine(RuleBasedStateMachine):
     def row(self, story: Story) -> Row:
         return self.run(fetch(self.pool, statements.RESPONSE, {"id": story.name}))[0]
 
-    def _note(self, worker: Hand) -> None:
+    def _note(self, worker: StepWorker) -> None:
         """What the worker has stored, readers may have been shown."""
-        for channel, payload in worker.bus.waiting:
+        for channel, payload in worker.bus.pending:
             if payload:
                 story = self.story(UUID(channel.removeprefix("events:")))
                 for number, one in _numbered(payload.partition(b"\n")[2]):
-                    if (worker, worker.tellings.get(story.name)) != (
+                    if (worker, worker.runs.get(story.name)) != (
                         story.owner,
                         None,
                     ) or not story.double_fault:
@@ -565,24 +572,26 @@ class Machine(RuleBasedStateMachine):
                 self._assert_heard_out(watcher)
         finally:
             for watcher in self.watchers:
-                self.run(watcher.leave())
+                self.run(watcher.disconnect())
             for table in ("responses", "journal", "workers"):
                 self.run(fetch(self.pool, f"DELETE FROM {table}", {}))
 
     def _finish_everything(self) -> None:
         for worker in self.workers:
-            if not worker.buried:
-                self.run(self.house.bury(worker))
-                worker.buried = worker.gone = True
+            if not worker.is_declared_dead:
+                self.run(self.house.declare_dead(worker))
+                worker.is_declared_dead = worker.has_exited = True
         for quarantine in (False, True):
             last = self._hire(quarantine=quarantine)
             for story in self.open:
                 if (
                     story.status not in TERMINAL
-                    and (telling := self.run(last.take(story.name))) is not None
+                    and (telling := self.run(last.claim(story.name))) is not None
                 ):
                     self._claimed(story, last, telling)
-                    story.status = self.run(last.finish(telling, Status.FAILED, twice=False)).value
+                    story.status = self.run(
+                        last.finish(telling, Status.FAILED, send_twice=False)
+                    ).value
                     story.owner = None
         assert all(story.status in TERMINAL for story in self.open)
         self.the_rows_are_as_the_machine_says()
@@ -607,7 +616,7 @@ class Machine(RuleBasedStateMachine):
             if item["id"] in {one["id"] for one in final["output"]}
         ] == [one["id"] for one in final["output"]]
 
-    def _assert_heard_out(self, watcher: Watcher) -> None:
+    def _assert_heard_out(self, watcher: StepReader) -> None:
         self.run(watcher.to_end())
         story = self.story(watcher.name)
         if story.gone:

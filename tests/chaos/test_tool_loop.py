@@ -16,13 +16,13 @@ import pytest
 
 from tests.conftest import PrivateStack
 from tests.support.api import JSON, Api, until
-from tests.support.chaos.attempts import assert_one_story
+from tests.support.chaos.attempts import assert_one_stream
 from tests.support.fake_upstream import FakeUpstream, hang, reply
-from tests.support.mcp_servers import COUNTING, McpServers
-from tests.support.stack import IMPATIENT, Stack
-from tests.support.tool_turns import TOOL_SETTINGS, counting, kinds, tool_turn
+from tests.support.mcp_servers import COUNTING_TOOLS, McpServers
+from tests.support.stack import SHORT_LEASES, Stack
+from tests.support.tool_turns import TOOL_SETTINGS, counting_server, item_statuses, tool_turn
 
-SETTINGS = {**IMPATIENT, **TOOL_SETTINGS, "BACKBURNER_WORKER__POOL_SIZE": "60"}
+SETTINGS = {**SHORT_LEASES, **TOOL_SETTINGS, "BACKBURNER_WORKER__POOL_SIZE": "60"}
 
 _TRIGGERS = """
     CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -52,7 +52,7 @@ class Cut:
     statuses: tuple[str, ...]
     asked: tuple[int, int] = (1, 1)
     """How often the upstream is asked for the first turn and for the second."""
-    tools: tuple[str, ...] = COUNTING
+    tools: tuple[str, ...] = COUNTING_TOOLS
 
 
 DONE = ("completed", "completed", "completed")
@@ -96,7 +96,7 @@ async def at_its_point(
     one: Stack, fake: FakeUpstream, mcp: McpServers, cut: str, model: str
 ) -> bool:
     """Whether the response has come to where it is to be cut."""
-    calls = [mcp.counting.of(key(cut, tool)) for tool in CUTS[cut].tools]
+    calls = [mcp.tool_calls.calls_with(key(cut, tool)) for tool in CUTS[cut].tools]
     match CUTS[cut].held:
         case "turn" | "start":
             return await waiting(one, cut) > 0
@@ -105,7 +105,7 @@ async def at_its_point(
                 made and made[0].finished is not None for made in calls
             )
         case _ if cut == "in the next turn":
-            return len(fake.asked(model)) == 2
+            return len(fake.requests_for(model)) == 2
         case _:
             return all(calls)
 
@@ -120,11 +120,11 @@ async def stored(one: Stack, response_id: str, at: Cut) -> bool:
 
 
 def called(mcp: McpServers, name: str, times: int = 1) -> bool:
-    return len(mcp.counting.of(name)) == times
+    return len(mcp.tool_calls.calls_with(name)) == times
 
 
 def given_up(mcp: McpServers, name: str) -> bool:
-    return mcp.counting.of(name)[0].cancelled is not None
+    return mcp.tool_calls.calls_with(name)[0].cancelled is not None
 
 
 async def follow(api: Api, response_id: str) -> list[bytes]:
@@ -134,17 +134,21 @@ async def follow(api: Api, response_id: str) -> list[bytes]:
 
 
 async def test_a_killed_worker_costs_no_finished_and_no_unsafe_call_a_second_time(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    async with McpServers() as mcp, private(webs=2, settings=SETTINGS) as one, held(one) as holder:
+    async with (
+        McpServers() as mcp,
+        private_stack(webs=2, settings=SETTINGS) as one,
+        held(one) as holder,
+    ):
         models, ids = {}, {}
-        opened = [mcp.counting.hold(key("while the tool runs", tool)) for tool in COUNTING]
+        opened = [mcp.tool_calls.hold(key("while the tool runs", tool)) for tool in COUNTING_TOOLS]
         for cut, at in CUTS.items():
             turn = tool_turn(*((tool, key(cut, tool)) for tool in at.tools))
             cut_off = [[hang()]] if at.asked[1] == 2 else []
             models[cut] = fake.script(*[turn] * at.asked[0], *cut_off, reply("done"))
-            ids[cut] = await one.api().background(
-                models[cut], tools=[counting(mcp)], metadata={"cut": cut, "held": at.held}
+            ids[cut] = await one.api().create_background(
+                models[cut], tools=[counting_server(mcp)], metadata={"cut": cut, "held": at.held}
             )
         readers = {cut: asyncio.create_task(follow(one.api(1), ids[cut])) for cut in CUTS}
         for cut in CUTS:
@@ -161,7 +165,7 @@ async def test_a_killed_worker_costs_no_finished_and_no_unsafe_call_a_second_tim
         await one.start_worker()
         await until(lambda: one.value(gone), 20)
         await holder.execute("SELECT pg_advisory_unlock_all()")
-        ended = {cut: await one.api().ended(ids[cut], within=40) for cut in CUTS}
+        ended = {cut: await one.api().wait_for_end(ids[cut], within=40) for cut in CUTS}
         frames = {cut: await reader for cut, reader in readers.items()}
         for cut, at in CUTS.items():
             assert_as_promised(cut, at, ended[cut], frames[cut], fake, models[cut], mcp)
@@ -178,24 +182,24 @@ def assert_as_promised(
     model: str,
     mcp: McpServers,
 ) -> None:
-    calls = tuple(len(mcp.counting.of(key(cut, tool))) for tool in at.tools)
+    calls = tuple(len(mcp.tool_calls.calls_with(key(cut, tool))) for tool in at.tools)
     assert calls == at.calls, f"{cut}: the tools were called {calls} times"
     expected = [
         "mcp_list_tools completed",
         *(f"mcp_call {status}" for status in at.statuses),
         "message completed",
     ]
-    assert (ended["status"], kinds(ended)) == ("completed", expected), (
-        f"{cut}: {ended['status']}, {kinds(ended)}"
+    assert (ended["status"], item_statuses(ended)) == ("completed", expected), (
+        f"{cut}: {ended['status']}, {item_statuses(ended)}"
     )
-    assert len(fake.asked(model)) == sum(at.asked), (
-        f"{cut}: the upstream was asked {len(fake.asked(model))} times"
+    assert len(fake.requests_for(model)) == sum(at.asked), (
+        f"{cut}: the upstream was asked {len(fake.requests_for(model))} times"
     )
-    events = assert_one_story(frames)
+    events = assert_one_stream(frames)
     assert events[-1]["response"]["output"] == ended["output"], cut
     answers = [
         message["content"]
-        for message in fake.asked(model)[-1].messages
+        for message in fake.requests_for(model)[-1].messages
         if message["role"] == "tool"
     ]
     for tool, status, count, answer in zip(at.tools, at.statuses, at.calls, answers, strict=True):
@@ -206,32 +210,39 @@ def assert_as_promised(
 
 
 async def test_a_stopping_worker_lets_calls_end_and_begins_none(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     async with (
         McpServers() as mcp,
-        private(settings={**SETTINGS, "BACKBURNER_WORKER__GRACE": "15"}) as one,
+        private_stack(settings={**SETTINGS, "BACKBURNER_WORKER__GRACE": "15"}) as one,
     ):
-        opened = mcp.counting.hold("in the grace")
+        opened = mcp.tool_calls.hold("in the grace")
         model = fake.script(
             tool_turn(("count_unsafe", "in the grace"), ("count_unsafe", "after it")), reply("done")
         )
         # one at a time: the second call is not begun when the worker is told to stop
-        response_id = await one.api().background(
-            model, tools=[counting(mcp)], parallel_tool_calls=False
+        response_id = await one.api().create_background(
+            model, tools=[counting_server(mcp)], parallel_tool_calls=False
         )
-        await until(lambda: mcp.counting.of("in the grace"))
+        await until(lambda: mcp.tool_calls.calls_with("in the grace"))
         stopping = one.workers.pop()
-        stopping.ask_to_stop()
+        stopping.request_stop()
         await until(lambda: "worker_stopping" in stopping.tail())
         opened.set()
         await until(lambda: not stopping.running(), 20)
         assert stopping.exit_code() == 0
         await one.start_worker()
-        ended = await one.api().ended(response_id)
-        assert kinds(ended)[1:] == ["mcp_call completed", "mcp_call completed", "message completed"]
-        assert [len(mcp.counting.of(name)) for name in ("in the grace", "after it")] == [1, 1]
-        assert_one_story(await one.api().replay(response_id))
+        ended = await one.api().wait_for_end(response_id)
+        assert item_statuses(ended)[1:] == [
+            "mcp_call completed",
+            "mcp_call completed",
+            "message completed",
+        ]
+        assert [len(mcp.tool_calls.calls_with(name)) for name in ("in the grace", "after it")] == [
+            1,
+            1,
+        ]
+        assert_one_stream(await one.api().replay(response_id))
         uuid = response_id.removeprefix("resp_")
         assert await one.value("SELECT deaths FROM responses WHERE id = %s::uuid", uuid) == 0
         assert (
@@ -241,41 +252,45 @@ async def test_a_stopping_worker_lets_calls_end_and_begins_none(
 
 
 async def test_calls_that_do_not_end_in_the_grace_are_handed_over_as_begun(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     async with (
         McpServers() as mcp,
-        private(settings={**SETTINGS, "BACKBURNER_WORKER__GRACE": "0.5"}) as one,
+        private_stack(settings={**SETTINGS, "BACKBURNER_WORKER__GRACE": "0.5"}) as one,
     ):
         tools = ("count_unsafe", "count_read_only")
         for tool in tools:
-            mcp.counting.hold(tool)
+            mcp.tool_calls.hold(tool)
         model = fake.script(tool_turn(*((tool, tool) for tool in tools)), reply("done"))
-        response_id = await one.api().background(model, tools=[counting(mcp)])
-        await until(lambda: all(mcp.counting.of(tool) for tool in tools))
+        response_id = await one.api().create_background(model, tools=[counting_server(mcp)])
+        await until(lambda: all(mcp.tool_calls.calls_with(tool) for tool in tools))
         await one.stop(one.workers[0])
         for tool in tools:
             await until(partial(given_up, mcp, tool))
-            mcp.counting.hold(tool).set()
+            mcp.tool_calls.hold(tool).set()
         await one.start_worker()
-        ended = await one.api().ended(response_id)
-        assert kinds(ended)[1:] == ["mcp_call failed", "mcp_call completed", "message completed"]
-        assert [len(mcp.counting.of(tool)) for tool in tools] == [1, 2]
-        assert len(fake.asked(model)) == 2
-        assert_one_story(await one.api().replay(response_id))
+        ended = await one.api().wait_for_end(response_id)
+        assert item_statuses(ended)[1:] == [
+            "mcp_call failed",
+            "mcp_call completed",
+            "message completed",
+        ]
+        assert [len(mcp.tool_calls.calls_with(tool)) for tool in tools] == [1, 2]
+        assert len(fake.requests_for(model)) == 2
+        assert_one_stream(await one.api().replay(response_id))
 
 
 async def test_a_finished_turn_forgives_the_deaths_before_it(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    async with McpServers() as mcp, private(settings=SETTINGS, quarantine=True) as one:
-        first, second = mcp.counting.hold("first"), mcp.counting.hold("second")
+    async with McpServers() as mcp, private_stack(settings=SETTINGS, quarantine=True) as one:
+        first, second = mcp.tool_calls.hold("first"), mcp.tool_calls.hold("second")
         model = fake.script(
             tool_turn(("count_read_only", "first")),
             tool_turn(("count_read_only", "second")),
             reply("done"),
         )
-        response_id = await one.api().background(model, tools=[counting(mcp)])
+        response_id = await one.api().create_background(model, tools=[counting_server(mcp)])
         deaths = "SELECT deaths FROM responses WHERE id = %s::uuid"
         for name, opened in (("first", first), ("second", second)):
             await until(partial(called, mcp, name))
@@ -286,18 +301,18 @@ async def test_a_finished_turn_forgives_the_deaths_before_it(
             await until(partial(called, mcp, name, 2), 40)
             assert await one.value(deaths, response_id.removeprefix("resp_")) == 1
             opened.set()
-        assert (await one.api().ended(response_id))["status"] == "completed"
+        assert (await one.api().wait_for_end(response_id))["status"] == "completed"
 
 
 @pytest.mark.parametrize("verb", ["cancel", "delete"])
 async def test_a_response_whose_worker_died_in_a_call_can_be_cancelled_and_deleted(
-    private: PrivateStack, fake: FakeUpstream, verb: str
+    private_stack: PrivateStack, fake: FakeUpstream, verb: str
 ) -> None:
-    async with McpServers() as mcp, private(settings=SETTINGS) as one:
-        mcp.counting.hold("orphan")
+    async with McpServers() as mcp, private_stack(settings=SETTINGS) as one:
+        mcp.tool_calls.hold("orphan")
         model = fake.script(tool_turn(("count_unsafe", "orphan")), reply("never"))
-        response_id = await one.api().background(model, tools=[counting(mcp)])
-        await until(lambda: mcp.counting.of("orphan"))
+        response_id = await one.api().create_background(model, tools=[counting_server(mcp)])
+        await until(lambda: mcp.tool_calls.calls_with("orphan"))
         one.kill(one.workers[0])
         if verb == "cancel":
             await one.api().cancel(response_id)
@@ -305,8 +320,11 @@ async def test_a_response_whose_worker_died_in_a_call_can_be_cancelled_and_delet
             await one.api().call("DELETE", f"/responses/{response_id}")
         await one.start_worker()
         if verb == "cancel":
-            ended = await one.api().ended(response_id)
-            assert (ended["status"], kinds(ended)[1:]) == ("cancelled", ["mcp_call incomplete"])
-            assert_one_story(await one.api().replay(response_id))
+            ended = await one.api().wait_for_end(response_id)
+            assert (ended["status"], item_statuses(ended)[1:]) == (
+                "cancelled",
+                ["mcp_call incomplete"],
+            )
+            assert_one_stream(await one.api().replay(response_id))
         await until(lambda: one.value("SELECT count(*) = 0 FROM job_secrets"), 20)
-        assert len(fake.asked(model)) == 1
+        assert len(fake.requests_for(model)) == 1

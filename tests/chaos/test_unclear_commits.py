@@ -21,12 +21,12 @@ from models.lifecycle import TERMINAL, Status
 from models.ownership.lease import Lease
 from models.wire.events import split_frames
 from tests.support.api import Api, until
-from tests.support.chaos.attempts import assert_one_story
+from tests.support.chaos.attempts import assert_one_stream
 from tests.support.chaos.proxy import Proxy, Statements
-from tests.support.chaos.step_worker import Hand, Telling
+from tests.support.chaos.step_worker import StepRun, StepWorker
 from tests.support.fake_upstream import FakeUpstream, hang, reply, text
-from tests.support.stack import RUNNING, Databases, Service, Stack, Surroundings, stack
-from tests.support.worker_rows import House, settings_for
+from tests.support.stack import RUNNING_STACKS, Databases, Service, Stack, SuiteSettings, stack
+from tests.support.worker_rows import SeededDatabase, settings_for
 
 DONE, NEVER = "done", "never"
 both_kinds = pytest.mark.parametrize("kind", [DONE, NEVER])
@@ -35,9 +35,9 @@ both_kinds = pytest.mark.parametrize("kind", [DONE, NEVER])
 def lose(proxy: Proxy, words: bytes, kind: str) -> None:
     """The next statement with these words gets no answer."""
     if kind == DONE:
-        proxy.hold(words).lose()
+        proxy.hold_answer(words).lose()
     else:
-        proxy.swallow(words)
+        proxy.drop_request(words)
 
 
 # --- one statement at a time ---
@@ -46,17 +46,17 @@ def lose(proxy: Proxy, words: bytes, kind: str) -> None:
 class Unsure:
     """A worker whose way to Postgres goes through a proxy; everybody else's does not."""
 
-    def __init__(self, house: House, proxy: Proxy, hand: Hand) -> None:
+    def __init__(self, house: SeededDatabase, proxy: Proxy, hand: StepWorker) -> None:
         self.house = house
         self.proxy = proxy
         self.hand = hand
 
-    async def telling(self, *, words: str = "Hello.") -> Telling:
+    async def telling(self, *, words: str = "Hello.") -> StepRun:
         """A response that it runs, and of which something was said and stored."""
-        telling = await self.hand.take(await self.house.response())
+        telling = await self.hand.claim(await self.house.create_response())
         assert telling is not None
-        self.hand.say(telling, words)
-        await self.hand.store()
+        self.hand.append_delta(telling, words)
+        await self.hand.write_journal()
         return telling
 
     async def numbers(self, name: UUID) -> list[int]:
@@ -80,28 +80,28 @@ class Unsure:
 
 
 @pytest.fixture(scope="module")
-async def house(servers: Databases) -> AsyncIterator[House]:
-    dsn = await servers.fresh()
+async def house(database_server: Databases) -> AsyncIterator[SeededDatabase]:
+    dsn = await database_server.create_copy()
     pool = open_pool(settings_for(dsn), "unclear-commits", 4)
     await pool.open(wait=True)
-    house = House(pool, dsn)
-    await house.found()
+    house = SeededDatabase(pool, dsn)
+    await house.create_project()
     yield house
     await pool.close()
 
 
 @pytest.fixture
-async def unsure(house: House) -> AsyncIterator[Unsure]:
+async def unsure(house: SeededDatabase) -> AsyncIterator[Unsure]:
     parts = urlsplit(house.dsn)
     assert parts.hostname is not None
     assert parts.port is not None
-    proxy = Proxy(parts.hostname, parts.port, dialect=Statements)
+    proxy = Proxy(parts.hostname, parts.port, new_parser=Statements)
     settings = settings_for(proxy.url(house.dsn))
     pool = open_pool(settings, "unsure", 2)
     await pool.open(wait=True)
     numbers = itertools.count(1)
-    hand = Hand(pool, settings, lambda prefix: f"{prefix}_{next(numbers)}")
-    await house.announce(hand)
+    hand = StepWorker(pool, settings, lambda prefix: f"{prefix}_{next(numbers)}")
+    await house.register(hand)
     yield Unsure(house, proxy, hand)
     if hand.log_writer._connection is not None:
         await hand.log_writer._connection.close()
@@ -111,14 +111,14 @@ async def unsure(house: House) -> AsyncIterator[Unsure]:
 
 @both_kinds
 async def test_claim(unsure: Unsure, kind: str) -> None:
-    name = await unsure.house.response()
+    name = await unsure.house.create_response()
     lose(unsure.proxy, b"attempt = r.attempt + 1", kind)
     with pytest.raises(DATABASE_UNAVAILABLE):
-        await unsure.hand.own.take(name)
+        await unsure.hand.ownership.take(name)
     assert [row["id"] for row in await unsure.mine()] == [name] * (kind == DONE)
     for row in await unsure.mine():
-        await unsure.hand.own.release_unknown(name, row["attempt"])
-    claim = await (await unsure.house.worker()).own.take(name)
+        await unsure.hand.ownership.release_unknown(name, row["attempt"])
+    claim = await (await unsure.house.create_worker()).ownership.take(name)
     assert claim is not None
     assert (claim.attempt, claim.row["deaths"]) == (2 if kind == DONE else 1, 0), (
         "no death is counted"
@@ -127,22 +127,22 @@ async def test_claim(unsure: Unsure, kind: str) -> None:
 
 @both_kinds
 async def test_take_over(unsure: Unsure, kind: str) -> None:
-    owner = await unsure.house.worker()
-    name = await unsure.house.response()
-    assert await owner.own.take(name) is not None
+    owner = await unsure.house.create_worker()
+    name = await unsure.house.create_response()
+    assert await owner.ownership.take(name) is not None
     await owner.journal(1, name, 1, 2, 5)
-    await unsure.house.bury(owner)
+    await unsure.house.declare_dead(owner)
     lose(unsure.proxy, b"COMMIT", kind)
     with pytest.raises(DATABASE_UNAVAILABLE):
-        await unsure.hand.own.take(name)
+        await unsure.hand.ownership.take(name)
     assert await unsure.numbers(name) == list(range(6 if kind == DONE else 2)), (
         "adopted with the claim, or not at all"
     )
-    standing = await unsure.house.standing(name)
+    standing = await unsure.house.response_row(name)
     assert standing["worker"] == (unsure.hand.id if kind == DONE else owner.id)
     for row in await unsure.mine():
-        await unsure.hand.own.release_unknown(name, row["attempt"])
-    claim = await (await unsure.house.worker()).own.take(name)
+        await unsure.hand.ownership.release_unknown(name, row["attempt"])
+    claim = await (await unsure.house.create_worker()).ownership.take(name)
     assert claim is not None
     assert (claim.attempt, claim.row["deaths"], claim.log_end) == (3 if kind == DONE else 2, 1, 5)
     assert await unsure.numbers(name) == list(range(6))
@@ -151,14 +151,14 @@ async def test_take_over(unsure: Unsure, kind: str) -> None:
 @both_kinds
 async def test_journal(unsure: Unsure, kind: str) -> None:
     telling = await unsure.telling()
-    unsure.hand.say(telling, "More.")
-    unsure.hand.bus.waiting.clear()
+    unsure.hand.append_delta(telling, "More.")
+    unsure.hand.bus.pending.clear()
     lose(unsure.proxy, b"INSERT INTO journal", kind)
-    await unsure.hand.store()
+    await unsure.hand.write_journal()
     question = "SELECT batch, first_numbers FROM journal WHERE worker = %(me)s AND batch > 0 ORDER BY batch"
     stored = await fetch(unsure.house.pool, question, {"me": unsure.hand.id})
     assert [row["batch"] for row in stored] == [1, 2]
-    assert len(unsure.hand.bus.waiting) == 1, "shown once, after it was known to be stored"
+    assert len(unsure.hand.bus.pending) == 1, "shown once, after it was known to be stored"
 
 
 @both_kinds
@@ -176,7 +176,7 @@ async def test_checkpoint(unsure: Unsure, kind: str) -> None:
     telling = await unsure.telling()
     lose(unsure.proxy, b"checkpoint_number = ", kind)
     await unsure.hand.checkpoint(telling)
-    standing = await unsure.house.standing(telling.claim.id)
+    standing = await unsure.house.response_row(telling.claim.id)
     assert (standing["turns"], standing["checkpoint_number"]) == (1, telling.log.next_number - 1)
     assert await unsure.items(telling.claim.id) == ["message"]
     assert await unsure.numbers(telling.claim.id) == list(range(telling.log.next_number))
@@ -187,8 +187,8 @@ async def test_checkpoint(unsure: Unsure, kind: str) -> None:
 async def test_finish(unsure: Unsure, status: Status, kind: str) -> None:
     telling = await unsure.telling()
     lose(unsure.proxy, f"SET status = '{status}'".encode(), kind)
-    assert await unsure.hand.finish(telling, status, twice=False) is status
-    standing = await unsure.house.standing(telling.claim.id)
+    assert await unsure.hand.finish(telling, status, send_twice=False) is status
+    standing = await unsure.house.response_row(telling.claim.id)
     assert (standing["status"], standing["worker"]) == (status, None)
     numbers = await unsure.numbers(telling.claim.id)
     assert numbers == list(range(len(numbers)))
@@ -200,15 +200,15 @@ async def test_finish_while_a_cancel_is_recorded(unsure: Unsure, kind: str) -> N
     """Whichever came first counts: an ending that is done stands, one that never was gives way to the cancel."""
     telling = await unsure.telling()
     lose(unsure.proxy, b"SET status = 'completed'", kind)
-    ending = asyncio.ensure_future(unsure.hand.finish(telling, Status.COMPLETED, twice=False))
+    ending = asyncio.ensure_future(unsure.hand.finish(telling, Status.COMPLETED, send_twice=False))
     if kind == NEVER:
-        await until(lambda: not unsure.proxy._swallowed)
+        await until(lambda: not unsure.proxy._dropped_patterns)
         assert await fetch(unsure.house.pool, statements.REQUEST_CANCEL, {"id": telling.claim.id})
     ended = await ending
     late = await fetch(unsure.house.pool, statements.REQUEST_CANCEL, {"id": telling.claim.id})
     assert late == []
     assert ended is (Status.COMPLETED if kind == DONE else Status.CANCELLED)
-    assert (await unsure.house.standing(telling.claim.id))["status"] == ended
+    assert (await unsure.house.response_row(telling.claim.id))["status"] == ended
 
 
 @both_kinds
@@ -218,7 +218,7 @@ async def test_release(unsure: Unsure, kind: str) -> None:
     last = telling.log.next_number - 1
     lose(unsure.proxy, b"SET worker = NULL, rings", kind)
     await unsure.hand.hand_over(telling)
-    claim = await (await unsure.house.worker()).own.take(telling.claim.id)
+    claim = await (await unsure.house.create_worker()).ownership.take(telling.claim.id)
     assert claim is not None
     assert (claim.attempt, claim.row["deaths"], claim.log_end) == (2, 0, last)
 
@@ -274,16 +274,22 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 async def product(
     tmp_path_factory: pytest.TempPathFactory,
-    servers: Databases,
-    surroundings: Surroundings,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     folder = tmp_path_factory.mktemp("unclear")
     async with stack(
-        folder, servers, surroundings, fake, settings=SETTINGS, proxied=True, forgiven=("psycopg.",)
+        folder,
+        database_server,
+        suite_settings,
+        fake,
+        settings=SETTINGS,
+        proxied=True,
+        allowed_tracebacks=("psycopg.",),
     ) as one:
         yield one
-    RUNNING.remove(one)
+    RUNNING_STACKS.remove(one)
 
 
 @pytest.fixture
@@ -301,11 +307,11 @@ async def test_intake_answers_200_once_it_is_back(
     product: Stack, web: Service, fake: FakeUpstream, kind: str
 ) -> None:
     model = fake.script(reply("once"))
-    lose(web.wires.postgres, b"INSERT INTO responses", kind)
-    assert (await product.api().ended(await product.api().background(model)))[
+    lose(web.proxies.postgres, b"INSERT INTO responses", kind)
+    assert (await product.api().wait_for_end(await product.api().create_background(model)))[
         "output_text"
     ] == "once"
-    assert len(fake.asked(model)) == 1
+    assert len(fake.requests_for(model)) == 1
     assert await product.value("SELECT count(*) FROM responses WHERE model = %s", model) == 1
 
 
@@ -321,11 +327,11 @@ async def test_intake_of_a_remembered_answer(
     )
     await api.create(model, cache=True)
     unclear = web.log.read_text().count("create_unclear")
-    lose(web.wires.postgres, b"COMMIT", kind)
+    lose(web.proxies.postgres, b"COMMIT", kind)
     hit = await api.create(model, cache=True, conversation=conversation)
     assert web.log.read_text().count("create_unclear") == unclear + 1
     assert await api.get(hit["id"]) == hit
-    assert len(fake.asked(model)) == 1
+    assert len(fake.requests_for(model)) == 1
     assert await product.value("SELECT count(*) FROM responses WHERE model = %s", model) == 2
     if in_conversation:
         items = (await api.call("GET", f"/conversations/{conversation}/items")).body["data"]
@@ -337,14 +343,14 @@ async def test_intake_that_answered_503_never_runs(
     product: Stack, web: Service, fake: FakeUpstream, kind: str
 ) -> None:
     """Not before its outcome is clear, while sweeps go on, and not after."""
-    api, wire = product.api(), web.wires.postgres
+    api, wire = product.api(), web.proxies.postgres
     model, other = fake.script(reply("never")), fake.script(reply("swept"))
     if kind == DONE:
-        snare = wire.hold(b"INSERT INTO responses")
+        snare = wire.hold_answer(b"INSERT INTO responses")
         asking = asyncio.ensure_future(
             api.call("POST", "/responses", {"model": model, "input": "Hi.", "background": True})
         )
-        await snare.caught.wait()
+        await snare.answered.wait()
         wire.refuse()
     else:
         wire.refuse()
@@ -358,14 +364,14 @@ async def test_intake_that_answered_503_never_runs(
         "1",
         "server_error",
     )
-    await until(lambda: fake.asked(other), 20)  # a sweep has taken what is younger
-    assert fake.asked(model) == []
+    await until(lambda: fake.requests_for(other), 20)  # a sweep has taken what is younger
+    assert fake.requests_for(model) == []
     wire.heal()
     question = "SELECT count(*) FROM responses WHERE status = 'cancelled' AND reason = 'create_refused' AND (model = %s OR model = '')"
     await until(lambda: product.value(question, model), 20)
     await until(lambda: _is_ended(product, control), 20)
-    assert (await api.ended(await api.background(other)))["status"] == "completed"
-    assert fake.asked(model) == []
+    assert (await api.wait_for_end(await api.create_background(other)))["status"] == "completed"
+    assert fake.requests_for(model) == []
     await fetch_nothing_open(product)
 
 
@@ -375,10 +381,10 @@ async def test_claim_by_a_running_worker(
 ) -> None:
     """The heartbeat finds what is not run, and gives it back."""
     model = fake.script(reply("once"))
-    lose(worker.wires.postgres, b"attempt = r.attempt + 1", kind)
-    ended = await product.api().ended(await product.api().background(model))
+    lose(worker.proxies.postgres, b"attempt = r.attempt + 1", kind)
+    ended = await product.api().wait_for_end(await product.api().create_background(model))
     assert ended["output_text"] == "once"
-    assert len(fake.asked(model)) == 1
+    assert len(fake.requests_for(model)) == 1
 
 
 @both_kinds
@@ -391,14 +397,14 @@ async def test_a_running_response_does_not_notice(
     product: Stack, worker: Service, fake: FakeUpstream, words: bytes, kind: str
 ) -> None:
     model = fake.script(reply("a", "b", "c", gap=0.5))
-    lose(worker.wires.postgres, words, kind)
+    lose(worker.proxies.postgres, words, kind)
     async with product.api().post_stream(model, background=True) as stream:
         await stream.to_end()
-    assert_one_story(stream.frames)
+    assert_one_stream(stream.frames)
     assert stream.final["output_text"] == "abc"
     assert await product.api().replay(stream.response_id) == stream.frames
     assert await product.api().get(stream.response_id) == stream.final
-    assert len(fake.asked(model)) == 1
+    assert len(fake.requests_for(model)) == 1
 
 
 @both_kinds
@@ -410,7 +416,7 @@ async def test_cancel(
     model = fake.script([text("half"), hang()])
     response_id = await _in_state(product, model, state)
     lose(
-        web.wires.postgres,
+        web.proxies.postgres,
         b"SET status = 'cancelled'" if state == "queued" else b"coalesce(cancel_requested_at",
         kind,
     )
@@ -427,9 +433,11 @@ async def test_delete(
     product: Stack, web: Service, fake: FakeUpstream, words: bytes, kind: str
 ) -> None:
     response_id = (
-        await product.api().ended(await product.api().background(fake.script(reply("x"))))
+        await product.api().wait_for_end(
+            await product.api().create_background(fake.script(reply("x")))
+        )
     )["id"]
-    lose(web.wires.postgres, words, kind)
+    lose(web.proxies.postgres, words, kind)
     answer = await product.api().call("DELETE", f"/responses/{response_id}")
     assert (answer.status, answer.body["deleted"]) == (200, True)
     assert (await product.api().call("GET", f"/responses/{response_id}")).status == 404
@@ -451,9 +459,9 @@ async def _insert_without_a_bell(
     """A queued response as intake stores it; sweeps see it after `waits`."""
     name = new_uuid()
     project = await product.value("SELECT id FROM projects")
-    house = House(None, product.dsn)  # type: ignore[arg-type]  # only its values are wanted
+    house = SeededDatabase(None, product.dsn)  # type: ignore[arg-type]  # only its values are wanted
     house.project = project
-    values = house.row(name) | {"model": model}
+    values = house.insert_values(name) | {"model": model}
     async with await psycopg.AsyncConnection.connect(product.dsn, autocommit=True) as connection:
         await connection.execute(statements.INSERT, values)
         await connection.execute(

@@ -2,28 +2,37 @@
 
 import pytest
 
-from cli.demo_upstream import answer_to
-from tests.support.clients.scripted_model import puppet
-from tests.support.fake_upstream import FakeUpstream, Request, Step, call, done, finish, text, usage
+from cli.demo_upstream import reply_to
+from tests.support.clients.scripted_model import answer_from_prompt
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    Step,
+    UpstreamRequest,
+    call,
+    done,
+    finish,
+    text,
+    usage,
+)
 
-PUPPETS = ("puppet", "gpt-4.1-mini", "gpt-5.5", "gpt-6.1-sol")
+PROMPT_DRIVEN_MODELS = ("puppet", "gpt-4.1-mini", "gpt-5.5", "gpt-6.1-sol")
 """LlamaIndex and Codex look names up, and do more for those they know."""
-DEMOS = {"demo": "demo", "demo-tools": "demo-tools", "gpt-4.1": "demo"}
+DEMO_MODELS = {"demo": "demo", "demo-tools": "demo-tools", "gpt-4.1": "demo"}
 """What the page calls a model -> the demo model that stands behind it."""
 
 
 @pytest.fixture(autouse=True, scope="session")
 def models(fake: FakeUpstream) -> None:
     """Hold them ready."""
-    for name in PUPPETS:
-        fake.decide(name, puppet)
-    for name in DEMOS:
+    for name in PROMPT_DRIVEN_MODELS:
+        fake.decide(name, answer_from_prompt)
+    for name in DEMO_MODELS:
         fake.decide(name, _demo)
 
 
-def _demo(request: Request) -> list[Step]:
+def _demo(request: UpstreamRequest) -> list[Step]:
     """What the demo upstream of `./dev up` would say."""
-    answer = answer_to({**request.body, "model": DEMOS[request.model]})
+    answer = reply_to({**request.body, "model": DEMO_MODELS[request.model]})
     said = (
         [call(0, answer.call.id, answer.call.name, answer.call.arguments)]
         if answer.call

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.test_live import INSTALLED
-from tests.support.clients.catalogue import CLIENTS, CannotRun, installed, run
+from tests.support.clients.catalogue import CLIENTS, CannotRun, install_client, run
 from tests.support.stack import ROOT, Stack
 
 PAGE = (ROOT / "docs" / "clients.md").read_text()
@@ -24,10 +24,10 @@ BLOCKS = [
     "number", range(len(BLOCKS)), ids=[f"{at}-{client}" for at, (client, _) in enumerate(BLOCKS)]
 )
 async def test_a_snippet_does_what_it_shows(
-    pytestconfig: pytest.Config, tooled: Stack, tmp_path: Path, number: int
+    pytestconfig: pytest.Config, tool_stack: Stack, tmp_path: Path, number: int
 ) -> None:
     name, code = BLOCKS[number]
-    told = {"OPENAI_BASE_URL": tooled.api().base_url, "OPENAI_API_KEY": tooled.key}
+    told = {"OPENAI_BASE_URL": tool_stack.api().base_url, "OPENAI_API_KEY": tool_stack.key}
     if name == OFFICIAL:
         program = tmp_path / "snippet.py"
         command = [sys.executable, str(program)]
@@ -37,7 +37,7 @@ async def test_a_snippet_does_what_it_shows(
         client = next(client for client in CLIENTS if client.name == name)
         told |= client.environment
         try:
-            interpreter, beside = await installed(client, INSTALLED)
+            interpreter, beside = await install_client(client, INSTALLED)
         except CannotRun as reason:
             pytest.skip(str(reason))
         program = Path(beside).with_stem("snippet")

@@ -24,12 +24,12 @@ from tests.support.stack import Stack
 from tests.support.strict_types import check_response
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
-LOOK: JSON = {
+LOOK_TOOL: JSON = {
     "type": "function",
     "name": "look",
     "parameters": {"type": "object", "properties": {}},
 }
-NOTHING: JSON = dict.fromkeys(
+ALL_NULL: JSON = dict.fromkeys(
     (
         *(
             "background",
@@ -197,14 +197,19 @@ async def test_history_in_every_known_shape_is_understood(
 ) -> None:
     model = fake.script(reply("ok"))
     check_response(await api.create(model, input=sent, store=False))
-    assert fake.asked(model)[0].messages == told
+    assert fake.requests_for(model)[0].messages == told
 
 
 async def test_every_parameter_may_be_null(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(reply("ok"))
-    response = await api.create(model, **NOTHING)
+    response = await api.create(model, **ALL_NULL)
     check_response(response)
-    assert set(fake.asked(model)[0].body) == {"model", "messages", "stream", "stream_options"}
+    assert set(fake.requests_for(model)[0].body) == {
+        "model",
+        "messages",
+        "stream",
+        "stream_options",
+    }
 
 
 @pytest.mark.parametrize(
@@ -215,7 +220,7 @@ async def test_every_parameter_may_be_null(api: Api, fake: FakeUpstream) -> None
 async def test_text_may_say_nothing(api: Api, fake: FakeUpstream, given: JSON) -> None:
     model = fake.script(reply("ok"))
     assert (await api.create(model, text=given))["text"]["format"] == {"type": "text"}
-    assert "response_format" not in fake.asked(model)[0].body
+    assert "response_format" not in fake.requests_for(model)[0].body
 
 
 async def test_schemas_may_name_their_dialect(api: Api, fake: FakeUpstream) -> None:
@@ -236,7 +241,7 @@ async def test_schemas_may_name_their_dialect(api: Api, fake: FakeUpstream) -> N
         text={"format": formatted},
     )
     assert response["text"]["format"]["schema"] == response["tools"][0]["parameters"] == schema
-    body = fake.asked(model)[0].body
+    body = fake.requests_for(model)[0].body
     assert (
         body["tools"][0]["function"]["parameters"]
         == body["response_format"]["json_schema"]["schema"]
@@ -276,7 +281,7 @@ async def test_what_a_tool_gave_back_is_a_string_or_a_list(
         {"type": f"{kind}_output", "call_id": "call_1", "output": output},
     ]
     response = await api.create(model, input=items)
-    answer = fake.asked(model)[0].messages[-1]
+    answer = fake.requests_for(model)[0].messages[-1]
     assert (answer["role"], answer["content"]) == ("tool", told)
     listed = (await api.call("GET", f"/responses/{response['id']}/input_items?order=asc")).body[
         "data"
@@ -312,7 +317,7 @@ async def test_what_a_user_said_is_listed_in_parts(api: Api, fake: FakeUpstream)
 
 
 async def test_calls_of_mcp_tools_have_a_status(
-    tooled: Stack, mcp_servers: McpServers, fake: FakeUpstream
+    tool_stack: Stack, mcp_servers: McpServers, fake: FakeUpstream
 ) -> None:
     """openai-agents reads it although it is optional; and the items come back as they were given, or as objects full of nulls."""
     tool = {
@@ -325,7 +330,7 @@ async def test_calls_of_mcp_tools_have_a_status(
         [call(0, "call_1", "echo", '{"text": "hi"}'), finish("tool_calls"), usage(), done()],
         reply("ok"),
     )
-    response = await tooled.openai().responses.create(model=model, input="Go.", tools=[tool])  # type: ignore[list-item]
+    response = await tool_stack.openai().responses.create(model=model, input="Go.", tools=[tool])  # type: ignore[list-item]
     listing, called, _ = response.output
     assert listing.type == "mcp_list_tools"
     assert called.type == "mcp_call"
@@ -340,13 +345,13 @@ async def test_calls_of_mcp_tools_have_a_status(
             *items,
             {"role": "user", "content": "On."},
         ]
-        await tooled.openai().responses.create(model=model, input=again, store=False)
-    plain, nulls = fake.asked(model)[-2:]
+        await tool_stack.openai().responses.create(model=model, input=again, store=False)
+    plain, nulls = fake.requests_for(model)[-2:]
     assert plain.messages == nulls.messages
     without = {
         key: value for key, value in called.to_dict().items() if key not in ("status", "output")
     }
-    await tooled.openai().responses.create(
+    await tool_stack.openai().responses.create(
         model=model,
         input=[without, {"role": "user", "content": "On."}],  # type: ignore[list-item]
     )
@@ -417,6 +422,6 @@ async def test_parsed_objects_come_back_as_the_client_holds_them(
             model=model, input=again, text_format=Seen, tools=[flat], store=False
         )
         assert second.output_parsed == Seen(what="b")
-    told = [request.messages for request in fake.asked(model)[1:]]
+    told = [request.messages for request in fake.requests_for(model)[1:]]
     assert told == [told[0]] * len(dumps)
     assert [message["role"] for message in told[0]] == ["user", "assistant", "tool"]

@@ -7,9 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clients.catalogue import CLIENTS, CannotRun, Client, installed, passed
+from tests.support.clients.catalogue import (
+    CLIENTS,
+    CannotRun,
+    Client,
+    install_client,
+    run_scenarios,
+)
 from tests.support.clients.recorded import save
-from tests.support.clients.recorder import Exchange, recording
+from tests.support.clients.recorder import RecordedExchange, recording
 from tests.support.mcp_servers import McpServers
 from tests.support.stack import ROOT, Stack
 
@@ -21,7 +27,7 @@ INSTALLED = ROOT / ".data" / "clients"
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
 async def test_a_client_works_unchanged(
     pytestconfig: pytest.Config,
-    tooled: Stack,
+    tool_stack: Stack,
     mcp_servers: McpServers,
     tmp_path: Path,
     client: Client,
@@ -29,20 +35,20 @@ async def test_a_client_works_unchanged(
     if not pytestconfig.getoption("--live"):
         pytest.skip("runs other people's libraries; ./dev test tests/clients --live installs them")
     try:
-        command = await installed(client, INSTALLED)
+        command = await install_client(client, INSTALLED)
     except CannotRun as reason:
         pytest.skip(str(reason))
-    heard: list[tuple[str, Exchange]] = []
+    heard: list[tuple[str, RecordedExchange]] = []
     mcp = mcp_servers.url("plain")
-    async with recording(tooled.api().base_url) as recorder:
+    async with recording(tool_stack.api().base_url) as recorder:
         told = {
             "OPENAI_BASE_URL": recorder.base_url,
-            "OPENAI_API_KEY": tooled.key,
+            "OPENAI_API_KEY": tool_stack.key,
             "MCP_URL": mcp,
             "SCRATCH": str(tmp_path),
         }
         scenarios = []
-        async for scenario in passed(client, command, told):
+        async for scenario in run_scenarios(client, command, told):
             scenarios.append(scenario)
             heard += [(scenario, exchange) for exchange in recorder.exchanges[len(heard) :]]
     assert tuple(scenarios) == client.scenarios

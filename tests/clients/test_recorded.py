@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.api import JSON, Api
 from tests.support.clients.catalogue import CLIENTS, Client
-from tests.support.clients.recorded import Recorded, filled, load, places_in
+from tests.support.clients.recorded import RecordedRequest, fill_placeholders, load, placeholders_in
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.mcp_servers import McpServers
 from tests.support.stack import Stack
@@ -22,13 +22,15 @@ EVERY = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.nam
 
 @EVERY
 async def test_what_a_client_sent_is_answered_as_it_was(
-    tooled: Stack, mcp_servers: McpServers, client: Client
+    tool_stack: Stack, mcp_servers: McpServers, client: Client
 ) -> None:
     places = {"mcp": mcp_servers.url("plain")}
-    async with _Teller(tooled.api()) as teller:
+    async with _Replayer(tool_stack.api()) as teller:
         for number, one in enumerate(load(client.name)):
-            answer = await teller.again(one, filled(one.path, places), filled(one.body, places))
-            places |= places_in(number, answer)
+            answer = await teller.replay(
+                one, fill_placeholders(one.path, places), fill_placeholders(one.body, places)
+            )
+            places |= placeholders_in(number, answer)
             if one.output is not None:
                 assert [item["type"] for item in answer["output"]] == one.output, (
                     one.scenario,
@@ -36,7 +38,7 @@ async def test_what_a_client_sent_is_answered_as_it_was(
                 )
 
 
-class _Teller:
+class _Replayer:
     """Sends requests again, over as many connections as there were, and looks at every event of the answers."""
 
     def __init__(self, api: Api) -> None:
@@ -50,7 +52,7 @@ class _Teller:
     async def __aexit__(self, *_: object) -> None:
         await self._open.aclose()
 
-    async def again(self, one: Recorded, path: str, body: JSON | None) -> JSON:
+    async def replay(self, one: RecordedRequest, path: str, body: JSON | None) -> JSON:
         """The JSON of the answer, or the response that its events ended with."""
         if one.socket is not None:
             assert body is not None
@@ -64,24 +66,24 @@ class _Teller:
             return {}
         if body is not None and body.get("stream"):
             async with self._api.post_stream(**body) as stream:
-                return _checked(await stream.to_end())
+                return _check_events(await stream.to_end())
         answer = await self._api.call(one.method, path, body)
         assert answer.status == one.status, (one.scenario, answer.raw)
         found = answer.body
         if found.get("object") == "response" and "deleted" not in found:
             check_response(found)
             if found["status"] == "queued":
-                found = await self._api.ended(found["id"])
+                found = await self._api.wait_for_end(found["id"])
         return found
 
     async def _over_socket(self, number: int, frame: JSON) -> JSON:
         if number not in self._sockets:
             self._sockets[number] = await self._open.enter_async_context(socket(self._api))
         await self._sockets[number].send(**frame)
-        return _checked(await self._sockets[number].ended())
+        return _check_events(await self._sockets[number].read_to_end())
 
 
-def _checked(events: list[JSON]) -> JSON:
+def _check_events(events: list[JSON]) -> JSON:
     assert_stream_obeys_contract(events)
     for event in events:
         check_event(event)

@@ -18,8 +18,8 @@ import psycopg
 import pytest
 
 from models import keys
-from tests.support.api import JSON, UNKNOWN, Answer, Api
-from tests.support.bad_bodies import BODIES, USER, Bad, answer, call, unpaired
+from tests.support.api import JSON, UNKNOWN_RESPONSE_ID, Api, HttpResponse
+from tests.support.bad_bodies import BODIES, USER, BadBody, answer, call, unpaired
 from tests.support.fake_upstream import FakeUpstream, Step, done, finish, hang, reply, text, usage
 from tests.support.fake_upstream import call as calling
 from tests.support.stack import Stack
@@ -43,7 +43,7 @@ class House:
 
     async def refused(
         self,
-        answered: Answer,
+        answered: HttpResponse,
         status: int,
         param: str | None,
         code: str | None,
@@ -68,14 +68,14 @@ class House:
         for question in (ROWS, KEYS):
             cursor = await self.books.execute(question.encode(), (self.name,))
             assert await cursor.fetchone() == (0,)
-        assert self.fake.asked(self.model) == []
+        assert self.fake.requests_for(self.model) == []
 
 
 @pytest.fixture(scope="module")
-async def house(shared: Stack, fake: FakeUpstream) -> AsyncIterator[House]:
+async def house(shared_stack: Stack, fake: FakeUpstream) -> AsyncIterator[House]:
     name = f"house {secrets.token_hex(4)}"
-    api = shared.api(key=keys.create(shared.dsn, name))
-    async with await psycopg.AsyncConnection.connect(shared.dsn, autocommit=True) as books:
+    api = shared_stack.api(key=keys.create(shared_stack.dsn, name))
+    async with await psycopg.AsyncConnection.connect(shared_stack.dsn, autocommit=True) as books:
         found = House(api, fake, name, fake.script(reply("never")), books)
         yield found
         # the count counts: a right request with a key is there, asked and written
@@ -88,7 +88,7 @@ async def house(shared: Stack, fake: FakeUpstream) -> AsyncIterator[House]:
         assert answered.status == 200
         with pytest.raises(AssertionError):
             await found.is_empty()
-        assert len(fake.asked(found.model)) == 1
+        assert len(fake.requests_for(found.model)) == 1
 
 
 def right(house: House, **more: object) -> JSON:
@@ -102,7 +102,7 @@ def right(house: House, **more: object) -> JSON:
 @pytest.mark.parametrize(
     ("at", "case"), [pytest.param(at, case, id=case.name) for at, case in enumerate(BODIES)]
 )
-async def test_what_is_wrong_in_a_body_is_named(house: House, at: int, case: Bad) -> None:
+async def test_what_is_wrong_in_a_body_is_named(house: House, at: int, case: BadBody) -> None:
     body = {**right(house), **WAYS[at % 3], **case.body}
     await house.refused(
         await house.api.call("POST", "/responses", body), 400, case.param, case.code, case.message
@@ -229,7 +229,9 @@ async def test_a_compressed_body_is_not_unpacked(
     )
 
 
-async def _post_as(house: House, sent: bytes, kind: str | None, more: JSON | None = None) -> Answer:
+async def _post_as(
+    house: House, sent: bytes, kind: str | None, more: JSON | None = None
+) -> HttpResponse:
     headers = {
         "authorization": f"Bearer {house.api.key}",
         **({} if kind is None else {"content-type": kind}),
@@ -240,16 +242,16 @@ async def _post_as(house: House, sent: bytes, kind: str | None, more: JSON | Non
     async with house.api.session.post(
         url, data=io.BytesIO(sent), headers=headers, skip_auto_headers=skipped
     ) as answered:
-        return Answer(answered.status, answered.headers, await answered.read())
+        return HttpResponse(answered.status, answered.headers, await answered.read())
 
 
 # Bodies over the limit.
 
 
 async def test_the_official_client_reads_that_its_body_is_too_large(
-    house: House, shared: Stack
+    house: House, shared_stack: Stack
 ) -> None:
-    client = shared.openai(key=house.api.key)
+    client = shared_stack.openai(key=house.api.key)
     for size in (4_000_000, 40_000_000):
         with pytest.raises(openai.APIStatusError) as refusal:
             await client.responses.create(model=house.model, input="x" * size)
@@ -266,9 +268,9 @@ async def test_the_official_client_reads_that_its_body_is_too_large(
     ids=["announced", "chunked"],
 )
 async def test_a_body_without_end_is_refused_before_it_is_read_whole(
-    house: House, shared: Stack, framing: str
+    house: House, shared_stack: Stack, framing: str
 ) -> None:
-    web = shared.webs[0]
+    web = shared_stack.webs[0]
     before = psutil.Process(web.pid).memory_info().rss
     reader, writer = await asyncio.open_connection("127.0.0.1", web.port)
     head = f"POST /v1/responses HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {house.api.key}\r\ncontent-type: application/json\r\n{framing}\r\n\r\n"
@@ -292,10 +294,10 @@ async def test_a_body_without_end_is_refused_before_it_is_read_whole(
 
 
 async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_nothing(
-    house: House, shared: Stack
+    house: House, shared_stack: Stack
 ) -> None:
     for sent in (b"", b"{", json.dumps(right(house)).encode()):
-        _, writer = await asyncio.open_connection("127.0.0.1", shared.webs[0].port)
+        _, writer = await asyncio.open_connection("127.0.0.1", shared_stack.webs[0].port)
         head = f"POST /v1/responses HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {house.api.key}\r\ncontent-type: application/json\r\n"
         writer.write(f"{head}content-length: 1000\r\n\r\n".encode() + sent)
         await writer.drain()
@@ -306,7 +308,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_nothing(
 
 
 async def test_the_process_answers_others_while_it_checks_a_large_body(
-    house: House, shared: Stack
+    house: House, shared_stack: Stack
 ) -> None:
     body = json.dumps(
         {"model": house.model, "input": [USER] * 100_000 + [{"role": "king"}]}
@@ -314,7 +316,9 @@ async def test_the_process_answers_others_while_it_checks_a_large_body(
     refusing = asyncio.create_task(house.api.call("POST", "/responses", body))
     answered = 0
     while not refusing.done():
-        async with shared.session.get(f"http://127.0.0.1:{shared.webs[0].port}/healthz") as health:
+        async with shared_stack.session.get(
+            f"http://127.0.0.1:{shared_stack.webs[0].port}/healthz"
+        ) as health:
             assert health.status == 200
         answered += 1
     assert (await refusing).status == 400
@@ -324,19 +328,19 @@ async def test_the_process_answers_others_while_it_checks_a_large_body(
 # What depends on other responses.
 
 
-async def _foreign(house: House, shared: Stack) -> str:
-    return str((await shared.api().create(house.fake.script(reply("theirs"))))["id"])
+async def _foreign(house: House, shared_stack: Stack) -> str:
+    return str((await shared_stack.api().create(house.fake.script(reply("theirs"))))["id"])
 
 
-async def _deleted(house: House, shared: Stack) -> str:
-    other = shared.api()
+async def _deleted(house: House, shared_stack: Stack) -> str:
+    other = shared_stack.api()
     ended = await other.create(house.fake.script(reply("x")))
     assert (await other.call("DELETE", f"/responses/{ended['id']}")).status == 200
     return str(ended["id"])
 
 
-async def _unstored(house: House, shared: Stack) -> str:
-    return str((await shared.api().create(house.fake.script(reply("x")), store=False))["id"])
+async def _unstored(house: House, shared_stack: Stack) -> str:
+    return str((await shared_stack.api().create(house.fake.script(reply("x")), store=False))["id"])
 
 
 Made = Callable[[House, Stack], Awaitable[str]]
@@ -347,10 +351,10 @@ Made = Callable[[House, Stack], Awaitable[str]]
 )
 @pytest.mark.parametrize("way", WAYS, ids=["foreground", "background", "stream"])
 async def test_what_does_not_exist_here_cannot_be_continued(
-    house: House, shared: Stack, made: Made, way: JSON
+    house: House, shared_stack: Stack, made: Made, way: JSON
 ) -> None:
-    named = await made(house, shared)
-    api = house.api if made is _foreign else shared.api()
+    named = await made(house, shared_stack)
+    api = house.api if made is _foreign else shared_stack.api()
     answered = await api.call("POST", "/responses", right(house, previous_response_id=named, **way))
     message = f"Previous response with id '{named}' not found."
     await house.refused(
@@ -359,10 +363,12 @@ async def test_what_does_not_exist_here_cannot_be_continued(
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["foreground", "background", "stream"])
-async def test_what_still_runs_cannot_be_continued(house: House, shared: Stack, way: JSON) -> None:
-    api = shared.api()
+async def test_what_still_runs_cannot_be_continued(
+    house: House, shared_stack: Stack, way: JSON
+) -> None:
+    api = shared_stack.api()
     model = house.fake.script([text("x"), hang()])
-    running = await api.background(model)
+    running = await api.create_background(model)
     answered = await api.call(
         "POST", "/responses", right(house, previous_response_id=running, **way)
     )
@@ -374,11 +380,11 @@ async def test_what_still_runs_cannot_be_continued(house: House, shared: Stack, 
 
 
 async def test_an_item_of_another_project_or_of_an_unstored_response_cannot_be_referred_to(
-    house: House, shared: Stack
+    house: House, shared_stack: Stack
 ) -> None:
-    stored = await shared.api().create(house.fake.script(reply("x")))
-    unstored = await shared.api().create(house.fake.script(reply("x")), store=False)
-    for api, response in ((house.api, stored), (shared.api(), unstored)):
+    stored = await shared_stack.api().create(house.fake.script(reply("x")))
+    unstored = await shared_stack.api().create(house.fake.script(reply("x")), store=False)
+    for api, response in ((house.api, stored), (shared_stack.api(), unstored)):
         item = response["output"][0]["id"]
         answered = await api.call(
             "POST", "/responses", right(house, input=[USER, {"type": "item_reference", "id": item}])
@@ -399,7 +405,7 @@ OPEN: list[tuple[str, list[JSON] | str, tuple[str, None, str]]] = [
 
 @pytest.mark.parametrize(("given", "refusal"), [pytest.param(*row[1:], id=row[0]) for row in OPEN])
 async def test_calls_that_the_last_response_left_open_must_all_be_answered(
-    house: House, shared: Stack, given: list[JSON] | str, refusal: tuple[str, None, str]
+    house: House, shared_stack: Stack, given: list[JSON] | str, refusal: tuple[str, None, str]
 ) -> None:
     tools = [{"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}]
     script: list[Step] = [
@@ -409,10 +415,12 @@ async def test_calls_that_the_last_response_left_open_must_all_be_answered(
         usage(),
         done(),
     ]
-    first = await shared.api().create(house.fake.script(script), tools=tools)
+    first = await shared_stack.api().create(house.fake.script(script), tools=tools)
     for way in WAYS:
         body = right(house, previous_response_id=first["id"], tools=tools, **way) | {"input": given}
-        await house.refused(await shared.api().call("POST", "/responses", body), 400, *refusal)
+        await house.refused(
+            await shared_stack.api().call("POST", "/responses", body), 400, *refusal
+        )
 
 
 # Routes about one response.
@@ -441,7 +449,11 @@ async def test_a_wrong_query_is_named(
     house: House, rest: str, param: str, code: str, message: str
 ) -> None:
     await house.refused(
-        await house.api.call("GET", f"/responses/{UNKNOWN}{rest}"), 400, param, code, message
+        await house.api.call("GET", f"/responses/{UNKNOWN_RESPONSE_ID}{rest}"),
+        400,
+        param,
+        code,
+        message,
     )
 
 
@@ -450,7 +462,7 @@ async def test_a_wrong_query_is_named(
 async def test_an_unknown_include_of_a_query_is_named(house: House, name: str, rest: str) -> None:
     answered = await house.api.call(
         "GET",
-        f"/responses/{UNKNOWN}{rest}",
+        f"/responses/{UNKNOWN_RESPONSE_ID}{rest}",
         params=[(name, "file_search_call.results"), (name, "all\0")],
     )
     await house.refused(answered, 400, "include[1]", "invalid_value")
@@ -461,16 +473,16 @@ NAMES = [
     "nonsense",
     "resp_" + "0" * 33,
     "resp_" + "g" * 32,
-    UNKNOWN.upper(),
-    f" {UNKNOWN}",
-    f"{UNKNOWN}\n",
+    UNKNOWN_RESPONSE_ID.upper(),
+    f" {UNKNOWN_RESPONSE_ID}",
+    f"{UNKNOWN_RESPONSE_ID}\n",
     "\0",
     "é" * 100,
     "'; --",
 ]
 
 
-@pytest.mark.parametrize("named", [UNKNOWN, *NAMES])
+@pytest.mark.parametrize("named", [UNKNOWN_RESPONSE_ID, *NAMES])
 @pytest.mark.parametrize(
     ("method", "rest"),
     [
@@ -491,10 +503,12 @@ async def test_what_is_no_response_of_ours_is_not_found(
 
 @pytest.mark.parametrize("after", ["%00", "msg_none", "%ed%a0%80", "x" * 5000])
 async def test_a_page_after_an_item_that_is_not_there_is_empty(
-    shared: Stack, house: House, after: str
+    shared_stack: Stack, house: House, after: str
 ) -> None:
-    ended = await shared.api().create(house.fake.script(reply("x")))
-    page = await shared.api().call("GET", f"/responses/{ended['id']}/input_items?after={after}")
+    ended = await shared_stack.api().create(house.fake.script(reply("x")))
+    page = await shared_stack.api().call(
+        "GET", f"/responses/{ended['id']}/input_items?after={after}"
+    )
     assert page.status == 200, page.raw
     assert page.body == {
         "object": "list",
@@ -509,15 +523,15 @@ async def test_a_page_after_an_item_that_is_not_there_is_empty(
     "sent", [b"{", b"\xff", b"[]", b"x" * 100_000], ids=["half", "no text", "a list", "large"]
 )
 async def test_a_body_where_none_is_read_does_no_harm(
-    house: House, shared: Stack, sent: bytes
+    house: House, shared_stack: Stack, sent: bytes
 ) -> None:
-    ended = await shared.api().create(house.fake.script(reply("x")))
-    cancelled = await shared.api().call("POST", f"/responses/{ended['id']}/cancel", sent)
+    ended = await shared_stack.api().create(house.fake.script(reply("x")))
+    cancelled = await shared_stack.api().call("POST", f"/responses/{ended['id']}/cancel", sent)
     await house.refused(cancelled, 400, None, None, "Cannot cancel a synchronous response.")
-    assert (await shared.api().call("GET", f"/responses/{ended['id']}", sent)).body["id"] == ended[
+    assert (await shared_stack.api().call("GET", f"/responses/{ended['id']}", sent)).body[
         "id"
-    ]
-    assert (await shared.api().call("DELETE", f"/responses/{ended['id']}", sent)).body == {
+    ] == ended["id"]
+    assert (await shared_stack.api().call("DELETE", f"/responses/{ended['id']}", sent)).body == {
         "id": ended["id"],
         "object": "response",
         "deleted": True,
@@ -535,14 +549,16 @@ async def test_an_idempotency_key_of_a_wrong_length_is_refused(house: House, giv
     await house.refused(answered, 400, "Idempotency-Key", "invalid_value", message)
 
 
-async def test_a_key_of_a_refused_request_may_be_used_again(house: House, shared: Stack) -> None:
+async def test_a_key_of_a_refused_request_may_be_used_again(
+    house: House, shared_stack: Stack
+) -> None:
     name = secrets.token_hex(8)
-    refused = await shared.api().call(
+    refused = await shared_stack.api().call(
         "POST", "/responses", right(house, temperature=3), headers={"idempotency-key": name}
     )
     await house.refused(refused, 400, "temperature", "decimal_above_max_value")
     model = house.fake.script(reply("at last"))
-    answered = await shared.api().call(
+    answered = await shared_stack.api().call(
         "POST", "/responses", {"model": model, "input": "Hi."}, headers={"idempotency-key": name}
     )
     assert answered.body["output_text"] == "at last"
@@ -552,12 +568,12 @@ async def test_a_key_of_a_refused_request_may_be_used_again(house: House, shared
 
 
 async def test_of_a_key_that_stands_twice_the_last_counts(
-    shared: Stack, fake: FakeUpstream
+    shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("ok"))
     for other in ('"\\ud800"', '"x"'):  # the first sends the body the long way round
         sent = f'{{"model": {other}, "temperature": "hot", "input": [], "model": "{model}", "input": "Hi.", "temperature": 1}}'
-        answered = await shared.api().call("POST", "/responses", sent.encode())
+        answered = await shared_stack.api().call("POST", "/responses", sent.encode())
         assert (answered.status, answered.body["temperature"], answered.body["output_text"]) == (
             200,
             1,
@@ -565,29 +581,35 @@ async def test_of_a_key_that_stands_twice_the_last_counts(
         )
 
 
-async def test_a_hundred_thousand_items_are_answered(shared: Stack, fake: FakeUpstream) -> None:
+async def test_a_hundred_thousand_items_are_answered(
+    shared_stack: Stack, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("that was much"))
     body = json.dumps(
         {"model": model, "input": [{"role": "user", "content": "x"}] * 100_000, "background": True}
     ).encode()
-    answered = await shared.api().call("POST", "/responses", body)
+    answered = await shared_stack.api().call("POST", "/responses", body)
     assert answered.status == 200, answered.raw
-    assert (await shared.api().ended(answered.body["id"], 60))["output_text"] == "that was much"
-    assert len(fake.asked(model)[0].messages) == 100_000
+    assert (await shared_stack.api().wait_for_end(answered.body["id"], 60))[
+        "output_text"
+    ] == "that was much"
+    assert len(fake.requests_for(model)[0].messages) == 100_000
 
 
 async def test_json_as_deep_as_we_take_it_is_stored_and_told(
-    shared: Stack, fake: FakeUpstream
+    shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     schema: JSON = {}
     for _ in range(180):
         schema = {"not": schema}
     model = fake.script(reply("deep"))
     tools = [{"type": "function", "name": "f", "parameters": schema}]
-    ended = await shared.api().ended(await shared.api().background(model, tools=tools))
+    ended = await shared_stack.api().wait_for_end(
+        await shared_stack.api().create_background(model, tools=tools)
+    )
     assert ended["output_text"] == "deep"
     assert ended["tools"][0]["parameters"] == schema
-    assert fake.asked(model)[0].body["tools"][0]["function"]["parameters"] == schema
+    assert fake.requests_for(model)[0].body["tools"][0]["function"]["parameters"] == schema
 
 
 @pytest.mark.parametrize(
@@ -595,22 +617,22 @@ async def test_json_as_deep_as_we_take_it_is_stored_and_told(
     ["application/json; charset=utf-8", "Application/JSON", "application/json;charset=latin-1"],
 )
 async def test_json_by_any_of_its_names_is_read(
-    shared: Stack, fake: FakeUpstream, kind: str
+    shared_stack: Stack, fake: FakeUpstream, kind: str
 ) -> None:
     body: JSON = {"model": fake.script(reply("é")), "input": "é"}
-    answered = await shared.api().call(
+    answered = await shared_stack.api().call(
         "POST", "/responses", body, headers={"content-type": kind, "content-encoding": "identity"}
     )
     assert answered.body["output_text"] == "é"
 
 
-async def test_a_body_in_pieces_is_read_whole(shared: Stack, fake: FakeUpstream) -> None:
+async def test_a_body_in_pieces_is_read_whole(shared_stack: Stack, fake: FakeUpstream) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for byte in json.dumps({"model": model, "input": "Hi."}).encode():
             yield bytes([byte])
 
     model = fake.script(reply("ok"))
-    api = shared.api()
+    api = shared_stack.api()
     headers = {"authorization": f"Bearer {api.key}", "content-type": "application/json"}
     async with api.session.post(
         f"{api.base_url}/responses", data=pieces(), headers=headers
@@ -619,9 +641,9 @@ async def test_a_body_in_pieces_is_read_whole(shared: Stack, fake: FakeUpstream)
 
 
 async def test_the_official_client_names_a_refusal_by_its_class(
-    house: House, shared: Stack
+    house: House, shared_stack: Stack
 ) -> None:
-    client = shared.openai(key=house.api.key)
+    client = shared_stack.openai(key=house.api.key)
     with pytest.raises(openai.BadRequestError) as refused:
         await client.responses.create(model=house.model, input="x", temperature=3)
     assert (refused.value.code, refused.value.param, refused.value.type) == (
@@ -632,7 +654,7 @@ async def test_the_official_client_names_a_refusal_by_its_class(
     with pytest.raises(openai.NotFoundError):
         await client.responses.retrieve("resp_1")
     with pytest.raises(openai.AuthenticationError) as unknown:
-        await shared.openai(key="bb-wrong").responses.create(
+        await shared_stack.openai(key="bb-wrong").responses.create(
             model=house.model, input="x" * 3_000_000
         )
     assert unknown.value.code == "invalid_api_key"

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from models import keys
-from tests.support.api import JSON, Answer, Api
+from tests.support.api import JSON, Api, HttpResponse
 from tests.support.stack import Stack
 from tests.unit.wire.test_request_json import BAD
 
@@ -29,7 +29,7 @@ class Room:
 
     async def refused(
         self,
-        answered: Answer,
+        answered: HttpResponse,
         status: int,
         param: str | None,
         code: str | None,
@@ -53,11 +53,11 @@ class Room:
 
 
 @pytest.fixture(scope="module")
-async def room(shared: Stack) -> AsyncIterator[Room]:
+async def room(shared_stack: Stack) -> AsyncIterator[Room]:
     name = f"room {secrets.token_hex(4)}"
-    api = shared.api(key=keys.create(shared.dsn, name))
+    api = shared_stack.api(key=keys.create(shared_stack.dsn, name))
     made = await api.call("POST", "/conversations", {})
-    async with await psycopg.AsyncConnection.connect(shared.dsn, autocommit=True) as books:
+    async with await psycopg.AsyncConnection.connect(shared_stack.dsn, autocommit=True) as books:
         yield Room(api, name, made.body["id"], books)
 
 

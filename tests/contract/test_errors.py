@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.api import UNKNOWN, Api
+from tests.support.api import UNKNOWN_RESPONSE_ID, Api
 from tests.support.fake_upstream import FakeUpstream, Step, finish, hang, reply, status, text
 from tests.support.stack import Stack
 
@@ -25,15 +25,24 @@ OF_ONE_RESPONSE = [
 
 @pytest.mark.parametrize(("method", "rest"), OF_ONE_RESPONSE)
 @pytest.mark.parametrize(
-    "unknown", [UNKNOWN, "resp_1", "nonsense", "resp_" + "é" * 32, "resp_" + "0" * 500, "..", "%00"]
+    "unknown",
+    [
+        UNKNOWN_RESPONSE_ID,
+        "resp_1",
+        "nonsense",
+        "resp_" + "é" * 32,
+        "resp_" + "0" * 500,
+        "..",
+        "%00",
+    ],
 )
 async def test_an_unknown_id_is_not_found(api: Api, method: str, rest: str, unknown: str) -> None:
     answer = await api.call(method, f"/responses/{unknown.replace('..', '%2E%2E')}{rest}")
     assert answer.status == 404
     assert answer.error["type"] == "invalid_request_error"
-    if unknown == UNKNOWN:
+    if unknown == UNKNOWN_RESPONSE_ID:
         assert answer.error == {
-            "message": f"Response with id '{UNKNOWN}' not found.",
+            "message": f"Response with id '{UNKNOWN_RESPONSE_ID}' not found.",
             "type": "invalid_request_error",
             "param": None,
             "code": None,
@@ -52,10 +61,10 @@ REFUSED: list[tuple[str, dict[str, Any], str | None, str | None, str]] = [
     ("input of a wrong type", {"input": 7}, "input", "invalid_type", "input"),
     (
         "an unknown previous response",
-        {"previous_response_id": UNKNOWN},
+        {"previous_response_id": UNKNOWN_RESPONSE_ID},
         "previous_response_id",
         "previous_response_not_found",
-        f"Previous response with id '{UNKNOWN}' not found.",
+        f"Previous response with id '{UNKNOWN_RESPONSE_ID}' not found.",
     ),
     (
         "background without store",
@@ -187,7 +196,7 @@ async def test_a_request_that_cannot_be_carried_out_is_refused_before_it_is_queu
     assert answer.error["param"] == param
     assert code in (None, answer.error["code"]), answer.error
     assert re.search(words, answer.error["message"]), answer.error
-    assert fake.asked(model) == []
+    assert fake.requests_for(model) == []
 
 
 @pytest.mark.parametrize(
@@ -244,7 +253,7 @@ async def test_an_unknown_route_is_an_unknown_url(api: Api) -> None:
 async def test_a_wrong_method_names_the_allowed_ones(api: Api) -> None:
     for method, path, allowed in (
         ("PUT", "/responses", "POST"),
-        ("GET", f"/responses/{UNKNOWN}/cancel", "POST"),
+        ("GET", f"/responses/{UNKNOWN_RESPONSE_ID}/cancel", "POST"),
     ):
         answer = await api.call(method, path)
         assert answer.status == 405
@@ -253,7 +262,7 @@ async def test_a_wrong_method_names_the_allowed_ones(api: Api) -> None:
 
 
 EVERYWHERE = [
-    *((method, f"/responses/{UNKNOWN}{rest}") for method, rest in OF_ONE_RESPONSE),
+    *((method, f"/responses/{UNKNOWN_RESPONSE_ID}{rest}") for method, rest in OF_ONE_RESPONSE),
     ("POST", "/responses"),
     ("GET", "/models"),
     ("GET", "/no-such-route"),
@@ -288,11 +297,13 @@ async def test_authentication_comes_before_everything(
     assert error["code"] == "invalid_api_key"
 
 
-async def test_health_needs_no_key(shared: Stack) -> None:
+async def test_health_needs_no_key(shared_stack: Stack) -> None:
     for path in ("healthz", "readyz"):
-        async with shared.session.get(f"http://127.0.0.1:{shared.webs[0].port}/{path}") as answer:
+        async with shared_stack.session.get(
+            f"http://127.0.0.1:{shared_stack.webs[0].port}/{path}"
+        ) as answer:
             assert answer.status == 200
-    ready = await shared.readyz()
+    ready = await shared_stack.readyz()
     assert ready["ready"] is True
     assert ready["workers"]["worker"] >= 1
 
@@ -330,7 +341,7 @@ async def test_a_foreground_response_cannot_be_cancelled_or_replayed(
 async def test_a_finished_response_cannot_be_cancelled(
     api: Api, fake: FakeUpstream, script: list[Step], words: str
 ) -> None:
-    ended = await api.ended(await api.background(fake.script(script)))
+    ended = await api.wait_for_end(await api.create_background(fake.script(script)))
     answer = await api.cancel(ended["id"])
     assert answer.status == 400, "never 409: the SDK would try again"
     assert answer.error["message"] == words
@@ -338,7 +349,7 @@ async def test_a_finished_response_cannot_be_cancelled(
 
 
 async def test_an_unfinished_response_cannot_be_continued(api: Api, fake: FakeUpstream) -> None:
-    running = await api.background(fake.script([text("x"), hang()]))
+    running = await api.create_background(fake.script([text("x"), hang()]))
     answer = await api.call(
         "POST", "/responses", {"model": "x", "input": "y", "previous_response_id": running}
     )
@@ -362,7 +373,7 @@ async def test_a_bad_page_of_input_items_is_refused(
 
 @pytest.mark.parametrize("after", ["-1", "one", "1.5", "9" * 30])
 async def test_a_bad_place_to_resume_is_refused(api: Api, fake: FakeUpstream, after: str) -> None:
-    ended = await api.ended(await api.background(fake.script(reply("x"))))
+    ended = await api.wait_for_end(await api.create_background(fake.script(reply("x"))))
     answer = await api.call("GET", f"/responses/{ended['id']}?stream=true&starting_after={after}")
     if after == "9" * 30:  # a number, only a large one: an empty stream is right as well
         assert answer.status in (200, 400)
@@ -385,7 +396,7 @@ async def test_the_upstreams_unknown_model_is_named(api: Api) -> None:
 async def test_cancel_takes_an_empty_body_with_a_json_content_type(
     api: Api, fake: FakeUpstream
 ) -> None:
-    running = await api.background(fake.script([hang()]))
+    running = await api.create_background(fake.script([hang()]))
     answers = await asyncio.gather(*(api.cancel(running) for _ in range(3)))
     assert [answer.status for answer in answers] == [200, 200, 200]
     assert {answer.body["status"] for answer in answers} == {"cancelled"}

@@ -8,19 +8,19 @@ from collections.abc import Mapping
 import pytest
 from multidict import CIMultiDict
 
-from tests.support.api import UNKNOWN, Api
+from tests.support.api import UNKNOWN_RESPONSE_ID, Api
 from tests.support.fake_upstream import FakeUpstream, reply
 from tests.support.stack import Stack
 
-CONVERSATION = UNKNOWN.replace("resp_", "conv_")
+CONVERSATION = UNKNOWN_RESPONSE_ID.replace("resp_", "conv_")
 ROUTES = [
     ("POST", "/v1/responses"),
     ("POST", "/v1/chat/completions"),
-    ("GET", f"/v1/responses/{UNKNOWN}"),
-    ("GET", f"/v1/responses/{UNKNOWN}?stream=true"),
-    ("DELETE", f"/v1/responses/{UNKNOWN}"),
-    ("POST", f"/v1/responses/{UNKNOWN}/cancel"),
-    ("GET", f"/v1/responses/{UNKNOWN}/input_items"),
+    ("GET", f"/v1/responses/{UNKNOWN_RESPONSE_ID}"),
+    ("GET", f"/v1/responses/{UNKNOWN_RESPONSE_ID}?stream=true"),
+    ("DELETE", f"/v1/responses/{UNKNOWN_RESPONSE_ID}"),
+    ("POST", f"/v1/responses/{UNKNOWN_RESPONSE_ID}/cancel"),
+    ("GET", f"/v1/responses/{UNKNOWN_RESPONSE_ID}/input_items"),
     ("POST", "/v1/conversations"),
     *((method, f"/v1/conversations/{CONVERSATION}") for method in ("GET", "POST", "DELETE")),
     *((method, f"/v1/conversations/{CONVERSATION}/items") for method in ("GET", "POST")),
@@ -32,7 +32,7 @@ ELSEWHERE = [
     *(("GET", path) for path in ("/v1", "/v1/", "/v1/nothing", "/v1/responses/", "/v1/responses/a/b/c", "/v1/chat", "/v1/chat/completions/x")),
     *((method, "/v1/chat/completions") for method in ("GET", "PUT", "DELETE", "OPTIONS", "TRACE")),
     *((method, "/v1/responses") for method in ("GET", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")),
-    *((method, f"/v1/responses/{UNKNOWN}/cancel") for method in ("GET", "DELETE", "OPTIONS", "TRACE")),
+    *((method, f"/v1/responses/{UNKNOWN_RESPONSE_ID}/cancel") for method in ("GET", "DELETE", "OPTIONS", "TRACE")),
     *((method, "/v1/conversations") for method in ("GET", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")),
     *((method, f"/v1/conversations/{CONVERSATION}/items") for method in ("PUT", "PATCH", "DELETE")),
     *(("GET", f"/v1/conversations/{CONVERSATION}{path}") for path in ("/", "/items/", "/items/a/b", "/else")),
@@ -131,7 +131,7 @@ async def test_with_a_key_a_wrong_way_is_told_apart_from_a_wrong_method(
     assert error["type"] == "invalid_request_error"
     assert (error["param"], error["message"] != "") == (None, True)
     known = path.removesuffix(f"/{CONVERSATION}/items") in (
-        "/v1/responses", f"/v1/responses/{UNKNOWN}/cancel", "/v1/conversations", "/v1/chat/completions",
+        "/v1/responses", f"/v1/responses/{UNKNOWN_RESPONSE_ID}/cancel", "/v1/conversations", "/v1/chat/completions",
     )  # fmt: skip
     if known or method in ("TRACE", "PROPFIND"):
         assert (status, error["code"]) == (405, None)
@@ -141,10 +141,10 @@ async def test_with_a_key_a_wrong_way_is_told_apart_from_a_wrong_method(
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
-async def test_a_key_is_asked_for_before_the_body_is(shared: Stack, method: str) -> None:
+async def test_a_key_is_asked_for_before_the_body_is(shared_stack: Stack, method: str) -> None:
     """The client that waits to be asked for its body is not asked."""
     for path in ("/v1/responses", "/v1/conversations", "/v1/nothing"):
-        reader, writer = await asyncio.open_connection("127.0.0.1", shared.webs[0].port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", shared_stack.webs[0].port)
         head = f"{method} {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer bb-wrong\r\ncontent-type: application/json\r\n"
         writer.write(f"{head}expect: 100-continue\r\ncontent-length: 1000\r\n\r\n".encode())
         async with asyncio.timeout(5):
@@ -153,14 +153,20 @@ async def test_a_key_is_asked_for_before_the_body_is(shared: Stack, method: str)
 
 
 async def test_a_head_has_no_body_and_the_same_status(api: Api) -> None:
-    for path in ("/v1/responses", f"/v1/responses/{UNKNOWN}", "/v1/models", "/v1", "/v1/nothing"):
+    for path in (
+        "/v1/responses",
+        f"/v1/responses/{UNKNOWN_RESPONSE_ID}",
+        "/v1/models",
+        "/v1",
+        "/v1/nothing",
+    ):
         status, _, body = await _offer(api, "HEAD", path, CIMultiDict())
         assert (status, body) == (401, b""), path
 
 
-async def test_a_web_socket_needs_a_key_like_any_other_request(shared: Stack) -> None:
-    for key, status in (("bb-wrong", b"401"), (shared.key, b"101")):
-        reader, writer = await asyncio.open_connection("127.0.0.1", shared.webs[0].port)
+async def test_a_web_socket_needs_a_key_like_any_other_request(shared_stack: Stack) -> None:
+    for key, status in (("bb-wrong", b"401"), (shared_stack.key, b"101")):
+        reader, writer = await asyncio.open_connection("127.0.0.1", shared_stack.webs[0].port)
         upgrade = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
         writer.write(
             f"GET /v1/responses HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n{upgrade}\r\n".encode()
@@ -170,10 +176,10 @@ async def test_a_web_socket_needs_a_key_like_any_other_request(shared: Stack) ->
         writer.close()
 
 
-async def test_what_is_open_stays_open_whatever_key_is_offered(shared: Stack) -> None:
+async def test_what_is_open_stays_open_whatever_key_is_offered(shared_stack: Stack) -> None:
     for path in ("healthz", "readyz"):
-        async with shared.session.get(
-            f"http://127.0.0.1:{shared.webs[0].port}/{path}",
+        async with shared_stack.session.get(
+            f"http://127.0.0.1:{shared_stack.webs[0].port}/{path}",
             headers={"authorization": "Bearer bb-wrong"},
         ) as answer:
             assert answer.status == 200
@@ -183,7 +189,7 @@ async def test_what_is_open_stays_open_whatever_key_is_offered(shared: Stack) ->
     ("method", "path"),
     [
         ("POST", "/v1/responses"),
-        ("POST", f"/v1/responses/{UNKNOWN}/cancel"),
+        ("POST", f"/v1/responses/{UNKNOWN_RESPONSE_ID}/cancel"),
         ("POST", "/v1/nothing"),
         ("TRACE", "/v1"),
     ],

@@ -30,7 +30,7 @@ from tests.support.fake_upstream import (
 )
 from tests.support.open_responses import require_event, require_response
 from tests.support.search_engine import Page, running
-from tests.support.stack import Databases, Stack, Surroundings, stack
+from tests.support.stack import Databases, Stack, SuiteSettings, stack
 
 WEATHER: JSON = {
     "type": "function",
@@ -104,7 +104,7 @@ async def in_background(api: Api, body: JSON) -> JSON:
     answer = await api.call("POST", "/responses", {**body, "stream": False, "background": True})
     assert answer.status == 200, answer.raw
     require_response(answer.body)
-    ended = await api.ended(answer.body["id"])
+    ended = await api.wait_for_end(answer.body["id"])
     require_response(ended)
     return ended
 
@@ -137,7 +137,7 @@ async def system_prompt(api: Api, fake: FakeUpstream, ask: Ask) -> None:
     }
     model = fake.script(reply("Arr."))
     require_completed(await ask(api, {"model": model, "input": [told, user("Say hello.")]}))
-    assert fake.asked(model)[0].messages[0] == {"role": "system", "content": told["content"]}
+    assert fake.requests_for(model)[0].messages[0] == {"role": "system", "content": told["content"]}
 
 
 async def tool_calling(api: Api, fake: FakeUpstream, ask: Ask) -> None:
@@ -166,7 +166,7 @@ async def function_call_roundtrip(api: Api, fake: FakeUpstream, ask: Ask) -> Non
     require_completed(
         await ask(api, {"model": model, "previous_response_id": first["id"], "input": [output]})
     )
-    assert [message["role"] for message in fake.asked(model)[1].messages] == [
+    assert [message["role"] for message in fake.requests_for(model)[1].messages] == [
         "user",
         "assistant",
         "tool",
@@ -180,7 +180,7 @@ async def image_input(api: Api, fake: FakeUpstream, ask: Ask) -> None:
         {"type": "input_image", "image_url": red_pixel()},
     ]
     require_completed(await ask(api, {"model": model, "input": [user(shown)]}))
-    assert fake.asked(model)[0].messages[0]["content"][1] == {
+    assert fake.requests_for(model)[0].messages[0]["content"][1] == {
         "type": "image_url",
         "image_url": {"url": red_pixel()},
     }
@@ -193,7 +193,7 @@ async def file_input(api: Api, fake: FakeUpstream, ask: Ask) -> None:
         {"type": "input_file", "filename": "fixture.pdf", "file_data": PDF},
     ]
     require_completed(await ask(api, {"model": model, "input": [user(shown)]}))
-    assert fake.asked(model)[0].messages[0]["content"][1] == {
+    assert fake.requests_for(model)[0].messages[0]["content"][1] == {
         "type": "file",
         "file": {"filename": "fixture.pdf", "file_data": PDF},
     }
@@ -208,7 +208,7 @@ async def multi_turn(api: Api, fake: FakeUpstream, ask: Ask) -> None:
             {"model": model, "input": [user("My name is Alice."), said, user("What is my name?")]},
         )
     )
-    assert [message["role"] for message in fake.asked(model)[0].messages] == [
+    assert [message["role"] for message in fake.requests_for(model)[0].messages] == [
         "user",
         "assistant",
         "user",
@@ -231,7 +231,7 @@ async def previous_response_id(api: Api, fake: FakeUpstream, ask: Ask) -> None:
     )
     require_completed(second)
     assert second["previous_response_id"] == first["id"]
-    assert "papaya" in fake.asked(model)[1].body_text
+    assert "papaya" in fake.requests_for(model)[1].body_text
 
 
 async def reasoning_and_logprobs(api: Api, fake: FakeUpstream, ask: Ask) -> None:
@@ -258,7 +258,14 @@ async def reasoning_and_logprobs(api: Api, fake: FakeUpstream, ask: Ask) -> None
         delta({"content": "Hi"}, logprobs={"content": [token]}),
     ]
     model = fake.script(
-        [*said, delta({"annotations": [cited]}), refusal("No."), finish(), usage(thought=3), done()]
+        [
+            *said,
+            delta({"annotations": [cited]}),
+            refusal("No."),
+            finish(),
+            usage(reasoning_tokens=3),
+            done(),
+        ]
     )
     asked = {
         "include": ["message.output_text.logprobs"],
@@ -315,19 +322,19 @@ async def test_streams_are_cut_into_whole_events(api: Api, fake: FakeUpstream) -
     ) as stream:
         await stream.to_end()
     assert stream.is_done
-    assert all(piece.endswith(b"\n\n") for _, piece in stream.pieces)
+    assert all(piece.endswith(b"\n\n") for _, piece in stream.reads)
 
 
 @pytest.fixture(scope="module")
 async def searching(
     tmp_path_factory: pytest.TempPathFactory,
-    servers: Databases,
-    surroundings: Surroundings,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """A deployment that can search the web."""
     async with running() as engine:
-        engine.finds(
+        engine.set_results(
             "OpenResponses", Page("Open Responses", "https://or.example/", "A specification.")
         )
         settings = {
@@ -337,8 +344,8 @@ async def searching(
         }
         async with stack(
             tmp_path_factory.mktemp("open-responses"),
-            servers,
-            surroundings,
+            database_server,
+            suite_settings,
             fake,
             settings=settings,
         ) as one:

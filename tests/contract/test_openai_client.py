@@ -10,19 +10,19 @@ from pydantic import BaseModel
 
 from tests.support.api import Api, until
 from tests.support.fake_upstream import (
-    RESIDENT,
+    ALWAYS_LISTED_MODEL,
     FakeUpstream,
     call,
     delta,
     done,
     finish,
-    gate,
     hang,
     reasoning,
     refusal,
     reply,
     text,
     usage,
+    wait_for,
 )
 from tests.support.stack import Stack
 from tests.support.strict_types import check_response
@@ -64,7 +64,7 @@ async def test_create_answers_with_the_text_and_its_usage(
     api: Api, client: openai.AsyncOpenAI, fake: FakeUpstream
 ) -> None:
     model = fake.script(
-        [text("Hello, ", "world."), finish(), usage(11, 7, cached=5, thought=3), done()]
+        [text("Hello, ", "world."), finish(), usage(11, 7, cached=5, reasoning_tokens=3), done()]
     )
     response = await client.responses.create(
         model=model, input="Say hello.", instructions="Be brief."
@@ -82,7 +82,7 @@ async def test_create_answers_with_the_text_and_its_usage(
         response.usage.output_tokens_details.reasoning_tokens,
     ) == (5, 3)
     check_response(await api.get(response.id))
-    [asked] = fake.asked(model)
+    [asked] = fake.requests_for(model)
     assert [message["role"] for message in asked.messages] == ["system", "user"]
     assert [message["content"] for message in asked.messages] == ["Be brief.", "Say hello."]
     assert asked.headers["authorization"] == "Bearer upstream-secret"
@@ -94,7 +94,9 @@ async def test_a_foreground_stream_gives_events_as_they_happen(
     client: openai.AsyncOpenAI, fake: FakeUpstream
 ) -> None:
     heard = asyncio.Event()
-    model = fake.script([text("first"), gate(heard), text(" second"), finish(), usage(), done()])
+    model = fake.script(
+        [text("first"), wait_for(heard), text(" second"), finish(), usage(), done()]
+    )
     kinds = []
     async for event in await client.responses.create(model=model, input="Go.", stream=True):
         kinds.append(event.type)
@@ -157,7 +159,7 @@ async def test_parse_gives_the_pydantic_object(
     model = fake.script(reply('{"name": "Ada",', ' "age": 36}'))
     response = await client.responses.parse(model=model, input="Who?", text_format=Person)
     assert response.output_parsed == Person(name="Ada", age=36)
-    wanted = fake.asked(model)[0].body["response_format"]
+    wanted = fake.requests_for(model)[0].body["response_format"]
     assert wanted["type"] == "json_schema"
     assert wanted["json_schema"]["name"] == "Person"
     assert wanted["json_schema"]["strict"] is True
@@ -207,7 +209,7 @@ async def test_log_probabilities_arrive_where_they_were_asked_for(
     assert [
         (one.token, one.logprob, one.bytes, one.top_logprobs[0].bytes) for one in part.logprobs
     ] == [("Hi", -0.25, [72, 105], [])]
-    body = fake.asked(model)[0].body
+    body = fake.requests_for(model)[0].body
     assert (body["logprobs"], body["top_logprobs"]) == (True, 1)
     check_response(await api.get(response.id))
 
@@ -216,7 +218,7 @@ async def test_a_background_response_is_queued_and_then_polled(
     client: openai.AsyncOpenAI, fake: FakeUpstream
 ) -> None:
     opened = asyncio.Event()
-    model = fake.script([text("part"), gate(opened), text("ner"), finish(), usage(), done()])
+    model = fake.script([text("part"), wait_for(opened), text("ner"), finish(), usage(), done()])
     created = await client.responses.create(model=model, input="Go.", background=True)
     assert created.status == "queued"
     assert created.background is True
@@ -236,7 +238,7 @@ async def test_a_background_stream_is_resumed_by_number(
 ) -> None:
     opened = asyncio.Event()
     model = fake.script(
-        [text("a", "b", "c"), gate(opened), text("d", "e"), finish(), usage(), done()]
+        [text("a", "b", "c"), wait_for(opened), text("d", "e"), finish(), usage(), done()]
     )
     seen = []
     stream = await client.responses.create(model=model, input="Go.", background=True, stream=True)
@@ -264,7 +266,9 @@ async def test_the_stream_helper_follows_an_existing_response(
     api: Api, client: openai.AsyncOpenAI, fake: FakeUpstream
 ) -> None:
     opened = asyncio.Event()
-    model = fake.script([text("a", "b", "c"), gate(opened), text("d"), finish(), usage(), done()])
+    model = fake.script(
+        [text("a", "b", "c"), wait_for(opened), text("d"), finish(), usage(), done()]
+    )
     async with client.responses.stream(model=model, input="Go.", background=True) as first:
         seen = [await anext(first) for _ in range(6)]
     assert seen[0].type == "response.created"
@@ -345,8 +349,8 @@ async def test_input_items_are_listed_page_by_page(
 
 async def test_models_are_those_of_the_upstream(client: openai.AsyncOpenAI) -> None:
     known = {model.id: model async for model in client.models.list()}
-    assert known[RESIDENT].owned_by == "fake"
-    assert known[RESIDENT].object == "model"
+    assert known[ALWAYS_LISTED_MODEL].owned_by == "fake"
+    assert known[ALWAYS_LISTED_MODEL].object == "model"
 
 
 async def test_a_function_call_is_answered_in_the_next_response(
@@ -368,7 +372,7 @@ async def test_a_function_call_is_answered_in_the_next_response(
         input=[{"type": "function_call_output", "call_id": "call_1", "output": "rain"}],
     )
     assert answered.output_text == "Rain."
-    user, assistant, tool = fake.asked(second)[0].messages
+    user, assistant, tool = fake.requests_for(second)[0].messages
     assert (user["role"], user["content"]) == ("user", "Weather?")
     assert assistant["role"] == "assistant"
     assert assistant["tool_calls"] == [
@@ -379,12 +383,12 @@ async def test_a_function_call_is_answered_in_the_next_response(
         }
     ]
     assert (tool["role"], tool["tool_call_id"], tool["content"]) == ("tool", "call_1", "rain")
-    [told] = fake.asked(first)[0].body["tools"]
+    [told] = fake.requests_for(first)[0].body["tools"]
     assert told["type"] == "function"
     assert told["function"]["name"] == "get_weather"
     assert told["function"]["strict"] is True
-    assert fake.asked(first)[0].body["tool_choice"] == "required"
-    assert "tool_choice" not in fake.asked(second)[0].body, (
+    assert fake.requests_for(first)[0].body["tool_choice"] == "required"
+    assert "tool_choice" not in fake.requests_for(second)[0].body, (
         "tools are not inherited, and no tools means no choice"
     )
 
@@ -397,11 +401,11 @@ async def test_the_named_tool_choice_is_nested_for_the_upstream(
     response = await client.responses.create(
         model=model, input="Hi.", tools=[WEATHER], tool_choice=choice, parallel_tool_calls=False
     )
-    assert fake.asked(model)[0].body["tool_choice"] == {
+    assert fake.requests_for(model)[0].body["tool_choice"] == {
         "type": "function",
         "function": {"name": "get_weather"},
     }
-    assert fake.asked(model)[0].body["parallel_tool_calls"] is False
+    assert fake.requests_for(model)[0].body["parallel_tool_calls"] is False
     assert response.to_dict()["tool_choice"] == choice
 
 
@@ -418,7 +422,7 @@ async def test_sampling_parameters_reach_the_upstream_only_when_set(
         max_output_tokens=99,
         reasoning={"effort": "low"},
     )
-    plain, tuned = (request.body for request in fake.asked(model))
+    plain, tuned = (request.body for request in fake.requests_for(model))
     assert not {
         "temperature",
         "top_p",
@@ -461,8 +465,8 @@ async def test_a_content_filter_is_an_incomplete_response(
     assert last.response.incomplete_details.reason == "content_filter"
 
 
-async def test_a_wrong_key_is_an_authentication_error(shared: Stack) -> None:
-    stranger = shared.openai(key="bb-not-a-key-of-this-server")
+async def test_a_wrong_key_is_an_authentication_error(shared_stack: Stack) -> None:
+    stranger = shared_stack.openai(key="bb-not-a-key-of-this-server")
     with pytest.raises(openai.AuthenticationError) as error:
         await stranger.responses.create(model="any", input="Hi.")
     assert error.value.code == "invalid_api_key"
@@ -476,12 +480,14 @@ async def test_a_failed_background_response_shows_its_error(client: openai.Async
     assert "no-such-model" in ended.error.message
 
 
-async def test_the_synchronous_client_works_too(shared: Stack, fake: FakeUpstream) -> None:
+async def test_the_synchronous_client_works_too(shared_stack: Stack, fake: FakeUpstream) -> None:
     model = fake.script(reply("from ", "a thread"))
-    url = f"http://127.0.0.1:{shared.webs[0].port}/v1"
+    url = f"http://127.0.0.1:{shared_stack.webs[0].port}/v1"
 
     def talk() -> tuple[str, list[str]]:
-        with openai.OpenAI(base_url=url, api_key=shared.key, max_retries=0, timeout=60) as sync:
+        with openai.OpenAI(
+            base_url=url, api_key=shared_stack.key, max_retries=0, timeout=60
+        ) as sync:
             whole = sync.responses.create(model=model, input="Hi.").output_text
             with sync.responses.stream(model=model, input="Hi.", background=True) as stream:
                 return whole, [event.type for event in stream]

@@ -31,7 +31,7 @@ from models.wire.request import CreateRequest, parse_create
 from models.wire.response import ResponseFacts, response_object
 from tests.support.api import JSON, Api, decode
 from tests.support.fake_upstream import (
-    RESIDENT,
+    ALWAYS_LISTED_MODEL,
     call,
     drop,
     finish,
@@ -542,7 +542,7 @@ def fuzz(
         # The list of models is remembered for a minute, so only the one that is always there is sure to be in it.
         places = (
             ("response_id", known),
-            ("model", [RESIDENT]),
+            ("model", [ALWAYS_LISTED_MODEL]),
             ("conversation_id", target.conversations),
             ("item_id", target.items),
         )
@@ -624,15 +624,15 @@ async def target_on(stack: Stack) -> Target:
         fake.script([status(503)]),
     )
     ended = [
-        await api.background(model, stream=False)
+        await api.create_background(model, stream=False)
         for model in (said, short, refusing, broken, limited, "nobody")
     ]
     ended.append((await api.create(said))["id"])
     for name in ended:
-        await api.ended(name)
-    running = [await api.background(silent) for _ in range(8)]
+        await api.wait_for_end(name)
+    running = [await api.create_background(silent) for _ in range(8)]
     await api.cancel(running[0])
-    deleted = await api.background(said)
+    deleted = await api.create_background(said)
     await api.call("DELETE", f"/responses/{deleted}")
     known = {
         "": [*ended, running[0], deleted],
@@ -648,8 +648,8 @@ async def target_on(stack: Stack) -> Target:
     return Target(api.base_url.removesuffix("/v1"), stack.key, models, known, conversations, items)
 
 
-async def test_the_running_server_answers_as_the_document_says(tooled: Stack) -> None:
-    target = await target_on(tooled)
+async def test_the_running_server_answers_as_the_document_says(tool_stack: Stack) -> None:
+    target = await target_on(tool_stack)
     for operation, told in operations().items():
         can_be_wrong = "requestBody" in told or any(
             one["in"] == "query" for one in told.get("parameters", ())
@@ -666,10 +666,10 @@ async def test_the_running_server_answers_as_the_document_says(tooled: Stack) ->
 
 
 async def test_what_an_upstream_does_to_a_foreground_request_is_documented(
-    shared: Stack, api: Api
+    shared_stack: Stack, api: Api
 ) -> None:
     seen = set()
-    for model in (await target_on(shared)).models:
+    for model in (await target_on(shared_stack)).models:
         answer = await api.call("POST", "/responses", {"model": model, "input": "Hello."})
         seen.add(answer.status)
         require("Response" if answer.status == 200 else "Error", answer.body)
@@ -677,8 +677,8 @@ async def test_what_an_upstream_does_to_a_foreground_request_is_documented(
     assert {str(code) for code in seen} <= operations()["create"]["responses"].keys()
 
 
-async def test_every_route_under_v1_wants_a_key_and_says_so(shared: Stack, api: Api) -> None:
-    stranger = shared.api(key="bb-nobody")
+async def test_every_route_under_v1_wants_a_key_and_says_so(shared_stack: Stack, api: Api) -> None:
+    stranger = shared_stack.api(key="bb-nobody")
     for path, methods in document()["paths"].items():
         for method, told in methods.items():
             if path.startswith("/v1/"):
@@ -691,9 +691,9 @@ async def test_every_route_under_v1_wants_a_key_and_says_so(shared: Stack, api: 
                 assert told["security"] == []
 
 
-async def test_the_document_is_served(shared: Stack, api: Api) -> None:
+async def test_the_document_is_served(shared_stack: Stack, api: Api) -> None:
     url = f"{api.base_url.removesuffix('/v1')}/openapi.json"
-    async with shared.session.get(url) as answer:
+    async with shared_stack.session.get(url) as answer:
         served = await answer.json()
     limit = served["components"]["responses"].pop("Error413")
     assert "4000000 bytes" in limit["description"]

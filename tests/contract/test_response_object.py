@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.api import Api
-from tests.support.fake_upstream import FakeUpstream, finish, gate, reply, status, text
+from tests.support.fake_upstream import FakeUpstream, finish, reply, status, text, wait_for
 from tests.support.strict_types import check_response
 
 TOOL = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
@@ -98,7 +98,7 @@ async def test_every_reasoning_effort_is_passed_on(
 ) -> None:
     model = fake.script(reply("x"))
     assert (await api.create(model, reasoning={"effort": effort}))["reasoning"]["effort"] == effort
-    assert fake.asked(model)[0].body["reasoning_effort"] == effort
+    assert fake.requests_for(model)[0].body["reasoning_effort"] == effort
 
 
 async def test_documented_parameters_we_do_not_act_on_are_accepted(
@@ -116,7 +116,7 @@ async def test_documented_parameters_we_do_not_act_on_are_accepted(
 
 async def test_each_status_shows_what_the_contract_says(api: Api, fake: FakeUpstream) -> None:
     opened = asyncio.Event()
-    model = fake.script([text("x"), gate(opened), finish()])
+    model = fake.script([text("x"), wait_for(opened), finish()])
     queued = await api.create(model, background=True)
     check_response(queued)
     assert (queued["status"], queued["output"], queued["usage"]) == ("queued", [], None)
@@ -133,7 +133,7 @@ async def test_each_status_shows_what_the_contract_says(api: Api, fake: FakeUpst
     assert completed["completed_at"] >= completed["created_at"]
     assert completed["usage"] is None, "what the upstream does not count is null, never an estimate"
 
-    failed = await api.ended(await api.background(fake.script([status(500)])))
+    failed = await api.wait_for_end(await api.create_background(fake.script([status(500)])))
     check_response(failed)
     assert failed["status"] == "failed"
     assert failed["error"]["code"] == "server_error"

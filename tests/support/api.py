@@ -14,7 +14,7 @@ import aiohttp
 JSON = dict[str, Any]
 T = TypeVar("T")
 TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
-UNKNOWN = "resp_01a1fc89ade272e095a74eaedfc80911"
+UNKNOWN_RESPONSE_ID = "resp_01a1fc89ade272e095a74eaedfc80911"
 """An id as ours are, of no response; always the same, because it stands in the names of tests."""
 ENDINGS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
@@ -39,16 +39,16 @@ async def until(condition: Callable[[], Any], within: float = 10, *, every: floa
         await asyncio.sleep(every)
 
 
-class Refused(AssertionError):
+class StreamRefused(AssertionError):
     """A stream was asked for, and the answer was no stream."""
 
-    def __init__(self, status: int, said: str) -> None:
-        super().__init__(f"{status}: {said}")
+    def __init__(self, status: int, body: str) -> None:
+        super().__init__(f"{status}: {body}")
         self.status = status
 
 
 @dataclass(slots=True)
-class Answer:
+class HttpResponse:
     """A whole HTTP answer."""
 
     status: int
@@ -90,7 +90,7 @@ class Stream:
     is_done: bool = False
     """Whether `data: [DONE]` came."""
     comments: int = 0
-    pieces: list[tuple[float, bytes]] = field(default_factory=list)
+    reads: list[tuple[float, bytes]] = field(default_factory=list)
     """What came, as it came, and when (`time.monotonic()`)."""
     _buffer: bytearray = field(default_factory=bytearray)
 
@@ -124,7 +124,7 @@ class Stream:
                         f"the stream broke off inside a frame: {bytes(self._buffer)!r}"
                     )
                     return None
-                self.pieces.append((time.monotonic(), data))
+                self.reads.append((time.monotonic(), data))
                 self._buffer += data
                 continue
             frame = bytes(self._buffer[: cut + 2])
@@ -176,7 +176,7 @@ class Api:
         *,
         headers: Mapping[str, str] | None = None,
         params: Mapping[str, str] | list[tuple[str, str]] | None = None,
-    ) -> Answer:
+    ) -> HttpResponse:
         """One request, read whole. `body` as bytes is sent as it is, as JSON."""
         sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         data = None if sent is None else io.BytesIO(sent)
@@ -186,7 +186,7 @@ class Api:
         async with self.session.request(
             method, f"{self.base_url}{path}", data=data, headers=fields, params=params
         ) as answer:
-            return Answer(answer.status, answer.headers, await answer.read())
+            return HttpResponse(answer.status, answer.headers, await answer.read())
 
     async def create(self, model: str, **body: Any) -> JSON:
         """POST /responses, which must succeed; `input` has a default."""
@@ -194,7 +194,7 @@ class Api:
         assert answer.status == 200, answer.raw
         return answer.body
 
-    async def background(self, model: str, **body: Any) -> str:
+    async def create_background(self, model: str, **body: Any) -> str:
         """Create a background response without a stream; its id."""
         return cast("str", (await self.create(model, background=True, **body))["id"])
 
@@ -204,11 +204,11 @@ class Api:
         assert answer.status == 200, answer.raw
         return answer.body
 
-    async def cancel(self, response_id: str) -> Answer:
+    async def cancel(self, response_id: str) -> HttpResponse:
         """POST …/cancel, as the SDK sends it: a JSON content type and no body."""
         return await self.call("POST", f"/responses/{response_id}/cancel", b"")
 
-    async def ended(self, response_id: str, within: float = 30) -> JSON:
+    async def wait_for_end(self, response_id: str, within: float = 30) -> JSON:
         """Poll until the response is terminal, and give it."""
 
         async def terminal() -> JSON | None:
@@ -229,7 +229,7 @@ class Api:
         async with self.session.post(
             f"{self.base_url}/responses", data=data, headers=fields
         ) as answer:
-            yield await _stream(answer)
+            yield await _open_stream(answer)
 
     @asynccontextmanager
     async def follow(self, response_id: str, after: int | None = None) -> AsyncIterator[Stream]:
@@ -237,7 +237,7 @@ class Api:
         params = {"stream": "true", **({} if after is None else {"starting_after": str(after)})}
         url = f"{self.base_url}/responses/{response_id}"
         async with self.session.get(url, params=params, headers=self._headers(None)) as answer:
-            yield await _stream(answer)
+            yield await _open_stream(answer)
 
     async def replay(self, response_id: str, after: int | None = None) -> list[bytes]:
         """The frames from after `after` to the end."""
@@ -246,8 +246,8 @@ class Api:
             return stream.frames
 
 
-async def _stream(answer: aiohttp.ClientResponse) -> Stream:
+async def _open_stream(answer: aiohttp.ClientResponse) -> Stream:
     if answer.status != 200:
-        raise Refused(answer.status, await answer.text())
+        raise StreamRefused(answer.status, await answer.text())
     assert answer.headers["content-type"].startswith("text/event-stream"), answer.headers
     return Stream(answer.headers, answer.content)

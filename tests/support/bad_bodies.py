@@ -14,7 +14,7 @@ JSON = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Bad:
+class BadBody:
     """One wrong body. `body` is what is added to a model that exists and, unless it has one, an input that is right."""
 
     name: str
@@ -34,7 +34,7 @@ VALUES: dict[str, Any] = {
 }
 """How errors call a JSON type, and one value of it."""
 
-TAKEN = {
+ACCEPTED_TYPES = {
     "a number": {"an integer", "a decimal"},
     "a string or an object": {"a string", "an object"},
     "a string or an array of input items": {"a string", "an array"},
@@ -48,7 +48,7 @@ USER: JSON = {"role": "user", "content": "Hi."}
 FUNCTION: JSON = {"type": "function", "name": "look"}
 
 
-def saying(*parts: JSON, role: str = "user") -> JSON:
+def message_of(*parts: JSON, role: str = "user") -> JSON:
     """A body whose only item is a message of these parts."""
     return {"input": [{"role": role, "content": list(parts)}]}
 
@@ -63,7 +63,7 @@ _CUSTOM = {
         }
     ]
 }
-_NAMED = {"tool_choice": {"type": "function", "name": "look"}}
+_FUNCTION_CHOICE = {"tool_choice": {"type": "function", "name": "look"}}
 _ALLOWED = {
     "tool_choice": {
         "type": "allowed_tools",
@@ -75,8 +75,8 @@ _SCHEMA = {
     "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}, "verbosity": "low"}
 }
 _CALL = {"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}]}
-_ANSWER = {"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}
-_ANSWER_PART = {
+_CALL_OUTPUT = {"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}
+_CALL_OUTPUT_PART = {
     "input": [
         {
             "type": "function_call_output",
@@ -90,14 +90,14 @@ _TYPED = {
         {"type": "message", "id": "msg_1", "status": "completed", "role": "user", "content": "Hi."}
     ]
 }
-_TEXT = saying({"type": "input_text", "text": "x"})
-_IMAGE = saying({"type": "input_image", "image_url": "data:,", "detail": "low"})
-_FILE = saying({"type": "input_file", "filename": "f", "file_data": "data:,"})
-_AUDIO = saying({"type": "input_audio", "input_audio": {"data": "", "format": "mp3"}})
-_SAID = saying(
+_TEXT = message_of({"type": "input_text", "text": "x"})
+_IMAGE = message_of({"type": "input_image", "image_url": "data:,", "detail": "low"})
+_FILE = message_of({"type": "input_file", "filename": "f", "file_data": "data:,"})
+_AUDIO = message_of({"type": "input_audio", "input_audio": {"data": "", "format": "mp3"}})
+_OUTPUT_TEXT = message_of(
     {"type": "output_text", "text": "x", "annotations": [{}], "logprobs": [{}]}, role="assistant"
 )
-_THOUGHT = {
+_REASONING = {
     "input": [
         {
             "type": "reasoning",
@@ -106,7 +106,7 @@ _THOUGHT = {
         }
     ]
 }
-_SPACE = {
+_NAMESPACE_TOOL = {
     "tools": [
         {
             "type": "namespace",
@@ -130,9 +130,11 @@ _WEB = {
 }
 _SHELL = {"tools": [{"type": "shell", "environment": {"type": "local", "skills": [{}]}}]}
 _SHELL_CALL = {"input": [{"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}}]}
-_RAN = {"stdout": "", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
-_SHELL_ANSWER = {"input": [{"type": "shell_call_output", "call_id": "c", "output": [_RAN]}]}
-_EXEC = {
+_SHELL_RESULT = {"stdout": "", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
+_SHELL_CALL_OUTPUT = {
+    "input": [{"type": "shell_call_output", "call_id": "c", "output": [_SHELL_RESULT]}]
+}
+_LOCAL_SHELL_CALL = {
     "input": [
         {
             "type": "local_shell_call",
@@ -150,12 +152,12 @@ _PATCH = {
         }
     ]
 }
-_PATCHED = {
+_PATCH_OUTPUT = {
     "input": [
         {"type": "apply_patch_call_output", "call_id": "c", "status": "completed", "output": ""}
     ]
 }
-_FOUND = {
+_TOOL_SEARCH_OUTPUT = {
     "input": [
         {
             "type": "tool_search_output",
@@ -165,8 +167,8 @@ _FOUND = {
         }
     ]
 }
-_ADDED = {"input": [{"type": "additional_tools", "role": "developer", "tools": []}]}
-_SHOT = {
+_ADDITIONAL_TOOLS = {"input": [{"type": "additional_tools", "role": "developer", "tools": []}]}
+_SCREENSHOT = {
     "input": [
         {
             "type": "computer_call_output",
@@ -217,11 +219,11 @@ FIELDS: list[tuple[JSON, str, str]] = [
     (_CUSTOM, "tools[0].format.syntax", "a string"),
     (_CUSTOM, "tools[0].format.definition", "a string"),
     (_TOOL, "tools[0].defer_loading", "a boolean"),
-    (_SPACE, "tools[0].name", "a string"),
-    (_SPACE, "tools[0].description", "a string"),
-    (_SPACE, "tools[0].tools", "an array"),
-    (_SPACE, "tools[0].tools[0]", "an object"),
-    (_SPACE, "tools[0].tools[0].name", "a string"),
+    (_NAMESPACE_TOOL, "tools[0].name", "a string"),
+    (_NAMESPACE_TOOL, "tools[0].description", "a string"),
+    (_NAMESPACE_TOOL, "tools[0].tools", "an array"),
+    (_NAMESPACE_TOOL, "tools[0].tools[0]", "an object"),
+    (_NAMESPACE_TOOL, "tools[0].tools[0].name", "a string"),
     (_SEARCH_TOOL, "tools[0].execution", "a string"),
     (_SEARCH_TOOL, "tools[0].parameters", "an object"),
     (_WEB, "tools[0].search_context_size", "a string"),
@@ -236,9 +238,9 @@ FIELDS: list[tuple[JSON, str, str]] = [
     (_SHELL, "tools[0].environment.skills", "an array"),
     (_SHELL, "tools[0].environment.skills[0]", "an object"),
     ({}, "tool_choice", "a string or an object"),
-    (_NAMED, "tool_choice.namespace", "a string"),
-    (_NAMED, "tool_choice.type", "a string"),
-    (_NAMED, "tool_choice.name", "a string"),
+    (_FUNCTION_CHOICE, "tool_choice.namespace", "a string"),
+    (_FUNCTION_CHOICE, "tool_choice.type", "a string"),
+    (_FUNCTION_CHOICE, "tool_choice.name", "a string"),
     (_ALLOWED, "tool_choice.mode", "a string"),
     (_ALLOWED, "tool_choice.tools", "an array"),
     (_ALLOWED, "tool_choice.tools[0]", "an object"),
@@ -261,12 +263,12 @@ FIELDS: list[tuple[JSON, str, str]] = [
     (_AUDIO, "input[0].content[0].input_audio", "an object"),
     (_AUDIO, "input[0].content[0].input_audio.data", "a string"),
     (_AUDIO, "input[0].content[0].input_audio.format", "a string"),
-    (_SAID, "input[0].phase", "a string"),
-    (_SAID, "input[0].content[0].annotations", "an array"),
-    (_SAID, "input[0].content[0].annotations[0]", "an object"),
-    (_SAID, "input[0].content[0].logprobs", "an array"),
-    (_SAID, "input[0].content[0].logprobs[0]", "an object"),
-    (saying({"type": "refusal"}, role="assistant"), "input[0].content[0].refusal", "a string"),
+    (_OUTPUT_TEXT, "input[0].phase", "a string"),
+    (_OUTPUT_TEXT, "input[0].content[0].annotations", "an array"),
+    (_OUTPUT_TEXT, "input[0].content[0].annotations[0]", "an object"),
+    (_OUTPUT_TEXT, "input[0].content[0].logprobs", "an array"),
+    (_OUTPUT_TEXT, "input[0].content[0].logprobs[0]", "an object"),
+    (message_of({"type": "refusal"}, role="assistant"), "input[0].content[0].refusal", "a string"),
     *(
         (_CALL, f"input[0].{name}", "a string")
         for name in ("call_id", "name", "arguments", "status", "namespace")
@@ -276,24 +278,24 @@ FIELDS: list[tuple[JSON, str, str]] = [
         "input[0].input",
         "a string",
     ),
-    (_ANSWER, "input[0].call_id", "a string"),
-    (_ANSWER, "input[0].output", "a string or an array of content parts"),
-    (_ANSWER_PART, "input[0].output[0]", "an object"),
-    (_ANSWER_PART, "input[0].output[0].text", "a string"),
+    (_CALL_OUTPUT, "input[0].call_id", "a string"),
+    (_CALL_OUTPUT, "input[0].output", "a string or an array of content parts"),
+    (_CALL_OUTPUT_PART, "input[0].output[0]", "an object"),
+    (_CALL_OUTPUT_PART, "input[0].output[0].text", "a string"),
     (_SHELL_CALL, "input[0].call_id", "a string"),
     (_SHELL_CALL, "input[0].action", "an object"),
     (_SHELL_CALL, "input[0].action.commands", "an array"),
     (_SHELL_CALL, "input[0].action.commands[0]", "a string"),
     (_SHELL_CALL, "input[0].action.timeout_ms", "an integer"),
     (_SHELL_CALL, "input[0].environment", "an object"),
-    (_SHELL_ANSWER, "input[0].output", "an array"),
-    (_SHELL_ANSWER, "input[0].output[0].stdout", "a string"),
-    (_SHELL_ANSWER, "input[0].output[0].outcome", "an object"),
-    (_SHELL_ANSWER, "input[0].output[0].outcome.exit_code", "an integer"),
-    (_SHELL_ANSWER, "input[0].max_output_length", "an integer"),
-    (_EXEC, "input[0].action.command", "an array"),
-    (_EXEC, "input[0].action.env", "an object"),
-    (_EXEC, "input[0].action.working_directory", "a string"),
+    (_SHELL_CALL_OUTPUT, "input[0].output", "an array"),
+    (_SHELL_CALL_OUTPUT, "input[0].output[0].stdout", "a string"),
+    (_SHELL_CALL_OUTPUT, "input[0].output[0].outcome", "an object"),
+    (_SHELL_CALL_OUTPUT, "input[0].output[0].outcome.exit_code", "an integer"),
+    (_SHELL_CALL_OUTPUT, "input[0].max_output_length", "an integer"),
+    (_LOCAL_SHELL_CALL, "input[0].action.command", "an array"),
+    (_LOCAL_SHELL_CALL, "input[0].action.env", "an object"),
+    (_LOCAL_SHELL_CALL, "input[0].action.working_directory", "a string"),
     (
         {"input": [{"type": "local_shell_call_output", "call_id": "c"}]},
         "input[0].output",
@@ -302,20 +304,20 @@ FIELDS: list[tuple[JSON, str, str]] = [
     (_PATCH, "input[0].operation", "an object"),
     (_PATCH, "input[0].operation.path", "a string"),
     (_PATCH, "input[0].operation.diff", "a string"),
-    (_PATCHED, "input[0].status", "a string"),
-    (_PATCHED, "input[0].output", "a string"),
-    (_FOUND, "input[0].execution", "a string"),
-    (_FOUND, "input[0].tools", "an array"),
-    (_FOUND, "input[0].tools[0]", "an object"),
-    (_ADDED, "input[0].role", "a string"),
-    (_SHOT, "input[0].output", "an object"),
-    (_SHOT, "input[0].output.image_url", "an image URL"),
-    (_THOUGHT, "input[0].summary", "an array"),
-    (_THOUGHT, "input[0].summary[0]", "an object"),
-    (_THOUGHT, "input[0].summary[0].text", "a string"),
-    (_THOUGHT, "input[0].content", "an array"),
-    (_THOUGHT, "input[0].content[0].text", "a string"),
-    (_THOUGHT, "input[0].encrypted_content", "a string"),
+    (_PATCH_OUTPUT, "input[0].status", "a string"),
+    (_PATCH_OUTPUT, "input[0].output", "a string"),
+    (_TOOL_SEARCH_OUTPUT, "input[0].execution", "a string"),
+    (_TOOL_SEARCH_OUTPUT, "input[0].tools", "an array"),
+    (_TOOL_SEARCH_OUTPUT, "input[0].tools[0]", "an object"),
+    (_ADDITIONAL_TOOLS, "input[0].role", "a string"),
+    (_SCREENSHOT, "input[0].output", "an object"),
+    (_SCREENSHOT, "input[0].output.image_url", "an image URL"),
+    (_REASONING, "input[0].summary", "an array"),
+    (_REASONING, "input[0].summary[0]", "an object"),
+    (_REASONING, "input[0].summary[0].text", "a string"),
+    (_REASONING, "input[0].content", "an array"),
+    (_REASONING, "input[0].content[0].text", "a string"),
+    (_REASONING, "input[0].encrypted_content", "a string"),
     ({"input": [{"type": "item_reference"}]}, "input[0].id", "a string"),
     ({"input": [{"type": "mcp_approval_response"}]}, "input[0].approval_request_id", "a string"),
     (
@@ -328,7 +330,7 @@ FIELDS: list[tuple[JSON, str, str]] = [
 """A body that is right but for this field, the field, and what it takes."""
 
 
-def put(body: JSON, where: str, value: Any) -> JSON:
+def with_value(body: JSON, where: str, value: Any) -> JSON:
     """A copy of `body` with `value` at `where`, as errors name places: `input[0].content`."""
     changed = copy.deepcopy(body)
     *way, last = (int(step) if step.isdigit() else step for step in re.findall(r"\w+", where))
@@ -339,16 +341,22 @@ def put(body: JSON, where: str, value: Any) -> JSON:
     return changed
 
 
-def _wrong_types() -> Iterator[Bad]:
+def _wrong_types() -> Iterator[BadBody]:
     for body, where, expected in FIELDS:
-        for kind in (kind for kind in VALUES if kind not in TAKEN.get(expected, {expected})):
+        for kind in (
+            kind for kind in VALUES if kind not in ACCEPTED_TYPES.get(expected, {expected})
+        ):
             message = f"Invalid type for '{where}': expected {expected}, but got {kind} instead."
-            yield Bad(
-                f"{where} is {kind}", put(body, where, VALUES[kind]), where, "invalid_type", message
+            yield BadBody(
+                f"{where} is {kind}",
+                with_value(body, where, VALUES[kind]),
+                where,
+                "invalid_type",
+                message,
             )
 
 
-def _out_of_range() -> Iterator[Bad]:
+def _out_of_range() -> Iterator[BadBody]:
     ranges: list[tuple[str, str, float, float, float]] = [
         ("max_output_tokens", "integer", 16, 2**31 - 1, 1),
         ("max_tool_calls", "integer", 1, 2**31 - 1, 1),
@@ -362,13 +370,13 @@ def _out_of_range() -> Iterator[Bad]:
         for given in (low - step, -(2**63) if kind == "integer" else -1e308):
             said = str(given) if abs(given) < 1e18 else "a value out of range"
             message = f"Invalid '{name}': {kind} below minimum value. Expected a value >= {low}, but got {said} instead."
-            yield Bad(
+            yield BadBody(
                 f"{name} is {given:g}", {name: given}, name, f"{kind}_below_min_value", message
             )
         for given in (high + step, 2**64 - 1 if kind == "integer" else 1e308):
             said = str(given) if abs(given) < 1e18 else "a value out of range"
             message = f"Invalid '{name}': {kind} above maximum value. Expected a value <= {high}, but got {said} instead."
-            yield Bad(
+            yield BadBody(
                 f"{name} is {given:g}", {name: given}, name, f"{kind}_above_max_value", message
             )
 
@@ -377,7 +385,7 @@ TOOL_TYPES = (
     "'function', 'custom', 'namespace', 'tool_search', 'local_shell', 'shell', 'apply_patch', 'web_search', 'web_search_2025_08_26', "
     "'web_search_preview', 'web_search_preview_2025_03_11', and 'mcp'"
 )
-HOSTED = (
+UNSUPPORTED_TOOL_TYPES = (
     *(
         "file_search",
         "code_interpreter",
@@ -405,79 +413,79 @@ def unsupported(where: str, given: str, supported: str) -> tuple[str, str, str]:
 
 
 UNKNOWN = [
-    *(Bad(f"a tool of type {kind!r}", {"tools": [{**FUNCTION, "type": kind}]}, *unsupported("tools[0].type", kind, TOOL_TYPES)) for kind in HOSTED),
+    *(BadBody(f"a tool of type {kind!r}", {"tools": [{**FUNCTION, "type": kind}]}, *unsupported("tools[0].type", kind, TOOL_TYPES)) for kind in UNSUPPORTED_TOOL_TYPES),
     *(
-        Bad(f"a part of type {kind!r}", saying({"type": kind, "text": "x"}), *unsupported("input[0].content[0].type", kind, INPUT_PARTS))
+        BadBody(f"a part of type {kind!r}", message_of({"type": kind, "text": "x"}), *unsupported("input[0].content[0].type", kind, INPUT_PARTS))
         for kind in ("text", "image_url", "input_video", "refusal", "summary_text")
     ),
-    Bad(
+    BadBody(
         "a part of a tool's answer that is audio",
-        put(_ANSWER_PART, "input[0].output[0].type", "input_audio"),
+        with_value(_CALL_OUTPUT_PART, "input[0].output[0].type", "input_audio"),
         *unsupported("input[0].output[0].type", "input_audio", "'input_text', 'input_image', and 'input_file'"),
     ),
-    Bad(
+    BadBody(
         "a thought that is no thought",
-        put(_THOUGHT, "input[0].content[0].type", "text"),
+        with_value(_REASONING, "input[0].content[0].type", "text"),
         *unsupported("input[0].content[0].type", "text", "'reasoning_text'"),
     ),
-    Bad(
+    BadBody(
         "an audio format",
-        put(_AUDIO, "input[0].content[0].input_audio.format", "flac"),
+        with_value(_AUDIO, "input[0].content[0].input_audio.format", "flac"),
         *unsupported("input[0].content[0].input_audio.format", "flac", "'mp3' and 'wav'"),
     ),
-    Bad(
+    BadBody(
         "a detail",
-        put(_IMAGE, "input[0].content[0].detail", "all"),
+        with_value(_IMAGE, "input[0].content[0].detail", "all"),
         *unsupported("input[0].content[0].detail", "all", "'auto', 'low', 'high', and 'original'"),
     ),
-    Bad("a phase", put(_SAID, "input[0].phase", "x"), *unsupported("input[0].phase", "x", "'commentary' and 'final_answer'")),
-    Bad(
+    BadBody("a phase", with_value(_OUTPUT_TEXT, "input[0].phase", "x"), *unsupported("input[0].phase", "x", "'commentary' and 'final_answer'")),
+    BadBody(
         "a service tier",
         {"service_tier": "first"},
         *unsupported("service_tier", "first", "'auto', 'default', 'flex', 'priority', 'fast', 'scale', and 'ultrafast'"),
     ),
-    Bad("a verbosity", {"text": {"verbosity": "loud"}}, *unsupported("text.verbosity", "loud", "'low', 'medium', and 'high'")),
-    Bad("a summary", {"reasoning": {"summary": "all"}}, *unsupported("reasoning.summary", "all", "'auto', 'concise', and 'detailed'")),
-    Bad("a grammar", put(_CUSTOM, "tools[0].format.syntax", "abnf"), *unsupported("tools[0].format.syntax", "abnf", "'lark' and 'regex'")),
-    Bad(
+    BadBody("a verbosity", {"text": {"verbosity": "loud"}}, *unsupported("text.verbosity", "loud", "'low', 'medium', and 'high'")),
+    BadBody("a summary", {"reasoning": {"summary": "all"}}, *unsupported("reasoning.summary", "all", "'auto', 'concise', and 'detailed'")),
+    BadBody("a grammar", with_value(_CUSTOM, "tools[0].format.syntax", "abnf"), *unsupported("tools[0].format.syntax", "abnf", "'lark' and 'regex'")),
+    BadBody(
         "a shell in a container",
-        put(_SHELL, "tools[0].environment.type", "container_auto"),
+        with_value(_SHELL, "tools[0].environment.type", "container_auto"),
         *unsupported("tools[0].environment.type", "container_auto", "'local'"),
     ),
-    Bad(
+    BadBody(
         "a context size",
-        put(_WEB, "tools[0].search_context_size", "huge"),
+        with_value(_WEB, "tools[0].search_context_size", "huge"),
         *unsupported("tools[0].search_context_size", "huge", "'low', 'medium', and 'high'"),
     ),
-    Bad(
+    BadBody(
         "a place of another kind",
-        put(_WEB, "tools[0].user_location.type", "exact"),
+        with_value(_WEB, "tools[0].user_location.type", "exact"),
         *unsupported("tools[0].user_location.type", "exact", "'approximate'"),
     ),
-    Bad(
+    BadBody(
         "a search by the server",
-        put(_SEARCH_TOOL, "tools[0].execution", "server"),
+        with_value(_SEARCH_TOOL, "tools[0].execution", "server"),
         *unsupported("tools[0].execution", "server", "'client'"),
     ),
-    Bad(
+    BadBody(
         "a namespace of namespaces",
-        put(_SPACE, "tools[0].tools[0].type", "namespace"),
+        with_value(_NAMESPACE_TOOL, "tools[0].tools[0].type", "namespace"),
         *unsupported("tools[0].tools[0].type", "namespace", "'function' and 'custom'"),
     ),
-    Bad("an outcome", put(_SHELL_ANSWER, "input[0].output[0].outcome.type", "x"), *unsupported("input[0].output[0].outcome.type", "x", "'exit' and 'timeout'")),
-    Bad(
+    BadBody("an outcome", with_value(_SHELL_CALL_OUTPUT, "input[0].output[0].outcome.type", "x"), *unsupported("input[0].output[0].outcome.type", "x", "'exit' and 'timeout'")),
+    BadBody(
         "an operation",
-        put(_PATCH, "input[0].operation.type", "rename_file"),
+        with_value(_PATCH, "input[0].operation.type", "rename_file"),
         *unsupported("input[0].operation.type", "rename_file", "'create_file', 'update_file', and 'delete_file'"),
     ),
-    Bad("tools from a user", put(_ADDED, "input[0].role", "user"), *unsupported("input[0].role", "user", "'developer'")),
-    Bad("a mode", put(_ALLOWED, "tool_choice.mode", "none"), *unsupported("tool_choice.mode", "none", "'auto' and 'required'")),
-    Bad("an empty name", {"": 1}, "", "unknown_parameter", "Unknown parameter: ''."),
-    Bad("a name with a NUL", {"a\0b": 1}, "a\ufffdb", "unknown_parameter", "Unknown parameter: 'a\ufffdb'."),
-    Bad("a name with half a character", {"a\ud800": 1}, "a\ufffd", "unknown_parameter", "Unknown parameter: 'a\ufffd'."),
-    Bad("output_text, which only answers have", {"output_text": "x"}, "output_text", "unknown_parameter", "Unknown parameter: 'output_text'."),
+    BadBody("tools from a user", with_value(_ADDITIONAL_TOOLS, "input[0].role", "user"), *unsupported("input[0].role", "user", "'developer'")),
+    BadBody("a mode", with_value(_ALLOWED, "tool_choice.mode", "none"), *unsupported("tool_choice.mode", "none", "'auto' and 'required'")),
+    BadBody("an empty name", {"": 1}, "", "unknown_parameter", "Unknown parameter: ''."),
+    BadBody("a name with a NUL", {"a\0b": 1}, "a\ufffdb", "unknown_parameter", "Unknown parameter: 'a\ufffdb'."),
+    BadBody("a name with half a character", {"a\ud800": 1}, "a\ufffd", "unknown_parameter", "Unknown parameter: 'a\ufffd'."),
+    BadBody("output_text, which only answers have", {"output_text": "x"}, "output_text", "unknown_parameter", "Unknown parameter: 'output_text'."),
     *(
-        Bad(
+        BadBody(
             f"chat's {name}", {name: True}, name, "unknown_parameter",
             f"Unknown parameter: '{name}'. In the Responses API, this parameter is called {ours}.",
         )
@@ -535,47 +543,53 @@ CUSTOM_CALL: JSON = {"type": "custom_tool_call", "call_id": "c", "name": "f", "i
 CUSTOM_ANSWER: JSON = {"type": "custom_tool_call_output", "call_id": "c", "output": "x"}
 
 PAIRS = [
-    Bad("two calls, one answered", {"input": [call("a"), call("b"), answer("a")]}, *unpaired("b")),
-    Bad("an answer before its call", {"input": [answer("a"), call("a")]}, *uncalled("a")),
-    Bad(
+    BadBody(
+        "two calls, one answered", {"input": [call("a"), call("b"), answer("a")]}, *unpaired("b")
+    ),
+    BadBody("an answer before its call", {"input": [answer("a"), call("a")]}, *uncalled("a")),
+    BadBody(
         "a call answered and made again",
         {"input": [call("a"), answer("a"), call("a")]},
         *unpaired("a"),
     ),
-    Bad("a custom call", {"input": [CUSTOM_CALL]}, *unpaired("c", "custom tool call")),
-    Bad("a custom answer", {"input": [CUSTOM_ANSWER]}, *uncalled("c", "custom tool call output")),
-    Bad("an id with a NUL", {"input": [answer("c\0")]}, *uncalled("c\ufffd")),
+    BadBody("a custom call", {"input": [CUSTOM_CALL]}, *unpaired("c", "custom tool call")),
+    BadBody(
+        "a custom answer", {"input": [CUSTOM_ANSWER]}, *uncalled("c", "custom tool call output")
+    ),
+    BadBody("an id with a NUL", {"input": [answer("c\0")]}, *uncalled("c\ufffd")),
 ]
 
 IDS = [
-    Bad(
+    BadBody(
         "two calls of one id",
         {"input": [{**call("a"), "id": "fc_1"}, {**call("b"), "id": "fc_1"}]},
         *duplicate("fc_1"),
     ),
-    Bad(
+    BadBody(
         "a reference to an item that is there",
         {"input": [{**USER, "id": "msg_1"}, {"id": "msg_1"}]},
         *duplicate("msg_1"),
     ),
-    Bad("an empty id", {"previous_response_id": ""}, *malformed("")),
-    Bad("an id with a slash", {"previous_response_id": "resp_/../1"}, *malformed("resp_/../1")),
-    Bad("an id with a NUL", {"previous_response_id": "resp_\0"}, *malformed("resp_\ufffd")),
-    Bad("an id in another alphabet", {"previous_response_id": "resp_é"}, *malformed("resp_é")),
-    Bad("an id that ends its line", {"previous_response_id": "resp_1\n"}, *malformed("resp_1\n")),
-    Bad(
+    BadBody("an empty id", {"previous_response_id": ""}, *malformed("")),
+    BadBody("an id with a slash", {"previous_response_id": "resp_/../1"}, *malformed("resp_/../1")),
+    BadBody("an id with a NUL", {"previous_response_id": "resp_\0"}, *malformed("resp_\ufffd")),
+    BadBody("an id in another alphabet", {"previous_response_id": "resp_é"}, *malformed("resp_é")),
+    BadBody(
+        "an id that ends its line", {"previous_response_id": "resp_1\n"}, *malformed("resp_1\n")
+    ),
+    BadBody(
         "an id of ten thousand letters",
         {"previous_response_id": "é" * 10_000},
         *malformed("é" * 100 + "…"),
     ),
-    Bad(
+    BadBody(
         "an id of no response",
         {"previous_response_id": "resp_1"},
         "previous_response_id",
         "previous_response_not_found",
         "Previous response with id 'resp_1' not found.",
     ),
-    Bad(
+    BadBody(
         "a reference to nothing",
         {"input": [{"type": "item_reference", "id": "msg_none"}]},
         "input[0]",
@@ -585,14 +599,14 @@ IDS = [
 ]
 
 SIZES = [
-    Bad(
+    BadBody(
         "a hundred thousand items and one",
         {"input": [USER] * 100_001},
         "input",
         "array_above_max_length",
         "Invalid 'input': array too long. Expected an array with maximum length 100000, but got an array with length 100001 instead.",
     ),
-    Bad(
+    BadBody(
         "an item behind a hundred thousand",
         {"input": [*[USER] * 99_999, {"role": "king", "content": ""}]},
         *unsupported("input[99999].role", "king", "'user', 'system', 'developer', and 'assistant'"),

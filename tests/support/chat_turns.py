@@ -24,14 +24,14 @@ def counter() -> Callable[[str], str]:
     return lambda prefix: f"{prefix}_{next(numbers)}"
 
 
-def delta(**said: Any) -> JSON:
+def delta(**fields: Any) -> JSON:
     """A chunk that says something."""
-    return {"choices": [{"index": 0, "delta": said, "finish_reason": None}]}
+    return {"choices": [{"index": 0, "delta": fields, "finish_reason": None}]}
 
 
-def finish(reason: str | None = "stop", **said: Any) -> JSON:
+def finish(reason: str | None = "stop", **fields: Any) -> JSON:
     """The chunk that ends the turn."""
-    return {"choices": [{"index": 0, "delta": said, "finish_reason": reason}]}
+    return {"choices": [{"index": 0, "delta": fields, "finish_reason": reason}]}
 
 
 def call(
@@ -57,7 +57,7 @@ def calls(*pieces: JSON) -> JSON:
 
 
 @dataclass(frozen=True)
-class Turn:
+class TranslatedTurn:
     """A turn that has ended, checked against the contract and the SDK's types."""
 
     events: list[JSON]
@@ -77,7 +77,7 @@ class Turn:
         return [_item(item) for item in self.output]
 
 
-def offering(
+def catalog_with(
     *functions: str, custom: Iterable[str] = (), allowed: Iterable[str] | None = None
 ) -> ToolCatalog:
     """An offer of functions and custom tools, of which only the `allowed` may be called."""
@@ -93,9 +93,9 @@ def offering(
     )
 
 
-def run(
+def translate(
     chunks: Iterable[JSON | bytes], *, done_seen: bool = True, cut: bool = False, **options: Any
-) -> Turn:
+) -> TranslatedTurn:
     """Puts the chunks through the parser and a translator, and ends the turn."""
     translator = ChatTranslator(counter(), **options)
     told: list[Event] = []
@@ -114,7 +114,9 @@ def run(
     if translator.usage is not None:
         check_usage(translator.usage)
     assert translator.close_incomplete() == []
-    return Turn(events, translator.output, translator.calls, translator.usage, translator.outcome)
+    return TranslatedTurn(
+        events, translator.output, translator.calls, translator.usage, translator.outcome
+    )
 
 
 def decoded(events: list[Event]) -> list[JSON]:

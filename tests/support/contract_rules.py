@@ -23,14 +23,14 @@ PART_DELTAS = {
     ),
 }
 """delta event -> its done event, the type of part it belongs to, the key that holds the whole"""
-CALLS = {
+CALL_PAYLOAD_KEYS = {
     "function_call": "arguments",
     "custom_tool_call": "input",
     "mcp_call": "arguments",
     "code_interpreter_call": "code",
 }
 """type of a call -> the key that holds what it was called with"""
-HOSTED = {
+SERVER_TOOL_EVENTS = {
     "mcp_list_tools": ("in_progress", "completed", "failed"),
     "mcp_call": ("in_progress", "completed", "failed"),
     "web_search_call": ("in_progress", "searching", "completed"),
@@ -39,14 +39,14 @@ HOSTED = {
     "image_generation_call": ("in_progress", "generating", "partial_image", "completed"),
 }
 """type of an item that the server itself runs -> the events of its progress; one of a kind, in this order"""
-_ARGUMENTS = tuple(f"response.{call}_{key}." for call, key in CALLS.items())
+_CALL_EVENT_PREFIXES = tuple(f"response.{call}_{key}." for call, key in CALL_PAYLOAD_KEYS.items())
 PART_DONES = {done: (part, key) for done, part, key in PART_DELTAS.values()}
 
 
 @dataclass
 class _Part:
     type: str
-    heard: str = ""
+    text: str = ""
     logprobs: list[Any] = field(default_factory=list)
     annotations: list[Any] = field(default_factory=list)
     text_done: bool = False
@@ -145,9 +145,9 @@ def _check_event(items: dict[int, _Item], event: Event) -> None:
     assert event["item_id"] == item.item["id"], (
         f"{kind} with item_id {event['item_id']} for item {item.item['id']}"
     )
-    if kind.startswith(_ARGUMENTS):
+    if kind.startswith(_CALL_EVENT_PREFIXES):
         _check_arguments(item, event)
-    elif item.item["type"] in HOSTED:
+    elif item.item["type"] in SERVER_TOOL_EVENTS:
         _check_progress(item, kind)
     elif item.item["type"] == "compaction":
         assert (kind, item.progress) == ("response.compaction.compacting", []), (
@@ -163,8 +163,8 @@ def _check_added(item: dict[str, Any]) -> None:
     if item["type"] in ("message", "reasoning"):
         assert item["content"] == [], "added with content"
         assert item.get("summary", []) == [], "added with a summary"
-    if item["type"] in CALLS:
-        assert item[CALLS[item["type"]]] == "", "added with arguments"
+    if item["type"] in CALL_PAYLOAD_KEYS:
+        assert item[CALL_PAYLOAD_KEYS[item["type"]]] == "", "added with arguments"
         assert item["type"] == "code_interpreter_call" or item["name"], (
             "added before its name was known"
         )
@@ -177,7 +177,9 @@ def _check_added(item: dict[str, Any]) -> None:
 
 def _check_arguments(item: _Item, event: Event) -> None:
     key = event["type"].removeprefix("response.").partition(".")[0].rpartition("_")[2]
-    assert CALLS.get(item.item["type"]) == key, f"{event['type']} for a {item.item['type']}"
+    assert CALL_PAYLOAD_KEYS.get(item.item["type"]) == key, (
+        f"{event['type']} for a {item.item['type']}"
+    )
     assert not item.arguments_done, f"{event['type']} after arguments.done"
     if event["type"].endswith(".delta"):
         assert event["delta"], "an empty delta"
@@ -189,7 +191,7 @@ def _check_arguments(item: _Item, event: Event) -> None:
 
 
 def _check_progress(item: _Item, kind: str) -> None:
-    kinds = HOSTED[item.item["type"]]
+    kinds = SERVER_TOOL_EVENTS[item.item["type"]]
     prefix, _, step = kind.rpartition(".")
     assert prefix == f"response.{item.item['type']}", f"{kind} for a {item.item['type']}"
     assert step in kinds, f"unknown event {kind}"
@@ -248,8 +250,8 @@ def _check_part(item: _Item, event: Event) -> None:
         _check_delta(part, event)
     elif kind in PART_DONES:
         assert (part.type, part.text_done) == (PART_DONES[kind][0], False)
-        assert event[PART_DONES[kind][1]] == part.heard, (
-            f"done says {event[PART_DONES[kind][1]]!r}, the deltas {part.heard!r}"
+        assert event[PART_DONES[kind][1]] == part.text, (
+            f"done says {event[PART_DONES[kind][1]]!r}, the deltas {part.text!r}"
         )
         assert event.get("logprobs", []) == part.logprobs
         part.text_done = True
@@ -273,51 +275,51 @@ def _check_delta(part: _Part, event: Event) -> None:
     )
     assert not part.text_done, f"{event['type']} after the text was done"
     assert event["delta"], "an empty delta"
-    part.heard += event["delta"]
+    part.text += event["delta"]
     part.logprobs += event.get("logprobs", [])
 
 
-def _check_whole(part: _Part, told: dict[str, Any]) -> None:
-    assert told["type"] == part.type
-    assert told["refusal" if part.type == "refusal" else "text"] == part.heard
+def _check_whole(part: _Part, shown: dict[str, Any]) -> None:
+    assert shown["type"] == part.type
+    assert shown["refusal" if part.type == "refusal" else "text"] == part.text
     if part.type == "output_text":
-        assert told["annotations"] == part.annotations
-        assert told["logprobs"] == part.logprobs
+        assert shown["annotations"] == part.annotations
+        assert shown["logprobs"] == part.logprobs
 
 
-def _check_done(item: _Item, told: dict[str, Any]) -> None:
-    assert told["status"] in ("completed", "incomplete", "failed"), (
-        f"done with status {told['status']}"
+def _check_done(item: _Item, shown: dict[str, Any]) -> None:
+    assert shown["status"] in ("completed", "incomplete", "failed"), (
+        f"done with status {shown['status']}"
     )
     for key in ("id", "type", "call_id", "name", "namespace", "role", "server_label"):
-        assert told.get(key) == item.item.get(key), (
-            f"{key} changed from {item.item.get(key)!r} to {told.get(key)!r}"
+        assert shown.get(key) == item.item.get(key), (
+            f"{key} changed from {item.item.get(key)!r} to {shown.get(key)!r}"
         )
-    if told["type"] in CALLS:
+    if shown["type"] in CALL_PAYLOAD_KEYS:
         assert item.arguments_done, "output_item.done before arguments.done"
-        assert told[CALLS[told["type"]]] == item.arguments
-    if told["type"] in HOSTED:
+        assert shown[CALL_PAYLOAD_KEYS[shown["type"]]] == item.arguments
+    if shown["type"] in SERVER_TOOL_EVENTS:
         ended = [step for step in item.progress if step in ("completed", "failed")]
-        expected = told["status"] if told["status"] in HOSTED[told["type"]] else None
+        expected = shown["status"] if shown["status"] in SERVER_TOOL_EVENTS[shown["type"]] else None
         assert ended == ([] if expected is None else [expected]), (
-            f"{item.progress} for an item that is {told['status']}"
+            f"{item.progress} for an item that is {shown['status']}"
         )
-    if told["type"] == "shell_call" and told["status"] == "completed":
-        assert told["action"]["commands"] == item.commands, (
+    if shown["type"] == "shell_call" and shown["status"] == "completed":
+        assert shown["action"]["commands"] == item.commands, (
             "the commands are not those of the events"
         )
-    if told["type"] == "compaction" and told["status"] == "completed":
+    if shown["type"] == "compaction" and shown["status"] == "completed":
         assert item.progress, "a compaction without response.compaction.compacting"
-        assert told["encrypted_content"], "a compaction that holds nothing"
-    if told["type"] in ("message", "reasoning"):
+        assert shown["encrypted_content"], "a compaction that holds nothing"
+    if shown["type"] in ("message", "reasoning"):
         assert all(part.done for part in item.parts), "output_item.done before its parts were done"
-        assert len(told["content"]) == len(item.parts)
-        for part, content in zip(item.parts, told["content"], strict=True):
+        assert len(shown["content"]) == len(item.parts)
+        for part, content in zip(item.parts, shown["content"], strict=True):
             _check_whole(part, content)
         assert all(part.done for part in item.summary), (
             "output_item.done before its summary was done"
         )
-        for part, content in zip(item.summary, told.get("summary", []), strict=True):
+        for part, content in zip(item.summary, shown.get("summary", []), strict=True):
             _check_whole(part, content)
 
 

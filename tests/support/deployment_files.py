@@ -48,7 +48,7 @@ def instructions() -> list[tuple[str, str]]:
     return [(word, rest) for word, _, rest in (line.partition(" ") for line in joined.splitlines())]
 
 
-def copied() -> list[str]:
+def copied_sources() -> list[str]:
     """What the Dockerfile copies out of the repository, without trailing slashes."""
     return [
         source.rstrip("/")

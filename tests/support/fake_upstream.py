@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 JSON = dict[str, Any]
-RESIDENT = "resident"
+ALWAYS_LISTED_MODEL = "resident"
 """A model that is always listed, so that a list fetched before any script was registered has something to show."""
 Step = Callable[["Exchange"], Awaitable[None]]
 Script = Sequence[Step]
@@ -38,12 +38,12 @@ _REASONS = {
 }
 
 
-class Closed(Exception):
+class ClientClosed(Exception):
     """The client went away while the script was still talking."""
 
 
 @dataclass(slots=True)
-class Request:
+class UpstreamRequest:
     """What the upstream was asked, and what became of it. Moments are `time.monotonic()`."""
 
     method: str
@@ -58,9 +58,9 @@ class Request:
     """When the script was through."""
     query: str = ""
     """What stood behind the path's question mark."""
-    words: list[tuple[float, str]] = field(default_factory=list)
+    sent_text: list[tuple[float, str]] = field(default_factory=list)
     """The pieces of text that were sent, and when."""
-    told_why: bool = False
+    finish_reason_sent: bool = False
     """The answer has said why the model stopped: with `finished` it is a whole turn."""
     items: list[JSON] = field(default_factory=list)
     """What a native answer has told, whole (tests/support/native_script.py)."""
@@ -88,11 +88,11 @@ class Request:
 class Exchange:
     """One request being answered: the steps write through this."""
 
-    def __init__(self, request: Request, connection: "_Connection") -> None:
+    def __init__(self, request: UpstreamRequest, connection: "_Connection") -> None:
         self.request = request
         self._connection = connection
         self.is_streaming = False
-        self.is_whole = (
+        self.is_unstreamed = (
             request.path.endswith("/chat/completions") and request.body.get("stream") is not True
         )
         """No stream was asked for: the chunks are put together and sent as one answer at the end."""
@@ -100,7 +100,7 @@ class Exchange:
 
     async def begin(self, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
         """Send the head of a stream, once."""
-        if not self.is_streaming and not self.is_whole:
+        if not self.is_streaming and not self.is_unstreamed:
             self.is_streaming = True
             fields = {
                 "content-type": "text/event-stream; charset=utf-8",
@@ -111,7 +111,7 @@ class Exchange:
 
     async def write(self, data: bytes) -> None:
         """Send body bytes of a stream."""
-        if self.is_whole:
+        if self.is_unstreamed:
             return
         await self.begin()
         if data:  # an empty piece would end a chunked body
@@ -119,7 +119,7 @@ class Exchange:
 
     async def event(self, data: JSON) -> None:
         """Send one chunk as an SSE event."""
-        if self.is_whole:
+        if self.is_unstreamed:
             self._chunks.append(data)
             return
         await self.write(b"data: %b\n\n" % json.dumps(data, ensure_ascii=False).encode())
@@ -127,8 +127,8 @@ class Exchange:
     async def delta(self, delta: JSON, **choice: Any) -> None:
         """Send one chunk with one choice."""
         if content := delta.get("content"):
-            self.request.words.append((time.monotonic(), content))
-        self.request.told_why |= choice.get("finish_reason") is not None
+            self.request.sent_text.append((time.monotonic(), content))
+        self.request.finish_reason_sent |= choice.get("finish_reason") is not None
         await self.event(
             self.envelope(
                 [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None, **choice}]
@@ -171,7 +171,7 @@ class Exchange:
         """Close the connection with FIN, in the middle of the body."""
         self._connection.drop()
 
-    async def closed(self) -> None:
+    async def wait_closed(self) -> None:
         """Return when the client has gone."""
         await self._connection.closed.wait()
 
@@ -295,14 +295,16 @@ def finish(reason: str = "stop") -> Step:
     return delta({}, finish_reason=reason)
 
 
-def usage(prompt: int = 11, completion: int = 7, *, cached: int = 0, thought: int = 0) -> Step:
+def usage(
+    prompt: int = 11, completion: int = 7, *, cached: int = 0, reasoning_tokens: int = 0
+) -> Step:
     """The usage chunk, with its empty `choices`."""
     counted = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": cached},
-        "completion_tokens_details": {"reasoning_tokens": thought},
+        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
     }
 
     async def step(exchange: Exchange) -> None:
@@ -325,21 +327,21 @@ def raw(data: bytes) -> Step:
     return step
 
 
-def gate(opened: asyncio.Event) -> Step:
+def wait_for(event: asyncio.Event) -> Step:
     """Wait until the test opens the gate."""
 
     async def step(exchange: Exchange) -> None:
         await exchange.begin()
-        await opened.wait()
+        await event.wait()
 
     return step
 
 
-def silence_until(opened: asyncio.Event) -> Step:
+def silence_until(event: asyncio.Event) -> Step:
     """As `gate`, but not even the head of the answer is sent before."""
 
     async def step(exchange: Exchange) -> None:
-        await opened.wait()
+        await event.wait()
 
     return step
 
@@ -348,7 +350,7 @@ def hang() -> Step:
     """Say nothing more until the client goes away."""
 
     async def step(exchange: Exchange) -> None:
-        await exchange.closed()
+        await exchange.wait_closed()
 
     return step
 
@@ -420,7 +422,7 @@ class _Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
-        self._request: Request | None = None
+        self._request: UpstreamRequest | None = None
         self.closed = asyncio.Event()
 
     @property
@@ -465,19 +467,19 @@ class _Connection(asyncio.Protocol):
         del self._received[:body_end]
         method, target, _ = first.split(" ")
         path, _, query = target.partition("?")
-        self._request = Request(
+        self._request = UpstreamRequest(
             method, path, headers, json.loads(body) if body else {}, time.monotonic(), query=query
         )
         self._upstream.requests.append(self._request)
         self._task = asyncio.create_task(self._answer(self._request))
 
-    async def _answer(self, request: Request) -> None:
+    async def _answer(self, request: UpstreamRequest) -> None:
         exchange = Exchange(request, self)
         try:
             for step in self._upstream.steps_for(request):
                 await step(exchange)
             await exchange.end()
-        except Closed:
+        except ClientClosed:
             return
         except Exception as fault:  # noqa: BLE001  # a fault of the fake must not look like one of the product
             self._upstream.faults.append(fault)
@@ -490,21 +492,21 @@ class _Connection(asyncio.Protocol):
 
     async def send(self, data: bytes) -> None:
         if self.is_closing:
-            raise Closed
+            raise ClientClosed
         self._transport.write(data)
         await self._writable.wait()
 
     def reset(self) -> None:
-        self._through()
+        self._mark_finished()
         raw_socket = self._transport.get_extra_info("socket")
         raw_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._transport.abort()
 
     def drop(self) -> None:
-        self._through()
+        self._mark_finished()
         self._transport.close()
 
-    def _through(self) -> None:
+    def _mark_finished(self) -> None:
         """The script itself ends the connection: that is not the client's doing."""
         if self._request is not None and self._request.is_open:
             self._request.finished = time.monotonic()
@@ -515,7 +517,7 @@ class FakeUpstream:
     """The server. `async with FakeUpstream(recordings) as fake: … fake.base_url`."""
 
     recordings: Path | None = None
-    requests: list[Request] = field(default_factory=list)
+    requests: list[UpstreamRequest] = field(default_factory=list)
     connections: set[_Connection] = field(default_factory=set)
     faults: list[BaseException] = field(default_factory=list)
     """What went wrong in the fake itself; a test session with any of these has failed."""
@@ -523,10 +525,10 @@ class FakeUpstream:
     port: int = 0
     """Where to listen; 0: anywhere."""
     _scripts: dict[str, list[Script]] = field(default_factory=dict)
-    counts: dict[str, Script] = field(default_factory=dict)
+    count_answers: dict[str, Script] = field(default_factory=dict)
     """Path of a count's route -> what it answers, as `script` has it; without any, 404."""
-    _minds: dict[str, Callable[[Request], Script]] = field(default_factory=dict)
-    _asked: dict[str, int] = field(default_factory=dict)
+    _deciders: dict[str, Callable[[UpstreamRequest], Script]] = field(default_factory=dict)
+    _request_counts: dict[str, int] = field(default_factory=dict)
     _names: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _server: asyncio.Server | None = None
 
@@ -551,11 +553,11 @@ class FakeUpstream:
         self._scripts[model] = list(scripts)
         return model
 
-    def decide(self, name: str, mind: Callable[[Request], Script]) -> None:
+    def decide(self, name: str, decider: Callable[[UpstreamRequest], Script]) -> None:
         """Register a model whose answer follows from the request itself, however often it is asked."""
-        self._minds[name] = mind
+        self._deciders[name] = decider
 
-    def asked(self, model: str) -> list[Request]:
+    def requests_for(self, model: str) -> list[UpstreamRequest]:
         """The requests for an answer of this model so far, in order."""
         return [
             request
@@ -563,11 +565,11 @@ class FakeUpstream:
             if request.method == "POST" and request.model == model
         ]
 
-    def steps_for(self, request: Request) -> Script:
+    def steps_for(self, request: UpstreamRequest) -> Script:
         if request.method == "GET" and request.path == "/v1/models":
-            return [_listing(sorted({RESIDENT, *self._scripts, *self._minds}))]
-        if request.path in self.counts:
-            return self.counts[request.path]
+            return [_listing(sorted({ALWAYS_LISTED_MODEL, *self._scripts, *self._deciders}))]
+        if request.path in self.count_answers:
+            return self.count_answers[request.path]
         if request.method != "POST" or request.path not in (
             "/v1/chat/completions",
             "/v1/responses",
@@ -575,8 +577,8 @@ class FakeUpstream:
             return [status(404)]
         if request.model.startswith("recording:"):
             return self._recorded(request.model)
-        if request.model in self._minds:
-            return self._minds[request.model](request)
+        if request.model in self._deciders:
+            return self._deciders[request.model](request)
         scripts = self._scripts.get(request.model)
         if scripts is None:
             message = f"The model `{request.model}` does not exist."
@@ -593,7 +595,7 @@ class FakeUpstream:
                     },
                 )
             ]
-        count = self._asked[request.model] = self._asked.get(request.model, 0) + 1
+        count = self._request_counts[request.model] = self._request_counts.get(request.model, 0) + 1
         return scripts[min(count, len(scripts)) - 1]
 
     def _recorded(self, model: str) -> Script:

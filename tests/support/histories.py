@@ -10,54 +10,54 @@ from dataclasses import dataclass, field
 from typing import Any
 
 JSON = dict[str, Any]
-Told = tuple[str, Any]
+ChatMessage = tuple[str, Any]
 """(role, content); of assistants (role, (text, refusal, ids of calls)), of tools (role, (id of the call, content))."""
 
 
 @dataclass(slots=True)
-class Turn:
+class HistoryTurn:
     """`given`: items for the model, in order; every call that was open before is answered among them."""
 
-    given: list[JSON] = field(default_factory=list)
-    thought: str | None = None
-    before: str | None = None
+    input_items: list[JSON] = field(default_factory=list)
+    reasoning: str | None = None
+    text_before_calls: str | None = None
     """Text before the calls."""
     calls: list[str] = field(default_factory=list)
-    after: str | None = None
+    text_after_calls: str | None = None
     """Text after them, of the same turn."""
-    refused: str | None = None
-    broken: str | None = None
+    refusal: str | None = None
+    broken_call: str | None = None
     """The id of a call that broke off with its response."""
 
-    def said(self) -> list[JSON]:
+    def output_items(self) -> list[JSON]:
         """The items of what the model said, as a client would send them."""
         items = (
             [
                 {
                     "type": "reasoning",
                     "summary": [],
-                    "content": [{"type": "reasoning_text", "text": self.thought}],
+                    "content": [{"type": "reasoning_text", "text": self.reasoning}],
                 }
             ]
-            if self.thought
+            if self.reasoning
             else []
         )
-        items += [_message(self.before)] if self.before else []
+        items += [_message(self.text_before_calls)] if self.text_before_calls else []
         items += [
             {"type": "function_call", "call_id": name, "name": "look", "arguments": "{}"}
             for name in self.calls
         ]
-        items += [_message(self.after)] if self.after else []
+        items += [_message(self.text_after_calls)] if self.text_after_calls else []
         items += (
-            [{"role": "assistant", "content": [{"type": "refusal", "refusal": self.refused}]}]
-            if self.refused
+            [{"role": "assistant", "content": [{"type": "refusal", "refusal": self.refusal}]}]
+            if self.refusal
             else []
         )
-        if self.broken:
+        if self.broken_call:
             items.append(
                 {
                     "type": "function_call",
-                    "call_id": self.broken,
+                    "call_id": self.broken_call,
                     "name": "look",
                     "arguments": "{",
                     "status": "incomplete",
@@ -70,25 +70,27 @@ def _message(text: str) -> JSON:
     return {"role": "assistant", "content": text}
 
 
-def told_of(turns: Sequence[Turn], now: Iterable[JSON] = ()) -> list[Told]:
+def expected_messages(
+    turns: Sequence[HistoryTurn], new_items: Iterable[JSON] = ()
+) -> list[ChatMessage]:
     """What the upstream is told after these turns, when it is given `now`."""
-    told: list[Told] = []
+    told: list[ChatMessage] = []
     texts: list[str] = []
     refusals: list[str] = []
     calls: list[str] = []
-    for turn in [*turns, Turn(given=list(now))]:
+    for turn in [*turns, HistoryTurn(input_items=list(new_items))]:
         answers = {
             item["call_id"]: item["output"]
-            for item in turn.given
+            for item in turn.input_items
             if item.get("type") == "function_call_output"
         }
-        others = [item for item in turn.given if item.get("type") != "function_call_output"]
+        others = [item for item in turn.input_items if item.get("type") != "function_call_output"]
         if others or calls:
             told += _assistant(texts, refusals, calls, answers)
             texts, refusals, calls = [], [], []
         told += [(_ROLES[item["role"]], item["content"]) for item in others]
-        texts += [text for text in (turn.before, turn.after) if text]
-        refusals += [turn.refused] if turn.refused else []
+        texts += [text for text in (turn.text_before_calls, turn.text_after_calls) if text]
+        refusals += [turn.refusal] if turn.refusal else []
         calls = list(turn.calls)
     return told + _assistant(texts, refusals, calls, {})
 
@@ -98,7 +100,7 @@ _ROLES = {"user": "user", "developer": "system", "system": "system"}
 
 def _assistant(
     texts: list[str], refusals: list[str], calls: list[str], answers: dict[str, str]
-) -> list[Told]:
+) -> list[ChatMessage]:
     """One message for the whole turn, and behind it one for each call, in the order of the calls."""
     if not (texts or refusals or calls):
         return []
@@ -106,12 +108,12 @@ def _assistant(
     return [("assistant", spoken), *(("tool", (name, answers[name])) for name in calls)]
 
 
-def heard(messages: Iterable[JSON]) -> list[Told]:
+def normalize_messages(messages: Iterable[JSON]) -> list[ChatMessage]:
     """Chat messages in the same form."""
-    return [_heard(message) for message in messages]
+    return [_normalize(message) for message in messages]
 
 
-def _heard(message: JSON) -> Told:
+def _normalize(message: JSON) -> ChatMessage:
     match message["role"]:
         case "assistant":
             calls = tuple(call["id"] for call in message.get("tool_calls", ()))
@@ -122,51 +124,51 @@ def _heard(message: JSON) -> Told:
             return role, message["content"]
 
 
-class Author:
+class HistoryGenerator:
     """Makes turns from any source of chance with `random.Random`'s face; every word and id it gives is new."""
 
-    def __init__(self, chance: random.Random) -> None:
-        self._chance = chance
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
         self._count = 0
 
     def _new(self, kind: str) -> str:
         self._count += 1
         return f"{kind}-{self._count}"
 
-    def _perhaps(self, kind: str, likely: float) -> str | None:
-        return self._new(kind) if self._chance.random() < likely else None
+    def _maybe(self, kind: str, probability: float) -> str | None:
+        return self._new(kind) if self._rng.random() < probability else None
 
-    def given(self, open_calls: Sequence[str], *, some: bool) -> list[JSON]:
+    def input_items(self, open_calls: Sequence[str], *, nonempty: bool) -> list[JSON]:
         """What the model is given: all answers that are due and some messages, in any order. `some`: at least something."""
         items: list[JSON] = [
             {"type": "function_call_output", "call_id": name, "output": self._new("seen")}
             for name in open_calls
         ]
-        least = 1 if some and not items else 0
-        roles = self._chance.choices(
-            ["user", "user", "developer"], k=self._chance.randint(least, 2)
-        )
+        least = 1 if nonempty and not items else 0
+        roles = self._rng.choices(["user", "user", "developer"], k=self._rng.randint(least, 2))
         items += [{"role": role, "content": self._new("words")} for role in roles]
-        self._chance.shuffle(items)
+        self._rng.shuffle(items)
         return items
 
-    def turn(self, open_calls: Sequence[str], *, some: bool = True, breaks: bool = False) -> Turn:
+    def turn(
+        self, open_calls: Sequence[str], *, nonempty: bool = True, broken: bool = False
+    ) -> HistoryTurn:
         """A turn after one that left these calls open. `breaks`: its last call breaks off, and so it leaves none open."""
         calls = (
             []
-            if breaks
-            else [self._new("call") for _ in range(self._chance.choice([0, 0, 1, 1, 2, 3]))]
+            if broken
+            else [self._new("call") for _ in range(self._rng.choice([0, 0, 1, 1, 2, 3]))]
         )
-        refused = self._perhaps("no", 0.1) if not calls and not breaks else None
-        turn = Turn(
-            given=self.given(open_calls, some=some),
-            thought=self._perhaps("hm", 0.3),
-            before=None if refused else self._perhaps("before", 0.6),
+        refused = self._maybe("no", 0.1) if not calls and not broken else None
+        turn = HistoryTurn(
+            input_items=self.input_items(open_calls, nonempty=nonempty),
+            reasoning=self._maybe("hm", 0.3),
+            text_before_calls=None if refused else self._maybe("before", 0.6),
             calls=calls,
-            after=self._perhaps("after", 0.3) if calls else None,
-            refused=refused,
-            broken=self._new("call") if breaks else None,
+            text_after_calls=self._maybe("after", 0.3) if calls else None,
+            refusal=refused,
+            broken_call=self._new("call") if broken else None,
         )
-        if not (turn.before or turn.calls or turn.refused or turn.broken):
-            turn.before = self._new("before")
+        if not (turn.text_before_calls or turn.calls or turn.refusal or turn.broken_call):
+            turn.text_before_calls = self._new("before")
         return turn

@@ -38,7 +38,7 @@ PIXEL = base64.b64decode(
 )
 """A red PNG of one pixel."""
 
-_MODERN = "2026-07-28"
+_FIRST_SESSIONLESS_VERSION = "2026-07-28"
 """From this version on the protocol knows no handshake and no sessions."""
 
 
@@ -57,14 +57,14 @@ class CountedCall:
     """When the server learnt that nobody waits for the result any more."""
 
 
-class Counting:
+class ToolCallLog:
     """The log of the counting tools, and the gates that hold their calls open."""
 
     def __init__(self) -> None:
         self.calls: list[CountedCall] = []
         self._gates: dict[str, asyncio.Event] = {}
 
-    def of(self, key: str) -> list[CountedCall]:
+    def calls_with(self, key: str) -> list[CountedCall]:
         """The calls with this key, in order of their start."""
         return [call for call in self.calls if call.arguments.get("key") == key]
 
@@ -84,11 +84,11 @@ class Counting:
             call.cancelled = time.monotonic()
             raise
         call.finished = time.monotonic()
-        return f"{tool} {key}: call {len(self.of(key))}"
+        return f"{tool} {key}: call {len(self.calls_with(key))}"
 
 
 @dataclass(slots=True, eq=False)
-class SeenRequest:
+class McpRequest:
     """One HTTP request. Moments are `time.monotonic()`."""
 
     server: str
@@ -112,10 +112,10 @@ class SeenRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class RawExchange:
     """A request whose answer a fault writes itself."""
 
-    request: SeenRequest
+    request: McpRequest
     receive: Receive
     send: Send
 
@@ -131,38 +131,40 @@ class Wire:
         await self.send({"type": "http.response.body", "body": body, "more_body": not whole})
 
 
-Fault = Callable[[Wire], Awaitable[None]]
+Fault = Callable[[RawExchange], Awaitable[None]]
 
 
-async def hang(wire: Wire) -> None:
+async def hang(exchange: RawExchange) -> None:
     """Nothing, until the client goes away."""
-    while (await wire.receive())["type"] != "http.disconnect":
+    while (await exchange.receive())["type"] != "http.disconnect":
         continue
 
 
-async def hang_in_answer(wire: Wire) -> None:
+async def hang_in_answer(exchange: RawExchange) -> None:
     """The head of an event stream and then nothing, until the client goes away."""
-    await wire.send(
+    await exchange.send(
         {
             "type": "http.response.start",
             "status": 200,
             "headers": [(b"content-type", b"text/event-stream")],
         }
     )
-    await wire.send({"type": "http.response.body", "body": b": here I am\n\n", "more_body": True})
-    await hang(wire)
+    await exchange.send(
+        {"type": "http.response.body", "body": b": here I am\n\n", "more_body": True}
+    )
+    await hang(exchange)
 
 
-async def die(wire: Wire) -> None:
+async def break_off(exchange: RawExchange) -> None:
     """Half a JSON answer; then the connection is gone."""
-    await wire.answer(
+    await exchange.answer(
         200, {"content-type": "application/json"}, b'{"jsonrpc": "2.0", "id": ', whole=False
     )
 
 
-async def die_in_stream(wire: Wire) -> None:
+async def break_off_in_stream(exchange: RawExchange) -> None:
     """Half an event of a stream; then the connection is gone."""
-    await wire.answer(
+    await exchange.answer(
         200,
         {"content-type": "text/event-stream"},
         b'event: message\ndata: {"jsonrpc": "2.0"',
@@ -170,27 +172,27 @@ async def die_in_stream(wire: Wire) -> None:
     )
 
 
-def answers(
+def http_answer(
     status: int, body: bytes = b"", content_type: str = "application/json", **headers: str
 ) -> Fault:
     """This very answer."""
 
-    async def fault(wire: Wire) -> None:
+    async def fault(wire: RawExchange) -> None:
         told = {name.replace("_", "-"): value for name, value in headers.items()}
         await wire.answer(status, {"content-type": content_type, **told}, body)
 
     return fault
 
 
-def redirects(location: str, status: int = 307) -> Fault:
+def redirect(location: str, status: int = 307) -> Fault:
     """A redirect."""
-    return answers(status, location=location)
+    return http_answer(status, location=location)
 
 
-def results(result: object | Callable[[JSON], object]) -> Fault:
+def rpc_result(result: object | Callable[[JSON], object]) -> Fault:
     """A JSON-RPC result that no SDK has checked; a callable gets the request's message."""
 
-    async def fault(wire: Wire) -> None:
+    async def fault(wire: RawExchange) -> None:
         told = result(wire.request.body) if callable(result) else result
         body = {"jsonrpc": "2.0", "id": wire.request.body.get("id"), "result": told}
         await wire.answer(200, {"content-type": "application/json"}, json.dumps(body).encode())
@@ -198,10 +200,10 @@ def results(result: object | Callable[[JSON], object]) -> Fault:
     return fault
 
 
-def refuses(code: int, message: str) -> Fault:
+def rpc_error(code: int, message: str) -> Fault:
     """A JSON-RPC error."""
 
-    async def fault(wire: Wire) -> None:
+    async def fault(wire: RawExchange) -> None:
         body = {
             "jsonrpc": "2.0",
             "id": wire.request.body.get("id"),
@@ -295,7 +297,7 @@ def _plain() -> Server[Any]:
     return server._lowlevel_server
 
 
-def _listed(
+def _server_with(
     tools: list[types.Tool], call: Callable[[str, JSON], Awaitable[str]], *, page: int = 1000
 ) -> Server[Any]:
     """A server with these tools, listed `page` at a time."""
@@ -318,11 +320,11 @@ def _listed(
     return Server("listed", on_list_tools=list_tools, on_call_tool=call_tool)
 
 
-COUNTING = ("count_unsafe", "count_read_only", "count_idempotent")
+COUNTING_TOOLS = ("count_unsafe", "count_read_only", "count_idempotent")
 """The counting tools. Each takes `{"key": string}`, more if you like."""
 
 
-def _counting(log: Counting) -> Server[Any]:
+def _counting(log: ToolCallLog) -> Server[Any]:
     schema = {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]}
     hints = (
         None,
@@ -331,9 +333,9 @@ def _counting(log: Counting) -> Server[Any]:
     )
     tools = [
         types.Tool(name=name, description="Counts.", input_schema=schema, annotations=hint)
-        for name, hint in zip(COUNTING, hints, strict=True)
+        for name, hint in zip(COUNTING_TOOLS, hints, strict=True)
     ]
-    return _listed(tools, log.record)
+    return _server_with(tools, log.record)
 
 
 def _many() -> Server[Any]:
@@ -345,7 +347,7 @@ def _many() -> Server[Any]:
         types.Tool(name=f"tool_{number:03}", description=f"Tool {number}.", input_schema=schema)
         for number in range(300)
     ]
-    return _listed(tools, call, page=50)
+    return _server_with(tools, call, page=50)
 
 
 def _sse_app(server: Server[Any]) -> ASGIApp:
@@ -367,22 +369,22 @@ class McpServers:
     """All of them in one HTTP server, on a port of its own, in the event loop of the tests."""
 
     def __init__(self) -> None:
-        self.counting = Counting()
-        self.requests: list[SeenRequest] = []
+        self.tool_calls = ToolCallLog()
+        self.requests: list[McpRequest] = []
         self.faults: list[BaseException] = []
         """What went wrong in the servers themselves, other than by a fault that was asked for."""
         self._servers = {
             "plain": _plain(),
-            "counting": _counting(self.counting),
+            "counting": _counting(self.tool_calls),
             "many": _many(),
             "old": _plain(),
         }
         self._apps: dict[tuple[str, str], ASGIApp] = {}
-        self._spoilt: dict[str, tuple[str, dict[str, Fault]]] = {}
+        self._aliases: dict[str, tuple[str, dict[str, Fault]]] = {}
         """name -> the server behind it, and JSON-RPC method (or HTTP method) -> fault"""
-        self._tokens: dict[str, str] = {}
+        self._required_tokens: dict[str, str] = {}
         """name -> the token it wants"""
-        self._forgotten: set[str] = set()
+        self._forgotten_sessions: set[str] = set()
         self._sessions: set[str] = set()
         self._numbers = itertools.count(1)
         self._port = 0
@@ -409,24 +411,26 @@ class McpServers:
         """The address of a server; `old` is there over streamable HTTP only."""
         return f"http://127.0.0.1:{self._port}/{name}/{transport}"
 
-    def guarded(self, name: str, token: str, transport: Transport = "mcp") -> str:
+    def url_with_token(self, name: str, token: str, transport: Transport = "mcp") -> str:
         """The address of the same server behind a bearer token."""
         alias = f"{name}-{next(self._numbers)}"
-        self._spoilt[alias] = (name, {})
-        self._tokens[alias] = token
+        self._aliases[alias] = (name, {})
+        self._required_tokens[alias] = token
         return self.url(alias, transport)
 
-    def spoiled(self, name: str, method: str, fault: Fault, transport: Transport = "mcp") -> str:
+    def url_with_fault(
+        self, name: str, method: str, fault: Fault, transport: Transport = "mcp"
+    ) -> str:
         """The address of the same server with a fault at one JSON-RPC method (or at `GET`, `DELETE`, or `*`: at everything)."""
         alias = f"{name}-{next(self._numbers)}"
-        self._spoilt[alias] = (name, {method: fault})
+        self._aliases[alias] = (name, {method: fault})
         return self.url(alias, transport)
 
     def forget_sessions(self) -> None:
         """Every session opened so far is unknown from now on, as after a restart: 404."""
-        self._forgotten |= self._sessions
+        self._forgotten_sessions |= self._sessions
 
-    def asked(self, url: str, rpc: str | None = None) -> list[SeenRequest]:
+    def requests_to(self, url: str, rpc: str | None = None) -> list[McpRequest]:
         """The requests to this address so far, perhaps only those for one JSON-RPC method."""
         name = url.split("/")[3]
         return [
@@ -452,7 +456,7 @@ class McpServers:
                 await self._answer_until_stopped(listening)
 
     async def _answer_until_stopped(self, listening: socket.socket) -> None:
-        http = _Quiet(
+        http = _NoSignalsServer(
             uvicorn.Config(
                 self._app,
                 interface="asgi3",
@@ -472,19 +476,19 @@ class McpServers:
         name, _, rest = scope["path"].removeprefix("/").partition("/")
         headers = {key.decode().lower(): value.decode("latin-1") for key, value in scope["headers"]}
         body = await _body(receive)
-        request = SeenRequest(name, scope["method"], headers, _message(body), time.monotonic())
+        request = McpRequest(name, scope["method"], headers, _message(body), time.monotonic())
         self.requests.append(request)
-        watched = _Watched(request, body, receive, send)
-        served, faults = self._spoilt.get(name, (name, {}))
+        watched = _TrackedRequest(request, body, receive, send)
+        served, faults = self._aliases.get(name, (name, {}))
         try:
             if (refusal := self._refusal(request, served)) is not None:
-                await refusal(watched.wire())
+                await refusal(watched.exchange())
             elif (
                 fault := faults.get(request.rpc)
                 or faults.get(request.http_method)
                 or faults.get("*")
             ) is not None:
-                await fault(watched.wire())
+                await fault(watched.exchange())
             else:
                 app = self._apps[served, "mcp" if rest == "mcp" else "sse"]
                 await app({**scope, "root_path": f"/{name}"}, watched.receive, watched.send)
@@ -495,22 +499,25 @@ class McpServers:
             raise
         self._remember_session(watched)
 
-    def _refusal(self, request: SeenRequest, served: str) -> Fault | None:
-        token = self._tokens.get(request.server)
+    def _refusal(self, request: McpRequest, server: str) -> Fault | None:
+        token = self._required_tokens.get(request.server)
         if token is not None and request.headers.get("authorization") != f"Bearer {token}":
-            return answers(401, b'{"error": "invalid_token"}', www_authenticate="Bearer")
-        if request.headers.get("mcp-session-id") in self._forgotten:
-            return answers(404, b"unknown session", "text/plain")
-        if served == "old" and request.headers.get("mcp-protocol-version", "") >= _MODERN:
-            return answers(400, b"Bad Request: Unsupported protocol version", "text/plain")
+            return http_answer(401, b'{"error": "invalid_token"}', www_authenticate="Bearer")
+        if request.headers.get("mcp-session-id") in self._forgotten_sessions:
+            return http_answer(404, b"unknown session", "text/plain")
+        if (
+            server == "old"
+            and request.headers.get("mcp-protocol-version", "") >= _FIRST_SESSIONLESS_VERSION
+        ):
+            return http_answer(400, b"Bad Request: Unsupported protocol version", "text/plain")
         return None
 
-    def _remember_session(self, watched: "_Watched") -> None:
-        if watched.session is not None:
-            self._sessions.add(watched.session)
+    def _remember_session(self, tracked: "_TrackedRequest") -> None:
+        if tracked.session is not None:
+            self._sessions.add(tracked.session)
 
 
-class _Quiet(uvicorn.Server):
+class _NoSignalsServer(uvicorn.Server):
     """Signals are the test session's own business."""
 
     @contextlib.contextmanager
@@ -536,18 +543,18 @@ def _message(body: bytes) -> JSON:
     return found if isinstance(found, dict) else {}
 
 
-class _Watched:
+class _TrackedRequest:
     """A request whose body was read already, and which is told when its answer is complete or its client gone."""
 
-    def __init__(self, request: SeenRequest, body: bytes, receive: Receive, send: Send) -> None:
+    def __init__(self, request: McpRequest, body: bytes, receive: Receive, send: Send) -> None:
         self.session: str | None = None
         self._request = request
         self._body: bytes | None = body
         self._receive = receive
         self._send = send
 
-    def wire(self) -> Wire:
-        return Wire(self._request, self.receive, self.send)
+    def exchange(self) -> RawExchange:
+        return RawExchange(self._request, self.receive, self.send)
 
     async def receive(self) -> Message:
         if self._body is not None:

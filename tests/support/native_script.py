@@ -20,7 +20,7 @@ USAGE = {
 }
 
 
-def native(*events: JSON) -> Step:
+def native_events(*events: JSON) -> Step:
     """These very events, numbered."""
 
     async def step(exchange: Exchange) -> None:
@@ -43,7 +43,7 @@ def begin() -> Step:
     return step
 
 
-def speech(*pieces: str, item_id: str = "msg_upstream", closed: bool = True) -> Step:
+def message_item(*pieces: str, item_id: str = "msg_upstream", closed: bool = True) -> Step:
     """A message, a delta for each piece; without `closed` it is left open."""
 
     async def step(exchange: Exchange) -> None:
@@ -64,7 +64,7 @@ def speech(*pieces: str, item_id: str = "msg_upstream", closed: bool = True) -> 
         )
         await _send(exchange, {"type": "response.content_part.added", **place, "part": part})
         for piece in pieces:
-            exchange.request.words.append((time.monotonic(), piece))
+            exchange.request.sent_text.append((time.monotonic(), piece))
             await _send(
                 exchange,
                 {
@@ -92,7 +92,7 @@ def speech(*pieces: str, item_id: str = "msg_upstream", closed: bool = True) -> 
     return step
 
 
-def thought(encrypted: str, *summary: str, item_id: str = "rs_upstream") -> Step:
+def reasoning_item(encrypted: str, *summary: str, item_id: str = "rs_upstream") -> Step:
     """A reasoning item with its summary and what only the upstream can read."""
 
     async def step(exchange: Exchange) -> None:
@@ -175,7 +175,7 @@ def native_call(call_id: str, name: str, *arguments: str, **more: Any) -> Step:
     return step
 
 
-def hosted(shape: JSON, *progress: JSON) -> Step:
+def server_tool_item(shape: JSON, *progress: JSON) -> Step:
     """An item of a tool that the upstream runs, and the events within it; `shape` is what it is in the end."""
 
     async def step(exchange: Exchange) -> None:
@@ -200,7 +200,7 @@ def end(status: str = "completed", **more: Any) -> Step:
     """The terminal event, with all that was told."""
 
     async def step(exchange: Exchange) -> None:
-        exchange.request.told_why = True
+        exchange.request.finish_reason_sent = True
         response = {**_response(exchange, status, exchange.request.items), "usage": USAGE, **more}
         await _send(exchange, {"type": f"response.{status}", "response": response})
 
@@ -209,7 +209,7 @@ def end(status: str = "completed", **more: Any) -> Step:
 
 def native_reply(*pieces: str) -> list[Step]:
     """A whole ordinary answer."""
-    return [begin(), speech(*pieces), end()]
+    return [begin(), message_item(*pieces), end()]
 
 
 async def _send(exchange: Exchange, event: JSON) -> None:

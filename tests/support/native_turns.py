@@ -7,7 +7,7 @@ from typing import Any
 
 from models.wire.events import Event
 from models.wire.snapshot import fold
-from tests.support.chat_turns import JSON, Turn, counter, decoded
+from tests.support.chat_turns import JSON, TranslatedTurn, counter, decoded
 from tests.support.contract_rules import assert_items_obey_contract
 from tests.support.strict_types import check_event, check_item, check_usage
 from worker.translation.responses.translator import NativeTranslator
@@ -16,12 +16,14 @@ from worker.upstream.responses_events import parse_event
 
 def added(index: int | None, kind: str, **shape: Any) -> JSON:
     """`output_item.added`."""
-    return _placed({"type": "response.output_item.added", "item": {"type": kind, **shape}}, index)
+    return _with_output_index(
+        {"type": "response.output_item.added", "item": {"type": kind, **shape}}, index
+    )
 
 
 def done(index: int | None, kind: str, **shape: Any) -> JSON:
     """`output_item.done`."""
-    return _placed(
+    return _with_output_index(
         {
             "type": "response.output_item.done",
             "item": {"type": kind, "status": "completed", **shape},
@@ -32,10 +34,12 @@ def done(index: int | None, kind: str, **shape: Any) -> JSON:
 
 def event(kind: str, index: int | None = None, **fields: Any) -> JSON:
     """Any other event about an item."""
-    return _placed({"type": f"response.{kind}", **fields}, index)
+    return _with_output_index({"type": f"response.{kind}", **fields}, index)
 
 
-def say(text: str, index: int | None = 0, item_id: str = "up_msg", place: int | None = 0) -> JSON:
+def text_delta(
+    text: str, index: int | None = 0, item_id: str = "up_msg", place: int | None = 0
+) -> JSON:
     """A text delta."""
     return event(
         "output_text.delta", index, item_id=item_id, content_index=place, delta=text, logprobs=[]
@@ -55,7 +59,7 @@ def message(text: str, **more: Any) -> JSON:
     }
 
 
-def ended(*output: JSON, status: str = "completed", **more: Any) -> JSON:
+def terminal_event(*output: JSON, status: str = "completed", **more: Any) -> JSON:
     """The terminal event."""
     counted = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
     response = {
@@ -69,13 +73,13 @@ def ended(*output: JSON, status: str = "completed", **more: Any) -> JSON:
     return {"type": f"response.{status}", "response": response}
 
 
-def spoken(text: str) -> list[JSON]:
+def message_events(text: str) -> list[JSON]:
     """A whole message, event by event, as OpenAI sends it."""
     part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
     shape = {"id": "up_msg", "role": "assistant"}
     told = [added(0, "message", **shape, status="in_progress", content=[])]
     told.append(event("content_part.added", 0, item_id="up_msg", content_index=0, part=part))
-    told += [say(piece) for piece in text]
+    told += [text_delta(piece) for piece in text]
     told.append(
         event("output_text.done", 0, item_id="up_msg", content_index=0, text=text, logprobs=[])
     )
@@ -94,9 +98,9 @@ def numbered(events: Iterable[JSON]) -> list[JSON]:
     ]
 
 
-def hear(
+def translate_native(
     events: Iterable[JSON | bytes], *, done_seen: bool = False, cut: bool = False, **options: Any
-) -> Turn:
+) -> TranslatedTurn:
     """Puts the events through the parser and a translator, ends the turn, and checks what came out."""
     translator = NativeTranslator(counter(), **options)
     told: list[Event] = []
@@ -117,8 +121,8 @@ def hear(
         check_item(item)
     if translator.usage is not None:
         check_usage(translator.usage)
-    return Turn(shown, output, translator.calls, translator.usage, translator.outcome)
+    return TranslatedTurn(shown, output, translator.calls, translator.usage, translator.outcome)
 
 
-def _placed(told: JSON, index: int | None) -> JSON:
-    return told if index is None else {**told, "output_index": index}
+def _with_output_index(payload: JSON, index: int | None) -> JSON:
+    return payload if index is None else {**payload, "output_index": index}

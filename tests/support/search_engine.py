@@ -27,7 +27,7 @@ class Page:
 
 
 @dataclass(frozen=True)
-class Asked:
+class SearchRequest:
     """A request that came."""
 
     method: str
@@ -35,7 +35,7 @@ class Asked:
     parameters: JSON
     """Of the query string, or of the body."""
     headers: dict[str, str]
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    disconnected: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the connection is closed."""
 
     @property
@@ -44,12 +44,12 @@ class Asked:
         return str(self.parameters.get("query", self.parameters.get("q", "")))
 
 
-Answering = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Responder = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-def whole(
+def http_answer(
     status: int, body: bytes, content_type: str = "application/json", **headers: str
-) -> Answering:
+) -> Responder:
     """This answer."""
 
     async def answering(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -61,7 +61,7 @@ def whole(
     return answering
 
 
-def broken() -> Answering:
+def cut_short() -> Responder:
     """Half an answer."""
 
     async def answering(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -71,7 +71,7 @@ def broken() -> Answering:
     return answering
 
 
-def endless() -> Answering:
+def endless() -> Responder:
     """An answer without an end."""
 
     async def answering(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -83,7 +83,7 @@ def endless() -> Answering:
     return answering
 
 
-def silent() -> Answering:
+def silent() -> Responder:
     """No answer, until the other side goes."""
 
     async def answering(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
@@ -97,23 +97,23 @@ class SearchEngine:
 
     def __init__(self) -> None:
         self.url = ""
-        self.asked: list[Asked] = []
+        self.requests: list[SearchRequest] = []
         self._pages: dict[str, list[Page]] = {}
-        self._answers: dict[str, list[Answering]] = {}
+        self._responders: dict[str, list[Responder]] = {}
 
-    def finds(self, query: str, *pages: Page) -> None:
+    def set_results(self, query: str, *pages: Page) -> None:
         """What this query finds."""
         self._pages[query] = list(pages)
 
-    def answers(self, query: str, *answers: Answering) -> None:
+    def set_responders(self, query: str, *responders: Responder) -> None:
         """What happens to this query: the n-th request gets the n-th, and pages after the last."""
-        self._answers[query] = list(answers)
+        self._responders[query] = list(responders)
 
-    def asked_for(self, query: str) -> list[Asked]:
+    def requests_for(self, query: str) -> list[SearchRequest]:
         """The requests for this query, in order; what a provider wants besides the words may follow them."""
         return [
             asked
-            for asked in self.asked
+            for asked in self.requests
             if asked.query == query or asked.query.startswith(f"{query} ")
         ]
 
@@ -121,31 +121,33 @@ class SearchEngine:
         """One connection, one request."""
         try:
             asked = await _request(reader)
-            self.asked.append(asked)
+            self.requests.append(asked)
             words = next(
                 (
                     known
-                    for known in (*self._answers, *self._pages)
+                    for known in (*self._responders, *self._pages)
                     if asked.query == known or asked.query.startswith(f"{known} ")
                 ),
                 "",
             )
-            waiting = self._answers.get(words, [])
+            waiting = self._responders.get(words, [])
             answer = (
                 waiting.pop(0)
                 if waiting
-                else whole(200, json.dumps(_told(asked, self._pages.get(words, []))).encode())
+                else http_answer(
+                    200, json.dumps(_results_json(asked, self._pages.get(words, []))).encode()
+                )
             )
             await answer(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
-            if self.asked:
-                asked.gone.set()
+            if self.requests:
+                asked.disconnected.set()
             writer.close()
 
 
-async def _request(reader: asyncio.StreamReader) -> Asked:
+async def _request(reader: asyncio.StreamReader) -> SearchRequest:
     first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").strip().split("\r\n")
     method, target, _ = first.split(" ")
     headers = {
@@ -158,26 +160,26 @@ async def _request(reader: asyncio.StreamReader) -> Asked:
         if body
         else {name: found[0] for name, found in parse_qs(parts.query).items()}
     )
-    return Asked(method, parts.path, parameters, headers)
+    return SearchRequest(method, parts.path, parameters, headers)
 
 
-def _told(asked: Asked, pages: list[Page]) -> JSON:
+def _results_json(request: SearchRequest, pages: list[Page]) -> JSON:
     """The results as the provider that was asked writes them."""
     found: list[JSON] = [{"title": page.title, "url": page.url} for page in pages]
-    if asked.path.endswith("/web/search"):  # Brave
+    if request.path.endswith("/web/search"):  # Brave
         told = [
             {"type": "search_result", **one, "description": page.content}
             for one, page in zip(found, pages, strict=True)
         ]
         web = {"web": {"type": "search", "results": told, "family_friendly": True}} if pages else {}
-        return {"type": "search", "query": {"original": asked.query}, **web}
-    if asked.method == "POST":  # Tavily
+        return {"type": "search", "query": {"original": request.query}, **web}
+    if request.method == "POST":  # Tavily
         told = [
             {**one, "content": page.content, "score": 0.9, "raw_content": None}
             for one, page in zip(found, pages, strict=True)
         ]
         return {
-            "query": asked.query,
+            "query": request.query,
             "answer": None,
             "images": [],
             "results": told,
@@ -189,7 +191,7 @@ def _told(asked: Asked, pages: list[Page]) -> JSON:
         for one, page in zip(found, pages, strict=True)
     ]
     return {
-        "query": asked.query,
+        "query": request.query,
         "number_of_results": 0,
         "results": told,
         "answers": [],

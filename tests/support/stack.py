@@ -27,11 +27,11 @@ from cli.embedded.valkey import Valkey
 from cli.migrate import migrate
 from models import keys
 from tests.support.api import Api, until
-from tests.support.chaos.proxy import Proxy, Wires
+from tests.support.chaos.proxy import ProcessProxies, Proxy
 from tests.support.fake_upstream import FakeUpstream
 
 ROOT = Path(__file__).parents[2]
-IMPATIENT = {
+SHORT_LEASES = {
     "BACKBURNER_LEASE__DURATION": "3",
     "BACKBURNER_LEASE__BEAT": "0.5",
     "BACKBURNER_LEASE__CAUTION": "1.5",
@@ -42,7 +42,7 @@ IMPATIENT = {
 """Shorter leases, for tests in which the default times are not themselves the promise."""
 
 
-class Surroundings(BaseSettings):
+class SuiteSettings(BaseSettings):
     """What the environment may say to the tests."""
 
     model_config = SettingsConfigDict(extra="ignore", populate_by_name=True)
@@ -95,7 +95,7 @@ class Databases:
         )
         await asyncio.to_thread(migrate, _with_path(self.admin_url, self.template))
 
-    async def fresh(self) -> str:
+    async def create_copy(self) -> str:
         """The URL of a new, migrated, empty database."""
         name = f"{self.template}_{len(self._copies)}"
         self._copies.append(name)
@@ -120,10 +120,10 @@ class Databases:
 
 
 @asynccontextmanager
-async def databases(folder: Path, surroundings: Surroundings) -> AsyncIterator[Databases]:
+async def databases(folder: Path, suite_settings: SuiteSettings) -> AsyncIterator[Databases]:
     """The server named by DATABASE_URL, or one of our own in `folder`."""
-    if surroundings.database_url is not None:
-        _, _, rest = surroundings.database_url.partition("://")
+    if suite_settings.database_url is not None:
+        _, _, rest = suite_settings.database_url.partition("://")
         found = Databases(f"postgresql://{rest}", None)
         try:
             await found.prepare()
@@ -154,7 +154,7 @@ class Service(Process):
         *arguments: str,
         environment: dict[str, str],
         port: int | None = None,
-        wires: Wires | None = None,
+        proxies: ProcessProxies | None = None,
     ) -> None:
         """`python -m <module> <arguments>` from the repository's root; it dies with the test process, however that ends."""
         super().__init__(
@@ -162,13 +162,13 @@ class Service(Process):
         )
         self.directory = ROOT
         self.port = port
-        self._wires = wires
+        self._proxies = proxies
 
     @property
-    def wires(self) -> Wires:
+    def proxies(self) -> ProcessProxies:
         """Its own ways to the servers, in a stack that is `proxied`."""
-        assert self._wires is not None
-        return self._wires
+        assert self._proxies is not None
+        return self._proxies
 
     def pause(self) -> None:
         """Freeze it, as a machine that stalls does."""
@@ -178,9 +178,9 @@ class Service(Process):
         """Let it go on."""
         os.kill(self.pid, signal.SIGCONT)
 
-    async def end_cleanly(self, within: float = 20) -> None:
+    async def stop_cleanly(self, within: float = 20) -> None:
         """SIGTERM, and the clean end it promises."""
-        self.ask_to_stop()
+        self.request_stop()
         try:
             await until(lambda: not self.running(), within)
         except AssertionError:
@@ -216,7 +216,7 @@ class Stack:
     fake: FakeUpstream
     session: aiohttp.ClientSession
     settings: dict[str, str]
-    forgiven: tuple[str, ...] = ()
+    allowed_tracebacks: tuple[str, ...] = ()
     """A log holding a traceback fails the stack unless the traceback contains one of these; each is explained where it is given."""
     key: str = field(default_factory=lambda: f"bb-test-{secrets.token_urlsafe(24)}")
     webs: list[Service] = field(default_factory=list)
@@ -227,19 +227,19 @@ class Stack:
     """Each process reaches Postgres, Redis and the upstream through proxies of its own."""
     signed: bool = False
     """Each process' upstream key ends in `/<its name>`, so that the fake's log says who asked."""
-    door: Callable[[str], Proxy] | None = None
+    postgres_proxy_for: Callable[[str], Proxy] | None = None
     """Makes what stands between Postgres and the process of this name."""
     _clients: list[openai.AsyncOpenAI] = field(default_factory=list)
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
-    def environment(self, wires: Wires | None = None, label: str = "") -> dict[str, str]:
+    def environment(self, proxies: ProcessProxies | None = None, label: str = "") -> dict[str, str]:
         """What the product's processes are told."""
         return {
             **_child_environment(),
-            "DATABASE_URL": wires.postgres.url(self.dsn) if wires else self.dsn,
-            "REDIS_URL": wires.redis.url(self.redis_url) if wires else self.redis_url,
-            "BACKBURNER_UPSTREAM__BASE_URL": wires.upstream.url(self.fake.base_url)
-            if wires
+            "DATABASE_URL": proxies.postgres.url(self.dsn) if proxies else self.dsn,
+            "REDIS_URL": proxies.redis.url(self.redis_url) if proxies else self.redis_url,
+            "BACKBURNER_UPSTREAM__BASE_URL": proxies.upstream.url(self.fake.base_url)
+            if proxies
             else self.fake.base_url,
             "BACKBURNER_UPSTREAM__API_KEY": f"upstream-secret/{label}"
             if self.signed
@@ -251,10 +251,14 @@ class Stack:
 
     def _start(self, name: str, module: str, *arguments: str, port: int | None = None) -> Service:
         label = f"{name}-{next(self._numbers)}"
-        wires = Wires.to(self.dsn, self.redis_url, self.fake.base_url) if self.proxied else None
+        wires = (
+            ProcessProxies.before(self.dsn, self.redis_url, self.fake.base_url)
+            if self.proxied
+            else None
+        )
         environment = self.environment(wires, label)
-        if self.door is not None:
-            environment["DATABASE_URL"] = self.door(label).url(self.dsn)
+        if self.postgres_proxy_for is not None:
+            environment["DATABASE_URL"] = self.postgres_proxy_for(label).url(self.dsn)
         process = Service(
             label,
             self.folder / f"{label}.log",
@@ -262,7 +266,7 @@ class Stack:
             *arguments,
             environment=environment,
             port=port,
-            wires=wires,
+            proxies=wires,
         )
         process.launch()
         self.started.append(process)
@@ -297,10 +301,10 @@ class Stack:
     async def start_worker(self, *, streams: int = 200, quarantine: bool = False) -> Service:
         """Start a worker process and wait until it is claiming."""
         process = self.spawn_worker(streams=streams, quarantine=quarantine)
-        await self.claiming(process)
+        await self.wait_until_claiming(process)
         return process
 
-    async def claiming(self, process: Service) -> None:
+    async def wait_until_claiming(self, process: Service) -> None:
         """Wait until this worker has announced itself."""
         await until(lambda: self._is_claiming(process), 60)
 
@@ -326,10 +330,10 @@ class Stack:
             found: dict[str, Any] = await answer.json()
             return found
 
-    async def value(self, question: str, *values: object) -> Any:
+    async def value(self, query: str, *values: object) -> Any:
         """The first column of the first row, from the database itself."""
         async with await psycopg.AsyncConnection.connect(self.dsn, autocommit=True) as connection:
-            cursor = await connection.execute(question.encode(), values)
+            cursor = await connection.execute(query.encode(), values)
             row = await cursor.fetchone()
             return None if row is None else row[0]
 
@@ -354,9 +358,9 @@ class Stack:
         self._clients.append(client)
         return client
 
-    def wires(self) -> list[Wires]:
+    def proxies(self) -> list[ProcessProxies]:
         """Those of all processes that were started."""
-        return [process.wires for process in self.started] if self.proxied else []
+        return [process.proxies for process in self.started] if self.proxied else []
 
     def kill(self, process: Service) -> None:
         """kill -9."""
@@ -366,7 +370,7 @@ class Stack:
     async def stop(self, process: Service) -> None:
         """SIGTERM, and wait."""
         self.forget(process)
-        await process.end_cleanly()
+        await process.stop_cleanly()
 
     def forget(self, process: Service) -> None:
         """It is no longer one of those that should be there."""
@@ -381,7 +385,7 @@ class Stack:
         running = [*self.webs, *self.workers]
         died = [process.name for process in running if not process.running()]
         results = await asyncio.gather(
-            *(process.end_cleanly() for process in running if process.running()),
+            *(process.stop_cleanly() for process in running if process.running()),
             return_exceptions=True,
         )
         for process in running:
@@ -401,7 +405,7 @@ class Stack:
         return [
             f"── {name} ──\n{text[:300]}\n…\n{text[-2000:]}"
             for name, text in found
-            if not any(words in text for words in self.forgiven)
+            if not any(words in text for words in self.allowed_tracebacks)
         ]
 
     def tails(self, size: int = 6000, after: dict[str, int] | None = None) -> str:
@@ -416,30 +420,30 @@ class Stack:
 _redis_numbers = itertools.cycle(range(1, 16))
 """On a Redis that is not ours each stack gets a database of its own: one stack's workers must not answer another's bells."""
 
-RUNNING: list[Stack] = []
+RUNNING_STACKS: list[Stack] = []
 """The stacks of the session and of the present test: their logs are shown with a failing test."""
 
 
 @asynccontextmanager
 async def stack(
     folder: Path,
-    found: Databases,
-    surroundings: Surroundings,
+    server_databases: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
     *,
     webs: int = 1,
     workers: int = 1,
     streams: int = 200,
     quarantine: bool = False,
-    forgiven: tuple[str, ...] = (),
+    allowed_tracebacks: tuple[str, ...] = (),
     settings: dict[str, str] | None = None,
     proxied: bool = False,
     signed: bool = False,
 ) -> AsyncIterator[Stack]:
     """A deployment with a database and a Redis of its own, ready to serve."""
     valkey = None
-    if surroundings.redis_url is not None:
-        redis_url = _with_path(surroundings.redis_url, str(next(_redis_numbers)))
+    if suite_settings.redis_url is not None:
+        redis_url = _with_path(suite_settings.redis_url, str(next(_redis_numbers)))
     else:
         valkey = Valkey(folder / "valkey", folder, port=free_port(), password=secrets.token_hex(8))
         valkey.start()
@@ -450,7 +454,7 @@ async def stack(
         async with aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, force_close=True), timeout=timeout
         ) as session:
-            dsn = await found.fresh()
+            dsn = await server_databases.create_copy()
             one = Stack(
                 folder,
                 dsn,
@@ -459,18 +463,18 @@ async def stack(
                 fake,
                 session,
                 settings or {},
-                forgiven,
+                allowed_tracebacks,
                 proxied=proxied,
                 signed=signed,
             )
             keys.bootstrap(one.dsn, one.key)
-            RUNNING.append(one)  # until the test is reported
+            RUNNING_STACKS.append(one)  # until the test is reported
             try:
                 spawned = [one.spawn_worker(streams=streams) for _ in range(workers)]
                 if quarantine:
                     spawned.append(one.spawn_worker(quarantine=True))
                 await asyncio.gather(*(one.start_web() for _ in range(webs)))
-                await asyncio.gather(*(one.claiming(process) for process in spawned))
+                await asyncio.gather(*(one.wait_until_claiming(process) for process in spawned))
                 yield one
             except BaseException:
                 for process in one.started:
@@ -479,7 +483,7 @@ async def stack(
             else:
                 await one.close()
             finally:
-                await asyncio.gather(*(wires.close() for wires in one.wires()))
+                await asyncio.gather(*(wires.close() for wires in one.proxies()))
     finally:
         if valkey is not None:
             valkey.stop()

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 import openai.types.responses as sdk
 from openai import BaseModel
 
-from tests.support.contract_rules import HOSTED
+from tests.support.contract_rules import SERVER_TOOL_EVENTS
 
 JSON = dict[str, Any]
 
@@ -40,7 +40,7 @@ _NEVER_NULL = {
         "metadata",
     ),
 }
-_PERHAPS_NULL = {
+_NULLABLE = {
     *(
         "completed_at",
         "incomplete_details",
@@ -112,12 +112,14 @@ def check_item(item: JSON) -> None:
         assert 0 < len(item["call_id"]) <= 64, item
 
 
-def _may_stand_in_completed(item: JSON) -> bool:
+def _allowed_in_completed(item: JSON) -> bool:
     """A tool that failed was told to the model, which then answered; nothing else may have gone wrong."""
-    return item["status"] == "completed" or (item["status"] == "failed" and item["type"] in HOSTED)
+    return item["status"] == "completed" or (
+        item["status"] == "failed" and item["type"] in SERVER_TOOL_EVENTS
+    )
 
 
-def _with_a_known_choice(response: JSON) -> JSON:
+def _with_known_tool_choice(response: JSON) -> JSON:
     """The SDK has no type for the choice of some tools that it has types for."""
     choice = response["tool_choice"]
     return (
@@ -131,8 +133,8 @@ def check_response(response: JSON) -> None:
     """A Response object: the SDK's types, the keys of contract §3, and what its status implies."""
     for item in response["output"]:
         check_item(item)
-    sdk.Response.model_validate(_with_a_known_choice(response), strict=True)
-    assert not (missing := (_NEVER_NULL | _PERHAPS_NULL) - set(response)), f"missing: {missing}"
+    sdk.Response.model_validate(_with_known_tool_choice(response), strict=True)
+    assert not (missing := (_NEVER_NULL | _NULLABLE) - set(response)), f"missing: {missing}"
     assert not (null := {key for key in _NEVER_NULL if response[key] is None}), f"null: {null}"
     assert type(response["created_at"]) is int
     assert response["text"]["format"]["type"], response["text"]
@@ -154,7 +156,7 @@ def check_response(response: JSON) -> None:
         assert response["output"] == []
         assert response["usage"] is None
     if status == "completed":
-        assert all(_may_stand_in_completed(item) for item in response["output"]), response["output"]
+        assert all(_allowed_in_completed(item) for item in response["output"]), response["output"]
 
 
 def check_usage(usage: JSON) -> None:
@@ -181,7 +183,9 @@ def check_event(event: JSON) -> None:
             f"{event['type']} carries status {event['response']['status']}"
         )
     if event.get("item", {}).get("type") != "apply_patch_call":  # whose item was looked at above
-        known = {"response": _with_a_known_choice(event["response"])} if "response" in event else {}
+        known = (
+            {"response": _with_known_tool_choice(event["response"])} if "response" in event else {}
+        )
         _check(sdk.ResponseStreamEvent, event | known)
     if event["type"] == "response.function_call_arguments.done":
         assert event["name"], (

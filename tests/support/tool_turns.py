@@ -23,16 +23,16 @@ def tool_turn(*calls: tuple[str, str]) -> list[Step]:
     return [*asked, finish("tool_calls"), usage(), done()]
 
 
-def counting(servers: McpServers) -> JSON:
+def counting_server(database_server: McpServers) -> JSON:
     """The counting server, whose calls need no approval."""
     return {
         "type": "mcp",
         "server_label": "counting",
-        "server_url": servers.url("counting"),
+        "server_url": database_server.url("counting"),
         "require_approval": "never",
     }
 
 
-def kinds(response: JSON) -> list[str]:
+def item_statuses(response: JSON) -> list[str]:
     """Type and status of each item of the output."""
     return [f"{item['type']} {item['status']}" for item in response["output"]]

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from tests.support.api import JSON, Answer, until
+from tests.support.api import JSON, HttpResponse, until
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import Exchange, FakeUpstream, Script, Step
 from tests.support.stack import Service, Stack
@@ -22,7 +22,7 @@ SECRET = "upstream-secret"
 
 
 @dataclass(frozen=True, slots=True)
-class Failing:
+class FaultCase:
     """One fault, and what becomes of it before any output: the HTTP status of a foreground client, `error.code`, and the words."""
 
     name: str
@@ -35,10 +35,10 @@ class Failing:
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class ClientResults:
     """How one fault was met by a client that waits, one that listens, and one that comes back."""
 
-    answer: Answer
+    answer: HttpResponse
     events: list[JSON]
     stored: JSON
 
@@ -47,7 +47,7 @@ class Met:
         return [self.answer.raw.decode(), json.dumps(self.events), json.dumps(self.stored)]
 
 
-async def meet(stack: Stack, model: str, **body: Any) -> Met:
+async def request_three_ways(stack: Stack, model: str, **body: Any) -> ClientResults:
     """The same model asked in all three ways at once. What was streamed obeys the contract, and GET says the same."""
     api = stack.api()
 
@@ -56,7 +56,7 @@ async def meet(stack: Stack, model: str, **body: Any) -> Met:
             return await stream.to_end()
 
     async def come_back() -> JSON:
-        return await api.ended(await api.background(model, **body))
+        return await api.wait_for_end(await api.create_background(model, **body))
 
     waiting = api.call("POST", "/responses", {"model": model, "input": "Hello.", **body})
     answer, events, stored = await asyncio.gather(waiting, listen(), come_back())
@@ -65,7 +65,7 @@ async def meet(stack: Stack, model: str, **body: Any) -> Met:
     assert_stream_obeys_contract(events)
     check_response(stored)
     assert await api.get(events[-1]["response"]["id"]) == events[-1]["response"]
-    return Met(answer, events, stored)
+    return ClientResults(answer, events, stored)
 
 
 async def assert_all_closed(
@@ -75,15 +75,15 @@ async def assert_all_closed(
 
     `at_least`: a flood can keep the fake itself so busy that the limit ends a request before the fake has read it.
     """
-    assert (count if at_least is None else at_least) <= len(fake.asked(model)) <= count
-    await until(lambda: not any(request.is_open for request in fake.asked(model)), 5)
+    assert (count if at_least is None else at_least) <= len(fake.requests_for(model)) <= count
+    await until(lambda: not any(request.is_open for request in fake.requests_for(model)), 5)
 
 
-async def assert_fails(stack: Stack, fault: Failing, *, flood: bool = False) -> Met:
+async def assert_fails(stack: Stack, fault: FaultCase, *, flood: bool = False) -> ClientResults:
     """Nothing was output: an error of that status for the one that waits, `response.failed` for the others, in the same words."""
     fake = stack.fake
     model = fake.script(fault.script)
-    met = await meet(stack, model)
+    met = await request_three_ways(stack, model)
     assert met.answer.status == fault.status, met.answer.raw[:2000]
     error = met.answer.error
     assert (error["message"], error["code"]) == (fault.message, fault.envelope_code), error
@@ -106,15 +106,15 @@ async def assert_fails(stack: Stack, fault: Failing, *, flood: bool = False) -> 
     return met
 
 
-def assert_no_internals(met: Met, fake: FakeUpstream) -> None:
+def assert_no_internals(results: ClientResults, fake: FakeUpstream) -> None:
     """No credential, no address, no piece of a program in what clients are shown."""
     address = fake.base_url.removeprefix("http://").removesuffix("/v1")
-    for text in met.texts():
+    for text in results.texts():
         for internal in (SECRET, address, "Traceback", "aiohttp", "httpx", "openai."):
             assert internal not in text, text[:2000]
 
 
-async def watched(processes: list[Service], work: Awaitable[T]) -> tuple[T, int]:
+async def memory_growth(processes: list[Service], work: Awaitable[T]) -> tuple[T, int]:
     """The work's result, and the most bytes by which one of these processes grew meanwhile."""
     seen = [psutil.Process(process.pid) for process in processes]
     before = [one.memory_info().rss for one in seen]
@@ -135,7 +135,7 @@ async def watched(processes: list[Service], work: Awaitable[T]) -> tuple[T, int]
 # Steps below HTTP.
 
 
-def wire(*pieces: bytes) -> Step:
+def raw_bytes(*pieces: bytes) -> Step:
     """These very bytes on the connection, head and all."""
 
     async def step(exchange: Exchange) -> None:
@@ -161,7 +161,7 @@ def endless(piece: bytes, begin: bytes = head("content-type: text/event-stream")
     return step
 
 
-def each(*pieces: bytes) -> Step:
+def separate_reads(*pieces: bytes) -> Step:
     """Each of these pieces of a stream in a read of its own."""
 
     async def step(exchange: Exchange) -> None:
@@ -172,23 +172,23 @@ def each(*pieces: bytes) -> Step:
     return step
 
 
-def frame(delta: JSON, **choice: Any) -> bytes:
+def chunk_json(delta: JSON, **choice: Any) -> bytes:
     """The JSON of one chunk."""
     body = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     return json.dumps({**body, "choices": [{"index": 0, "delta": delta, **choice}]}).encode()
 
 
-def said(content: str, **choice: Any) -> bytes:
+def text_event(content: str, **choice: Any) -> bytes:
     """One ordinary event."""
-    return b"data: " + frame({"content": content}, **choice) + b"\n\n"
+    return b"data: " + chunk_json({"content": content}, **choice) + b"\n\n"
 
 
-def whole(**message: Any) -> JSON:
+def completion(**message: Any) -> JSON:
     """An answer that is no stream."""
     choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}
     return {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
 
 
-def bomb(begin: bytes = b"") -> bytes:
+def gzip_bomb(begin: bytes = b"") -> bytes:
     """64 MB that travel as 64 KB."""
     return gzip.compress(begin + b" " * 64_000_000)

@@ -32,10 +32,10 @@ class Socket:
         told = await self.connection.recv()
         assert isinstance(told, str), "a binary frame"
         self.frames.append(told)
-        return self.decoded(told)
+        return self.decode(told)
 
     @staticmethod
-    def decoded(frame: str) -> JSON:
+    def decode(frame: str) -> JSON:
         """The JSON of a frame."""
         return cast("JSON", json.loads(frame))
 
@@ -45,7 +45,7 @@ class Socket:
             assert frame["type"] != "error", frame
         return frame
 
-    async def ended(self) -> list[JSON]:
+    async def read_to_end(self) -> list[JSON]:
         """The frames up to the next terminal event."""
         frames = [await self.next()]
         while frames[-1]["type"] not in ENDINGS:
@@ -53,12 +53,12 @@ class Socket:
             frames.append(await self.next())
         return frames
 
-    async def answer(self, model: str, **body: Any) -> JSON:
+    async def create_and_read(self, model: str, **body: Any) -> JSON:
         """One create, run to its end: the terminal event's response."""
         await self.create(model, **body)
-        return cast("JSON", (await self.ended())[-1]["response"])
+        return cast("JSON", (await self.read_to_end())[-1]["response"])
 
-    async def refused(self) -> JSON:
+    async def read_error(self) -> JSON:
         """The next frame, which must be an error; its inside, with the frame's status."""
         frame = await self.next()
         assert set(frame) - {"stream_id"} == {"type", "status", "error"}, frame
@@ -66,13 +66,13 @@ class Socket:
         assert {"message", "type", "param", "code"} <= set(frame["error"]), frame
         return {"status": frame["status"], **frame["error"]}
 
-    async def refused_among(self) -> JSON:
+    async def read_until_error(self) -> JSON:
         """The next error among other events."""
         while (frame := await self.next())["type"] != "error":
             pass
         return {"status": frame["status"], **frame["error"]}
 
-    async def closed(self) -> int | None:
+    async def read_until_closed(self) -> int | None:
         """Read on until the connection is closed: the code."""
         try:
             while True:

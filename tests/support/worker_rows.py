@@ -34,13 +34,13 @@ def frames(first: int, last: int) -> bytes:
     )
 
 
-class Worker:
+class DatabaseWorker:
     """A worker as the database sees it."""
 
     def __init__(self, pool: Pool, settings: Settings, kind: Kind = "worker") -> None:
         self.lease = Lease(settings, kind)
         self.pool = pool
-        self.own = Ownership(pool, self.lease, settings)
+        self.ownership = Ownership(pool, self.lease, settings)
 
     @property
     def id(self) -> UUID:
@@ -66,7 +66,7 @@ class Worker:
         return await fetch(self.pool, statements.FLUSH, values)
 
 
-class House:
+class SeededDatabase:
     """One database, and everybody who lives in it."""
 
     def __init__(self, pool: Pool, dsn: str) -> None:
@@ -74,7 +74,7 @@ class House:
         self.dsn = dsn
         self.project = new_uuid()
 
-    async def found(self) -> None:
+    async def create_project(self) -> None:
         """Makes the project."""
         await fetch(
             self.pool,
@@ -82,15 +82,15 @@ class House:
             {"id": self.project},
         )
 
-    async def worker(
+    async def create_worker(
         self, *, quarantine: bool = False, kind: Kind = "worker", lease: float = 600
-    ) -> Worker:
+    ) -> DatabaseWorker:
         """A live worker; `lease` in seconds."""
-        worker = Worker(self.pool, settings_for(self.dsn, quarantine=quarantine), kind)
-        await self.announce(worker, lease=lease)
+        worker = DatabaseWorker(self.pool, settings_for(self.dsn, quarantine=quarantine), kind)
+        await self.register(worker, lease=lease)
         return worker
 
-    async def announce(self, worker: Worker, *, lease: float = 600) -> None:
+    async def register(self, worker: DatabaseWorker, *, lease: float = 600) -> None:
         """Gives the worker its row, and its mark in the journal."""
         values = {
             "me": worker.id,
@@ -102,11 +102,11 @@ class House:
         await fetch(self.pool, statements.REGISTER, values)
         await fetch(self.pool, statements.MARK_JOURNAL, {"me": worker.id})
 
-    async def bury(self, worker: Worker) -> None:
+    async def declare_dead(self, worker: DatabaseWorker) -> None:
         """Declares the worker dead."""
         await fetch(self.pool, statements.REAP, {"id": worker.id, "ended": "test"})
 
-    async def response(
+    async def create_response(
         self, *, background: bool = True, web: UUID | None = None, previous: UUID | None = None
     ) -> UUID:
         """A fresh response with its opening events."""
@@ -114,11 +114,11 @@ class House:
         await fetch(
             self.pool,
             statements.INSERT,
-            self.row(name, background=background, web=web, previous=previous),
+            self.insert_values(name, background=background, web=web, previous=previous),
         )
         return name
 
-    def row(
+    def insert_values(
         self,
         name: UUID,
         *,
@@ -135,13 +135,13 @@ class House:
             "traceparent": None, "key_id": None, "sealed": None, "items": orjson.dumps([item]).decode(), "last": last, "frames": frames(0, last), "cache_key": None, "cache_ttl": None,
         }  # fmt: skip
 
-    async def standing(self, name: UUID) -> Row:
+    async def response_row(self, name: UUID) -> Row:
         """The whole row."""
         return (await fetch(self.pool, "SELECT * FROM responses WHERE id = %(id)s", {"id": name}))[
             0
         ]
 
-    async def log(self, name: UUID) -> list[tuple[int, int, int]]:
+    async def log_ranges(self, name: UUID) -> list[tuple[int, int, int]]:
         """(first, last, attempt) of each row of its event log."""
         rows = await fetch(self.pool, statements.LOG_SINCE, {"id": name, "after": -1})
         return [(row["first"], row["last"], row["attempt"]) for row in rows]

@@ -108,7 +108,7 @@ def with_type(shape: Schema, *kinds: str) -> Schema:
 
 def _string(_reader: SchemaReader, arguments: CheckArguments) -> Schema:
     schema: Schema = {"type": "string"}
-    if arguments["filled"]:
+    if arguments["non_empty"]:
         schema["minLength"] = 1
     if arguments["at_most"] is not None:
         schema["maxLength"] = arguments["at_most"]
@@ -131,7 +131,7 @@ def _choice(_reader: SchemaReader, arguments: CheckArguments) -> Schema:
 
 def _array(reader: SchemaReader, arguments: CheckArguments) -> Schema:
     most = {} if arguments["at_most"] is None else {"maxItems": arguments["at_most"]}
-    return {"type": "array", "items": reader.schema(arguments["of"]), **most}
+    return {"type": "array", "items": reader.schema(arguments["element"]), **most}
 
 
 _NOT_NULL: Schema = {"not": {"type": "null"}}
@@ -176,6 +176,6 @@ _CHECK_SCHEMAS: dict[str, Callable[[SchemaReader, CheckArguments], Schema]] = {
     "tagged": _tagged,
     "json_object": _any_object,
     "open_object": _any_object,
-    "anything": _anything,
+    "any_json": _anything,
 }
 """The words of checks.py -> how each reads."""

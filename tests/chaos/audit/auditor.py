@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from tests.chaos.audit.case import Case, Violation
 from tests.chaos.audit.measures import Measures, measure
-from tests.chaos.audit.record import Promise, Record, UpstreamCall
+from tests.chaos.audit.record import RunRecord, TimeBounds, UpstreamCall
 from tests.chaos.audit.states import check_states
 from tests.chaos.audit.streams import check_streams
 from tests.chaos.audit.work import check_work
@@ -41,31 +41,31 @@ class Report:
         return "\n".join(map(str, self.violations)) or f"{self.responses} responses, no violation"
 
 
-def audit(record: Record, promise: Promise | None = None) -> Report:
+def audit(record: RunRecord, bounds: TimeBounds | None = None) -> Report:
     """Check every response in the record. `promise`: the times, by default those of design §1."""
-    cases = cases_of(record, promise or Promise())
+    cases = cases_of(record, bounds or TimeBounds())
     found = [
         violation
         for case in cases
         for check in (check_streams, check_states, check_work)
         for violation in check(case)
     ]
-    found += _strangers(cases)
-    doubles = [case.story.id or case.story.marker for case in cases if case.is_double_fault]
+    found += _check_unique_ids(cases)
+    doubles = [case.trace.id or case.trace.marker for case in cases if case.is_double_fault]
     return Report(found, measure(cases), sum(case.accepted for case in cases), doubles)
 
 
-def cases_of(record: Record, promise: Promise) -> list[Case]:
+def cases_of(record: RunRecord, bounds: TimeBounds) -> list[Case]:
     """The material of each response."""
     calls: dict[str, list[UpstreamCall]] = {}
     for call in sorted(record.upstream, key=lambda call: call.started):
         calls.setdefault(call.marker, []).append(call)
-    return [Case(story, record, promise, calls.get(story.marker, [])) for story in record.stories]
+    return [Case(story, record, bounds, calls.get(story.marker, [])) for story in record.traces]
 
 
-def _strangers(cases: list[Case]) -> Iterator[Violation]:
+def _check_unique_ids(cases: list[Case]) -> Iterator[Violation]:
     """No id belongs to two responses, neither its own nor an item's."""
-    ids = Counter(case.story.id for case in cases if case.story.id is not None)
+    ids = Counter(case.trace.id for case in cases if case.trace.id is not None)
     for name in (name for name, count in ids.items() if count > 1):
         yield Violation("I11", name, "two creates were answered with this id")
     items: dict[str, Case] = {}
@@ -74,5 +74,5 @@ def _strangers(cases: list[Case]) -> Iterator[Violation]:
             owner = items.setdefault(item["id"], case)
             if owner is not case:
                 yield case.violation(
-                    "I11", f"its item {item['id']} is also one of {owner.story.id}"
+                    "I11", f"its item {item['id']} is also one of {owner.trace.id}"
                 )

@@ -6,19 +6,19 @@ from functools import cached_property
 
 from tests.chaos.audit.fold import Fold
 from tests.chaos.audit.record import (
-    DEADLY,
+    FATAL_FAULTS,
     JSON,
-    Asked,
+    ClientRequest,
     Fault,
-    Promise,
-    Record,
-    Story,
+    ResponseTrace,
+    RunRecord,
+    TimeBounds,
     UpstreamCall,
 )
-from tests.chaos.audit.sse import Event, Heard, parse
+from tests.chaos.audit.sse import Event, ParsedStream, parse
 
 TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
-_DOUBLE = 3.0
+_RESTORE_TIME = 3.0
 """Seconds after Postgres is back within which a worker that dies had not yet stored again what the crash has taken."""
 
 
@@ -41,24 +41,24 @@ class Violation:
 class Case:
     """One response as everybody saw it."""
 
-    story: Story
-    record: Record
-    promise: Promise
+    trace: ResponseTrace
+    record: RunRecord
+    bounds: TimeBounds
     calls: list[UpstreamCall]
     """its upstream requests, in the order of their start"""
-    heard: list[Heard] = field(default_factory=list)
+    streams: list[ParsedStream] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.heard = [parse(reading) for reading in self.story.readings]
+        self.streams = [parse(reading) for reading in self.trace.readings]
 
     def violation(self, invariant: str, sentence: str, evidence: object = "") -> Violation:
-        return Violation(invariant, self.story.id or self.story.marker, sentence, str(evidence))
+        return Violation(invariant, self.trace.id or self.trace.marker, sentence, str(evidence))
 
     @cached_property
     def events(self) -> list[Event]:
         """The longest row of events without a hole from 0 on that readers put together; equal numbers as whoever came first said them."""
         found: dict[int, Event] = {}
-        for heard in self.heard:
+        for heard in self.streams:
             for event in heard.events:
                 found.setdefault(event.number, event)
         row: list[Event] = []
@@ -72,39 +72,43 @@ class Case:
         return Fold(event.data for event in self.events)
 
     @property
-    def looks(self) -> list[Asked]:
+    def successful_gets(self) -> list[ClientRequest]:
         """The GETs that were answered with the response, in the order in which they were sent."""
         return sorted(
-            (look for look in self.story.of("get") if look.status == 200),
+            (look for look in self.trace.requests_of("get") if look.status == 200),
             key=lambda look: look.sent,
         )
 
     @property
     def final(self) -> JSON | None:
         """The last state that a GET showed, if it is terminal."""
-        last = self.looks[-1].body if self.looks else None
+        last = self.successful_gets[-1].body if self.successful_gets else None
         return last if last is not None and last["status"] in TERMINAL else None
 
     @property
     def accepted(self) -> bool:
         """I1 holds for it: the POST was answered 200, or the first byte of its stream was read."""
-        if self.story.create.status != 200:
+        if self.trace.create.status != 200:
             return False
-        streams = not self.story.create.body
+        streams = not self.trace.create.body
         return not streams or any(
-            reading.after < 0 and reading.chunks for reading in self.story.readings
+            reading.after < 0 and reading.chunks for reading in self.trace.readings
         )
 
     @property
-    def deleted(self) -> float | None:
+    def deleted_at(self) -> float | None:
         """When a delete was first sent."""
-        return min((asked.sent for asked in self.story.of("delete")), default=None)
+        return min((asked.sent for asked in self.trace.requests_of("delete")), default=None)
 
     @cached_property
-    def over(self) -> float | None:
+    def seen_ended_at(self) -> float | None:
         """When somebody first saw that it had ended."""
-        seen = [event.at for heard in self.heard if (event := heard.ending) is not None]
-        told = [*self.story.of("get"), *self.story.of("cancel"), self.story.create]
+        seen = [event.at for heard in self.streams if (event := heard.terminal_event) is not None]
+        told = [
+            *self.trace.requests_of("get"),
+            *self.trace.requests_of("cancel"),
+            self.trace.create,
+        ]
         seen += [
             asked.answered
             for asked in told
@@ -117,21 +121,23 @@ class Case:
         until its end."""
         looks = [
             look
-            for look in self.story.of("get")
+            for look in self.trace.requests_of("get")
             if look.sent > moment and look.status in (200, 404)
         ]
         if any(
             look.body.get("status") not in TERMINAL
             if look.status == 200
-            else not self.story.background
+            else not self.trace.background
             for look in looks
         ):
             return True
         return any(
-            heard.ending is None and (heard.reading.closed or 0) > moment for heard in self.heard
+            heard.terminal_event is None and (heard.reading.closed or 0) > moment
+            for heard in self.streams
         ) or any(
-            heard.ending is not None and heard.ending.at > moment > heard.reading.opened
-            for heard in self.heard
+            heard.terminal_event is not None
+            and heard.terminal_event.at > moment > heard.reading.opened
+            for heard in self.streams
         )
 
     # --- what was done to those who served it ---
@@ -142,11 +148,11 @@ class Case:
             if fault.what in kinds and target in (None, fault.target):
                 yield fault
 
-    def harm_to(self, worker: str | None, begin: float, end: float) -> Fault | None:
+    def fatal_fault(self, worker: str | None, begin: float, end: float) -> Fault | None:
         """What could have taken a response from this worker between these moments. An unknown worker may be any that is not a web process."""
-        for fault in self.faults(DEADLY, worker):
+        for fault in self.faults(FATAL_FAULTS, worker):
             if (worker is not None or not fault.target.startswith("web")) and fault.touches(
-                begin, end, self.promise.exit
+                begin, end, self.bounds.exit
             ):
                 return fault
         return None
@@ -162,13 +168,13 @@ class Case:
         workers = {call.worker for call in self.calls}
         deaths = [
             fault
-            for fault in self.faults(DEADLY)
+            for fault in self.faults(FATAL_FAULTS)
             if not fault.target.startswith("web") and (fault.target in workers or None in workers)
         ]
         return any(
-            crash.begin - self.promise.recovery
+            crash.begin - self.bounds.recovery
             <= death.begin
-            <= (crash.end or crash.begin) + _DOUBLE
+            <= (crash.end or crash.begin) + _RESTORE_TIME
             for crash in self.faults(frozenset({"crashed"}), "postgres")
             for death in deaths
         )

@@ -26,7 +26,7 @@ class Fold:
     def __init__(self, events: Iterable[JSON] = ()) -> None:
         self.items: dict[str, JSON] = {}
         """id -> the item as it stands, in the order in which they were added"""
-        self.spoken: dict[str, JSON] = {}
+        self.from_deltas: dict[str, JSON] = {}
         """id -> the item put together from its deltas alone"""
         for event in events:
             self.feed(event)
@@ -36,16 +36,16 @@ class Fold:
         kind = event["type"]
         if kind == "response.output_item.added":
             self.items[event["item"]["id"]] = deepcopy(event["item"])
-            self.spoken[event["item"]["id"]] = deepcopy(event["item"])
+            self.from_deltas[event["item"]["id"]] = deepcopy(event["item"])
         elif kind == "response.output_item.done":
             self.items[event["item"]["id"]] = deepcopy(event["item"])
         else:
-            self._say(event)
+            self._apply(event)
 
-    def _say(self, event: JSON) -> None:
+    def _apply(self, event: JSON) -> None:
         for item in (
             self.items.get(event.get("item_id", "")),
-            self.spoken.get(event.get("item_id", "")),
+            self.from_deltas.get(event.get("item_id", "")),
         ):
             if item is None:
                 continue
@@ -66,7 +66,7 @@ def _part(item: JSON, event: JSON) -> JSON:
     return parts[index]
 
 
-def words(item: JSON) -> dict[str, Any]:
+def texts_of(item: JSON) -> dict[str, Any]:
     """All that was said in an item, by where: what deltas can add to."""
     told: dict[str, Any] = {
         key: item[key] for key in ("arguments", "input", "code") if isinstance(item.get(key), str)

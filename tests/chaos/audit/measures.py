@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tests.chaos.audit.case import Case
-from tests.chaos.audit.record import DEADLY
-from tests.chaos.audit.work import deaths_under, due_again, running_again
+from tests.chaos.audit.record import FATAL_FAULTS
+from tests.chaos.audit.work import interrupted_calls, recovery_deadline, resumed_at
 
 
 @dataclass(slots=True)
@@ -37,40 +37,42 @@ def measure(cases: Iterable[Case]) -> Measures:
     """The measures of all these responses."""
     found = Measures()
     for case in cases:
-        for call, fault in deaths_under(case):
-            again = running_again(case, fault)
+        for call, fault in interrupted_calls(case):
+            again = resumed_at(case, fault)
             # nobody may have looked for a while: then the moment at which it was seen says nothing
             if (
                 again is not None
-                and not _lived_on(call.finished, fault.end)
+                and not _survived(call.finished, fault.end)
                 and _was_watched(case, again)
             ):
-                promised = due_again(case, fault.begin) <= fault.begin + case.promise.recovery
+                promised = (
+                    recovery_deadline(case, fault.begin) <= fault.begin + case.bounds.recovery
+                )
                 died = found.recovery if promised else found.recovery_in_trouble
                 (found.hand_over if fault.what == "stopped" else died).append(again - fault.begin)
         for took, calm in _cancels(case):
             (found.cancel if calm else found.cancel_in_trouble).append(took)
-        found.gap += _gaps(case)
+        found.gap += _reader_gaps(case)
         if (
-            case.story.create.status == 200
-            and case.story.background
+            case.trace.create.status == 200
+            and case.trace.background
             and case.calls
-            and case.story.create.answered is not None
+            and case.trace.create.answered is not None
         ):
-            found.wait.append(max(0.0, case.calls[0].started - case.story.create.answered))
+            found.wait.append(max(0.0, case.calls[0].started - case.trace.create.answered))
     return found
 
 
-def _was_watched(case: Case, again: float) -> bool:
-    return again != case.over or case.unfinished_after(again - 1)
+def _was_watched(case: Case, resumed: float) -> bool:
+    return resumed != case.seen_ended_at or case.unfinished_after(resumed - 1)
 
 
-def _lived_on(finished: float | None, thawed: float | None) -> bool:
-    return finished is not None and thawed is not None and finished > thawed
+def _survived(finished: float | None, resumed: float | None) -> bool:
+    return finished is not None and resumed is not None and finished > resumed
 
 
 def _cancels(case: Case) -> Iterator[tuple[float, bool]]:
-    for asked in case.story.of("cancel"):
+    for asked in case.trace.requests_of("cancel"):
         if asked.status != 200:
             continue
         for call in case.calls:
@@ -81,12 +83,12 @@ def _cancels(case: Case) -> Iterator[tuple[float, bool]]:
                 yield call.closed - asked.sent, calm
 
 
-def _gaps(case: Case) -> Iterator[float]:
+def _reader_gaps(case: Case) -> Iterator[float]:
     """For each reader the longest time a word of a worker that stayed well took to reach it. A word is known by its text."""
     said: dict[str, tuple[float, str | None]] = {}
     for call in case.calls:
-        said |= {word: (at, call.worker) for at, word in call.words}
-    for heard in case.heard:
+        said |= {word: (at, call.worker) for at, word in call.sent_text}
+    for heard in case.streams:
         took = [
             event.at - max(said[word][0], heard.reading.opened)
             for event in heard.events
@@ -102,7 +104,7 @@ def _excused(case: Case, worker: str | None, web: str, begin: float, end: float)
     for target in (worker, web, "postgres"):
         if target is not None and any(
             fault.touches(begin, end, 1)
-            for fault in case.faults(DEADLY | {"away", "crashed", "hung"}, target)
+            for fault in case.faults(FATAL_FAULTS | {"away", "crashed", "hung"}, target)
         ):
             return True
     return False

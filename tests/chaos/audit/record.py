@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 JSON = dict[str, Any]
 
-Trouble = Literal[
+FaultKind = Literal[
     "killed", "stopped", "frozen", "parted", "died", "away", "crashed", "hung", "flushed", "unclear"
 ]
 """killed: kill -9 · stopped: SIGTERM · frozen: SIGSTOP · parted: cut off from a server · died: ended by itself · away: a server that is
 stopped and started · crashed: a server that is killed and started · hung: a server that accepts and says nothing · flushed: emptied ·
 unclear: answers of statements get lost"""
 
-DEADLY = frozenset({"killed", "stopped", "frozen", "parted", "died"})
+FATAL_FAULTS = frozenset({"killed", "stopped", "frozen", "parted", "died"})
 """What can take a response from the process that runs it."""
 
 
@@ -24,7 +24,7 @@ DEADLY = frozenset({"killed", "stopped", "frozen", "parted", "died"})
 class Fault:
     """Something that was done to a process or a server, or that a process did to itself."""
 
-    what: Trouble
+    what: FaultKind
     target: str
     """a process's name, or `postgres`, `redis`"""
     begin: float
@@ -37,7 +37,7 @@ class Fault:
 
 
 @dataclass(slots=True)
-class Lifetime:
+class WorkerLifetime:
     """When a worker process that takes any response (none for the quarantine) was there."""
 
     name: str
@@ -65,7 +65,7 @@ class Reading:
 
 
 @dataclass(slots=True)
-class Asked:
+class ClientRequest:
     """One request of a client that is answered whole."""
 
     what: Literal["create", "get", "cancel", "delete", "input_items", "stranger"]
@@ -80,26 +80,26 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Story:
+class ResponseTrace:
     """All that clients did with one response, and all that they saw of it."""
 
     marker: str
     """unique; the model's name, so that the upstream's log has it too"""
-    said: str
+    input_text: str
     """the input text"""
     background: bool
-    create: Asked
+    create: ClientRequest
     turns: int = 1
     """upstream turns that its script needs"""
-    previous: "Story | None" = None
+    previous: "ResponseTrace | None" = None
     id: str | None = None
     """None: the client never learnt it"""
     readings: list[Reading] = field(default_factory=list)
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[ClientRequest] = field(default_factory=list)
 
-    def of(self, what: str) -> list[Asked]:
+    def requests_of(self, what: str) -> list[ClientRequest]:
         """What was asked of this kind, in order."""
-        return [asked for asked in self.asked if asked.what == what]
+        return [asked for asked in self.requests if asked.what == what]
 
 
 @dataclass(slots=True)
@@ -110,15 +110,15 @@ class UpstreamCall:
     started: float
     worker: str | None = None
     """the process that sent it; None: not known"""
-    heard: str = ""
+    request_messages: str = ""
     """the messages it brought, as JSON"""
-    words: list[tuple[float, str]] = field(default_factory=list)
+    sent_text: list[tuple[float, str]] = field(default_factory=list)
     """pieces of text that were sent back, and when"""
     closed: float | None = None
     """when the client closed it although the answer was not through"""
     finished: float | None = None
     """when the answer was through"""
-    whole: bool = False
+    is_complete_turn: bool = False
     """The answer was a complete turn, not an error and not broken off by the upstream."""
 
     @property
@@ -141,30 +141,30 @@ class ToolCall:
 
 
 @dataclass(slots=True)
-class Record:
+class RunRecord:
     """Everything of one run."""
 
-    stories: list[Story] = field(default_factory=list)
+    traces: list[ResponseTrace] = field(default_factory=list)
     upstream: list[UpstreamCall] = field(default_factory=list)
     tools: list[ToolCall] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
-    workers: list[Lifetime] = field(default_factory=list)
+    workers: list[WorkerLifetime] = field(default_factory=list)
     """Empty: not known; then the recovery time is measured, and asserted as if one had always been there."""
     ended: float = 0.0
     """when the run was over and nothing more was watched"""
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class TimeBounds:
     """The times of design §1, in seconds."""
 
     recovery: float = 20
     """I2: from a worker's death to the response running again or over"""
     cancel: float = 0.25
     """I10: how long after the answer to a cancel an upstream request may still start, with a live owner"""
-    cancel_in_trouble: float = 6
+    cancel_during_fault: float = 6
     """I10: the same without Redis"""
-    retell: float = 5
+    rejournal: float = 5
     """after Postgres has crashed and is back: until what its journal has lost is stored again"""
     exit: float = 5
     """how long a worker that was declared dead may take to be gone"""

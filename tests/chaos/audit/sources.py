@@ -2,7 +2,7 @@
 
 from tests.chaos.audit.record import ToolCall, UpstreamCall
 from tests.support.fake_upstream import FakeUpstream
-from tests.support.mcp_servers import Counting
+from tests.support.mcp_servers import ToolCallLog
 
 
 def upstream_log(fake: FakeUpstream, markers: set[str]) -> list[UpstreamCall]:
@@ -12,18 +12,18 @@ def upstream_log(fake: FakeUpstream, markers: set[str]) -> list[UpstreamCall]:
             marker=request.model,
             started=request.started,
             worker=request.headers.get("authorization", "").partition("/")[2] or None,
-            heard=request.body_text,
-            words=request.words,
+            request_messages=request.body_text,
+            sent_text=request.sent_text,
             closed=request.closed_by_client,
             finished=request.finished,
-            whole=request.finished is not None and request.told_why,
+            is_complete_turn=request.finished is not None and request.finish_reason_sent,
         )
         for request in fake.requests
         if request.method == "POST" and request.model in markers
     ]
 
 
-def tool_log(counting: Counting, safe: frozenset[str] = frozenset()) -> list[ToolCall]:
+def tool_log(counting: ToolCallLog, safe: frozenset[str] = frozenset()) -> list[ToolCall]:
     """A counting MCP server's log, for `Record.tools`. A call's `key` argument is `<marker>/<what makes it the same call>`; `safe`: the
     names of the tools that declare themselves read-only or idempotent."""
     found = []

@@ -31,56 +31,56 @@ class Event:
 
 
 @dataclass(slots=True)
-class Heard:
+class ParsedStream:
     """A reading, parsed."""
 
     reading: Reading
     events: list[Event] = field(default_factory=list)
-    rest: bytes = b""
+    incomplete_frame: bytes = b""
     """what followed the last whole frame"""
-    done: int = 0
+    done_count: int = 0
     """how often `[DONE]` came"""
     faults: list[str] = field(default_factory=list)
     """what is wrong with the framing"""
 
     @property
-    def ending(self) -> Event | None:
+    def terminal_event(self) -> Event | None:
         """The terminal event, if it came."""
         return next((event for event in self.events if event.kind in ENDINGS), None)
 
 
-def parse(reading: Reading) -> Heard:
+def parse(reading: Reading) -> ParsedStream:
     """The events of a reading. Never raises: what cannot be read becomes a fault."""
-    heard = Heard(reading)
+    heard = ParsedStream(reading)
     buffer = b""
     for at, data in reading.chunks:
         *frames, buffer = (buffer + data).split(b"\n\n")
         for frame in frames:
-            _take(heard, at, frame)
-    heard.rest = buffer
+            _parse_frame(heard, at, frame)
+    heard.incomplete_frame = buffer
     return heard
 
 
-def _take(heard: Heard, at: float, frame: bytes) -> None:
+def _parse_frame(stream: ParsedStream, at: float, frame: bytes) -> None:
     if frame.startswith(b":"):
         return
     if frame == _DONE:
-        heard.done += 1
-        if heard.ending is None:
-            heard.faults.append(EARLY_DONE)
+        stream.done_count += 1
+        if stream.terminal_event is None:
+            stream.faults.append(EARLY_DONE)
         return
-    if heard.done:
-        heard.faults.append(f"something follows [DONE]: {frame[:200]!r}")
+    if stream.done_count:
+        stream.faults.append(f"something follows [DONE]: {frame[:200]!r}")
     lines = frame.split(b"\n")
     if len(lines) != 2 or not lines[0].startswith(b"event: ") or not lines[1].startswith(b"data: "):
-        heard.faults.append(f"this is no frame: {frame[:200]!r}")
+        stream.faults.append(f"this is no frame: {frame[:200]!r}")
         return
     try:
         data = json.loads(lines[1][6:])
         named = data["type"], data["sequence_number"]
     except (ValueError, KeyError, TypeError) as error:
-        heard.faults.append(f"this is no event ({error!r}): {frame[:200]!r}")
+        stream.faults.append(f"this is no event ({error!r}): {frame[:200]!r}")
         return
     if lines[0][7:].decode() != named[0]:
-        heard.faults.append(f"a frame called {lines[0][7:]!r} holds an event of type {named[0]!r}")
-    heard.events.append(Event(at, frame, data))
+        stream.faults.append(f"a frame called {lines[0][7:]!r} holds an event of type {named[0]!r}")
+    stream.events.append(Event(at, frame, data))

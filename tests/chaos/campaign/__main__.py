@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tests.chaos.campaign.campaign import LIMITS, SHORTENED, Campaign
 from tests.chaos.campaign.plan import DEFAULT, SHORT, Plan, monkey, plan, with_tools
-from tests.chaos.campaign.round import Outcome
-from tests.chaos.campaign.table import Figures
+from tests.chaos.campaign.round import RoundResult
+from tests.chaos.campaign.table import CampaignTotals
 from tests.support.mcp_servers import McpServers
 from tests.support.tool_turns import TOOL_SETTINGS
 
@@ -76,17 +76,19 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _plans(told: argparse.Namespace) -> list[Plan]:
-    if told.monkey:
-        return [monkey(told.seed, told.minutes)]
-    scale = DEFAULT if told.defaults else SHORT
+def _plans(arguments: argparse.Namespace) -> list[Plan]:
+    if arguments.monkey:
+        return [monkey(arguments.seed, arguments.minutes)]
+    scale = DEFAULT if arguments.defaults else SHORT
     plans = [
         plan(seed, scale)
         for seed in (
-            seeds_in(told.seeds) if told.seeds else range(told.seed, told.seed + told.rounds)
+            seeds_in(arguments.seeds)
+            if arguments.seeds
+            else range(arguments.seed, arguments.seed + arguments.rounds)
         )
     ]
-    return [with_tools(one) for one in plans] if told.tools else plans
+    return [with_tools(one) for one in plans] if arguments.tools else plans
 
 
 def seeds_in(file: Path) -> list[int]:
@@ -95,15 +97,15 @@ def seeds_in(file: Path) -> list[int]:
     return [int(words[0]) for words in lines if words]
 
 
-async def _run(plans: list[Plan], campaign: Campaign) -> Figures:
-    figures = Figures()
+async def _run(plans: list[Plan], campaign: Campaign) -> CampaignTotals:
+    figures = CampaignTotals()
     async for outcome in campaign.run(plans):
         figures.add(outcome)
-        _tell(outcome)
+        _print_result(outcome)
     return figures
 
 
-async def _run_with_tools(plans: list[Plan], campaign: Campaign) -> Figures:
+async def _run_with_tools(plans: list[Plan], campaign: Campaign) -> CampaignTotals:
     async with McpServers() as mcp:
         return await _run(
             plans,
@@ -111,12 +113,12 @@ async def _run_with_tools(plans: list[Plan], campaign: Campaign) -> Figures:
         )
 
 
-def _tell(outcome: Outcome) -> None:
+def _print_result(result: RoundResult) -> None:
     """A line for each round on standard error; what failed in full."""
-    deeds = ", ".join(outcome.deeds.elements()) or "nothing"
-    found = len(outcome.report.violations)
-    head = f"seed {outcome.plan.seed}: {outcome.report.responses} responses, {outcome.seconds:.1f} s, {deeds}: {found or 'no'} violations"
-    print(head, *outcome.report.violations, sep="\n    ", file=sys.stderr, flush=True)
+    deeds = ", ".join(result.faults.elements()) or "nothing"
+    found = len(result.report.violations)
+    head = f"seed {result.plan.seed}: {result.report.responses} responses, {result.seconds:.1f} s, {deeds}: {found or 'no'} violations"
+    print(head, *result.report.violations, sep="\n    ", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -16,16 +16,16 @@ import psycopg
 
 from cli.embedded.postgres import Postgres
 from cli.embedded.valkey import Valkey
-from tests.chaos.audit.record import Fault, Lifetime, Trouble
-from tests.chaos.campaign.plan import Strike
+from tests.chaos.audit.record import Fault, FaultKind, WorkerLifetime
+from tests.chaos.campaign.plan import PlannedFault
 from tests.support.api import until
 from tests.support.chaos.injector import Injector
-from tests.support.chaos.recording_client import Witness
+from tests.support.chaos.recording_client import RecordedClients
 from tests.support.fake_upstream import FakeUpstream
-from tests.support.stack import Databases, Service, Stack, Surroundings, stack
+from tests.support.stack import Databases, Service, Stack, SuiteSettings, stack
 
 WEBS, WORKERS = 2, 2
-FORGIVEN = (
+ALLOWED_TRACEBACKS = (
     "psycopg.",
     "psycopg_pool.",
     "redis.exceptions.",
@@ -35,11 +35,11 @@ FORGIVEN = (
     "BrokenPipeError",
 )
 """What processes may log when their servers go away."""
-_STOP = 25.0
+_STOP_TIMEOUT = 25.0
 """Seconds a process gets to end after SIGTERM, on a busy machine."""
 
 
-class House:
+class Deployment:
     """Two web processes, two workers and a quarantine, with a Postgres and a Redis of their own."""
 
     def __init__(self, one: Stack, postgres: Postgres, seed: int) -> None:
@@ -51,16 +51,16 @@ class House:
         self._postgres = postgres
         self._valkey: Valkey = one.valkey
         self._seed = seed
-        self._witness: Witness | None = None
+        self._clients: RecordedClients | None = None
         self._injectors: list[Injector] = []
         self._rate = 0.0
-        self._lives: dict[str, Lifetime | None] = {}
+        self._lifetimes: dict[str, WorkerLifetime | None] = {}
         """Workers that claim; None: no witness has noted it"""
         self._frozen: set[str] = set()
         self._quarantine: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server_locks = {"postgres": asyncio.Lock(), "redis": asyncio.Lock()}
-        one.door = self._door
+        one.postgres_proxy_for = self._proxy_for
 
     # --- the processes ---
 
@@ -72,7 +72,7 @@ class House:
             self._spawn_worker()
         self._spawn_worker(quarantine=True)
         self._start(self._watch())
-        await self.whole()
+        await self.wait_until_healthy()
 
     async def close(self) -> None:
         """Stop watching; nothing stays frozen."""
@@ -84,21 +84,21 @@ class House:
                 process.resume()
         self._set_rate(0)
 
-    async def unplug(self) -> None:
+    async def close_proxies(self) -> None:
         """End the proxies, after the processes."""
         await asyncio.gather(*(injector.close() for injector in self._injectors))
 
-    async def whole(self) -> None:
+    async def wait_until_healthy(self) -> None:
         """Wait until everything is there again."""
-        await until(self._is_whole, 120, every=0.05)
+        await until(self._is_healthy, 120, every=0.05)
 
-    def serve(self, witness: Witness | None) -> None:
+    def record_to(self, clients: RecordedClients | None) -> None:
         """From now on this witness is told what happens."""
-        self._witness = witness
-        for name in self._lives:
-            self._lives[name] = None if witness is None else witness.worker(name)
+        self._clients = clients
+        for name in self._lifetimes:
+            self._lifetimes[name] = None if clients is None else clients.record_worker(name)
 
-    def _door(self, label: str) -> Injector:
+    def _proxy_for(self, label: str) -> Injector:
         injector = Injector(self.stack.dsn, random.Random(f"{self._seed}/{label}"))
         injector.rate = self._rate
         self._injectors.append(injector)
@@ -109,13 +109,13 @@ class House:
         if quarantine:
             self._quarantine.add(process.name)
         else:
-            self._start(self._announce(process))
+            self._start(self._record_start(process))
 
-    async def _announce(self, process: Service) -> None:
+    async def _record_start(self, process: Service) -> None:
         await until(lambda: self._claims(process), 120, every=0.1)
         if process.running():
-            self._lives[process.name] = (
-                None if self._witness is None else self._witness.worker(process.name)
+            self._lifetimes[process.name] = (
+                None if self._clients is None else self._clients.record_worker(process.name)
             )
 
     async def _claims(self, process: Service) -> bool:
@@ -130,19 +130,19 @@ class House:
             )
         return False
 
-    async def _is_whole(self) -> bool:
+    async def _is_healthy(self) -> bool:
         there = self.stack.workers
         if (
             len(self.stack.webs) < WEBS
             or len(there) <= WORKERS
-            or sum(process.name in self._lives for process in there) < WORKERS
+            or sum(process.name in self._lifetimes for process in there) < WORKERS
         ):
             return False
         if not all([await self._claims(process) for process in there]):
             return False
-        return all([await self._answers(web) for web in self.stack.webs])
+        return all([await self._is_ready(web) for web in self.stack.webs])
 
-    async def _answers(self, web: Service) -> bool:
+    async def _is_ready(self, web: Service) -> bool:
         try:
             async with self.stack.session.get(f"http://127.0.0.1:{web.port}/readyz") as answer:
                 status: int = answer.status
@@ -155,15 +155,15 @@ class House:
         while True:
             for process in [*self.stack.webs, *self.stack.workers]:
                 if not process.running():
-                    self._note("died", process.name)
-                    self._gone(process)
+                    self._record_fault("died", process.name)
+                    self._forget(process)
                     self._replace(process)
             await asyncio.sleep(0.05)
 
-    def _gone(self, process: Service) -> None:
+    def _forget(self, process: Service) -> None:
         self.stack.forget(process)
         self._frozen.discard(process.name)
-        life = self._lives.pop(process.name, None)
+        life = self._lifetimes.pop(process.name, None)
         if life is not None:
             life.end = time.monotonic()
 
@@ -175,23 +175,23 @@ class House:
 
     # --- the faults ---
 
-    async def strike(self, strike: Strike) -> bool:
+    async def apply_fault(self, planned: PlannedFault) -> bool:
         """Do it, and undo it when its time is over. False: there was nobody it could be done to."""
-        verb, target = strike.deed.split(" ")[0], strike.deed.split(" ")[-1]
-        if strike.deed == "injector":
-            await self._inject(strike)
-        elif strike.deed == "double fault":
+        verb, target = planned.action.split(" ")[0], planned.action.split(" ")[-1]
+        if planned.action == "injector":
+            await self._inject(planned)
+        elif planned.action == "double fault":
             await asyncio.gather(
-                self._strike_server(strike, "crash", "postgres"),
-                self._strike_process(strike, "kill", "worker"),
+                self._fault_server(planned, "crash", "postgres"),
+                self._fault_process(planned, "kill", "worker"),
             )
         elif target in ("postgres", "redis"):
-            await self._strike_server(strike, verb, target)
+            await self._fault_server(planned, verb, target)
         else:
-            return await self._strike_process(strike, verb, target)
+            return await self._fault_process(planned, verb, target)
         return True
 
-    async def _strike_process(self, strike: Strike, verb: str, target: str) -> bool:
+    async def _fault_process(self, planned: PlannedFault, verb: str, target: str) -> bool:
         there = [
             process
             for process in self._targets(target)
@@ -199,17 +199,17 @@ class House:
         ]
         if not there:
             return False
-        process = there[int(strike.pick * len(there))]
+        process = there[int(planned.target_share * len(there))]
         if verb == "freeze":
-            await self._freeze(process, strike.lasts)
+            await self._freeze(process, planned.duration)
             return True
-        self._note("killed" if verb == "kill" else "stopped", process.name)
-        self._gone(process)
+        self._record_fault("killed" if verb == "kill" else "stopped", process.name)
+        self._forget(process)
         if verb == "kill":
             process.kill()
         else:
             await self._stop(process)
-        await asyncio.sleep(strike.lasts)
+        await asyncio.sleep(planned.duration)
         self._replace(process)
         return True
 
@@ -223,7 +223,7 @@ class House:
         ]
 
     async def _freeze(self, process: Service, seconds: float) -> None:
-        fault = self._note("frozen", process.name)
+        fault = self._record_fault("frozen", process.name)
         self._frozen.add(process.name)
         process.pause()
         try:
@@ -234,39 +234,39 @@ class House:
             self._frozen.discard(process.name)
 
     async def _stop(self, process: Service) -> None:
-        process.ask_to_stop()
+        process.request_stop()
         try:
-            await until(lambda: not process.running(), _STOP)
+            await until(lambda: not process.running(), _STOP_TIMEOUT)
         except AssertionError:
-            self.faults.append(f"{process.name} did not stop within {_STOP} s of SIGTERM")
+            self.faults.append(f"{process.name} did not stop within {_STOP_TIMEOUT} s of SIGTERM")
             process.kill()
         if process.exit_code() not in (0, -signal.SIGTERM, 70):
             self.faults.append(f"{process.name} ended with {process.exit_code()} after SIGTERM")
 
-    async def _strike_server(self, strike: Strike, verb: str, target: str) -> None:
+    async def _fault_server(self, planned: PlannedFault, verb: str, target: str) -> None:
         server = self._postgres if target == "postgres" else self._valkey
         async with self._server_locks[target]:
             if verb == "flush":
                 client = self.stack.redis()
-                fault = self._note("flushed", target)
+                fault = self._record_fault("flushed", target)
                 await client.flushall()
                 await client.aclose()
             elif verb == "hang":
-                fault = self._note("hung", target)
+                fault = self._record_fault("hung", target)
                 os.kill(server.pid, signal.SIGSTOP)
-                await asyncio.sleep(strike.lasts)
+                await asyncio.sleep(planned.duration)
                 os.kill(server.pid, signal.SIGCONT)
             else:
-                fault = self._note("crashed" if verb == "crash" else "away", target)
+                fault = self._record_fault("crashed" if verb == "crash" else "away", target)
                 await asyncio.to_thread(server.stop if verb == "restart" else server.kill)
-                await asyncio.sleep(strike.lasts)
+                await asyncio.sleep(planned.duration)
                 await asyncio.to_thread(server.start)
             fault.end = time.monotonic()
 
-    async def _inject(self, strike: Strike) -> None:
-        fault = self._note("unclear", "postgres")
-        self._set_rate(strike.rate)
-        await asyncio.sleep(strike.lasts)
+    async def _inject(self, planned: PlannedFault) -> None:
+        fault = self._record_fault("unclear", "postgres")
+        self._set_rate(planned.rate)
+        await asyncio.sleep(planned.duration)
         self._set_rate(0)
         fault.end = time.monotonic()
 
@@ -278,12 +278,12 @@ class House:
     @property
     def injected(self) -> int:
         """How many statements the injectors have spoilt so far."""
-        return sum(injector.done_unheard + injector.never_sent for injector in self._injectors)
+        return sum(injector.answers_lost + injector.requests_lost for injector in self._injectors)
 
-    def _note(self, what: Trouble, target: str) -> Fault:
-        if self._witness is None:  # between two rounds nobody asks
+    def _record_fault(self, what: FaultKind, target: str) -> Fault:
+        if self._clients is None:  # between two rounds nobody asks
             return Fault(what, target, time.monotonic())
-        return self._witness.fault(what, target)
+        return self._clients.record_fault(what, target)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -295,28 +295,32 @@ _folders = itertools.count(1)
 
 
 @asynccontextmanager
-async def house(
-    folder: Path, servers: Databases, fake: FakeUpstream, settings: dict[str, str], seed: int
-) -> AsyncIterator[House]:
+async def deployment(
+    folder: Path,
+    database_server: Databases,
+    fake: FakeUpstream,
+    settings: dict[str, str],
+    seed: int,
+) -> AsyncIterator[Deployment]:
     """A house of its own in a new folder inside `folder`, whole; ended without questions."""
-    assert servers.server is not None
+    assert database_server.server is not None
     place = folder / f"house-{next(_folders)}"
     place.mkdir(parents=True)
-    surroundings = Surroundings(database_url=None, redis_url=None)
-    found: House | None = None
+    suite_settings = SuiteSettings(database_url=None, redis_url=None)
+    found: Deployment | None = None
     try:
         async with stack(
             place,
-            servers,
-            surroundings,
+            database_server,
+            suite_settings,
             fake,
             webs=0,
             workers=0,
             settings=settings,
             signed=True,
-            forgiven=FORGIVEN,
+            allowed_tracebacks=ALLOWED_TRACEBACKS,
         ) as one:
-            found = House(one, servers.server, seed)
+            found = Deployment(one, database_server.server, seed)
             try:
                 await found.open()
                 yield found
@@ -324,4 +328,4 @@ async def house(
                 await found.close()
     finally:
         if found is not None:
-            await found.unplug()
+            await found.close_proxies()

@@ -4,11 +4,11 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from tests.support.mcp_servers import COUNTING
+from tests.support.mcp_servers import COUNTING_TOOLS
 
-Kind = Literal["streamed", "polled", "chained", "foreground stream", "foreground"]
-Accident = Literal["none", "reset", "drop", "refused first", "hang"]
-Deed = Literal[
+ClientKind = Literal["streamed", "polled", "chained", "foreground stream", "foreground"]
+UpstreamFault = Literal["none", "reset", "drop", "refused first", "hang"]
+FaultAction = Literal[
     "kill worker",
     "stop worker",
     "freeze worker",
@@ -26,15 +26,21 @@ Deed = Literal[
 ]
 
 T = TypeVar("T", bound=str)
-_KINDS: dict[Kind, int] = {
+_KINDS: dict[ClientKind, int] = {
     "streamed": 8,
     "polled": 5,
     "chained": 3,
     "foreground stream": 2,
     "foreground": 2,
 }
-_ACCIDENTS: dict[Accident, int] = {"none": 30, "reset": 2, "drop": 1, "refused first": 2, "hang": 1}
-_DEEDS: dict[Deed, int] = {
+_UPSTREAM_FAULTS: dict[UpstreamFault, int] = {
+    "none": 30,
+    "reset": 2,
+    "drop": 1,
+    "refused first": 2,
+    "hang": 1,
+}
+_FAULT_ACTIONS: dict[FaultAction, int] = {
     "kill worker": 6,
     "stop worker": 3,
     "freeze worker": 4,
@@ -57,37 +63,37 @@ class Client:
     """One response, and what its clients do. Moments are seconds from the round's begin."""
 
     at: float
-    kind: Kind
+    kind: ClientKind
     words: int
     gap: float
     """seconds between two words of the upstream"""
-    accident: Accident
-    accident_at: int
+    upstream_fault: UpstreamFault
+    upstream_fault_at: int
     """after this many words"""
-    leaves: tuple[int, ...]
+    disconnects: tuple[int, ...]
     """the reader goes away after so many events, resumes elsewhere, and so on"""
     readers: tuple[tuple[int, ...], ...] = ()
     """further readers of a background response, each with its leaves"""
-    slow: float = 0.0
+    read_pause: float = 0.0
     """pause between two reads of one more reader; 0: there is none"""
     cancel: float | None = None
     """seconds after the create"""
     delete: float | None = None
     tools: tuple[tuple[str, ...], ...] = ()
     """the counting tools that each turn before the last one calls"""
-    lingers: float = 0.0
+    tool_delay: float = 0.0
     """seconds after the create until its tools answer"""
 
 
 @dataclass(frozen=True, slots=True)
-class Strike:
+class PlannedFault:
     """One fault."""
 
     at: float
-    deed: Deed
-    lasts: float
+    action: FaultAction
+    duration: float
     """seconds until it is undone, or until the process is started again"""
-    pick: float
+    target_share: float
     """0 … 1: which of those that are there"""
     rate: float = 0.0
     """the injector's"""
@@ -116,7 +122,7 @@ class Plan:
 
     seed: int
     clients: list[Client] = field(default_factory=list)
-    strikes: list[Strike] = field(default_factory=list)
+    faults: list[PlannedFault] = field(default_factory=list)
 
 
 def plan(seed: int, scale: Scale = SHORT) -> Plan:
@@ -125,9 +131,10 @@ def plan(seed: int, scale: Scale = SHORT) -> Plan:
     clients = sorted(
         (_client(chance, scale) for _ in range(scale.clients)), key=lambda client: client.at
     )
-    deeds = {_pick(chance, _DEEDS) for _ in range(chance.choice((1, 2, 3, 3)))}
+    deeds = {_pick(chance, _FAULT_ACTIONS) for _ in range(chance.choice((1, 2, 3, 3)))}
     strikes = sorted(
-        (_strike(chance, deed, scale) for deed in sorted(deeds)), key=lambda strike: strike.at
+        (_planned_fault(chance, deed, scale) for deed in sorted(deeds)),
+        key=lambda strike: strike.at,
     )
     return Plan(seed, clients, strikes)
 
@@ -151,58 +158,60 @@ def monkey(seed: int, minutes: float) -> Plan:
         clients.append(_client(chance, scale, at))
     at = 2.0
     while at < scale.load:
-        strikes.append(Strike(at, "restart postgres", chance.uniform(0, scale.postgres_away), 0))
+        strikes.append(
+            PlannedFault(at, "restart postgres", chance.uniform(0, scale.postgres_away), 0)
+        )
         at += chance.uniform(5, 40)
     return Plan(seed, clients, strikes)
 
 
-def _client(chance: random.Random, scale: Scale, at: float | None = None) -> Client:
-    kind = _pick(chance, _KINDS)
-    words = chance.randint(3, 70)
+def _client(rng: random.Random, scale: Scale, at: float | None = None) -> Client:
+    kind = _pick(rng, _KINDS)
+    words = rng.randint(3, 70)
     return Client(
-        at=chance.uniform(0, scale.load) if at is None else at,
+        at=rng.uniform(0, scale.load) if at is None else at,
         kind=kind,
         words=words,
-        gap=chance.choice((0.0, 0.03, 0.05, 0.1)),
-        accident=_pick(chance, _ACCIDENTS),
-        accident_at=chance.randint(0, words),
-        leaves=_leaves(chance),
-        readers=tuple(_leaves(chance) for _ in range(chance.choice((0, 0, 1, 2)))),
-        slow=chance.choice((0, 0, 0, 0.05)),
-        cancel=chance.uniform(0, 2) if chance.random() < 0.15 else None,
-        delete=chance.uniform(0, 4) if chance.random() < 0.07 else None,
+        gap=rng.choice((0.0, 0.03, 0.05, 0.1)),
+        upstream_fault=_pick(rng, _UPSTREAM_FAULTS),
+        upstream_fault_at=rng.randint(0, words),
+        disconnects=_disconnects(rng),
+        readers=tuple(_disconnects(rng) for _ in range(rng.choice((0, 0, 1, 2)))),
+        read_pause=rng.choice((0, 0, 0, 0.05)),
+        cancel=rng.uniform(0, 2) if rng.random() < 0.15 else None,
+        delete=rng.uniform(0, 4) if rng.random() < 0.07 else None,
     )
 
 
-def _tools(chance: random.Random) -> dict[str, Any]:
+def _tools(rng: random.Random) -> dict[str, Any]:
     turns = tuple(
-        tuple(chance.choices(COUNTING, k=chance.randint(1, 3))) for _ in range(chance.randint(1, 3))
+        tuple(rng.choices(COUNTING_TOOLS, k=rng.randint(1, 3))) for _ in range(rng.randint(1, 3))
     )
-    return {"tools": turns, "lingers": chance.choice((0.0, 0.5, chance.uniform(0, 5)))}
+    return {"tools": turns, "tool_delay": rng.choice((0.0, 0.5, rng.uniform(0, 5)))}
 
 
-def _leaves(chance: random.Random) -> tuple[int, ...]:
-    return tuple(chance.randint(1, 12) for _ in range(chance.choice((0, 0, 1, 3))))
+def _disconnects(rng: random.Random) -> tuple[int, ...]:
+    return tuple(rng.randint(1, 12) for _ in range(rng.choice((0, 0, 1, 3))))
 
 
-def _strike(chance: random.Random, deed: Deed, scale: Scale) -> Strike:
+def _planned_fault(rng: random.Random, action: FaultAction, scale: Scale) -> PlannedFault:
     most = {
         "freeze": scale.freeze,
         "hang redis": scale.redis_away,
         "kill redis": scale.redis_away,
         "injector": scale.load,
     }
-    longest = next((seconds for word, seconds in most.items() if deed.startswith(word)), 1.5)
-    if deed.endswith("postgres"):
+    longest = next((seconds for word, seconds in most.items() if action.startswith(word)), 1.5)
+    if action.endswith("postgres"):
         longest = scale.postgres_away
-    return Strike(
-        at=chance.uniform(0.1, 0.9) * scale.load,
-        deed=deed,
-        lasts=chance.uniform(0.3 * longest, longest),
-        pick=chance.random(),
-        rate=chance.uniform(0.05, 0.1),
+    return PlannedFault(
+        at=rng.uniform(0.1, 0.9) * scale.load,
+        action=action,
+        duration=rng.uniform(0.3 * longest, longest),
+        target_share=rng.random(),
+        rate=rng.uniform(0.05, 0.1),
     )
 
 
-def _pick(chance: random.Random, weights: dict[T, int]) -> T:
-    return chance.choices(list(weights), list(weights.values()))[0]
+def _pick(rng: random.Random, weights: dict[T, int]) -> T:
+    return rng.choices(list(weights), list(weights.values()))[0]

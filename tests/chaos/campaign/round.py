@@ -9,11 +9,11 @@ from typing import Any
 
 from tests.chaos.audit.auditor import Report, audit
 from tests.chaos.audit.case import Violation
-from tests.chaos.audit.record import Record, Story
+from tests.chaos.audit.record import ResponseTrace, RunRecord
 from tests.chaos.audit.sources import tool_log
-from tests.chaos.campaign.deployment import House
-from tests.chaos.campaign.plan import Client, Plan, Strike
-from tests.support.chaos.recording_client import TERMINAL, Witness
+from tests.chaos.campaign.deployment import Deployment
+from tests.chaos.campaign.plan import Client, Plan, PlannedFault
+from tests.support.chaos.recording_client import TERMINAL, RecordedClients
 from tests.support.fake_upstream import (
     Exchange,
     Script,
@@ -25,10 +25,10 @@ from tests.support.fake_upstream import (
     status,
     text,
 )
-from tests.support.mcp_servers import COUNTING, McpServers
-from tests.support.tool_turns import counting, tool_turn
+from tests.support.mcp_servers import COUNTING_TOOLS, McpServers
+from tests.support.tool_turns import counting_server, tool_turn
 
-SAFE = frozenset(COUNTING) - {"count_unsafe"}
+SAFE = frozenset(COUNTING_TOOLS) - {"count_unsafe"}
 
 _TRIES = 4
 """How often a client that is answered 503 sends its create, a second apart."""
@@ -37,67 +37,75 @@ _ATTEMPTS = 6
 
 
 @dataclass(slots=True)
-class Outcome:
+class RoundResult:
     """What came of a round."""
 
     plan: Plan
-    record: Record
+    record: RunRecord
     report: Report
-    deeds: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
     injected: int = 0
     """statements spoilt"""
     seconds: float = 0.0
 
 
 async def run_round(
-    house: House, plan: Plan, *, patience: float, mcp: McpServers | None = None
-) -> Outcome:
+    deployment: Deployment, plan: Plan, *, end_timeout: float, mcp: McpServers | None = None
+) -> RoundResult:
     """Run it in this house and audit it. `patience`: seconds the last response gets to end after the load; `mcp`: where tools are."""
-    begun, injected, tracebacks = time.monotonic(), house.injected, len(house.stack.tracebacks())
+    begun, injected, tracebacks = (
+        time.monotonic(),
+        deployment.injected,
+        len(deployment.stack.tracebacks()),
+    )
     deeds: Counter[str] = Counter()
-    async with Witness(house.stack, plan.seed, patience=patience) as witness:
-        house.serve(witness)
-        crowd = _Crowd(witness, plan.seed, mcp)
+    async with RecordedClients(deployment.stack, plan.seed, end_timeout=end_timeout) as witness:
+        deployment.record_to(witness)
+        crowd = _PlannedClients(witness, plan.seed, mcp)
         try:
             async with asyncio.TaskGroup() as work:
                 for number, client in enumerate(plan.clients):
-                    work.create_task(crowd.act(number, client))
-                for strike in plan.strikes:
-                    work.create_task(_strike(house, strike, deeds))
-            record, _ = await asyncio.gather(witness.settle(), house.whole())
+                    work.create_task(crowd.run(number, client))
+                for strike in plan.faults:
+                    work.create_task(_apply_fault(deployment, strike, deeds))
+            record, _ = await asyncio.gather(witness.finish(), deployment.wait_until_healthy())
         finally:
-            house.serve(None)
+            deployment.record_to(None)
     if mcp is not None:
-        record.tools = tool_log(mcp.counting, SAFE)
-        house.faults += [f"the MCP server broke: {fault!r}" for fault in mcp.faults]
+        record.tools = tool_log(mcp.tool_calls, SAFE)
+        deployment.faults += [f"the MCP server broke: {fault!r}" for fault in mcp.faults]
         mcp.faults.clear()
     report = audit(record)
-    report.violations += [Violation("house", "-", fault) for fault in house.faults]
+    report.violations += [Violation("house", "-", fault) for fault in deployment.faults]
     report.violations += [
         Violation("house", "-", "a traceback", found)
-        for found in house.stack.tracebacks()[tracebacks:]
+        for found in deployment.stack.tracebacks()[tracebacks:]
     ]
-    house.faults.clear()
-    return Outcome(plan, record, report, deeds, house.injected - injected, time.monotonic() - begun)
+    deployment.faults.clear()
+    return RoundResult(
+        plan, record, report, deeds, deployment.injected - injected, time.monotonic() - begun
+    )
 
 
-async def _strike(house: House, strike: Strike, deeds: Counter[str]) -> None:
-    await asyncio.sleep(strike.at)
-    if await house.strike(strike):
-        deeds[strike.deed] += 1
+async def _apply_fault(
+    deployment: Deployment, planned: PlannedFault, applied: Counter[str]
+) -> None:
+    await asyncio.sleep(planned.at)
+    if await deployment.apply_fault(planned):
+        applied[planned.action] += 1
 
 
-class _Crowd:
+class _PlannedClients:
     """The clients of a round."""
 
-    def __init__(self, witness: Witness, seed: int, mcp: McpServers | None) -> None:
-        self._witness = witness
+    def __init__(self, clients: RecordedClients, seed: int, mcp: McpServers | None) -> None:
+        self._clients = clients
         self._mcp = mcp
         self._seed = seed
-        self._parents: list[Story] = []
+        self._parents: list[ResponseTrace] = []
         """Background responses that nobody is going to delete."""
 
-    async def act(self, number: int, client: Client) -> None:
+    async def run(self, number: int, client: Client) -> None:
         """All that the clients of one response do."""
         await asyncio.sleep(client.at)
         previous = await self._parent() if client.kind == "chained" else None
@@ -105,8 +113,8 @@ class _Crowd:
         streams = client.kind in ("streamed", "foreground stream")
         for attempt in range(_TRIES):
             marker = f"r{self._seed}-{number}-{attempt}"
-            story = await self._witness.create(
-                *self._scripts(number, client, marker), background=background, stream=streams, previous=previous, leave=client.leaves,
+            story = await self._clients.create(
+                *self._scripts(number, client, marker), background=background, stream=streams, previous=previous, disconnect_after=client.disconnects,
                 marker=marker, turns=1 + len(client.tools), **self._tools(client),
             )  # fmt: skip
             if story.create.status != 503:
@@ -117,11 +125,11 @@ class _Crowd:
         if client.delete is None:
             self._parents.append(story)
         if not streams:
-            self._witness.poll_on(story)
+            self._clients.start_poller(story)
         for leaves in client.readers:
-            self._witness.read_on(story, leaves)
-        if client.slow:
-            self._witness.read_on(story, pause=client.slow)
+            self._clients.start_reader(story, leaves)
+        if client.read_pause:
+            self._clients.start_reader(story, pause=client.read_pause)
         await asyncio.gather(self._cancel(story, client.cancel), self._delete(story, client.delete))
 
     def _scripts(self, number: int, client: Client, marker: str) -> list[Script]:
@@ -131,33 +139,37 @@ class _Crowd:
         turns = []
         for turn, tools in enumerate(client.tools):
             keys = [f"{marker}/{turn}.{place}" for place in range(len(tools))]
-            for key in keys if client.lingers else []:
+            for key in keys if client.tool_delay else []:
                 asyncio.get_running_loop().call_later(
-                    client.lingers, self._mcp.counting.hold(key).set
+                    client.tool_delay, self._mcp.tool_calls.hold(key).set
                 )
             turns.append(tool_turn(*zip(tools, keys, strict=True)))
         return [[_by_turn(turns, _scripts(number, client))]]
 
     def _tools(self, client: Client) -> dict[str, Any]:
-        return {"tools": [counting(self._mcp)]} if self._mcp is not None and client.tools else {}
+        return (
+            {"tools": [counting_server(self._mcp)]}
+            if self._mcp is not None and client.tools
+            else {}
+        )
 
-    async def _parent(self) -> Story | None:
+    async def _parent(self) -> ResponseTrace | None:
         """An earlier response, once its end was seen; None when there is none."""
         for story in self._parents:
-            for look in [await self._witness.look(story)]:
+            for look in [await self._clients.get(story)]:
                 if look.status == 200 and look.body["status"] in TERMINAL:
                     return story
         return None
 
-    async def _cancel(self, story: Story, after: float | None) -> None:
+    async def _cancel(self, story: ResponseTrace, after: float | None) -> None:
         if after is not None:
             await asyncio.sleep(after)
-            await self._witness.cancel(story)
+            await self._clients.cancel(story)
 
-    async def _delete(self, story: Story, after: float | None) -> None:
+    async def _delete(self, story: ResponseTrace, after: float | None) -> None:
         if after is not None:
             await asyncio.sleep(after)
-            await self._witness.delete(story)
+            await self._clients.delete(story)
 
 
 def _by_turn(turns: list[list[Step]], last: list[Script]) -> Step:
@@ -181,8 +193,8 @@ def _scripts(number: int, client: Client) -> list[Script]:
         for attempt in range(_ATTEMPTS)
     ]
     scripts: list[Script] = [reply(*words, gap=client.gap) for words in answers]
-    heard = text(*answers[0][: client.accident_at], gap=client.gap)
-    match client.accident:
+    heard = text(*answers[0][: client.upstream_fault_at], gap=client.gap)
+    match client.upstream_fault:
         case "reset":
             scripts[0] = [heard, reset()]
         case "drop":

@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.chaos.audit.measures import Measures
-from tests.chaos.campaign.round import Outcome
+from tests.chaos.campaign.round import RoundResult
 
 
 @dataclass(slots=True)
-class Figures:
+class CampaignTotals:
     """The sum of all rounds so far."""
 
     rounds: int = 0
     responses: int = 0
-    deeds: Counter[str] = field(default_factory=Counter)
-    accidents: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    upstream_faults: Counter[str] = field(default_factory=Counter)
     injected: int = 0
     violations: list[str] = field(default_factory=list)
     tool_calls: int = 0
@@ -24,46 +24,52 @@ class Figures:
     """safe ones that were made again after a death"""
     unknown: int = 0
     """calls that the model was told have an unknown outcome"""
-    doubles: int = 0
+    double_faults: int = 0
     """responses that met the stated double fault"""
     double_violations: int = 0
     measures: Measures = field(default_factory=Measures)
     seconds: float = 0.0
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, result: RoundResult) -> None:
         """One more round."""
         self.rounds += 1
-        self.responses += outcome.report.responses
-        self.deeds.update(outcome.deeds)
-        self.accidents.update(
-            client.accident for client in outcome.plan.clients if client.accident != "none"
+        self.responses += result.report.responses
+        self.faults.update(result.faults)
+        self.upstream_faults.update(
+            client.upstream_fault
+            for client in result.plan.clients
+            if client.upstream_fault != "none"
         )
-        self.injected += outcome.injected
+        self.injected += result.injected
         self.violations += [
-            f"seed {outcome.plan.seed}: {violation}" for violation in outcome.report.violations
+            f"seed {result.plan.seed}: {violation}" for violation in result.report.violations
         ]
-        calls = Counter((call.marker, call.key) for call in outcome.record.tools)
+        calls = Counter((call.marker, call.key) for call in result.record.tools)
         self.tool_calls += calls.total()
         self.repeated += calls.total() - len(calls)
-        self.unknown += sum(item["status"] == "failed" for item in _calls(outcome))
-        self.doubles += len(outcome.report.double_faults)
+        self.unknown += sum(item["status"] == "failed" for item in _mcp_calls(result))
+        self.double_faults += len(result.report.double_faults)
         self.double_violations += sum(
-            violation.response in outcome.report.double_faults
-            for violation in outcome.report.violations
+            violation.response in result.report.double_faults
+            for violation in result.report.violations
         )
-        self.measures.add(outcome.report.measures)
-        self.seconds += outcome.seconds
+        self.measures.add(result.report.measures)
+        self.seconds += result.seconds
 
     def rows(self) -> list[tuple[str, str]]:
         """The table: what, and how much."""
         seen = self.measures
         faults = ", ".join(
-            f"{name} {count}" for name, count in sorted((self.deeds + self.accidents).items())
+            f"{name} {count}"
+            for name, count in sorted((self.faults + self.upstream_faults).items())
         )
         return [
             ("rounds", str(self.rounds)),
             ("responses accepted", str(self.responses)),
-            ("faults", f"{sum(self.deeds.values()) + sum(self.accidents.values())}: {faults}"),
+            (
+                "faults",
+                f"{sum(self.faults.values()) + sum(self.upstream_faults.values())}: {faults}",
+            ),
             ("statements whose answer or sending was lost", str(self.injected)),
             ("violations", str(len(self.violations))),
             (
@@ -72,21 +78,21 @@ class Figures:
             ),
             (
                 "double faults (design §1; I4 not asserted)",
-                f"{self.doubles} responses, {self.double_violations} violations",
+                f"{self.double_faults} responses, {self.double_violations} violations",
             ),
-            ("recovery after a death, p50 / p99 / max", _three(seen.recovery)),
+            ("recovery after a death, p50 / p99 / max", _percentiles(seen.recovery)),
             (
                 "the same with Postgres away as well, or no worker well",
-                _three(seen.recovery_in_trouble),
+                _percentiles(seen.recovery_in_trouble),
             ),
-            ("running again after SIGTERM, p50 / p99 / max", _three(seen.hand_over)),
-            ("cancel to upstream socket closed, calm, p50 / p99 / max", _three(seen.cancel)),
+            ("running again after SIGTERM, p50 / p99 / max", _percentiles(seen.hand_over)),
+            ("cancel to upstream socket closed, calm, p50 / p99 / max", _percentiles(seen.cancel)),
             (
                 "cancel to upstream socket closed, faults near, p50 / p99 / max",
-                _three(seen.cancel_in_trouble),
+                _percentiles(seen.cancel_in_trouble),
             ),
-            ("longest gap of a reader, p50 / p99 / max", _three(seen.gap)),
-            ("create to first upstream request, p50 / p99 / max", _three(seen.wait)),
+            ("longest gap of a reader, p50 / p99 / max", _percentiles(seen.gap)),
+            ("create to first upstream request, p50 / p99 / max", _percentiles(seen.wait)),
             ("time", f"{self.seconds / 60:.1f} min"),
         ]
 
@@ -101,14 +107,14 @@ class Figures:
         return {
             "rounds": self.rounds,
             "responses": self.responses,
-            "faults": dict(self.deeds),
-            "upstream_faults": dict(self.accidents),
+            "faults": dict(self.faults),
+            "upstream_faults": dict(self.upstream_faults),
             "injected": self.injected,
             "violations": self.violations,
             "tool_calls": self.tool_calls,
             "tool_calls_repeated": self.repeated,
             "tool_calls_unknown": self.unknown,
-            "double_fault_responses": self.doubles,
+            "double_fault_responses": self.double_faults,
             "double_fault_violations": self.double_violations,
             "seconds": round(self.seconds, 1),
             **{
@@ -118,16 +124,16 @@ class Figures:
         }
 
 
-def _calls(outcome: Outcome) -> Iterator[dict[str, Any]]:
+def _mcp_calls(result: RoundResult) -> Iterator[dict[str, Any]]:
     """The calls in the outputs that were seen last."""
-    for story in outcome.record.stories:
-        seen = [look.body for look in story.of("get") if look.status == 200]
+    for story in result.record.traces:
+        seen = [look.body for look in story.requests_of("get") if look.status == 200]
         yield from (
             item for item in (seen[-1]["output"] if seen else []) if item["type"] == "mcp_call"
         )
 
 
-def _three(values: Sequence[float]) -> str:
+def _percentiles(values: Sequence[float]) -> str:
     """`p50 / p99 / max (how many)`."""
     if not values:
         return "–"

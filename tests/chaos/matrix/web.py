@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.api import Api, decode, until
 from tests.support.chaos.lab import PAST_THE_LEASE, Lab, Victim
-from tests.support.chaos.load import ALL, Kind, Load
+from tests.support.chaos.load import ALL, Load, LoadKind
 from tests.support.chaos.proxy import Proxy
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import reply
@@ -22,11 +22,11 @@ reader = Victim("reader", settings={"BACKBURNER_WEB__SEND_TIMEOUT": "3"})
 VISIBLE = b"r.delete_requested_at IS NULL AND (r.background OR"
 RUNNING = b"SELECT 0 AS kind, one.attempt"
 WEB_POOL = 16
-LOST_WITH_THE_FIRST = [Kind.WAITING]
+CANCELLED_WITH_FIRST_WEB = [LoadKind.WAITING]
 """Of a load on web processes 0 and 1, in turn: the foreground member whose client is at the first."""
 
 
-async def refused(lab: Lab) -> str:
+async def assert_create_refused(lab: Lab) -> str:
     """A create that is answered 503; its model, which must never be asked for."""
     model = lab.fake.script(reply("never"))
     answer = await lab.stack.api().call(
@@ -41,80 +41,80 @@ async def refused(lab: Lab) -> str:
 @web.cell("sigstop")
 async def stalls_past_its_lease(lab: Lab) -> None:
     """It is declared dead, and whoever waited for a foreground response at it gets none; its readers go on elsewhere."""
-    load = await lab.load()
+    load = await lab.start_load()
     victim = lab.stack.webs[0]
     lab.freeze(victim)
-    load.go_on()
-    await lab.reaped(victim)
+    load.release_second_word()
+    await lab.wait_until_reaped(victim)
     lab.thaw(victim)
-    await lab.gone(victim)
-    await load.given_up(LOST_WITH_THE_FIRST)
+    await lab.wait_until_exited(victim)
+    await load.wait_until_upstream_closed(CANCELLED_WITH_FIRST_WEB)
     await load.finish()
-    await load.judge(cancelled=LOST_WITH_THE_FIRST)
+    await load.assert_outcomes(cancelled=CANCELLED_WITH_FIRST_WEB)
 
 
 @web.cell("restart")
 async def is_killed_and_comes_back(lab: Lab) -> None:
-    load = await lab.load()
+    load = await lab.start_load()
     victim = lab.stack.webs[0]
     lab.kill(victim)
-    load.go_on()
+    load.release_second_word()
     back = await lab.stack.start_web(victim.port)
-    await load.given_up(LOST_WITH_THE_FIRST)
+    await load.wait_until_upstream_closed(CANCELLED_WITH_FIRST_WEB)
     await load.finish()
-    await load.judge(cancelled=LOST_WITH_THE_FIRST, web=lab.stack.webs.index(back))
+    await load.assert_outcomes(cancelled=CANCELLED_WITH_FIRST_WEB, web=lab.stack.webs.index(back))
 
 
 @web.cell("refused")
 async def loses_its_postgres(lab: Lab) -> None:
     """Its streams go on, over Redis; what it is asked to create is refused, and never runs."""
-    load = await lab.load()
-    lab.stack.webs[0].wires.postgres.refuse()
-    load.go_on()
-    await load.heard(2)
-    unheard = await refused(lab)
-    lab.stack.webs[0].wires.postgres.heal()
+    load = await lab.start_load()
+    lab.stack.webs[0].proxies.postgres.refuse()
+    load.release_second_word()
+    await load.wait_for_words(2)
+    unheard = await assert_create_refused(lab)
+    lab.stack.webs[0].proxies.postgres.heal()
     await load.finish()
-    await load.judge()
-    assert not lab.fake.asked(unheard)
+    await load.assert_outcomes()
+    assert not lab.fake.requests_for(unheard)
 
 
 @web.cell("hung")
 async def hears_nothing_from_its_postgres(lab: Lab) -> None:
     """Its streams go on; a create waits for the answer, and is then as good as any."""
-    load = await lab.load()
-    lab.stack.webs[0].wires.postgres.hang()
-    load.go_on()
-    await load.heard(2)
+    load = await lab.start_load()
+    lab.stack.webs[0].proxies.postgres.hang()
+    load.release_second_word()
+    await load.wait_for_words(2)
     model = lab.fake.script(reply("fine"))
-    creating = asyncio.create_task(lab.stack.api().background(model))
-    await until(lambda: lab.stack.webs[0].wires.postgres.withheld >= 2)
+    creating = asyncio.create_task(lab.stack.api().create_background(model))
+    await until(lambda: lab.stack.webs[0].proxies.postgres.blocked >= 2)
     assert not creating.done()
-    lab.stack.webs[0].wires.postgres.heal()
-    assert (await lab.stack.api().ended(await creating))["output_text"] == "fine"
+    lab.stack.webs[0].proxies.postgres.heal()
+    assert (await lab.stack.api().wait_for_end(await creating))["output_text"] == "fine"
     await load.finish()
-    await load.judge()
-    assert len(lab.fake.asked(model)) == 1
+    await load.assert_outcomes()
+    assert len(lab.fake.requests_for(model)) == 1
 
 
 @web.cell("pool-exhausted")
 async def has_all_its_connections_stuck(lab: Lab) -> None:
     """Sixteen clients wait for an answer of Postgres that does not come: the next is refused, and the streams go on."""
-    load = await lab.load()
-    proxy = lab.stack.webs[0].wires.postgres
-    snares = [proxy.hold(VISIBLE) for _ in range(WEB_POOL)]
-    named = load.of(Kind.CHAINED).response_id
+    load = await lab.start_load()
+    proxy = lab.stack.webs[0].proxies.postgres
+    snares = [proxy.hold_answer(VISIBLE) for _ in range(WEB_POOL)]
+    named = load.of(LoadKind.CHAINED).response_id
     asking = [asyncio.create_task(lab.stack.api().get(named)) for _ in range(WEB_POOL)]
-    await until(lambda: all(snare.caught.is_set() for snare in snares))
-    load.go_on()
-    await load.heard(2)
-    unheard = await refused(lab)
+    await until(lambda: all(snare.answered.is_set() for snare in snares))
+    load.release_second_word()
+    await load.wait_for_words(2)
+    unheard = await assert_create_refused(lab)
     for snare in snares:
         snare.release()
     assert {response["id"] for response in await asyncio.gather(*asking)} == {named}
     await load.finish()
-    await load.judge()
-    assert not lab.fake.asked(unheard)
+    await load.assert_outcomes()
+    assert not lab.fake.requests_for(unheard)
 
 
 @web.cell("latency-1ms")
@@ -128,53 +128,53 @@ async def has_servers_far_away(lab: Lab) -> None:
 
 
 async def _far_away(lab: Lab, seconds: float) -> None:
-    load = await lab.load()
-    for proxy in (lab.stack.webs[0].wires.postgres, lab.stack.webs[0].wires.redis):
+    load = await lab.start_load()
+    for proxy in (lab.stack.webs[0].proxies.postgres, lab.stack.webs[0].proxies.redis):
         proxy.latency(seconds)
-    load.go_on()
-    await load.heard(2)
-    await lab.works()
+    load.release_second_word()
+    await load.wait_for_words(2)
+    await lab.assert_works()
     await load.finish()
     lab.heal()
-    await load.judge()
+    await load.assert_outcomes()
 
 
 @web.cell("latency-while-it-ends")
 async def hears_late_what_was_running(lab: Lab) -> None:
     """A GET whose answer was on its way while the response ended shows what was, once: not what was and what is."""
-    load = await lab.load()
-    named = load.of(Kind.POLLED).response_id
-    snare = lab.stack.webs[0].wires.postgres.hold(RUNNING)
+    load = await lab.start_load()
+    named = load.of(LoadKind.POLLED).response_id
+    snare = lab.stack.webs[0].proxies.postgres.hold_answer(RUNNING)
     looking = asyncio.create_task(lab.stack.api().get(named))
-    await snare.caught.wait()
+    await snare.answered.wait()
     await load.finish()
     snare.release()
     assert len((await looking)["output"]) <= 1
-    await load.judge()
+    await load.assert_outcomes()
 
 
 @web.cell("redis-refused")
 async def loses_its_redis(lab: Lab) -> None:
-    load = await lab.load()
-    lab.stack.webs[0].wires.redis.refuse()
-    await _deaf(lab, load)
+    load = await lab.start_load()
+    lab.stack.webs[0].proxies.redis.refuse()
+    await _without_redis(lab, load)
 
 
 @web.cell("redis-hung")
 async def hears_nothing_from_its_redis(lab: Lab) -> None:
-    load = await lab.load()
-    lab.stack.webs[0].wires.redis.hang()
-    await _deaf(lab, load)
+    load = await lab.start_load()
+    lab.stack.webs[0].proxies.redis.hang()
+    await _without_redis(lab, load)
 
 
-async def _deaf(lab: Lab, load: Load) -> None:
+async def _without_redis(lab: Lab, load: Load) -> None:
     """It reads the journals instead; what it creates is found by a sweep; its cancels are heard by the heartbeat."""
-    load.go_on()
-    await load.heard(2)
-    await lab.works()
-    lab.stack.webs[0].wires.redis.heal()
+    load.release_second_word()
+    await load.wait_for_words(2)
+    await lab.assert_works()
+    lab.stack.webs[0].proxies.redis.heal()
     await load.finish()
-    await load.judge()
+    await load.assert_outcomes()
     assert [member.connections for member in load.members if member.frames] == [1, 1, 1], (
         "nobody had to come back"
     )
@@ -184,7 +184,7 @@ async def _deaf(lab: Lab, load: Load) -> None:
 
 
 @asynccontextmanager
-async def _distant(lab: Lab) -> AsyncIterator[tuple[Proxy, Api]]:
+async def _client_through_proxy(lab: Lab) -> AsyncIterator[tuple[Proxy, Api]]:
     """A way of their own for clients, and what they speak through it."""
     near = lab.stack.api()
     port = lab.stack.webs[0].port
@@ -199,31 +199,31 @@ async def _distant(lab: Lab) -> AsyncIterator[tuple[Proxy, Api]]:
 @reader.cell("kill9")
 async def is_cut_off(lab: Lab) -> None:
     """Who reads comes back by number; who waited for a foreground response has cancelled it by going."""
-    async with _distant(lab) as (proxy, far):
-        load = await lab.load(ALL, far)
-        load.leaving = True
+    async with _client_through_proxy(lab) as (proxy, far):
+        load = await lab.start_load(ALL, far)
+        load.expects_disconnects = True
         proxy.cut()
-        load.go_on()
-        waiting = [Kind.FOREGROUND, Kind.WAITING]
-        await load.given_up(waiting)
+        load.release_second_word()
+        waiting = [LoadKind.FOREGROUND, LoadKind.WAITING]
+        await load.wait_until_upstream_closed(waiting)
         await load.finish()
-        await load.judge(cancelled=waiting)
-        assert load.of(Kind.STREAMED).connections == 2
+        await load.assert_outcomes(cancelled=waiting)
+        assert load.of(LoadKind.STREAMED).connections == 2
 
 
 @reader.cell("sigstop")
 async def takes_nothing_for_longer_than_a_lease(lab: Lab) -> None:
     """A laptop that was closed and is opened again: as long as the buffers hold, it has missed nothing."""
-    async with _distant(lab) as (proxy, far):
-        load = await lab.load(ALL, far)
+    async with _client_through_proxy(lab) as (proxy, far):
+        load = await lab.start_load(ALL, far)
         proxy.hang()
-        load.go_on()
+        load.release_second_word()
         finishing = asyncio.create_task(load.finish())
         await asyncio.wait({finishing}, timeout=PAST_THE_LEASE)
         assert not finishing.done()
         proxy.heal()
         await finishing
-        await load.judge()
+        await load.assert_outcomes()
 
 
 @reader.cell("latency-1ms")
@@ -237,25 +237,25 @@ async def is_far_away(lab: Lab) -> None:
 
 
 async def _read_from_afar(lab: Lab, seconds: float) -> None:
-    async with _distant(lab) as (proxy, far):
+    async with _client_through_proxy(lab) as (proxy, far):
         proxy.latency(seconds)
-        load = await lab.load(ALL, far)
-        load.go_on()
-        await load.heard(2)
+        load = await lab.start_load(ALL, far)
+        load.release_second_word()
+        await load.wait_for_words(2)
         await load.finish()
-        await load.judge()
+        await load.assert_outcomes()
 
 
 @reader.cell("hung")
 async def takes_nothing_of_a_long_answer(lab: Lab) -> None:
     """Once its buffers are full it is let go; the response ends without it, and it comes back by number."""
     model = lab.fake.script(reply(*["word " * 2000] * 700))
-    async with _distant(lab) as (proxy, far):
-        response_id = await far.background(model)
+    async with _client_through_proxy(lab) as (proxy, far):
+        response_id = await far.create_background(model)
         async with far.follow(response_id) as cut:
             await cut.until("response.output_text.delta")
             proxy.hang()
-            ended = await lab.stack.api().ended(response_id, 40)
+            ended = await lab.stack.api().wait_for_end(response_id, 40)
             await until(lambda: "reader_let_go" in lab.stack.webs[0].tail(), 20)
             proxy.heal()
             with pytest.raises(aiohttp.ClientPayloadError):
@@ -275,14 +275,14 @@ async def takes_nothing_of_a_long_answer(lab: Lab) -> None:
 @reader.cell("pool-exhausted")
 async def is_one_of_very_many(lab: Lab) -> None:
     """Ten times as many readers as the web process has connections to Postgres, all at once, all told the same."""
-    load = await lab.load()
-    streamed = load.of(Kind.STREAMED)
+    load = await lab.start_load()
+    streamed = load.of(LoadKind.STREAMED)
     crowd = [
         asyncio.create_task(lab.stack.api().replay(streamed.response_id))
         for _ in range(10 * WEB_POOL)
     ]
-    load.go_on()
+    load.release_second_word()
     await load.finish()
     for reader_of_it in crowd:
         assert await reader_of_it == streamed.frames
-    await load.judge()
+    await load.assert_outcomes()

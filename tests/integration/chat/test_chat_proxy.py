@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from cli.embedded.process import free_port
-from tests.support.api import JSON, Answer, Api, until
+from tests.support.api import JSON, Api, HttpResponse, until
 from tests.support.fake_upstream import (
     FakeUpstream,
     Step,
@@ -20,7 +20,6 @@ from tests.support.fake_upstream import (
     done,
     drop,
     finish,
-    gate,
     hang,
     raw,
     reply,
@@ -29,8 +28,9 @@ from tests.support.fake_upstream import (
     status,
     text,
     usage,
+    wait_for,
 )
-from tests.support.stack import Databases, Stack, Surroundings, stack
+from tests.support.stack import Databases, Stack, SuiteSettings, stack
 
 FILE = """
 [upstreams.first]
@@ -85,7 +85,7 @@ class House:
                 upstream.script(script, name=name)
         return name
 
-    async def ask(self, model: str, **body: object) -> Answer:
+    async def ask(self, model: str, **body: object) -> HttpResponse:
         """One chat completion, read whole."""
         asked: JSON = {"model": model, "messages": [{"role": "user", "content": "Hi."}], **body}
         return await self.api.call("POST", "/chat/completions", asked)
@@ -104,8 +104,8 @@ class House:
 @pytest.fixture(scope="module")
 async def house(
     tmp_path_factory: pytest.TempPathFactory,
-    servers: Databases,
-    surroundings: Surroundings,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[House]:
     folder = tmp_path_factory.mktemp("passage")
@@ -117,7 +117,7 @@ async def house(
             "BACKBURNER_CONFIG": str(folder / "backburner.toml"), "BACKBURNER_LIMITS__BODY": "1000000", "BACKBURNER_WEB__SEND_TIMEOUT": "2",
             "BACKBURNER_WEB__GRACE": "1",
         }  # fmt: skip
-        async with stack(folder, servers, surroundings, fake, settings=settings) as one:
+        async with stack(folder, database_server, suite_settings, fake, settings=settings) as one:
             yield House(one, first, second)
         assert not first.faults, first.faults
         assert not second.faults, second.faults
@@ -153,7 +153,7 @@ async def test_a_stream_arrives_byte_for_byte(house: House) -> None:
 
 async def test_each_piece_arrives_when_it_is_sent(house: House) -> None:
     opened = asyncio.Event()
-    model = house.model([text("early"), gate(opened), text("late"), finish(), done()])
+    model = house.model([text("early"), wait_for(opened), text("late"), finish(), done()])
     async with house.streamed(model) as content:
         assert b"early" in await content.readany()
         opened.set()
@@ -187,7 +187,7 @@ async def test_the_upstream_gets_everything_but_nothing_of_the_clients_headers(
     }
     answer = await house.api.call("POST", "/chat/completions", body, headers=headers)
     assert answer.status == 200
-    request = house.first.asked("real/name")[0]
+    request = house.first.requests_for("real/name")[0]
     assert request.body == {**body, "model": "real/name"}
     assert request.headers["authorization"] == "Bearer key-of-the-first"
     assert (request.headers["x-title"], request.query) == ("Backburner", "api-version=7")
@@ -220,13 +220,13 @@ async def test_one_clients_cookies_are_not_anothers(house: House) -> None:
     model = house.model([status(200, {}, {"set-cookie": "session=secret; Path=/"})])
     await house.ask(model)
     await house.ask(model)
-    assert all("cookie" not in request.headers for request in house.first.asked(model))
+    assert all("cookie" not in request.headers for request in house.first.requests_for(model))
 
 
 async def test_an_upstream_that_speaks_responses_is_asked_for_chat_as_well(house: House) -> None:
     model = house.model(second=reply("chat all the same"), route="second")
     assert (await house.ask(model)).body["choices"][0]["message"]["content"] == "chat all the same"
-    assert house.second.asked(model)[0].path == "/v1/chat/completions"
+    assert house.second.requests_for(model)[0].path == "/v1/chat/completions"
 
 
 # --- refusals ---
@@ -292,7 +292,7 @@ async def test_an_upstream_that_says_nothing_is_a_timeout(house: House, stream: 
     model = house.model(second=[hang()], route="second")
     answer = await house.ask(model, stream=stream)
     assert (answer.status, answer.error["type"]) == (504, "server_error")
-    await until(lambda: house.second.asked(model)[0].closed_by_client)
+    await until(lambda: house.second.requests_for(model)[0].closed_by_client)
 
 
 async def test_an_upstream_that_is_away_is_a_502(house: House) -> None:
@@ -366,17 +366,17 @@ async def test_what_is_wrong_with_the_request_is_told_by_the_first(
 ) -> None:
     model = house.model(script, reply("second"), route="both")
     assert (await house.ask(model)).status in (400, 404, 422)
-    assert not house.second.asked(model)
+    assert not house.second.requests_for(model)
 
 
 async def test_after_the_first_byte_nobody_else_is_asked(house: House) -> None:
     opened = asyncio.Event()
-    model = house.model([text("so far"), gate(opened), drop()], reply("second"), route="both")
+    model = house.model([text("so far"), wait_for(opened), drop()], reply("second"), route="both")
     async with house.streamed(model) as content:
         assert b"so far" in await content.readany()
         opened.set()
         assert b"broke off" in await content.read()
-    assert not house.second.asked(model)
+    assert not house.second.requests_for(model)
 
 
 # --- connections ---
@@ -389,7 +389,7 @@ async def test_a_stream_that_breaks_off_says_so_where_an_event_can(house: House)
     assert last.startswith(b"data: ")
     assert json.loads(last[6:])["error"]["type"] == "server_error"
     assert b"[DONE]" not in answer.raw
-    await until(lambda: house.first.asked(model)[0].closed_by_client)
+    await until(lambda: house.first.requests_for(model)[0].closed_by_client)
 
 
 async def test_in_the_middle_of_an_event_it_just_breaks_off(house: House) -> None:
@@ -408,11 +408,11 @@ async def test_a_client_that_leaves_closes_the_upstream(
     reader, writer = await asyncio.open_connection("127.0.0.1", house.stack.webs[0].port)
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {house.stack.key}\r\ncontent-type: application/json\r\n"
     writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-    await until(lambda: house.first.asked(model))
+    await until(lambda: house.first.requests_for(model))
     if spoke and stream:
         await reader.readuntil(b"so far")
     writer.close()
-    await until(lambda: house.first.asked(model)[0].closed_by_client)
+    await until(lambda: house.first.requests_for(model)[0].closed_by_client)
 
 
 async def test_a_client_that_reads_nothing_holds_the_upstream_back_and_is_let_go(
@@ -433,10 +433,14 @@ async def test_a_client_that_reads_nothing_holds_the_upstream_back_and_is_let_go
             client, f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
         )
         await until(
-            lambda: house.first.asked(model) and house.first.asked(model)[0].closed_by_client, 20
+            lambda: (
+                house.first.requests_for(model)
+                and house.first.requests_for(model)[0].closed_by_client
+            ),
+            20,
         )
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    assert house.first.asked(model)[0].finished is None, (
+    assert house.first.requests_for(model)[0].finished is None, (
         "the whole answer was read although nobody took it"
     )
 
@@ -446,7 +450,7 @@ async def test_a_process_that_stops_lets_what_ends_soon_end_and_cuts_off_the_res
 ) -> None:
     opened = asyncio.Event()
     soon, never = (
-        house.model([text("so far"), gate(opened), *reply("the rest")]),
+        house.model([text("so far"), wait_for(opened), *reply("the rest")]),
         house.model([text("so far"), hang()]),
     )
     unheard = house.model([hang()])
@@ -457,27 +461,29 @@ async def test_a_process_that_stops_lets_what_ends_soon_end_and_cuts_off_the_res
         for model in (soon, never, unheard)
     ]
     tasks = [asyncio.create_task(one) for one in asked]
-    await until(lambda: all(house.first.asked(model) for model in (soon, never, unheard)))
+    await until(lambda: all(house.first.requests_for(model) for model in (soon, never, unheard)))
     house.stack.forget(process)
-    process.ask_to_stop()
+    process.request_stop()
     opened.set()
     done_in_time, cut_off, told = await asyncio.gather(*tasks, return_exceptions=True)
-    assert isinstance(done_in_time, Answer)
+    assert isinstance(done_in_time, HttpResponse)
     assert done_in_time.raw.endswith(b"data: [DONE]\n\n")
     assert isinstance(cut_off, aiohttp.ClientError)
-    assert isinstance(told, Answer)
+    assert isinstance(told, HttpResponse)
     assert (told.status, told.error["code"]) == (503, "server_error")
     await until(
-        lambda: all(house.first.asked(model)[0].closed_by_client for model in (never, unheard))
+        lambda: all(
+            house.first.requests_for(model)[0].closed_by_client for model in (never, unheard)
+        )
     )
-    await process.end_cleanly()
+    await process.stop_cleanly()
 
 
 async def test_many_at_once_do_not_wait_for_each_other(house: House) -> None:
     opened = asyncio.Event()
     slow = house.model([silence_until(opened), *reply("slow")])
     waiting = [asyncio.create_task(house.ask(slow)) for _ in range(LONG)]
-    await until(lambda: len(house.first.asked(slow)) == LONG)
+    await until(lambda: len(house.first.requests_for(slow)) == LONG)
     assert (await house.ask(house.model(reply("quick")))).status == 200
     opened.set()
     assert {answer.status for answer in await asyncio.gather(*waiting)} == {200}

@@ -122,8 +122,8 @@ async def test_text(
         "stop",
         18,
     )
-    assert fake.asked(model)[0].messages == [user(question)]
-    assert fake.asked(model)[0].body.get("stream", False) is stream
+    assert fake.requests_for(model)[0].messages == [user(question)]
+    assert fake.requests_for(model)[0].body.get("stream", False) is stream
 
 
 WRONG: list[tuple[str, JSON]] = [
@@ -159,7 +159,7 @@ async def test_input_errors_have_the_upstreams_status(
         )
     assert raised.value.status_code == code
     assert raised.value.body == error
-    assert fake.asked(model)[0].body == {"model": model, "stream": stream, **wrong}
+    assert fake.requests_for(model)[0].body == {"model": model, "stream": stream, **wrong}
 
 
 @both
@@ -170,7 +170,7 @@ async def test_an_image(client: openai.AsyncOpenAI, fake: FakeUpstream, stream: 
         {"type": "image_url", "image_url": {"url": "https://example.com/llama.jpg"}},
     ]
     assert (await ask(client, model, [user(content)], stream=stream)).content == "A llama."
-    assert fake.asked(model)[0].messages == [user(content)], (
+    assert fake.requests_for(model)[0].messages == [user(content)], (
         "the address is the upstream's to fetch"
     )
 
@@ -191,7 +191,7 @@ async def test_images_over_several_turns(
         said = await ask(client, model, messages, stream=stream)
         assert said.content == answer
         messages.append({"role": "assistant", "content": said.content})
-    assert fake.asked(model)[2].messages == messages[:-1]
+    assert fake.requests_for(model)[2].messages == messages[:-1]
 
 
 class Event(BaseModel):
@@ -238,7 +238,7 @@ async def test_structured_output(
         response_format=schema,
     )
     assert type(wanted).model_validate_json(said.content) == wanted
-    assert fake.asked(model)[0].body["response_format"] == schema
+    assert fake.requests_for(model)[0].body["response_format"] == schema
 
 
 CHOICES: list[Any] = [
@@ -268,8 +268,8 @@ async def test_a_tool_is_called(
         {"id": "call_1", "name": "get_weather", "arguments": '{"location": "San Francisco"}'}
     ]
     assert said.finish_reason == "tool_calls"
-    assert fake.asked(model)[0].body["tools"] == [WEATHER]
-    assert fake.asked(model)[0].body.get("tool_choice") == choice
+    assert fake.requests_for(model)[0].body["tools"] == [WEATHER]
+    assert fake.requests_for(model)[0].body.get("tool_choice") == choice
 
 
 @both
@@ -286,7 +286,7 @@ async def test_no_tool_is_called_when_none_may_be(
         tool_choice="none",
     )
     assert (said.content, said.calls) == ("I cannot look.", [])
-    assert fake.asked(model)[0].body["tool_choice"] == "none"
+    assert fake.requests_for(model)[0].body["tool_choice"] == "none"
 
 
 @both
@@ -346,8 +346,8 @@ async def test_tools_over_several_turns(
             {"role": "tool", "tool_call_id": one["id"], "content": "{'response': '70 degrees'}"}
             for one in said.calls
         ]
-    assert fake.asked(model)[-1].messages == messages[:-1]
-    assert len(fake.asked(model)) == len(turns)
+    assert fake.requests_for(model)[-1].messages == messages[:-1]
+    assert len(fake.requests_for(model)) == len(turns)
 
 
 async def test_the_stream_of_the_official_helper(

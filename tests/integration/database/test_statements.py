@@ -35,8 +35,8 @@ STATEMENTS = dict(_all())
 
 
 @pytest.fixture(scope="module")
-async def dsn(servers: Databases) -> str:
-    return await servers.fresh()
+async def dsn(database_server: Databases) -> str:
+    return await database_server.create_copy()
 
 
 @pytest.mark.parametrize("name", sorted(STATEMENTS))

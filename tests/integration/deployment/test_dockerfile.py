@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.deployment_files import DOCKERFILE, DOCKERIGNORE, ROOT, copied, instructions
+from tests.support.deployment_files import (
+    DOCKERFILE,
+    DOCKERIGNORE,
+    ROOT,
+    copied_sources,
+    instructions,
+)
 
 HADOLINT = Path(sys.executable).with_name("hadolint")
 
@@ -34,7 +40,7 @@ def test_hadolint_would_find_something(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("source", copied())
+@pytest.mark.parametrize("source", copied_sources())
 def test_what_is_copied_exists_and_reaches_the_builder(source: str) -> None:
     assert (ROOT / source).exists()
     assert f"!{source}" in DOCKERIGNORE.read_text().splitlines()
@@ -43,11 +49,13 @@ def test_what_is_copied_exists_and_reaches_the_builder(source: str) -> None:
 def test_nothing_else_reaches_the_builder() -> None:
     lines = [line for line in DOCKERIGNORE.read_text().splitlines() if not line.startswith("#")]
     assert lines[0] == "*"
-    assert {line.removeprefix("!") for line in lines if line.startswith("!")} == set(copied())
+    assert {line.removeprefix("!") for line in lines if line.startswith("!")} == set(
+        copied_sources()
+    )
 
 
 def test_all_that_the_packages_are_made_of_is_copied() -> None:
-    assert {"web", "worker", "models", "cli", "migrations", "alembic.ini"} <= set(copied())
+    assert {"web", "worker", "models", "cli", "migrations", "alembic.ini"} <= set(copied_sources())
 
 
 def test_the_base_is_pinned_to_a_minor_version() -> None:

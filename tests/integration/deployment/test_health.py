@@ -18,8 +18,8 @@ HERE = socket.gethostname()
 
 
 @pytest.fixture
-async def dsn(servers: Databases) -> str:
-    return await servers.fresh()
+async def dsn(database_server: Databases) -> str:
+    return await database_server.create_copy()
 
 
 def _announce(

@@ -15,7 +15,7 @@ import pytest
 from cli.embedded.process import Process, free_port
 from cli.embedded.valkey import Valkey
 from tests.support.api import until
-from tests.support.deployment_files import ROOT, copied, services, with_defaults
+from tests.support.deployment_files import ROOT, copied_sources, services, with_defaults
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.stack import Databases
 
@@ -72,7 +72,7 @@ def image(tmp_path: Path) -> Iterator[Image]:
     app, temporary = tmp_path / "app", tmp_path / "tmp"
     app.mkdir()
     temporary.mkdir()
-    for source in copied():
+    for source in copied_sources():
         if (ROOT / source).is_dir():
             shutil.copytree(
                 ROOT / source, app / source, ignore=shutil.ignore_patterns("__pycache__")
@@ -98,13 +98,13 @@ def image(tmp_path: Path) -> Iterator[Image]:
 
 @pytest.fixture
 async def told(
-    image: Image, servers: Databases, fake: FakeUpstream, tmp_path: Path
+    image: Image, database_server: Databases, fake: FakeUpstream, tmp_path: Path
 ) -> AsyncIterator[Image]:
     """The same with a database, a Redis and an upstream to speak to."""
     valkey = Valkey(tmp_path / "valkey", tmp_path / "logs", port=free_port(), password="secret")
     with valkey:
         image.environment.update(
-            DATABASE_URL=await servers.fresh(),
+            DATABASE_URL=await database_server.create_copy(),
             REDIS_URL=valkey.url,
             BACKBURNER_UPSTREAM__BASE_URL=fake.base_url,
             BACKBURNER_UPSTREAM__API_KEY="upstream-secret",
@@ -140,7 +140,7 @@ async def test_every_service_runs_on_it_and_writes_nothing(told: Image, tmp_path
         assert told.run(told.check("worker", port)).returncode == 0
         await _answers(port, made.stdout.strip())
         for process in processes:
-            process.ask_to_stop()
+            process.request_stop()
         await until(lambda: not any(process.running() for process in processes), 30)
         assert [process.exit_code() for process in processes] in (
             [0, 0, 0],

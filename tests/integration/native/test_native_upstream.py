@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import PrivateStack
 from tests.support.api import JSON, Api, until
-from tests.support.chaos.attempts import assert_one_story
+from tests.support.chaos.attempts import assert_one_stream
 from tests.support.fake_upstream import (
     FakeUpstream,
     Step,
@@ -29,16 +29,16 @@ from tests.support.mcp_servers import McpServers
 from tests.support.native_script import (
     begin,
     end,
-    hosted,
-    native,
+    message_item,
     native_call,
+    native_events,
     native_reply,
-    speech,
-    thought,
+    reasoning_item,
+    server_tool_item,
 )
-from tests.support.stack import IMPATIENT, Databases, Stack, Surroundings, stack
+from tests.support.stack import SHORT_LEASES, Databases, Stack, SuiteSettings, stack
 from tests.support.strict_types import check_response
-from tests.support.tool_turns import TOOL_SETTINGS, counting, kinds
+from tests.support.tool_turns import TOOL_SETTINGS, counting_server, item_statuses
 
 FILE = """
 [upstreams.big]
@@ -82,25 +82,25 @@ RAN: JSON = {
 
 @pytest.fixture(scope="module")
 async def servers_of_tools() -> AsyncIterator[McpServers]:
-    async with McpServers() as servers:
-        yield servers
-    assert not servers.faults, servers.faults
+    async with McpServers() as database_server:
+        yield database_server
+    assert not database_server.faults, database_server.faults
 
 
 @pytest.fixture(scope="module")
 async def house(
     tmp_path_factory: pytest.TempPathFactory,
-    servers: Databases,
-    surroundings: Surroundings,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     folder = tmp_path_factory.mktemp("native")
     (folder / "backburner.toml").write_text(FILE.format(fake=fake.base_url))
     settings = {
-        **IMPATIENT, **TOOL_SETTINGS, "BACKBURNER_CONFIG": str(folder / "backburner.toml"), "BACKBURNER_LIMITS__TOKEN_GAP": "3",
+        **SHORT_LEASES, **TOOL_SETTINGS, "BACKBURNER_CONFIG": str(folder / "backburner.toml"), "BACKBURNER_LIMITS__TOKEN_GAP": "3",
         "BACKBURNER_LIMITS__TURNS": "6",
     }  # fmt: skip
-    async with stack(folder, servers, surroundings, fake, settings=settings) as one:
+    async with stack(folder, database_server, suite_settings, fake, settings=settings) as one:
         yield one
 
 
@@ -114,7 +114,7 @@ async def told(api: Api, model: str, **body: Any) -> tuple[JSON, list[JSON]]:
     async with api.post_stream(model, **body) as stream:
         await stream.to_end()
     check_response(stream.final)
-    return stream.final, assert_one_story(stream.frames)
+    return stream.final, assert_one_stream(stream.frames)
 
 
 # --- answers ---
@@ -127,7 +127,7 @@ async def test_an_answer_is_the_same_streamed_and_not(
     model = fake.script(native_reply("Hello ", "world"))
     streamed, events = await told(api, model, background=background)
     if background:
-        plain = await api.ended(await api.background(model))
+        plain = await api.wait_for_end(await api.create_background(model))
     else:
         plain = await api.create(model)
     check_response(plain)
@@ -164,8 +164,8 @@ async def test_the_upstream_keeps_nothing_and_is_told_what_the_client_set(
     await api.create(
         model, **given, background=True, metadata={"ours": "alone"}, truncation="auto", store=True
     )
-    await until(lambda: fake.asked(model))
-    request = fake.asked(model)[0]
+    await until(lambda: fake.requests_for(model))
+    request = fake.requests_for(model)[0]
     assert request.path == "/v1/responses"
     assert request.headers["authorization"] == "Bearer upstream-secret"
     assert request.body == {
@@ -176,7 +176,7 @@ async def test_the_upstream_keeps_nothing_and_is_told_what_the_client_set(
 
 async def test_the_official_client_streams_from_it(house: Stack, fake: FakeUpstream) -> None:
     model = fake.script(
-        [begin(), thought("blob", "Let me ", "see."), speech("Hello ", "world"), end()]
+        [begin(), reasoning_item("blob", "Let me ", "see."), message_item("Hello ", "world"), end()]
     )
     async with house.openai().responses.stream(model=model, input="Hi.") as stream:
         final = await stream.get_final_response()
@@ -192,19 +192,19 @@ async def test_a_chain_sends_everything_again_and_reasoning_goes_back_to_its_mak
 ) -> None:
     first = [
         begin(),
-        thought("only they can read it", "I think."),
+        reasoning_item("only they can read it", "I think."),
         native_call("call_1", "look", '{"a":', "1}"),
         end(),
     ]
     model = fake.script(first, native_reply("seen"), native_reply("bye"))
     look = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
     one, _ = await told(api, model, tools=[look], include=["reasoning.encrypted_content"])
-    assert kinds(one) == ["reasoning completed", "function_call completed"]
+    assert item_statuses(one) == ["reasoning completed", "function_call completed"]
     assert one["output"][0]["encrypted_content"].endswith("only they can read it")
     output = {"type": "function_call_output", "call_id": "call_1", "output": "a view"}
     two = await api.create(model, input=[output], previous_response_id=one["id"], tools=[look])
     await api.create(model, input="Thanks.", previous_response_id=two["id"])
-    history = fake.asked(model)[2].body["input"]
+    history = fake.requests_for(model)[2].body["input"]
     assert [item["type"] for item in history] == [
         "message",
         "reasoning",
@@ -225,13 +225,15 @@ async def test_a_chain_sends_everything_again_and_reasoning_goes_back_to_its_mak
     }
     assert history[3] == {"type": "function_call_output", "call_id": "call_1", "output": "a view"}
     assert history[4]["content"][0]["text"] == "seen"
-    assert not any("previous_response_id" in request.body for request in fake.asked(model))
+    assert not any("previous_response_id" in request.body for request in fake.requests_for(model))
 
 
 async def test_a_client_that_keeps_the_history_itself_may_leave_out_the_ids(
     api: Api, fake: FakeUpstream
 ) -> None:
-    model = fake.script([begin(), thought("blob"), speech("one"), end()], native_reply("two"))
+    model = fake.script(
+        [begin(), reasoning_item("blob"), message_item("one"), end()], native_reply("two")
+    )
     one = await api.create(model, store=False, include=["reasoning.encrypted_content"])
     copied = [
         {name: value for name, value in item.items() if name != "id"} for item in one["output"]
@@ -241,7 +243,7 @@ async def test_a_client_that_keeps_the_history_itself_may_leave_out_the_ids(
         store=False,
         input=[{"role": "user", "content": "1"}, *copied, {"role": "user", "content": "2"}],
     )
-    history = fake.asked(model)[1].body["input"]
+    history = fake.requests_for(model)[1].body["input"]
     assert [item["type"] for item in history] == ["message", "reasoning", "message", "message"]
     assert history[1] == {"type": "reasoning", "summary": [], "encrypted_content": "blob"}
 
@@ -250,20 +252,26 @@ async def test_a_conversation_may_go_on_with_an_upstream_of_the_other_kind(
     api: Api, fake: FakeUpstream
 ) -> None:
     theirs = fake.script(
-        [begin(), thought("blob"), hosted(FOUND), native_call("c", "f", "{}"), end()],
+        [
+            begin(),
+            reasoning_item("blob"),
+            server_tool_item(FOUND),
+            native_call("c", "f", "{}"),
+            end(),
+        ],
         native_reply("back"),
     )
     fake.script(reply("in chat"), name="small-1")
     first, _ = await told(api, theirs, tools=[FILES, {"type": "function", "name": "f"}])
     answer = {"type": "function_call_output", "call_id": "c", "output": "x"}
     second = await api.create("small-1", input=[answer], previous_response_id=first["id"])
-    assert [message["role"] for message in fake.asked("small-1")[-1].messages] == [
+    assert [message["role"] for message in fake.requests_for("small-1")[-1].messages] == [
         "user",
         "assistant",
         "tool",
     ]
     await api.create(theirs, previous_response_id=second["id"])
-    types = [item["type"] for item in fake.asked(theirs)[-1].body["input"]]
+    types = [item["type"] for item in fake.requests_for(theirs)[-1].body["input"]]
     assert types == [
         "message",
         "reasoning",
@@ -286,14 +294,17 @@ async def test_tools_of_an_mcp_server_run_here_and_are_functions_there(
         for nr, tool in enumerate(("count_unsafe", "count_read_only"))
     ]
     model = fake.script(
-        [begin(), thought("blob"), speech("Let me see."), *calls, end()], native_reply("done")
+        [begin(), reasoning_item("blob"), message_item("Let me see."), *calls, end()],
+        native_reply("done"),
     )
-    ended, _ = await told(api, model, tools=[counting(servers_of_tools)], tool_choice="required")
-    assert kinds(ended) == [
+    ended, _ = await told(
+        api, model, tools=[counting_server(servers_of_tools)], tool_choice="required"
+    )
+    assert item_statuses(ended) == [
         "mcp_list_tools completed", "reasoning completed", "message completed", "mcp_call completed", "mcp_call completed", "message completed",
     ]  # fmt: skip
     assert ended["usage"]["total_tokens"] == 36
-    first, second = fake.asked(model)
+    first, second = fake.requests_for(model)
     assert {tool["type"] for tool in first.body["tools"]} == {"function"}
     assert (first.body["tool_choice"], second.body["tool_choice"]) == ("required", "auto")
     said = second.body["input"]
@@ -308,7 +319,7 @@ async def test_tools_of_an_mcp_server_run_here_and_are_functions_there(
         "count_unsafe native-0: call 1",
         "count_read_only native-1: call 1",
     ]
-    assert len(servers_of_tools.counting.of("native-0")) == 1
+    assert len(servers_of_tools.tool_calls.calls_with("native-0")) == 1
 
 
 async def test_tools_of_the_upstream_pass_through_with_their_items_and_events(
@@ -325,10 +336,10 @@ async def test_tools_of_the_upstream_pass_through_with_their_items_and_events(
     model = fake.script(
         [
             begin(),
-            hosted(SEARCHED, *progress),
-            hosted(RAN, *code),
-            hosted(FOUND),
-            speech("It is 2."),
+            server_tool_item(SEARCHED, *progress),
+            server_tool_item(RAN, *code),
+            server_tool_item(FOUND),
+            message_item("It is 2."),
             end(),
         ],
         native_reply("as I said"),
@@ -342,13 +353,13 @@ async def test_tools_of_the_upstream_pass_through_with_their_items_and_events(
     ended, events = await told(
         api, model, tools=tools, tool_choice={"type": "file_search"}, max_tool_calls=5
     )
-    assert kinds(ended) == [
+    assert item_statuses(ended) == [
         f"{kind} completed"
         for kind in ("web_search_call", "code_interpreter_call", "file_search_call", "message")
     ]
     assert ended["output"][1] == {**RAN, "id": ended["output"][1]["id"]}
     assert ended["tools"] == tools
-    request = fake.asked(model)[0].body
+    request = fake.requests_for(model)[0].body
     assert (request["tools"], request["tool_choice"], request["max_tool_calls"]) == (
         tools,
         {"type": "file_search"},
@@ -358,7 +369,7 @@ async def test_tools_of_the_upstream_pass_through_with_their_items_and_events(
     assert types.count("response.web_search_call.searching") == 1
     assert types.count("response.code_interpreter_call_code.delta") == 2
     await api.create(model, previous_response_id=ended["id"])
-    history = fake.asked(model)[1].body["input"]
+    history = fake.requests_for(model)[1].body["input"]
     assert [item["type"] for item in history[1:-1]] == [item["type"] for item in ended["output"]]
     assert [item["id"] for item in history[1:-1]] == [item["id"] for item in ended["output"]]
 
@@ -392,7 +403,7 @@ async def test_what_only_such_an_upstream_can_run_is_refused_for_others(
     }
     answer = await api.call("POST", "/responses", choice)
     assert (answer.status, answer.error["param"]) == (400, "tool_choice")
-    assert not fake.asked("small-2")
+    assert not fake.requests_for("small-2")
 
 
 async def test_the_next_upstream_is_asked_if_it_can_do_what_is_wanted(
@@ -401,7 +412,7 @@ async def test_the_next_upstream_is_asked_if_it_can_do_what_is_wanted(
     away = [status(503)]
     fake.script(away, reply("from chat"), name="either-1")
     assert (await api.create("either-1", tools=[SEARCH]))["output_text"] == "from chat"
-    assert [request.path for request in fake.asked("either-1")] == [
+    assert [request.path for request in fake.requests_for("either-1")] == [
         "/v1/responses",
         "/v1/chat/completions",
     ]
@@ -410,7 +421,7 @@ async def test_the_next_upstream_is_asked_if_it_can_do_what_is_wanted(
         "POST", "/responses", {"model": "either-2", "input": "Hi.", "tools": [FILES]}
     )
     assert answer.status == 502
-    assert len(fake.asked("either-2")) == 1, (
+    assert len(fake.requests_for("either-2")) == 1, (
         "an upstream that knows no file search was not asked for one"
     )
 
@@ -430,19 +441,19 @@ WHOLE = {
     "content": [{"type": "output_text", "text": "so far"}],
 }
 HOLES: list[tuple[str, list[Step]]] = [
-    ("only deltas", [native(_delta("so "), _delta("far")), end()]),
+    ("only deltas", [native_events(_delta("so "), _delta("far")), end()]),
     ("nothing but the end", [end(output=[WHOLE])]),
     ("a json body", [status(200, {"object": "response", "status": "completed", "output": [WHOLE]})]),
-    ("no item was done", [begin(), speech("so ", "far", closed=False), end(output=[WHOLE])]),
-    ("the end knows more", [begin(), speech("so", closed=False), end(output=[WHOLE])]),
-    ("an empty list at the end", [begin(), speech("so ", "far"), end(output=[])]),
-    ("no usage", [begin(), speech("so ", "far"), end(usage=None)]),
-    ("done instead of an end", [begin(), speech("so ", "far"), done()]),
-    ("done after the end", [begin(), speech("so ", "far"), end(), done()]),
-    ("events of new kinds", [native({"type": "response.novelty"}, {"type": "keepalive"}), speech("so ", "far"), native({"type": "x.y"}), end()]),
-    ("numbers twice", [begin(), native(), begin(), speech("so ", "far"), end()]),
-    ("talk after the end", [begin(), speech("so ", "far"), end(), speech("and more"), end("failed")]),
-    ("bytes that are no utf-8 in a word nobody reads", [native({"type": "response.novelty"}), raw(b'data: {"type":"x","y":"\xff"}\n\n'), speech("so ", "far"), end()]),
+    ("no item was done", [begin(), message_item("so ", "far", closed=False), end(output=[WHOLE])]),
+    ("the end knows more", [begin(), message_item("so", closed=False), end(output=[WHOLE])]),
+    ("an empty list at the end", [begin(), message_item("so ", "far"), end(output=[])]),
+    ("no usage", [begin(), message_item("so ", "far"), end(usage=None)]),
+    ("done instead of an end", [begin(), message_item("so ", "far"), done()]),
+    ("done after the end", [begin(), message_item("so ", "far"), end(), done()]),
+    ("events of new kinds", [native_events({"type": "response.novelty"}, {"type": "keepalive"}), message_item("so ", "far"), native_events({"type": "x.y"}), end()]),
+    ("numbers twice", [begin(), native_events(), begin(), message_item("so ", "far"), end()]),
+    ("talk after the end", [begin(), message_item("so ", "far"), end(), message_item("and more"), end("failed")]),
+    ("bytes that are no utf-8 in a word nobody reads", [native_events({"type": "response.novelty"}), raw(b'data: {"type":"x","y":"\xff"}\n\n'), message_item("so ", "far"), end()]),
 ]  # fmt: skip
 
 
@@ -464,12 +475,16 @@ ENDINGS: list[tuple[str, list[Step], str]] = [
     ("no event at all", [raw(b'data: {"some": "json"}\n\n')], "upstream"),
     (
         "an error event",
-        [native({"type": "error", "code": "server_error", "message": "overloaded", "param": None})],
+        [
+            native_events(
+                {"type": "error", "code": "server_error", "message": "overloaded", "param": None}
+            )
+        ],
         "overloaded",
     ),
     (
         "an error of the other shape",
-        [native({"type": "error", "error": {"message": "overloaded"}})],
+        [native_events({"type": "error", "error": {"message": "overloaded"}})],
         "overloaded",
     ),
     ("an error thrown in", [raw(b'\n{"error": {"message": "overloaded"}}\n')], "overloaded"),
@@ -490,13 +505,13 @@ ENDINGS: list[tuple[str, list[Step], str]] = [
 async def test_a_stream_without_a_good_end_keeps_what_was_said(
     api: Api, fake: FakeUpstream, end_: list[Step], words: str, background: bool
 ) -> None:
-    model = fake.script([begin(), speech("so ", "far", closed=False), *end_])
+    model = fake.script([begin(), message_item("so ", "far", closed=False), *end_])
     ended, _ = await told(api, model, background=background)
     assert (ended["status"], ended["output_text"]) == ("failed", "so far")
     assert [item["status"] for item in ended["output"]] == ["incomplete"]
     assert words in ended["error"]["message"].lower()
     assert await api.get(ended["id"]) == ended
-    assert len(fake.asked(model)) == 1, "what was shown is never asked for a second time"
+    assert len(fake.requests_for(model)) == 1, "what was shown is never asked for a second time"
 
 
 REFUSALS: list[tuple[str, list[Step], int, str]] = [
@@ -506,7 +521,7 @@ REFUSALS: list[tuple[str, list[Step], int, str]] = [
     ("broken", [status(500)], 502, ""),
     (
         "an error instead of an answer",
-        [native({"type": "error", "message": "overloaded"})],
+        [native_events({"type": "error", "message": "overloaded"})],
         502,
         "overloaded",
     ),
@@ -533,7 +548,7 @@ async def test_a_refusal_is_told_as_one(
     assert answer.status == expected, answer.raw
     assert words in answer.error["message"]
     assert "upstream-secret" not in answer.raw.decode()
-    ended = await api.ended(await api.background(fake.script(script)))
+    ended = await api.wait_for_end(await api.create_background(fake.script(script)))
     assert (ended["status"], ended["output"]) == ("failed", [])
 
 
@@ -557,7 +572,7 @@ async def test_an_unknown_model_is_told_as_one(api: Api) -> None:
 async def test_an_incomplete_answer_is_incomplete(api: Api, fake: FakeUpstream) -> None:
     cut = [
         begin(),
-        speech("so ", "far", closed=False),
+        message_item("so ", "far", closed=False),
         end("incomplete", incomplete_details={"reason": "max_output_tokens"}),
     ]
     ended, _ = await told(api, fake.script(cut))
@@ -572,21 +587,23 @@ async def test_an_incomplete_answer_is_incomplete(api: Api, fake: FakeUpstream) 
 
 
 async def test_a_cancel_closes_the_upstream(api: Api, fake: FakeUpstream) -> None:
-    model = fake.script([begin(), hosted(FOUND), speech("so ", "far", closed=False), hang()])
+    model = fake.script(
+        [begin(), server_tool_item(FOUND), message_item("so ", "far", closed=False), hang()]
+    )
     async with api.post_stream(model, background=True, tools=[FILES]) as stream:
         await stream.until("response.output_text.delta", count=2)
         assert (await api.cancel(stream.response_id)).body["status"] == "cancelled"
         await stream.to_end()
-    assert_one_story(stream.frames)
-    assert kinds(stream.final) == ["file_search_call completed", "message incomplete"]
-    await until(lambda: fake.asked(model)[0].closed_by_client)
+    assert_one_stream(stream.frames)
+    assert item_statuses(stream.final) == ["file_search_call completed", "message incomplete"]
+    await until(lambda: fake.requests_for(model)[0].closed_by_client)
 
 
 async def test_a_client_that_leaves_closes_the_upstream(house: Stack, fake: FakeUpstream) -> None:
-    model = fake.script([begin(), speech("so ", "far", closed=False), hang()])
+    model = fake.script([begin(), message_item("so ", "far", closed=False), hang()])
     async with house.api().post_stream(model) as stream:
         await stream.until("response.output_text.delta")
-    await until(lambda: fake.asked(model)[0].closed_by_client)
+    await until(lambda: fake.requests_for(model)[0].closed_by_client)
 
 
 async def test_another_worker_goes_on_after_the_last_finished_turn(
@@ -596,20 +613,20 @@ async def test_another_worker_goes_on_after_the_last_finished_turn(
     api = house.api()
     first = [
         begin(),
-        thought("blob", "I think."),
+        reasoning_item("blob", "I think."),
         native_call("call_1", "count_unsafe", '{"key": "killed"}'),
         end(),
     ]
     half = [
-        begin(), native(
+        begin(), native_events(
             {"type": "response.output_item.added", "output_index": 0, "item": {**RAN, "code": "", "status": "in_progress"}},
             {"type": "response.code_interpreter_call_code.delta", "output_index": 0, "item_id": "ci_upstream", "delta": "1+"},
             {"type": "response.reasoning_summary_text.delta", "output_index": 1, "item_id": "rs_2", "summary_index": 0, "delta": "half a thought"},
         ), hang(),
     ]  # fmt: skip
-    model = fake.script(first, half, [begin(), hosted(RAN), speech("whole"), end()])
+    model = fake.script(first, half, [begin(), server_tool_item(RAN), message_item("whole"), end()])
     tools = [
-        counting(servers_of_tools),
+        counting_server(servers_of_tools),
         {"type": "code_interpreter", "container": {"type": "auto"}},
     ]
     async with api.post_stream(model, background=True, tools=tools) as stream:
@@ -617,11 +634,11 @@ async def test_another_worker_goes_on_after_the_last_finished_turn(
         before = house.workers[0]
         after = house.spawn_worker()
         house.kill(before)
-        await house.claiming(after)
+        await house.wait_until_claiming(after)
         await stream.to_end()
-    events = assert_one_story(stream.frames)
+    events = assert_one_stream(stream.frames)
     assert stream.final["status"] == "completed"
-    assert kinds(stream.final)[1:] == [
+    assert item_statuses(stream.final)[1:] == [
         "reasoning completed",
         "mcp_call completed",
         "code_interpreter_call completed",
@@ -635,9 +652,9 @@ async def test_another_worker_goes_on_after_the_last_finished_turn(
     assert [(item["type"], item.get("code"), item.get("summary")) for item in left] == [
         ("code_interpreter_call", "1+", None), ("reasoning", None, [{"type": "summary_text", "text": "half a thought"}]),
     ]  # fmt: skip
-    assert len(servers_of_tools.counting.of("killed")) == 1
+    assert len(servers_of_tools.tool_calls.calls_with("killed")) == 1
     assert await api.get(stream.response_id) == stream.final
-    third = fake.asked(model)[2].body["input"]
+    third = fake.requests_for(model)[2].body["input"]
     assert [item["type"] for item in third] == [
         "message",
         "reasoning",
@@ -649,9 +666,14 @@ async def test_another_worker_goes_on_after_the_last_finished_turn(
 
 async def test_a_running_response_shows_what_was_said_so_far(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(
-        [begin(), thought("blob", "I think."), speech("so ", "far", closed=False), hang()]
+        [
+            begin(),
+            reasoning_item("blob", "I think."),
+            message_item("so ", "far", closed=False),
+            hang(),
+        ]
     )
-    response_id = await api.background(model)
+    response_id = await api.create_background(model)
 
     async def said() -> bool:
         shown = await api.get(response_id)
@@ -668,7 +690,7 @@ async def test_a_running_response_shows_what_was_said_so_far(api: Api, fake: Fak
 
 
 async def test_this_server_may_be_the_upstream_of_another(
-    house: Stack, fake: FakeUpstream, private: PrivateStack
+    house: Stack, fake: FakeUpstream, private_stack: PrivateStack
 ) -> None:
     """A whole implementation of the Responses API on the far side: what it translates from chat goes through natively."""
     look = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
@@ -679,9 +701,9 @@ async def test_this_server_may_be_the_upstream_of_another(
     settings = {
         "BACKBURNER_UPSTREAM__BASE_URL": house.api().base_url, "BACKBURNER_UPSTREAM__API_KEY": house.key, "BACKBURNER_UPSTREAM__API": "responses",
     }  # fmt: skip
-    async with private(settings=settings) as near:
+    async with private_stack(settings=settings) as near:
         first, _ = await told(near.api(), "small-far", tools=[look], background=True)
-        assert kinds(first) == [
+        assert item_statuses(first) == [
             "reasoning completed",
             "message completed",
             "function_call completed",
@@ -696,7 +718,7 @@ async def test_this_server_may_be_the_upstream_of_another(
             near.api(), "small-far", input=[output], previous_response_id=first["id"]
         )
         assert (second["status"], second["output_text"]) == ("incomplete", "Seen.")
-        assert [message["role"] for message in fake.asked("small-far")[1].messages] == [
+        assert [message["role"] for message in fake.requests_for("small-far")[1].messages] == [
             "user",
             "assistant",
             "tool",
@@ -716,8 +738,8 @@ async def test_a_history_is_compacted_by_such_an_upstream_too(api: Api, fake: Fa
     await api.create(
         model, input=[*answer.body["output"], {"role": "user", "content": "Which number?"}]
     )
-    assert "a summary" in json.dumps(fake.asked(model)[1].body["input"])
-    assert {request.path for request in fake.asked(model)} == {"/v1/responses"}
+    assert "a summary" in json.dumps(fake.requests_for(model)[1].body["input"])
+    assert {request.path for request in fake.requests_for(model)} == {"/v1/responses"}
 
 
 async def test_a_native_upstream_sums_up_and_is_told_the_summary(
@@ -733,10 +755,10 @@ async def test_a_native_upstream_sums_up_and_is_told_the_summary(
         input=talk,
         context_management=[{"type": "compaction", "compact_threshold": 1000}],
     )
-    assert kinds(response) == ["compaction completed", "message completed"]
+    assert item_statuses(response) == ["compaction completed", "message completed"]
     assert "response.compaction.compacting" in [event["type"] for event in events]
     summed_up, turn = (
-        request.body for request in fake.asked(model) if request.path == "/v1/responses"
+        request.body for request in fake.requests_for(model) if request.path == "/v1/responses"
     )  # besides, a count was asked for
     assert "context_management" not in turn
     assert "tools" not in summed_up

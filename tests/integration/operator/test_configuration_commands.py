@@ -27,7 +27,14 @@ from tests.support.fake_upstream import (
     text,
     usage,
 )
-from tests.support.native_script import begin, end, native_call, native_reply, speech, thought
+from tests.support.native_script import (
+    begin,
+    end,
+    message_item,
+    native_call,
+    native_reply,
+    reasoning_item,
+)
 from tests.support.stack import ROOT, _child_environment
 
 SOUND, UNUSABLE, UNCONFIGURED, INCOMPLETE = 0, 1, 2, 4
@@ -196,7 +203,7 @@ def native_talents() -> list[Script]:
     ]  # fmt: skip
     return [
         native_reply("one, ", "two, ", "three"), weather, both, weather, weather, native_reply("I do not know."),
-        native_reply('{"name":"Ada",', '"age":36}'), native_reply("Red."), [begin(), thought("sealed", "Let me count."), speech("3"), end()],
+        native_reply('{"name":"Ada",', '"age":36}'), native_reply("Red."), [begin(), reasoning_item("sealed", "Let me count."), message_item("3"), end()],
     ]  # fmt: skip
 
 
@@ -228,7 +235,7 @@ async def test_an_upstream_that_can_do_everything(fake: FakeUpstream) -> None:
         "text", "stream", "usage", "tools", "parallel tools", "tool_choice", "structured output", "images", "reasoning",
     ]  # fmt: skip
     assert set(verdicts(ended).values()) == {"works"}
-    asked = [request.body for request in fake.asked(model)]
+    asked = [request.body for request in fake.requests_for(model)]
     assert [body.get("tool_choice") for body in asked[3:6]] == [
         {"type": "function", "function": {"name": "get_weather"}}, "required", "none",
     ]  # fmt: skip
@@ -240,7 +247,7 @@ async def test_a_native_upstream_is_asked_in_its_own_words(fake: FakeUpstream) -
     model = fake.script(*native_talents())
     ended = await check(fake, model, "--json", api="responses")
     assert (ended.code, set(verdicts(ended).values())) == (SOUND, {"works"}), ended.out
-    assert {request.path for request in fake.asked(model)} == {"/v1/responses"}
+    assert {request.path for request in fake.requests_for(model)} == {"/v1/responses"}
     wrong = await check(
         fake, fake.script([status(404, {"detail": "Not Found"})]), "--json", api="responses"
     )

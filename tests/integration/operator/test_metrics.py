@@ -17,8 +17,8 @@ from models.db.queries import operations, statements
 from models.metrics import scrape_allowed
 from tests.support.api import until
 from tests.support.fake_upstream import FakeUpstream, hang, reply, status, text
-from tests.support.stack import IMPATIENT, Databases, Service, Stack, Surroundings, stack
-from tests.support.worker_rows import House, settings_for
+from tests.support.stack import SHORT_LEASES, Databases, Service, Stack, SuiteSettings, stack
+from tests.support.worker_rows import SeededDatabase, settings_for
 from web.routes.metrics import Backlog
 
 TOKEN = "metrics-token-of-the-tests"
@@ -92,22 +92,22 @@ async def first_port() -> int:
 @pytest.fixture(scope="module")
 async def one(
     tmp_path_factory: pytest.TempPathFactory,
-    servers: Databases,
-    surroundings: Surroundings,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
     first_port: int,
 ) -> AsyncIterator[Stack]:
     """A deployment whose figures need a token, with two workers on one host."""
     settings = {
-        **IMPATIENT,
+        **SHORT_LEASES,
         "BACKBURNER_METRICS__TOKEN": TOKEN,
         "BACKBURNER_METRICS__PORT": str(first_port),
         "BACKBURNER_WORKER__GRACE": "0.2",
     }
     async with stack(
         tmp_path_factory.mktemp("metrics"),
-        servers,
-        surroundings,
+        database_server,
+        suite_settings,
         fake,
         workers=2,
         settings=settings,
@@ -127,9 +127,9 @@ async def _port_of(worker: Service) -> int:
 
 
 async def test_on_a_loopback_address_web_shows_its_figures_to_whoever_can_ask(
-    shared: Stack,
+    shared_stack: Stack,
 ) -> None:
-    seen = await scrape(shared, shared.webs[0].port, token=None)
+    seen = await scrape(shared_stack, shared_stack.webs[0].port, token=None)
     assert seen.names >= OF_WEB
     assert seen("backburner_database_up") == 1
     assert seen("process_resident_memory_bytes") > 0
@@ -173,17 +173,21 @@ async def test_what_happens_moves_the_figures_and_makes_no_new_series(
 ) -> None:
     ports = (one.webs[0].port, *(await _ports(one)).values())
     await one.api().cancel(
-        await one.api().background(fake.script([text("warm"), hang()]))
+        await one.api().create_background(fake.script([text("warm"), hang()]))
     )  # each status is counted from its first answer on
     before = [await scrape(one, port) for port in ports]
 
     good = [
-        await one.api().background(fake.script(reply(f"{number}")), metadata={"who": str(number)})
+        await one.api().create_background(
+            fake.script(reply(f"{number}")), metadata={"who": str(number)}
+        )
         for number in range(12)
     ]
-    bad = [await one.api().background(fake.script([status(code)])) for code in (429, 500, 418)]
+    bad = [
+        await one.api().create_background(fake.script([status(code)])) for code in (429, 500, 418)
+    ]
     for name in (*good, *bad):
-        await one.api().ended(name)
+        await one.api().wait_for_end(name)
     await one.api().create(fake.script(reply("foreground")))
     running = fake.script([text("x"), hang()])
     async with one.api().post_stream(running, background=True) as stream:
@@ -229,8 +233,8 @@ async def test_what_happens_moves_the_figures_and_makes_no_new_series(
 async def test_a_death_a_recovery_and_a_backlog_are_seen(one: Stack, fake: FakeUpstream) -> None:
     web = one.webs[0].port
     model = fake.script([text("half"), hang()], reply("whole"))
-    name = await one.api().background(model)
-    await until(lambda: fake.asked(model))
+    name = await one.api().create_background(model)
+    await until(lambda: fake.requests_for(model))
     owner = await one.value(
         "SELECT w.pid FROM workers w JOIN responses r ON r.worker = w.id WHERE r.id = %s",
         name.removeprefix("resp_"),
@@ -238,7 +242,7 @@ async def test_a_death_a_recovery_and_a_backlog_are_seen(one: Stack, fake: FakeU
     ports = await _ports(one)
     [survivor] = [worker for worker in one.workers if worker.pid != owner]
     one.kill(next(worker for worker in one.workers if worker.pid == owner))
-    assert (await one.api().ended(name))["output_text"] == "whole"
+    assert (await one.api().wait_for_end(name))["output_text"] == "whole"
     seen = await scrape(one, ports[survivor.pid])
     assert (seen("backburner_deaths_total"), seen("backburner_attempts_total", outcome="died")) == (
         1,
@@ -247,7 +251,7 @@ async def test_a_death_a_recovery_and_a_backlog_are_seen(one: Stack, fake: FakeU
     assert seen("backburner_recovery_seconds_count") == 1
 
     await one.stop(survivor)
-    waiting = [await one.api().background(fake.script(reply("later"))) for _ in range(3)]
+    waiting = [await one.api().create_background(fake.script(reply("later"))) for _ in range(3)]
 
     async def counted() -> Scrape | None:
         seen = await scrape(one, web)
@@ -259,11 +263,13 @@ async def test_a_death_a_recovery_and_a_backlog_are_seen(one: Stack, fake: FakeU
     assert backlog("backburner_queue_oldest_seconds", queue="background") > 0
     assert backlog("backburner_queue_depth", queue="quarantine") == 0
     await one.start_worker()
-    await asyncio.gather(*map(one.api().ended, waiting))
+    await asyncio.gather(*map(one.api().wait_for_end, waiting))
 
 
-async def test_without_a_database_the_other_figures_are_still_shown(servers: Databases) -> None:
-    pool = open_pool(settings_for(await servers.fresh()), "closed", 1)
+async def test_without_a_database_the_other_figures_are_still_shown(
+    database_server: Databases,
+) -> None:
+    pool = open_pool(settings_for(await database_server.create_copy()), "closed", 1)
     await pool.open(wait=True)
     await pool.close()
     backlog = Backlog()
@@ -273,13 +279,13 @@ async def test_without_a_database_the_other_figures_are_still_shown(servers: Dat
     ]
 
 
-async def test_the_backlog_is_counted_by_the_index_of_open_rows(servers: Databases) -> None:
-    dsn = await servers.fresh()
+async def test_the_backlog_is_counted_by_the_index_of_open_rows(database_server: Databases) -> None:
+    dsn = await database_server.create_copy()
     pool = open_pool(settings_for(dsn), "metrics-tests", 2)
     await pool.open(wait=True)
-    house = House(pool, dsn)
-    await house.found()
-    names = [await house.response() for _ in range(400)]
+    house = SeededDatabase(pool, dsn)
+    await house.create_project()
+    names = [await house.create_response() for _ in range(400)]
     for name in names[5:]:
         await fetch(pool, statements.DELETE_UNCLEAR_CREATE, {"id": name, "project": house.project})
     async with pool.connection() as connection:

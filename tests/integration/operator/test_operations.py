@@ -14,14 +14,14 @@ from cli.embedded.process import free_port
 from cli.main import app
 from models.ids import new_uuid
 from tests.conftest import PrivateStack
-from tests.support.api import UNKNOWN, until
-from tests.support.chaos.attempts import assert_one_story
+from tests.support.api import UNKNOWN_RESPONSE_ID, until
+from tests.support.chaos.attempts import assert_one_stream
 from tests.support.fake_upstream import FakeUpstream, hang, reply, text
-from tests.support.stack import IMPATIENT, ROOT, Databases, Stack, Surroundings, stack
+from tests.support.stack import ROOT, SHORT_LEASES, Databases, Stack, SuiteSettings, stack
 
 DONE, REFUSED, USAGE, AWAY, PENDING = 0, 1, 2, 3, 4
 PROMPT = {
-    **IMPATIENT,
+    **SHORT_LEASES,
     "BACKBURNER_WORKER__GRACE": "0.2",
     "BACKBURNER_WORKER__FLUSH_INTERVAL": "0.1",
 }
@@ -86,15 +86,15 @@ async def told(one: Stack, *arguments: str, process: bool = False) -> Any:
 @pytest.fixture(scope="module")
 async def one(
     tmp_path_factory: pytest.TempPathFactory,
-    servers: Databases,
-    surroundings: Surroundings,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """Two workers that nobody kills."""
     async with stack(
         tmp_path_factory.mktemp("operations"),
-        servers,
-        surroundings,
+        database_server,
+        suite_settings,
         fake,
         workers=2,
         settings=PROMPT,
@@ -105,8 +105,8 @@ async def one(
 async def test_explain_tells_an_ordinary_life_to_programs_and_to_people(
     one: Stack, fake: FakeUpstream
 ) -> None:
-    name = await one.api().background(fake.script(reply("Hello.")))
-    await one.api().ended(name)
+    name = await one.api().create_background(fake.script(reply("Hello.")))
+    await one.api().wait_for_end(name)
     facts = await told(one, "explain", name, process=True)
     assert set(facts) == {"response", "journalled", "attempts", "timeline"}
     assert (facts["response"]["id"], facts["response"]["status"], facts["response"]["state"]) == (
@@ -149,7 +149,7 @@ async def test_explain_names_what_a_response_goes_on_from(one: Stack, fake: Fake
 
 
 @pytest.mark.parametrize("command", ["explain", "requeue", "fail"])
-@pytest.mark.parametrize("name", [UNKNOWN, "resp_1", "\N{SNOWMAN}' OR 1=1"])
+@pytest.mark.parametrize("name", [UNKNOWN_RESPONSE_ID, "resp_1", "\N{SNOWMAN}' OR 1=1"])
 async def test_an_id_that_nobody_has_is_refused_in_one_sentence(
     one: Stack, command: str, name: str
 ) -> None:
@@ -159,15 +159,15 @@ async def test_an_id_that_nobody_has_is_refused_in_one_sentence(
 
 
 async def test_an_id_may_be_given_as_logs_write_it(one: Stack, fake: FakeUpstream) -> None:
-    name = await one.api().background(fake.script(reply("Hello.")))
-    await one.api().ended(name)
+    name = await one.api().create_background(fake.script(reply("Hello.")))
+    await one.api().wait_for_end(name)
     assert (await told(one, "explain", name.removeprefix("resp_")))["response"]["id"] == name
 
 
 async def test_workers_lists_who_lives_and_what_they_run(one: Stack, fake: FakeUpstream) -> None:
     model = fake.script([text("x"), hang()])
-    name = await one.api().background(model)
-    await until(lambda: fake.asked(model))
+    name = await one.api().create_background(model)
+    await until(lambda: fake.requests_for(model))
     listed = await told(one, "workers", process=True)
     assert sorted(each["kind"] for each in listed) == ["web", "worker", "worker"]
     assert {each["pid"] for each in listed} == {process.pid for process in one.started}
@@ -185,9 +185,9 @@ async def test_a_requeued_response_goes_on_in_a_new_attempt(one: Stack, fake: Fa
         ended = await backburner(one, "requeue", stream.response_id, "--json", process=True)
         assert (ended.code, ended.facts["acted"], ended.facts["request"]) == (DONE, True, "requeue")
         await stream.to_end()
-        assert_one_story(stream.frames)
+        assert_one_stream(stream.frames)
         assert stream.final["output_text"] == "whole"
-    first, second = fake.asked(model)
+    first, second = fake.requests_for(model)
     assert first.closed_by_client is not None
     assert first.closed_by_client < second.started
     facts = await told(one, "explain", stream.response_id)
@@ -207,7 +207,7 @@ async def test_a_running_response_fails_at_an_operators_word_and_keeps_what_was_
         ended = await backburner(one, "fail", stream.response_id, "--json", process=True)
         assert (ended.code, ended.facts["status"]) == (DONE, "failed")
         await stream.to_end()
-        assert_one_story(stream.frames)
+        assert_one_stream(stream.frames)
     final = stream.final
     assert (final["status"], final["output_text"]) == ("failed", "so far")
     assert final["error"] == {
@@ -217,7 +217,7 @@ async def test_a_running_response_fails_at_an_operators_word_and_keeps_what_was_
     assert (await told(one, "explain", stream.response_id))["response"][
         "reason"
     ] == "failed_by_operator"
-    [request] = fake.asked(model)
+    [request] = fake.requests_for(model)
     assert request.closed_by_client is not None
 
 
@@ -225,7 +225,7 @@ async def test_a_running_response_fails_at_an_operators_word_and_keeps_what_was_
 async def test_what_has_ended_can_be_asked_for_nothing(
     one: Stack, fake: FakeUpstream, command: str
 ) -> None:
-    name = await one.api().background(fake.script([text("x"), hang()]))
+    name = await one.api().create_background(fake.script([text("x"), hang()]))
     await one.api().cancel(name)
     ended = await backburner(one, command, name)
     assert ended.code == REFUSED
@@ -237,8 +237,8 @@ async def test_nothing_is_stuck_while_all_is_well_and_a_silent_upstream_is_seen(
     one: Stack, fake: FakeUpstream
 ) -> None:
     model = fake.script([text("x"), hang()])
-    name = await one.api().background(model)
-    await until(lambda: fake.asked(model))
+    name = await one.api().create_background(model)
+    await until(lambda: fake.requests_for(model))
     assert await told(one, "stuck", process=True) == {
         "idle_seconds": 30,
         "responses": [],
@@ -257,8 +257,8 @@ async def test_a_drain_of_nobody_and_of_several_is_refused(one: Stack) -> None:
         ended = await backburner(one, "drain", name)
         assert ended.code == REFUSED
         assert why in ended.err
-    shared = str((await told(one, "workers"))[0]["id"])[:6]
-    ended = await backburner(one, "drain", shared)
+    shared_stack = str((await told(one, "workers"))[0]["id"])[:6]
+    ended = await backburner(one, "drain", shared_stack)
     assert ended.code == REFUSED
     assert "give more of it" in ended.err
     assert all(process.running() for process in one.started)
@@ -267,11 +267,11 @@ async def test_a_drain_of_nobody_and_of_several_is_refused(one: Stack) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ["explain", UNKNOWN],
+        ["explain", UNKNOWN_RESPONSE_ID],
         ["stuck"],
         ["workers"],
-        ["requeue", UNKNOWN],
-        ["fail", UNKNOWN],
+        ["requeue", UNKNOWN_RESPONSE_ID],
+        ["fail", UNKNOWN_RESPONSE_ID],
         ["drain", "x"],
     ],
 )
@@ -292,12 +292,15 @@ async def test_wrong_usage_has_an_exit_code_of_its_own(one: Stack) -> None:
 
 @pytest.mark.long
 async def test_a_life_of_deaths_and_drains_can_be_told(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     halves = [[text("half"), hang()], [text("half"), hang()]]
     model, doomed = fake.script(*halves, reply("whole")), fake.script(reply("never"))
-    async with private(workers=0, settings=PROMPT) as one:
-        name, failing = await one.api().background(model), await one.api().background(doomed)
+    async with private_stack(workers=0, settings=PROMPT) as one:
+        name, failing = (
+            await one.api().create_background(model),
+            await one.api().create_background(doomed),
+        )
         listed = (await told(one, "stuck", "--idle", "0"))["responses"]
         assert {each["id"]: each["state"] for each in listed} == {
             name: "no_worker",
@@ -311,11 +314,11 @@ async def test_a_life_of_deaths_and_drains_can_be_told(
         )
 
         first = await one.start_worker()
-        assert (await one.api().ended(failing))["error"][
+        assert (await one.api().wait_for_end(failing))["error"][
             "message"
         ] == "The response was ended by the server's operator."
-        assert not fake.asked(doomed)
-        await until(lambda: len(fake.asked(model)) == 1)
+        assert not fake.requests_for(doomed)
+        await until(lambda: len(fake.requests_for(model)) == 1)
         await until(
             lambda: one.value(
                 "SELECT max(last_number) > 2 FROM event_log WHERE response_id = %s",
@@ -329,7 +332,7 @@ async def test_a_life_of_deaths_and_drains_can_be_told(
         assert silent["response"]["status"] == "in_progress"
 
         second = await one.start_worker()
-        await until(lambda: len(fake.asked(model)) == 2, 20)
+        await until(lambda: len(fake.requests_for(model)) == 2, 20)
         worker = next(each for each in await told(one, "workers") if each["pid"] == second.pid)
         third = await one.start_worker()
         one.workers.remove(second)
@@ -340,7 +343,7 @@ async def test_a_life_of_deaths_and_drains_can_be_told(
         )
         await until(lambda: not second.running())
         assert second.exit_code() == 0
-        assert (await one.api().ended(name))["output_text"] == "whole"
+        assert (await one.api().wait_for_end(name))["output_text"] == "whole"
 
         facts = await told(one, "explain", name)
         assert [(attempt["pid"], attempt["outcome"]) for attempt in facts["attempts"]] == [
@@ -361,7 +364,7 @@ async def test_a_life_of_deaths_and_drains_can_be_told(
         assert states[second.pid] == ("dead", "stopped")
         assert states[first.pid][0] == "dead"
         assert states[first.pid][1].startswith("reaped by")
-        assert_one_story(await one.api().replay(name))
+        assert_one_stream(await one.api().replay(name))
 
 
 async def _state(one: Stack, name: str, *expected: str) -> Any:

@@ -202,7 +202,7 @@ def data() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-async def shared() -> AsyncIterator[Up]:
+async def shared_stack() -> AsyncIterator[Up]:
     """One that tests may ask, but not end."""
     with temporary_folder() as folder:
         async with started(folder / "data") as up:
@@ -223,38 +223,38 @@ async def refused(data: Path, *arguments: str, port: int = 0, **settings: str) -
     return ended.err
 
 
-async def test_ready_means_a_response_runs(shared: Up) -> None:
-    status, response = await shared.respond("Hello")
+async def test_ready_means_a_response_runs(shared_stack: Up) -> None:
+    status, response = await shared_stack.respond("Hello")
     assert status == 200
     assert response["status"] == "completed"
     assert response["output"][-1]["content"][0]["text"] == f"{MARK} You said: Hello"
 
 
-async def test_ready_line_tells_base_url_and_key(shared: Up) -> None:
-    assert shared.base_url.startswith("http://127.0.0.1:")
-    assert shared.base_url.endswith("/v1")
-    assert shared.key.startswith("bb-")
-    assert len(shared.key) == KEY_LENGTH
-    assert shared.key == stored(shared)["api_key"]
+async def test_ready_line_tells_base_url_and_key(shared_stack: Up) -> None:
+    assert shared_stack.base_url.startswith("http://127.0.0.1:")
+    assert shared_stack.base_url.endswith("/v1")
+    assert shared_stack.key.startswith("bb-")
+    assert len(shared_stack.key) == KEY_LENGTH
+    assert shared_stack.key == stored(shared_stack)["api_key"]
 
 
-async def test_runs_one_of_each(shared: Up) -> None:
-    children = psutil.Process(shared.process.pid).children()
+async def test_runs_one_of_each(shared_stack: Up) -> None:
+    children = psutil.Process(shared_stack.process.pid).children()
     assert sorted(named(child) for child in children) == sorted(NAMES)
 
 
-async def test_secrets_are_for_the_owner_alone_and_on_no_command_line(shared: Up) -> None:
-    path = shared.data / "credentials.json"
+async def test_secrets_are_for_the_owner_alone_and_on_no_command_line(shared_stack: Up) -> None:
+    path = shared_stack.data / "credentials.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    secrets = list(stored(shared).values())
+    secrets = list(stored(shared_stack).values())
     assert len(set(secrets)) == 4
-    shared.look()
-    commands = shared.alive()
+    shared_stack.look()
+    commands = shared_stack.alive()
     assert not [line for line in commands if any(secret in line for secret in secrets)]
 
 
-async def test_data_folder_has_its_layout(shared: Up) -> None:
-    assert {path.name for path in shared.data.iterdir()} >= {
+async def test_data_folder_has_its_layout(shared_stack: Up) -> None:
+    assert {path.name for path in shared_stack.data.iterdir()} >= {
         ".lock",
         "credentials.json",
         "ports.json",
@@ -262,13 +262,13 @@ async def test_data_folder_has_its_layout(shared: Up) -> None:
         "valkey",
         "logs",
     }
-    assert set(json.loads((shared.data / "ports.json").read_text())) == {
+    assert set(json.loads((shared_stack.data / "ports.json").read_text())) == {
         "web",
         "postgres",
         "valkey",
         "demo",
     }
-    logs = {path.name for path in (shared.data / "logs").iterdir()}
+    logs = {path.name for path in (shared_stack.data / "logs").iterdir()}
     assert logs == {
         "web.log",
         "worker.log",
@@ -279,19 +279,19 @@ async def test_data_folder_has_its_layout(shared: Up) -> None:
     }
 
 
-async def test_database_wants_the_password(shared: Up) -> None:
-    port = json.loads((shared.data / "ports.json").read_text())["postgres"]
+async def test_database_wants_the_password(shared_stack: Up) -> None:
+    port = json.loads((shared_stack.data / "ports.json").read_text())["postgres"]
     with pytest.raises(psycopg.OperationalError, match="password"):
         psycopg.connect(f"postgresql://backburner:wrong@127.0.0.1:{port}/backburner")
 
 
-async def test_second_up_names_the_first_and_leaves_it_alone(shared: Up) -> None:
-    sentence = await refused(shared.data)
-    assert f"process {shared.process.pid}" in sentence
-    assert (await shared.get("/models"))[0] == 200
+async def test_second_up_names_the_first_and_leaves_it_alone(shared_stack: Up) -> None:
+    sentence = await refused(shared_stack.data)
+    assert f"process {shared_stack.process.pid}" in sentence
+    assert (await shared_stack.get("/models"))[0] == 200
 
 
-async def test_keys_create_makes_a_key_that_works(shared: Up) -> None:
+async def test_keys_create_makes_a_key_that_works(shared_stack: Up) -> None:
     creating = [
         sys.executable,
         "-m",
@@ -301,7 +301,7 @@ async def test_keys_create_makes_a_key_that_works(shared: Up) -> None:
         "--project",
         "other",
         "--data",
-        str(shared.data),
+        str(shared_stack.data),
     ]
     pipe = asyncio.subprocess.PIPE
     created = await asyncio.create_subprocess_exec(
@@ -309,7 +309,9 @@ async def test_keys_create_makes_a_key_that_works(shared: Up) -> None:
     )
     out, _ = await created.communicate()
     assert created.returncode == 0
-    visitor = Up(shared.process, shared.data, shared.base_url, out.decode().strip())
+    visitor = Up(
+        shared_stack.process, shared_stack.data, shared_stack.base_url, out.decode().strip()
+    )
     assert (await visitor.get("/models"))[0] == 200
     visitor.key += "x"
     assert (await visitor.get("/models"))[0] == 401
@@ -356,13 +358,13 @@ async def test_starts_cleanly_after_kill_9_with_the_same_key_and_data(data: Path
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_killed_child_is_restarted_within_a_second(shared: Up, name: str) -> None:
-    shared.look()
-    victim = shared.child(name)
+async def test_killed_child_is_restarted_within_a_second(shared_stack: Up, name: str) -> None:
+    shared_stack.look()
+    victim = shared_stack.child(name)
     os.kill(victim, signal.SIGKILL)
 
     def successor() -> bool:
-        children = psutil.Process(shared.process.pid).children()
+        children = psutil.Process(shared_stack.process.pid).children()
         return any(
             named(child) == name and child.pid != victim for child in children if is_alive(child)
         )
@@ -371,7 +373,7 @@ async def test_killed_child_is_restarted_within_a_second(shared: Up, name: str) 
 
     async def works_again() -> bool:
         try:
-            status, response = await shared.respond("Still there?")
+            status, response = await shared_stack.respond("Still there?")
         except aiohttp.ClientConnectionError:
             return False
         return status == 200 and bool(response["status"] == "completed")

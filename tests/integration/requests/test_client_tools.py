@@ -38,7 +38,7 @@ def offered(fake: FakeUpstream, model: str, turn: int = -1) -> dict[str, JSON]:
     """Name -> function, as the upstream was sent them."""
     return {
         tool["function"]["name"]: tool["function"]
-        for tool in fake.asked(model)[turn].body.get("tools", ())
+        for tool in fake.requests_for(model)[turn].body.get("tools", ())
     }
 
 
@@ -131,7 +131,7 @@ async def test_equal_names_in_different_namespaces_are_told_apart(
         *outputs,
     ]
     await client.responses.create(model=model, input=sent, tools=tools, store=False)
-    _, chained, resent = fake.asked(model)
+    _, chained, resent = fake.requests_for(model)
     assert chained.messages == resent.messages
     names = [each["function"]["name"] for each in chained.messages[1]["tool_calls"]]
     assert names == ["find", "crm__find", "shop__find", "notes__write"]
@@ -168,7 +168,7 @@ async def test_a_choice_reaches_into_namespaces(
     response = await api.create(model, tools=[CRM, SHOP, NOTES], tool_choice=chosen)
     check_response(response)
     assert (response["tool_choice"], response["tools"][0]["name"]) == (chosen, "crm")
-    sent = fake.asked(model)[0].body["tool_choice"]
+    sent = fake.requests_for(model)[0].body["tool_choice"]
     assert sent == ({"type": "function", "function": {"name": forced}} if forced else "required")
     assert list(offered(fake, model)) == names
 
@@ -303,7 +303,7 @@ async def test_a_tool_goes_round(
         model, input=[{"role": "user", "content": "Hello."}, message, asked, answer], tools=[tool]
     )
     assert (chained["status"], resent["status"]) == ("completed", "completed")
-    once, again = fake.asked(model)
+    once, again = fake.requests_for(model)
     assert once.messages == again.messages
     function = once.messages[1]["tool_calls"][0]["function"]
     sent = json.loads(arguments)
@@ -432,11 +432,11 @@ async def test_a_built_in_tool_can_be_chosen(api: Api, fake: FakeUpstream, name:
         {"type": name},
         [{"type": name}],
     )
-    assert fake.asked(model)[0].body["tool_choice"] == {
+    assert fake.requests_for(model)[0].body["tool_choice"] == {
         "type": "function",
         "function": {"name": name},
     }
-    assert (list(offered(fake, model)), fake.asked(model)[1].body["tool_choice"]) == (
+    assert (list(offered(fake, model)), fake.requests_for(model)[1].body["tool_choice"]) == (
         [name],
         "auto",
     )
@@ -519,7 +519,7 @@ async def test_tools_are_found_by_the_client_and_called_from_then_on(
         model=model, input=[answer], previous_response_id=second.id, tools=tools
     )
     assert list(offered(fake, model)) == ["tool_search", "shop__find"], "in every later turn too"
-    assert [message["role"] for message in fake.asked(model)[2].messages] == [
+    assert [message["role"] for message in fake.requests_for(model)[2].messages] == [
         "user",
         "assistant",
         "tool",
@@ -542,12 +542,12 @@ async def test_a_search_that_found_nothing_says_so(api: Api, fake: FakeUpstream)
         {"type": "tool_search_output", "execution": "server", "tools": [LOOK]},
     ]
     await api.create(model, input=searched)
-    assert fake.asked(model)[0].messages[1] == {
+    assert fake.requests_for(model)[0].messages[1] == {
         "role": "tool",
         "tool_call_id": "s",
         "content": "No tools were found.",
     }
-    assert len(fake.asked(model)[0].messages) == 2, (
+    assert len(fake.requests_for(model)[0].messages) == 2, (
         "a search that somebody else ran has no answer that the model could be shown"
     )
     assert list(offered(fake, model)) == ["look"], "its tools are there all the same"
@@ -570,7 +570,7 @@ async def test_a_developer_adds_tools_in_the_middle(api: Api, fake: FakeUpstream
     }
     chosen = await api.create(model, **body, tool_choice={"type": "function", "name": "find"})
     check_response(chosen)
-    assert fake.asked(model)[1].body["tool_choice"] == {
+    assert fake.requests_for(model)[1].body["tool_choice"] == {
         "type": "function",
         "function": {"name": "shop__find"},
     }
@@ -585,7 +585,7 @@ async def test_a_developer_adds_tools_in_the_middle(api: Api, fake: FakeUpstream
         ["look", "shop__find", "sh"],
         ["shop__find", "sh"],
     ]
-    assert fake.asked(model)[2].messages[-1] == {"role": "user", "content": "And now."}
+    assert fake.requests_for(model)[2].messages[-1] == {"role": "user", "content": "And now."}
     items = (await api.call("GET", f"/responses/{chosen['id']}/input_items?order=asc")).body["data"]
     assert items[0] == {"id": items[0]["id"], "status": "completed", **added}
 
@@ -661,7 +661,7 @@ async def test_codex_is_understood(api: Api, fake: FakeUpstream) -> None:
         "functions",
         "cat a.py",
     )
-    [asked] = fake.asked(stream.final["model"])
+    [asked] = fake.requests_for(stream.final["model"])
     assert [tool["function"]["name"] for tool in asked.body["tools"]] == [
         "functions__exec",
         "tool_search",
@@ -714,7 +714,7 @@ async def test_what_a_computer_did_is_told(api: Api, fake: FakeUpstream) -> None
         {"role": "user", "content": "What now?"},
     ]
     response = await api.create(model, input=history)
-    called, answered, shown, _ = fake.asked(model)[0].messages
+    called, answered, shown, _ = fake.requests_for(model)[0].messages
     assert called["tool_calls"][0]["function"]["name"] == "computer"
     assert json.loads(called["tool_calls"][0]["function"]["arguments"]) == {"actions": [click]}
     assert answered["content"] == "[image: see the next user message]"
@@ -765,4 +765,4 @@ async def test_what_cannot_be_done_is_refused_by_its_place(
         param,
         "invalid_request_error",
     )
-    assert fake.asked(model) == []
+    assert fake.requests_for(model) == []

@@ -53,10 +53,10 @@ async def test_what_a_client_says_is_stored_and_told_without_what_breaks(
     }
     answer = await api.call("POST", "/responses", escaped(body))
     assert answer.status == 200, answer.raw
-    ended = await api.ended(answer.body["id"])
+    ended = await api.wait_for_end(answer.body["id"])
     assert ended["status"] == "completed"
     assert (ended["instructions"], ended["metadata"]) == (kept, {"key": kept})
-    assert [message["content"] for message in fake.asked(model)[0].messages] == [kept, kept]
+    assert [message["content"] for message in fake.requests_for(model)[0].messages] == [kept, kept]
     items = (await api.call("GET", f"/responses/{ended['id']}/input_items")).body["data"]
     assert items[0]["content"][0]["text"] == kept
 
@@ -130,7 +130,7 @@ async def test_hostile_text_in_an_upstreams_error_does_no_harm(
     api: Api, fake: FakeUpstream
 ) -> None:
     body = escaped({"error": {"message": f"bad{LONE}\0", "type": "x", "param": None, "code": None}})
-    ended = await api.ended(await api.background(fake.script([status(400, body)])))
+    ended = await api.wait_for_end(await api.create_background(fake.script([status(400, body)])))
     assert ended["status"] == "failed"
     answer = await api.call(
         "POST", "/responses", {"model": fake.script([status(400, body)]), "input": "x"}
@@ -164,7 +164,7 @@ async def test_a_large_input_reaches_the_model_whole(api: Api, fake: FakeUpstrea
     model = fake.script(reply("ok"))
     words = "word " * 500_000
     assert (await api.create(model, input=words))["status"] == "completed"
-    assert fake.asked(model)[0].messages[0]["content"] == words
+    assert fake.requests_for(model)[0].messages[0]["content"] == words
 
 
 async def test_very_many_items_are_kept_in_order(api: Api, fake: FakeUpstream) -> None:

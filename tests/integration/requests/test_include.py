@@ -77,11 +77,14 @@ async def test_log_probabilities_come_only_to_who_asked_at_the_start(
     silent = await api.create(plain, top_logprobs=2)
     assert [entry["token"] for entry in told["output"][0]["content"][0]["logprobs"]] == ["Hi"]
     assert silent["output"][0]["content"][0]["logprobs"] == []
-    assert (fake.asked(asked)[0].body["logprobs"], fake.asked(asked)[0].body["top_logprobs"]) == (
+    assert (
+        fake.requests_for(asked)[0].body["logprobs"],
+        fake.requests_for(asked)[0].body["top_logprobs"],
+    ) == (
         True,
         2,
     )
-    assert not {"logprobs", "top_logprobs"} & set(fake.asked(plain)[0].body)
+    assert not {"logprobs", "top_logprobs"} & set(fake.requests_for(plain)[0].body)
     later = await api.call(
         "GET", f"/responses/{silent['id']}", params={"include": "message.output_text.logprobs"}
     )
@@ -115,4 +118,4 @@ async def test_a_prompt_is_refused_in_clear_words(api: Api, fake: FakeUpstream) 
                 "unsupported_parameter",
             )
             assert "keeps no prompt templates" in answer.error["message"]
-    assert fake.asked(model) == []
+    assert fake.requests_for(model) == []

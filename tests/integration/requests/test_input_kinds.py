@@ -21,7 +21,7 @@ from tests.support.fake_upstream import (
     text,
     usage,
 )
-from tests.support.stack import Databases, Stack, Surroundings, stack
+from tests.support.stack import Databases, Stack, SuiteSettings, stack
 from tests.support.strict_types import check_event, check_response
 
 PNG = "data:image/png;base64,iVBORw0KGgo="
@@ -160,7 +160,7 @@ async def test_the_model_is_told(
 ) -> None:
     model = fake.script(reply("ok"))
     response = await api.create(model, input=given)
-    assert fake.asked(model)[0].messages == told
+    assert fake.requests_for(model)[0].messages == told
     items = (await api.call("GET", f"/responses/{response['id']}/input_items?order=asc")).body[
         "data"
     ]
@@ -179,7 +179,7 @@ async def test_a_file_id_is_refused(api: Api, fake: FakeUpstream, part: JSON) ->
         "input[0].content[1].file_id",
         "unsupported_parameter",
     )
-    assert fake.asked(model) == []
+    assert fake.requests_for(model) == []
 
 
 # Files by their address.
@@ -235,8 +235,8 @@ async def site() -> AsyncIterator[Site]:
 @pytest.fixture(scope="module")
 async def allowing(
     tmp_path_factory: pytest.TempPathFactory,
-    servers: Databases,
-    surroundings: Surroundings,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """A deployment that may fetch from this machine, and whose model knows one system message."""
@@ -247,7 +247,11 @@ async def allowing(
         "BACKBURNER_UPSTREAM__PASSTHROUGH": '["service_tier", "safety_identifier"]',
     }
     async with stack(
-        tmp_path_factory.mktemp("allowing"), servers, surroundings, fake, settings=settings
+        tmp_path_factory.mktemp("allowing"),
+        database_server,
+        suite_settings,
+        fake,
+        settings=settings,
     ) as one:
         yield one
 
@@ -262,17 +266,19 @@ async def test_a_file_is_fetched_before_the_turn(
 ) -> None:
     api, model = allowing.api(), fake.script(reply("ok"), reply("still ok"))
     given = by_address(f"{site.url}/a.pdf")
-    first = await api.ended((await api.create(model, input=given, background=background))["id"])
+    first = await api.wait_for_end(
+        (await api.create(model, input=given, background=background))["id"]
+    )
     assert first["status"] == "completed"
     file = {
         "type": "file",
         "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERg=="},
     }
-    assert fake.asked(model)[0].messages[0]["content"][1] == file
+    assert fake.requests_for(model)[0].messages[0]["content"][1] == file
     items = (await api.call("GET", f"/responses/{first['id']}/input_items")).body["data"]
     assert items[0]["content"] == given[0]["content"], "the item keeps the address, not the file"
     await api.create(model, input="Again.", previous_response_id=first["id"])
-    assert fake.asked(model)[1].messages[0]["content"][1] == file
+    assert fake.requests_for(model)[1].messages[0]["content"][1] == file
 
 
 async def test_a_file_from_a_tool_is_fetched_too(
@@ -286,7 +292,7 @@ async def test_a_file_from_a_tool_is_fetched_too(
     }
     await allowing.api().create(model, input=[CALL, output])
     assert (
-        fake.asked(model)[0].messages[2]["content"][1]["file"]["file_data"]
+        fake.requests_for(model)[0].messages[2]["content"][1]["file"]["file_data"]
         == "data:application/pdf;base64,JVBERg=="
     )
 
@@ -315,7 +321,7 @@ async def test_a_file_that_cannot_be_had_ends_the_response(
     }
     assert answer.error == expected
     assert answer.headers["x-should-retry"] == "false"
-    ended = await api.ended(await api.background(model, input=by_address(url)))
+    ended = await api.wait_for_end(await api.create_background(model, input=by_address(url)))
     check_response(ended)
     assert (ended["status"], ended["error"]) == (
         "failed",
@@ -325,14 +331,14 @@ async def test_a_file_that_cannot_be_had_ends_the_response(
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
     assert stream.final["error"] == ended["error"]
-    assert fake.asked(model) == []
+    assert fake.requests_for(model) == []
 
 
 async def test_a_cancel_does_not_wait_for_a_slow_file(
     allowing: Stack, fake: FakeUpstream, site: Site
 ) -> None:
     api = allowing.api()
-    response_id = await api.background(
+    response_id = await api.create_background(
         fake.script(reply("never")), input=by_address(f"{site.url}/slow")
     )
     async with asyncio.timeout(10):
@@ -378,7 +384,7 @@ async def test_a_name_that_leads_inside_fails_the_run(
     assert answer.status == 400
     assert answer.error["message"].endswith("its address is not on the public internet.")
     assert not site.asked.is_set()
-    assert fake.asked(model) == []
+    assert fake.requests_for(model) == []
 
 
 async def test_one_system_message_where_the_template_knows_no_more(
@@ -389,7 +395,7 @@ async def test_one_system_message_where_the_template_knows_no_more(
     await allowing.api().create(
         model, instructions="i", input=[{"role": role, "content": words} for role, words in roles]
     )
-    assert fake.asked(model)[0].messages == [
+    assert fake.requests_for(model)[0].messages == [
         {"role": "system", "content": "i\n\ns\n\nlate"},
         {"role": "user", "content": "u"},
     ]
@@ -432,7 +438,7 @@ async def test_every_form_of_tool_choice_is_echoed_and_sent(
     response = await api.create(model, tools=[FUNCTION, OTHER, CUSTOM], tool_choice=choice)
     check_response(response)
     assert response["tool_choice"] == choice
-    body = fake.asked(model)[0].body
+    body = fake.requests_for(model)[0].body
     assert body["tool_choice"] == sent
     assert [tool["function"]["name"] for tool in body["tools"]] == offered
 
@@ -505,7 +511,7 @@ async def test_a_custom_tool_goes_round(api: Api, fake: FakeUpstream) -> None:
         model, input=[{"role": "user", "content": "Hello."}, item, output], tools=[CUSTOM]
     )
     assert (chained["status"], resent["status"]) == ("completed", "completed")
-    once, again = fake.asked(model)
+    once, again = fake.requests_for(model)
     assert once.messages == again.messages
     assert once.messages[1]["tool_calls"][0]["function"] == {
         "name": "sh",
@@ -528,7 +534,7 @@ async def test_parameters_come_back_as_they_were_set(allowing: Stack, fake: Fake
     check_response(response)
     assert {name: response[name] for name in asked} == asked
     assert await api.get(response["id"]) == response
-    sent = fake.asked(model)[0].body
+    sent = fake.requests_for(model)[0].body
     assert (sent["service_tier"], sent["safety_identifier"]) == ("flex", "user-1"), (
         "passed through, because the setting says so"
     )
@@ -588,7 +594,7 @@ async def test_log_probabilities_are_told_where_they_are_included(
     async with api.post_stream(model, **asked) as stream:
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
-    body = fake.asked(model)[0].body
+    body = fake.requests_for(model)[0].body
     assert {name: body[name] for name in ("logprobs", "top_logprobs") if name in body} == sent
     assert len(stream.final["output"][0]["content"][0]["logprobs"]) == told
 
@@ -650,7 +656,7 @@ async def test_null_means_absent_at_every_depth(api: Api, fake: FakeUpstream) ->
     assert stream.final["text"] == {"format": {"type": "text"}, "verbosity": "medium"}
     assert stream.final["reasoning"] == {"effort": None, "summary": None}
     assert stream.final["metadata"] == {}
-    assert fake.asked(model)[2].messages == [{"role": "user", "content": "Hello."}]
+    assert fake.requests_for(model)[2].messages == [{"role": "user", "content": "Hello."}]
 
 
 async def test_text_of_nothing_is_text(api: Api, fake: FakeUpstream) -> None:

@@ -14,12 +14,12 @@ from tests.support.fake_upstream import (
     delta,
     done,
     finish,
-    gate,
     refusal,
     reply,
     silence_until,
     text,
     usage,
+    wait_for,
 )
 
 WEATHER: FunctionToolParam = {
@@ -97,9 +97,9 @@ async def test_the_arguments_of_a_call_are_told_as_they_come(
             delta({"tool_calls": [head]}),
             delta({"tool_calls": [{"index": 0, "function": {"name": "weather"}}]}),
             delta({"tool_calls": [{"index": 0, "function": {"arguments": '{"ci'}}]}),
-            gate(added),
+            wait_for(added),
             delta({"tool_calls": [{"index": 0, "function": {"arguments": 'ty": "Bo'}}]}),
-            gate(begun),
+            wait_for(begun),
             delta({"tool_calls": [{"index": 0, "function": {"arguments": 'nn"}'}}]}),
             finish("tool_calls"),
             usage(),
@@ -147,7 +147,7 @@ async def test_a_call_for_the_client_ends_the_turn(
         "get_weather",
         '{"city": "Bonn"}',
     )
-    assert len(fake.asked(model)) == 1
+    assert len(fake.requests_for(model)) == 1
 
 
 async def test_log_probabilities_come_with_their_deltas_and_all_together_at_the_end(
@@ -212,7 +212,8 @@ async def test_a_refusal_is_told_as_it_comes(
 
 async def test_usage_comes_with_its_details(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
     events = await heard(
-        client, fake.script([text("Hi"), finish(), usage(11, 7, cached=5, thought=3), done()])
+        client,
+        fake.script([text("Hi"), finish(), usage(11, 7, cached=5, reasoning_tokens=3), done()]),
     )
     last = events[-1]
     assert last.type == "response.completed"
@@ -260,7 +261,7 @@ async def test_images_are_seen_and_remembered_over_several_turns(
         "Blue.",
         "Red and blue.",
     )
-    messages = fake.asked(model)[2].messages
+    messages = fake.requests_for(model)[2].messages
     assert [message["role"] for message in messages] == [
         "user",
         "assistant",

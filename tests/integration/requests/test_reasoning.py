@@ -24,9 +24,9 @@ from tests.support.fake_upstream import (
     usage,
 )
 from tests.support.mcp_servers import McpServers
-from tests.support.stack import IMPATIENT, Databases, Stack, Surroundings, stack
+from tests.support.stack import SHORT_LEASES, Databases, Stack, SuiteSettings, stack
 from tests.support.strict_types import check_event, check_response
-from tests.support.tool_turns import TOOL_SETTINGS, counting, tool_turn
+from tests.support.tool_turns import TOOL_SETTINGS, counting_server, tool_turn
 
 ASKED: JSON = {"include": ["reasoning.encrypted_content"]}
 WEATHER: JSON = {
@@ -94,8 +94,8 @@ EFFORT: dict[str, JSON] = {
 @pytest.fixture(scope="module")
 async def thinking(
     tmp_path_factory: pytest.TempPathFactory,
-    servers: Databases,
-    surroundings: Surroundings,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """A deployment with a key to seal with, and upstreams of several makes; what no other has is OpenRouter's."""
@@ -107,7 +107,7 @@ async def thinking(
     routes = "".join(f'"{name}-*" = "{name}"\n' for name in MAKES)
     (folder / "backburner.toml").write_text(f'{upstreams}[routes]\n{routes}"*" = "openrouter"\n')
     settings = {**TOOL_SETTINGS, "BACKBURNER_CONFIG": str(folder / "backburner.toml")}
-    async with stack(folder, servers, surroundings, fake, settings=settings) as one:
+    async with stack(folder, database_server, suite_settings, fake, settings=settings) as one:
         yield one
 
 
@@ -161,7 +161,9 @@ def answered(call_id: str = "call_a") -> JSON:
 
 def assistants(fake: FakeUpstream, model: str, request: int) -> list[JSON]:
     return [
-        message for message in fake.asked(model)[request].messages if message["role"] == "assistant"
+        message
+        for message in fake.requests_for(model)[request].messages
+        if message["role"] == "assistant"
     ]
 
 
@@ -230,7 +232,7 @@ async def test_each_upstream_hears_of_effort_and_of_its_thoughts_in_its_own_word
         }
         back = [{"role": "user", "content": "Hello."}, copy, called, answered()]
     await thinker.create(model, input=back, **asked)
-    for request in fake.asked(model):
+    for request in fake.requests_for(model):
         words = ("reasoning_effort", "reasoning", "thinking", "chat_template_kwargs", "think")
         assert {name: request.body[name] for name in words if name in request.body} == EFFORT[make]
     [told] = assistants(fake, model, 1)
@@ -268,17 +270,17 @@ async def test_thoughts_go_back_between_turns_of_one_response(
     model = fake.script(
         [signed("I note it.", "s1"), *first], [signed("And again.", "s2"), *second], reply("Noted.")
     )
-    response = await thinker.create(model, tools=[counting(mcp_servers)])
+    response = await thinker.create(model, tools=[counting_server(mcp_servers)])
     assert response["output_text"] == "Noted."
     told = [message["reasoning_details"] for message in assistants(fake, model, 2)]
     assert told == [[whole("I note it.", "s1")], [whole("And again.", "s2")]]
 
 
 async def test_another_worker_knows_what_was_thought_before(
-    private: PrivateStack, fake: FakeUpstream, mcp_servers: McpServers
+    private_stack: PrivateStack, fake: FakeUpstream, mcp_servers: McpServers
 ) -> None:
     settings = {
-        **IMPATIENT,
+        **SHORT_LEASES,
         **TOOL_SETTINGS,
         "BACKBURNER_UPSTREAM__REASONING_BACK": "reasoning_details",
     }
@@ -286,13 +288,15 @@ async def test_another_worker_knows_what_was_thought_before(
     model = fake.script(
         [signed("I note it.", "s1"), *called], [text("It is"), hang()], reply("Noted.")
     )
-    async with private(settings=settings) as one:
+    async with private_stack(settings=settings) as one:
         api = one.api()
-        named = await api.background(model, tools=[counting(mcp_servers)], **ASKED)
-        await until(lambda: len(fake.asked(model)) == 2 and fake.asked(model)[1].words)
+        named = await api.create_background(model, tools=[counting_server(mcp_servers)], **ASKED)
+        await until(
+            lambda: len(fake.requests_for(model)) == 2 and fake.requests_for(model)[1].sent_text
+        )
         one.kill(one.workers[0])
         await one.start_worker()
-        response = await api.ended(named)
+        response = await api.wait_for_end(named)
     assert (response["status"], response["output_text"]) == ("completed", "Noted.")
     assert response["output"][1]["type"] == "reasoning"
     assert response["output"][1]["encrypted_content"]
@@ -352,7 +356,7 @@ async def test_a_summary_of_the_upstream_becomes_summary_parts(
         {"type": "summary_text", "text": "**Done**"},
     ]
     assert thought["content"] == []
-    assert fake.asked(model)[0].body["reasoning"] == {"effort": "low"}
+    assert fake.requests_for(model)[0].body["reasoning"] == {"effort": "low"}
     assert await thinker.get(stream.response_id) == stream.final
 
 
@@ -418,5 +422,5 @@ async def test_the_phase_of_a_message_is_kept_and_no_chat_upstream_hears_of_it(
     ).body["data"]
     assert [item.get("phase") for item in listed] == [None, "commentary", None]
     await api.create(model, input="More.", previous_response_id=first["id"])
-    for request in fake.asked(model):
+    for request in fake.requests_for(model):
         assert {"role": "assistant", "content": "Looking."} in request.messages

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from tests.support.api import JSON, Api
 from tests.support.fake_upstream import FakeUpstream, finish, refusal, reply, usage
-from tests.support.stack import Databases, Stack, Surroundings, stack
+from tests.support.stack import Databases, Stack, SuiteSettings, stack
 from tests.support.strict_types import check_response
 
 SCHEMA: JSON = {
@@ -66,11 +66,11 @@ async def test_a_schema_reaches_the_upstream_and_comes_back_as_it_was(
     created = await api.create(
         model, text={"format": wanted, "verbosity": "low"}, background=background
     )
-    for response in (created, await api.ended(created["id"])):
+    for response in (created, await api.wait_for_end(created["id"])):
         check_response(response)
         assert in_order(response["text"]["format"]["schema"]) == in_order(SCHEMA)
         assert response["text"] == {"format": wanted, "verbosity": "low"}
-    sent = fake.asked(model)[0].body["response_format"]
+    sent = fake.requests_for(model)[0].body["response_format"]
     assert sent["type"] == "json_schema"
     assert in_order(sent["json_schema"]["schema"]) == in_order(SCHEMA)
     assert sent["json_schema"] == {name: value for name, value in wanted.items() if name != "type"}
@@ -80,14 +80,14 @@ async def test_any_object(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(reply('{"a": 1}'))
     response = await api.create(model, text={"format": {"type": "json_object"}})
     assert response["text"]["format"] == {"type": "json_object"}
-    assert fake.asked(model)[0].body["response_format"] == {"type": "json_object"}
+    assert fake.requests_for(model)[0].body["response_format"] == {"type": "json_object"}
 
 
 async def test_the_official_client_parses(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
     model = fake.script(reply('{"name": "Fair", ', '"when": "Friday"}'))
     response = await client.responses.parse(model=model, input="When?", text_format=Event)
     assert response.output_parsed == Event(name="Fair", when="Friday")
-    sent = fake.asked(model)[0].body["response_format"]["json_schema"]
+    sent = fake.requests_for(model)[0].body["response_format"]["json_schema"]
     assert (sent["name"], sent["strict"], list(sent["schema"]["properties"])) == (
         "Event",
         True,
@@ -158,7 +158,7 @@ async def test_what_cannot_be_obeyed_is_refused_at_once(
         assert (answer.status, answer.error["type"]) == (400, "invalid_request_error")
         assert (answer.error["param"], answer.error["code"]) == (param, code)
         assert answer.error["message"].startswith(message)
-    assert fake.asked(model) == []
+    assert fake.requests_for(model) == []
 
 
 # Upstreams that know no schemas.
@@ -167,8 +167,8 @@ async def test_what_cannot_be_obeyed_is_refused_at_once(
 @pytest.fixture(scope="module")
 async def unschooled(
     tmp_path_factory: pytest.TempPathFactory,
-    servers: Databases,
-    surroundings: Surroundings,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """A deployment with an upstream for each way in which structured output can be asked for."""
@@ -182,7 +182,7 @@ async def unschooled(
     routes = [f'"{way}-*" = "{way}"' for way in ways]
     (folder / "backburner.toml").write_text("\n".join([*lines, "[routes]", *routes]))
     settings = {"BACKBURNER_CONFIG": str(folder / "backburner.toml")}
-    async with stack(folder, servers, surroundings, fake, settings=settings) as one:
+    async with stack(folder, database_server, suite_settings, fake, settings=settings) as one:
         yield one
 
 
@@ -198,7 +198,7 @@ async def test_who_knows_no_schema_is_told_it_and_may_answer_in_a_fence(
         model=model, input="When?", instructions="Be brief.", text_format=Event
     )
     assert response.output_parsed == Event(name="Fair", when="Friday")
-    sent = fake.asked(model)[0].body
+    sent = fake.requests_for(model)[0].body
     assert sent.get("response_format") == (
         {"type": "json_object"} if way == "json_object" else None
     )
@@ -210,7 +210,7 @@ async def test_who_knows_no_schema_is_told_it_and_may_answer_in_a_fence(
 async def test_old_vllm_is_asked_in_its_own_words(unschooled: Stack, fake: FakeUpstream) -> None:
     model = fake.script(reply("{}"), name="guided_json-1")
     await unschooled.api().create(model, text={"format": FORMAT})
-    sent = fake.asked(model)[0].body
+    sent = fake.requests_for(model)[0].body
     assert in_order(sent["guided_json"]) == in_order(SCHEMA)
     assert "response_format" not in sent
     assert [message["role"] for message in sent["messages"]] == ["user"]
@@ -227,4 +227,4 @@ async def test_verbosity_reaches_who_knows_it(
             fake.script(reply("x"), name=model), text={"verbosity": "low"}
         )
         assert response["text"] == {"format": {"type": "text"}, "verbosity": "low"}
-        assert fake.asked(model)[0].body.get("verbosity") == told
+        assert fake.requests_for(model)[0].body.get("verbosity") == told

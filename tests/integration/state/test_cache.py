@@ -8,7 +8,7 @@ import pytest
 
 from models import keys
 from models.wire.events import split_frames
-from tests.support.api import JSON, Answer, Api, decode, until
+from tests.support.api import JSON, Api, HttpResponse, decode, until
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (
     FakeUpstream,
@@ -16,12 +16,12 @@ from tests.support.fake_upstream import (
     delta,
     done,
     finish,
-    gate,
     reasoning,
     refusal,
     reply,
     text,
     usage,
+    wait_for,
 )
 from tests.support.stack import Stack
 
@@ -32,7 +32,7 @@ FUNCTION = {
 }
 
 
-async def _post(api: Api, model: str, **body: Any) -> Answer:
+async def _post(api: Api, model: str, **body: Any) -> HttpResponse:
     answer = await api.call(
         "POST", "/responses", {"model": model, "input": "Hello.", "cache": True, **body}
     )
@@ -40,7 +40,7 @@ async def _post(api: Api, model: str, **body: Any) -> Answer:
     return answer
 
 
-def _events(answer: Answer) -> list[JSON]:
+def _events(answer: HttpResponse) -> list[JSON]:
     *frames, last = split_frames(answer.raw)
     assert last == b"data: [DONE]\n\n"
     return [decode(frame) for frame in frames]
@@ -58,7 +58,7 @@ async def test_the_same_question_is_answered_from_memory_as_a_response_of_its_ow
     model = fake.script(reply("once ", "only"))
     first, second = [await _post(api, model) for _ in range(2)]
     assert (first.headers["x-cache"], second.headers["x-cache"]) == ("miss", "hit")
-    assert len(fake.asked(model)) == 1
+    assert len(fake.requests_for(model)) == 1
     assert _said(first.body) == _said(second.body)
     assert first.body["usage"] == second.body["usage"] is not None
     assert second.body["id"] != first.body["id"]
@@ -67,7 +67,7 @@ async def test_the_same_question_is_answered_from_memory_as_a_response_of_its_ow
 
 
 async def test_a_hit_is_the_same_as_a_stream_and_in_the_background(
-    shared: Stack, api: Api, fake: FakeUpstream
+    shared_stack: Stack, api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("once ", "only"))
     first = await _post(api, model)
@@ -77,7 +77,7 @@ async def test_a_hit_is_the_same_as_a_stream_and_in_the_background(
     assert_stream_obeys_contract(events)
     assert _said(events[-1]["response"]) == _said(first.body)
 
-    queued = await _post(shared.api(1), model, background=True)
+    queued = await _post(shared_stack.api(1), model, background=True)
     assert (queued.headers["x-cache"], queued.body["status"], _said(queued.body)) == (
         "hit",
         "completed",
@@ -102,7 +102,7 @@ async def test_a_hit_is_the_same_as_a_stream_and_in_the_background(
     live = await _post(api, model, background=True, stream=True)
     assert live.headers["x-cache"] == "hit"
     assert_stream_obeys_contract(_events(live))
-    assert len(fake.asked(model)) == 1
+    assert len(fake.requests_for(model)) == 1
 
 
 async def test_every_kind_of_item_that_a_model_says_can_be_told_again(
@@ -154,7 +154,7 @@ async def test_log_probabilities_are_told_again(api: Api, fake: FakeUpstream) ->
         second[-1]["response"]["output"][0]["content"]
         == first[-1]["response"]["output"][0]["content"]
     )
-    assert len(fake.asked(model)) == 1
+    assert len(fake.requests_for(model)) == 1
 
 
 async def test_what_no_answer_depends_on_is_no_part_of_the_question(
@@ -208,10 +208,10 @@ async def test_whatever_changes_the_answer_is_another_question(
     assert (await _post(api, fake.script(reply("other")))).headers["x-cache"] == "miss"
 
 
-async def test_another_project_gets_nothing_of_it(shared: Stack, fake: FakeUpstream) -> None:
+async def test_another_project_gets_nothing_of_it(shared_stack: Stack, fake: FakeUpstream) -> None:
     model = fake.script(reply("mine"), reply("theirs"))
-    stranger = shared.api(key=keys.create(shared.dsn, "stranger to the cache"))
-    await _post(shared.api(), model)
+    stranger = shared_stack.api(key=keys.create(shared_stack.dsn, "stranger to the cache"))
+    await _post(shared_stack.api(), model)
     theirs = await _post(stranger, model)
     assert (theirs.headers["x-cache"], theirs.body["output_text"]) == ("miss", "theirs")
 
@@ -241,7 +241,7 @@ async def test_chains_are_part_of_the_question_and_hits_can_be_chained_on(
     assert (await _post(api, model, input="And?")).headers["x-cache"] == "miss"
     third = await api.create(model, input="More", previous_response_id=again.body["id"])
     assert third["status"] == "completed"
-    assert [message["content"] for message in fake.asked(model)[-1].messages] == [
+    assert [message["content"] for message in fake.requests_for(model)[-1].messages] == [
         "Hello.",
         "one",
         "And?",
@@ -298,7 +298,7 @@ async def test_an_idempotency_key_comes_before_the_cache(api: Api, fake: FakeUps
     model = fake.script(reply("once"))
     body = {"model": model, "input": "Hello.", "cache": True, "background": True}
     miss = await api.call("POST", "/responses", body, headers={"idempotency-key": "a"})
-    await api.ended(miss.body["id"])
+    await api.wait_for_end(miss.body["id"])
     hit, again, missed, _ = [
         await api.call("POST", "/responses", body, headers={"idempotency-key": key})
         for key in "bbab"
@@ -311,7 +311,7 @@ async def test_an_idempotency_key_comes_before_the_cache(api: Api, fake: FakeUps
     ]
     assert missed.body["id"] == miss.body["id"] != hit.body["id"]
     assert again.body == hit.body
-    assert len(fake.asked(model)) == 1
+    assert len(fake.requests_for(model)) == 1
 
 
 async def test_what_is_not_to_be_stored_can_still_be_remembered(
@@ -333,9 +333,9 @@ async def test_answers_that_are_not_whole_are_not_remembered(api: Api, fake: Fak
     assert results == [("miss", "incomplete"), ("miss", "completed")]
 
     opened = asyncio.Event()
-    slow = fake.script([text("some"), gate(opened), *reply("more")], reply("whole"))
+    slow = fake.script([text("some"), wait_for(opened), *reply("more")], reply("whole"))
     cancelled = (await _post(api, slow, background=True)).body["id"]
-    await until(lambda: fake.asked(slow) and fake.asked(slow)[0].words)
+    await until(lambda: fake.requests_for(slow) and fake.requests_for(slow)[0].sent_text)
     await api.cancel(cancelled)
     assert (await _post(api, slow)).headers["x-cache"] == "miss"
 
@@ -405,10 +405,10 @@ async def test_a_conversation_that_is_busy_is_not_answered_from_memory(
     api: Api, fake: FakeUpstream
 ) -> None:
     opened = asyncio.Event()
-    model, slow = fake.script(reply("known")), fake.script([gate(opened), *reply("slow")])
+    model, slow = fake.script(reply("known")), fake.script([wait_for(opened), *reply("slow")])
     conversation = (await api.call("POST", "/conversations", {})).body["id"]
     await _post(api, model)
-    running = await api.background(slow, conversation=conversation)
+    running = await api.create_background(slow, conversation=conversation)
     refused = await api.call(
         "POST",
         "/responses",
@@ -416,7 +416,7 @@ async def test_a_conversation_that_is_busy_is_not_answered_from_memory(
     )
     assert refused.error["code"] == "conversation_locked"
     opened.set()
-    await api.ended(running)
+    await api.wait_for_end(running)
 
 
 async def _texts(api: Api, conversation: str) -> list[str]:

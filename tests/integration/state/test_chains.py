@@ -47,7 +47,7 @@ async def test_the_whole_chain_is_told_in_order(api: Api, fake: FakeUpstream) ->
         for turn in range(10)
         for role, words in (("user", "question"), ("assistant", "answer"))
     ]
-    assert told(fake.asked(model)[0].messages) == expected[:-1]
+    assert told(fake.requests_for(model)[0].messages) == expected[:-1]
 
 
 async def test_a_chain_may_fork(api: Api, fake: FakeUpstream) -> None:
@@ -60,7 +60,7 @@ async def test_a_chain_may_fork(api: Api, fake: FakeUpstream) -> None:
         )
     )
     for model in (left, right):
-        assert told(fake.asked(model)[0].messages) == [
+        assert told(fake.requests_for(model)[0].messages) == [
             ("user", "start"),
             ("assistant", "root"),
             ("user", model),
@@ -73,28 +73,30 @@ async def test_instructions_and_sampling_are_not_inherited(api: Api, fake: FakeU
     )
     model = fake.script(reply("b"))
     second = await api.create(model, previous_response_id=first["id"])
-    assert told(fake.asked(model)[0].messages) == [
+    assert told(fake.requests_for(model)[0].messages) == [
         ("user", "Hello."),
         ("assistant", "a"),
         ("user", "Hello."),
     ]
-    assert "temperature" not in fake.asked(model)[0].body
+    assert "temperature" not in fake.requests_for(model)[0].body
     assert (second["instructions"], second["temperature"], second["metadata"]) == (None, 1, {})
     third = fake.script(reply("c"))
     await api.create(third, previous_response_id=second["id"], instructions="Speak Greek.")
-    assert told(fake.asked(third)[0].messages)[0] == ("system", "Speak Greek.")
+    assert told(fake.requests_for(third)[0].messages)[0] == ("system", "Speak Greek.")
 
 
 async def test_background_and_foreground_responses_chain_alike(
     api: Api, fake: FakeUpstream
 ) -> None:
-    first = await api.ended(await api.background(fake.script(reply("one"))))
+    first = await api.wait_for_end(await api.create_background(fake.script(reply("one"))))
     second = await api.create(fake.script(reply("two")), previous_response_id=first["id"])
     model = fake.script(reply("three"))
-    third = await api.ended(await api.background(model, previous_response_id=second["id"]))
+    third = await api.wait_for_end(
+        await api.create_background(model, previous_response_id=second["id"])
+    )
     assert third["status"] == "completed"
     assert [
-        words for role, words in told(fake.asked(model)[0].messages) if role == "assistant"
+        words for role, words in told(fake.requests_for(model)[0].messages) if role == "assistant"
     ] == ["one", "two"]
 
 
@@ -122,7 +124,7 @@ async def test_parallel_calls_become_one_assistant_message_with_their_answers_be
         model, previous_response_id=first["id"], input=[*answers, USER], tools=tools
     )
     assert second["status"] == "completed"
-    user, assistant, *rest = fake.asked(model)[0].messages
+    user, assistant, *rest = fake.requests_for(model)[0].messages
     assert user["role"] == "user"
     assert _plain(assistant["content"]) == "Looking."
     assert [(one["id"], one["function"]["arguments"]) for one in assistant["tool_calls"]] == [
@@ -163,7 +165,7 @@ async def test_a_call_that_was_never_answered_blocks_the_chain(
         {"model": model, "input": [stray], "previous_response_id": first["id"]},
     )
     assert refused.status == 400
-    assert fake.asked(model) == []
+    assert fake.requests_for(model) == []
 
 
 @pytest.mark.parametrize(
@@ -179,13 +181,13 @@ async def test_a_call_that_was_never_answered_blocks_the_chain(
 async def test_whatever_ended_may_be_continued_with_what_output_there_is(
     api: Api, fake: FakeUpstream, script: list[Step], ended: str, said: list[str]
 ) -> None:
-    first = await api.ended(await api.background(fake.script(script)))
+    first = await api.wait_for_end(await api.create_background(fake.script(script)))
     assert first["status"] == ended
     model = fake.script(reply("fine"))
     assert (await api.create(model, previous_response_id=first["id"], input=[USER]))[
         "output_text"
     ] == "fine"
-    [request] = fake.asked(model)
+    [request] = fake.requests_for(model)
     heard = [
         _plain(message.get("content")) or message.get("refusal")
         for message in request.messages
@@ -201,7 +203,7 @@ async def test_a_cancelled_response_may_be_continued(api: Api, fake: FakeUpstrea
         await api.cancel(stream.response_id)
     model = fake.script(reply("fine"))
     await api.create(model, previous_response_id=stream.response_id)
-    assert ("assistant", "half") in told(fake.asked(model)[0].messages)
+    assert ("assistant", "half") in told(fake.requests_for(model)[0].messages)
 
 
 async def test_a_deleted_response_cannot_be_continued(api: Api, fake: FakeUpstream) -> None:
@@ -243,7 +245,7 @@ async def test_history_given_in_full_is_told_as_it_was(api: Api, fake: FakeUpstr
         {"role": "user", "content": "Sure!"},
     ]
     assert (await api.create(model, input=history))["status"] == "completed"
-    heard = told(fake.asked(model)[0].messages)
+    heard = told(fake.requests_for(model)[0].messages)
     assert [words for _, words in heard if words] == [
         "Rules.",
         "More rules.",

@@ -12,8 +12,8 @@ from tests.support.api import JSON, Api
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (
     FakeUpstream,
-    Request,
     Script,
+    UpstreamRequest,
     call,
     done,
     finish,
@@ -53,17 +53,17 @@ TALK = [
 
 
 @pytest.fixture
-def api(tooled: Stack) -> Api:
+def api(tool_stack: Stack) -> Api:
     """Of a deployment with a key to seal with."""
-    return tooled.api()
+    return tool_stack.api()
 
 
 @pytest.fixture
-def client(tooled: Stack) -> openai.AsyncOpenAI:
-    return tooled.openai()
+def client(tool_stack: Stack) -> openai.AsyncOpenAI:
+    return tool_stack.openai()
 
 
-def told(request: Request) -> list[tuple[str, str]]:
+def told(request: UpstreamRequest) -> list[tuple[str, str]]:
     """Role and text of each message."""
     return [(message["role"], _plain(message.get("content"))) for message in request.messages]
 
@@ -113,7 +113,7 @@ async def test_compact_keeps_the_users_words_and_seals_a_summary(
     check_item(item)
     assert "Momo" not in json.dumps(item)
     assert (found.usage.input_tokens, found.usage.output_tokens) == (40, 6)
-    (request,) = fake.asked(model)
+    (request,) = fake.requests_for(model)
     (system, asked) = told(request)
     assert system[0] == "system"
     assert "Noted." in asked[1]
@@ -130,7 +130,7 @@ async def test_what_compact_gave_is_the_history_of_the_next_turn(
         model, input=[*found["output"], said("user", "Who barks?")], store=False
     )
     assert response["output_text"] == "Rex."
-    assert told(fake.asked(model)[0]) == [
+    assert told(fake.requests_for(model)[0]) == [
         ("system", "Be brief."),
         ("user", "My cat is called Momo."),
         ("user", f"{PREAMBLE}The cat is Momo."),
@@ -146,7 +146,7 @@ async def test_clients_may_drop_everything_before_the_newest_compaction(
     whole, bare = fake.script(reply("a")), fake.script(reply("b"))
     await api.create(whole, input=[*TALK, *found["output"], said("user", "Who barks?")])
     await api.create(bare, input=[found["output"][-1], said("user", "Who barks?")])
-    assert told(fake.asked(whole)[0]) == told(fake.asked(bare)[0])
+    assert told(fake.requests_for(whole)[0]) == told(fake.requests_for(bare)[0])
 
 
 async def test_instructions_that_a_client_sends_anew_take_the_place_of_those_in_the_compaction(
@@ -158,7 +158,9 @@ async def test_instructions_that_a_client_sends_anew_take_the_place_of_those_in_
         model,
         input=[said("developer", "Be long."), found["output"][-1], said("user", "Who barks?")],
     )
-    assert [words for role, words in told(fake.asked(model)[0]) if role == "system"] == ["Be long."]
+    assert [words for role, words in told(fake.requests_for(model)[0]) if role == "system"] == [
+        "Be long."
+    ]
 
 
 async def test_compact_goes_on_from_a_stored_response(api: Api, fake: FakeUpstream) -> None:
@@ -169,8 +171,8 @@ async def test_compact_goes_on_from_a_stored_response(api: Api, fake: FakeUpstre
     )
     assert answer.status == 200, answer.raw
     assert kinds(answer.body) == ["message", "compaction"]
-    assert "My cat is called Momo." in told(fake.asked(model)[0])[1][1]
-    assert "Noted." in told(fake.asked(model)[0])[1][1]
+    assert "My cat is called Momo." in told(fake.requests_for(model)[0])[1][1]
+    assert "Noted." in told(fake.requests_for(model)[0])[1][1]
 
 
 async def test_a_compaction_can_be_compacted_again(api: Api, fake: FakeUpstream) -> None:
@@ -178,12 +180,12 @@ async def test_a_compaction_can_be_compacted_again(api: Api, fake: FakeUpstream)
     again = [first["output"][-1], said("user", "Who barks?"), said("assistant", "Rex barks.")]
     model = fake.script(reply("Momo and Rex."))
     answer = await api.call("POST", "/responses/compact", {"model": model, "input": again})
-    asked = told(fake.asked(model)[0])[1][1]
+    asked = told(fake.requests_for(model)[0])[1][1]
     assert "The cat is Momo." in asked
     assert "Rex barks." in asked
     last = fake.script(reply("c"))
     await api.create(last, input=[answer.body["output"][-1], said("user", "Well?")])
-    assert [words for _, words in told(fake.asked(last)[0])] == [
+    assert [words for _, words in told(fake.requests_for(last)[0])] == [
         "Be brief.", "My cat is called Momo.", "And my dog?", "Who barks?", f"{PREAMBLE}Momo and Rex.", "Well?",
     ]  # fmt: skip
 
@@ -208,7 +210,7 @@ async def test_a_history_too_long_for_the_model_is_summed_up_part_by_part(
     )
     answer = await api.call("POST", "/responses/compact", {"model": model, "input": talk})
     assert answer.status == 200, answer.raw
-    heard = [told(request)[1][1] for request in fake.asked(model)]
+    heard = [told(request)[1][1] for request in fake.requests_for(model)]
     assert len(heard[0]) > len(heard[1]) > len(heard[2])
     for number, (before, part) in enumerate(
         zip(["", "One.", "Two.", "Three."], heard[2:], strict=False)
@@ -225,7 +227,7 @@ async def test_a_compaction_that_never_fits_is_a_clear_refusal(
     model = fake.script(OVERFLOW)
     answer = await api.call("POST", "/responses/compact", {"model": model, "input": TALK})
     assert (answer.status, answer.error["code"]) == (400, "context_length_exceeded")
-    assert len(fake.asked(model)) < 10
+    assert len(fake.requests_for(model)) < 10
 
 
 async def test_compact_fails_as_the_upstream_does(api: Api, fake: FakeUpstream) -> None:
@@ -283,7 +285,7 @@ async def test_a_long_history_is_compacted_before_the_turn(api: Api, fake: FakeU
     assert kinds(response) == ["compaction", "message"]
     assert compacting["item_id"] == response["output"][0]["id"]
     assert (response["usage"]["input_tokens"], response["usage"]["output_tokens"]) == (60, 8)
-    assert [words for _, words in told(fake.asked(model)[1])] == [
+    assert [words for _, words in told(fake.requests_for(model)[1])] == [
         "Be brief.", "My cat is called Momo.", f"{PREAMBLE}The cat is Momo.", "And my dog?",
     ]  # fmt: skip
 
@@ -295,7 +297,7 @@ async def test_below_the_threshold_nothing_is_compacted(api: Api, fake: FakeUpst
     assert kinds(await api.create(model, input=f"What? {LONG}", **MANAGED)) == ["message"], (
         "a question alone cannot be shortened"
     )
-    assert len(fake.asked(model)) == 2
+    assert len(fake.requests_for(model)) == 2
 
 
 async def test_a_chain_goes_on_from_its_compaction(api: Api, fake: FakeUpstream) -> None:
@@ -315,7 +317,7 @@ async def test_a_chain_goes_on_from_its_compaction(api: Api, fake: FakeUpstream)
         "Rex.",
         "Sure?",
     ]
-    assert [words for _, words in told(fake.asked(third)[0])] == expected
+    assert [words for _, words in told(fake.requests_for(third)[0])] == expected
     page = (await api.call("GET", f"/responses/{second['id']}/input_items")).body
     assert [item["type"] for item in page["data"]] == ["message"]
 
@@ -330,7 +332,7 @@ async def test_a_loop_of_tools_is_compacted_between_its_turns(api: Api, fake: Fa
         model, input=answered, previous_response_id=first["id"], tools=TOOLS, **MANAGED
     )
     assert (kinds(second), second["output_text"]) == (["compaction", "message"], "I saw nothing.")
-    summed_up, turn = fake.asked(model)
+    summed_up, turn = fake.requests_for(model)
     assert '"name":"look"' in told(summed_up)[1][1]
     assert told(turn) == [("user", "Look."), ("user", f"{PREAMBLE}Nothing there.")]
     assert turn.body["tools"], "the tools are still offered"
@@ -352,10 +354,13 @@ async def test_a_trigger_asks_for_a_compaction_and_nothing_else(
     async with api.post_stream(model, input=[*TALK, TRIGGER], store=False, tools=TOOLS) as stream:
         assert_stream_obeys_contract(await stream.to_end())
     assert (stream.final["status"], kinds(stream.final)) == ("completed", ["compaction"])
-    assert len(fake.asked(model)) == 1
+    assert len(fake.requests_for(model)) == 1
     following = fake.script(reply("Rex."))
     await api.create(following, input=[*stream.final["output"], said("user", "Well?")])
-    assert [words for _, words in told(fake.asked(following)[0])][-2:] == ["And my dog?", "Well?"]
+    assert [words for _, words in told(fake.requests_for(following)[0])][-2:] == [
+        "And my dog?",
+        "Well?",
+    ]
 
 
 async def test_images_are_kept_where_they_were_not_answered_yet(
@@ -378,7 +383,7 @@ async def test_images_are_kept_where_they_were_not_answered_yet(
     found = await compacted(api, fake, input=talk)
     model = fake.script(reply("Yes."))
     await api.create(model, input=[found["output"][-1]])
-    sent = json.dumps(fake.asked(model)[0].messages)
+    sent = json.dumps(fake.requests_for(model)[0].messages)
     assert "BBBB" in sent
     assert "AAAA" not in sent
     assert "[an image]" in sent
@@ -386,7 +391,7 @@ async def test_images_are_kept_where_they_were_not_answered_yet(
 
 async def test_a_cancelled_compaction_leaves_no_item_behind(api: Api, fake: FakeUpstream) -> None:
     model = fake.script([text("The"), hang()])
-    name = await api.background(model, input=TALK, **MANAGED)
+    name = await api.create_background(model, input=TALK, **MANAGED)
     async with api.follow(name) as stream:
         await stream.until("response.compaction.compacting")
         assert kinds(await api.get(name)) == ["compaction"]
@@ -399,10 +404,10 @@ async def test_a_cancelled_compaction_leaves_no_item_behind(api: Api, fake: Fake
 # --- what is refused ---
 
 
-async def test_what_is_not_ours_is_refused(api: Api, tooled: Stack, fake: FakeUpstream) -> None:
+async def test_what_is_not_ours_is_refused(api: Api, tool_stack: Stack, fake: FakeUpstream) -> None:
     item = (await compacted(api, fake))["output"][-1]
     sealed = item["encrypted_content"]
-    stranger = tooled.api(key=keys.create(tooled.dsn, "strangers"))
+    stranger = tool_stack.api(key=keys.create(tool_stack.dsn, "strangers"))
     changed = sealed[:-9] + ("A" if sealed[-9] != "A" else "B") + sealed[-8:]
     foreign = "gAAAAABm" + "x" * 80
     thought = "bbs1." + "0" * 16 + ".AAAA"
@@ -432,7 +437,7 @@ async def test_a_conversation_holds_compactions_that_are_ours(api: Api, fake: Fa
     assert made.status == 200, made.raw
     model = fake.script(reply("Rex."))
     await api.create(model, input="And?", conversation=made.body["id"])
-    assert [words for _, words in told(fake.asked(model)[0])][-3:] == [
+    assert [words for _, words in told(fake.requests_for(model)[0])][-3:] == [
         "And my dog?",
         "Well?",
         "And?",
@@ -447,8 +452,8 @@ async def test_a_conversation_holds_compactions_that_are_ours(api: Api, fake: Fa
         assert (refused.status, refused.error["param"]) == (400, param)
 
 
-async def test_without_a_sealing_key_compaction_is_refused(shared: Stack) -> None:
-    keyless = shared.api()
+async def test_without_a_sealing_key_compaction_is_refused(shared_stack: Stack) -> None:
+    keyless = shared_stack.api()
     refused = [
         ("/responses", {"input": "Hi.", **MANAGED}, "context_management"),
         ("/responses", {"input": [said("user", "Hi."), TRIGGER]}, "input[1]"),

@@ -9,19 +9,19 @@ import psycopg
 import pytest
 
 from models import keys
-from tests.support.api import JSON, Answer, Api, until
+from tests.support.api import JSON, Api, HttpResponse, until
 from tests.support.fake_upstream import (
     FakeUpstream,
     call,
     done,
     drop,
     finish,
-    gate,
     hang,
     reply,
     status,
     text,
     usage,
+    wait_for,
 )
 from tests.support.stack import Stack
 from tests.support.websocket_client import socket
@@ -74,13 +74,16 @@ async def said(api: Api, named: str) -> list[tuple[str, str]]:
     ]
 
 
-async def add(api: Api, named: str, *items: JSON) -> Answer:
+async def add(api: Api, named: str, *items: JSON) -> HttpResponse:
     return await api.call("POST", f"/conversations/{named}/items", {"items": list(items)})
 
 
 def heard(fake: FakeUpstream, model: str) -> list[tuple[str, Any]]:
     """What the upstream was told, the last time."""
-    return [(message["role"], message.get("content")) for message in fake.asked(model)[-1].messages]
+    return [
+        (message["role"], message.get("content"))
+        for message in fake.requests_for(model)[-1].messages
+    ]
 
 
 # The object.
@@ -178,7 +181,9 @@ async def test_a_conversation_is_told_and_grows(api: Api, fake: FakeUpstream) ->
     items = await items_of(api, named)
     assert items[3] == response["output"][0]
     later = fake.script(reply("six"))
-    ended = await api.ended(await api.background(later, input="five", conversation={"id": named}))
+    ended = await api.wait_for_end(
+        await api.create_background(later, input="five", conversation={"id": named})
+    )
     assert ended["conversation"] == {"id": named}
     assert heard(fake, later)[-2:] == [("assistant", "four"), ("user", "five")]
     listed = (await api.call("GET", f"/responses/{ended['id']}/input_items")).body["data"]
@@ -211,8 +216,8 @@ async def test_only_what_ended_well_becomes_part_of_it(
     api: Api, fake: FakeUpstream, script: Any, ended: str, kept: bool
 ) -> None:
     named = await conversation(api, user("before"))
-    response = await api.ended(
-        await api.background(fake.script(script), input="question", conversation=named)
+    response = await api.wait_for_end(
+        await api.create_background(fake.script(script), input="question", conversation=named)
     )
     assert response["status"] == ended
     assert await said(api, named) == [
@@ -275,13 +280,15 @@ async def test_a_file_of_the_conversation_that_cannot_be_fetched_is_the_conversa
 async def test_a_conversation_goes_on_over_a_socket(api: Api, fake: FakeUpstream) -> None:
     named = await conversation(api, user("one"))
     async with socket(api) as one:
-        first = await one.answer(fake.script(reply("three")), input="two", conversation=named)
+        first = await one.create_and_read(
+            fake.script(reply("three")), input="two", conversation=named
+        )
         assert first["conversation"] == {"id": named}
-        await one.answer(
+        await one.create_and_read(
             "never", input="four", conversation=named, generate=False
         )  # a warm-up: said, and not answered
         model = fake.script(reply("six"))
-        await one.answer(model, input="five", conversation=named, store=False)
+        await one.create_and_read(model, input="five", conversation=named, store=False)
     assert heard(fake, model) == [
         ("user", "one"),
         ("user", "two"),
@@ -298,7 +305,9 @@ async def test_a_conversation_goes_on_over_a_socket(api: Api, fake: FakeUpstream
 async def test_nobody_else_writes_while_a_response_runs(api: Api, fake: FakeUpstream) -> None:
     named = await conversation(api, user("before", id="msg_before"))
     opened = asyncio.Event()
-    running = await api.background(fake.script([gate(opened), *reply("x")]), conversation=named)
+    running = await api.create_background(
+        fake.script([wait_for(opened), *reply("x")]), conversation=named
+    )
     never = fake.script(reply("never"))
     for method, path, body in (
         ("POST", "/responses", {"model": never, "input": "y", "conversation": named}),
@@ -323,17 +332,19 @@ async def test_nobody_else_writes_while_a_response_runs(api: Api, fake: FakeUpst
         await api.call("POST", f"/conversations/{named}", {"metadata": {"a": "b"}})
     ).status == 200, "what it is called is nobody's history"
     opened.set()
-    await api.ended(running)
-    assert fake.asked(never) == []
+    await api.wait_for_end(running)
+    assert fake.requests_for(never) == []
     assert (await add(api, named, user("after"))).status == 200
     assert [words for _, words in await said(api, named)] == ["before", "Hello.", "x", "after"]
 
 
-async def test_of_many_creates_at_once_one_is_first(shared: Stack, fake: FakeUpstream) -> None:
-    api, other = shared.api(), shared.api(1)
+async def test_of_many_creates_at_once_one_is_first(
+    shared_stack: Stack, fake: FakeUpstream
+) -> None:
+    api, other = shared_stack.api(), shared_stack.api(1)
     named = await conversation(api)
     opened = asyncio.Event()
-    model = fake.script([gate(opened), *reply("x")])
+    model = fake.script([wait_for(opened), *reply("x")])
     bodies = [
         {"model": model, "input": f"number {at}", "conversation": named, "background": True}
         for at in range(12)
@@ -345,12 +356,14 @@ async def test_of_many_creates_at_once_one_is_first(shared: Stack, fake: FakeUps
     assert len(accepted) == 1
     assert {one.error["code"] for one in answers if one.status != 200} == {"conversation_locked"}
     opened.set()
-    await api.ended(accepted[0])
+    await api.wait_for_end(accepted[0])
     assert len(await items_of(api, named)) == 2
 
 
-async def test_items_that_are_added_at_once_are_all_there_and_stay_together(shared: Stack) -> None:
-    api, other = shared.api(), shared.api(1)
+async def test_items_that_are_added_at_once_are_all_there_and_stay_together(
+    shared_stack: Stack,
+) -> None:
+    api, other = shared_stack.api(), shared_stack.api(1)
     named = await conversation(api)
     pairs = [(user(f"a{at}"), user(f"b{at}")) for at in range(10)]
     answers = await asyncio.gather(
@@ -362,8 +375,8 @@ async def test_items_that_are_added_at_once_are_all_there_and_stay_together(shar
     assert all(words[at][1:] == words[at + 1][1:] for at in range(0, 20, 2))
 
 
-async def test_of_many_that_add_the_same_item_at_once_one_does(shared: Stack) -> None:
-    api, other = shared.api(), shared.api(1)
+async def test_of_many_that_add_the_same_item_at_once_one_does(shared_stack: Stack) -> None:
+    api, other = shared_stack.api(), shared_stack.api(1)
     named = await conversation(api)
     pairs = [(user("same", id="msg_same"), user(f"beside {at}")) for at in range(8)]
     answers = await asyncio.gather(
@@ -375,9 +388,9 @@ async def test_of_many_that_add_the_same_item_at_once_one_does(shared: Stack) ->
 
 
 async def test_a_create_and_a_delete_at_once_leave_one_of_two_worlds(
-    shared: Stack, fake: FakeUpstream
+    shared_stack: Stack, fake: FakeUpstream
 ) -> None:
-    api, other = shared.api(), shared.api(1)
+    api, other = shared_stack.api(), shared_stack.api(1)
     model = fake.script(reply("x"))
     for _ in range(10):
         named = await conversation(api, user("before"))
@@ -393,7 +406,7 @@ async def test_a_create_and_a_delete_at_once_leave_one_of_two_worlds(
             )
         else:
             assert gone.error["code"] == "conversation_locked"
-            assert (await api.ended(made.body["id"]))["status"] == "completed"
+            assert (await api.wait_for_end(made.body["id"]))["status"] == "completed"
 
 
 # Calls.
@@ -421,7 +434,7 @@ async def test_a_call_is_answered_across_the_conversation(api: Api, fake: FakeUp
         )
     model = fake.script(reply("done"))
     await api.create(model, input=[answer("call_a")], conversation=named, tools=TOOLS)
-    assert [message["role"] for message in fake.asked(model)[0].messages] == [
+    assert [message["role"] for message in fake.requests_for(model)[0].messages] == [
         "user",
         "assistant",
         "tool",
@@ -467,7 +480,7 @@ async def test_calls_and_outputs_that_are_added_or_taken_out_count(
     assert (await api.call("POST", "/responses", body | {"model": again})).status == 200, (
         "an output without its call is left out"
     )
-    assert [message["role"] for message in fake.asked(again)[0].messages] == [
+    assert [message["role"] for message in fake.requests_for(again)[0].messages] == [
         "user",
         "assistant",
         "user",
@@ -478,9 +491,9 @@ async def test_calls_and_outputs_that_are_added_or_taken_out_count(
 
 
 async def test_items_of_a_conversation_can_be_referred_to(
-    shared: Stack, fake: FakeUpstream
+    shared_stack: Stack, fake: FakeUpstream
 ) -> None:
-    api = shared.api()
+    api = shared_stack.api()
     named = await conversation(api, user("remember", id="msg_to_remember"))
     reference = {"type": "item_reference", "id": "msg_to_remember"}
     model = fake.script(reply("x"))
@@ -493,7 +506,7 @@ async def test_items_of_a_conversation_can_be_referred_to(
         .error["message"]
         .startswith("Duplicate item found with id msg_to_remember.")
     )
-    stranger = shared.api(key=keys.create(shared.dsn, "stranger to conversations"))
+    stranger = shared_stack.api(key=keys.create(shared_stack.dsn, "stranger to conversations"))
     refused = await stranger.call("POST", "/conversations", {"items": [user("x"), reference]})
     assert (refused.status, refused.error["param"], refused.error["code"]) == (
         400,
@@ -522,7 +535,7 @@ async def test_an_item_stands_in_a_conversation_once(api: Api, fake: FakeUpstrea
         )
         assert refused.error["message"].startswith("Duplicate item found with id msg_one.")
     assert await said(api, named) == [("user", "one")]
-    assert fake.asked("m") == []
+    assert fake.requests_for("m") == []
 
 
 @pytest.mark.parametrize(
@@ -536,7 +549,7 @@ async def test_a_create_that_comes_again_is_the_first_ones(
 ) -> None:
     named = await conversation(api)
     opened = asyncio.Event()
-    model = fake.script([gate(opened), *reply("x")])
+    model = fake.script([wait_for(opened), *reply("x")])
     body = {
         "model": model,
         "input": [user("once", id=f"msg_{model}")],
@@ -545,16 +558,16 @@ async def test_a_create_that_comes_again_is_the_first_ones(
     }
     headers = {name: value.format(model) for name, value in headers.items()}
     first = asyncio.create_task(api.call("POST", "/responses", body, headers=headers))
-    await until(lambda: fake.asked(model))
+    await until(lambda: fake.requests_for(model))
     running = asyncio.create_task(api.call("POST", "/responses", body, headers=headers))
     opened.set()
     ids = {(await first).body["id"], (await running).body["id"]}
-    await api.ended(next(iter(ids)))
+    await api.wait_for_end(next(iter(ids)))
     again = await api.call("POST", "/responses", body, headers=headers)
     assert again.status == 200, "the conversation has this item by now"
     assert {again.body["id"]} == ids
     assert len(await items_of(api, named)) == 2
-    assert len(fake.asked(model)) == 1
+    assert len(fake.requests_for(model)) == 1
 
 
 # What belongs to whom.
@@ -570,13 +583,13 @@ async def stored(stack: Stack, named: str) -> int:
 
 
 async def test_a_response_that_is_deleted_leaves_its_items_in_the_conversation(
-    shared: Stack, fake: FakeUpstream
+    shared_stack: Stack, fake: FakeUpstream
 ) -> None:
-    api = shared.api()
+    api = shared_stack.api()
     named = await conversation(api)
     response = await api.create(fake.script(reply("two")), input="one", conversation=named)
-    failed = await api.ended(
-        await api.background(
+    failed = await api.wait_for_end(
+        await api.create_background(
             fake.script([text("half"), drop()]),
             input=[user("no", id="msg_of_a_failed_one")],
             conversation=named,
@@ -586,25 +599,25 @@ async def test_a_response_that_is_deleted_leaves_its_items_in_the_conversation(
         assert (await api.call("DELETE", f"/responses/{one['id']}")).status == 200
         assert (await api.call("GET", f"/responses/{one['id']}")).status == 404
     assert await said(api, named) == [("user", "one"), ("assistant", "two")]
-    assert await stored(shared, "msg_of_a_failed_one") == 0
+    assert await stored(shared_stack, "msg_of_a_failed_one") == 0
     model = fake.script(reply("four"))
     await api.create(model, input="three", conversation=named)
     assert heard(fake, model) == [("user", "one"), ("assistant", "two"), ("user", "three")]
     assert (await api.call("DELETE", f"/conversations/{named}")).status == 200
-    assert await stored(shared, response["output"][0]["id"]) == 0, "nobody has it any more"
+    assert await stored(shared_stack, response["output"][0]["id"]) == 0, "nobody has it any more"
 
 
 async def test_a_conversation_that_is_deleted_leaves_the_items_of_its_responses(
-    shared: Stack, fake: FakeUpstream
+    shared_stack: Stack, fake: FakeUpstream
 ) -> None:
-    api = shared.api()
+    api = shared_stack.api()
     named = await conversation(api, user("before", id="msg_only_there"))
     response = await api.create(fake.script(reply("two")), input="one", conversation=named)
     assert (await api.call("DELETE", f"/conversations/{named}")).status == 200
     assert await api.get(response["id"]) == response, "it still says where it was said"
     listed = (await api.call("GET", f"/responses/{response['id']}/input_items")).body["data"]
     assert [item["content"][0]["text"] for item in listed] == ["one"]
-    assert await stored(shared, "msg_only_there") == 0
+    assert await stored(shared_stack, "msg_only_there") == 0
     refused = await api.call(
         "POST", "/responses", {"model": "m", "input": "x", "conversation": named}
     )
@@ -647,10 +660,10 @@ async def test_a_response_of_a_conversation_may_be_continued_by_itself(
 
 
 async def test_whoever_deletes_what_at_once_nothing_is_left_behind_or_lost(
-    shared: Stack, fake: FakeUpstream
+    shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     """A response, an item of it, and their conversation, in every order that comes about."""
-    api, other = shared.api(), shared.api(1)
+    api, other = shared_stack.api(), shared_stack.api(1)
     model = fake.script(reply("two"))
     for round_ in range(12):
         named = await conversation(api, user("zero", id=f"msg_zero_{round_}"))
@@ -676,21 +689,21 @@ async def test_whoever_deletes_what_at_once_nothing_is_left_behind_or_lost(
             assert (await api.call("DELETE", f"/conversations/{named}")).status == 200
         assert (await api.call("GET", f"/conversations/{named}")).status == 404
         assert [
-            await stored(shared, one)
+            await stored(shared_stack, one)
             for one in (item, f"msg_zero_{round_}", f"msg_one_{round_}_{model}")
         ] == [0, 0, 0]
 
 
 async def test_an_end_and_a_deletion_of_its_response_at_once_lock_nothing(
-    shared: Stack, fake: FakeUpstream
+    shared_stack: Stack, fake: FakeUpstream
 ) -> None:
-    api, other = shared.api(), shared.api(1)
+    api, other = shared_stack.api(), shared_stack.api(1)
     named = await conversation(api)
     for _ in range(8):
         opened = asyncio.Event()
-        model = fake.script([gate(opened), *reply("x")])
-        running = await api.background(model, conversation=named)
-        await until(partial(fake.asked, model))
+        model = fake.script([wait_for(opened), *reply("x")])
+        running = await api.create_background(model, conversation=named)
+        await until(partial(fake.requests_for, model))
         opened.set()
         assert (await other.call("DELETE", f"/responses/{running}")).status == 200
     assert (await api.create(fake.script(reply("y")), input="last", conversation=named))[
@@ -704,9 +717,11 @@ async def test_an_end_and_a_deletion_of_its_response_at_once_lock_nothing(
 # Strangers.
 
 
-async def test_another_projects_conversation_is_none(shared: Stack, fake: FakeUpstream) -> None:
-    named = await conversation(shared.api(), user("secret", id="msg_secret"))
-    stranger = shared.api(key=keys.create(shared.dsn, "another stranger"))
+async def test_another_projects_conversation_is_none(
+    shared_stack: Stack, fake: FakeUpstream
+) -> None:
+    named = await conversation(shared_stack.api(), user("secret", id="msg_secret"))
+    stranger = shared_stack.api(key=keys.create(shared_stack.dsn, "another stranger"))
     for method, path, body in (
         ("GET", "/conversations/{}", None),
         ("POST", "/conversations/{}", {"metadata": {"a": "b"}}),
@@ -728,4 +743,4 @@ async def test_another_projects_conversation_is_none(shared: Stack, fake: FakeUp
             assert refused.status == 404, (method, path, refused.raw)
             told.append(refused.raw.replace(name.encode(), b""))
         assert told[0] == told[1]
-    assert await said(shared.api(), named) == [("user", "secret")]
+    assert await said(shared_stack.api(), named) == [("user", "secret")]

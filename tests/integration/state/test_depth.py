@@ -73,10 +73,10 @@ async def posted(api: Api, body: dict[str, Any]) -> bool:
 
 
 async def test_turn_a_hundred_stores_and_touches_what_turn_two_does(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply(WORDS))
-    async with private() as stack:
+    async with private_stack() as stack:
         api = stack.api()
         chain: list[str | None] = [None]
         rooms = {
@@ -94,9 +94,9 @@ async def test_turn_a_hundred_stores_and_touches_what_turn_two_does(
         assert (found["rows"], found["ids"]) == (2 * turns, 2 * turns), "each item once"
         assert found["said"] == 2 * turns * len(WORDS)
         assert found["bytes"] < found["said"] * 1.3, "nothing else that grows"
-        assert sum(len(message["content"]) for message in fake.asked(model)[-1].messages) == (
-            2 * DEEP - 1
-        ) * len(WORDS), "all of it was told"
+        assert sum(
+            len(message["content"]) for message in fake.requests_for(model)[-1].messages
+        ) == (2 * DEEP - 1) * len(WORDS), "all of it was told"
         for worker in list(stack.workers):
             await stack.stop(worker)
         costs = {

@@ -18,23 +18,28 @@ from tests.support.fake_upstream import (
     text,
     usage,
 )
-from tests.support.histories import Author, Turn, heard, told_of
+from tests.support.histories import (
+    HistoryGenerator,
+    HistoryTurn,
+    expected_messages,
+    normalize_messages,
+)
 
 TOOLS = [{"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}]
 TURNS = 7
 
 
-def spoken(turn: Turn) -> list[Step]:
+def spoken(turn: HistoryTurn) -> list[Step]:
     """The upstream's part of a turn."""
-    steps: list[Step] = [reasoning(turn.thought)] if turn.thought else []
-    steps += [text(turn.before)] if turn.before else []
+    steps: list[Step] = [reasoning(turn.reasoning)] if turn.reasoning else []
+    steps += [text(turn.text_before_calls)] if turn.text_before_calls else []
     steps += [call(at, name, "look", "{}") for at, name in enumerate(turn.calls)]
-    steps += [text(turn.after)] if turn.after else []
-    steps += [refusal(turn.refused)] if turn.refused else []
-    steps += [call(0, turn.broken, "look", "{")] if turn.broken else []
+    steps += [text(turn.text_after_calls)] if turn.text_after_calls else []
+    steps += [refusal(turn.refusal)] if turn.refusal else []
+    steps += [call(0, turn.broken_call, "look", "{")] if turn.broken_call else []
     return [
         *steps,
-        finish("length" if turn.broken else "tool_calls" if turn.calls else "stop"),
+        finish("length" if turn.broken_call else "tool_calls" if turn.calls else "stop"),
         usage(),
         done(),
     ]
@@ -44,7 +49,7 @@ def spoken(turn: Turn) -> list[Step]:
 class Branch:
     """Where something can be said next."""
 
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[HistoryTurn] = field(default_factory=list)
     response: str | None = None
     """of a chain: the last one"""
     unsent: list[JSON] = field(default_factory=list)
@@ -65,14 +70,14 @@ class Story:
     conversation: str | None = None
     branches: list[Branch] = field(default_factory=lambda: [Branch()])
 
-    async def go_on(self, author: Author) -> None:
+    async def go_on(self, author: HistoryGenerator) -> None:
         """One more turn: the model's, one that fails, or one that the client makes up."""
         branch = (
             self.branches[-1]
             if self.conversation or self.chance.random() < 0.7
             else self.chance.choice(self.branches)
         )
-        turn = author.turn(branch.open_calls, breaks=self.chance.random() < 0.15)
+        turn = author.turn(branch.open_calls, broken=self.chance.random() < 0.15)
         kind = self.chance.random()
         if kind < 0.2:
             await self._made_up(branch, turn)
@@ -81,8 +86,8 @@ class Story:
         else:
             self.branches.append(await self._asked(branch, turn, spoken(turn), fails=False))
 
-    async def _made_up(self, branch: Branch, turn: Turn) -> None:
-        items = [*turn.given, *turn.said()]
+    async def _made_up(self, branch: Branch, turn: HistoryTurn) -> None:
+        items = [*turn.input_items, *turn.output_items()]
         if self.conversation:
             added = await self.api.call(
                 "POST", f"/conversations/{self.conversation}/items", {"items": items}
@@ -93,15 +98,15 @@ class Story:
             Branch([*branch.turns, turn], branch.response, [*branch.unsent, *items])
         )
 
-    async def _failing(self, branch: Branch, turn: Turn) -> None:
+    async def _failing(self, branch: Branch, turn: HistoryTurn) -> None:
         """A chain goes on from it, with what output there is; to a conversation it has not happened."""
-        half = Turn(given=turn.given, before="half of it")
+        half = HistoryTurn(input_items=turn.input_items, text_before_calls="half of it")
         failed = await self._asked(branch, half, [text("half of it"), drop()], fails=True)
         if not self.conversation:
             self.branches.append(failed)
 
     async def _asked(
-        self, branch: Branch, turn: Turn, script: list[Step], *, fails: bool
+        self, branch: Branch, turn: HistoryTurn, script: list[Step], *, fails: bool
     ) -> Branch:
         model = self.fake.script(script)
         before = (
@@ -109,15 +114,17 @@ class Story:
             if self.conversation
             else {"previous_response_id": branch.response}
         )
-        body = {"input": [*branch.unsent, *turn.given], "tools": TOOLS, **before}
+        body = {"input": [*branch.unsent, *turn.input_items], "tools": TOOLS, **before}
         if fails or self.chance.random() < 0.5:
-            response = await self.api.ended(await self.api.background(model, **body))
+            response = await self.api.wait_for_end(await self.api.create_background(model, **body))
         else:
             response = await self.api.create(model, **body)
         assert response["status"] == (
-            "failed" if fails else "incomplete" if turn.broken else "completed"
+            "failed" if fails else "incomplete" if turn.broken_call else "completed"
         )
-        assert heard(self.fake.asked(model)[0].messages) == told_of(branch.turns, turn.given)
+        assert normalize_messages(self.fake.requests_for(model)[0].messages) == expected_messages(
+            branch.turns, turn.input_items
+        )
         return Branch([*branch.turns, turn], response["id"])
 
 
@@ -133,7 +140,7 @@ async def test_whatever_was_said_is_told_in_order(
         else None
     )
     story = Story(api, fake, chance, conversation)
-    author = Author(chance)
+    author = HistoryGenerator(chance)
     for _ in range(TURNS):
         await story.go_on(author)
     if conversation is not None:
@@ -143,7 +150,11 @@ async def test_whatever_was_said_is_told_in_order(
             or "".join(part["text"] for part in item["content"] if "text" in part)
             for item in page.body["data"]
         ]
-        said = [item for turn in story.branches[-1].turns for item in [*turn.given, *turn.said()]]
+        said = [
+            item
+            for turn in story.branches[-1].turns
+            for item in [*turn.input_items, *turn.output_items()]
+        ]
         assert [words for words in listed if words] == [
             word for item in said if (word := _word(item))
         ]

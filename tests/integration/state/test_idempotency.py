@@ -7,14 +7,14 @@ import pytest
 
 from models import keys
 from models.wire.events import split_frames
-from tests.support.api import JSON, Answer, Api, decode, until
-from tests.support.fake_upstream import FakeUpstream, gate, hang, reply, text
+from tests.support.api import JSON, Api, HttpResponse, decode, until
+from tests.support.fake_upstream import FakeUpstream, hang, reply, text, wait_for
 from tests.support.stack import Stack
 
 KEYED = {"idempotency-key": "one-and-only"}
 
 
-async def _post(api: Api, body: JSON, **headers: str) -> Answer:
+async def _post(api: Api, body: JSON, **headers: str) -> HttpResponse:
     return await api.call("POST", "/responses", {"input": "Hello.", **body}, headers=headers)
 
 
@@ -24,10 +24,10 @@ async def test_the_same_key_and_body_get_the_first_response_as_json_and_as_it_is
     model = fake.script(reply("once"))
     body = {"model": model, "background": True}
     first = await _post(api, body, **KEYED)
-    ended = await api.ended(first.body["id"])
+    ended = await api.wait_for_end(first.body["id"])
     second = await _post(api, dict(reversed(body.items())), **KEYED)
     assert (second.status, second.body) == (200, ended)
-    assert len(fake.asked(model)) == 1
+    assert len(fake.requests_for(model)) == 1
 
 
 async def test_the_same_key_and_body_get_the_first_stream_byte_for_byte(
@@ -41,24 +41,26 @@ async def test_the_same_key_and_body_get_the_first_stream_byte_for_byte(
     )
     assert first.raw == second.raw
     assert first.raw.endswith(b"data: [DONE]\n\n")
-    assert len(fake.asked(model)) == 1
+    assert len(fake.requests_for(model)) == 1
 
 
 async def test_a_repeated_foreground_request_waits_for_the_first_ones_answer(
-    shared: Stack, fake: FakeUpstream
+    shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     go = asyncio.Event()
-    model = fake.script([gate(go), *reply("slowly")])
+    model = fake.script([wait_for(go), *reply("slowly")])
     asked = [
-        asyncio.create_task(_post(shared.api(web), {"model": model}, **{"idempotency-key": "f"}))
+        asyncio.create_task(
+            _post(shared_stack.api(web), {"model": model}, **{"idempotency-key": "f"})
+        )
         for web in (0, 1)
     ]
-    await until(lambda: fake.asked(model))
+    await until(lambda: fake.requests_for(model))
     go.set()
     first, second = await asyncio.gather(*asked)
     assert first.status == second.status == 200
     assert first.body == second.body
-    assert len(fake.asked(model)) == 1
+    assert len(fake.requests_for(model)) == 1
 
 
 async def test_the_same_key_with_another_body_is_refused_and_starts_nothing(
@@ -73,17 +75,17 @@ async def test_the_same_key_with_another_body_is_refused_and_starts_nothing(
         "idempotency_key_reused",
         "Idempotency-Key",
     )
-    assert fake.asked(other) == []
+    assert fake.requests_for(other) == []
 
 
 async def test_many_equal_requests_at_one_instant_make_one_response(
-    shared: Stack, fake: FakeUpstream
+    shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("one"))
     answers = await asyncio.gather(
         *(
             _post(
-                shared.api(number % 2),
+                shared_stack.api(number % 2),
                 {"model": model, "background": True},
                 **{"idempotency-key": "crowd"},
             )
@@ -92,17 +94,19 @@ async def test_many_equal_requests_at_one_instant_make_one_response(
     )
     assert {answer.status for answer in answers} == {200}
     [response_id] = {answer.body["id"] for answer in answers}
-    await shared.api().ended(response_id)
-    assert len(fake.asked(model)) == 1
+    await shared_stack.api().wait_for_end(response_id)
+    assert len(fake.requests_for(model)) == 1
 
 
-async def test_another_projects_equal_key_is_another_key(shared: Stack, fake: FakeUpstream) -> None:
+async def test_another_projects_equal_key_is_another_key(
+    shared_stack: Stack, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("mine"), reply("theirs"))
-    stranger = shared.api(key=keys.create(shared.dsn, "idempotent stranger"))
+    stranger = shared_stack.api(key=keys.create(shared_stack.dsn, "idempotent stranger"))
     headers = {"idempotency-key": "common"}
     mine, theirs = [
         await _post(one, {"model": model, "background": True}, **headers)
-        for one in (shared.api(), stranger)
+        for one in (shared_stack.api(), stranger)
     ]
     assert mine.body["id"] != theirs.body["id"]
 
@@ -137,7 +141,7 @@ async def test_a_response_cancelled_because_its_client_left_satisfies_no_retry(
     }
     async with api.session.post(f"{api.base_url}/responses", data=body, headers=headers) as answer:
         await answer.content.readuntil(b"response.output_text.delta")
-    [request] = fake.asked(model)
+    [request] = fake.requests_for(model)
     await until(lambda: request.closed_by_client is not None)
     again = await api.call("POST", "/responses", body, headers={"idempotency-key": "left"})
     last = decode(split_frames(again.raw)[-2])

@@ -18,7 +18,7 @@ from tests.support.fake_upstream import (
     status,
     usage,
 )
-from tests.support.stack import Databases, Stack, Surroundings, stack
+from tests.support.stack import Databases, Stack, SuiteSettings, stack
 
 HEADER = "x-backburner-token-count"
 TOOLS: list[JSON] = [
@@ -100,7 +100,7 @@ async def test_the_history_counts_and_nothing_of_it_is_changed(
     assert talked > alone + 400
     page = (await api.call("GET", f"/conversations/{named}/items")).body
     assert len(page["data"]) == 1
-    assert len(fake.asked(model)) == 1, "the model is not asked"
+    assert len(fake.requests_for(model)) == 1, "the model is not asked"
 
 
 async def test_a_call_and_its_output_count_together(api: Api, fake: FakeUpstream) -> None:
@@ -192,8 +192,8 @@ VOCABULARY: JSON = {
 @pytest.fixture(scope="module")
 async def counting(
     tmp_path_factory: pytest.TempPathFactory,
-    servers: Databases,
-    surroundings: Surroundings,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """A deployment with an upstream for each way to count; a model's name begins with its upstream's."""
@@ -213,7 +213,7 @@ async def counting(
     configured = folder / "backburner.toml"
     configured.write_text("\n".join(lines))
     settings = {"BACKBURNER_CONFIG": str(configured), "BACKBURNER_UPSTREAM__BASE_URL": ""}
-    async with stack(folder, servers, surroundings, fake, settings=settings) as one:
+    async with stack(folder, database_server, suite_settings, fake, settings=settings) as one:
         yield one
 
 
@@ -228,7 +228,9 @@ def _answer(body: JSON) -> Script:
 async def test_vllm_is_asked_with_the_messages_it_would_be_sent(
     counting: Stack, fake: FakeUpstream
 ) -> None:
-    fake.counts["/tokenize"] = _answer({"count": 77, "max_model_len": 8192, "tokens": [1] * 77})
+    fake.count_answers["/tokenize"] = _answer(
+        {"count": 77, "max_model_len": 8192, "tokens": [1] * 77}
+    )
     body = {"model": "vllm-m", "input": "Hi.", "instructions": "Be brief.", "tools": TOOLS}
     assert await counted(counting.api(), **body) == (77, "upstream")
     asked = [request for request in fake.requests if request.path == "/tokenize"][-1].body
@@ -240,8 +242,8 @@ async def test_vllm_is_asked_with_the_messages_it_would_be_sent(
 async def test_llama_cpp_counts_what_its_template_makes_of_it(
     counting: Stack, fake: FakeUpstream
 ) -> None:
-    fake.counts["/apply-template"] = _answer({"prompt": "<|user|>Hi."})
-    fake.counts["/tokenize"] = _answer({"tokens": list(range(5))})
+    fake.count_answers["/apply-template"] = _answer({"prompt": "<|user|>Hi."})
+    fake.count_answers["/tokenize"] = _answer({"tokens": list(range(5))})
     assert await counted(counting.api(), model="llama-m", input="Hi.") == (5, "upstream")
     assert [request for request in fake.requests if request.path == "/tokenize"][-1].body[
         "content"
@@ -251,7 +253,7 @@ async def test_llama_cpp_counts_what_its_template_makes_of_it(
 async def test_a_native_upstream_is_asked_for_its_own_count(
     counting: Stack, fake: FakeUpstream
 ) -> None:
-    fake.counts["/v1/responses/input_tokens"] = _answer(
+    fake.count_answers["/v1/responses/input_tokens"] = _answer(
         {"object": "response.input_tokens", "input_tokens": 12}
     )
     assert await counted(counting.api(), model="native-m", input="Hi.") == (12, "upstream")
@@ -273,9 +275,9 @@ async def test_where_the_upstream_does_not_count_there_is_still_an_answer(
         _answer({}),
     ]
     for script in wrong:
-        fake.counts["/tokenize"] = script
+        fake.count_answers["/tokenize"] = script
         assert (await counted(counting.api(), model="vllm-m", input="Hi."))[1] == "estimate"
-    del fake.counts["/tokenize"]
+    del fake.count_answers["/tokenize"]
     assert (await counted(counting.api(), model="vllm-m", input="Hi."))[1] == "estimate"
 
 

@@ -38,7 +38,7 @@ async def refused(api: Api, fake: FakeUpstream, *items: JSON) -> JSON:
     model = fake.script(reply("never"))
     answer = await api.call("POST", "/responses", {"model": model, "input": list(items)})
     assert answer.status == 400, answer.raw
-    assert fake.asked(model) == []
+    assert fake.requests_for(model) == []
     return answer.error
 
 
@@ -52,7 +52,9 @@ async def test_output_and_input_items_can_be_referred_to(api: Api, fake: FakeUps
         {"role": "user", "content": "Sure?"},
     ]
     second = await api.create(model, input=items)
-    assert [(message["role"], message["content"]) for message in fake.asked(model)[0].messages] == [
+    assert [
+        (message["role"], message["content"]) for message in fake.requests_for(model)[0].messages
+    ] == [
         ("user", "Capital?"),
         ("assistant", "Bonn."),
         ("user", "Sure?"),
@@ -61,8 +63,8 @@ async def test_output_and_input_items_can_be_referred_to(api: Api, fake: FakeUps
         "data"
     ]
     assert listed[:2] == [asked[0], first["output"][0]]
-    third = await api.ended(
-        await api.background(fake.script(reply("Again.")), input=[reference(asked[0]["id"])])
+    third = await api.wait_for_end(
+        await api.create_background(fake.script(reply("Again.")), input=[reference(asked[0]["id"])])
     )
     assert third["status"] == "completed"
 
@@ -78,7 +80,7 @@ async def test_calls_can_be_referred_to_and_answered(api: Api, fake: FakeUpstrea
     await api.create(
         model, input=[*(reference(item["id"]) for item in (said, look, shell)), *outputs]
     )
-    assistant, *answers = fake.asked(model)[0].messages
+    assistant, *answers = fake.requests_for(model)[0].messages
     assert assistant["content"] == "Let me see."
     assert [one["function"] for one in assistant["tool_calls"]] == [
         {"name": "look", "arguments": "{}"},
@@ -93,12 +95,12 @@ async def test_calls_can_be_referred_to_and_answered(api: Api, fake: FakeUpstrea
 
 
 async def test_an_id_that_is_nothing_here_is_named_with_its_place(
-    api: Api, shared: Stack, fake: FakeUpstream
+    api: Api, shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     unstored = await api.create(fake.script(reply("x")), store=False)
     deleted = await api.create(fake.script(reply("x")))
     await api.call("DELETE", f"/responses/{deleted['id']}")
-    theirs = await shared.api(key=keys.create(shared.dsn, "referred")).create(
+    theirs = await shared_stack.api(key=keys.create(shared_stack.dsn, "referred")).create(
         fake.script(reply("x"))
     )
     for item_id in (
@@ -120,16 +122,16 @@ async def test_an_id_that_is_nothing_here_is_named_with_its_place(
 
 
 async def test_of_several_items_with_one_id_the_newest_is_meant(
-    api: Api, shared: Stack, fake: FakeUpstream
+    api: Api, shared_stack: Stack, fake: FakeUpstream
 ) -> None:
-    stranger = shared.api(key=keys.create(shared.dsn, "namesakes"))
+    stranger = shared_stack.api(key=keys.create(shared_stack.dsn, "namesakes"))
     for who, words in ((api, "old"), (api, "new"), (stranger, "theirs")):
         await who.create(
             fake.script(reply("x")), input=[{"id": "msg_mine", "role": "user", "content": words}]
         )
     model = fake.script(reply("x"))
     await api.create(model, input=[reference("msg_mine")])
-    assert [message["content"] for message in fake.asked(model)[0].messages] == ["new"]
+    assert [message["content"] for message in fake.requests_for(model)[0].messages] == ["new"]
 
 
 async def test_a_foreground_response_that_still_runs_has_no_items_outside(
@@ -177,6 +179,6 @@ async def test_a_reference_and_a_chain_go_together(
     second = await api.create(
         model, input=items, previous_response_id=first["id"], background=background
     )
-    assert (await api.ended(second["id"]))["status"] == "completed"
-    said = [message["content"] for message in fake.asked(model)[0].messages]
+    assert (await api.wait_for_end(second["id"]))["status"] == "completed"
+    said = [message["content"] for message in fake.requests_for(model)[0].messages]
     assert said == ["1", "One.\n\nFrom elsewhere.", "2"]

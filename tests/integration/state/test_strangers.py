@@ -10,13 +10,13 @@ from tests.support.stack import Stack
 
 
 @pytest.fixture
-def stranger(shared: Stack) -> Api:
+def stranger(shared_stack: Stack) -> Api:
     """A key of another project."""
-    return shared.api(key=keys.create(shared.dsn, "strangers"))
+    return shared_stack.api(key=keys.create(shared_stack.dsn, "strangers"))
 
 
 async def test_a_stranger_finds_nothing(api: Api, stranger: Api, fake: FakeUpstream) -> None:
-    mine = await api.ended(await api.background(fake.script(reply("private"))))
+    mine = await api.wait_for_end(await api.create_background(fake.script(reply("private"))))
     unknown = response_id(new_uuid())
     for method, rest in (
         ("GET", ""),
@@ -43,7 +43,7 @@ async def test_a_stranger_cannot_continue_a_response(
         "POST", "/responses", {"model": model, "input": "x", "previous_response_id": mine["id"]}
     )
     assert (refused.status, refused.error["code"]) == (400, "previous_response_not_found")
-    assert fake.asked(model) == []
+    assert fake.requests_for(model) == []
 
 
 async def test_a_stranger_cannot_stop_a_running_response(
@@ -57,7 +57,7 @@ async def test_a_stranger_cannot_stop_a_running_response(
                 await stranger.call(method, f"/responses/{stream.response_id}{rest}")
             ).status == 404
         assert (await api.get(stream.response_id))["status"] == "in_progress"
-        assert fake.asked(model)[0].is_open
+        assert fake.requests_for(model)[0].is_open
         await api.cancel(stream.response_id)
 
 
@@ -66,15 +66,17 @@ async def test_a_project_of_its_own_works_like_any_other(stranger: Api, fake: Fa
     assert (await stranger.get(response["id"]))["output_text"] == "theirs"
 
 
-async def test_a_revoked_key_opens_nothing(shared: Stack, fake: FakeUpstream) -> None:
-    key = keys.create(shared.dsn, "leavers")
-    response = await shared.api(key=key).create(fake.script(reply("x")))
-    await shared.value(
+async def test_a_revoked_key_opens_nothing(shared_stack: Stack, fake: FakeUpstream) -> None:
+    key = keys.create(shared_stack.dsn, "leavers")
+    response = await shared_stack.api(key=key).create(fake.script(reply("x")))
+    await shared_stack.value(
         "UPDATE api_keys SET revoked_at = now() WHERE hash = %s RETURNING 1", keys.hash_key(key)
     )
 
     async def is_refused() -> bool:
-        return (await shared.api(key=key).call("GET", f"/responses/{response['id']}")).status == 401
+        return (
+            await shared_stack.api(key=key).call("GET", f"/responses/{response['id']}")
+        ).status == 401
 
     # a web process believes a key it has just seen for a few seconds more
     await until(is_refused, 10)

@@ -46,7 +46,7 @@ def heard(fake: FakeUpstream, model: str) -> list[list[str]]:
     """For each request, how each message begins."""
     return [
         [str(message["content"])[:9] for message in request.messages]
-        for request in fake.asked(model)
+        for request in fake.requests_for(model)
     ]
 
 
@@ -71,7 +71,7 @@ async def test_an_overflow_told_inside_a_stream_is_tried_again_too(
         reply("Fine."),
     )
     assert (await api.create(model, input=TURNS, truncation="auto"))["output_text"] == "Fine."
-    assert len(fake.asked(model)) == 2
+    assert len(fake.requests_for(model)) == 2
 
 
 async def test_nothing_is_tried_again_once_the_model_has_spoken(
@@ -83,9 +83,11 @@ async def test_nothing_is_tried_again_once_the_model_has_spoken(
         drop(),
     ]
     model = fake.script(broken, reply("Fine."))
-    response = await api.ended(await api.background(model, input=TURNS, truncation="auto"))
+    response = await api.wait_for_end(
+        await api.create_background(model, input=TURNS, truncation="auto")
+    )
     assert (response["status"], response["output_text"]) == ("failed", "Half an ans")
-    assert len(fake.asked(model)) == 1
+    assert len(fake.requests_for(model)) == 1
 
 
 async def test_the_tries_are_bounded(api: Api, fake: FakeUpstream) -> None:
@@ -107,7 +109,7 @@ async def test_a_single_question_that_is_too_long_is_asked_once(
         "POST", "/responses", {"model": model, "input": "Hello.", "truncation": "auto"}
     )
     assert (answer.status, answer.error["code"]) == (400, "context_length_exceeded")
-    assert len(fake.asked(model)) == 1
+    assert len(fake.requests_for(model)) == 1
 
 
 async def test_calls_and_their_outputs_go_together(api: Api, fake: FakeUpstream) -> None:
@@ -126,7 +128,7 @@ async def test_calls_and_their_outputs_go_together(api: Api, fake: FakeUpstream)
         model, input="and now?", previous_response_id=second["id"], tools=tools, truncation="auto"
     )
     assert third["status"] == "completed"
-    for request in fake.asked(model):
+    for request in fake.requests_for(model):
         calls = [one["id"] for message in request.messages for one in message.get("tool_calls", ())]
         assert calls == [
             message["tool_call_id"] for message in request.messages if message["role"] == "tool"
@@ -147,11 +149,11 @@ async def test_disabled_is_a_400_in_the_foreground_and_failed_in_the_background(
     )
     assert TOO_LONG in answer.error["message"]
     assert answer.headers["x-should-retry"] == "false"
-    response = await api.ended(await api.background(model, input=TURNS, **given))
+    response = await api.wait_for_end(await api.create_background(model, input=TURNS, **given))
     assert (response["status"], response["error"]["code"], response["output"]) == (
         "failed",
         "invalid_prompt",
         [],
     )
     assert TOO_LONG in response["error"]["message"]
-    assert len(fake.asked(model)) == 2
+    assert len(fake.requests_for(model)) == 2

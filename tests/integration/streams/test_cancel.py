@@ -21,16 +21,16 @@ from tests.support.strict_types import check_event, check_response
 
 
 async def test_a_running_response_ends_at_a_cancel_from_any_web_process(
-    shared: Stack, fake: FakeUpstream
+    shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     model = fake.script([reasoning("hm"), text("so ", "far"), hang()])
-    async with shared.api(0).post_stream(model, background=True) as stream:
+    async with shared_stack.api(0).post_stream(model, background=True) as stream:
         await stream.until("response.output_text.delta", count=2)
-        cancelled = await shared.api(1).cancel(stream.response_id)
+        cancelled = await shared_stack.api(1).cancel(stream.response_id)
         assert cancelled.status == 200
         assert cancelled.body["status"] == "cancelled"
         events = await stream.to_end()
-    [request] = fake.asked(model)
+    [request] = fake.requests_for(model)
     await until(lambda: request.closed_by_client is not None)
     for event in events:
         check_event(event)
@@ -39,7 +39,7 @@ async def test_a_running_response_ends_at_a_cancel_from_any_web_process(
     assert [item["status"] for item in stream.final["output"]] == ["completed", "incomplete"]
     assert stream.final["output_text"] == "so far"
     assert stream.final["error"] is None
-    assert cancelled.body == stream.final == await shared.api(0).get(stream.response_id)
+    assert cancelled.body == stream.final == await shared_stack.api(0).get(stream.response_id)
 
 
 async def test_the_upstream_socket_is_closed_when_cancel_answers(
@@ -49,7 +49,7 @@ async def test_the_upstream_socket_is_closed_when_cancel_answers(
     async with api.post_stream(model, background=True) as stream:
         await stream.until("response.output_text.delta")
         await api.cancel(stream.response_id)
-        [request] = fake.asked(model)
+        [request] = fake.requests_for(model)
         await until(lambda: request.closed_by_client is not None, 1)
 
 
@@ -57,20 +57,20 @@ async def test_a_response_that_waits_for_its_first_token_is_cancelled(
     api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script([silence_until(asyncio.Event())])
-    response_id = await api.background(model)
-    await until(lambda: fake.asked(model))
+    response_id = await api.create_background(model)
+    await until(lambda: fake.requests_for(model))
     cancelled = await api.cancel(response_id)
     assert (cancelled.status, cancelled.body["status"], cancelled.body["output"]) == (
         200,
         "cancelled",
         [],
     )
-    [request] = fake.asked(model)
+    [request] = fake.requests_for(model)
     await until(lambda: request.closed_by_client is not None)
 
 
 async def test_a_second_cancel_gives_the_same_object(api: Api, fake: FakeUpstream) -> None:
-    response_id = await api.background(fake.script([text("x"), hang()]))
+    response_id = await api.create_background(fake.script([text("x"), hang()]))
     first = await api.cancel(response_id)
     second = await api.cancel(response_id)
     assert (first.status, second.status) == (200, 200)
@@ -94,12 +94,12 @@ async def test_a_cut_function_call_is_left_incomplete(api: Api, fake: FakeUpstre
 
 
 async def test_a_queued_response_that_is_cancelled_never_starts(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    async with private(workers=0) as stack:
+    async with private_stack(workers=0) as stack:
         api = stack.api()
         model = fake.script(reply("never"))
-        response_id = await api.background(model)
+        response_id = await api.create_background(model)
         async with api.follow(response_id) as stream:
             await stream.until("response.queued")
             cancelled = await api.cancel(response_id)
@@ -112,11 +112,11 @@ async def test_a_queued_response_that_is_cancelled_never_starts(
         ]
         assert_stream_obeys_contract(events)
         follower = fake.script(reply("after"))
-        other = await api.background(follower)
+        other = await api.create_background(follower)
         await stack.start_worker()
-        assert (await api.ended(other))["status"] == "completed"
+        assert (await api.wait_for_end(other))["status"] == "completed"
         assert (await api.get(response_id)) == cancelled.body
-        assert fake.asked(model) == []
+        assert fake.requests_for(model) == []
 
 
 async def test_a_deleted_running_response_is_cancelled_first(api: Api, fake: FakeUpstream) -> None:
@@ -127,7 +127,7 @@ async def test_a_deleted_running_response_is_cancelled_first(api: Api, fake: Fak
         assert deleted.status == 200
         assert deleted.body == {"id": stream.response_id, "object": "response", "deleted": True}
         await stream.to_end()
-    [request] = fake.asked(model)
+    [request] = fake.requests_for(model)
     await until(lambda: request.closed_by_client is not None)
     for method, rest in (
         ("GET", ""),
@@ -139,16 +139,22 @@ async def test_a_deleted_running_response_is_cancelled_first(api: Api, fake: Fak
         assert (await api.call(method, f"/responses/{stream.response_id}{rest}")).status == 404
 
 
-async def test_a_deleted_response_leaves_nothing_behind(shared: Stack, fake: FakeUpstream) -> None:
+async def test_a_deleted_response_leaves_nothing_behind(
+    shared_stack: Stack, fake: FakeUpstream
+) -> None:
     response_id = (
-        await shared.api().ended(await shared.api().background(fake.script(reply("secret"))))
+        await shared_stack.api().wait_for_end(
+            await shared_stack.api().create_background(fake.script(reply("secret")))
+        )
     )["id"]
-    assert (await shared.api().call("DELETE", f"/responses/{response_id}")).status == 200
+    assert (await shared_stack.api().call("DELETE", f"/responses/{response_id}")).status == 200
     uuid = response_id.removeprefix("resp_")
 
     async def is_gone() -> bool:
         counts = [
-            await shared.value(f"SELECT count(*) FROM {table} WHERE {column} = %s::uuid", uuid)
+            await shared_stack.value(
+                f"SELECT count(*) FROM {table} WHERE {column} = %s::uuid", uuid
+            )
             for table, column in (
                 ("responses", "id"),
                 ("items", "response_id"),
@@ -164,10 +170,10 @@ async def test_a_cancel_beats_an_ending_that_comes_at_the_same_time(
     api: Api, fake: FakeUpstream
 ) -> None:
     models = [fake.script(reply("quick")) for _ in range(20)]
-    ids = [await api.background(model) for model in models]
+    ids = [await api.create_background(model) for model in models]
     answers = await asyncio.gather(*(api.cancel(response_id) for response_id in ids))
     for response_id, answer in zip(ids, answers, strict=True):
-        ended = await api.ended(response_id)
+        ended = await api.wait_for_end(response_id)
         events = (await _replayed(api, response_id))[-1]
         assert ended == events["response"]
         if answer.status == 200:
@@ -180,11 +186,11 @@ async def test_a_cancel_beats_an_ending_that_comes_at_the_same_time(
 
 @pytest.mark.parametrize("web", [0, 1])
 async def test_a_cancelled_response_is_the_same_from_every_web_process(
-    shared: Stack, fake: FakeUpstream, web: int
+    shared_stack: Stack, fake: FakeUpstream, web: int
 ) -> None:
-    response_id = await shared.api(web).background(fake.script([text("x"), hang()]))
-    cancelled = await shared.api(web).cancel(response_id)
-    assert cancelled.body == await shared.api(1 - web).get(response_id)
+    response_id = await shared_stack.api(web).create_background(fake.script([text("x"), hang()]))
+    cancelled = await shared_stack.api(web).cancel(response_id)
+    assert cancelled.body == await shared_stack.api(1 - web).get(response_id)
 
 
 async def _replayed(api: Api, response_id: str) -> list[dict[str, dict[str, object]]]:

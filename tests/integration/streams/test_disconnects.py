@@ -8,40 +8,40 @@ from tests.support.api import Api, decode, until
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (
     FakeUpstream,
-    Request,
+    UpstreamRequest,
     done,
     finish,
-    gate,
     hang,
     reply,
     silence_until,
     text,
     usage,
+    wait_for,
 )
 from tests.support.stack import Stack
 
 
-async def _asked(fake: FakeUpstream, model: str) -> Request:
+async def _asked(fake: FakeUpstream, model: str) -> UpstreamRequest:
     """The one request for this model, once it has arrived."""
-    await until(lambda: fake.asked(model))
-    [request] = fake.asked(model)
+    await until(lambda: fake.requests_for(model))
+    [request] = fake.requests_for(model)
     return request
 
 
-async def _closed(request: Request, within: float = 10) -> None:
+async def _closed(request: UpstreamRequest, within: float = 10) -> None:
     await until(lambda: request.closed_by_client is not None, within)
 
 
 async def test_a_background_stream_goes_on_without_its_reader(api: Api, fake: FakeUpstream) -> None:
     opened = asyncio.Event()
-    model = fake.script([text("a"), gate(opened), text("b"), finish(), usage(), done()])
+    model = fake.script([text("a"), wait_for(opened), text("b"), finish(), usage(), done()])
     async with api.post_stream(model, background=True) as stream:
         await stream.until("response.output_text.delta")
     opened.set()
-    ended = await api.ended(stream.response_id)
+    ended = await api.wait_for_end(stream.response_id)
     assert ended["status"] == "completed"
     assert ended["output_text"] == "ab"
-    [request] = fake.asked(model)
+    [request] = fake.requests_for(model)
     assert request.closed_by_client is None
 
 
@@ -51,7 +51,7 @@ async def test_a_background_response_whose_client_leaves_at_once_still_runs(
     model = fake.script(reply("still here"))
     async with api.post_stream(model, background=True) as stream:
         await stream.next()
-    assert (await api.ended(stream.response_id))["output_text"] == "still here"
+    assert (await api.wait_for_end(stream.response_id))["output_text"] == "still here"
 
 
 @pytest.mark.parametrize("spoken", [True, False], ids=["mid-answer", "before the first token"])
@@ -84,7 +84,7 @@ async def test_a_foreground_response_cannot_be_found_before_its_end(
     api: Api, fake: FakeUpstream
 ) -> None:
     opened = asyncio.Event()
-    model = fake.script([text("a"), gate(opened), finish(), usage(), done()])
+    model = fake.script([text("a"), wait_for(opened), finish(), usage(), done()])
     async with api.post_stream(model) as stream:
         await stream.until("response.output_text.delta")
         path = f"/responses/{stream.response_id}"
@@ -112,13 +112,15 @@ async def test_a_foreground_response_starts_in_progress(api: Api, fake: FakeUpst
         await stream.to_end()
 
 
-async def test_a_reader_that_leaves_disturbs_no_other(shared: Stack, fake: FakeUpstream) -> None:
+async def test_a_reader_that_leaves_disturbs_no_other(
+    shared_stack: Stack, fake: FakeUpstream
+) -> None:
     opened = asyncio.Event()
-    model = fake.script([text("a"), gate(opened), text(*"bcdefgh"), finish(), usage(), done()])
-    response_id = await shared.api().background(model)
-    async with shared.api(0).follow(response_id) as staying:
+    model = fake.script([text("a"), wait_for(opened), text(*"bcdefgh"), finish(), usage(), done()])
+    response_id = await shared_stack.api().create_background(model)
+    async with shared_stack.api(0).follow(response_id) as staying:
         await staying.until("response.output_text.delta")
-        async with shared.api(0).follow(response_id) as leaving:
+        async with shared_stack.api(0).follow(response_id) as leaving:
             await leaving.until("response.output_text.delta")
         opened.set()
         await staying.to_end()

@@ -12,10 +12,10 @@ import pytest
 from openai.types.responses import ResponseError
 
 from models.errors import LimitReached
-from tests.support.api import JSON, Answer, until
+from tests.support.api import JSON, HttpResponse, until
 from tests.support.fake_upstream import FakeUpstream, Script, hang, reply, text
-from tests.support.stack import RUNNING, Databases, Stack, Surroundings, stack
-from tests.support.upstream_faults import endless, said
+from tests.support.stack import RUNNING_STACKS, Databases, Stack, SuiteSettings, stack
+from tests.support.upstream_faults import endless, text_event
 
 CODES = set(get_args(ResponseError.model_fields["code"].annotation))
 PATIENT = {"BACKBURNER_UPSTREAM__MAX_RETRIES": "0", "BACKBURNER_LEASE__SWEEP": "0.5"}
@@ -61,7 +61,7 @@ TURN = Limit(
 OUTPUT = Limit(
     "output_limit",
     "The model said more than the limit of 1000000 bytes in one turn.",
-    [endless(said("x" * 50_000))],
+    [endless(text_event("x" * 50_000))],
     "xxx",
 )
 WALL_CLOCK = Limit(
@@ -85,32 +85,42 @@ DEATHS = Limit(
 @pytest.fixture(scope="module")
 async def stalled(
     tmp_path_factory: pytest.TempPathFactory,
-    servers: Databases,
-    surroundings: Surroundings,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """A worker whose upstreams stall."""
     async with stack(
-        tmp_path_factory.mktemp("stalled"), servers, surroundings, fake, settings=PATIENT | STALLED
+        tmp_path_factory.mktemp("stalled"),
+        database_server,
+        suite_settings,
+        fake,
+        settings=PATIENT | STALLED,
     ) as one:
         yield one
-    RUNNING.remove(one)
+    RUNNING_STACKS.remove(one)
 
 
 @pytest.fixture(scope="module")
 async def idle(
     tmp_path_factory: pytest.TempPathFactory,
-    servers: Databases,
-    surroundings: Surroundings,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """Nobody runs anything: the only worker is one for quarantine, which sweeps like all of them."""
     folder = tmp_path_factory.mktemp("idle")
     async with stack(
-        folder, servers, surroundings, fake, workers=0, quarantine=True, settings=PATIENT | LATE
+        folder,
+        database_server,
+        suite_settings,
+        fake,
+        workers=0,
+        quarantine=True,
+        settings=PATIENT | LATE,
     ) as one:
         yield one
-    RUNNING.remove(one)
+    RUNNING_STACKS.remove(one)
 
 
 async def assert_ends(
@@ -119,7 +129,7 @@ async def assert_ends(
     """Background and foreground, streamed and not: four clients of the same model, and one ending."""
     api, model = one.api(), one.fake.script(limit.script)
 
-    async def wait() -> Answer:
+    async def wait() -> HttpResponse:
         return await api.call("POST", "/responses", {"model": model, "input": "Hi."})
 
     async def listen(*, background: bool) -> JSON:
@@ -129,7 +139,7 @@ async def assert_ends(
             return stream.final
 
     async def come_back() -> JSON:
-        return await api.ended(await api.background(model))
+        return await api.wait_for_end(await api.create_background(model))
 
     asking = asyncio.gather(wait(), listen(background=False), listen(background=True), come_back())
     if meanwhile is not None:
@@ -150,7 +160,7 @@ async def assert_ends(
         await one.value("SELECT array_agg(reason) FROM responses WHERE model = %s", model)
         == [limit.reason] * 4
     )
-    await until(lambda: not any(request.is_open for request in one.fake.asked(model)), 5)
+    await until(lambda: not any(request.is_open for request in one.fake.requests_for(model)), 5)
 
 
 def test_the_code_is_one_that_the_sdk_knows() -> None:
@@ -193,7 +203,7 @@ async def test_a_response_that_outlasts_its_wall_clock(idle: Stack, fake: FakeUp
     warm = fake.script(reply("warm"))
 
     async def hears_its_bells() -> bool:
-        ended = await idle.api().ended(await idle.api().background(warm))
+        ended = await idle.api().wait_for_end(await idle.api().create_background(warm))
         return bool(ended["status"] == "completed")
 
     await until(hears_its_bells, 20)  # a worker counts a moment before its consumer listens

@@ -4,24 +4,26 @@ import asyncio
 
 from tests.support.api import decode, until
 from tests.support.contract_rules import assert_stream_obeys_contract
-from tests.support.fake_upstream import FakeUpstream, done, finish, gate, text, usage
+from tests.support.fake_upstream import FakeUpstream, done, finish, text, usage, wait_for
 from tests.support.stack import Stack
 
 
 async def test_two_hundred_background_responses_all_complete(
-    shared: Stack, fake: FakeUpstream
+    shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     opened = asyncio.Event()
     words = [f"w{number} " for number in range(30)]
     model = fake.script(
-        [text("start "), gate(opened), text(*words, gap=0.02), finish(), usage(), done()]
+        [text("start "), wait_for(opened), text(*words, gap=0.02), finish(), usage(), done()]
     )
     whole = "start " + "".join(words)
-    ids = await asyncio.gather(*(shared.api(number % 2).background(model) for number in range(200)))
+    ids = await asyncio.gather(
+        *(shared_stack.api(number % 2).create_background(model) for number in range(200))
+    )
     assert len(set(ids)) == 200
 
     async def follow(number: int) -> list[bytes]:
-        async with shared.api(number % 2).follow(ids[number]) as stream:
+        async with shared_stack.api(number % 2).follow(ids[number]) as stream:
             await stream.until("response.output_text.delta")
             running.release()
             await stream.to_end()
@@ -32,13 +34,16 @@ async def test_two_hundred_background_responses_all_complete(
     followed = [asyncio.create_task(follow(number)) for number in range(0, 200, 10)]
     for _ in followed:
         await running.acquire()
-    await until(lambda: len(fake.asked(model)) == 200)
+    await until(lambda: len(fake.requests_for(model)) == 200)
     opened.set()
     for frames in await asyncio.gather(*followed):
         assert_stream_obeys_contract([decode(frame) for frame in frames])
     ended = await asyncio.gather(
-        *(shared.api(number % 2).ended(response_id, 60) for number, response_id in enumerate(ids))
+        *(
+            shared_stack.api(number % 2).wait_for_end(response_id, 60)
+            for number, response_id in enumerate(ids)
+        )
     )
     assert {response["status"] for response in ended} == {"completed"}
     assert {response["output_text"] for response in ended} == {whole}
-    assert len(fake.asked(model)) == 200, "each was asked exactly once"
+    assert len(fake.requests_for(model)) == 200, "each was asked exactly once"

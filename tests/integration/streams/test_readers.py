@@ -9,12 +9,12 @@ from tests.support.fake_upstream import (
     call,
     done,
     finish,
-    gate,
     hang,
     reasoning,
     reply,
     text,
     usage,
+    wait_for,
 )
 from tests.support.stack import Stack
 
@@ -22,43 +22,45 @@ LONG = [f"word{number} " for number in range(120)]
 
 
 async def test_every_place_to_resume_gives_the_rest_byte_for_byte(
-    shared: Stack, fake: FakeUpstream
+    shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     calls = [call(0, "call_a", "f", "{", "}"), call(1, "call_b", "g", "{}")]
     model = fake.script(
         [reasoning("a", "b"), text("c", "d", "e"), *calls, finish("tool_calls"), usage(), done()]
     )
-    async with shared.api(0).post_stream(model, background=True) as stream:
+    async with shared_stack.api(0).post_stream(model, background=True) as stream:
         await stream.to_end()
     frames = stream.frames
     assert_stream_obeys_contract([decode(frame) for frame in frames])
-    assert await shared.api(1).replay(stream.response_id) == frames
+    assert await shared_stack.api(1).replay(stream.response_id) == frames
     for number in range(len(frames)):
-        rest = await shared.api(number % 2).replay(stream.response_id, after=number)
+        rest = await shared_stack.api(number % 2).replay(stream.response_id, after=number)
         assert rest == frames[number + 1 :], number
-    assert await shared.api(0).replay(stream.response_id, after=len(frames) + 1000) == []
+    assert await shared_stack.api(0).replay(stream.response_id, after=len(frames) + 1000) == []
 
 
 async def test_readers_that_join_at_any_moment_see_the_same_bytes(
-    shared: Stack, fake: FakeUpstream
+    shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     gates = [asyncio.Event() for _ in range(6)]
     steps = [
         step
         for number, opened in enumerate(gates)
-        for step in (text(*LONG[number * 20 : number * 20 + 20]), gate(opened))
+        for step in (text(*LONG[number * 20 : number * 20 + 20]), wait_for(opened))
     ]
-    response_id = await shared.api().background(fake.script([*steps, finish(), usage(), done()]))
+    response_id = await shared_stack.api().create_background(
+        fake.script([*steps, finish(), usage(), done()])
+    )
 
     async def read(web: int, after: int | None) -> tuple[int | None, list[bytes]]:
-        async with shared.api(web).follow(response_id, after) as stream:
+        async with shared_stack.api(web).follow(response_id, after) as stream:
             joined.release()
             await stream.to_end()
             return after, stream.frames
 
     joined = asyncio.Semaphore(0)
     readers = []
-    async with shared.api(0).follow(response_id) as whole:
+    async with shared_stack.api(0).follow(response_id) as whole:
         for number, opened in enumerate(gates):
             await whole.until("response.output_text.delta", count=20)
             # from the beginning, from the middle, from exactly where we are, and from beyond it
@@ -75,9 +77,11 @@ async def test_readers_that_join_at_any_moment_see_the_same_bytes(
     assert len(results) == 24
 
 
-async def test_a_late_reader_sees_everything(shared: Stack, fake: FakeUpstream) -> None:
-    ended = await shared.api().ended(await shared.api().background(fake.script(reply(*LONG))))
-    frames = await shared.api(1).replay(ended["id"])
+async def test_a_late_reader_sees_everything(shared_stack: Stack, fake: FakeUpstream) -> None:
+    ended = await shared_stack.api().wait_for_end(
+        await shared_stack.api().create_background(fake.script(reply(*LONG)))
+    )
+    frames = await shared_stack.api(1).replay(ended["id"])
     events = [decode(frame) for frame in frames]
     assert_stream_obeys_contract(events)
     assert events[-1]["response"] == ended
@@ -87,14 +91,14 @@ async def test_a_late_reader_sees_everything(shared: Stack, fake: FakeUpstream) 
 
 
 async def test_a_reader_that_waits_at_the_end_of_a_running_stream_hears_what_comes(
-    shared: Stack, fake: FakeUpstream
+    shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     opened = asyncio.Event()
-    model = fake.script([text("a"), gate(opened), text("b"), finish(), usage(), done()])
-    response_id = await shared.api().background(model)
-    async with shared.api(0).follow(response_id) as first:
+    model = fake.script([text("a"), wait_for(opened), text("b"), finish(), usage(), done()])
+    response_id = await shared_stack.api().create_background(model)
+    async with shared_stack.api(0).follow(response_id) as first:
         await first.until("response.output_text.delta")
-        async with shared.api(1).follow(response_id, after=first.last_number) as second:
+        async with shared_stack.api(1).follow(response_id, after=first.last_number) as second:
             waiting = asyncio.create_task(second.next())
             opened.set()
             event = await waiting
@@ -105,15 +109,15 @@ async def test_a_reader_that_waits_at_the_end_of_a_running_stream_hears_what_com
     assert first.frames[-len(second.frames) :] == second.frames
 
 
-async def test_many_readers_follow_one_response(shared: Stack, fake: FakeUpstream) -> None:
+async def test_many_readers_follow_one_response(shared_stack: Stack, fake: FakeUpstream) -> None:
     opened = asyncio.Event()
-    model = fake.script([text("a"), gate(opened), text(*LONG), finish(), usage(), done()])
-    response_id = await shared.api().background(model)
+    model = fake.script([text("a"), wait_for(opened), text(*LONG), finish(), usage(), done()])
+    response_id = await shared_stack.api().create_background(model)
     present = 0
 
     async def read(web: int) -> list[bytes]:
         nonlocal present
-        async with shared.api(web).follow(response_id) as stream:
+        async with shared_stack.api(web).follow(response_id) as stream:
             await stream.until("response.output_text.delta")
             present += 1
             await stream.to_end()
@@ -128,15 +132,15 @@ async def test_many_readers_follow_one_response(shared: Stack, fake: FakeUpstrea
 
 
 async def test_a_reader_that_stops_reading_holds_nobody_up_and_misses_nothing(
-    shared: Stack, fake: FakeUpstream
+    shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     big = ["x" * 20_000] * 100  # far more than sockets and the reader's buffer hold
     opened = asyncio.Event()
-    model = fake.script([text("a"), gate(opened), text(*big), finish(), usage(), done()])
-    response_id = await shared.api().background(model)
+    model = fake.script([text("a"), wait_for(opened), text(*big), finish(), usage(), done()])
+    response_id = await shared_stack.api().create_background(model)
     async with (
-        shared.api(0).follow(response_id) as slow,
-        shared.api(0).follow(response_id) as quick,
+        shared_stack.api(0).follow(response_id) as slow,
+        shared_stack.api(0).follow(response_id) as quick,
     ):
         await slow.until("response.output_text.delta")
         await quick.until("response.output_text.delta")
@@ -148,14 +152,16 @@ async def test_a_reader_that_stops_reading_holds_nobody_up_and_misses_nothing(
 
 
 async def test_get_says_completed_to_whoever_has_seen_the_end(
-    shared: Stack, fake: FakeUpstream
+    shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     for number in range(20):
-        async with shared.api(0).post_stream(fake.script(reply("x")), background=True) as stream:
+        async with shared_stack.api(0).post_stream(
+            fake.script(reply("x")), background=True
+        ) as stream:
             await stream.until("response.completed")
-            ended = await shared.api(1).get(stream.response_id)
+            ended = await shared_stack.api(1).get(stream.response_id)
             assert ended == stream.final, number
-            chained = await shared.api(1).create(
+            chained = await shared_stack.api(1).create(
                 fake.script(reply("y")), previous_response_id=stream.response_id
             )
             assert chained["status"] == "completed"
@@ -179,7 +185,7 @@ async def test_get_of_a_running_response_shows_what_is_done_so_far(
 async def test_a_background_response_created_without_a_stream_can_be_replayed(
     api: Api, fake: FakeUpstream
 ) -> None:
-    ended = await api.ended(await api.background(fake.script(reply("x"))))
+    ended = await api.wait_for_end(await api.create_background(fake.script(reply("x"))))
     events = [decode(frame) for frame in await api.replay(ended["id"])]
     assert [event["type"] for event in events[:3]] == [
         "response.created",

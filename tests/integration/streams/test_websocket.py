@@ -11,18 +11,18 @@ from websockets.exceptions import InvalidStatus
 
 from models import keys
 from models.wire.events import split_frames
-from tests.support.api import Answer, Api, until
+from tests.support.api import Api, HttpResponse, until
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (
     FakeUpstream,
     call,
     done,
     finish,
-    gate,
     hang,
     reply,
     text,
     usage,
+    wait_for,
 )
 from tests.support.stack import Stack
 from tests.support.websocket_client import Socket, socket
@@ -30,9 +30,9 @@ from tests.support.websocket_client import Socket, socket
 FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
 
 
-def _handshake(refusal: InvalidStatus) -> Answer:
+def _handshake(refusal: InvalidStatus) -> HttpResponse:
     answer = refusal.response
-    return Answer(answer.status_code, answer.headers, bytes(answer.body or b""))
+    return HttpResponse(answer.status_code, answer.headers, bytes(answer.body or b""))
 
 
 # --- one create ---
@@ -44,7 +44,7 @@ async def test_a_create_brings_the_same_events_as_over_http_and_their_very_bytes
     model = fake.script(reply("Hello ", "socket"))
     async with socket(api) as one:
         await one.create(model, metadata={"by": "socket"})
-        events = await one.ended()
+        events = await one.read_to_end()
     assert_stream_obeys_contract(events)
     assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
     response = events[-1]["response"]
@@ -59,11 +59,11 @@ async def test_a_create_brings_the_same_events_as_over_http_and_their_very_bytes
 
 
 async def test_the_frames_hold_what_the_log_holds(
-    shared: Stack, api: Api, fake: FakeUpstream
+    shared_stack: Stack, api: Api, fake: FakeUpstream
 ) -> None:
     async with socket(api) as one:
-        response = await one.answer(fake.script(reply("ä ", "ö\n\nü")))
-    log = await shared.value(
+        response = await one.create_and_read(fake.script(reply("ä ", "ö\n\nü")))
+    log = await shared_stack.value(
         "SELECT string_agg(frames, ''::bytea ORDER BY first_number) FROM event_log WHERE response_id = %s",
         response["id"].removeprefix("resp_"),
     )
@@ -76,7 +76,7 @@ async def test_deltas_are_padded_for_those_who_ask(api: Api, fake: FakeUpstream)
     model = fake.script(reply("a", "b" * 50))
     async with socket(api) as one:
         await one.create(model, stream_options={"include_obfuscation": True})
-        events = await one.ended()
+        events = await one.read_to_end()
     assert_stream_obeys_contract(events)
     padded = [event for event in events if "obfuscation" in event]
     assert [event["delta"] for event in padded] == ["a", "b" * 50]
@@ -100,21 +100,26 @@ async def test_the_official_client_works_unchanged(
         refused = await connection.recv()
         assert refused.type == "error"
         assert (refused.status, refused.error.code) == (400, "previous_response_not_found")
-    assert [message["content"] for message in fake.asked(model)[-1].messages] == ["1", "one", "2"]
+    assert [message["content"] for message in fake.requests_for(model)[-1].messages] == [
+        "1",
+        "one",
+        "2",
+    ]
 
 
 @pytest.mark.filterwarnings(
     "ignore:connect\\(\\) must be used as a context manager:DeprecationWarning"
 )  # the client's own doing
 async def test_the_official_client_works_without_asyncio_too(
-    shared: Stack, fake: FakeUpstream
+    shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("in a thread"))
 
     def talk() -> str:
         with (
             openai.OpenAI(
-                base_url=f"http://127.0.0.1:{shared.webs[0].port}/v1", api_key=shared.key
+                base_url=f"http://127.0.0.1:{shared_stack.webs[0].port}/v1",
+                api_key=shared_stack.key,
             ) as one,
             one.responses.connect() as connection,
         ):
@@ -138,9 +143,11 @@ async def _ended(connection: Any) -> ResponsesServerEvent:
 async def test_a_failed_response_leaves_the_socket_alive(api: Api, fake: FakeUpstream) -> None:
     async with socket(api) as one:
         await one.create("nobody-knows")
-        failed = await one.ended()
+        failed = await one.read_to_end()
         assert failed[-1]["type"] == "response.failed"
-        assert (await one.answer(fake.script(reply("still here"))))["output_text"] == "still here"
+        assert (await one.create_and_read(fake.script(reply("still here"))))[
+            "output_text"
+        ] == "still here"
 
 
 # --- several creates ---
@@ -148,15 +155,17 @@ async def test_a_failed_response_leaves_the_socket_alive(api: Api, fake: FakeUps
 
 async def test_creates_of_a_lane_run_one_after_the_other(api: Api, fake: FakeUpstream) -> None:
     opened = asyncio.Event()
-    model = fake.script([text("first"), gate(opened), finish(), usage(), done()], reply("second"))
+    model = fake.script(
+        [text("first"), wait_for(opened), finish(), usage(), done()], reply("second")
+    )
     async with socket(api) as one:
         await one.create(model)
         await one.create(model)
         await one.until("response.output_text.delta")
-        assert len(fake.asked(model)) == 1
+        assert len(fake.requests_for(model)) == 1
         opened.set()
-        await one.ended()
-        events = await one.ended()
+        await one.read_to_end()
+        events = await one.read_to_end()
         assert_stream_obeys_contract(events)
         assert events[-1]["response"]["output_text"] == "second"
 
@@ -165,21 +174,21 @@ async def test_lanes_run_side_by_side_and_their_events_say_whose_they_are(
     api: Api, fake: FakeUpstream
 ) -> None:
     opened = asyncio.Event()
-    model = fake.script([text("slow"), gate(opened), finish(), usage(), done()], reply("quick"))
+    model = fake.script([text("slow"), wait_for(opened), finish(), usage(), done()], reply("quick"))
     async with socket(api) as one:
         await one.create(model, stream_id="planner")
         await one.until("response.output_text.delta")
         await one.create(model, stream_id="critic.2")
-        critic = await one.ended()
+        critic = await one.read_to_end()
         opened.set()
-        planner = await one.ended()
+        planner = await one.read_to_end()
         assert {event["stream_id"] for event in critic} == {"critic.2"}
         assert {event["stream_id"] for event in planner} == {"planner"}
         assert_stream_obeys_contract(critic)
-        unnamed = await one.answer(model)
+        unnamed = await one.create_and_read(model)
         assert "stream_id" not in unnamed
         await one.send(type="response.create", model=model, input=1, stream_id="planner")
-        await one.refused()
+        await one.read_error()
         assert json.loads(one.frames[-1])["stream_id"] == "planner"
 
 
@@ -189,9 +198,9 @@ async def test_there_are_32_names_of_lanes_and_64_creates_at_a_time(
     quick, slow = fake.script(reply("x")), fake.script([text("slow"), hang()])
     async with socket(api) as one:
         for number in range(32):
-            await one.answer(quick, stream_id=f"lane-{number}", generate=False)
+            await one.create_and_read(quick, stream_id=f"lane-{number}", generate=False)
         await one.create(quick, stream_id="lane-32")
-        refused = await one.refused()
+        refused = await one.read_error()
         assert (refused["code"], refused["param"]) == (
             "websocket_stream_limit_reached",
             "stream_id",
@@ -199,7 +208,7 @@ async def test_there_are_32_names_of_lanes_and_64_creates_at_a_time(
         for _ in range(65):
             await one.create(slow)
         await one.create(quick, stream_id="lane-1")
-        queued = [await one.refused_among(), await one.refused_among()]
+        queued = [await one.read_until_error(), await one.read_until_error()]
         assert {refusal["code"] for refusal in queued} == {"websocket_queue_full"}
 
 
@@ -207,25 +216,25 @@ async def test_no_more_than_16_responses_are_under_way_at_a_time(
     api: Api, fake: FakeUpstream
 ) -> None:
     opened = asyncio.Event()
-    model = fake.script([gate(opened), *reply("x")])
+    model = fake.script([wait_for(opened), *reply("x")])
     async with socket(api) as one:
         for number in range(20):
             await one.create(model, stream_id=f"lane-{number}")
-        await until(lambda: len(fake.asked(model)) >= 16)
+        await until(lambda: len(fake.requests_for(model)) >= 16)
         await one.send(type="something else")
-        await one.refused_among()
-        assert len(fake.asked(model)) == 16
+        await one.read_until_error()
+        assert len(fake.requests_for(model)) == 16
         opened.set()
         for _ in range(20):
-            await one.ended()
-    assert len(fake.asked(model)) == 20
+            await one.read_to_end()
+    assert len(fake.requests_for(model)) == 20
 
 
 # --- what a connection remembers ---
 
 
 async def test_an_unstored_response_can_be_continued_on_its_connection_only(
-    shared: Stack, api: Api, fake: FakeUpstream
+    shared_stack: Stack, api: Api, fake: FakeUpstream
 ) -> None:
     """As Codex does it: `store: false`, and only what is new with `previous_response_id`."""
     model = fake.script(
@@ -234,21 +243,21 @@ async def test_an_unstored_response_can_be_continued_on_its_connection_only(
         reply("and more"),
         reply("kept"),
     )
-    async with socket(api) as one, socket(shared.api(1)) as other:
-        first = await one.answer(model, store=False, tools=[FUNCTION])
+    async with socket(api) as one, socket(shared_stack.api(1)) as other:
+        first = await one.create_and_read(model, store=False, tools=[FUNCTION])
         output = [{"type": "function_call_output", "call_id": "call_a", "output": "42"}]
-        second = await one.answer(
+        second = await one.create_and_read(
             model, store=False, input=output, previous_response_id=first["id"], tools=[FUNCTION]
         )
-        third = await one.answer(
+        third = await one.create_and_read(
             model, store=False, input="More", previous_response_id=second["id"]
         )
         assert third["previous_response_id"] == second["id"]
-        told = [message["role"] for message in fake.asked(model)[-1].messages]
+        told = [message["role"] for message in fake.requests_for(model)[-1].messages]
         assert told == ["user", "assistant", "tool", "assistant", "user"]
 
         await other.create(model, input="Mine?", previous_response_id=third["id"])
-        assert (await other.refused())["code"] == "previous_response_not_found"
+        assert (await other.read_error())["code"] == "previous_response_not_found"
         over_http = await api.call(
             "POST",
             "/responses",
@@ -257,13 +266,13 @@ async def test_an_unstored_response_can_be_continued_on_its_connection_only(
         assert (over_http.status, over_http.error["code"]) == (400, "previous_response_not_found")
         assert (await api.call("GET", f"/responses/{third['id']}")).status == 404
 
-        kept = await one.answer(model, input="Keep this", previous_response_id=third["id"])
+        kept = await one.create_and_read(model, input="Keep this", previous_response_id=third["id"])
     assert await api.get(kept["id"]) == kept
     question = "SELECT count(*) FROM responses WHERE id = ANY(%s::uuid[]) AND expires_at <= clock_timestamp()"
     ids = [response["id"].removeprefix("resp_") for response in (first, second, third)]
 
     async def given_up() -> bool:
-        return bool(await shared.value(question, ids) == 3)
+        return bool(await shared_stack.value(question, ids) == 3)
 
     await until(given_up)  # with the connection the memory of it ends
     assert (await api.create(model, input="Still", previous_response_id=kept["id"]))[
@@ -272,28 +281,28 @@ async def test_an_unstored_response_can_be_continued_on_its_connection_only(
 
 
 async def test_a_stored_response_can_be_continued_by_anybody(
-    shared: Stack, api: Api, fake: FakeUpstream
+    shared_stack: Stack, api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("one"), reply("two"), reply("three"))
     async with socket(api) as one:
-        first = await one.answer(model)
-    async with socket(shared.api(1)) as other:
-        second = await other.answer(model, input="2", previous_response_id=first["id"])
+        first = await one.create_and_read(model)
+    async with socket(shared_stack.api(1)) as other:
+        second = await other.create_and_read(model, input="2", previous_response_id=first["id"])
     assert (await api.create(model, input="3", previous_response_id=second["id"]))[
         "output_text"
     ] == "three"
 
 
 async def test_another_projects_responses_do_not_exist(
-    shared: Stack, api: Api, fake: FakeUpstream
+    shared_stack: Stack, api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("x"))
     mine = await api.create(model)
     async with socket(
-        shared.api(key=keys.create(shared.dsn, "stranger at the socket"))
+        shared_stack.api(key=keys.create(shared_stack.dsn, "stranger at the socket"))
     ) as stranger:
         await stranger.create(model, previous_response_id=mine["id"])
-        assert (await stranger.refused())["code"] == "previous_response_not_found"
+        assert (await stranger.read_error())["code"] == "previous_response_not_found"
 
 
 async def test_a_warm_up_asks_no_model_and_can_be_continued(api: Api, fake: FakeUpstream) -> None:
@@ -302,7 +311,7 @@ async def test_a_warm_up_asks_no_model_and_can_be_continued(api: Api, fake: Fake
         await one.create(
             model, store=False, generate=False, instructions="Be brief.", tools=[FUNCTION]
         )
-        events = await one.ended()
+        events = await one.read_to_end()
         assert_stream_obeys_contract(events)
         warm = events[-1]["response"]
         assert (warm["status"], warm["output"], warm["usage"]["total_tokens"]) == (
@@ -310,21 +319,23 @@ async def test_a_warm_up_asks_no_model_and_can_be_continued(api: Api, fake: Fake
             [],
             0,
         )
-        assert fake.asked(model) == []
-        answer = await one.answer(model, store=False, input="Now.", previous_response_id=warm["id"])
+        assert fake.requests_for(model) == []
+        answer = await one.create_and_read(
+            model, store=False, input="Now.", previous_response_id=warm["id"]
+        )
         assert answer["output_text"] == "warm"
-        assert [message["content"] for message in fake.asked(model)[0].messages] == [
+        assert [message["content"] for message in fake.requests_for(model)[0].messages] == [
             "Hello.",
             "Now.",
         ]
 
         nothing: list[list[Any] | None] = [[], None]
         for empty in nothing:
-            bare = await one.answer(model, generate=False, input=empty)
-            assert (await one.answer(model, previous_response_id=bare["id"]))[
+            bare = await one.create_and_read(model, generate=False, input=empty)
+            assert (await one.create_and_read(model, previous_response_id=bare["id"]))[
                 "status"
             ] == "completed"
-        prewarmed = await one.answer(model, prompt_cache_options={"prewarm": True})
+        prewarmed = await one.create_and_read(model, prompt_cache_options={"prewarm": True})
         assert prewarmed["output"] == []
         await one.create(
             "nobody-knows",
@@ -333,7 +344,7 @@ async def test_a_warm_up_asks_no_model_and_can_be_continued(api: Api, fake: Fake
             generate=False,
             text={"format": {"type": "?"}},
         )
-        assert (await one.refused())["param"] == "text.format.type"
+        assert (await one.read_error())["param"] == "text.format.type"
 
 
 async def test_a_conversation_takes_one_response_at_a_time_over_the_socket_too(
@@ -341,24 +352,24 @@ async def test_a_conversation_takes_one_response_at_a_time_over_the_socket_too(
 ) -> None:
     opened = asyncio.Event()
     model = fake.script(
-        [text("be"), gate(opened), text("gun"), finish(), usage(), done()], reply("next")
+        [text("be"), wait_for(opened), text("gun"), finish(), usage(), done()], reply("next")
     )
     conversation = (await api.call("POST", "/conversations", {})).body["id"]
     async with socket(api) as one:
         await one.create(model, conversation=conversation)
         await one.until("response.output_text.delta")
         await one.create(model, conversation=conversation, stream_id="meanwhile")
-        assert (await one.refused())["code"] == "conversation_locked"
+        assert (await one.read_error())["code"] == "conversation_locked"
         opened.set()
-        await one.ended()
-        warm = await one.answer(
+        await one.read_to_end()
+        warm = await one.create_and_read(
             model, conversation={"id": conversation}, generate=False, input="By the way."
         )
         assert warm["conversation"] == {"id": conversation}
-        assert (await one.answer(model, conversation=conversation, input="Go on."))[
+        assert (await one.create_and_read(model, conversation=conversation, input="Go on."))[
             "output_text"
         ] == "next"
-    assert [message["content"] for message in fake.asked(model)[-1].messages] == [
+    assert [message["content"] for message in fake.requests_for(model)[-1].messages] == [
         "Hello.",
         "begun",
         "By the way.",
@@ -369,9 +380,9 @@ async def test_a_conversation_takes_one_response_at_a_time_over_the_socket_too(
 async def test_a_remembered_answer_comes_over_the_socket_too(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(reply("once"))
     async with socket(api) as one:
-        first, second = [await one.answer(model, cache=True) for _ in range(2)]
+        first, second = [await one.create_and_read(model, cache=True) for _ in range(2)]
     assert first["output_text"] == second["output_text"]
-    assert len(fake.asked(model)) == 1
+    assert len(fake.requests_for(model)) == 1
 
 
 # --- what a client does wrong ---
@@ -468,9 +479,9 @@ async def test_a_bad_frame_is_told_and_the_socket_lives_on(
     sent, status, code, param = BAD[case]
     async with socket(api) as one:
         await one.connection.send(sent)
-        refused = await one.refused()
+        refused = await one.read_error()
         assert (refused["status"], refused["code"], refused["param"]) == (status, code, param)
-        assert (await one.answer(fake.script(reply("alive")), generate=False))[
+        assert (await one.create_and_read(fake.script(reply("alive")), generate=False))[
             "status"
         ] == "completed"
 
@@ -478,7 +489,7 @@ async def test_a_bad_frame_is_told_and_the_socket_lives_on(
 async def test_what_is_ignored_over_the_socket(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(reply("x"))
     async with socket(api) as one:
-        answer = await one.answer(
+        answer = await one.create_and_read(
             model,
             stream=False,
             background=False,
@@ -496,17 +507,17 @@ async def test_fragments_are_one_frame_and_lone_surrogates_do_no_harm(
     whole = json.dumps({"type": "response.create", "model": model, "input": "a \ud800 b"})
     async with socket(api) as one:
         await one.connection.send(iter([whole[:10], whole[10:40], whole[40:]]))
-        await one.ended()
-    assert fake.asked(model)[0].messages[0]["content"] == "a \ufffd b"
+        await one.read_to_end()
+    assert fake.requests_for(model)[0].messages[0]["content"] == "a \ufffd b"
 
 
 async def test_what_breaks_the_protocol_ends_the_connection(api: Api) -> None:
     async with socket(api) as one:
         await one.connection.send("x" * 9_000_000)
-        assert await one.closed() == 1009
+        assert await one.read_until_closed() == 1009
     async with socket(api) as one:
         await one.connection.send(b"\xff\xfe", text=True)
-        assert await one.closed() == 1007
+        assert await one.read_until_closed() == 1007
 
 
 HANDSHAKE = {
@@ -604,10 +615,10 @@ async def test_messages_are_compressed_where_the_client_can(api: Api, fake: Fake
     async with socket(api) as one:
         assert "permessage-deflate" in _accepted(one)["sec-websocket-extensions"]
         assert _accepted(one)["x-request-id"]
-        assert (await one.answer(fake.script(reply("small"))))["output_text"] == "small"
+        assert (await one.create_and_read(fake.script(reply("small"))))["output_text"] == "small"
     async with socket(api, compression=None) as plain:
         assert "sec-websocket-extensions" not in _accepted(plain)
-        assert (await plain.answer(fake.script(reply("plain"))))["output_text"] == "plain"
+        assert (await plain.create_and_read(fake.script(reply("plain"))))["output_text"] == "plain"
 
 
 def _accepted(one: Socket) -> Any:
@@ -620,7 +631,7 @@ def _accepted(one: Socket) -> Any:
 
 
 async def test_who_leaves_takes_the_running_response_along(
-    shared: Stack, api: Api, fake: FakeUpstream
+    shared_stack: Stack, api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script([text("said"), hang()])
     async with socket(api) as one:
@@ -628,7 +639,7 @@ async def test_who_leaves_takes_the_running_response_along(
         await one.create(model)
         response_id = (await one.until("response.created"))["response"]["id"]
         await one.until("response.output_text.delta")
-    [asked] = fake.asked(model)
+    [asked] = fake.requests_for(model)
     await until(lambda: asked.closed_by_client is not None)
 
     async def cancelled() -> bool:
@@ -636,7 +647,7 @@ async def test_who_leaves_takes_the_running_response_along(
         return answer.status == 200 and answer.body["status"] == "cancelled"
 
     await until(cancelled)
-    assert len(fake.asked(model)) == 1, "what still waited was begun"
+    assert len(fake.requests_for(model)) == 1, "what still waited was begun"
 
 
 async def test_a_client_that_breaks_off_while_it_is_told_of_its_faults_does_no_harm(
@@ -649,9 +660,11 @@ async def test_a_client_that_breaks_off_while_it_is_told_of_its_faults_does_no_h
     assert (await api.create(fake.script(reply("unharmed"))))["output_text"] == "unharmed"
 
 
-async def test_open_sockets_are_counted(shared: Stack) -> None:
+async def test_open_sockets_are_counted(shared_stack: Stack) -> None:
     async def count() -> float:
-        async with shared.session.get(f"http://127.0.0.1:{shared.webs[1].port}/metrics") as answer:
+        async with shared_stack.session.get(
+            f"http://127.0.0.1:{shared_stack.webs[1].port}/metrics"
+        ) as answer:
             lines = (await answer.text()).splitlines()
         return float(
             next(line.split()[1] for line in lines if line.startswith("backburner_sockets "))
@@ -661,6 +674,6 @@ async def test_open_sockets_are_counted(shared: Stack) -> None:
         return await count() == before
 
     before = await count()
-    async with socket(shared.api(1)), socket(shared.api(1)):
+    async with socket(shared_stack.api(1)), socket(shared_stack.api(1)):
         assert await count() == before + 2
     await until(is_back)

@@ -29,26 +29,26 @@ from tests.support.mcp_servers import (
     PIXEL,
     Fault,
     McpServers,
-    answers,
-    die,
+    break_off,
     hang,
-    redirects,
-    results,
+    http_answer,
+    redirect,
+    rpc_result,
 )
 from tests.support.stack import Stack
 from tests.support.strict_types import check_event, check_response
 
 
 @pytest.fixture
-def api(tooled: Stack) -> Api:
+def api(tool_stack: Stack) -> Api:
     """A raw client of the deployment with tools."""
-    return tooled.api()
+    return tool_stack.api()
 
 
 @pytest.fixture
-def client(tooled: Stack) -> openai.AsyncOpenAI:
+def client(tool_stack: Stack) -> openai.AsyncOpenAI:
     """The official client of it."""
-    return tooled.openai()
+    return tool_stack.openai()
 
 
 def server(url: str, label: str = "it", **more: Any) -> Any:
@@ -134,7 +134,7 @@ async def test_the_tools_are_listed_then_called_then_the_model_answers(
     assert json.loads(called["arguments"]) == {"username": "alice"}
     assert called["output"] == "user_4711"
     assert stream.final["output_text"] == message["content"][0]["text"] == "It is user_4711."
-    first, second = fake.asked(model)
+    first, second = fake.requests_for(model)
     offered = {tool["function"]["name"]: tool["function"] for tool in first.body["tools"]}
     assert offered["get_user_id"]["description"] == "The id of a user."
     assert offered["get_user_id"]["parameters"]["properties"]["username"]["type"] == "string"
@@ -193,17 +193,17 @@ async def test_calls_that_need_each_others_results(
                 pass
             output = (await events.get_final_response()).to_dict()["output"]
     else:
-        output = (await api.ended(await api.background(model, tools=tools)))["output"]
+        output = (await api.wait_for_end(await api.create_background(model, tools=tools)))["output"]
     assert kinds(output) == [
         "mcp_list_tools completed",
         *["mcp_call completed"] * 3,
         "message completed",
     ]
     assert [item["output"] for item in output[1:4]] == ["user_0815", "guest", "no"]
-    assert results_told(fake.asked(model)[3].messages) == ["user_0815", "guest", "no"]
+    assert results_told(fake.requests_for(model)[3].messages) == ["user_0815", "guest", "no"]
     assert [
         len(message.get("tool_calls", ()))
-        for message in fake.asked(model)[3].messages
+        for message in fake.requests_for(model)[3].messages
         if message["role"] == "assistant"
     ] == [1, 1, 1]
 
@@ -221,7 +221,7 @@ async def test_the_older_transport_does_too(
 async def test_a_listing_in_the_history_is_not_made_again(
     client: openai.AsyncOpenAI, fake: FakeUpstream, mcp_servers: McpServers
 ) -> None:
-    url = mcp_servers.spoiled("plain", "nothing", hang)
+    url = mcp_servers.url_with_fault("plain", "nothing", hang)
     model = fake.script(reply("Hello."))
     tools = [server(url)]
     first = await client.responses.create(model=model, input="Hello.", tools=tools)
@@ -240,7 +240,7 @@ async def test_a_listing_in_the_history_is_not_made_again(
     again = fake.script(turn(("echo", {"text": "b"})), reply("ok"))
     third = await client.responses.create(model=again, input=resent, tools=tools, store=False)
     assert [item.type for item in third.output] == ["mcp_call", "message"]
-    assert len(mcp_servers.asked(url, "tools/list")) == 1
+    assert len(mcp_servers.requests_to(url, "tools/list")) == 1
 
 
 async def test_the_history_tells_the_model_what_was_called_before(
@@ -252,10 +252,10 @@ async def test_the_history_tells_the_model_what_was_called_before(
     )
     later = fake.script(reply("Still said."))
     await client.responses.create(model=later, input="And?", previous_response_id=first.id)
-    assert results_told(fake.asked(later)[0].messages) == ["first"]
+    assert results_told(fake.requests_for(later)[0].messages) == ["first"]
     (asked,) = [
         message["tool_calls"]
-        for message in fake.asked(later)[0].messages
+        for message in fake.requests_for(later)[0].messages
         if message.get("tool_calls")
     ]
     assert (asked[0]["function"]["name"], json.loads(asked[0]["function"]["arguments"])) == (
@@ -268,8 +268,8 @@ async def test_servers_with_equal_tool_names_are_told_apart(
     api: Api, fake: FakeUpstream, mcp_servers: McpServers
 ) -> None:
     first, second = (
-        mcp_servers.spoiled("plain", "nothing", hang),
-        mcp_servers.spoiled("old", "nothing", hang),
+        mcp_servers.url_with_fault("plain", "nothing", hang),
+        mcp_servers.url_with_fault("old", "nothing", hang),
     )
     tools = [
         server(first, "one", allowed_tools=["echo"]),
@@ -287,7 +287,7 @@ async def test_servers_with_equal_tool_names_are_told_apart(
         reply("Done."),
     )
     stream = await heard(api, model, tools=tools)
-    assert {tool["function"]["name"] for tool in fake.asked(model)[0].body["tools"]} == {
+    assert {tool["function"]["name"] for tool in fake.requests_for(model)[0].body["tools"]} == {
         "one__echo",
         "two__echo",
         "two__weather",
@@ -306,7 +306,7 @@ async def test_servers_with_equal_tool_names_are_told_apart(
         ("one", "echo", "1"),
         ("two", "weather", '{\n  "degrees": 4\n}'),
     ]
-    assert [len(mcp_servers.asked(url, "tools/call")) for url in (first, second)] == [1, 2]
+    assert [len(mcp_servers.requests_to(url, "tools/call")) for url in (first, second)] == [1, 2]
 
 
 async def test_a_choice_of_a_server_offers_its_tools_alone(
@@ -334,7 +334,9 @@ async def test_a_choice_of_a_server_offers_its_tools_alone(
         model = fake.script(reply("ok"))
         chosen: Any = choice
         await client.responses.create(model=model, input="Hi.", tools=tools, tool_choice=chosen)
-        assert {tool["function"]["name"] for tool in fake.asked(model)[0].body["tools"]} == names
+        assert {
+            tool["function"]["name"] for tool in fake.requests_for(model)[0].body["tools"]
+        } == names
 
 
 async def test_three_hundred_tools_are_offered(
@@ -344,7 +346,7 @@ async def test_three_hundred_tools_are_offered(
     response = await client.responses.create(
         model=model, input="Hi.", tools=[server(mcp_servers.url("many"))]
     )
-    assert len(fake.asked(model)[0].body["tools"]) == 300
+    assert len(fake.requests_for(model)[0].body["tools"]) == 300
     assert response.output[1].to_dict()["output"] == "tool_299"
 
 
@@ -359,7 +361,7 @@ async def test_an_image_goes_to_the_model_as_one_and_stays_in_the_history(
     assert isinstance(shown, str)
     assert shown.startswith("a red pixel\n[image: image/png, ")
     await client.responses.create(model=model, input="And now?", previous_response_id=first.id)
-    for request in fake.asked(model)[1:]:
+    for request in fake.requests_for(model)[1:]:
         images = [
             part
             for message in request.messages
@@ -379,7 +381,7 @@ async def test_an_image_goes_to_the_model_as_one_and_stays_in_the_history(
 async def test_a_server_that_wants_a_token(
     api: Api, fake: FakeUpstream, mcp_servers: McpServers
 ) -> None:
-    url = mcp_servers.guarded("plain", "t0ken-of-the-client")
+    url = mcp_servers.url_with_token("plain", "t0ken-of-the-client")
     model = fake.script(reply("Hello."))
     refused = await api.call(
         "POST", "/responses", {"model": model, "input": "Hi.", "tools": [server(url)]}
@@ -388,10 +390,10 @@ async def test_a_server_that_wants_a_token(
     assert refused.headers["x-should-retry"] == "false"
     assert (refused.error["type"], refused.error["param"]) == ("authentication_error", "tools")
     assert "'it'" in refused.error["message"]
-    failed = await api.ended(await api.background(model, tools=[server(url)]))
+    failed = await api.wait_for_end(await api.create_background(model, tools=[server(url)]))
     assert (failed["status"], kinds(failed["output"])) == ("failed", ["mcp_list_tools failed"])
     assert "'it'" in failed["error"]["message"]
-    assert not fake.asked(model)
+    assert not fake.requests_for(model)
     for proof in (
         {"authorization": "t0ken-of-the-client"},
         {"headers": {"Authorization": "Bearer t0ken-of-the-client"}},
@@ -430,7 +432,7 @@ async def test_a_call_waits_for_approval_unless_that_is_waived(
         "approve-chained",
         {"key": "approve-chained"},
     )
-    assert not mcp_servers.counting.of("approve-chained")
+    assert not mcp_servers.tool_calls.calls_with("approve-chained")
     model = fake.script(reply("Counted."))
     answer: Any = [
         {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": True}
@@ -446,7 +448,7 @@ async def test_a_call_waits_for_approval_unless_that_is_waived(
     )
     assert called["output"] == "count_unsafe approve-chained: call 1"
     assert message["type"] == "message"
-    assert results_told(fake.asked(model)[0].messages) == [called["output"]]
+    assert results_told(fake.requests_for(model)[0].messages) == [called["output"]]
     # a further turn does not make the call again
     await client.responses.create(
         model=fake.script(reply("ok")),
@@ -454,7 +456,7 @@ async def test_a_call_waits_for_approval_unless_that_is_waived(
         previous_response_id=second.id,
         tools=[tool],
     )
-    assert len(mcp_servers.counting.of("approve-chained")) == 1
+    assert len(mcp_servers.tool_calls.calls_with("approve-chained")) == 1
 
 
 async def test_an_approval_works_with_the_whole_history_sent_again(
@@ -479,7 +481,7 @@ async def test_an_approval_works_with_the_whole_history_sent_again(
         tools=[tool],
     )
     assert kinds(later["output"]) == ["message completed"]
-    assert len(mcp_servers.counting.of("approve-resent")) == 1
+    assert len(mcp_servers.tool_calls.calls_with("approve-resent")) == 1
 
 
 async def test_a_refusal_is_told_to_the_model(
@@ -500,10 +502,10 @@ async def test_a_refusal_is_told_to_the_model(
         model=model, input=answer, previous_response_id=first.id, tools=[tool]
     )
     assert [item.type for item in second.output] == ["message"]
-    assert results_told(fake.asked(model)[0].messages) == [
+    assert results_told(fake.requests_for(model)[0].messages) == [
         "The user refused this call. Reason: too costly"
     ]
-    assert not mcp_servers.counting.of("refuse")
+    assert not mcp_servers.tool_calls.calls_with("refuse")
 
 
 async def test_approval_may_be_asked_for_some_tools_only(
@@ -518,7 +520,7 @@ async def test_approval_may_be_asked_for_some_tools_only(
         "mcp_call completed",
         "mcp_approval_request completed",
     ]
-    assert [one.tool for one in mcp_servers.counting.of("some")] == ["count_read_only"]
+    assert [one.tool for one in mcp_servers.tool_calls.calls_with("some")] == ["count_read_only"]
 
 
 async def test_an_approval_without_its_request_or_its_server_is_refused(
@@ -555,7 +557,7 @@ async def test_an_approval_without_its_request_or_its_server_is_refused(
         refused = await api.call("POST", "/responses", {"model": model, **body})
         assert (refused.status, refused.error["param"]) == (400, param)
         assert words in refused.error["message"]
-    assert not mcp_servers.counting.of("unmet")
+    assert not mcp_servers.tool_calls.calls_with("unmet")
 
 
 # --- what goes wrong ---
@@ -576,17 +578,17 @@ async def test_a_tools_own_error_is_told_and_the_model_answers(
         "type": "mcp_tool_execution_error",
         "content": [{"type": "text", "text": "no disk"}],
     }
-    assert results_told(fake.asked(model)[1].messages) == ["Error: no disk"]
+    assert results_told(fake.requests_for(model)[1].messages) == ["Error: no disk"]
 
 
 BAD_CALLS: Mapping[str, Fault] = {
     "hangs": hang,
-    "dies in the middle": die,
-    "sends invalid UTF-8": answers(200, b'{"jsonrpc": "2.0", "id": 1, "result": "\xff\xfe"}'),
-    "sends megabytes": answers(200, b'{"jsonrpc": "2.0"' + b" " * 9_000_000 + b"}"),
-    "redirects inside": redirects("http://169.254.169.254/latest/meta-data/"),
-    "answers nonsense": results({"content": "none"}),
-    "answers 500": answers(500, b"Traceback (most recent call last):", "text/plain"),
+    "dies in the middle": break_off,
+    "sends invalid UTF-8": http_answer(200, b'{"jsonrpc": "2.0", "id": 1, "result": "\xff\xfe"}'),
+    "sends megabytes": http_answer(200, b'{"jsonrpc": "2.0"' + b" " * 9_000_000 + b"}"),
+    "redirects inside": redirect("http://169.254.169.254/latest/meta-data/"),
+    "answers nonsense": rpc_result({"content": "none"}),
+    "answers 500": http_answer(500, b"Traceback (most recent call last):", "text/plain"),
 }
 
 
@@ -596,7 +598,7 @@ async def test_a_server_that_fails_a_call_ends_with_an_answer_without_it(
 ) -> None:
     model = fake.script(turn(("echo", {"text": "x"})), reply("I could not."))
     stream = await heard(
-        api, model, tools=[server(mcp_servers.spoiled("plain", "tools/call", fault))]
+        api, model, tools=[server(mcp_servers.url_with_fault("plain", "tools/call", fault))]
     )
     assert kinds(stream.final["output"]) == [
         "mcp_list_tools completed",
@@ -604,7 +606,7 @@ async def test_a_server_that_fails_a_call_ends_with_an_answer_without_it(
         "message completed",
     ]
     assert stream.final["output"][1]["error"]
-    (told,) = results_told(fake.asked(model)[1].messages)
+    (told,) = results_told(fake.requests_for(model)[1].messages)
     assert told.startswith("Error: ")
     for secret in ("169.254", "Traceback"):
         assert secret not in json.dumps(stream.final)
@@ -612,14 +614,14 @@ async def test_a_server_that_fails_a_call_ends_with_an_answer_without_it(
 
 @pytest.mark.parametrize(
     "fault",
-    [hang, die, answers(500), answers(200, b"\xff"), redirects("http://10.0.0.1/")],
+    [hang, break_off, http_answer(500), http_answer(200, b"\xff"), redirect("http://10.0.0.1/")],
     ids=["hangs", "dies", "500", "bytes", "redirect"],
 )
 async def test_a_server_that_cannot_be_listed_ends_the_response(
     api: Api, fake: FakeUpstream, mcp_servers: McpServers, fault: Fault
 ) -> None:
     model = fake.script(reply("Never asked."))
-    tools = [server(mcp_servers.spoiled("plain", "tools/list", fault))]
+    tools = [server(mcp_servers.url_with_fault("plain", "tools/list", fault))]
     stream = await heard(api, model, tools=tools)
     assert (stream.final["status"], kinds(stream.final["output"])) == (
         "failed",
@@ -634,7 +636,7 @@ async def test_a_server_that_cannot_be_listed_ends_the_response(
         "http_error",
         "tools",
     )
-    assert not fake.asked(model)
+    assert not fake.requests_for(model)
 
 
 async def test_megabytes_of_text_reach_the_model_cut(
@@ -645,7 +647,7 @@ async def test_megabytes_of_text_reach_the_model_cut(
     called = response["output"][1]
     assert len(called["output"]) < 300_000
     assert called["output"].endswith("[The rest is left out: the tool's answer was too long.]")
-    assert results_told(fake.asked(model)[1].messages) == [called["output"]]
+    assert results_told(fake.requests_for(model)[1].messages) == [called["output"]]
 
 
 # --- the guard ---
@@ -677,11 +679,11 @@ def test_the_table_of_hostile_addresses_is_long_enough() -> None:
 
 
 async def test_hostile_addresses_are_refused_before_anything_is_stored(
-    tooled: Stack, fake: FakeUpstream
+    tool_stack: Stack, fake: FakeUpstream
 ) -> None:
     """This deployment allows 127.0.0.0/8, so what spells that address is refused for its spelling alone."""
-    api = tooled.api()
-    before = await tooled.value("SELECT count(*) FROM responses")
+    api = tool_stack.api()
+    before = await tool_stack.value("SELECT count(*) FROM responses")
     model = fake.script(reply("Never asked."))
     taken = []
     for url in URLS:
@@ -697,8 +699,8 @@ async def test_hostile_addresses_are_refused_before_anything_is_stored(
         ):
             taken.append((url, answer.status, answer.raw[:200]))
     assert [entry for entry in taken if not entry[0].startswith("http://localhost.")] == []
-    assert await tooled.value("SELECT count(*) FROM responses") <= before + 1
-    assert not fake.asked(model)
+    assert await tool_stack.value("SELECT count(*) FROM responses") <= before + 1
+    assert not fake.requests_for(model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -720,7 +722,7 @@ async def test_redirects_lead_nowhere(
     api: Api, fake: FakeUpstream, mcp_servers: McpServers, lead: Lead
 ) -> None:
     """Wherever a server sends us, in a listing or an opening: the client hears that it did, and not what was there."""
-    url = mcp_servers.spoiled("plain", "*", redirects(lead.location, lead.status))
+    url = mcp_servers.url_with_fault("plain", "*", redirect(lead.location, lead.status))
     answer = await api.call(
         "POST",
         "/responses",

@@ -26,14 +26,14 @@ from tests.support.mcp_servers import (
     Fault,
     McpServers,
     Transport,
-    answers,
-    die,
-    die_in_stream,
+    break_off,
+    break_off_in_stream,
     hang,
     hang_in_answer,
-    redirects,
-    refuses,
-    results,
+    http_answer,
+    redirect,
+    rpc_error,
+    rpc_result,
 )
 from worker.tools.mcp import McpToolProvider
 from worker.tools.provider import ToolCallError, ToolContext, ToolResult
@@ -148,18 +148,18 @@ async def test_tools_are_listed_and_called_over_every_transport(
 
 
 async def test_a_session_is_opened_once_and_closed_at_the_end(mcp_servers: McpServers) -> None:
-    url = mcp_servers.spoiled("old", "nothing", hang)
+    url = mcp_servers.url_with_fault("old", "nothing", hang)
     async with asking(url) as it:
         await it.prepare()
         for _ in range(3):
             await it.call("echo", {"text": "x"})
-    assert len(mcp_servers.asked(url, "initialize")) == 1
-    assert [request.http_method for request in mcp_servers.asked(url)].count("DELETE") == 1
+    assert len(mcp_servers.requests_to(url, "initialize")) == 1
+    assert [request.http_method for request in mcp_servers.requests_to(url)].count("DELETE") == 1
     assert (
         len(
             {
                 request.headers.get("mcp-session-id")
-                for request in mcp_servers.asked(url, "tools/call")
+                for request in mcp_servers.requests_to(url, "tools/call")
             }
         )
         == 1
@@ -169,16 +169,16 @@ async def test_a_session_is_opened_once_and_closed_at_the_end(mcp_servers: McpSe
 async def test_a_session_that_the_server_forgot_is_opened_again_once(
     mcp_servers: McpServers,
 ) -> None:
-    url = mcp_servers.spoiled("old", "nothing", hang)
+    url = mcp_servers.url_with_fault("old", "nothing", hang)
     async with asking(url) as it:
         await it.prepare()
         mcp_servers.forget_sessions()
         assert (await it.call("echo", {"text": "again"})).fields == {"output": "again"}
-    assert len(mcp_servers.asked(url, "initialize")) == 2
+    assert len(mcp_servers.requests_to(url, "initialize")) == 2
 
 
 async def test_a_listing_in_the_history_is_not_asked_for_again(mcp_servers: McpServers) -> None:
-    url = mcp_servers.spoiled("plain", "nothing", hang)
+    url = mcp_servers.url_with_fault("plain", "nothing", hang)
     async with asking(url) as it:
         (listing,) = await it.prepare()
     async with asking(url) as later:
@@ -186,7 +186,7 @@ async def test_a_listing_in_the_history_is_not_asked_for_again(mcp_servers: McpS
         assert await later.prepare() == []
         assert "echo" in later.toolbox.offered()
         assert (await later.call("echo", {"text": "x"})).fields == {"output": "x"}
-    assert len(mcp_servers.asked(url, "tools/list")) == 1
+    assert len(mcp_servers.requests_to(url, "tools/list")) == 1
 
 
 async def test_all_pages_of_a_long_list_are_read(mcp_servers: McpServers) -> None:
@@ -218,7 +218,7 @@ async def test_only_allowed_tools_are_shown_offered_and_called(
 async def test_credentials_are_sent_with_every_request_as_they_were_given(
     mcp_servers: McpServers,
 ) -> None:
-    plain = mcp_servers.spoiled("old", "nothing", hang)
+    plain = mcp_servers.url_with_fault("old", "nothing", hang)
     for sealed, sent in (
         ({"authorization": "t0ken"}, "Bearer t0ken"),
         ({"authorization": "Basic abc"}, "Basic abc"),
@@ -236,7 +236,7 @@ async def test_credentials_are_sent_with_every_request_as_they_were_given(
 
 @pytest.mark.parametrize("transport", ["mcp", "sse"])
 async def test_a_server_that_wants_a_token(mcp_servers: McpServers, transport: Transport) -> None:
-    url = mcp_servers.guarded("plain", "t0ken", transport)
+    url = mcp_servers.url_with_token("plain", "t0ken", transport)
     async with asking(url) as it:
         with pytest.raises(ToolFailed, match="'it'") as failure:
             await it.prepare()
@@ -314,11 +314,11 @@ async def test_a_tools_own_error_is_told_as_such(mcp_servers: McpServers) -> Non
 async def test_arguments_that_are_no_json_object_do_not_reach_the_server(
     mcp_servers: McpServers, written: str
 ) -> None:
-    url = mcp_servers.spoiled("plain", "nothing", hang)
+    url = mcp_servers.url_with_fault("plain", "nothing", hang)
     async with asking(url) as it:
         await it.prepare()
         assert isinstance(await it.call("echo", written), ToolCallError)
-    assert not mcp_servers.asked(url, "tools/call")
+    assert not mcp_servers.requests_to(url, "tools/call")
 
 
 async def test_arguments_that_do_not_fit_the_schema_are_the_tools_to_judge(
@@ -349,48 +349,55 @@ NUL_AND_SURROGATES = (
 BAD = [
     Bad("hangs", hang, "within 2 s", "mcp_tool_execution_error"),
     Bad("hangs in its answer", hang_in_answer, "within 2 s", "mcp_tool_execution_error"),
-    Bad("dies in its answer", die, "broke off"),
-    Bad("dies in its stream", die_in_stream, "broke off"),
+    Bad("dies in its answer", break_off, "broke off"),
+    Bad("dies in its stream", break_off_in_stream, "broke off"),
     Bad(
-        "answers 500", answers(500, b"Traceback (most recent call last)", "text/plain"), "HTTP 500"
+        "answers 500",
+        http_answer(500, b"Traceback (most recent call last)", "text/plain"),
+        "HTTP 500",
     ),
-    Bad("answers 401 in the middle", answers(401), "HTTP 401"),
-    Bad("answers 404 without sessions", answers(404, b"gone", "text/plain"), "HTTP 404"),
-    Bad("redirects to metadata", redirects("http://169.254.169.254/latest/meta-data/"), "HTTP 307"),
-    Bad("redirects to itself for ever", redirects("mcp"), "HTTP 307"),
-    Bad("redirects a message away", redirects("http://127.0.0.1:1/", 302), "HTTP 302"),
+    Bad("answers 401 in the middle", http_answer(401), "HTTP 401"),
+    Bad("answers 404 without sessions", http_answer(404, b"gone", "text/plain"), "HTTP 404"),
+    Bad("redirects to metadata", redirect("http://169.254.169.254/latest/meta-data/"), "HTTP 307"),
+    Bad("redirects to itself for ever", redirect("mcp"), "HTTP 307"),
+    Bad("redirects a message away", redirect("http://127.0.0.1:1/", 302), "HTTP 302"),
     Bad(
         "answers invalid UTF-8",
-        answers(200, b'{"jsonrpc": "2.0", "id": 1, "result": "\xff\xfe"}'),
+        http_answer(200, b'{"jsonrpc": "2.0", "id": 1, "result": "\xff\xfe"}'),
         "not valid",
         "mcp_protocol_error",
     ),
     Bad(
         "answers invalid UTF-8 in a stream",
-        answers(200, b"data: \xff\xfe\n\n", "text/event-stream"),
+        http_answer(200, b"data: \xff\xfe\n\n", "text/event-stream"),
         "not valid",
         "mcp_protocol_error",
     ),
-    Bad("answers HTML", answers(200, b"<html>", "text/html"), "content type", "mcp_protocol_error"),
-    Bad("answers an unknown result", results({"tools": 1}), "not valid", "mcp_protocol_error"),
-    Bad("answers a result of no object", results("fine"), "not valid", "mcp_protocol_error"),
-    Bad("answers nothing at all", answers(200), "not valid", "mcp_protocol_error"),
-    Bad("answers 202 and no more", answers(202), "202", "mcp_protocol_error"),
-    Bad("refuses", refuses(-32601, "Method not found"), "Method not found", "mcp_protocol_error"),
+    Bad(
+        "answers HTML",
+        http_answer(200, b"<html>", "text/html"),
+        "content type",
+        "mcp_protocol_error",
+    ),
+    Bad("answers an unknown result", rpc_result({"tools": 1}), "not valid", "mcp_protocol_error"),
+    Bad("answers a result of no object", rpc_result("fine"), "not valid", "mcp_protocol_error"),
+    Bad("answers nothing at all", http_answer(200), "not valid", "mcp_protocol_error"),
+    Bad("answers 202 and no more", http_answer(202), "202", "mcp_protocol_error"),
+    Bad("refuses", rpc_error(-32601, "Method not found"), "Method not found", "mcp_protocol_error"),
     Bad(
         "refuses with a bad status",
-        answers(400, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"odd"}}'),
+        http_answer(400, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"odd"}}'),
         "odd",
         "mcp_protocol_error",
     ),
-    Bad("refuses with megabytes", refuses(-32000, "x" * 9_000_000), "more than 8388608 bytes"),
-    Bad("answers compressed", answers(200, b"\x1f\x8b", content_encoding="gzip"), "compressed"),
+    Bad("refuses with megabytes", rpc_error(-32000, "x" * 9_000_000), "more than 8388608 bytes"),
+    Bad("answers compressed", http_answer(200, b"\x1f\x8b", content_encoding="gzip"), "compressed"),
 ]
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.name)
 async def test_a_bad_answer_to_a_call_is_a_failed_call(mcp_servers: McpServers, bad: Bad) -> None:
-    url = mcp_servers.spoiled("plain", "tools/call", bad.fault)
+    url = mcp_servers.url_with_fault("plain", "tools/call", bad.fault)
     async with asking(url) as it:
         await it.prepare()
         found = await it.call("echo", {"text": "x"})
@@ -421,41 +428,45 @@ SSE_BAD = [
 async def test_a_bad_answer_over_the_older_transport_is_a_failed_call_too(
     mcp_servers: McpServers, bad: Bad
 ) -> None:
-    async with asking(mcp_servers.spoiled("plain", "tools/call", bad.fault, "sse")) as it:
+    async with asking(mcp_servers.url_with_fault("plain", "tools/call", bad.fault, "sse")) as it:
         await it.prepare()
         found = await it.call("echo", {"text": "x"})
         assert isinstance(found, ToolCallError) or found.failed
 
 
 async def test_a_session_survives_a_bad_answer(mcp_servers: McpServers) -> None:
-    url = mcp_servers.spoiled("old", "tools/call", die)
+    url = mcp_servers.url_with_fault("old", "tools/call", break_off)
     async with asking(url) as it:
         await it.prepare()
         for _ in range(3):
             assert "broke off" in json.dumps((await it.call("echo", {"text": "x"})).fields)
-    assert len(mcp_servers.asked(url, "initialize")) == 1
+    assert len(mcp_servers.requests_to(url, "initialize")) == 1
 
 
 BAD_LISTS: list[tuple[str, Fault, int]] = [
     ("hangs", hang, 424),
-    ("dies", die, 424),
-    ("answers 500", answers(500), 424),
-    ("answers 403", answers(403), 424),
-    ("is away", redirects("http://169.254.169.254/"), 424),
-    ("sends invalid UTF-8", answers(200, b"\xff"), 424),
-    ("lists no list", results({"tools": "all of them"}), 424),
-    ("lists what is no schema", results({"tools": [{"name": "a", "inputSchema": "string"}]}), 424),
-    ("lists without end", results(lambda body: {"tools": [], "nextCursor": "again"}), 424),
+    ("dies", break_off, 424),
+    ("answers 500", http_answer(500), 424),
+    ("answers 403", http_answer(403), 424),
+    ("is away", redirect("http://169.254.169.254/"), 424),
+    ("sends invalid UTF-8", http_answer(200, b"\xff"), 424),
+    ("lists no list", rpc_result({"tools": "all of them"}), 424),
+    (
+        "lists what is no schema",
+        rpc_result({"tools": [{"name": "a", "inputSchema": "string"}]}),
+        424,
+    ),
+    ("lists without end", rpc_result(lambda body: {"tools": [], "nextCursor": "again"}), 424),
     (
         "lists too much",
-        results(
+        rpc_result(
             {"tools": [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(2000)]}
         ),
         424,
     ),
     (
         "lists too large",
-        results(
+        rpc_result(
             {
                 "tools": [
                     {"name": "t", "description": "x" * 3_000_000, "inputSchema": {"type": "object"}}
@@ -473,7 +484,7 @@ BAD_LISTS: list[tuple[str, Fault, int]] = [
 async def test_without_its_list_a_server_is_of_no_use(
     mcp_servers: McpServers, _name: str, fault: Fault, status: int
 ) -> None:
-    async with asking(mcp_servers.spoiled("old", "tools/list", fault)) as it:
+    async with asking(mcp_servers.url_with_fault("old", "tools/list", fault)) as it:
         with pytest.raises(ToolFailed, match="'it'") as failure:
             await it.prepare()
     assert failure.value.status == status
@@ -488,7 +499,7 @@ async def test_what_a_server_calls_a_schema_is_handed_on(mcp_servers: McpServers
         "properties": {"n": {"type": "nonsense", "minimum": "many"}},
         "x\x00y": "a\x00b",
     }
-    fault = results(
+    fault = rpc_result(
         {
             "tools": [
                 {"name": "odd tool!", "inputSchema": lies, "description": "a\x00b"},
@@ -496,7 +507,7 @@ async def test_what_a_server_calls_a_schema_is_handed_on(mcp_servers: McpServers
             ]
         }
     )
-    async with asking(mcp_servers.spoiled("old", "tools/list", fault)) as it:
+    async with asking(mcp_servers.url_with_fault("old", "tools/list", fault)) as it:
         (listing,) = await it.prepare()
         ((spoken, function),) = it.toolbox.offered().items()
     cleaned = {
@@ -535,25 +546,27 @@ async def test_a_history_may_call_anything_a_schema() -> None:
 async def test_a_cancelled_call_closes_its_request_at_once(
     mcp_servers: McpServers, name: str, transport: Transport
 ) -> None:
-    url = mcp_servers.spoiled(name, "tools/call", hang, transport)
+    url = mcp_servers.url_with_fault(name, "tools/call", hang, transport)
     async with asking(url) as it:
         await it.prepare()
         call = asyncio.create_task(it.call("echo", {"text": "x"}))
-        await until(lambda: mcp_servers.asked(url, "tools/call"))
+        await until(lambda: mcp_servers.requests_to(url, "tools/call"))
         call.cancel()
         await asyncio.wait({call}, timeout=1)
         assert call.cancelled()
         await it.toolbox.close()
-        await until(lambda: mcp_servers.asked(url, "tools/call")[0].closed_by_client)
+        await until(lambda: mcp_servers.requests_to(url, "tools/call")[0].closed_by_client)
 
 
 async def test_nothing_is_left_of_many_sessions(mcp_servers: McpServers) -> None:
     async def one(number: int) -> None:
-        fault = (die, answers(500), hang_in_answer)[number % 3]
+        fault = (break_off, http_answer(500), hang_in_answer)[number % 3]
         method = ("tools/call", "GET", "nothing")[number % 3]
         config = settings(tools=ToolSettings(time=timedelta(seconds=30)))
         name, transport = WAYS[number % 3]
-        async with asking(mcp_servers.spoiled(name, method, fault, transport), config=config) as it:
+        async with asking(
+            mcp_servers.url_with_fault(name, method, fault, transport), config=config
+        ) as it:
             await it.prepare()
             await asyncio.gather(it.call("echo", {"text": "x"}), it.call("weather", {"city": "x"}))
 

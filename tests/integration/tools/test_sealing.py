@@ -15,8 +15,8 @@ from tests.conftest import PrivateStack
 from tests.support.api import JSON, until
 from tests.support.fake_upstream import FakeUpstream, done, finish, hang, reply, text, usage
 from tests.support.mcp_servers import McpServers
-from tests.support.stack import IMPATIENT, Stack
-from tests.support.tool_turns import TOOL_SETTINGS, counting, kinds, tool_turn
+from tests.support.stack import SHORT_LEASES, Stack
+from tests.support.tool_turns import TOOL_SETTINGS, counting_server, item_statuses, tool_turn
 
 TOKEN = f"canary-{secrets.token_hex(12)}"
 HEADER = f"canary-{secrets.token_hex(12)}"
@@ -102,47 +102,47 @@ async def search(one: Stack, when: str) -> None:
     assert_clean(f"the logs {when}", logs(one))
 
 
-def entrusting(servers: McpServers, url: str | None = None) -> JSON:
+def entrusting(database_server: McpServers, url: str | None = None) -> JSON:
     """A tool with a token and with a header; its address holds the token as well, as some servers' do."""
-    address = url or servers.guarded("counting", TOKEN)
+    address = url or database_server.url_with_token("counting", TOKEN)
     return {
-        **counting(servers),
+        **counting_server(database_server),
         "server_url": f"{address}?key={TOKEN}",
         "authorization": TOKEN,
         "headers": {"X-Canary": HEADER},
     }
 
 
-async def test_a_canary_is_found_nowhere(private: PrivateStack, fake: FakeUpstream) -> None:
-    settings = {**IMPATIENT, **TOOL_SETTINGS, "BACKBURNER_LOG_LEVEL": "debug"}
-    async with McpServers() as mcp, private(webs=2, settings=settings) as one:
+async def test_a_canary_is_found_nowhere(private_stack: PrivateStack, fake: FakeUpstream) -> None:
+    settings = {**SHORT_LEASES, **TOOL_SETTINGS, "BACKBURNER_LOG_LEVEL": "debug"}
+    async with McpServers() as mcp, private_stack(webs=2, settings=settings) as one:
         api, tool = one.api(), entrusting(mcp)
-        opened = mcp.counting.hold("canary")
+        opened = mcp.tool_calls.hold("canary")
         model = fake.script(tool_turn(("count_read_only", "canary")), reply("done"))
 
         async def begin() -> str:
-            return await api.background(model, tools=[tool], store=True)
+            return await api.create_background(model, tools=[tool], store=True)
 
         response_id, heard = await overheard(one, begin)
         assert_clean("what was sent to Redis", heard)
-        await until(lambda: mcp.counting.of("canary"), 20)
+        await until(lambda: mcp.tool_calls.calls_with("canary"), 20)
         assert mcp.requests[-1].headers["x-canary"] == HEADER, "it did get where it belongs"
         await search(one, "during the run")
         assert await one.value("SELECT count(*) FROM job_secrets") == 1
 
         one.kill(one.workers[0])
         await one.start_worker()
-        await until(lambda: len(mcp.counting.of("canary")) == 2, 40)
+        await until(lambda: len(mcp.tool_calls.calls_with("canary")) == 2, 40)
         opened.set()
-        ended = await api.ended(response_id)
-        assert kinds(ended)[1:] == ["mcp_call completed", "message completed"]
+        ended = await api.wait_for_end(response_id)
+        assert item_statuses(ended)[1:] == ["mcp_call completed", "message completed"]
         assert_clean("the response", json.dumps(ended).encode())
         assert_clean("the events", b"".join(await api.replay(response_id)))
         assert await one.value("SELECT count(*) FROM job_secrets") == 0
         await search(one, "after the end")
         assert_clean(
             "what the model saw",
-            json.dumps([request.body for request in fake.asked(model)]).encode(),
+            json.dumps([request.body for request in fake.requests_for(model)]).encode(),
         )
 
         for spoilt in bad_requests(tool):
@@ -180,21 +180,26 @@ def bad_requests(tool: JSON) -> list[JSON]:
 
 
 async def test_secrets_are_gone_after_every_kind_of_ending(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    async with McpServers() as mcp, private(settings={**IMPATIENT, **TOOL_SETTINGS}) as one:
+    async with (
+        McpServers() as mcp,
+        private_stack(settings={**SHORT_LEASES, **TOOL_SETTINGS}) as one,
+    ):
         api, tool = one.api(), entrusting(mcp)
         rows = "SELECT count(*) FROM job_secrets"
         endings = {
-            "completed": await api.ended(
-                await api.background(fake.script(reply("done")), tools=[tool])
+            "completed": await api.wait_for_end(
+                await api.create_background(fake.script(reply("done")), tools=[tool])
             ),
-            "incomplete": await api.ended(
-                await api.background(
+            "incomplete": await api.wait_for_end(
+                await api.create_background(
                     fake.script([text("half"), finish("length"), usage(), done()]), tools=[tool]
                 )
             ),
-            "failed": await api.ended(await api.background("no-such-model", tools=[tool])),
+            "failed": await api.wait_for_end(
+                await api.create_background("no-such-model", tools=[tool])
+            ),
         }
         assert {name: response["status"] for name, response in endings.items()} == {
             name: name for name in endings
@@ -202,8 +207,8 @@ async def test_secrets_are_gone_after_every_kind_of_ending(
         assert await one.value(rows) == 0
         for verb in ("cancel", "delete"):
             running = fake.script([text("half"), hang()])
-            response_id = await api.background(running, tools=[tool])
-            await until(partial(fake.asked, running), 20)
+            response_id = await api.create_background(running, tools=[tool])
+            await until(partial(fake.requests_for, running), 20)
             assert await one.value(rows) == 1
             await (
                 api.cancel(response_id)
@@ -213,7 +218,7 @@ async def test_secrets_are_gone_after_every_kind_of_ending(
             await until(lambda: one.value("SELECT NOT EXISTS (SELECT FROM job_secrets)"))
         await one.stop(one.workers[0])
         for verb in ("cancel", "delete"):
-            queued = await api.background(fake.script(reply("never")), tools=[tool])
+            queued = await api.create_background(fake.script(reply("never")), tools=[tool])
             assert await one.value(rows) == 1
             await (
                 api.cancel(queued)
@@ -225,11 +230,11 @@ async def test_secrets_are_gone_after_every_kind_of_ending(
 
 
 async def test_without_a_key_a_request_with_an_mcp_server_is_refused(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     async with (
         McpServers() as mcp,
-        private(settings={"BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8"}) as one,
+        private_stack(settings={"BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8"}) as one,
     ):
         body = {"model": fake.script(reply("never")), "input": "Hello.", "tools": [entrusting(mcp)]}
         answer = await one.api().call("POST", "/responses", body)
@@ -243,24 +248,29 @@ async def test_without_a_key_a_request_with_an_mcp_server_is_refused(
 
 
 async def test_a_key_that_was_taken_away_ends_the_response_with_a_reason(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    async with McpServers() as mcp, private(settings={**IMPATIENT, **TOOL_SETTINGS}) as one:
+    async with (
+        McpServers() as mcp,
+        private_stack(settings={**SHORT_LEASES, **TOOL_SETTINGS}) as one,
+    ):
         await one.stop(one.workers[0])
         model = fake.script(reply("done"))
-        kept, lost = [await one.api().background(model, tools=[entrusting(mcp)]) for _ in range(2)]
+        kept, lost = [
+            await one.api().create_background(model, tools=[entrusting(mcp)]) for _ in range(2)
+        ]
         old, new = TOOL_SETTINGS["BACKBURNER_SECRET_KEYS"], secrets.token_urlsafe(32)
         await one.api().cancel(lost)
         one.settings = {**one.settings, "BACKBURNER_SECRET_KEYS": f"{new},{old}"}
         rotated = await one.start_worker()
-        assert (await one.api().ended(kept))["status"] == "completed", (
+        assert (await one.api().wait_for_end(kept))["status"] == "completed", (
             "a key that comes second still opens"
         )
         await one.stop(rotated)
-        lost = await one.api().background(model, tools=[entrusting(mcp)])
+        lost = await one.api().create_background(model, tools=[entrusting(mcp)])
         one.settings = {**one.settings, "BACKBURNER_SECRET_KEYS": new}
         await one.start_worker()
-        ended = await one.api().ended(lost)
+        ended = await one.api().wait_for_end(lost)
         assert (ended["status"], ended["output"]) == ("failed", [])
         assert "sealing keys have changed" in ended["error"]["message"]
         reason = await one.value(
@@ -271,9 +281,12 @@ async def test_a_key_that_was_taken_away_ends_the_response_with_a_reason(
 
 
 async def test_requests_that_differ_only_in_their_secrets_are_not_the_same(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    async with McpServers() as mcp, private(settings={**IMPATIENT, **TOOL_SETTINGS}) as one:
+    async with (
+        McpServers() as mcp,
+        private_stack(settings={**SHORT_LEASES, **TOOL_SETTINGS}) as one,
+    ):
         tool = entrusting(mcp, mcp.url("counting"))
         body = {
             "model": fake.script(reply("done")),
@@ -289,6 +302,6 @@ async def test_requests_that_differ_only_in_their_secrets_are_not_the_same(
         ]
         assert first.body["id"] == again.body["id"]
         assert (changed.status, changed.error["code"]) == (400, "idempotency_key_reused")
-        await one.api().ended(first.body["id"])
+        await one.api().wait_for_end(first.body["id"])
         kept = await one.value("SELECT body_hash FROM idempotency_keys")
         assert len(kept) == 32

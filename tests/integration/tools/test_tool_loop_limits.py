@@ -7,25 +7,25 @@ from typing import Any
 import pytest
 
 from tests.support.api import JSON, Api, until
-from tests.support.chaos.attempts import assert_one_story
+from tests.support.chaos.attempts import assert_one_stream
 from tests.support.fake_upstream import FakeUpstream, call, done, finish, reply, text, usage
 from tests.support.mcp_servers import McpServers
-from tests.support.stack import Databases, Stack, Surroundings, stack
-from tests.support.tool_turns import TOOL_SETTINGS, counting, kinds, tool_turn
+from tests.support.stack import Databases, Stack, SuiteSettings, stack
+from tests.support.tool_turns import TOOL_SETTINGS, counting_server, item_statuses, tool_turn
 
 
 @pytest.fixture(scope="module")
 async def servers_of_tools() -> AsyncIterator[McpServers]:
-    async with McpServers() as servers:
-        yield servers
-    assert not servers.faults, servers.faults
+    async with McpServers() as database_server:
+        yield database_server
+    assert not database_server.faults, database_server.faults
 
 
 @pytest.fixture(scope="module")
 async def house(
     tmp_path_factory: pytest.TempPathFactory,
-    servers: Databases,
-    surroundings: Surroundings,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     settings = {
@@ -35,7 +35,7 @@ async def house(
         "BACKBURNER_TOOLS__ANSWER": "2000",
     }
     async with stack(
-        tmp_path_factory.mktemp("loop"), servers, surroundings, fake, settings=settings
+        tmp_path_factory.mktemp("loop"), database_server, suite_settings, fake, settings=settings
     ) as one:
         yield one
 
@@ -49,27 +49,27 @@ async def told(api: Api, model: str, **body: Any) -> tuple[JSON, list[JSON]]:
     """The ended response and its events, checked, when it is asked for as a stream."""
     async with api.post_stream(model, **body) as stream:
         await stream.to_end()
-    return stream.final, assert_one_story(stream.frames)
+    return stream.final, assert_one_stream(stream.frames)
 
 
 async def _shows(api: Api, response_id: str, items: list[str]) -> bool:
-    return kinds(await api.get(response_id)) == items
+    return item_statuses(await api.get(response_id)) == items
 
 
 async def test_calls_of_one_turn_run_side_by_side_and_are_told_in_order(
     api: Api, fake: FakeUpstream, servers_of_tools: McpServers
 ) -> None:
     slow, quick = "side-slow", "side-quick"
-    opened = servers_of_tools.counting.hold(slow)
+    opened = servers_of_tools.tool_calls.hold(slow)
     model = fake.script(
         tool_turn(("count_unsafe", slow), ("count_read_only", quick)), reply("done")
     )
-    response_id = await api.background(model, tools=[counting(servers_of_tools)])
+    response_id = await api.create_background(model, tools=[counting_server(servers_of_tools)])
     shown = ["mcp_list_tools completed", "mcp_call in_progress", "mcp_call completed"]
     await until(lambda: _shows(api, response_id, shown))
     opened.set()
-    ended = await api.ended(response_id)
-    assert kinds(ended) == [
+    ended = await api.wait_for_end(response_id)
+    assert item_statuses(ended) == [
         "mcp_list_tools completed",
         "mcp_call completed",
         "mcp_call completed",
@@ -79,12 +79,12 @@ async def test_calls_of_one_turn_run_side_by_side_and_are_told_in_order(
         f"count_unsafe {slow}: call 1",
         f"count_read_only {quick}: call 1",
     ]
-    events = assert_one_story(await api.replay(response_id))
+    events = assert_one_stream(await api.replay(response_id))
     dones = [
         event["output_index"] for event in events if event["type"] == "response.output_item.done"
     ]
     assert dones == [0, 2, 1, 3], "each call is done when it is, in its own place"
-    messages = fake.asked(model)[1].messages
+    messages = fake.requests_for(model)[1].messages
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool"]
     assert [one["id"] for one in messages[1]["tool_calls"]] == [
         item["id"] for item in ended["output"][1:3]
@@ -96,9 +96,11 @@ async def test_one_at_a_time_means_that(
 ) -> None:
     keys = ["alone-a", "alone-b", "alone-c"]
     model = fake.script(tool_turn(*(("count_unsafe", key) for key in keys)), reply("done"))
-    ended = await api.create(model, tools=[counting(servers_of_tools)], parallel_tool_calls=False)
+    ended = await api.create(
+        model, tools=[counting_server(servers_of_tools)], parallel_tool_calls=False
+    )
     assert ended["status"] == "completed"
-    calls = [servers_of_tools.counting.of(key)[0] for key in keys]
+    calls = [servers_of_tools.tool_calls.calls_with(key)[0] for key in keys]
     for before, after in itertools.pairwise(calls):
         assert before.finished is not None
         assert before.finished <= after.started
@@ -110,7 +112,7 @@ async def test_a_response_of_several_turns_counts_all_of_them(
     model = fake.script(
         tool_turn(("count_unsafe", "sum-1")), tool_turn(("count_unsafe", "sum-2")), reply("done")
     )
-    ended, events = await told(api, model, tools=[counting(servers_of_tools)])
+    ended, events = await told(api, model, tools=[counting_server(servers_of_tools)])
     assert (ended["status"], ended["output_text"]) == ("completed", "done")
     assert ended["usage"]["input_tokens"] == 3 * 11
     assert ended["usage"]["total_tokens"] == 3 * 18
@@ -118,7 +120,7 @@ async def test_a_response_of_several_turns_counts_all_of_them(
         event["output_index"] for event in events if event["type"] == "response.output_item.added"
     ]
     assert indexes == list(range(4))
-    assert [message["role"] for message in fake.asked(model)[2].messages] == [
+    assert [message["role"] for message in fake.requests_for(model)[2].messages] == [
         "user",
         "assistant",
         "tool",
@@ -139,15 +141,15 @@ async def test_calls_that_only_the_client_can_answer_end_the_turn_and_ours_are_s
         done(),
     ]
     model = fake.script(mixed, reply("done"))
-    tools = [mine, counting(servers_of_tools)]
+    tools = [mine, counting_server(servers_of_tools)]
     ended, _ = await told(api, model, tools=tools, store=True)
-    assert kinds(ended) == [
+    assert item_statuses(ended) == [
         "mcp_list_tools completed",
         "function_call completed",
         "mcp_call completed",
     ]
     assert ended["status"] == "completed"
-    assert len(servers_of_tools.counting.of("mixed")) == 1
+    assert len(servers_of_tools.tool_calls.calls_with("mixed")) == 1
     refused = await api.call(
         "POST",
         "/responses",
@@ -157,12 +159,12 @@ async def test_calls_that_only_the_client_can_answer_end_the_turn_and_ours_are_s
     answer = {"type": "function_call_output", "call_id": "call_mine", "output": "my answer"}
     last = await api.create(model, input=[answer], previous_response_id=ended["id"], tools=tools)
     assert last["output_text"] == "done"
-    assert kinds(last) == ["message completed"], (
+    assert item_statuses(last) == ["message completed"], (
         "the tools are in the history: they are not listed again"
     )
     contents = [
         message.get("content")
-        for message in fake.asked(model)[1].messages
+        for message in fake.requests_for(model)[1].messages
         if message["role"] == "tool"
     ]
     assert set(contents) == {"count_unsafe mixed: call 1", "my answer"}
@@ -174,28 +176,37 @@ async def test_more_calls_than_the_client_allows_are_refused_to_the_model(
     model = fake.script(
         tool_turn(("count_unsafe", "most-1"), ("count_unsafe", "most-2"), ("count_unsafe", "most-3")), tool_turn(("count_unsafe", "most-4")), reply("so be it")
     )  # fmt: skip
-    ended, _ = await told(api, model, tools=[counting(servers_of_tools)], max_tool_calls=2)
-    assert kinds(ended)[1:] == [
+    ended, _ = await told(api, model, tools=[counting_server(servers_of_tools)], max_tool_calls=2)
+    assert item_statuses(ended)[1:] == [
         "mcp_call completed",
         "mcp_call completed",
         "mcp_call failed",
         "mcp_call failed",
         "message completed",
     ]
-    assert [len(servers_of_tools.counting.of(f"most-{nr}")) for nr in (1, 2, 3, 4)] == [1, 1, 0, 0]
-    assert "limit of tool calls" in fake.asked(model)[1].messages[-1]["content"]
+    assert [len(servers_of_tools.tool_calls.calls_with(f"most-{nr}")) for nr in (1, 2, 3, 4)] == [
+        1,
+        1,
+        0,
+        0,
+    ]
+    assert "limit of tool calls" in fake.requests_for(model)[1].messages[-1]["content"]
 
 
 async def test_a_model_that_calls_for_ever_is_ended_by_the_limit_of_turns(
     api: Api, fake: FakeUpstream, servers_of_tools: McpServers
 ) -> None:
     model = fake.script(tool_turn(("count_read_only", "for-ever")))
-    ended, _ = await told(api, model, tools=[counting(servers_of_tools)])
+    ended, _ = await told(api, model, tools=[counting_server(servers_of_tools)])
     assert (ended["status"], ended["incomplete_details"]) == (
         "incomplete",
         {"reason": "max_messages"},
     )
-    assert len(servers_of_tools.counting.of("for-ever")) == 6 == len(fake.asked(model))
+    assert (
+        len(servers_of_tools.tool_calls.calls_with("for-ever"))
+        == 6
+        == len(fake.requests_for(model))
+    )
 
 
 @pytest.mark.parametrize(
@@ -208,28 +219,28 @@ async def test_arguments_that_cannot_be_read_make_a_failed_call_and_the_model_go
         [call(0, "call_1", "count_unsafe", arguments), finish("tool_calls"), usage(), done()],
         reply("sorry"),
     )
-    ended, _ = await told(api, model, tools=[counting(servers_of_tools)])
+    ended, _ = await told(api, model, tools=[counting_server(servers_of_tools)])
     assert ended["status"] == "completed"
-    assert kinds(ended)[1:] in (
+    assert item_statuses(ended)[1:] in (
         ["mcp_call failed", "message completed"],
         ["mcp_call completed", "message completed"],
     )
-    assert fake.asked(model)[1].messages[-1]["role"] == "tool"
+    assert fake.requests_for(model)[1].messages[-1]["role"] == "tool"
 
 
 async def test_a_tool_that_does_not_exist_is_answered_and_the_model_goes_on(
     api: Api, fake: FakeUpstream, servers_of_tools: McpServers
 ) -> None:
     model = fake.script(tool_turn(("no_such_tool", "x")), reply("sorry"))
-    ended, _ = await told(api, model, tools=[counting(servers_of_tools)], store=True)
-    assert kinds(ended)[1:] == [
+    ended, _ = await told(api, model, tools=[counting_server(servers_of_tools)], store=True)
+    assert item_statuses(ended)[1:] == [
         "function_call completed",
         "function_call_output completed",
         "message completed",
     ]
-    assert "no tool named 'no_such_tool'" in fake.asked(model)[1].messages[-1]["content"]
+    assert "no tool named 'no_such_tool'" in fake.requests_for(model)[1].messages[-1]["content"]
     again = await api.create(
-        model, previous_response_id=ended["id"], tools=[counting(servers_of_tools)]
+        model, previous_response_id=ended["id"], tools=[counting_server(servers_of_tools)]
     )
     assert again["status"] == "completed", (
         "the call is answered: nothing is left open for the client"
@@ -242,14 +253,14 @@ async def test_a_thousand_calls_in_one_turn_end(
     model = fake.script(
         tool_turn(*(("count_read_only", f"thousand-{nr}") for nr in range(1000))), reply("done")
     )
-    response_id = await api.background(model, tools=[counting(servers_of_tools)])
-    ended = await api.ended(response_id, within=90)
+    response_id = await api.create_background(model, tools=[counting_server(servers_of_tools)])
+    ended = await api.wait_for_end(response_id, within=90)
     assert ended["status"] == "completed"
     outcomes = [item["status"] for item in ended["output"][1:-1]]
     assert (outcomes.count("completed"), outcomes.count("failed")) == (128, 872)
     ran = [
         one
-        for one in servers_of_tools.counting.calls
+        for one in servers_of_tools.tool_calls.calls
         if str(one.arguments["key"]).startswith("thousand-")
     ]
     assert len(ran) == 128
@@ -258,12 +269,12 @@ async def test_a_thousand_calls_in_one_turn_end(
 async def test_a_tool_that_takes_too_long_is_a_failed_call(
     api: Api, fake: FakeUpstream, servers_of_tools: McpServers
 ) -> None:
-    servers_of_tools.counting.hold("hangs")
+    servers_of_tools.tool_calls.hold("hangs")
     model = fake.script(tool_turn(("count_unsafe", "hangs")), reply("too bad"))
-    ended, _ = await told(api, model, tools=[counting(servers_of_tools)])
-    assert kinds(ended)[1:] == ["mcp_call failed", "message completed"]
-    assert "did not answer within 2 s" in fake.asked(model)[1].messages[-1]["content"]
-    await until(lambda: servers_of_tools.counting.of("hangs")[0].cancelled is not None)
+    ended, _ = await told(api, model, tools=[counting_server(servers_of_tools)])
+    assert item_statuses(ended)[1:] == ["mcp_call failed", "message completed"]
+    assert "did not answer within 2 s" in fake.requests_for(model)[1].messages[-1]["content"]
+    await until(lambda: servers_of_tools.tool_calls.calls_with("hangs")[0].cancelled is not None)
 
 
 async def test_what_the_model_is_told_is_limited_in_size(
@@ -280,7 +291,7 @@ async def test_what_the_model_is_told_is_limited_in_size(
         reply("much"),
     )
     ended, _ = await told(api, model, tools=[plain])
-    told_of_it = fake.asked(model)[1].messages[-1]["content"]
+    told_of_it = fake.requests_for(model)[1].messages[-1]["content"]
     assert len(told_of_it) < 2200
     assert "too long" in told_of_it
     assert ended["output"][1]["output"] == told_of_it
@@ -290,9 +301,11 @@ async def test_a_demand_for_a_call_is_met_by_the_first_one(
     api: Api, fake: FakeUpstream, servers_of_tools: McpServers
 ) -> None:
     model = fake.script(tool_turn(("count_unsafe", "required")), reply("done"))
-    ended, _ = await told(api, model, tools=[counting(servers_of_tools)], tool_choice="required")
+    ended, _ = await told(
+        api, model, tools=[counting_server(servers_of_tools)], tool_choice="required"
+    )
     assert ended["status"] == "completed"
-    assert [request.body.get("tool_choice") for request in fake.asked(model)] == [
+    assert [request.body.get("tool_choice") for request in fake.requests_for(model)] == [
         "required",
         "auto",
     ]
@@ -302,27 +315,29 @@ async def test_a_demand_for_a_call_is_met_by_the_first_one(
 async def test_a_cancel_closes_running_calls_at_once(
     house: Stack, api: Api, fake: FakeUpstream, servers_of_tools: McpServers
 ) -> None:
-    servers_of_tools.counting.hold("cancelled")
+    servers_of_tools.tool_calls.hold("cancelled")
     model = fake.script(
         [text("Let me see."), *tool_turn(("count_unsafe", "cancelled"))], reply("never")
     )
     async with api.post_stream(
-        model, background=True, tools=[counting(servers_of_tools)]
+        model, background=True, tools=[counting_server(servers_of_tools)]
     ) as stream:
         await stream.until("response.mcp_call_arguments.done")
-        await until(lambda: servers_of_tools.counting.of("cancelled"))
+        await until(lambda: servers_of_tools.tool_calls.calls_with("cancelled"))
         answer = await api.cancel(stream.response_id)
         assert (answer.status, answer.body["status"]) == (200, "cancelled")
         await stream.to_end()
-    assert_one_story(stream.frames)
-    assert kinds(stream.final) == [
+    assert_one_stream(stream.frames)
+    assert item_statuses(stream.final) == [
         "mcp_list_tools completed",
         "message completed",
         "mcp_call incomplete",
     ]
-    assert kinds(await api.get(stream.response_id)) == kinds(stream.final)
-    await until(lambda: servers_of_tools.counting.of("cancelled")[0].cancelled is not None)
-    assert len(fake.asked(model)) == 1
+    assert item_statuses(await api.get(stream.response_id)) == item_statuses(stream.final)
+    await until(
+        lambda: servers_of_tools.tool_calls.calls_with("cancelled")[0].cancelled is not None
+    )
+    assert len(fake.requests_for(model)) == 1
 
 
 async def test_poll_stream_and_replay_agree_on_a_response_with_calls(
@@ -332,7 +347,7 @@ async def test_poll_stream_and_replay_agree_on_a_response_with_calls(
         tool_turn(("count_unsafe", "agree")), tool_turn(("count_unsafe", "agree")), reply("done")
     )
     async with api.post_stream(
-        model, background=True, tools=[counting(servers_of_tools)]
+        model, background=True, tools=[counting_server(servers_of_tools)]
     ) as stream:
         await stream.to_end()
     assert await api.replay(stream.response_id) == stream.frames
@@ -348,7 +363,12 @@ async def test_an_answer_for_which_tools_ran_is_not_remembered(
         tool_turn(("count_unsafe", "cached")),
         reply("2"),
     )
-    body = {"model": model, "input": "Hello.", "cache": True, "tools": [counting(servers_of_tools)]}
+    body = {
+        "model": model,
+        "input": "Hello.",
+        "cache": True,
+        "tools": [counting_server(servers_of_tools)],
+    }
     answers = [await api.call("POST", "/responses", body) for _ in range(2)]
     assert [answer.headers["x-cache"] for answer in answers] == ["miss", "miss"]
     assert [answer.body["output_text"] for answer in answers] == ["1", "2"]

@@ -12,14 +12,14 @@ from tests.support.api import JSON, Api
 from tests.support.fake_upstream import FakeUpstream, reply
 from tests.support.mcp_servers import McpServers
 from tests.support.stack import Stack
-from tests.support.tool_turns import counting, tool_turn
+from tests.support.tool_turns import counting_server, tool_turn
 from tests.support.worker_rows import settings_for
 
 
 @pytest.fixture
-def api(tooled: Stack) -> Api:
+def api(tool_stack: Stack) -> Api:
     """A raw client of the deployment with tools."""
-    return tooled.api()
+    return tool_stack.api()
 
 
 async def deleted(stack: Stack, api: Api, response_id: str) -> None:
@@ -46,10 +46,10 @@ Gone = Callable[[Stack, Api, str], Awaitable[None]]
 
 @pytest.mark.parametrize("gone", [deleted, expired])
 async def test_what_the_model_was_told_outlives_the_response(
-    tooled: Stack, api: Api, fake: FakeUpstream, mcp_servers: McpServers, gone: Gone
+    tool_stack: Stack, api: Api, fake: FakeUpstream, mcp_servers: McpServers, gone: Gone
 ) -> None:
     named = (await api.call("POST", "/conversations", {})).body["id"]
-    tools = [counting(mcp_servers)]
+    tools = [counting_server(mcp_servers)]
     keys = [f"outlives {gone} {at}" for at in range(2)]
     calls = tool_turn(*(("count_unsafe", key) for key in keys))
     first = await api.create(
@@ -63,12 +63,12 @@ async def test_what_the_model_was_told_outlives_the_response(
     ]
     before = fake.script(reply("ok"))
     await api.create(before, input="Again?", tools=tools, conversation=named)
-    await gone(tooled, api, first["id"])
+    await gone(tool_stack, api, first["id"])
     assert (await api.call("GET", f"/responses/{first['id']}")).status == 404
     after = fake.script(reply("ok"))
     await api.create(after, input="And now?", tools=tools, conversation=named)
-    told = fake.asked(before)[0].messages
-    assert fake.asked(after)[0].messages[: len(told)] == told, "to the byte what it was"
+    told = fake.requests_for(before)[0].messages
+    assert fake.requests_for(after)[0].messages[: len(told)] == told, "to the byte what it was"
     assert [message["role"] for message in told] == [
         "user",
         "assistant",
@@ -92,7 +92,7 @@ async def test_a_call_is_approved_across_a_conversation(
     api: Api, fake: FakeUpstream, mcp_servers: McpServers
 ) -> None:
     named = (await api.call("POST", "/conversations", {})).body["id"]
-    tool = {**counting(mcp_servers), "require_approval": "always"}
+    tool = {**counting_server(mcp_servers), "require_approval": "always"}
     key = "approved in a conversation"
     asking = await api.create(
         fake.script(tool_turn(("count_unsafe", key))), tools=[tool], conversation=named
@@ -119,18 +119,18 @@ async def test_a_call_is_approved_across_a_conversation(
         model, input=[approval(request["id"])], tools=[tool], conversation=named
     )
     assert [item["type"] for item in done["output"]] == ["mcp_call", "message"]
-    assert len(mcp_servers.counting.of(key)) == 1
-    told = [json.dumps(message) for message in fake.asked(model)[0].messages]
+    assert len(mcp_servers.tool_calls.calls_with(key)) == 1
+    told = [json.dumps(message) for message in fake.requests_for(model)[0].messages]
     assert any("call 1" in message for message in told)
     await api.create(fake.script(reply("ok")), input="Thanks.", tools=[tool], conversation=named)
-    assert len(mcp_servers.counting.of(key)) == 1, "nothing is called again"
+    assert len(mcp_servers.tool_calls.calls_with(key)) == 1, "nothing is called again"
 
 
 async def test_an_approval_may_be_added_before_the_response_that_acts_on_it(
     api: Api, fake: FakeUpstream, mcp_servers: McpServers
 ) -> None:
     named = (await api.call("POST", "/conversations", {})).body["id"]
-    tool = {**counting(mcp_servers), "require_approval": "always"}
+    tool = {**counting_server(mcp_servers), "require_approval": "always"}
     key = "approved beforehand"
     asking = await api.create(
         fake.script(tool_turn(("count_unsafe", key))), tools=[tool], conversation=named
@@ -151,4 +151,4 @@ async def test_an_approval_may_be_added_before_the_response_that_acts_on_it(
         fake.script(reply("Counted.")), input="Go on.", tools=[tool], conversation=named
     )
     assert [item["type"] for item in done["output"]] == ["mcp_call", "message"]
-    assert len(mcp_servers.counting.of(key)) == 1
+    assert len(mcp_servers.tool_calls.calls_with(key)) == 1

@@ -14,16 +14,16 @@ from tests.support.api import JSON, Stream, decode, until
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import FakeUpstream, Step, call, done, finish, reply, text, usage
 from tests.support.search_engine import (
-    Answering,
     Page,
+    Responder,
     SearchEngine,
-    broken,
+    cut_short,
     endless,
+    http_answer,
     running,
     silent,
-    whole,
 )
-from tests.support.stack import IMPATIENT, Databases, Stack, Surroundings, stack
+from tests.support.stack import SHORT_LEASES, Databases, Stack, SuiteSettings, stack
 from tests.support.strict_types import check_event, check_response
 
 KEY = "canary-search-key-4711"
@@ -50,8 +50,8 @@ async def _searching(
         "BACKBURNER_LOG_LEVEL": "debug",
         **more,
     }
-    servers, surroundings, fake = surrounding
-    async with stack(folder, servers, surroundings, fake, settings=settings) as one:
+    database_server, suite_settings, fake = surrounding
+    async with stack(folder, database_server, suite_settings, fake, settings=settings) as one:
         yield one
 
 
@@ -59,14 +59,19 @@ async def _searching(
 async def anywhere(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
-    servers: Databases,
-    surroundings: Surroundings,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
     engine: SearchEngine,
 ) -> AsyncIterator[tuple[str, Stack]]:
     """A deployment with this provider."""
     async for one in _searching(
-        tmp_path_factory.mktemp(request.param), request.param, engine, servers, surroundings, fake
+        tmp_path_factory.mktemp(request.param),
+        request.param,
+        engine,
+        database_server,
+        suite_settings,
+        fake,
     ):
         yield request.param, one
 
@@ -74,8 +79,8 @@ async def anywhere(
 @pytest.fixture(scope="module")
 async def searching(
     tmp_path_factory: pytest.TempPathFactory,
-    servers: Databases,
-    surroundings: Surroundings,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
     engine: SearchEngine,
 ) -> AsyncIterator[Stack]:
@@ -89,8 +94,8 @@ async def searching(
         tmp_path_factory.mktemp("search"),
         "tavily",
         engine,
-        servers,
-        surroundings,
+        database_server,
+        suite_settings,
         fake,
         **impatient,
     ):
@@ -123,7 +128,7 @@ async def heard(one: Stack, model: str, **body: Any) -> Stream:
 def told(fake: FakeUpstream, model: str, turn: int = 1) -> JSON:
     """What the model was told of its first search."""
     message = next(
-        message for message in fake.asked(model)[turn].messages if message["role"] == "tool"
+        message for message in fake.requests_for(model)[turn].messages if message["role"] == "tool"
     )
     found: JSON = json.loads(message["content"])
     return found
@@ -137,7 +142,7 @@ async def test_a_search_and_an_answer_that_cites(
 ) -> None:
     provider, one = anywhere
     query = f"weather in Bonn by {provider}"
-    engine.finds(query, RAIN, NEWS)
+    engine.set_results(query, RAIN, NEWS)
     model = fake.script(calling(asks(query)), reply(ANSWER))
     response = await one.openai().responses.create(
         model=model,
@@ -173,10 +178,10 @@ async def test_a_search_and_an_answer_that_cites(
     assert told(fake, model)["results"] == [
         {"title": page.title, "url": page.url, "content": page.content} for page in (RAIN, NEWS)
     ]
-    offered = fake.asked(model)[0].body["tools"][0]["function"]
+    offered = fake.requests_for(model)[0].body["tools"][0]["function"]
     assert (offered["name"], offered["parameters"]["required"]) == ("web_search", ["query"])
     assert offered["description"].endswith("The user is here: Bonn, DE.")
-    [asked] = engine.asked_for(query)
+    [asked] = engine.requests_for(query)
     assert (asked.method, asked.path, asked.headers["accept"]) == (
         WIRES[provider][0],
         WIRES[provider][1],
@@ -214,7 +219,7 @@ async def test_a_search_that_finds_nothing(
 ) -> None:
     provider, one = anywhere
     query = f"nothing at all by {provider}"
-    engine.finds(query)
+    engine.set_results(query)
     model = fake.script(calling(asks(query)), reply("I do not know."))
     stream = await heard(one, model, tools=[SEARCH])
     assert [(item["type"], item["status"]) for item in stream.final["output"]] == [
@@ -233,7 +238,7 @@ async def test_domains_are_kept_to(
     below = Page("Below", "https://deep.weather.example/", "x")
     alike = Page("Alike", "https://notweather.example/", "x")
     blocked = Page("Blocked", "https://bad.weather.example/", "x")
-    engine.finds(
+    engine.set_results(
         query, RAIN, NEWS, below, alike, blocked, Page("Script", "javascript:alert(1)", "x")
     )
     filters = {
@@ -243,7 +248,7 @@ async def test_domains_are_kept_to(
     model = fake.script(calling(asks(query)), reply("ok"))
     await one.api().create(model, tools=[SEARCH | {"filters": filters}])
     assert [result["url"] for result in told(fake, model)["results"]] == [RAIN.url, below.url]
-    asked = engine.asked_for(query)[0].parameters
+    asked = engine.requests_for(query)[0].parameters
     if provider == "tavily":
         assert (asked["include_domains"], asked["exclude_domains"]) == (
             ["weather.example"],
@@ -259,7 +264,7 @@ async def test_domains_are_kept_to(
 async def test_the_stream_tells_a_search_and_its_citations(
     searching: Stack, engine: SearchEngine, fake: FakeUpstream
 ) -> None:
-    engine.finds("streamed", RAIN)
+    engine.set_results("streamed", RAIN)
     pieces = ["It rains 🌧 ([The wea", "ther](https://weather", ".example/today", ")", "). Done."]
     model = fake.script(
         calling(text("Let me see. "), asks("streamed")), [text(*pieces), finish(), usage(), done()]
@@ -297,7 +302,7 @@ async def test_several_searches_side_by_side_and_one_after_the_other(
         ("second", NEWS),
         ("third", Page("T", "https://t.example/", "x")),
     ):
-        engine.finds(query, page)
+        engine.set_results(query, page)
     cited = f"[a]({RAIN.url}) [b]({NEWS.url}) [c](https://t.example)"
     model = fake.script(
         calling(asks("first", 0, "a"), asks("second", 1, "b")), calling(asks("third")), reply(cited)
@@ -314,7 +319,7 @@ async def test_several_searches_side_by_side_and_one_after_the_other(
         "News",
         "T",
     ]
-    roles = [message["role"] for message in fake.asked(model)[2].messages]
+    roles = [message["role"] for message in fake.requests_for(model)[2].messages]
     assert roles == ["user", "assistant", "tool", "tool", "assistant", "tool"]
     assert stream.final["usage"]["output_tokens"] == 21, "of all three turns"
 
@@ -322,14 +327,14 @@ async def test_several_searches_side_by_side_and_one_after_the_other(
 async def test_a_later_response_may_cite_what_an_earlier_one_found(
     searching: Stack, engine: SearchEngine, fake: FakeUpstream
 ) -> None:
-    engine.finds("earlier", RAIN)
+    engine.set_results("earlier", RAIN)
     model = fake.script(
         calling(asks("earlier")), reply("Rain."), reply(f"As I said: [rain]({RAIN.url}).")
     )
     first = await searching.api().create(model, tools=[SEARCH])
     second = await searching.api().create(model, tools=[SEARCH], previous_response_id=first["id"])
     assert [note["url"] for note in second["output"][0]["content"][0]["annotations"]] == [RAIN.url]
-    assert [message["role"] for message in fake.asked(model)[2].messages] == [
+    assert [message["role"] for message in fake.requests_for(model)[2].messages] == [
         "user",
         "assistant",
         "tool",
@@ -346,7 +351,7 @@ async def test_a_later_response_may_cite_what_an_earlier_one_found(
 async def test_every_variant_can_be_chosen(
     searching: Stack, engine: SearchEngine, fake: FakeUpstream, kind: str, choice: str
 ) -> None:
-    engine.finds("chosen", RAIN)
+    engine.set_results("chosen", RAIN)
     demands: dict[str, Any] = {
         "itself": {"type": kind},
         "allowed": {"type": "allowed_tools", "mode": "required", "tools": [{"type": kind}]},
@@ -357,7 +362,7 @@ async def test_every_variant_can_be_chosen(
     response = await searching.api().create(model, tools=tools, tool_choice=chosen)
     assert [item["type"] for item in response["output"]] == ["web_search_call", "message"]
     assert (response["tool_choice"], response["tools"][0]["type"]) == (chosen, kind)
-    first, second = (asked.body for asked in fake.asked(model))
+    first, second = (asked.body for asked in fake.requests_for(model))
     assert first["tool_choice"] == ("auto" if choice == "auto" else "required")
     assert [tool["function"]["name"] for tool in first["tools"]] == (
         ["web_search"] if choice in demands else ["look", "web_search"]
@@ -368,7 +373,7 @@ async def test_every_variant_can_be_chosen(
 async def test_how_much_the_model_is_told_follows_the_context_size(
     searching: Stack, engine: SearchEngine, fake: FakeUpstream
 ) -> None:
-    engine.finds(
+    engine.set_results(
         "much", *(Page("t" * 500, f"https://{number}.example/", "x" * 9000) for number in range(30))
     )
     sizes = {}
@@ -378,7 +383,7 @@ async def test_how_much_the_model_is_told_follows_the_context_size(
         results = told(fake, model)["results"]
         sizes[size] = (len(results), len(results[0]["content"]), len(results[0]["title"]))
     assert sizes == {"low": (4, 601, 301), "medium": (7, 1501, 301), "high": (12, 4001, 301)}
-    assert [asked.parameters["search_depth"] for asked in engine.asked_for("much")] == [
+    assert [asked.parameters["search_depth"] for asked in engine.requests_for("much")] == [
         "basic",
         "basic",
         "advanced",
@@ -388,7 +393,7 @@ async def test_how_much_the_model_is_told_follows_the_context_size(
 async def test_a_search_among_tools_that_are_added_later(
     searching: Stack, engine: SearchEngine, fake: FakeUpstream
 ) -> None:
-    engine.finds("added", RAIN)
+    engine.set_results("added", RAIN)
     model = fake.script(calling(asks("added")), reply("ok"))
     added = {
         "type": "additional_tools",
@@ -402,7 +407,7 @@ async def test_a_search_among_tools_that_are_added_later(
 async def test_a_search_and_a_call_for_the_client_in_one_turn(
     searching: Stack, engine: SearchEngine, fake: FakeUpstream
 ) -> None:
-    engine.finds("mixed", RAIN)
+    engine.set_results("mixed", RAIN)
     model = fake.script(calling(asks("mixed"), call(1, "call_f", "look", "{}")), reply("ok"))
     tools = [SEARCH, {"type": "function", "name": "look"}]
     first = await searching.api().create(model, tools=tools)
@@ -414,42 +419,42 @@ async def test_a_search_and_a_call_for_the_client_in_one_turn(
     await searching.api().create(
         model, input=[output], previous_response_id=first["id"], tools=tools
     )
-    roles = [message["role"] for message in fake.asked(model)[1].messages]
+    roles = [message["role"] for message in fake.requests_for(model)[1].messages]
     assert roles == ["user", "assistant", "tool", "assistant", "tool"], "each call with its answer"
 
 
 # Trouble with the provider.
 
 
-def results(*found: Any) -> Answering:
+def results(*found: Any) -> Responder:
     """Tavily's answer with these results."""
-    return whole(200, json.dumps({"results": list(found)}).encode())
+    return http_answer(200, json.dumps({"results": list(found)}).encode())
 
 
-TROUBLE: list[tuple[str, Answering, str]] = [
-    ("no key", whole(401, b'{"detail": {"error": "Unauthorized"}}'), "refused this server's key"),
-    ("no right", whole(403, b"<html>"), "refused this server's key"),
-    ("too often", whole(429, b"{}", retry_after="1"), "was asked too often"),
-    ("a server error", whole(500, b"{}"), "answered with HTTP 500"),
-    ("no such thing", whole(404, b"not found", "text/plain"), "answered with HTTP 404"),
-    ("no content", whole(204, b""), "answered with HTTP 204"),
-    ("a redirect inside", whole(302, b"", location="http://169.254.169.254/latest/meta-data"), "answered with HTTP 302"),
-    ("a page", whole(200, b"<!doctype html><html><body>Sign in</body></html>", "text/html"), "answered something that is no JSON"),
-    ("nothing", whole(200, b""), "answered something that is no JSON"),
-    ("half of it", whole(200, b'{"results": [{"title"'), "answered something that is no JSON"),
-    ("nested too deeply", whole(200, b"[" * 200_000), "answered something that is no JSON"),
-    ("a list", whole(200, b"[]"), "answered something that is no list of results"),
-    ("a string", whole(200, b'"results"'), "answered something that is no list of results"),
-    ("null", whole(200, b"null"), "answered something that is no list of results"),
-    ("another object", whole(200, b'{"error": "x"}'), "answered something that is no list of results"),
-    ("results that are none", whole(200, b'{"results": 5}'), "answered something that is no list of results"),
+TROUBLE: list[tuple[str, Responder, str]] = [
+    ("no key", http_answer(401, b'{"detail": {"error": "Unauthorized"}}'), "refused this server's key"),
+    ("no right", http_answer(403, b"<html>"), "refused this server's key"),
+    ("too often", http_answer(429, b"{}", retry_after="1"), "was asked too often"),
+    ("a server error", http_answer(500, b"{}"), "answered with HTTP 500"),
+    ("no such thing", http_answer(404, b"not found", "text/plain"), "answered with HTTP 404"),
+    ("no content", http_answer(204, b""), "answered with HTTP 204"),
+    ("a redirect inside", http_answer(302, b"", location="http://169.254.169.254/latest/meta-data"), "answered with HTTP 302"),
+    ("a page", http_answer(200, b"<!doctype html><html><body>Sign in</body></html>", "text/html"), "answered something that is no JSON"),
+    ("nothing", http_answer(200, b""), "answered something that is no JSON"),
+    ("half of it", http_answer(200, b'{"results": [{"title"'), "answered something that is no JSON"),
+    ("nested too deeply", http_answer(200, b"[" * 200_000), "answered something that is no JSON"),
+    ("a list", http_answer(200, b"[]"), "answered something that is no list of results"),
+    ("a string", http_answer(200, b'"results"'), "answered something that is no list of results"),
+    ("null", http_answer(200, b"null"), "answered something that is no list of results"),
+    ("another object", http_answer(200, b'{"error": "x"}'), "answered something that is no list of results"),
+    ("results that are none", http_answer(200, b'{"results": 5}'), "answered something that is no list of results"),
     ("results of another kind", results("a", 1, None), "answered something that is no list of results"),
     ("results without a place", results({"title": "x"}), "answered something that is no list of results"),
-    ("megabytes", whole(200, b'{"results": [], "x": "' + b"x" * 2_000_000 + b'"}'), "answered too much"),
+    ("megabytes", http_answer(200, b'{"results": [], "x": "' + b"x" * 2_000_000 + b'"}'), "answered too much"),
     ("no end", endless(), "answered too much"),
-    ("compressed", whole(200, gzip.compress(b'{"results": []}'), content_encoding="gzip"), "sent its answer compressed although it was asked not to"),
-    ("an end in the middle", broken(), "could not be reached, or broke off"),
-    ("no HTTP", whole(200, b""), "could not be reached, or broke off"),
+    ("compressed", http_answer(200, gzip.compress(b'{"results": []}'), content_encoding="gzip"), "sent its answer compressed although it was asked not to"),
+    ("an end in the middle", cut_short(), "could not be reached, or broke off"),
+    ("no HTTP", http_answer(200, b""), "could not be reached, or broke off"),
     ("silence", silent(), "did not answer in time"),
 ]  # fmt: skip
 
@@ -462,7 +467,7 @@ async def test_a_search_that_fails_leaves_an_answer_without_it(
     engine: SearchEngine,
     fake: FakeUpstream,
     request: pytest.FixtureRequest,
-    answer: Answering,
+    answer: Responder,
     why: str,
 ) -> None:
     query = f"trouble {request.node.callspec.id}"
@@ -471,7 +476,7 @@ async def test_a_search_that_fails_leaves_an_answer_without_it(
         async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
 
-    engine.answers(query, answer)
+    engine.set_responders(query, answer)
     model = fake.script(calling(asks(query)), reply("I could not look it up."))
     stream = await heard(
         searching, model, tools=[SEARCH], include=["web_search_call.action.sources"]
@@ -483,13 +488,13 @@ async def test_a_search_that_fails_leaves_an_answer_without_it(
         {"type": "search", "query": query, "queries": [query]},
     )
     assert message["content"][0]["text"] == "I could not look it up."
-    tool = fake.asked(model)[1].messages[-1]
+    tool = fake.requests_for(model)[1].messages[-1]
     assert tool == {
         "role": "tool",
         "tool_call_id": tool["tool_call_id"],
         "content": f"Error: The web cannot be searched now: the search provider {why}.",
     }
-    assert len(engine.asked_for(query)) == 1
+    assert len(engine.requests_for(query)) == 1
 
 
 ODD: list[tuple[str, Any, list[JSON]]] = [
@@ -511,7 +516,9 @@ async def test_odd_results_do_no_harm(
     shown: list[JSON],
 ) -> None:
     query = f"odd {request.node.callspec.id}"
-    engine.answers(query, whole(200, found) if isinstance(found, bytes) else results(*found))
+    engine.set_responders(
+        query, http_answer(200, found) if isinstance(found, bytes) else results(*found)
+    )
     model = fake.script(calling(asks(query)), reply("ok"))
     stream = await heard(
         searching, model, tools=[SEARCH], include=["web_search_call.action.sources"]
@@ -523,16 +530,18 @@ async def test_odd_results_do_no_harm(
     ]
 
 
-async def test_a_provider_that_is_not_there(private: PrivateStack, fake: FakeUpstream) -> None:
+async def test_a_provider_that_is_not_there(
+    private_stack: PrivateStack, fake: FakeUpstream
+) -> None:
     nowhere = {
         "BACKBURNER_WEB_SEARCH__PROVIDER": "searxng",
         "BACKBURNER_WEB_SEARCH__BASE_URL": "http://127.0.0.1:9",
     }
-    async with private(settings=nowhere) as one:
+    async with private_stack(settings=nowhere) as one:
         model = fake.script(calling(asks("x")), reply("I could not."))
         stream = await heard(one, model, tools=[SEARCH])
     assert [item["status"] for item in stream.final["output"]] == ["failed", "completed"]
-    assert "could not be reached" in fake.asked(model)[1].messages[-1]["content"]
+    assert "could not be reached" in fake.requests_for(model)[1].messages[-1]["content"]
 
 
 # Trouble with the model.
@@ -555,7 +564,7 @@ NO_QUERY = [
 async def test_a_search_for_nothing_fails(
     searching: Stack, engine: SearchEngine, fake: FakeUpstream, arguments: str
 ) -> None:
-    before = len(engine.asked)
+    before = len(engine.requests)
     model = fake.script(calling(call(0, "c", "web_search", arguments)), reply("Sorry."))
     stream = await heard(searching, model, tools=[SEARCH])
     search, message = stream.final["output"]
@@ -565,10 +574,10 @@ async def test_a_search_for_nothing_fails(
         "Sorry.",
     )
     assert (
-        fake.asked(model)[1].messages[-1]["content"]
+        fake.requests_for(model)[1].messages[-1]["content"]
         == "Error: A web search needs a 'query' that says what to search for."
     )
-    assert len(engine.asked) == before
+    assert len(engine.requests) == before
 
 
 async def test_a_model_that_never_stops_searching_is_stopped(
@@ -580,13 +589,13 @@ async def test_a_model_that_never_stops_searching_is_stopped(
         "incomplete",
         {"reason": "max_messages"},
     )
-    assert len(fake.asked(model)) == 6
+    assert len(fake.requests_for(model)) == 6
 
 
 async def test_a_search_too_many_is_refused_to_the_model(
     searching: Stack, engine: SearchEngine, fake: FakeUpstream
 ) -> None:
-    engine.finds("one of two", RAIN)
+    engine.set_results("one of two", RAIN)
     model = fake.script(
         calling(asks("one of two", 0, "a"), asks("two of two", 1, "b")), reply("ok")
     )
@@ -596,7 +605,7 @@ async def test_a_search_too_many_is_refused_to_the_model(
         "failed",
         "completed",
     ]
-    assert engine.asked_for("two of two") == []
+    assert engine.requests_for("two of two") == []
 
 
 async def test_a_long_query_is_shortened(
@@ -604,7 +613,7 @@ async def test_a_long_query_is_shortened(
 ) -> None:
     model = fake.script(calling(asks("long " + "x" * 100_000)), reply("ok"))
     await searching.api().create(model, tools=[SEARCH])
-    assert max(len(asked.query) for asked in engine.asked_for("long")) == 2000
+    assert max(len(asked.query) for asked in engine.requests_for("long")) == 2000
 
 
 # Interruptions.
@@ -613,34 +622,36 @@ async def test_a_long_query_is_shortened(
 async def test_a_cancel_ends_a_search_at_once(
     searching: Stack, engine: SearchEngine, fake: FakeUpstream
 ) -> None:
-    engine.answers("cancelled", silent())
+    engine.set_responders("cancelled", silent())
     api = searching.api()
-    response_id = await api.background(fake.script(calling(asks("cancelled"))), tools=[SEARCH])
-    [asked] = await until(lambda: engine.asked_for("cancelled"))
+    response_id = await api.create_background(
+        fake.script(calling(asks("cancelled"))), tools=[SEARCH]
+    )
+    [asked] = await until(lambda: engine.requests_for("cancelled"))
     cancelled = (await api.cancel(response_id)).body
     assert cancelled["status"] == "cancelled"
     assert [(item["type"], item["status"]) for item in cancelled["output"]] == [
         ("web_search_call", "incomplete")
     ]
     async with asyncio.timeout(1.5):  # the search itself is given two seconds
-        await asked.gone.wait()
+        await asked.disconnected.wait()
 
 
 async def test_a_search_is_made_again_after_the_death_of_its_worker(
-    private: PrivateStack, engine: SearchEngine, fake: FakeUpstream
+    private_stack: PrivateStack, engine: SearchEngine, fake: FakeUpstream
 ) -> None:
-    engine.finds("again", RAIN)
-    engine.answers("again", silent())
-    settings = IMPATIENT | {
+    engine.set_results("again", RAIN)
+    engine.set_responders("again", silent())
+    settings = SHORT_LEASES | {
         "BACKBURNER_WEB_SEARCH__PROVIDER": "tavily", "BACKBURNER_WEB_SEARCH__BASE_URL": engine.url, "BACKBURNER_WEB_SEARCH__API_KEY": KEY,
     }  # fmt: skip
-    async with private(settings=settings) as one:
+    async with private_stack(settings=settings) as one:
         model = fake.script(calling(asks("again")), reply(f"[Rain]({RAIN.url})."))
-        response_id = await one.api().background(model, tools=[SEARCH])
-        await until(lambda: engine.asked_for("again"))
+        response_id = await one.api().create_background(model, tools=[SEARCH])
+        await until(lambda: engine.requests_for("again"))
         one.kill(one.workers[0])
         await one.start_worker()
-        ended = await one.api().ended(response_id)
+        ended = await one.api().wait_for_end(response_id)
         events = [decode(frame) for frame in await one.api().replay(response_id)]
     assert_stream_obeys_contract(events)
     assert [(item["type"], item["status"]) for item in ended["output"]] == [
@@ -648,8 +659,8 @@ async def test_a_search_is_made_again_after_the_death_of_its_worker(
         ("message", "completed"),
     ]
     assert ended["output"][1]["content"][0]["annotations"][0]["url"] == RAIN.url
-    assert len(engine.asked_for("again")) == 2
-    assert len(fake.asked(model)) == 2, (
+    assert len(engine.requests_for("again")) == 2
+    assert len(fake.requests_for(model)) == 2, (
         "the turn that asked for it was stored, and is not said anew"
     )
 
@@ -661,12 +672,12 @@ async def test_the_key_is_nowhere(
     searching: Stack, engine: SearchEngine, fake: FakeUpstream
 ) -> None:
     """After all the trouble above, at log level debug: not in a log, a row, or anything that a client or a model was told."""
-    engine.answers("secret", whole(401, f'{{"error": "bad key {KEY}"}}'.encode()))
-    engine.finds("secret", RAIN)
+    engine.set_responders("secret", http_answer(401, f'{{"error": "bad key {KEY}"}}'.encode()))
+    engine.set_results("secret", RAIN)
     model = fake.script(calling(asks("secret")), calling(asks("secret")), reply("ok"))
     stream = await heard(searching, model, tools=[SEARCH])
     assert KEY not in json.dumps(stream.events)
-    assert all(KEY not in json.dumps(asked.body) for asked in fake.asked(model))
+    assert all(KEY not in json.dumps(asked.body) for asked in fake.requests_for(model))
     logs = "".join(process.log.read_text(errors="replace") for process in searching.started)
     assert "web_search_failed" in logs
     assert KEY not in logs

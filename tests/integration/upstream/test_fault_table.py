@@ -36,24 +36,24 @@ from tests.support.fake_upstream import (
     text,
     usage,
 )
-from tests.support.stack import IMPATIENT, RUNNING, Databases, Stack, Surroundings, stack
+from tests.support.stack import RUNNING_STACKS, SHORT_LEASES, Databases, Stack, SuiteSettings, stack
 from tests.support.strict_types import check_response
 from tests.support.upstream_faults import (
     SECRET,
-    Failing,
+    FaultCase,
     assert_all_closed,
     assert_fails,
     assert_no_internals,
-    bomb,
-    each,
+    chunk_json,
+    completion,
     endless,
-    frame,
+    gzip_bomb,
     head,
-    meet,
-    said,
-    watched,
-    whole,
-    wire,
+    memory_growth,
+    raw_bytes,
+    request_three_ways,
+    separate_reads,
+    text_event,
 )
 
 FIRST_TOKEN, TOKEN_GAP, TURN, OUTPUT = 1.0, 0.8, 4.0, 6_000_000
@@ -66,8 +66,8 @@ SHORT = {
 }
 MEGABYTE = 1_000_000
 HELLO, STOP, END = (
-    said("Hello."),
-    b"data: " + frame({}, finish_reason="stop") + b"\n\n",
+    text_event("Hello."),
+    b"data: " + chunk_json({}, finish_reason="stop") + b"\n\n",
     b"data: [DONE]\n\n",
 )
 ORDINARY = HELLO + STOP + END
@@ -76,19 +76,19 @@ ORDINARY = HELLO + STOP + END
 @pytest.fixture(scope="module")
 async def short(
     tmp_path_factory: pytest.TempPathFactory,
-    servers: Databases,
-    surroundings: Surroundings,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """A deployment with short limits that asks its upstream once."""
     async with stack(
-        tmp_path_factory.mktemp("short"), servers, surroundings, fake, settings=SHORT
+        tmp_path_factory.mktemp("short"), database_server, suite_settings, fake, settings=SHORT
     ) as one:
         yield one
-    RUNNING.remove(one)
+    RUNNING_STACKS.remove(one)
 
 
-def cases(rows: list[Failing]) -> pytest.MarkDecorator:
+def cases(rows: list[FaultCase]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("fault", [pytest.param(row, id=row.name) for row in rows])
 
 
@@ -100,8 +100,8 @@ WORDS = "The upstream refused the request: The fake upstream says {}."
 NOWHERE = "The upstream has nothing at /chat/completions (HTTP {0}): its 'base_url' or its 'api' may be wrong. It said: The fake upstream says {0}."
 
 
-def _refusing(code: int, shown: int, error: str, message: str, **more: Any) -> Failing:
-    return Failing(str(code), [status(code)], shown, error, message.format(code), **more)
+def _refusing(code: int, shown: int, error: str, message: str, **more: Any) -> FaultCase:
+    return FaultCase(str(code), [status(code)], shown, error, message.format(code), **more)
 
 
 def _wordless(code: int) -> str:
@@ -122,57 +122,57 @@ REFUSALS = [
     _refusing(422, 422, "invalid_prompt", WORDS),
     _refusing(429, 429, "rate_limit_exceeded", WORDS, **LIMITED),
     *(_refusing(code, 502, "server_error", _wordless(code)) for code in (500, 501, 502, 503, 504, 529, 599)),
-    Failing(
+    FaultCase(
         "429 with seconds", [status(429, headers={"retry-after": "7"})], 429, "rate_limit_exceeded", WORDS.format(429),
         retry_after="7", envelope_code="rate_limit_exceeded",
     ),
     *(
-        Failing(f"429 with {odd!r}", [status(429, headers={"retry-after": odd})], 429, "rate_limit_exceeded", WORDS.format(429), **LIMITED)
+        FaultCase(f"429 with {odd!r}", [status(429, headers={"retry-after": odd})], 429, "rate_limit_exceeded", WORDS.format(429), **LIMITED)
         for odd in ("soon", "-1", "1.5", "9" * 30, "Wed, 21 Oct 2099 07:28:00 GMT")
     ),
-    Failing("429 with zero", [status(429, headers={"retry-after": "0"})], 429, "rate_limit_exceeded", WORDS.format(429), retry_after="1", **LIMITED),
-    Failing("503 with seconds", [status(503, headers={"retry-after": "7"})], 502, "server_error", _wordless(503), retry_after="7"),
+    FaultCase("429 with zero", [status(429, headers={"retry-after": "0"})], 429, "rate_limit_exceeded", WORDS.format(429), retry_after="1", **LIMITED),
+    FaultCase("503 with seconds", [status(503, headers={"retry-after": "7"})], 502, "server_error", _wordless(503), retry_after="7"),
 ]  # fmt: skip
 
 ABOUT_MODEL = {
     "error": {"message": "No such model.", "type": "x", "param": "model", "code": "model_not_found"}
 }
 REFUSING_BODIES = [
-    Failing("a web page", [status(400, b"<html>no</html>", {"content-type": "text/html"})], 400, "invalid_prompt", _wordless(400)),
-    Failing("nothing", [status(400, b"")], 400, "invalid_prompt", _wordless(400)),
-    Failing("half of its JSON", [status(400, b'{"error": {"message": "x')], 400, "invalid_prompt", _wordless(400)),
-    Failing("JSON a thousand deep", [status(400, b'{"error":' * 1000 + b"1" + b"}" * 1000)], 400, "invalid_prompt", _wordless(400)),
-    Failing("a list", [status(422, b'[{"error": {"message": "x"}}]')], 422, "invalid_prompt", _wordless(422)),
-    Failing("a word", [status(422, b'"no"')], 422, "invalid_prompt", _wordless(422)),
-    Failing("an error that is a word", [status(400, {"error": "too long"})], 400, "invalid_prompt", _wordless(400)),
-    Failing("a number for words", [status(400, {"error": {"message": 7}})], 400, "invalid_prompt", _wordless(400)),
-    Failing("detail, as FastAPI", [status(422, {"detail": "no such field"})], 422, "invalid_prompt", "The upstream refused the request: no such field"),
-    Failing("our credential", [status(400, {"error": {"message": f"Bad key {SECRET}!"}})], 400, "invalid_prompt", "The upstream refused the request: Bad key …!"),
-    Failing("a megabyte of words", [status(400, {"error": {"message": "x" * MEGABYTE}})], 400, "invalid_prompt", _wordless(400)),
-    Failing("many words", [status(400, {"error": {"message": "x" * 9000}})], 400, "invalid_prompt", f"The upstream refused the request: {'x' * 500}"),
+    FaultCase("a web page", [status(400, b"<html>no</html>", {"content-type": "text/html"})], 400, "invalid_prompt", _wordless(400)),
+    FaultCase("nothing", [status(400, b"")], 400, "invalid_prompt", _wordless(400)),
+    FaultCase("half of its JSON", [status(400, b'{"error": {"message": "x')], 400, "invalid_prompt", _wordless(400)),
+    FaultCase("JSON a thousand deep", [status(400, b'{"error":' * 1000 + b"1" + b"}" * 1000)], 400, "invalid_prompt", _wordless(400)),
+    FaultCase("a list", [status(422, b'[{"error": {"message": "x"}}]')], 422, "invalid_prompt", _wordless(422)),
+    FaultCase("a word", [status(422, b'"no"')], 422, "invalid_prompt", _wordless(422)),
+    FaultCase("an error that is a word", [status(400, {"error": "too long"})], 400, "invalid_prompt", _wordless(400)),
+    FaultCase("a number for words", [status(400, {"error": {"message": 7}})], 400, "invalid_prompt", _wordless(400)),
+    FaultCase("detail, as FastAPI", [status(422, {"detail": "no such field"})], 422, "invalid_prompt", "The upstream refused the request: no such field"),
+    FaultCase("our credential", [status(400, {"error": {"message": f"Bad key {SECRET}!"}})], 400, "invalid_prompt", "The upstream refused the request: Bad key …!"),
+    FaultCase("a megabyte of words", [status(400, {"error": {"message": "x" * MEGABYTE}})], 400, "invalid_prompt", _wordless(400)),
+    FaultCase("many words", [status(400, {"error": {"message": "x" * 9000}})], 400, "invalid_prompt", f"The upstream refused the request: {'x' * 500}"),
     *(
-        Failing(f"text in {codec}", [status(400, {"error": {"message": "no"}}, {"content-type": f"application/json; charset={codec}"})], 400,
+        FaultCase(f"text in {codec}", [status(400, {"error": {"message": "no"}}, {"content-type": f"application/json; charset={codec}"})], 400,
                 "invalid_prompt", "The upstream refused the request: no")
         for codec in ("hex", "zlib", "rot13", "undefined", "idna", "utf-7", "nonsense", "\xff")
     ),
-    Failing("a model it does not have", [status(404, ABOUT_MODEL)], 400, "invalid_prompt", "The requested model '{model}' does not exist.", "model_not_found"),
-    Failing("nothing but a status", [wire(head("content-length: 0", status="500 "))], 502, "server_error", _wordless(500)),
-    Failing("no status that there is", [wire(head("content-length: 0", status="999 X"))], 502, "server_error", _wordless(999)),
+    FaultCase("a model it does not have", [status(404, ABOUT_MODEL)], 400, "invalid_prompt", "The requested model '{model}' does not exist.", "model_not_found"),
+    FaultCase("nothing but a status", [raw_bytes(head("content-length: 0", status="500 "))], 502, "server_error", _wordless(500)),
+    FaultCase("no status that there is", [raw_bytes(head("content-length: 0", status="999 X"))], 502, "server_error", _wordless(999)),
 ]  # fmt: skip
 
 
 @cases(REFUSALS)
-async def test_a_refusal_becomes_its_class_of_error(short: Stack, fault: Failing) -> None:
+async def test_a_refusal_becomes_its_class_of_error(short: Stack, fault: FaultCase) -> None:
     await assert_fails(short, fault)
 
 
 @cases(REFUSING_BODIES)
 async def test_whatever_a_refusal_holds_does_no_harm(
-    short: Stack, fake: FakeUpstream, fault: Failing
+    short: Stack, fake: FakeUpstream, fault: FaultCase
 ) -> None:
     if "{model}" in fault.message:
         model = fake.script(fault.script)
-        answer = (await meet(short, model)).answer
+        answer = (await request_three_ways(short, model)).answer
         assert (answer.status, answer.error["code"], answer.error["param"]) == (
             400,
             "model_not_found",
@@ -197,7 +197,7 @@ async def test_a_redirect_is_never_followed_and_our_credential_goes_nowhere(
             "",
         ):
             script = [status(code, b"", {"location": place})]
-            await assert_fails(short, Failing(place, script, 502, "server_error", message))
+            await assert_fails(short, FaultCase(place, script, 502, "server_error", message))
         assert elsewhere.requests == []
 
 
@@ -215,35 +215,35 @@ SSE = "content-type: text/event-stream"
 RANDOM = random.Random(3).randbytes(20_000)
 
 
-def _bad(name: str, message: str, *script: Step) -> Failing:
-    return Failing(name, script, 502, "server_error", message)
+def _bad(name: str, message: str, *script: Step) -> FaultCase:
+    return FaultCase(name, script, 502, "server_error", message)
 
 
 NONSENSE = [
     _bad("a reset before the first byte", UNREACHABLE, reset()),
     _bad("an end before the first byte", UNREACHABLE, drop()),
-    _bad("a reset in the head", UNREACHABLE, wire(b"HTTP/1.1 200 OK\r\nconte"), reset()),
-    _bad("an end in the head", UNREACHABLE, wire(b"HTTP/1.1 200 OK\r\nconte"), drop()),
-    _bad("a reset after the head", BROKEN_OFF, wire(head(SSE, "transfer-encoding: chunked")), reset()),
-    _bad("an end after the head", BROKEN_OFF, wire(head(SSE, "transfer-encoding: chunked")), drop()),
+    _bad("a reset in the head", UNREACHABLE, raw_bytes(b"HTTP/1.1 200 OK\r\nconte"), reset()),
+    _bad("an end in the head", UNREACHABLE, raw_bytes(b"HTTP/1.1 200 OK\r\nconte"), drop()),
+    _bad("a reset after the head", BROKEN_OFF, raw_bytes(head(SSE, "transfer-encoding: chunked")), reset()),
+    _bad("an end after the head", BROKEN_OFF, raw_bytes(head(SSE, "transfer-encoding: chunked")), drop()),
     _bad("a reset in the first frame", BROKEN_OFF, raw(b'data: {"choices":[{"del'), reset()),
     _bad("an end in the first frame", BROKEN_OFF, raw(b'data: {"choices":[{"del'), drop()),
-    _bad("a body shorter than announced", BROKEN_OFF, wire(head(SSE, "content-length: 1000") + b": x\n\n"), drop()),
-    _bad("no HTTP", NO_HTTP, wire(b"220 mail.example ESMTP\r\n"), drop()),
-    _bad("random bytes for a head", NO_HTTP, wire(RANDOM), drop()),
-    _bad("HTTP/2", NO_HTTP, wire(b"\x00\x00\x12\x04\x00\x00\x00\x00\x00"), drop()),
-    _bad("a length below zero", NO_HTTP, wire(head(SSE, "content-length: -1")), drop()),
-    _bad("broken chunk sizes", NO_HTTP, wire(head(SSE, "transfer-encoding: chunked") + b"5\r\n: x\n\n\r\nZZZ\r\n"), hang()),
+    _bad("a body shorter than announced", BROKEN_OFF, raw_bytes(head(SSE, "content-length: 1000") + b": x\n\n"), drop()),
+    _bad("no HTTP", NO_HTTP, raw_bytes(b"220 mail.example ESMTP\r\n"), drop()),
+    _bad("random bytes for a head", NO_HTTP, raw_bytes(RANDOM), drop()),
+    _bad("HTTP/2", NO_HTTP, raw_bytes(b"\x00\x00\x12\x04\x00\x00\x00\x00\x00"), drop()),
+    _bad("a length below zero", NO_HTTP, raw_bytes(head(SSE, "content-length: -1")), drop()),
+    _bad("broken chunk sizes", NO_HTTP, raw_bytes(head(SSE, "transfer-encoding: chunked") + b"5\r\n: x\n\n\r\nZZZ\r\n"), hang()),
     _bad("a header line without end", NO_HTTP, endless(b"x" * 65536, b"HTTP/1.1 200 OK\r\nx: ")),
-    _bad("a reason that is no text", NO_HTTP, wire(head(SSE, f"content-length: {len(ORDINARY)}", status="200 \xff\xfe") + ORDINARY)),
+    _bad("a reason that is no text", NO_HTTP, raw_bytes(head(SSE, f"content-length: {len(ORDINARY)}", status="200 \xff\xfe") + ORDINARY)),
     _bad("a web page", TOO_EARLY, status(200, b"<html>\n<p>hello</p>\n</html>\n", {"content-type": "text/html"})),
     _bad("a web page as a stream", TOO_EARLY, raw(b"<!doctype html>\n<html>\n\n</html>")),
     _bad("an empty answer", TOO_EARLY, status(200, b"")),
-    _bad("no content", TOO_EARLY, wire(head(SSE, status="204 No Content"))),
+    _bad("no content", TOO_EARLY, raw_bytes(head(SSE, status="204 No Content"))),
     _bad("[DONE] at once", TOO_EARLY, done()),
     _bad("comments and an end", TOO_EARLY, raw(b": a\n\n: b\n\n")),
     _bad("a finished role and nothing else", TOO_EARLY, delta({"role": "assistant", "content": ""}), done()),
-    _bad("JSON cut off instead of a stream", NO_JSON, status(200, json.dumps(whole(content="x")).encode()[:-10])),
+    _bad("JSON cut off instead of a stream", NO_JSON, status(200, json.dumps(completion(content="x")).encode()[:-10])),
     _bad("JSON cut off in a frame", NO_JSON, raw(b'data: {"choices":[\n\n')),
     _bad("JSON cut off at the end", TOO_EARLY, raw(b'data: {"choices":[')),
     _bad("words for JSON", NO_JSON, raw(b"data: hello\n\n")),
@@ -252,7 +252,7 @@ NONSENSE = [
     _bad("JSON without end in depth", NO_JSON, raw(b"data: " + b'{"a":' * 100_000 + b"\n\n")),
     _bad("random bytes", TOO_EARLY, raw(RANDOM.replace(b"data:", b"")), raw(b"\n\n")),
     _bad("random bytes as data", NO_JSON, raw(b"data: " + RANDOM.replace(b"\n", b"").replace(b"\r", b"") + b"\n\n")),
-    _bad("a compressed stream", COMPRESSED, status(200, bomb(b"data: "), {"content-encoding": "gzip"})),
+    _bad("a compressed stream", COMPRESSED, status(200, gzip_bomb(b"data: "), {"content-encoding": "gzip"})),
     _bad("a compression nobody knows", COMPRESSED, status(200, b"x", {"content-encoding": "zstd, br"})),
     _bad("a call without a name", "The upstream sent a function call without a name.", delta({"tool_calls": [{"index": 0, "id": "a", "function": {"arguments": "{}"}}]}), finish("tool_calls"), done()),
     _bad("a reason that is an error", "The upstream reported an error while it was generating.", finish("error"), done()),
@@ -260,27 +260,27 @@ NONSENSE = [
 
 OVERLOADED = "The upstream reported an error: overloaded"
 THROWN = [
-    Failing("an error chunk", [chunk({"error": {"message": "overloaded", "code": 500}})], 502, "server_error", OVERLOADED),
-    Failing("an error chunk of 429", [chunk({"error": {"message": "overloaded", "code": 429}})], 429, "rate_limit_exceeded", OVERLOADED),
-    Failing("an error chunk of 400", [chunk({"error": {"message": "overloaded", "code": 400}})], 400, "invalid_prompt", OVERLOADED),
-    Failing("an error of a word", [chunk({"error": "overloaded"})], 502, "server_error", OVERLOADED),
-    Failing("an error in a choice", [delta({}, error={"message": "overloaded", "code": 502})], 502, "server_error", OVERLOADED),
-    Failing("vLLM's old shape", [chunk({"object": "error", "message": "overloaded", "code": 400})], 400, "invalid_prompt", OVERLOADED),
-    Failing("an event of its own", [raw(b'event: error\ndata: {"error": {"message": "overloaded"}}\n\n')], 502, "server_error", OVERLOADED),
-    Failing("a bare line", [raw(b': x\n\n{"error": {"message": "overloaded"}}\n')], 502, "server_error", OVERLOADED),
-    Failing("a body instead of a stream", [status(200, {"error": {"message": "overloaded"}})], 502, "server_error", OVERLOADED),
-    Failing("our credential", [chunk({"error": {"message": f"key {SECRET}", "code": 400}})], 400, "invalid_prompt", "The upstream reported an error: key …"),
-    Failing("about our credential", [chunk({"error": {"message": "Bad key sk-1", "code": 401}})], 401, "server_error", "The upstream reported an error: it refused this server's credential"),
+    FaultCase("an error chunk", [chunk({"error": {"message": "overloaded", "code": 500}})], 502, "server_error", OVERLOADED),
+    FaultCase("an error chunk of 429", [chunk({"error": {"message": "overloaded", "code": 429}})], 429, "rate_limit_exceeded", OVERLOADED),
+    FaultCase("an error chunk of 400", [chunk({"error": {"message": "overloaded", "code": 400}})], 400, "invalid_prompt", OVERLOADED),
+    FaultCase("an error of a word", [chunk({"error": "overloaded"})], 502, "server_error", OVERLOADED),
+    FaultCase("an error in a choice", [delta({}, error={"message": "overloaded", "code": 502})], 502, "server_error", OVERLOADED),
+    FaultCase("vLLM's old shape", [chunk({"object": "error", "message": "overloaded", "code": 400})], 400, "invalid_prompt", OVERLOADED),
+    FaultCase("an event of its own", [raw(b'event: error\ndata: {"error": {"message": "overloaded"}}\n\n')], 502, "server_error", OVERLOADED),
+    FaultCase("a bare line", [raw(b': x\n\n{"error": {"message": "overloaded"}}\n')], 502, "server_error", OVERLOADED),
+    FaultCase("a body instead of a stream", [status(200, {"error": {"message": "overloaded"}})], 502, "server_error", OVERLOADED),
+    FaultCase("our credential", [chunk({"error": {"message": f"key {SECRET}", "code": 400}})], 400, "invalid_prompt", "The upstream reported an error: key …"),
+    FaultCase("about our credential", [chunk({"error": {"message": "Bad key sk-1", "code": 401}})], 401, "server_error", "The upstream reported an error: it refused this server's credential"),
 ]  # fmt: skip
 
 
 @cases(NONSENSE)
-async def test_nonsense_fails_the_response(short: Stack, fault: Failing) -> None:
+async def test_nonsense_fails_the_response(short: Stack, fault: FaultCase) -> None:
     await assert_fails(short, fault)
 
 
 @cases(THROWN)
-async def test_an_error_under_http_200_fails_the_response(short: Stack, fault: Failing) -> None:
+async def test_an_error_under_http_200_fails_the_response(short: Stack, fault: FaultCase) -> None:
     await assert_fails(short, fault)
 
 
@@ -309,7 +309,7 @@ BREAKS: list[tuple[str, Script, str, str]] = [
     ),
     (
         "a frame without end",
-        [raw(b"data: "), each(*[b"x" * 65536] * 257)],
+        [raw(b"data: "), separate_reads(*[b"x" * 65536] * 257)],
         "server_error",
         TOO_LONG,
     ),
@@ -329,7 +329,7 @@ async def test_what_breaks_after_the_first_word_keeps_what_was_said(
         "call": call(0, "call_1", "f", "so ", "far"),
     }
     model = fake.script([begun[opened], *script])
-    met = await meet(short, model)
+    met = await request_three_ways(short, model)
     assert met.answer.status == 200, met.answer.raw
     for response in (met.answer.body, met.events[-1]["response"], met.stored):
         check_response(response)
@@ -360,24 +360,24 @@ def _drip(data: bytes) -> Step:
 
 FIRST = f"The upstream was silent for longer than the limit of {FIRST_TOKEN:g} s (first_token)."
 STALLS = [
-    Failing("nothing at all", [hang()], 504, "server_error", FIRST),
-    Failing("half a head", [wire(b"HTTP/1.1 200 OK\r\nconte"), hang()], 504, "server_error", FIRST),
-    Failing("informational answers only", [wire(b"HTTP/1.1 100 Continue\r\n\r\n" * 50), hang()], 504, "server_error", FIRST),
-    Failing("a head and nothing else", [wire(head(SSE, "transfer-encoding: chunked")), hang()], 504, "server_error", FIRST),
-    Failing("half a frame", [raw(b'data: {"choices":'), hang()], 504, "server_error", FIRST),
-    Failing("keep-alive comments only", [_drip(b": keep-alive\n\n")], 504, "server_error", FIRST),
-    Failing("a comment that never ends", [_drip(b": ")], 504, "server_error", FIRST),
-    Failing("empty lines only", [_drip(b"\n")], 504, "server_error", FIRST),
-    Failing("events without data only", [_drip(b"event: ping\n\n")], 504, "server_error", FIRST),
-    Failing("chunks without a word only", [_drip(b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n')], 504, "server_error", FIRST),
-    Failing("JSON that never ends", [raw(b'{"choices":'), _drip(b" ")], 504, "server_error", FIRST),
-    Failing("half a refusal", [wire(head("content-length: 1000", status="500 X") + b"{"), hang()], 504, "server_error", FIRST),
+    FaultCase("nothing at all", [hang()], 504, "server_error", FIRST),
+    FaultCase("half a head", [raw_bytes(b"HTTP/1.1 200 OK\r\nconte"), hang()], 504, "server_error", FIRST),
+    FaultCase("informational answers only", [raw_bytes(b"HTTP/1.1 100 Continue\r\n\r\n" * 50), hang()], 504, "server_error", FIRST),
+    FaultCase("a head and nothing else", [raw_bytes(head(SSE, "transfer-encoding: chunked")), hang()], 504, "server_error", FIRST),
+    FaultCase("half a frame", [raw(b'data: {"choices":'), hang()], 504, "server_error", FIRST),
+    FaultCase("keep-alive comments only", [_drip(b": keep-alive\n\n")], 504, "server_error", FIRST),
+    FaultCase("a comment that never ends", [_drip(b": ")], 504, "server_error", FIRST),
+    FaultCase("empty lines only", [_drip(b"\n")], 504, "server_error", FIRST),
+    FaultCase("events without data only", [_drip(b"event: ping\n\n")], 504, "server_error", FIRST),
+    FaultCase("chunks without a word only", [_drip(b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n')], 504, "server_error", FIRST),
+    FaultCase("JSON that never ends", [raw(b'{"choices":'), _drip(b" ")], 504, "server_error", FIRST),
+    FaultCase("half a refusal", [raw_bytes(head("content-length: 1000", status="500 X") + b"{"), hang()], 504, "server_error", FIRST),
 ]  # fmt: skip
 
 
 @cases(STALLS)
 async def test_an_upstream_without_a_first_word_is_left_when_its_time_is_up(
-    short: Stack, fault: Failing
+    short: Stack, fault: FaultCase
 ) -> None:
     began = time.monotonic()
     await assert_fails(short, fault)
@@ -397,7 +397,7 @@ async def test_what_is_no_word_does_not_extend_the_gap_between_two(
 ) -> None:
     model = fake.script([text("so far"), _drip(ALIVE[kept])])
     began = time.monotonic()
-    met = await meet(short, model)
+    met = await request_three_ways(short, model)
     assert TOKEN_GAP <= time.monotonic() - began < TOKEN_GAP + 3
     assert (
         met.stored["error"]["message"]
@@ -414,13 +414,13 @@ async def test_a_slow_upstream_that_keeps_to_the_limits_is_heard_out(
     model = fake.script(
         [text("one ", "two ", "three ", "four", gap=pause), finish(), usage(), done()]
     )
-    assert (await meet(short, model)).stored["output_text"] == "one two three four"
+    assert (await request_three_ways(short, model)).stored["output_text"] == "one two three four"
 
 
 async def test_a_turn_that_never_ends_is_ended(short: Stack, fake: FakeUpstream) -> None:
-    model = fake.script([_drip(said("x"))])
+    model = fake.script([_drip(text_event("x"))])
     began = time.monotonic()
-    met = await meet(short, model)
+    met = await request_three_ways(short, model)
     assert TURN <= time.monotonic() - began < TURN + 3
     for response in (met.answer.body, met.events[-1]["response"], met.stored):
         assert response["error"] == {
@@ -432,10 +432,10 @@ async def test_a_turn_that_never_ends_is_ended(short: Stack, fake: FakeUpstream)
 
 
 async def test_the_wall_clock_and_the_wait_in_the_queue_have_their_limits(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     settings = {
-        **IMPATIENT,
+        **SHORT_LEASES,
         "BACKBURNER_LIMITS__WALL_CLOCK": "3",
         "BACKBURNER_LIMITS__QUEUE_WAIT": "1",
     }
@@ -443,37 +443,42 @@ async def test_the_wall_clock_and_the_wait_in_the_queue_have_their_limits(
         "The response did not finish within the time it is given.",
         "The response waited in the queue for longer than it may.",
     )
-    async with private(streams=1, settings=settings) as one:
+    async with private_stack(streams=1, settings=settings) as one:
         api = one.api()
         model, never, warm = (
-            fake.script([_drip(said("x"))]),
+            fake.script([_drip(text_event("x"))]),
             fake.script(reply("never")),
             fake.script(reply("warm")),
         )
 
         async def hears_its_bells() -> bool:
-            return bool((await api.ended(await api.background(warm)))["status"] == "completed")
+            return bool(
+                (await api.wait_for_end(await api.create_background(warm)))["status"] == "completed"
+            )
 
         await until(
             hears_its_bells, 20
         )  # a worker counts a moment before its consumer listens, and here a second's wait is too long
-        running = await api.background(model)
-        await until(lambda: fake.asked(model))
+        running = await api.create_background(model)
+        await until(lambda: fake.requests_for(model))
         async with api.post_stream(model) as busy:  # the slot that is kept for those who wait
             await busy.until("response.output_text.delta")
-            queued = await api.background(never)
+            queued = await api.create_background(never)
             refused = await api.call("POST", "/responses", {"model": never, "input": "Hi."})
             assert (refused.status, refused.error["message"]) == (504, waited)
             assert refused.headers["x-should-retry"] == "false"
-            assert (await api.ended(queued))["error"] == {"code": "server_error", "message": waited}
+            assert (await api.wait_for_end(queued))["error"] == {
+                "code": "server_error",
+                "message": waited,
+            }
             await busy.to_end()
-        for ended in (busy.final, await api.ended(running)):
+        for ended in (busy.final, await api.wait_for_end(running)):
             assert (ended["status"], ended["error"]) == (
                 "failed",
                 {"code": "server_error", "message": late},
             )
             assert ended["output_text"].startswith("xxxx")
-        assert fake.asked(never) == []
+        assert fake.requests_for(never) == []
         await assert_all_closed(fake, model, count=2)
         silent = fake.script([hang()])
         answer = await api.call("POST", "/responses", {"model": silent, "input": "Hi."})
@@ -484,14 +489,14 @@ async def test_the_wall_clock_and_the_wait_in_the_queue_have_their_limits(
 # The upstream cannot be reached, or sends us elsewhere.
 
 
-async def test_nobody_listens_or_only_to_send_us_elsewhere(private: PrivateStack) -> None:
+async def test_nobody_listens_or_only_to_send_us_elsewhere(private_stack: PrivateStack) -> None:
     port = free_port()
     settings = {
         "BACKBURNER_UPSTREAM__BASE_URL": f"http://127.0.0.1:{port}/v1",
         "BACKBURNER_UPSTREAM__MAX_RETRIES": "0",
     }
-    async with private(settings=settings) as one, FakeUpstream() as elsewhere:
-        met = await meet(one, "any")
+    async with private_stack(settings=settings) as one, FakeUpstream() as elsewhere:
+        met = await request_three_ways(one, "any")
         assert (met.answer.status, met.answer.error["message"]) == (502, UNREACHABLE)
         assert met.answer.headers["x-should-retry"] == "false"
         assert (
@@ -563,8 +568,8 @@ TWO = [("f", '{"a":1}'), ("g", '{"b":2}')]
 FRAMING = [
     Odd("CRLF", [raw(ORDINARY.replace(b"\n", b"\r\n"))]),
     Odd("CR", [raw(ORDINARY.replace(b"\n", b"\r"))]),
-    Odd("a byte at a time", [each(*(bytes([byte]) for byte in ORDINARY))]),
-    Odd("CRLF a byte at a time", [each(*(bytes([byte]) for byte in ORDINARY.replace(b"\n", b"\r\n")))]),
+    Odd("a byte at a time", [separate_reads(*(bytes([byte]) for byte in ORDINARY))]),
+    Odd("CRLF a byte at a time", [separate_reads(*(bytes([byte]) for byte in ORDINARY.replace(b"\n", b"\r\n")))]),
     Odd("comments everywhere", [raw(b": a\n\n" + HELLO + b": b\n: c\n\n" + STOP + b": d\n\n" + END)]),
     Odd("data on several lines", [raw(HELLO.replace(b', "choices"', b',\ndata: "choices"') + STOP + END)]),
     Odd("no space after data", [raw(ORDINARY.replace(b"data: ", b"data:"))]),
@@ -572,8 +577,8 @@ FRAMING = [
     Odd("other fields", [raw(b"id: 1\nevent: x\nretry: 1\n" + ORDINARY)]),
     Odd("another content type", [status(200, ORDINARY, {"content-type": "text/plain"})]),
     Odd("a content length", [status(200, ORDINARY, {"content-type": "text/event-stream"})]),
-    Odd("no length and no chunks", [wire(head(SSE, "connection: close") + ORDINARY), drop()]),
-    Odd("more after [DONE]", [raw(ORDINARY + said("more") + b"data: nonsense\n\n")]),
+    Odd("no length and no chunks", [raw_bytes(head(SSE, "connection: close") + ORDINARY), drop()]),
+    Odd("more after [DONE]", [raw(ORDINARY + text_event("more") + b"data: nonsense\n\n")]),
     Odd("no end after [DONE]", [raw(ORDINARY), hang()]),
     Odd("no [DONE]", [raw(HELLO + STOP)]),
     Odd("no [DONE] and no last line", [raw((HELLO + STOP).rstrip(b"\n"))]),
@@ -581,15 +586,15 @@ FRAMING = [
     Odd("no [DONE] and a reset", [raw(HELLO + STOP), reset()]),
     Odd("no [DONE] and an end in a frame", [raw(HELLO + STOP + b"data: {"), drop()]),
     Odd("no finish_reason", [raw(HELLO + END)]),
-    Odd("an empty finish_reason", [raw(said("Hello.", finish_reason="") + END)]),
+    Odd("an empty finish_reason", [raw(text_event("Hello.", finish_reason="") + END)]),
     Odd("a word of the vendor's", [raw(HELLO + STOP.replace(b'"stop"', b'"eos"') + END)]),
-    Odd("the reason beside the words", [raw(said("Hello.", finish_reason="stop") + END)]),
-    Odd("JSON instead of a stream", [status(200, whole(content="Hello."))]),
-    Odd("pretty JSON instead of a stream", [status(200, json.dumps(whole(content="Hello."), indent=2).encode())]),
-    Odd("JSON as a stream", [raw(json.dumps(whole(content="Hello.")).encode())]),
+    Odd("the reason beside the words", [raw(text_event("Hello.", finish_reason="stop") + END)]),
+    Odd("JSON instead of a stream", [status(200, completion(content="Hello."))]),
+    Odd("pretty JSON instead of a stream", [status(200, json.dumps(completion(content="Hello."), indent=2).encode())]),
+    Odd("JSON as a stream", [raw(json.dumps(completion(content="Hello.")).encode())]),
     Odd("a second choice", [chunk({"choices": [{"index": 1, "delta": {"content": "No."}}]}), raw(ORDINARY)]),
     Odd("content in parts", [delta({"content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo."}]}), raw(STOP + END)]),
-    Odd("words cut in a character", [each(*(bytes([byte]) for byte in said("é").replace(b"\\u00e9", "é".encode()))), raw(STOP + END)], "é"),
+    Odd("words cut in a character", [separate_reads(*(bytes([byte]) for byte in text_event("é").replace(b"\\u00e9", "é".encode()))), raw(STOP + END)], "é"),
     Odd("the length limit", [raw(HELLO), finish("length"), done()], status="incomplete"),
     Odd("the content filter", [raw(HELLO), finish("content_filter"), done()], status="incomplete"),
     Odd("an error after the end", [raw(ORDINARY), chunk({"error": {"message": "late"}})]),
@@ -602,7 +607,7 @@ COUNTS = [
     Odd("on every chunk, the last counts", [*(chunk({"choices": [{"index": 0, "delta": {"content": "o"}}], "usage": counted(5, n)}) for n in (1, 2)), finish(), done()], "oo", (5, 2, 7)),
     Odd("in the choice", [raw(HELLO), chunk({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "usage": counted(5, 2)}]}), done()], usage=(5, 2, 7)),
     Odd("in x_groq", [raw(HELLO), chunk({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "x_groq": {"usage": counted(5, 2)}}), done()], usage=(5, 2, 7)),
-    Odd("in a body that is no stream", [status(200, {**whole(content="Hello."), "usage": counted(5, 2)})], usage=(5, 2, 7)),
+    Odd("in a body that is no stream", [status(200, {**completion(content="Hello."), "usage": counted(5, 2)})], usage=(5, 2, 7)),
     Odd("without a total", [raw(HELLO), finish(), chunk({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}}), done()], usage=(5, 2, 7)),
     Odd("in words", [raw(HELLO), finish(), chunk({"choices": [], "usage": {"prompt_tokens": "5", "completion_tokens": "2"}}), done()], usage=(5, 2, 7)),
     Odd("null", [raw(HELLO), finish(), chunk({"choices": [], "usage": None}), done()]),
@@ -630,7 +635,7 @@ CALLS = [
     Odd("stop instead of tool_calls", [call(0, "a", "f", "{}"), finish("stop")], "", calls=[("f", "{}")]),
     Odd("no reason at all", [call(0, "a", "f", "{}"), done()], "", calls=[("f", "{}")]),
     Odd("the old function_call", [delta({"function_call": _named("f", '{"a"')}), delta({"function_call": _named("", ":1}")}), finish("function_call")], "", calls=TWO[:1]),
-    Odd("in a body that is no stream", [status(200, whole(content=None, tool_calls=[{"id": "a", "function": _named(*TWO[0])}, {"id": "b", "function": _named(*TWO[1])}]))], "", calls=TWO),
+    Odd("in a body that is no stream", [status(200, completion(content=None, tool_calls=[{"id": "a", "function": _named(*TWO[0])}, {"id": "b", "function": _named(*TWO[1])}]))], "", calls=TWO),
     Odd("beside words", [text("Hello."), call(0, "a", "f", "{}"), finish("tool_calls")], calls=[("f", "{}")]),
 ]  # fmt: skip
 
@@ -645,7 +650,7 @@ CALLS = [
 )
 async def test_what_is_odd_is_understood(short: Stack, fake: FakeUpstream, odd: Odd) -> None:
     model = fake.script(odd.script)
-    met = await meet(short, model)
+    met = await request_three_ways(short, model)
     assert met.answer.status == 200, met.answer.raw
     for response in (met.answer.body, met.events[-1]["response"], met.stored):
         check_response(response)
@@ -669,8 +674,8 @@ async def test_what_is_odd_is_understood(short: Stack, fake: FakeUpstream, odd: 
         ([text("x" * 5 * MEGABYTE), finish(), done()], 5 * MEGABYTE),
         ([text(*["x" * 50_000] * 100), finish(), done()], 5 * MEGABYTE),
         ([text(*"x" * 10_000), finish(), done()], 10_000),
-        ([status(200, whole(content="x" * 5 * MEGABYTE))], 5 * MEGABYTE),
-        ([raw(b"".join([said("x")] * 10_000)), finish(), done()], 10_000),
+        ([status(200, completion(content="x" * 5 * MEGABYTE))], 5 * MEGABYTE),
+        ([raw(b"".join([text_event("x")] * 10_000)), finish(), done()], 10_000),
     ],
     ids=[
         "5 MB in one delta",
@@ -684,7 +689,9 @@ async def test_much_is_told_whole(
     short: Stack, fake: FakeUpstream, script: Script, size: int
 ) -> None:
     model = fake.script(script)
-    met, grown = await watched([*short.workers, *short.webs], meet(short, model))
+    met, grown = await memory_growth(
+        [*short.workers, *short.webs], request_three_ways(short, model)
+    )
     for response in (met.answer.body, met.events[-1]["response"], met.stored):
         assert (response["status"], len(response["output_text"])) == ("completed", size)
     assert grown < 600 * MEGABYTE, grown
@@ -696,19 +703,19 @@ TOO_MUCH = [
     _bad("a JSON body without end", TOO_LONG, endless(b" " * 65536, head("content-type: application/json") + b"{")),
     _bad("one event of endless lines", TOO_LONG, endless(b"data: x\n" * 8000)),
     _bad("a comment without end", TOO_LONG, endless(b"x" * 65536, head(SSE) + b": ")),
-    Failing("comments without end", [endless(b": x\n\n" * 8000)], 504, "server_error", FIRST),
-    Failing("web pages without end", [endless(b"<p>x</p>\n" * 8000)], 504, "server_error", FIRST),
-    _bad("a gzip bomb", COMPRESSED, status(200, bomb(HELLO), {"content-encoding": "gzip"})),
+    FaultCase("comments without end", [endless(b": x\n\n" * 8000)], 504, "server_error", FIRST),
+    FaultCase("web pages without end", [endless(b"<p>x</p>\n" * 8000)], 504, "server_error", FIRST),
+    _bad("a gzip bomb", COMPRESSED, status(200, gzip_bomb(HELLO), {"content-encoding": "gzip"})),
     _bad("a refusal without end", _wordless(500), endless(b"x" * 65536, head(status="500 X"))),
-    _bad("a refusal that is a gzip bomb", _wordless(500), status(500, bomb(b'{"error": {"message": "'), {"content-encoding": "gzip"})),
+    _bad("a refusal that is a gzip bomb", _wordless(500), status(500, gzip_bomb(b'{"error": {"message": "'), {"content-encoding": "gzip"})),
     _bad("headers without end", NO_HTTP, endless(b"x-a: y\r\n" * 8000, b"HTTP/1.1 200 OK\r\n")),
 ]  # fmt: skip
 
 
 @cases(TOO_MUCH)
-async def test_what_has_no_end_is_cut_off_in_bounded_memory(short: Stack, fault: Failing) -> None:
+async def test_what_has_no_end_is_cut_off_in_bounded_memory(short: Stack, fault: FaultCase) -> None:
     began = time.monotonic()
-    _, grown = await watched(short.workers, assert_fails(short, fault, flood=True))
+    _, grown = await memory_growth(short.workers, assert_fails(short, fault, flood=True))
     assert grown < 200 * MEGABYTE, grown
     assert time.monotonic() - began < 15
 
@@ -716,8 +723,10 @@ async def test_what_has_no_end_is_cut_off_in_bounded_memory(short: Stack, fault:
 async def test_a_model_that_says_too_much_is_cut_off_with_what_it_said(
     short: Stack, fake: FakeUpstream
 ) -> None:
-    model = fake.script([endless(said("x" * 60_000))])
-    met, grown = await watched([*short.workers, *short.webs], meet(short, model))
+    model = fake.script([endless(text_event("x" * 60_000))])
+    met, grown = await memory_growth(
+        [*short.workers, *short.webs], request_three_ways(short, model)
+    )
     assert met.answer.status == 200
     for response in (met.answer.body, met.events[-1]["response"], met.stored):
         assert response["error"] == {
@@ -733,7 +742,7 @@ async def test_after_all_that_the_worker_is_the_same_and_says_no_secret(
     short: Stack, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("as ever"))
-    assert (await meet(short, model)).stored["output_text"] == "as ever"
+    assert (await request_three_ways(short, model)).stored["output_text"] == "as ever"
     assert len(short.started) == 2, "no process had to be started anew"
     for process in short.started:
         assert SECRET not in process.log.read_text(errors="replace")

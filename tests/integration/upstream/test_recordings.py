@@ -7,10 +7,10 @@ import pytest
 
 from tests.support.api import JSON, Api, decode
 from tests.support.contract_rules import assert_stream_obeys_contract
-from tests.support.stack import Surroundings
+from tests.support.stack import SuiteSettings
 from tests.support.strict_types import check_event, check_response
 
-_surroundings = Surroundings()
+_surroundings = SuiteSettings()
 _files = sorted(_surroundings.recordings.glob("*.jsonl"))
 _recordings = [
     pytest.param(file.stem, line, json.loads(text), id=f"{file.stem}:{line}")
@@ -191,4 +191,4 @@ async def test_a_polled_background_answer_tells_what_was_recorded(
     created = await api.create(model, background=True, **body(recorded))
     check_response(created)
     assert created["status"] == "queued"
-    assert_response_is(await api.ended(created["id"]), recorded, model)
+    assert_response_is(await api.wait_for_end(created["id"]), recorded, model)

@@ -7,19 +7,19 @@ import asyncio
 import re
 
 from tests.conftest import PrivateStack
-from tests.support.api import JSON, UNKNOWN, Api, until
+from tests.support.api import JSON, UNKNOWN_RESPONSE_ID, Api, until
 from tests.support.fake_upstream import (
     FakeUpstream,
     call,
     done,
     finish,
-    gate,
     hang,
     reply,
     text,
     usage,
+    wait_for,
 )
-from tests.support.stack import IMPATIENT
+from tests.support.stack import SHORT_LEASES
 from tests.support.strict_types import check_response
 
 OURS = re.compile(r"(resp|msg|fc|rs)_[0-9a-f]{32}")
@@ -40,7 +40,7 @@ async def test_a_responses_request_becomes_a_chat_request_and_back(
     check_response(response)
     assert (response["output_text"], response["metadata"]) == ("Hello there.", {"a": "b"})
     assert (response["usage"]["input_tokens"], response["usage"]["output_tokens"]) == (11, 7)
-    [asked] = fake.asked(model)
+    [asked] = fake.requests_for(model)
     assert asked.path == "/v1/chat/completions"
     assert asked.messages == [
         {"role": "system", "content": "Be kind."},
@@ -79,7 +79,7 @@ async def test_ids_are_ours_whatever_the_upstream_calls_things(
     assert {event["response"]["id"] for event in events if "response" in event} == {
         stream.response_id
     }
-    assert b"chatcmpl-%x" % id(fake.asked(model)[0]) not in b"".join(stream.frames)
+    assert b"chatcmpl-%x" % id(fake.requests_for(model)[0]) not in b"".join(stream.frames)
 
 
 async def test_nothing_is_stored_upstream(api: Api, fake: FakeUpstream) -> None:
@@ -88,8 +88,8 @@ async def test_nothing_is_stored_upstream(api: Api, fake: FakeUpstream) -> None:
     for body in ({}, {"store": True}, {"store": False}, {"background": True}):
         response = await api.create(model, **body)
         if body.get("background"):
-            await api.ended(response["id"])
-    for asked in fake.asked(model):
+            await api.wait_for_end(response["id"])
+    for asked in fake.requests_for(model):
         assert not {"background", "previous_response_id", "conversation", "metadata"} & set(
             asked.body
         )
@@ -105,7 +105,7 @@ async def test_a_chain_tells_the_upstream_what_user_and_assistant_said_before(
     third = await api.create(model, input="Three.", previous_response_id=second["id"])
     assert third["previous_response_id"] == second["id"]
     assert [
-        (message["role"], message["content"]) for message in fake.asked(model)[-1].messages
+        (message["role"], message["content"]) for message in fake.requests_for(model)[-1].messages
     ] == [
         ("user", "One."),
         ("assistant", "A first."),
@@ -140,7 +140,7 @@ async def test_what_is_deleted_is_gone_everywhere(api: Api, fake: FakeUpstream) 
 
 
 async def test_an_unknown_id_is_404_everywhere(api: Api) -> None:
-    await _assert_unknown(api, UNKNOWN)
+    await _assert_unknown(api, UNKNOWN_RESPONSE_ID)
 
 
 async def _assert_unknown(api: Api, response_id: str) -> None:
@@ -169,14 +169,14 @@ async def test_background_needs_store(api: Api, fake: FakeUpstream) -> None:
         "background",
         "unsupported_parameter",
     )
-    assert fake.asked(model) == []
+    assert fake.requests_for(model) == []
 
 
 async def test_a_background_response_goes_from_queued_to_completed(
     api: Api, fake: FakeUpstream
 ) -> None:
     opened = asyncio.Event()
-    model = fake.script([text("half"), gate(opened), text(" whole"), finish(), usage(), done()])
+    model = fake.script([text("half"), wait_for(opened), text(" whole"), finish(), usage(), done()])
     created = await api.create(model, background=True)
     assert (created["status"], created["output"], created["usage"]) == ("queued", [], None)
 
@@ -185,7 +185,7 @@ async def test_a_background_response_goes_from_queued_to_completed(
 
     await until(running)
     opened.set()
-    ended = await api.ended(created["id"])
+    ended = await api.wait_for_end(created["id"])
     assert (ended["status"], ended["output_text"], ended["created_at"]) == (
         "completed",
         "half whole",
@@ -195,23 +195,29 @@ async def test_a_background_response_goes_from_queued_to_completed(
 
 
 async def test_orphans_are_recovered_at_the_next_start(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     """Everything is killed while one response runs and others wait: whoever starts next finishes them all."""
-    async with private(streams=2, settings=IMPATIENT) as one:
+    async with private_stack(streams=2, settings=SHORT_LEASES) as one:
         busy = [
-            await one.api().background(fake.script([text("half"), hang()], reply(f"whole {nr}")))
+            await one.api().create_background(
+                fake.script([text("half"), hang()], reply(f"whole {nr}"))
+            )
             for nr in range(2)
         ]
         await until(
-            lambda: sum(request.is_open and bool(request.words) for request in fake.requests) >= 2
+            lambda: (
+                sum(request.is_open and bool(request.sent_text) for request in fake.requests) >= 2
+            )
         )
-        waiting = [await one.api().background(fake.script(reply("after all"))) for _ in range(2)]
+        waiting = [
+            await one.api().create_background(fake.script(reply("after all"))) for _ in range(2)
+        ]
         for process in [*one.webs, *one.workers]:
             one.kill(process)
         await one.start_web()
         one.spawn_worker()
-        ended = [await one.api().ended(response_id) for response_id in [*busy, *waiting]]
+        ended = [await one.api().wait_for_end(response_id) for response_id in [*busy, *waiting]]
         assert [response["status"] for response in ended] == ["completed"] * 4
         assert [response["output_text"] for response in ended] == [
             "whole 0",
@@ -222,9 +228,11 @@ async def test_orphans_are_recovered_at_the_next_start(
 
 
 async def test_orphans_that_are_out_of_time_fail_at_the_next_start(
-    private: PrivateStack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    async with private(settings={**IMPATIENT, "BACKBURNER_LIMITS__WALL_CLOCK": "1"}) as one:
+    async with private_stack(
+        settings={**SHORT_LEASES, "BACKBURNER_LIMITS__WALL_CLOCK": "1"}
+    ) as one:
         model = fake.script([text("half"), hang()])
         async with one.api().post_stream(model, background=True) as stream:
             await stream.until("response.output_text.delta")
@@ -232,7 +240,7 @@ async def test_orphans_that_are_out_of_time_fail_at_the_next_start(
                 one.kill(process)
         await one.start_web()
         one.spawn_worker()
-        ended = await one.api().ended(stream.response_id)
+        ended = await one.api().wait_for_end(stream.response_id)
         assert (ended["status"], ended["output_text"]) == ("failed", "half")
         assert "time" in ended["error"]["message"], ended["error"]
-        assert len(fake.asked(model)) == 1
+        assert len(fake.requests_for(model)) == 1

@@ -14,7 +14,7 @@ from cli.embedded.process import free_port
 from tests.conftest import PrivateStack
 from tests.integration.operator.test_operations import backburner
 from tests.support.api import Api, until
-from tests.support.chaos.attempts import assert_one_story
+from tests.support.chaos.attempts import assert_one_stream
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (
     FakeUpstream,
@@ -24,7 +24,6 @@ from tests.support.fake_upstream import (
     done,
     drop,
     finish,
-    gate,
     hang,
     raw,
     reply,
@@ -32,10 +31,11 @@ from tests.support.fake_upstream import (
     silence_until,
     status,
     text,
+    wait_for,
 )
 from tests.support.mcp_servers import McpServers
-from tests.support.stack import IMPATIENT, Databases, Stack, Surroundings, stack
-from tests.support.tool_turns import TOOL_SETTINGS, counting, kinds, tool_turn
+from tests.support.stack import SHORT_LEASES, Databases, Stack, SuiteSettings, stack
+from tests.support.tool_turns import TOOL_SETTINGS, counting_server, item_statuses, tool_turn
 
 FILE = """
 [upstreams.first]
@@ -110,8 +110,8 @@ class House:
 @pytest.fixture(scope="module")
 async def house(
     tmp_path_factory: pytest.TempPathFactory,
-    servers: Databases,
-    surroundings: Surroundings,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[House]:
     folder = tmp_path_factory.mktemp("routing")
@@ -129,7 +129,7 @@ async def house(
             "BACKBURNER_LEASE__SWEEP": "0.2",
         }
         one = await context.enter_async_context(
-            stack(folder, servers, surroundings, fake, settings=told)
+            stack(folder, database_server, suite_settings, fake, settings=told)
         )
         yield House(one, first, second, closed)
         assert not first.faults, first.faults
@@ -149,8 +149,11 @@ async def test_the_most_specific_route_counts_and_each_upstream_gets_its_own_key
         asked.script(reply(f"by {model}"), name=model)
         response = await house.api.create(model, max_output_tokens=50)
         assert (response["model"], response["output_text"]) == (model, f"by {model}")
-        assert not other.asked(model)
-    [to_first], [to_second] = house.first.asked("first-x"), house.second.asked("first-but-x")
+        assert not other.requests_for(model)
+    [to_first], [to_second] = (
+        house.first.requests_for("first-x"),
+        house.second.requests_for("first-but-x"),
+    )
     assert to_first.headers["authorization"] == "Bearer key-of-the-first"
     assert to_second.headers["authorization"] == "Bearer key-of-the-second"
     assert (to_first.body["max_completion_tokens"], to_second.body["max_tokens"]) == (50, 50)
@@ -210,7 +213,10 @@ async def test_a_model_that_no_route_leads_to_is_refused_at_create(
 async def test_passthrough_is_the_routed_upstreams_own(house: House) -> None:
     house.script("passed-both", [status(500)], reply("Second."))
     assert (await house.api.create("passed-both", top_k=7))["output_text"] == "Second."
-    [to_first], [to_second] = house.first.asked("passed-both"), house.second.asked("passed-both")
+    [to_first], [to_second] = (
+        house.first.requests_for("passed-both"),
+        house.second.requests_for("passed-both"),
+    )
     assert to_first.body["top_k"] == 7
     assert "top_k" not in to_second.body
     answer = await house.api.call(
@@ -279,8 +285,10 @@ async def test_the_next_upstream_answers_what_the_first_cannot(house: House, fau
     assert_stream_obeys_contract(events)
     assert (stream.final["status"], stream.final["output_text"]) == ("completed", "The second.")
     assert stream.final["usage"]["total_tokens"] == 18
-    assert len(house.first.asked(model)) == len(house.second.asked(model)) == 1
-    assert house.first.asked(model)[0].messages == house.second.asked(model)[0].messages
+    assert len(house.first.requests_for(model)) == len(house.second.requests_for(model)) == 1
+    assert (
+        house.first.requests_for(model)[0].messages == house.second.requests_for(model)[0].messages
+    )
     assert await house.served_by(stream.response_id) == "second"
     foreground = await house.api.create(model)
     assert foreground["output_text"] == "The second."
@@ -319,7 +327,7 @@ async def test_a_request_that_is_itself_at_fault_is_put_to_nobody_else(
     model = house.script(f"{fault}-both", script, reply("Never."))
     answer = await house.api.call("POST", "/responses", {"model": model, "input": "Hi."})
     assert answer.status == expected
-    assert not house.second.asked(model)
+    assert not house.second.requests_for(model)
 
 
 CUT: dict[str, Script] = {
@@ -336,13 +344,13 @@ async def test_after_the_first_word_nobody_else_is_asked(house: House, cut: str)
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
     assert (stream.final["status"], stream.final["output_text"]) == ("failed", "Half a ")
-    assert not house.second.asked(model)
+    assert not house.second.requests_for(model)
 
 
 async def test_a_cancel_closes_the_socket_of_the_upstream_that_is_being_asked(house: House) -> None:
     model = house.script("cancelled-both", [status(500)], [silence_until(asyncio.Event())])
-    response_id = await house.api.background(model)
-    [request] = await until(lambda: house.second.asked(model))
+    response_id = await house.api.create_background(model)
+    [request] = await until(lambda: house.second.requests_for(model))
     assert (await house.api.cancel(response_id)).body["status"] == "cancelled"
     await until(lambda: request.closed_by_client is not None)
 
@@ -361,14 +369,14 @@ async def test_a_model_that_fails_again_and_again_is_left_alone_and_background_r
     refused = await house.api.call("POST", "/responses", {"model": model, "input": "Hi."})
     assert (refused.status, refused.headers["retry-after"]) == (503, "1")
     assert "x-should-retry" not in refused.headers
-    assert len(house.first.asked(model)) == 3, "an open circuit asks nobody"
-    ids = [await house.api.background(model) for _ in range(3)]
+    assert len(house.first.requests_for(model)) == 3, "an open circuit asks nobody"
+    ids = [await house.api.create_background(model) for _ in range(3)]
     for response_id in ids:
-        ended = await house.api.ended(response_id)
+        ended = await house.api.wait_for_end(response_id)
         assert (ended["status"], ended["output_text"]) == ("completed", "Well again.")
         async with house.api.follow(response_id) as stream:
             assert_stream_obeys_contract(await stream.to_end())
-    assert len(house.first.asked(model)) == 3 + 1 + len(ids), (
+    assert len(house.first.requests_for(model)) == 3 + 1 + len(ids), (
         "one probe failed, the next went through"
     )
     other = house.script("first-sound", reply("Fine."))
@@ -379,14 +387,14 @@ async def test_an_open_circuit_is_passed_over_without_asking(house: House) -> No
     model = house.script("broken-both", [status(500)], reply("Second."))
     for _ in range(5):
         assert (await house.api.create(model))["output_text"] == "Second."
-    assert len(house.first.asked(model)) < 5
+    assert len(house.first.requests_for(model)) < 5
 
 
 async def test_background_responses_outlast_an_upstream_that_is_gone(house: House) -> None:
     for _ in range(2):
         await house.api.call("POST", "/responses", {"model": "gone-x", "input": "Hi."})
-    ids = [await house.api.background("gone-x") for _ in range(4)]
-    cancelled = await house.api.background("gone-x")
+    ids = [await house.api.create_background("gone-x") for _ in range(4)]
+    cancelled = await house.api.create_background("gone-x")
     put_off = "SELECT count(*) FROM responses WHERE resume_at IS NOT NULL AND worker IS NULL AND model = 'gone-x'"
 
     async def waiting() -> bool:
@@ -402,9 +410,9 @@ async def test_background_responses_outlast_an_upstream_that_is_gone(house: Hous
     async with FakeUpstream(port=house.closed) as back:
         back.script(reply("Back again."), name="gone-x")
         for response_id in ids:
-            ended = await house.api.ended(response_id)
+            ended = await house.api.wait_for_end(response_id)
             assert (ended["status"], ended["output_text"]) == ("completed", "Back again.")
-        assert len(back.asked("gone-x")) == len(ids)
+        assert len(back.requests_for("gone-x")) == len(ids)
 
 
 # --- between the turns of a loop ---
@@ -416,17 +424,17 @@ async def test_each_turn_of_a_loop_is_put_to_the_first_that_answers_it(
     model = "looped-both"
     house.first.script(tool_turn(("count_unsafe", "both")), [status(503)], name=model)
     house.second.script(reply("Counted."), name=model)
-    response = await house.api.ended(
-        await house.api.background(model, tools=[counting(mcp_servers)])
+    response = await house.api.wait_for_end(
+        await house.api.create_background(model, tools=[counting_server(mcp_servers)])
     )
-    assert kinds(response) == [
+    assert item_statuses(response) == [
         "mcp_list_tools completed",
         "mcp_call completed",
         "message completed",
     ]
     assert (response["output_text"], response["usage"]["total_tokens"]) == ("Counted.", 36)
-    [_, asked] = house.first.asked(model)
-    assert asked.messages == house.second.asked(model)[0].messages, (
+    [_, asked] = house.first.requests_for(model)
+    assert asked.messages == house.second.requests_for(model)[0].messages, (
         "the second knows what was called and answered"
     )
 
@@ -438,21 +446,25 @@ async def test_a_response_is_put_off_between_its_turns_and_calls_nothing_twice(
     house.first.script(
         tool_turn(("count_unsafe", "put-off")), *[[status(500)]] * 3, reply("Counted."), name=model
     )
-    opened = mcp_servers.counting.hold("put-off")
-    response_id = await house.api.background(model, tools=[counting(mcp_servers)])
-    await until(lambda: house.first.asked(model))
+    opened = mcp_servers.tool_calls.hold("put-off")
+    response_id = await house.api.create_background(model, tools=[counting_server(mcp_servers)])
+    await until(lambda: house.first.requests_for(model))
     for _ in range(3):
         assert (
             await house.api.call("POST", "/responses", {"model": model, "input": "Hi."})
         ).status == 502
     opened.set()
-    ended = await house.api.ended(response_id)
-    assert kinds(ended) == ["mcp_list_tools completed", "mcp_call completed", "message completed"]
+    ended = await house.api.wait_for_end(response_id)
+    assert item_statuses(ended) == [
+        "mcp_list_tools completed",
+        "mcp_call completed",
+        "message completed",
+    ]
     assert (ended["output"][1]["output"], ended["output_text"]) == (
         "count_unsafe put-off: call 1",
         "Counted.",
     )
-    assert_one_story(await house.api.replay(response_id))
+    assert_one_stream(await house.api.replay(response_id))
     attempts = await house.stack.value(
         "SELECT attempt FROM responses WHERE id = %s", response_id.removeprefix("resp_")
     )
@@ -464,20 +476,20 @@ async def test_a_response_is_put_off_between_its_turns_and_calls_nothing_twice(
 
 async def test_no_more_than_its_limit_run_at_an_upstream(house: House) -> None:
     opened = asyncio.Event()
-    model = house.script("narrow-x", [gate(opened), *reply("Done.")])
-    ids = [await house.api.background(model) for _ in range(4)]
-    await until(lambda: house.first.asked(model))
+    model = house.script("narrow-x", [wait_for(opened), *reply("Done.")])
+    ids = [await house.api.create_background(model) for _ in range(4)]
+    await until(lambda: house.first.requests_for(model))
     busy = await house.api.call("POST", "/responses", {"model": model, "input": "Hi."})
     assert (busy.status, busy.error["code"], busy.headers["retry-after"]) == (
         429,
         "rate_limit_exceeded",
         "1",
     )
-    assert len(house.first.asked(model)) == 1
+    assert len(house.first.requests_for(model)) == 1
     opened.set()
     for response_id in ids:
-        assert (await house.api.ended(response_id))["output_text"] == "Done."
-    requests = house.first.asked(model)
+        assert (await house.api.wait_for_end(response_id))["output_text"] == "Done."
+    requests = house.first.requests_for(model)
     assert len(requests) == len(ids)
     assert all(
         one.finished is not None and one.finished <= two.started for one, two in pairwise(requests)
@@ -486,9 +498,9 @@ async def test_no_more_than_its_limit_run_at_an_upstream(house: House) -> None:
 
 async def test_a_cancel_leaves_the_line_before_a_full_upstream(house: House) -> None:
     model = house.script("narrow-y", [hang()])
-    runs = await house.api.background(model)
-    [request] = await until(lambda: house.first.asked(model))
-    waits = await house.api.background(model)
+    runs = await house.api.create_background(model)
+    [request] = await until(lambda: house.first.requests_for(model))
+    waits = await house.api.create_background(model)
     assert (await house.api.cancel(waits)).body["status"] == "cancelled"
     assert (await house.api.cancel(runs)).body["status"] == "cancelled"
     await until(lambda: request.closed_by_client is not None)
@@ -497,7 +509,7 @@ async def test_a_cancel_leaves_the_line_before_a_full_upstream(house: House) -> 
 
 
 async def test_an_upstream_that_hangs_leaves_streams_for_the_others(
-    private: PrivateStack, tmp_path: Path, fake: FakeUpstream
+    private_stack: PrivateStack, tmp_path: Path, fake: FakeUpstream
 ) -> None:
     file = tmp_path / "backburner.toml"
     file.write_text(
@@ -511,24 +523,26 @@ async def test_an_upstream_that_hangs_leaves_streams_for_the_others(
         """
     )
     opened = asyncio.Event()
-    fake.script([gate(opened), text("Late."), finish(), done()], name="hung")
+    fake.script([wait_for(opened), text("Late."), finish(), done()], name="hung")
     fake.script(reply("In time."), name="sound")
-    async with private(
+    async with private_stack(
         streams=8, settings={"BACKBURNER_CONFIG": str(file), "BACKBURNER_LEASE__SWEEP": "0.2"}
     ) as one:
         api = one.api()
-        hung = [await api.background("hung") for _ in range(20)]
-        await until(lambda: len(fake.asked("hung")) >= 6)
+        hung = [await api.create_background("hung") for _ in range(20)]
+        await until(lambda: len(fake.requests_for("hung")) >= 6)
         for _ in range(3):
-            assert (await api.ended(await api.background("sound")))["output_text"] == "In time."
-        assert len(fake.asked("hung")) == 6, "three quarters of its streams"
+            assert (await api.wait_for_end(await api.create_background("sound")))[
+                "output_text"
+            ] == "In time."
+        assert len(fake.requests_for("hung")) == 6, "three quarters of its streams"
         opened.set()
         for response_id in hung:
-            assert (await api.ended(response_id))["output_text"] == "Late."
+            assert (await api.wait_for_end(response_id))["output_text"] == "Late."
 
 
 async def test_a_response_that_was_put_off_outlives_its_worker(
-    private: PrivateStack, tmp_path: Path
+    private_stack: PrivateStack, tmp_path: Path
 ) -> None:
     file, closed = tmp_path / "backburner.toml", free_port()
     file.write_text(
@@ -542,9 +556,9 @@ async def test_a_response_that_was_put_off_outlives_its_worker(
         "any" = "gone"
         """
     )
-    async with private(settings={**IMPATIENT, "BACKBURNER_CONFIG": str(file)}) as one:
+    async with private_stack(settings={**SHORT_LEASES, "BACKBURNER_CONFIG": str(file)}) as one:
         api = one.api()
-        ids = [await api.background("any") for _ in range(3)]
+        ids = [await api.create_background("any") for _ in range(3)]
 
         async def put_off() -> bool:
             states = [
@@ -559,11 +573,11 @@ async def test_a_response_that_was_put_off_outlives_its_worker(
             back.script(reply("Here I am."), name="any")
             await one.start_worker()
             for response_id in ids:
-                ended = await api.ended(response_id)
+                ended = await api.wait_for_end(response_id)
                 assert (ended["status"], ended["output_text"]) == ("completed", "Here I am.")
                 async with api.follow(response_id) as stream:
                     assert_stream_obeys_contract(await stream.to_end())
-            assert len(back.asked("any")) == len(ids)
+            assert len(back.requests_for("any")) == len(ids)
         told = await backburner(one, "explain", ids[0])
         assert "put off: its upstreams were down or at their limit" in told.out
         assert "its last turn was answered by the upstream gone" in told.out

@@ -121,7 +121,7 @@ async def test_what_breaks_in_the_middle_keeps_what_was_said(
     assert stream.final["output_text"] == "so far"
     assert [item["status"] for item in stream.final["output"]] == ["incomplete"]
     assert await api.get(stream.response_id) == stream.final
-    assert len(fake.asked(model)) == 1, "what was shown is never asked for a second time"
+    assert len(fake.requests_for(model)) == 1, "what was shown is never asked for a second time"
 
 
 async def test_passing_errors_are_tried_again_before_the_first_byte(
@@ -131,7 +131,7 @@ async def test_passing_errors_are_tried_again_before_the_first_byte(
     model = fake.script(again, again, reply("at last"))
     response = await api.create(model)
     assert response["output_text"] == "at last"
-    assert len(fake.asked(model)) == 3
+    assert len(fake.requests_for(model)) == 3
 
 
 async def test_the_upstreams_own_words_reach_a_foreground_client(

@@ -5,7 +5,7 @@ from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.strict_types import check_event
 
 
-def assert_one_story(frames: list[bytes]) -> list[JSON]:
+def assert_one_stream(frames: list[bytes]) -> list[JSON]:
     """The stream is one whole, although more than one worker told it; its events."""
     events = [decode(frame) for frame in frames]
     assert_stream_obeys_contract(events)

@@ -12,45 +12,45 @@ import asyncio
 import random
 from urllib.parse import urlsplit
 
-from tests.support.chaos.proxy import Proxy, Snare, Statements, _Line
+from tests.support.chaos.proxy import HeldAnswer, Proxy, Statements, _ProxiedConnection
 
 _SETUP = (b"SET ", b"BEGIN", b"ROLLBACK")
 """Statements that write nothing: an error of theirs teaches nothing about commits."""
-_DONE_SHARE = 0.75
+_ANSWER_LOST_SHARE = 0.75
 
 
 class Injector(Proxy):
     """A proxy before Postgres that loses answers, and sometimes statements, by the choice of `random`."""
 
-    def __init__(self, dsn: str, chance: random.Random) -> None:
+    def __init__(self, dsn: str, rng: random.Random) -> None:
         """`chance` decides for each statement, in the order in which they come."""
         parts = urlsplit(dsn)
         assert parts.hostname is not None
         assert parts.port is not None
         super().__init__(parts.hostname, parts.port, Statements)
-        self._chance = chance
+        self._rng = rng
         self.rate = 0.0
         """Share of the statements that are hit."""
-        self.done_unheard = 0
+        self.answers_lost = 0
         """How many were done, and their answer lost."""
-        self.never_sent = 0
+        self.requests_lost = 0
         """How many were lost on their way."""
 
-    async def _ask(self, line: _Line, reader: asyncio.StreamReader) -> None:
-        while data := await self._piece(reader):
-            hit = [self._is_hit(request) for request in line.asked(data)]
+    async def _forward_requests(
+        self, line: _ProxiedConnection, reader: asyncio.StreamReader
+    ) -> None:
+        while data := await self._read_piece(reader):
+            hit = [self._is_hit(request) for request in line.parse_requests(data)]
             if any(hit):
-                if self._chance.random() >= _DONE_SHARE:
-                    self.never_sent += 1
+                if self._rng.random() >= _ANSWER_LOST_SHARE:
+                    self.requests_lost += 1
                     line.abort()
                     return
-                self.done_unheard += 1
-                line.snare = Snare(b"")
-                line.snare.lose()
+                self.answers_lost += 1
+                line.held = HeldAnswer(b"")
+                line.held.lose()
             line.server.write(data)
             await line.server.drain()
 
     def _is_hit(self, statement: bytes) -> bool:
-        return (
-            self.rate > 0 and not statement.startswith(_SETUP) and self._chance.random() < self.rate
-        )
+        return self.rate > 0 and not statement.startswith(_SETUP) and self._rng.random() < self.rate

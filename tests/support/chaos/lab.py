@@ -8,24 +8,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.audit.record import Fault, Trouble
+from tests.chaos.audit.record import Fault, FaultKind
 from tests.support.api import Api, until
-from tests.support.chaos.load import ALL, Kind, Load
+from tests.support.chaos.load import ALL, Load, LoadKind
 from tests.support.fake_upstream import FakeUpstream, reply
-from tests.support.stack import IMPATIENT, Databases, Service, Stack, Surroundings, databases, stack
+from tests.support.stack import (
+    SHORT_LEASES,
+    Databases,
+    Service,
+    Stack,
+    SuiteSettings,
+    databases,
+    stack,
+)
 
 PAST_THE_LEASE = (
-    float(IMPATIENT["BACKBURNER_LEASE__DURATION"])
-    + float(IMPATIENT["BACKBURNER_LEASE__OBSERVE"])
+    float(SHORT_LEASES["BACKBURNER_LEASE__DURATION"])
+    + float(SHORT_LEASES["BACKBURNER_LEASE__OBSERVE"])
     + 1
 )
 """Seconds after which a silent process has been declared dead, if anybody can declare it."""
-WITHIN = 240
+CELL_TIMEOUT = 240
 """Seconds that one cell may take on a busy machine."""
-AT_ONCE = 4
+MAX_CONCURRENT = 4
 """Victims whose deployments run at the same time: on two cores more of them would only wait for each other."""
 # What the servers' absence makes celery, redis-py and psycopg log.
-FORGIVEN = (
+ALLOWED_TRACEBACKS = (
     "psycopg",
     "redis.exceptions.",
     "kombu.exceptions.",
@@ -44,9 +52,9 @@ class Victim:
         self, name: str, *, own_postgres: bool = False, default_leases: bool = False, **wishes: Any
     ) -> None:
         self.name = name
-        self.leases = {} if default_leases else IMPATIENT
+        self.leases = {} if default_leases else SHORT_LEASES
         self.own_postgres = own_postgres
-        self.wishes = wishes
+        self.stack_options = wishes
         self.cells: dict[str, Cell] = {}
 
     def beside(self, name: str) -> "Victim":
@@ -71,21 +79,21 @@ class Lab:
 
     stack: Stack
     fake: FakeUpstream
-    servers: Databases
+    database_server: Databases
     webs: int
     workers: int
     loads: list[Load] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     """What was done in this cell, for the auditor."""
 
-    async def load(self, kinds: Iterable[Kind] = ALL, *apis: Api) -> Load:
+    async def start_load(self, kinds: Iterable[LoadKind] = ALL, *apis: Api) -> Load:
         """Responses that are running, for clients of these web processes, or of all."""
         found = Load(self.stack, self.fake, self.faults, kinds)
         self.loads.append(found)
         await found.begin(*(apis or map(self.stack.api, self.stack.webs)))
         return found
 
-    def fault(self, what: Trouble, target: Service | str) -> Fault:
+    def fault(self, what: FaultKind, target: Service | str) -> Fault:
         """Write down that this is done now."""
         found = Fault(what, target if isinstance(target, str) else target.name, time.monotonic())
         self.faults.append(found)
@@ -113,7 +121,7 @@ class Lab:
         question = "SELECT dead FROM workers WHERE pid = %s ORDER BY started_at DESC LIMIT 1"
         return bool(await self.stack.value(question, process.pid))
 
-    async def reaped(self, process: Service) -> None:
+    async def wait_until_reaped(self, process: Service) -> None:
         """Wait until it has been declared dead."""
         await until(lambda: self.is_dead(process), 20)
 
@@ -123,7 +131,7 @@ class Lab:
         found: int = await self.stack.value(question, process.pid)
         return found
 
-    async def gone(self, process: Service) -> None:
+    async def wait_until_exited(self, process: Service) -> None:
         """Wait until a process that was declared dead has noticed, and ended itself."""
         self.stack.forget(process)
         await until(lambda: not process.running(), 20)
@@ -131,14 +139,14 @@ class Lab:
             f"{process.name} ended with {process.exit_code()}\n{process.tail()}"
         )
 
-    async def works(self, web: int = 0) -> None:
+    async def assert_works(self, web: int = 0) -> None:
         """A new response is served as if nothing had ever been."""
         answer = await self.stack.api(web).create(self.fake.script(reply("fine")), background=False)
         assert answer["output_text"] == "fine"
 
     def heal(self) -> None:
         """All ways of all processes are as they should be."""
-        for wires in self.stack.wires():
+        for wires in self.stack.proxies():
             for proxy in (wires.postgres, wires.redis, wires.upstream):
                 proxy.heal()
 
@@ -146,7 +154,7 @@ class Lab:
         """Heal what is broken and replace who has died."""
         self.heal()
         for load in self.loads:
-            await load.leave()
+            await load.disconnect()
         self.loads.clear()
         self.faults = []
         for process in [*self.stack.webs, *self.stack.workers]:
@@ -161,15 +169,15 @@ class Lab:
 
 
 @dataclass(slots=True)
-class _Outcome:
-    over: asyncio.Event = field(default_factory=asyncio.Event)
+class _CellResult:
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
     error: BaseException | None = None
 
     def end(self, error: BaseException | None) -> None:
         """It is over, if it was not before."""
-        if not self.over.is_set():
+        if not self.ended.is_set():
             self.error = error
-            self.over.set()
+            self.ended.set()
 
 
 class Matrix:
@@ -179,17 +187,17 @@ class Matrix:
         self,
         victims: list[Victim],
         wanted: set[str],
-        servers: Databases,
-        surroundings: Surroundings,
+        database_server: Databases,
+        suite_settings: SuiteSettings,
         fake: FakeUpstream,
     ) -> None:
-        self._surroundings = surroundings
-        self._servers = servers
+        self._surroundings = suite_settings
+        self._servers = database_server
         self._fake = fake
-        self._outcomes = {
-            name: _Outcome() for victim in victims for name in victim.cells if name in wanted
+        self._results = {
+            name: _CellResult() for victim in victims for name in victim.cells if name in wanted
         }
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
         self._starting = asyncio.Lock()
         self._victims = [
             victim for victim in victims if any(name in wanted for name in victim.cells)
@@ -211,51 +219,53 @@ class Matrix:
                 run.cancel()
             await asyncio.gather(*runs, return_exceptions=True)
 
-    async def outcome(self, name: str) -> None:
+    async def result(self, name: str) -> None:
         """Wait for this cell; raises what it raised."""
-        await self._outcomes[name].over.wait()
-        error = self._outcomes[name].error
+        await self._results[name].ended.wait()
+        error = self._results[name].error
         if error is not None:
             raise error
 
     async def _run(self, victim: Victim, folder: Path) -> None:
-        cells = {name: cell for name, cell in victim.cells.items() if name in self._outcomes}
+        cells = {name: cell for name, cell in victim.cells.items() if name in self._results}
         try:
-            async with self._places, AsyncExitStack() as opened:
+            async with self._slots, AsyncExitStack() as opened:
                 async with self._starting:
                     lab = await self._open(opened, victim, folder)
                 for name, cell in cells.items():
                     await self._run_cell(lab, name, cell)
         except BaseException as error:
             for name in cells:
-                self._outcomes[name].end(error)
+                self._results[name].end(error)
             raise
 
     async def _open(self, opened: AsyncExitStack, victim: Victim, folder: Path) -> Lab:
         """The victim's deployment, closed with `opened`."""
-        servers = self._servers
+        database_server = self._servers
         if victim.own_postgres:
-            servers = await opened.enter_async_context(databases(folder / "pg", self._surroundings))
+            database_server = await opened.enter_async_context(
+                databases(folder / "pg", self._surroundings)
+            )
         wishes: dict[str, Any] = {
             "webs": 2,
             "workers": 2,
             "proxied": True,
             "signed": True,
-            "forgiven": FORGIVEN,
-            **victim.wishes,
+            "allowed_tracebacks": ALLOWED_TRACEBACKS,
+            **victim.stack_options,
         }
         wishes["settings"] = {**victim.leases, **wishes.get("settings", {})}
         one = await opened.enter_async_context(
-            stack(folder, servers, self._surroundings, self._fake, **wishes)
+            stack(folder, database_server, self._surroundings, self._fake, **wishes)
         )
-        return Lab(one, self._fake, servers, wishes["webs"], wishes["workers"])
+        return Lab(one, self._fake, database_server, wishes["webs"], wishes["workers"])
 
     async def _run_cell(self, lab: Lab, name: str, cell: Cell) -> None:
-        outcome = self._outcomes[name]
+        outcome = self._results[name]
         begun = time.monotonic()
         error = None
         try:
-            async with asyncio.timeout(WITHIN):
+            async with asyncio.timeout(CELL_TIMEOUT):
                 await cell(lab)
         except Exception as fault:  # noqa: BLE001  # told by the test of that name
             error = fault

@@ -13,31 +13,31 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from tests.chaos.audit.auditor import audit
-from tests.chaos.audit.record import Asked, Fault, Reading, Record, Story
+from tests.chaos.audit.record import ClientRequest, Fault, Reading, ResponseTrace, RunRecord
 from tests.chaos.audit.sources import upstream_log
-from tests.support.api import JSON, TERMINAL, Api, Refused, Stream, decode, until
-from tests.support.chaos.attempts import assert_one_story
+from tests.support.api import JSON, TERMINAL, Api, Stream, StreamRefused, decode, until
+from tests.support.chaos.attempts import assert_one_stream
 from tests.support.fake_upstream import (
     FakeUpstream,
-    Request,
     Script,
+    UpstreamRequest,
     done,
     finish,
-    gate,
     reply,
     text,
     usage,
+    wait_for,
 )
 from tests.support.stack import Service, Stack
 
-SAID = "one two three"
+OUTPUT_TEXT = "one two three"
 """What every member has said in the end."""
-AWAY = (aiohttp.ClientError, ConnectionError)
+CONNECTION_ERRORS = (aiohttp.ClientError, ConnectionError)
 """What a client sees of a web process that went away."""
 DELTA = "response.output_text.delta"
 
 
-class Kind(StrEnum):
+class LoadKind(StrEnum):
     """How a response is asked for, and how it is heard."""
 
     STREAMED = "streamed"
@@ -52,33 +52,33 @@ class Kind(StrEnum):
     """told as JSON to the client that waits for it"""
 
 
-BACKGROUND = (Kind.STREAMED, Kind.POLLED, Kind.CHAINED)
-ALL = tuple(Kind)
+BACKGROUND = (LoadKind.STREAMED, LoadKind.POLLED, LoadKind.CHAINED)
+ALL = tuple(LoadKind)
 
 
 @dataclass(slots=True)
 class Member:
     """One response of the load, and what its client was told."""
 
-    kind: Kind
-    story: Story
+    kind: LoadKind
+    trace: ResponseTrace
     """The same, as the auditor reads it."""
     frames: list[bytes] = field(default_factory=list)
     connections: int = 0
     """How often its reader had to connect; 1 if nothing disturbed it."""
-    told: JSON | None = None
+    last_seen: JSON | None = None
     """The response as its client saw it last."""
 
     @property
     def model(self) -> str:
         """The model it is asked of, which nobody else asks."""
-        return self.story.marker
+        return self.trace.marker
 
     @property
     def response_id(self) -> str:
         """Its id, once its client knows it."""
-        assert self.story.id is not None
-        return self.story.id
+        assert self.trace.id is not None
+        return self.trace.id
 
     @property
     def is_background(self) -> bool:
@@ -96,57 +96,62 @@ class Load:
     """Responses that say "one", go on with "two" when `go_on` is called, and end with "three" after `finish`."""
 
     def __init__(
-        self, stack: Stack, fake: FakeUpstream, faults: list[Fault], kinds: Iterable[Kind] = ALL
+        self, stack: Stack, fake: FakeUpstream, faults: list[Fault], kinds: Iterable[LoadKind] = ALL
     ) -> None:
         """`faults`: what is done to the deployment, written down by whoever does it."""
         self.stack = stack
         self.fake = fake
         self._faults = faults
-        self._on, self._end, self._later_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._second_word, self._third_word, self._later_third_word = (
+            asyncio.Event(),
+            asyncio.Event(),
+            asyncio.Event(),
+        )
         self._clients: list[asyncio.Task[None]] = []
-        self._parent = _story(fake.script(reply("before")), background=False)
-        self.members = [Member(kind, self._story_of(kind)) for kind in kinds]
-        self.leaving = False
+        self._parent = _new_trace(fake.script(reply("before")), background=False)
+        self.members = [Member(kind, self._trace_of(kind)) for kind in kinds]
+        self.expects_disconnects = False
         """From now on a connection that breaks is one that its client has left."""
 
-    def _story_of(self, kind: Kind) -> Story:
-        found = _story(
-            self.fake.script(self._first(), self._later()), background=kind in BACKGROUND
+    def _trace_of(self, kind: LoadKind) -> ResponseTrace:
+        found = _new_trace(
+            self.fake.script(self._first_script(), self._later_script()),
+            background=kind in BACKGROUND,
         )
-        found.previous = self._parent if kind is Kind.CHAINED else None
+        found.previous = self._parent if kind is LoadKind.CHAINED else None
         return found
 
-    def _first(self) -> Script:
+    def _first_script(self) -> Script:
         return [
             text("one "),
-            gate(self._on),
+            wait_for(self._second_word),
             text("two "),
-            gate(self._end),
+            wait_for(self._third_word),
             text("three"),
             finish(),
             usage(),
             done(),
         ]
 
-    def _later(self) -> Script:
+    def _later_script(self) -> Script:
         """What a later attempt is told: it is a moment late, and need not wait for `go_on`."""
         return [
             text("one ", "two "),
-            gate(self._later_end),
+            wait_for(self._later_third_word),
             text("three"),
             finish(),
             usage(),
             done(),
         ]
 
-    def of(self, kind: Kind) -> Member:
+    def of(self, kind: LoadKind) -> Member:
         """The member of this kind."""
         return next(member for member in self.members if member.kind is kind)
 
     async def begin(self, *apis: Api) -> None:
         """Start the clients, at these web processes in turn, and wait until each response has said its first word."""
         await self._create(self._parent, apis[-1], {})
-        await self._look(self._parent, apis[-1])
+        await self._get(self._parent, apis[-1])
         for number, member in enumerate(self.members):
             turn = number % len(apis)
             self._clients.append(
@@ -154,61 +159,63 @@ class Load:
                     self._client(member, [*apis[turn:], *apis[:turn]]), name=member.kind
                 )
             )
-        await self.heard(1)
+        await self.wait_for_words(1)
 
-    async def heard(self, words: int, kinds: Iterable[Kind] = ALL) -> None:
+    async def wait_for_words(self, words: int, kinds: Iterable[LoadKind] = ALL) -> None:
         """Wait until the readers of these have heard so many words, and the upstream was asked by all."""
         await self._unless_broken(
-            lambda: all(self.fake.asked(member.model) for member in self.members)
+            lambda: all(self.fake.requests_for(member.model) for member in self.members)
         )
         readers = [
             member
             for member in self.members
-            if member.kind in kinds and member.kind not in (Kind.POLLED, Kind.WAITING)
+            if member.kind in kinds and member.kind not in (LoadKind.POLLED, LoadKind.WAITING)
         ]
         await self._unless_broken(lambda: all(member.deltas >= words for member in readers))
 
-    async def given_up(self, kinds: Iterable[Kind]) -> None:
+    async def wait_until_upstream_closed(self, kinds: Iterable[LoadKind]) -> None:
         """Wait until the upstreams of these have been left."""
         await until(
-            lambda: all(self.fake.asked(self.of(kind).model)[0].closed_by_client for kind in kinds),
+            lambda: all(
+                self.fake.requests_for(self.of(kind).model)[0].closed_by_client for kind in kinds
+            ),
             20,
         )
 
-    def go_on(self) -> None:
+    def release_second_word(self) -> None:
         """The upstreams say the second word."""
-        self._on.set()
+        self._second_word.set()
 
-    def tell_the_first(self) -> None:
+    def finish_first_attempts(self) -> None:
         """The upstreams say the rest, but only to those who asked first."""
-        self._on.set()
-        self._end.set()
+        self._second_word.set()
+        self._third_word.set()
 
     async def finish(self, within: float = 30) -> None:
         """The upstreams say the rest; wait until every client has its ending."""
-        self.tell_the_first()
-        self._later_end.set()
+        self.finish_first_attempts()
+        self._later_third_word.set()
         async with asyncio.timeout(within):
             await asyncio.gather(*self._clients)
 
-    async def ended(self, within: float = 30) -> None:
+    async def wait_for_end(self, within: float = 30) -> None:
         """Wait until every client has its ending, whatever it is."""
         async with asyncio.timeout(within):
             await asyncio.gather(*self._clients)
 
-    async def leave(self) -> None:
+    async def disconnect(self) -> None:
         """The clients go away, however far they are; for the end of a test that failed."""
-        self.tell_the_first()
-        self._later_end.set()
+        self.finish_first_attempts()
+        self._later_third_word.set()
         for client in self._clients:
             client.cancel()
         await asyncio.gather(*self._clients, return_exceptions=True)
 
-    def owners(self) -> dict[Kind, Service]:
+    def owners(self) -> dict[LoadKind, Service]:
         """The worker process that began each member."""
         by_name = {process.name: process for process in self.stack.started}
         return {
-            member.kind: by_name[_sender(self.fake.asked(member.model)[0])]
+            member.kind: by_name[_sender(self.fake.requests_for(member.model)[0])]
             for member in self.members
         }
 
@@ -216,57 +223,65 @@ class Load:
 
     async def _client(self, member: Member, apis: list[Api]) -> None:
         match member.kind:
-            case Kind.STREAMED:
-                await self._streamed(member, apis[0])
+            case LoadKind.STREAMED:
+                await self._post_stream(member, apis[0])
                 await self._follow(member, [*apis[1:], apis[0]])
-            case Kind.POLLED:
-                await self._create(member.story, apis[0], {"background": True})
+            case LoadKind.POLLED:
+                await self._create(member.trace, apis[0], {"background": True})
                 await self._poll(member, apis)
-            case Kind.CHAINED:
+            case LoadKind.CHAINED:
                 await self._create(
-                    member.story,
+                    member.trace,
                     apis[0],
                     {"background": True, "previous_response_id": self._parent.id},
                 )
                 await self._follow(member, apis)
-            case Kind.FOREGROUND:
-                await self._streamed(member, apis[0])
-            case Kind.WAITING:
-                await self._create(member.story, apis[0], {})
-                member.told = (
-                    member.story.create.body if member.story.create.status == 200 else None
+            case LoadKind.FOREGROUND:
+                await self._post_stream(member, apis[0])
+            case LoadKind.WAITING:
+                await self._create(member.trace, apis[0], {})
+                member.last_seen = (
+                    member.trace.create.body if member.trace.create.status == 200 else None
                 )
 
-    async def _create(self, story: Story, api: Api, more: JSON) -> None:
+    async def _create(self, trace: ResponseTrace, api: Api, more: JSON) -> None:
         """POST without a stream."""
-        story.create = Asked("create", self._web(api), time.monotonic())
-        await self._ask(
-            story.create, api, "POST", "", {"model": story.marker, "input": story.said, **more}
+        trace.create = ClientRequest("create", self._web(api), time.monotonic())
+        await self._send(
+            trace.create,
+            api,
+            "POST",
+            "",
+            {"model": trace.marker, "input": trace.input_text, **more},
         )
-        story.id = story.create.body.get("id")
+        trace.id = trace.create.body.get("id")
 
-    async def _ask(
-        self, asked: Asked, api: Api, method: str, path: str, body: JSON | None = None
+    async def _send(
+        self, request: ClientRequest, api: Api, method: str, path: str, body: JSON | None = None
     ) -> None:
         try:
             answer = await api.call(method, f"/responses{path}", body)
-        except AWAY:
+        except CONNECTION_ERRORS:
             return  # its status says so
-        asked.answered, asked.status, asked.body = time.monotonic(), answer.status, answer.body
-        asked.retry_after = answer.headers.get("retry-after")
+        request.answered, request.status, request.body = (
+            time.monotonic(),
+            answer.status,
+            answer.body,
+        )
+        request.retry_after = answer.headers.get("retry-after")
 
-    async def _look(self, story: Story, api: Api) -> JSON | None:
+    async def _get(self, trace: ResponseTrace, api: Api) -> JSON | None:
         """GET: the response, or None when it could not be had now."""
-        asked = Asked("get", self._web(api), time.monotonic())
-        story.asked.append(asked)
-        await self._ask(asked, api, "GET", f"/{story.id}")
+        asked = ClientRequest("get", self._web(api), time.monotonic())
+        trace.requests.append(asked)
+        await self._send(asked, api, "GET", f"/{trace.id}")
         assert asked.status in (200, 503, None), asked
         return asked.body if asked.status == 200 else None
 
-    async def _streamed(self, member: Member, api: Api) -> None:
+    async def _post_stream(self, member: Member, api: Api) -> None:
         """POST with a stream, read for as long as the connection lasts."""
-        story = member.story
-        story.create = Asked("create", self._web(api), time.monotonic())
+        story = member.trace
+        story.create = ClientRequest("create", self._web(api), time.monotonic())
         async with (
             self._reading(member, api, -1) as reading,
             api.post_stream(member.model, background=story.background) as stream,
@@ -277,7 +292,7 @@ class Load:
     async def _follow(self, member: Member, apis: list[Api]) -> None:
         """Read by number until the end has come, from one web process or another."""
         for api in itertools.cycle(apis):
-            if _is_over(member):
+            if _has_ended(member):
                 return
             number = decode(member.frames[-1])["sequence_number"] if member.frames else -1
             try:
@@ -286,7 +301,7 @@ class Load:
                     api.follow(member.response_id, number if number >= 0 else None) as stream,
                 ):
                     await self._read(member, reading, stream)
-            except Refused as refused:
+            except StreamRefused as refused:
                 if refused.status != 503:
                     raise
             await asyncio.sleep(0.1)
@@ -298,28 +313,28 @@ class Load:
         try:
             yield reading
             reading.end = "clean"
-        except AWAY:
-            reading.end = "left" if self.leaving else "cut"
+        except CONNECTION_ERRORS:
+            reading.end = "left" if self.expects_disconnects else "cut"
         finally:
             reading.closed = time.monotonic()
             if reading.chunks:
-                member.story.readings.append(reading)
+                member.trace.readings.append(reading)
 
     async def _read(self, member: Member, reading: Reading, stream: Stream) -> None:
         member.connections += 1
-        reading.chunks = stream.pieces
+        reading.chunks = stream.reads
         while await stream.next() is not None:
             member.frames.append(stream.frames[-1])
-            member.story.id = member.story.id or stream.response_id
-        if _is_over(member):
-            member.told = decode(member.frames[-1])["response"]
+            member.trace.id = member.trace.id or stream.response_id
+        if _has_ended(member):
+            member.last_seen = decode(member.frames[-1])["response"]
 
     async def _poll(self, member: Member, apis: list[Api]) -> None:
         for api in itertools.cycle(apis):
-            if member.told is not None and member.told["status"] in TERMINAL:
+            if member.last_seen is not None and member.last_seen["status"] in TERMINAL:
                 return
             await asyncio.sleep(0.1)
-            member.told = await self._look(member.story, api) or member.told
+            member.last_seen = await self._get(member.trace, api) or member.last_seen
 
     def _web(self, api: Api) -> str:
         """The name of the process behind; the last one, if there were several on its port."""
@@ -342,13 +357,13 @@ class Load:
 
     # --- judgement ---
 
-    async def judge(
+    async def assert_outcomes(
         self,
         *,
-        attempts: dict[Kind, int] | int = 1,
+        attempts: dict[LoadKind, int] | int = 1,
         web: int = 0,
-        cancelled: Iterable[Kind] = (),
-        handed_over: Iterable[Kind] = (),
+        cancelled: Iterable[LoadKind] = (),
+        handed_over: Iterable[LoadKind] = (),
     ) -> None:
         """Each has ended as it should have, and everybody was told the same.
 
@@ -357,9 +372,9 @@ class Load:
         api = self.stack.api(web)
         for member in self.members:
             expected = attempts if isinstance(attempts, int) else attempts.get(member.kind, 1)
-            asked = len(self.fake.asked(member.model))
+            asked = len(self.fake.requests_for(member.model))
             assert asked == expected, (
-                f"{member.kind}: the upstream was asked {asked} times, not {expected}; {member.told}"
+                f"{member.kind}: the upstream was asked {asked} times, not {expected}; {member.last_seen}"
             )
             question = (
                 "SELECT status || ' ' || attempt || ' ' || deaths FROM responses WHERE model = %s"
@@ -369,47 +384,48 @@ class Load:
             row = await self.stack.value(question, member.model)
             assert row == f"{status} {expected} {deaths}", f"{member.kind}: {row}"
             if member.kind not in cancelled:
-                assert member.told is not None, f"{member.kind}: {member.story.create}"
-                assert (member.told["status"], member.told["output_text"]) == ("completed", SAID), (
-                    member.told
-                )
+                assert member.last_seen is not None, f"{member.kind}: {member.trace.create}"
+                assert (member.last_seen["status"], member.last_seen["output_text"]) == (
+                    "completed",
+                    OUTPUT_TEXT,
+                ), member.last_seen
         await self.audit(api)
 
     async def audit(self, api: Api) -> None:
         """Look at everything once more, and let the auditor read what clients and upstream have seen."""
         for member in self.members:
-            if member.story.id is not None:
-                await self._look_back(member, api)
-        stories = [self._parent, *(member.story for member in self.members)]
+            if member.trace.id is not None:
+                await self._compare_stored(member, api)
+        stories = [self._parent, *(member.trace for member in self.members)]
         upstream = upstream_log(self.fake, {story.marker for story in stories})
-        report = audit(Record(stories, upstream, faults=self._faults, ended=time.monotonic()))
+        report = audit(RunRecord(stories, upstream, faults=self._faults, ended=time.monotonic()))
         assert not report.violations, report
 
-    async def _look_back(self, member: Member, api: Api) -> None:
-        stored = await self._look(member.story, api)
-        assert member.told is None or stored == member.told
+    async def _compare_stored(self, member: Member, api: Api) -> None:
+        stored = await self._get(member.trace, api)
+        assert member.last_seen is None or stored == member.last_seen
         if not member.is_background:
             return
         async with (
             self._reading(member, api, -1) as reading,
             api.follow(member.response_id) as stream,
         ):
-            reading.chunks = stream.pieces
+            reading.chunks = stream.reads
             await stream.to_end()
-        assert_one_story(stream.frames)
+        assert_one_stream(stream.frames)
         assert not member.frames or member.frames == stream.frames
 
 
-def _story(model: str, *, background: bool) -> Story:
-    return Story(model, "Hello.", background, Asked("create", "", 0.0))
+def _new_trace(model: str, *, background: bool) -> ResponseTrace:
+    return ResponseTrace(model, "Hello.", background, ClientRequest("create", "", 0.0))
 
 
-def _sender(request: Request) -> str:
+def _sender(request: UpstreamRequest) -> str:
     """The process that sent it: a stack that is `signed` tells."""
     return request.headers["authorization"].partition("/")[2]
 
 
-def _is_over(member: Member) -> bool:
+def _has_ended(member: Member) -> bool:
     kinds = (b"response.completed", b"response.incomplete", b"response.failed")
     return (
         bool(member.frames)

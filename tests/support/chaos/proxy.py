@@ -24,13 +24,13 @@ from urllib.parse import urlsplit, urlunsplit
 
 from cli.embedded.process import free_port
 
-Dialect = Callable[[bytes], list[bytes]]
+RequestParser = Callable[[bytes], list[bytes]]
 """What a client's bytes ask for, piece by piece: bytes in, the requests that they begin out."""
 _PIECE = 64 * 1024
 _SSL_REQUEST, _GSS_REQUEST = 80877103, 80877104
 
 
-def verbatim() -> Dialect:
+def verbatim() -> RequestParser:
     """Every piece as it came: for Redis and HTTP, whose requests name themselves."""
     return lambda data: [data]
 
@@ -75,14 +75,14 @@ class Statements:
 
 
 @dataclass(slots=True, eq=False)
-class Snare:
+class HeldAnswer:
     """Waits for one request, and keeps its answer."""
 
-    words: bytes
-    caught: asyncio.Event = field(default_factory=asyncio.Event)
+    pattern: bytes
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
     """The server has answered: what was asked is done, and the client does not know it."""
     _decided: asyncio.Event = field(default_factory=asyncio.Event)
-    _lost: bool = False
+    _is_lost: bool = False
 
     def release(self) -> None:
         """Let the answer go on its way."""
@@ -90,24 +90,24 @@ class Snare:
 
     def lose(self) -> None:
         """Instead of its answer the client gets the end of the connection."""
-        self._lost = True
+        self._is_lost = True
         self._decided.set()
 
-    async def passes(self) -> bool:
+    async def wait_decision(self) -> bool:
         """An answer has come; returns whether it may go on, once that is decided."""
-        self.caught.set()
+        self.answered.set()
         await self._decided.wait()
-        return not self._lost
+        return not self._is_lost
 
 
 @dataclass(slots=True, eq=False)
-class _Line:
+class _ProxiedConnection:
     """One connection through the proxy, as far as it has come."""
 
-    asked: Dialect
+    parse_requests: RequestParser
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
-    snare: Snare | None = None
+    held: HeldAnswer | None = None
 
     def abort(self) -> None:
         for writer in (self.client, self.server):
@@ -121,30 +121,32 @@ class _Line:
 class Proxy:
     """Listens on a port of its own from the moment it is made; needs a running event loop."""
 
-    def __init__(self, host: str, port: int, dialect: Callable[[], Dialect] = verbatim) -> None:
+    def __init__(
+        self, host: str, port: int, new_parser: Callable[[], RequestParser] = verbatim
+    ) -> None:
         """`host` and `port` of the server behind; `dialect`: how its clients' requests are read, for `hold`."""
         self._target = (host, port)
-        self._dialect = dialect
+        self._new_parser = new_parser
         self._loop = asyncio.get_running_loop()
         self.port = free_port()
-        self._guard = _bound(self.port)
+        self._guard = _bound_socket(self.port)
         """Keeps the port ours while nobody listens on it."""
         self._listener: socket.socket | None = None
-        self._flowing = asyncio.Event()
-        self._flowing.set()
-        self._withheld = 0
+        self._not_hung = asyncio.Event()
+        self._not_hung.set()
+        self._blocked = 0
         self._latency = 0.0
         self._bytes_to_cut: int | None = None
-        self._snares: list[Snare] = []
-        self._swallowed: list[bytes] = []
-        self._lines: set[_Line] = set()
+        self._held: list[HeldAnswer] = []
+        self._dropped_patterns: list[bytes] = []
+        self._connections: set[_ProxiedConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listen()
 
     @property
-    def withheld(self) -> int:
+    def blocked(self) -> int:
         """Pieces that a hang keeps from going on, and connections that it keeps from being made."""
-        return self._withheld
+        return self._blocked
 
     def url(self, of: str) -> str:
         """The server's URL, with our address in it."""
@@ -155,7 +157,7 @@ class Proxy:
     @property
     def connections(self) -> int:
         """How many are being served now."""
-        return len(self._lines)
+        return len(self._connections)
 
     # --- faults ---
 
@@ -165,44 +167,44 @@ class Proxy:
 
     def refuse(self) -> None:
         """As a server that was killed: connections end, and new ones are refused."""
-        self._deafen()
+        self._stop_listening()
         self.cut()
 
     def hang(self) -> None:
         """As a machine that stalled: connections are accepted and kept, and nothing goes through. What is sent arrives at `heal`."""
-        self._flowing.clear()
+        self._not_hung.clear()
 
     def cut(self) -> None:
         """Ends all present connections."""
-        for line in list(self._lines):
+        for line in list(self._connections):
             line.abort()
 
     def cut_after(self, size: int) -> None:
         """Once clients have said `size` more bytes, the one that said the last of them loses its connection instead of the answer."""
         self._bytes_to_cut = size
 
-    def hold(self, words: bytes) -> Snare:
+    def hold_answer(self, pattern: bytes) -> HeldAnswer:
         """Keeps the answer to the first request that contains `words`."""
-        snare = Snare(words)
-        self._snares.append(snare)
+        snare = HeldAnswer(pattern)
+        self._held.append(snare)
         return snare
 
-    def swallow(self, words: bytes) -> None:
+    def drop_request(self, pattern: bytes) -> None:
         """Keeps the first request that contains `words` from the server; who made it sees the connection end, as if its answer were lost."""
-        self._swallowed.append(words)
+        self._dropped_patterns.append(pattern)
 
     def heal(self) -> None:
         """All is well again. Answers held in a snare stay there until that decides."""
         self._latency = 0.0
         self._bytes_to_cut = None
-        self._snares.clear()
-        self._swallowed.clear()
-        self._flowing.set()
+        self._held.clear()
+        self._dropped_patterns.clear()
+        self._not_hung.set()
         self._listen()
 
     async def close(self) -> None:
         """End everything."""
-        self._deafen()
+        self._stop_listening()
         self._guard.close()
         self.cut()
         for task in self._tasks:
@@ -213,11 +215,11 @@ class Proxy:
 
     def _listen(self) -> None:
         if self._listener is None:
-            self._listener = _bound(self.port)
+            self._listener = _bound_socket(self.port)
             self._listener.listen(512)
             self._loop.add_reader(self._listener, self._accept, self._listener)
 
-    def _deafen(self) -> None:
+    def _stop_listening(self) -> None:
         if self._listener is not None:
             self._loop.remove_reader(self._listener)
             self._listener.close()
@@ -236,7 +238,7 @@ class Proxy:
     async def _serve(self, connection: socket.socket) -> None:
         asking, client = await asyncio.open_connection(sock=connection)
         try:
-            await self._flow()
+            await self._wait_while_hung()
             answering, server = await asyncio.open_connection(*self._target, limit=_PIECE)
         except OSError:  # the server behind is away: so is this connection
             client.transport.abort()
@@ -246,44 +248,48 @@ class Proxy:
             raise
         # A small buffer on our side: a hang is soon felt by the server behind.
         server.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _PIECE)
-        line = _Line(self._dialect(), client, server)
-        self._lines.add(line)
+        line = _ProxiedConnection(self._new_parser(), client, server)
+        self._connections.add(line)
         directions = {
-            asyncio.create_task(self._ask(line, asking)),
-            asyncio.create_task(self._answer(line, answering)),
+            asyncio.create_task(self._forward_requests(line, asking)),
+            asyncio.create_task(self._forward_answers(line, answering)),
         }
         try:
             await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._lines.discard(line)
+            self._connections.discard(line)
             line.close()
             for direction in directions:
                 direction.cancel()
             await asyncio.gather(*directions, return_exceptions=True)
 
-    async def _ask(self, line: _Line, reader: asyncio.StreamReader) -> None:
+    async def _forward_requests(
+        self, connection: _ProxiedConnection, reader: asyncio.StreamReader
+    ) -> None:
         """From the client to the server."""
-        while data := await self._piece(reader):
-            for request in line.asked(data):
-                if self._swallows(request):
-                    line.abort()
+        while data := await self._read_piece(reader):
+            for request in connection.parse_requests(data):
+                if self._drops(request):
+                    connection.abort()
                     return
-                self._set_snare(line, request)
-            self._count(line, len(data))
-            line.server.write(data)
-            await line.server.drain()
+                self._set_held(connection, request)
+            self._count_to_cut(connection, len(data))
+            connection.server.write(data)
+            await connection.server.drain()
 
-    async def _answer(self, line: _Line, reader: asyncio.StreamReader) -> None:
+    async def _forward_answers(
+        self, connection: _ProxiedConnection, reader: asyncio.StreamReader
+    ) -> None:
         """From the server to the client."""
-        while data := await self._piece(reader):
-            snare, line.snare = line.snare, None
-            if snare is not None and not await snare.passes():
-                line.abort()
+        while data := await self._read_piece(reader):
+            snare, connection.held = connection.held, None
+            if snare is not None and not await snare.wait_decision():
+                connection.abort()
                 return
-            line.client.write(data)
-            await line.client.drain()
+            connection.client.write(data)
+            await connection.client.drain()
 
-    async def _piece(self, reader: asyncio.StreamReader) -> bytes:
+    async def _read_piece(self, reader: asyncio.StreamReader) -> bytes:
         """What comes next, once it may pass; empty at the end of the connection."""
         try:
             data = await reader.read(_PIECE)
@@ -291,38 +297,38 @@ class Proxy:
             return b""
         if self._latency:
             await asyncio.sleep(self._latency / 2)
-        await self._flow()
+        await self._wait_while_hung()
         return data
 
-    def _swallows(self, request: bytes) -> bool:
-        words = next((words for words in self._swallowed if words in request), None)
+    def _drops(self, request: bytes) -> bool:
+        words = next((words for words in self._dropped_patterns if words in request), None)
         if words is not None:
-            self._swallowed.remove(words)
+            self._dropped_patterns.remove(words)
         return words is not None
 
-    async def _flow(self) -> None:
-        self._withheld += 1
-        await self._flowing.wait()
-        self._withheld -= 1
+    async def _wait_while_hung(self) -> None:
+        self._blocked += 1
+        await self._not_hung.wait()
+        self._blocked -= 1
 
-    def _set_snare(self, line: _Line, request: bytes) -> None:
-        for snare in self._snares:
-            if snare.words in request:
-                self._snares.remove(snare)
-                line.snare = snare
+    def _set_held(self, connection: _ProxiedConnection, request: bytes) -> None:
+        for snare in self._held:
+            if snare.pattern in request:
+                self._held.remove(snare)
+                connection.held = snare
                 return
 
-    def _count(self, line: _Line, size: int) -> None:
+    def _count_to_cut(self, connection: _ProxiedConnection, size: int) -> None:
         if self._bytes_to_cut is None:
             return
         self._bytes_to_cut -= size
         if self._bytes_to_cut <= 0:
             self._bytes_to_cut = None
-            line.snare = Snare(b"")
-            line.snare.lose()
+            connection.held = HeldAnswer(b"")
+            connection.held.lose()
 
 
-def _bound(port: int) -> socket.socket:
+def _bound_socket(port: int) -> socket.socket:
     found = socket.socket()
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     found.setblocking(False)
@@ -331,7 +337,7 @@ def _bound(port: int) -> socket.socket:
 
 
 @dataclass(frozen=True, slots=True)
-class Wires:
+class ProcessProxies:
     """One process's ways to the servers."""
 
     postgres: Proxy
@@ -339,9 +345,11 @@ class Wires:
     upstream: Proxy
 
     @classmethod
-    def to(cls, postgres: str, redis: str, upstream: str) -> Self:
+    def before(cls, postgres: str, redis: str, upstream: str) -> Self:
         """A proxy before each of these URLs."""
-        return cls(_before(postgres, Statements), _before(redis), _before(upstream))
+        return cls(
+            _proxy_before(postgres, Statements), _proxy_before(redis), _proxy_before(upstream)
+        )
 
     async def close(self) -> None:
         """End all three."""
@@ -349,8 +357,8 @@ class Wires:
             await proxy.close()
 
 
-def _before(url: str, dialect: Callable[[], Dialect] = verbatim) -> Proxy:
+def _proxy_before(url: str, new_parser: Callable[[], RequestParser] = verbatim) -> Proxy:
     parts = urlsplit(url)
     assert parts.hostname is not None
     assert parts.port is not None
-    return Proxy(parts.hostname, parts.port, dialect)
+    return Proxy(parts.hostname, parts.port, new_parser)

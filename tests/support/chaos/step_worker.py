@@ -30,7 +30,7 @@ from models.wire.events import (
 )
 from models.wire.response import ResponseFacts, response_object
 from models.wire.snapshot import closing_events, find_unfinished, fold_latest_attempt
-from tests.support.worker_rows import Worker
+from tests.support.worker_rows import DatabaseWorker
 from web.stream.bus import Block, Inbox, _distribute
 from web.stream.reader import DONE, EventReader
 from worker.log.event_log import EventLog
@@ -42,68 +42,68 @@ from worker.translation.chat.translator import ChatTranslator
 NewId = Callable[[str], str]
 
 
-class Died(Exception):
+class WorkerExited(Exception):
     """The process ended itself: the database says it is dead."""
 
 
-class DroppingBus(Publisher):
+class LossyPublisher(Publisher):
     """What a worker has shown and nobody has heard yet: each message is handed to the readers, or lost, when the test says so."""
 
     def __init__(self) -> None:
-        self.waiting: deque[tuple[str, bytes]] = deque()
+        self.pending: deque[tuple[str, bytes]] = deque()
 
     def publish(self, channel: str, payload: bytes) -> None:
-        self.waiting.append((channel, payload))
+        self.pending.append((channel, payload))
 
 
 @dataclass(slots=True, eq=False)
-class Telling:
+class StepRun:
     """One claimed response under one claim, as far as a run has come."""
 
     claim: Claim
     log: EventLog
     translator: ChatTranslator
-    kept: list[Item]
+    stored_items: list[Item]
     """what earlier turns have stored"""
-    left: list[Item]
+    previous_items: list[Item]
     """what the previous attempt had said; the output if this one ends before it says anything"""
-    spoken: bool = False
+    has_output: bool = False
 
     @property
     def output(self) -> list[Item]:
         """All items, as an ending now would have them."""
-        return self.kept + self.last_items
+        return self.stored_items + self.last_items
 
     @property
     def last_items(self) -> list[Item]:
-        return self.translator.output if self.spoken else self.left
+        return self.translator.output if self.has_output else self.previous_items
 
 
-class Hand(Worker):
+class StepWorker(DatabaseWorker):
     """A worker process whose every step the test decides."""
 
     def __init__(self, pool: Pool, settings: Settings, new_id: NewId) -> None:
         super().__init__(pool, settings, "quarantine" if settings.quarantine else "worker")
         self.quarantine = settings.quarantine
-        self.buried = False
+        self.is_declared_dead = False
         """The database has declared it dead."""
-        self.gone = False
+        self.has_exited = False
         """The process has noticed, and ended itself."""
         self.journal_lost = False
         """Postgres has emptied the journal since this worker stored anything there."""
-        self.lease.exit_process = self._die  # type: ignore[method-assign]
-        self.bus = DroppingBus()
+        self.lease.exit_process = self._exit_process  # type: ignore[method-assign]
+        self.bus = LossyPublisher()
         self.log_writer = Journal(settings, self.lease, pool, self.bus)
-        self.tellings: dict[UUID, Telling] = {}
+        self.runs: dict[UUID, StepRun] = {}
         self._new_id = new_id
 
-    def _die(self) -> NoReturn:
-        self.gone = True
-        raise Died
+    def _exit_process(self) -> NoReturn:
+        self.has_exited = True
+        raise WorkerExited
 
-    async def take(self, name: UUID) -> Telling | None:
+    async def claim(self, name: UUID) -> StepRun | None:
         """Claims, and opens this attempt's part of the stream as a run does."""
-        claim = await self.own.take(name)
+        claim = await self.ownership.take(name)
         if claim is None:
             return None
         log = EventLog.of(claim)
@@ -122,7 +122,7 @@ class Hand(Worker):
             for item in fold_latest_attempt(told)
         ]
         first_index = max(claim.row["next_output_index"], open_then.highest_index + 1)
-        telling = self.tellings[name] = Telling(
+        telling = self.runs[name] = StepRun(
             claim, log, ChatTranslator(self._new_id, first_index=first_index), kept, left
         )
         fresh = claim.log_end == (1 if claim.row["background"] else 0)
@@ -134,94 +134,94 @@ class Hand(Worker):
         )
         return telling
 
-    def say(self, telling: Telling, words: str, *, call: int | None = None) -> None:
+    def append_delta(self, run: StepRun, text: str, *, call: int | None = None) -> None:
         """One chunk of the upstream: text, or a piece of a call's arguments."""
-        telling.spoken = True
+        run.has_output = True
         chunk = (
-            Chunk(content=words)
+            Chunk(content=text)
             if call is None
-            else Chunk(calls=(CallDelta(index=call, id=f"call_{call}", name="f", arguments=words),))
+            else Chunk(calls=(CallDelta(index=call, id=f"call_{call}", name="f", arguments=text),))
         )
-        self._write(telling, telling.translator.feed(chunk))
+        self._write(run, run.translator.feed(chunk))
 
-    def _write(self, telling: Telling, events: list[Event]) -> None:
-        if written := telling.log.write(events):
-            self.log_writer.mark_dirty(telling.log, written)
+    def _write(self, run: StepRun, events: list[Event]) -> None:
+        if written := run.log.write(events):
+            self.log_writer.mark_dirty(run.log, written)
 
-    async def store(self) -> None:
+    async def write_journal(self) -> None:
         """Journals everything fresh as one batch; what it shows waits in the bus."""
-        logs = [telling.log for telling in self.tellings.values() if telling.log.fresh]
+        logs = [telling.log for telling in self.runs.values() if telling.log.fresh]
         if logs:
             await self.log_writer._write_batch(logs)
 
     async def flush_all(self) -> None:
         """Moves all tails on into the event log."""
-        await self.log_writer._flush([telling.log for telling in self.tellings.values()], wait=True)
+        await self.log_writer._flush([telling.log for telling in self.runs.values()], wait=True)
 
-    async def checkpoint(self, telling: Telling) -> None:
+    async def checkpoint(self, run: StepRun) -> None:
         """The end of a turn that another follows."""
-        if not telling.spoken:
-            self.say(telling, "Well, ")
-        self._write(telling, _last_words(telling.translator))
-        await self.store()
-        items, tail = telling.translator.output, telling.log.unflushed()
-        first_index = telling.translator._next_index()
+        if not run.has_output:
+            self.append_delta(run, "Well, ")
+        self._write(run, _finish_events(run.translator))
+        await self.write_journal()
+        items, tail = run.translator.output, run.log.unflushed()
+        first_index = run.translator._next_index()
         step = Step(
             items=items,
-            position=len(telling.kept),
+            position=len(run.stored_items),
             calls=[],
             turns=1,
             usage=None,
             next_output_index=first_index,
         )
-        await self.own.checkpoint(telling.claim, tail, step)
-        telling.log.drop_flushed(tail.last)
-        telling.kept += items
-        telling.left = []
-        telling.translator, telling.spoken = (
+        await self.ownership.checkpoint(run.claim, tail, step)
+        run.log.drop_flushed(tail.last)
+        run.stored_items += items
+        run.previous_items = []
+        run.translator, run.has_output = (
             ChatTranslator(self._new_id, first_index=first_index),
             False,
         )
 
-    async def finish(self, telling: Telling, status: Status, *, twice: bool) -> Status:
+    async def finish(self, run: StepRun, status: Status, *, send_twice: bool) -> Status:
         """Ends the response, as cancelled if a cancel came first; `twice`: the answer is lost, and the statement sent again."""
-        if telling.spoken:
+        if run.has_output:
             self._write(
-                telling,
-                _last_words(telling.translator)
+                run,
+                _finish_events(run.translator)
                 if status is Status.COMPLETED
-                else telling.translator.close_incomplete(),
+                else run.translator.close_incomplete(),
             )
-        for _ in range(2 if twice else 1):
+        for _ in range(2 if send_twice else 1):
             try:
-                await self.own.end(telling.claim, self._ending(telling, status))
+                await self.ownership.end(run.claim, self._ending(run, status))
             except Cancelled:
                 status = Status.CANCELLED
-                await self.own.end(telling.claim, self._ending(telling, status))
-        self._forget(telling)
-        self.bus.publish(telling.log.channel, b"")
+                await self.ownership.end(run.claim, self._ending(run, status))
+        self._forget(run)
+        self.bus.publish(run.log.channel, b"")
         return status
 
-    def _ending(self, telling: Telling, status: Status) -> Ending:
-        facts = facts_of(telling.claim).evolve(status=status.value, error=_ERRORS.get(status))
-        last = TERMINAL_EVENTS[status](response_object(facts, telling.output))
+    def _ending(self, run: StepRun, status: Status) -> Ending:
+        facts = facts_of(run.claim).evolve(status=status.value, error=_ERRORS.get(status))
+        last = TERMINAL_EVENTS[status](response_object(facts, run.output))
         return Ending(
-            status=status, tail=telling.log.unflushed(last), items=telling.last_items, position=len(telling.kept), usage=None,
+            status=status, tail=run.log.unflushed(last), items=run.last_items, position=len(run.stored_items), usage=None,
             completed_at=facts.created_at, error=_ERRORS.get(status),
         )  # fmt: skip
 
-    async def hand_over(self, telling: Telling) -> None:
+    async def hand_over(self, run: StepRun) -> None:
         """Stores what was said and gives the response back."""
-        await self.store()
-        await self.own.release(telling.claim, telling.log.unflushed())
-        self._forget(telling)
+        await self.write_journal()
+        await self.ownership.release(run.claim, run.log.unflushed())
+        self._forget(run)
 
-    def _forget(self, telling: Telling) -> None:
-        self.log_writer.close(telling.log)
-        del self.tellings[telling.claim.id]
+    def _forget(self, run: StepRun) -> None:
+        self.log_writer.close(run.log)
+        del self.runs[run.claim.id]
 
 
-def _last_words(translator: ChatTranslator) -> list[Event]:
+def _finish_events(translator: ChatTranslator) -> list[Event]:
     return translator.feed(Chunk(finish_reason="stop")) + translator.finish(done_seen=True)
 
 
@@ -237,7 +237,7 @@ def facts_of(claim: Claim) -> ResponseFacts:
     )  # fmt: skip
 
 
-class SteppedInbox(Inbox):
+class StepInbox(Inbox):
     """An inbox whose reader goes on only when the test lets it, one block at a time: what happens between two steps is the test's choice."""
 
     def __init__(self, limit: int) -> None:
@@ -265,19 +265,19 @@ class SteppedInbox(Inbox):
         return await super().next()
 
 
-class Ears:
+class FakeBus:
     """The bus as the readers of one web process hear it: what arrives is decided message by message."""
 
     def __init__(self) -> None:
         self.inboxes: dict[str, set[Inbox]] = {}
-        self.joined: asyncio.Queue[SteppedInbox] = asyncio.Queue()
+        self.subscribed: asyncio.Queue[StepInbox] = asyncio.Queue()
 
     @asynccontextmanager
     async def subscribe(self, name: UUID) -> AsyncIterator[Inbox]:
         readers = self.inboxes.setdefault(events_channel(name), set())
-        inbox = SteppedInbox(4000)
+        inbox = StepInbox(4000)
         readers.add(inbox)
-        self.joined.put_nowait(inbox)
+        self.subscribed.put_nowait(inbox)
         try:
             yield inbox
         finally:
@@ -289,23 +289,23 @@ class Ears:
 
 
 @dataclass(slots=True, eq=False)
-class Watcher:
+class StepReader:
     """A connected reader: the real relay, stepped."""
 
     name: UUID
-    ears: Ears
+    bus: FakeBus
     relay: EventReader
     after: int = -1
     frames: list[bytes] = field(default_factory=list)
     is_done: bool = False
     """`[DONE]` came."""
-    inbox: SteppedInbox | None = None
+    inbox: StepInbox | None = None
     reading: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:
         """Subscribes and takes the first look."""
         self.reading = asyncio.ensure_future(self._read())
-        self.inbox = await self.ears.joined.get()
+        self.inbox = await self.bus.subscribed.get()
         await self.inbox.settle(self.reading)
 
     async def _read(self) -> None:
@@ -329,7 +329,7 @@ class Watcher:
             await self.step()
         await self.reading
 
-    async def leave(self) -> None:
+    async def disconnect(self) -> None:
         """Closes the connection."""
         assert self.reading is not None
         self.reading.cancel()

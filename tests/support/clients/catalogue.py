@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PROGRAMS = Path(__file__).parents[2] / "clients" / "programs"
-PATIENCE = 300.0
+PROGRAM_TIMEOUT = 300.0
 """Seconds that one client's program may take."""
 
 
@@ -26,7 +26,7 @@ class Client:
     environment: dict[str, str] = field(default_factory=dict)
 
     @property
-    def speaks_node(self) -> bool:
+    def is_node(self) -> bool:
         return self.program.endswith(".mjs")
 
 
@@ -152,7 +152,7 @@ class CannotRun(Exception):
     """Why this client cannot be run here."""
 
 
-async def installed(client: Client, folder: Path) -> list[str]:
+async def install_client(client: Client, folder: Path) -> list[str]:
     """Install the client below `folder`, unless it is there already; the command that runs its program. Raises CannotRun."""
     home = folder / client.name
     stamp = home / "installed"
@@ -160,12 +160,12 @@ async def installed(client: Client, folder: Path) -> list[str]:
     if not stamp.exists() or stamp.read_text() != wanted:
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(parents=True)
-        for command in _node(client, home) if client.speaks_node else _python(client, home):
-            await _install(command)
+        for command in _node(client, home) if client.is_node else _python(client, home):
+            await _run_command(command)
         stamp.write_text(wanted)
     # beside its libraries: Node looks for them from where the program lies
     program = shutil.copy(PROGRAMS / client.program, home / f"program{Path(client.program).suffix}")
-    return ["node" if client.speaks_node else str(home / "bin" / "python"), str(program)]
+    return ["node" if client.is_node else str(home / "bin" / "python"), str(program)]
 
 
 def _node(client: Client, home: Path) -> list[list[str]]:
@@ -187,7 +187,7 @@ def _python(client: Client, home: Path) -> list[list[str]]:
     ]
 
 
-async def _install(command: list[str]) -> None:
+async def _run_command(command: list[str]) -> None:
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
@@ -196,19 +196,21 @@ async def _install(command: list[str]) -> None:
         raise CannotRun(f"{' '.join(command)} failed: {said.decode(errors='replace')[-1500:]}")
 
 
-async def run(command: list[str], told: dict[str, str]) -> str:
+async def run(command: list[str], environment: dict[str, str]) -> str:
     """Run a program to its end: what it wrote. AssertionError with what it complained of when it fails."""
-    async with asyncio.timeout(PATIENCE), _started(command, told) as process:
+    async with asyncio.timeout(PROGRAM_TIMEOUT), _start(command, environment) as process:
         said, complaint = await process.communicate()
         assert not process.returncode, complaint.decode(errors="replace")[-4000:]
         return said.decode()
 
 
-async def passed(client: Client, command: list[str], told: dict[str, str]) -> AsyncIterator[str]:
+async def run_scenarios(
+    client: Client, command: list[str], environment: dict[str, str]
+) -> AsyncIterator[str]:
     """Run a client's program; its scenarios as they pass. AssertionError with what it said when it fails."""
     async with (
-        asyncio.timeout(PATIENCE),
-        _started(command, {**told, **client.environment}) as process,
+        asyncio.timeout(PROGRAM_TIMEOUT),
+        _start(command, {**environment, **client.environment}) as process,
     ):
         assert process.stdout is not None
         assert process.stderr is not None
@@ -221,14 +223,14 @@ async def passed(client: Client, command: list[str], told: dict[str, str]) -> As
 
 
 @asynccontextmanager
-async def _started(
-    command: list[str], told: dict[str, str]
+async def _start(
+    command: list[str], environment: dict[str, str]
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """A process that knows of our environment only what it must."""
     inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}  # noqa: TID251  # of the child, not ours
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        *command, env={**inherited, **told}, stdout=pipe, stderr=pipe
+        *command, env={**inherited, **environment}, stdout=pipe, stderr=pipe
     )
     try:
         yield process

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.api import TERMINAL
-from tests.support.clients.recorder import Exchange
+from tests.support.clients.recorder import RecordedExchange
 
 JSON = dict[str, Any]
 FOLDER = Path(__file__).parents[2] / "clients" / "requests"
-_LONGEST = {"description": 30, "x-codex-turn-metadata": 2}
+_MAX_LENGTHS = {"description": 30, "x-codex-turn-metadata": 2}
 """Characters kept of a text that nobody acts on, if not 100: clients send pages of instructions."""
-_WHOLE = frozenset(
+_UNTRIMMED_KEYS = frozenset(
     {"arguments", "definition", "encrypted_content", "image_url", "file_data", "output", "schema"}
 )
 _NAMES = frozenset({"id", "call_id"})
@@ -28,7 +28,7 @@ _UUIDS = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{1
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedRequest:
     """One request of a client."""
 
     scenario: str
@@ -42,25 +42,25 @@ class Recorded:
     """A frame over this WebSocket, not a request."""
 
 
-def load(client: str) -> list[Recorded]:
+def load(client: str) -> list[RecordedRequest]:
     """What is recorded of a client, in order."""
-    return [Recorded(**one) for one in json.loads((FOLDER / f"{client}.json").read_text())]
+    return [RecordedRequest(**one) for one in json.loads((FOLDER / f"{client}.json").read_text())]
 
 
-def save(client: str, heard: Sequence[tuple[str, Exchange]], mcp: str) -> None:
+def save(client: str, exchanges: Sequence[tuple[str, RecordedExchange]], mcp: str) -> None:
     """Keep these exchanges: (scenario, exchange), in order."""
     places = {mcp: "{{mcp}}"}
     kept: list[JSON] = []
-    for scenario, exchange in heard:
+    for scenario, exchange in exchanges:
         if not _is_repeatable(exchange):
             continue
-        told = _replaced([exchange.path, exchange.body], partial(_with, places))
+        told = _replace_strings([exchange.path, exchange.body], partial(_with_placeholders, places))
         kept.append(
             {
                 "scenario": scenario,
                 "method": exchange.method,
                 "path": told[0],
-                "body": _trimmed(told[1]),
+                "body": _trim(told[1]),
                 "status": exchange.status,
                 "output": _types(exchange),
                 "socket": exchange.socket,
@@ -68,13 +68,13 @@ def save(client: str, heard: Sequence[tuple[str, Exchange]], mcp: str) -> None:
         )
         places |= {
             value: f"{{{{{place}}}}}"
-            for place, value in places_in(len(kept) - 1, exchange.answer or {}).items()
+            for place, value in placeholders_in(len(kept) - 1, exchange.answer or {}).items()
         }
     lines = ",\n".join(json.dumps(one, ensure_ascii=False) for one in kept)
     (FOLDER / f"{client}.json").write_text(f"[\n{lines}\n]\n")
 
 
-def places_in(number: int, answer: JSON) -> dict[str, str]:
+def placeholders_in(number: int, answer: JSON) -> dict[str, str]:
     """Place -> value, of everything in an answer that later requests may repeat."""
     found = {}
     if "id" in answer:
@@ -86,14 +86,14 @@ def places_in(number: int, answer: JSON) -> dict[str, str]:
     return found
 
 
-def filled(value: Any, places: dict[str, str]) -> Any:
+def fill_placeholders(value: Any, places: dict[str, str]) -> Any:
     """The recorded JSON with every place filled in."""
-    return _replaced(
+    return _replace_strings(
         value, lambda text: re.sub(r"\{\{([\w.]+)\}\}", lambda found: places[found[1]], text)
     )
 
 
-def _is_repeatable(exchange: Exchange) -> bool:
+def _is_repeatable(exchange: RecordedExchange) -> bool:
     """Polls depend on the clock, and strangers are refused whatever they say."""
     return (exchange.method != "GET" or "items" in exchange.path) and exchange.status not in (
         0,
@@ -101,40 +101,40 @@ def _is_repeatable(exchange: Exchange) -> bool:
     )
 
 
-def _types(exchange: Exchange) -> list[str] | None:
+def _types(exchange: RecordedExchange) -> list[str] | None:
     answer = exchange.answer or {}
     ended = answer.get("object") == "response" and answer.get("status") in TERMINAL
     return [item["type"] for item in answer["output"]] if ended else None
 
 
-def _with(places: dict[str, str], text: str) -> str:
+def _with_placeholders(places: dict[str, str], text: str) -> str:
     for value, place in places.items():
         text = text.replace(value, place)
     return text
 
 
-def _replaced(value: Any, change: Callable[[str], str]) -> Any:
+def _replace_strings(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, list):
-        return [_replaced(one, change) for one in value]
+        return [_replace_strings(one, change) for one in value]
     if isinstance(value, dict):
-        return {key: _replaced(one, change) for key, one in value.items()}
+        return {key: _replace_strings(one, change) for key, one in value.items()}
     return value
 
 
-def _trimmed(value: Any, key: str = "") -> Any:
+def _trim(value: Any, key: str = "") -> Any:
     """Without what says where and by whom it was recorded, and without pages of prose."""
     if isinstance(value, str):
-        if "[[" in value or key in _WHOLE:
+        if "[[" in value or key in _UNTRIMMED_KEYS:
             return _PATHS.sub("/somewhere", value)
         text = _PATHS.sub("/somewhere", value)
         if key not in _NAMES:
             text = _UUIDS.sub("00000000-0000-7000-8000-000000000000", text)
-        most = _LONGEST.get(key, 100)
+        most = _MAX_LENGTHS.get(key, 100)
         return text if len(text) <= most else f"{text[:most]}…"
     if isinstance(value, list):
-        return [_trimmed(one, key) for one in value]
+        return [_trim(one, key) for one in value]
     if isinstance(value, dict):
-        return {name: _trimmed(one, name) for name, one in value.items()}
+        return {name: _trim(one, name) for name, one in value.items()}
     return value

@@ -11,12 +11,12 @@ import aiohttp
 from aiohttp import web
 
 JSON = dict[str, Any]
-_PASSED_ON = ("authorization", "content-type", "openai-beta", "idempotency-key")
+_FORWARDED_HEADERS = ("authorization", "content-type", "openai-beta", "idempotency-key")
 _ENDINGS = ("response.completed", "response.incomplete", "response.failed")
 
 
 @dataclass(slots=True)
-class Exchange:
+class RecordedExchange:
     """One request of a client, and what it was answered."""
 
     method: str
@@ -37,7 +37,7 @@ class Recorder:
     target: str
     session: aiohttp.ClientSession
     base_url: str = ""
-    exchanges: list[Exchange] = field(default_factory=list)
+    exchanges: list[RecordedExchange] = field(default_factory=list)
     sockets: int = 0
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -46,7 +46,7 @@ class Recorder:
             return await self._socket(request)
         raw = await request.read()
         path = request.rel_url.path_qs.removeprefix("/v1")
-        exchange = Exchange(request.method, path, json.loads(raw) if raw else None)
+        exchange = RecordedExchange(request.method, path, json.loads(raw) if raw else None)
         self.exchanges.append(exchange)
         async with self.session.request(
             request.method, f"{self.target}{path}", data=raw or None, headers=_headers(request)
@@ -82,21 +82,21 @@ class Recorder:
 
             async def answers() -> None:
                 async for frame in server:
-                    self._heard(json.loads(frame.data))
+                    self._record_event(json.loads(frame.data))
                     await client.send_str(frame.data)
                 await client.close()
 
             told = asyncio.create_task(answers())
             async for frame in client:
                 self.exchanges.append(
-                    Exchange("FRAME", "/responses", json.loads(frame.data), socket=number)
+                    RecordedExchange("FRAME", "/responses", json.loads(frame.data), socket=number)
                 )
                 await server.send_str(frame.data)
             await server.close()
             await told
         return client
 
-    def _heard(self, event: JSON) -> None:
+    def _record_event(self, event: JSON) -> None:
         if event["type"] in _ENDINGS:
             self.exchanges[-1].status = 200
             self.exchanges[-1].answer = event["response"]
@@ -106,7 +106,9 @@ class Recorder:
 
 
 def _headers(request: web.Request) -> dict[str, str]:
-    return {name: value for name, value in request.headers.items() if name.lower() in _PASSED_ON}
+    return {
+        name: value for name, value in request.headers.items() if name.lower() in _FORWARDED_HEADERS
+    }
 
 
 def _answer(raw: bytes, content_type: str) -> JSON | None:

@@ -13,8 +13,8 @@ from typing import Any
 
 from tests.support.fake_upstream import (
     JSON,
-    Request,
     Step,
+    UpstreamRequest,
     call,
     delta,
     done,
@@ -26,13 +26,15 @@ from tests.support.fake_upstream import (
 )
 
 GREETING = "Hello from the model."
-_WORDS = re.compile(r"\[\[(then|(?:say|think|refuse|call) .+?)\]\]", re.DOTALL)
+_COMMANDS = re.compile(r"\[\[(then|(?:say|think|refuse|call) .+?)\]\]", re.DOTALL)
 
 
-def puppet(request: Request) -> list[Step]:
+def answer_from_prompt(request: UpstreamRequest) -> list[Step]:
     """The steps of the answer to this chat request."""
     messages = request.messages
-    told = next((at for at in range(len(messages) - 1, -1, -1) if _is_told(messages[at])), None)
+    told = next(
+        (at for at in range(len(messages) - 1, -1, -1) if _has_commands(messages[at])), None
+    )
     if told is None:
         return [
             delta({"role": "assistant", "content": ""}),
@@ -52,8 +54,8 @@ def puppet(request: Request) -> list[Step]:
     return [*_steps(words, known, so_far), usage(), done()]
 
 
-def _is_told(message: JSON) -> bool:
-    return bool(message["role"] == "user" and _WORDS.search(_content(message)))
+def _has_commands(message: JSON) -> bool:
+    return bool(message["role"] == "user" and _COMMANDS.search(_content(message)))
 
 
 def _content(message: JSON) -> str:
@@ -65,7 +67,7 @@ def _content(message: JSON) -> str:
 
 def _turns(prompt: str) -> list[list[str]]:
     turns: list[list[str]] = [[]]
-    for words in _WORDS.findall(prompt):
+    for words in _COMMANDS.findall(prompt):
         if words == "then":
             turns.append([])
         else:
@@ -79,10 +81,10 @@ def _last_result(messages: list[JSON]) -> str:
     )
 
 
-def _steps(words: list[str], known: dict[str, str], turn: int) -> list[Step]:
+def _steps(commands: list[str], known: dict[str, str], turn: int) -> list[Step]:
     steps: list[Step] = [delta({"role": "assistant", "content": ""})]
     calls = 0
-    for word in words:
+    for word in commands:
         verb, _, rest = word.partition(" ")
         if verb == "call":
             name, _, arguments = rest.partition(" ")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.figures import Figure
+from bench.figures import BenchmarkResult
 
 
 @pytest.mark.parametrize(
@@ -12,7 +12,7 @@ from bench.figures import Figure
 def test_a_ratio_is_held_against_its_promise(
     measured: float, ratio: float, kept: bool, verdict: str
 ) -> None:
-    figure = Figure("create", measured, 2.0, "ms at turn 2", 3.0)
+    figure = BenchmarkResult("create", measured, 2.0, "ms at turn 2", 3.0)
     assert figure.ratio == pytest.approx(ratio)
     assert figure.is_kept is kept
     assert (

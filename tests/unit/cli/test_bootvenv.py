@@ -61,12 +61,12 @@ def test_index_and_certificates_come_from_pips_own_configuration(
     (tmp_path / "pip.conf").write_text(
         "[global]\nindex-url = http://a.test/simple\ncert = /ca.pem\n[install]\nindex-url = http://b.test/simple\n"
     )
-    assert bootvenv.configured("index-url") == "http://b.test/simple"
-    assert bootvenv.configured("cert") == "/ca.pem"
+    assert bootvenv.pip_option("index-url") == "http://b.test/simple"
+    assert bootvenv.pip_option("cert") == "/ca.pem"
     monkeypatch.setenv("PIP_INDEX_URL", "http://c.test/simple")
     monkeypatch.setenv("PIP_CERT", "/other.pem")
-    assert bootvenv.configured("index-url") == "http://c.test/simple"
-    assert bootvenv.configured("cert") == "/other.pem"
+    assert bootvenv.pip_option("index-url") == "http://c.test/simple"
+    assert bootvenv.pip_option("cert") == "/other.pem"
 
 
 def test_pip_is_fetched_from_an_index_with_a_password(

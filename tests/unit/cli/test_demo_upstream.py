@@ -13,7 +13,7 @@ from openai import AsyncOpenAI, NotFoundError
 
 from cli.demo_upstream import MARK, SLOW_WORDS
 from cli.embedded.process import Process, free_port, port_is_free
-from cli.embedded.up import allow_many_files
+from cli.embedded.up import raise_open_file_limit
 from cli.settings import ROOT
 from tests.support.api import until
 
@@ -36,7 +36,7 @@ WEATHER: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 async def base_url(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
-    allow_many_files()  # for us and the process
+    raise_open_file_limit()  # for us and the process
     port = free_port()
     command = [sys.executable, "-m", "cli.demo_upstream", "--port", str(port)]
     demo = Process("demo-upstream", tmp_path_factory.mktemp("demo") / "demo.log", command)

@@ -12,7 +12,7 @@ from tests.support.stack import ROOT
 
 @pytest.mark.parametrize("side", ["web", "worker"])
 def test_without_postgres_it_says_so_and_exits_with_1(side: str) -> None:
-    impatient = f"import {side}.__main__ as m, functools; m.reach = functools.partial(m.reach, within=0); m.main()"
+    impatient = f"import {side}.__main__ as m, functools; m.wait_until_available = functools.partial(m.wait_until_available, timeout=0); m.main()"
     started = subprocess.run(
         [sys.executable, "-c", impatient],
         cwd=ROOT,

@@ -118,19 +118,19 @@ async def test_cut_after_some_bytes(proxy: Proxy, connect: Connect) -> None:
 
 async def test_an_answer_is_held_and_let_go(proxy: Proxy, connect: Connect) -> None:
     client = await greeted(connect)
-    snare = proxy.hold(b"bait")
+    snare = proxy.hold_answer(b"bait")
     assert await client.ask(b"nothing") == b"nothing"
     asked = asyncio.create_task(client.ask(b"a bait"))
-    await snare.caught.wait()
+    await snare.answered.wait()
     assert not asked.done()
     snare.release()
     assert await asked == b"a bait"
     assert await client.ask(b"a bait") == b"a bait", "a snare catches once"
 
 
-async def test_a_statement_whose_answer_is_lost_was_executed(servers: Databases) -> None:
-    dsn = await servers.fresh()
-    before = psycopg.conninfo.conninfo_to_dict(servers.admin_url)
+async def test_a_statement_whose_answer_is_lost_was_executed(database_server: Databases) -> None:
+    dsn = await database_server.create_copy()
+    before = psycopg.conninfo.conninfo_to_dict(database_server.admin_url)
     assert isinstance(before["host"], str)
     proxy = Proxy(before["host"], int(before["port"] or 5432), Statements)
     async with await psycopg.AsyncConnection.connect(proxy.url(dsn), autocommit=True) as connection:
@@ -139,14 +139,16 @@ async def test_a_statement_whose_answer_is_lost_was_executed(servers: Databases)
                 "INSERT INTO projects (id, name) VALUES (gen_random_uuid(), %s)",
                 [f"number {number}"],
             )
-        snare = proxy.hold(b"INSERT INTO projects")
+        snare = proxy.hold_answer(b"INSERT INTO projects")
         snare.lose()
         with pytest.raises(psycopg.OperationalError):
             await connection.execute(
                 "INSERT INTO projects (id, name) VALUES (gen_random_uuid(), %s)", ["unheard"]
             )
-        assert snare.caught.is_set()
-    async with await psycopg.AsyncConnection.connect(proxy.url(servers.admin_url)) as connection:
+        assert snare.answered.is_set()
+    async with await psycopg.AsyncConnection.connect(
+        proxy.url(database_server.admin_url)
+    ) as connection:
         cursor = await connection.execute("SELECT 1")
         assert await cursor.fetchone() == (1,)
     async with await psycopg.AsyncConnection.connect(dsn) as connection:

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from models.errors import InvalidRequest
 from models.wire.items import input_items
 from models.wire.pairing import require_outputs
-from tests.support.histories import JSON, Author, Turn, heard, told_of
+from tests.support.histories import (
+    JSON,
+    HistoryGenerator,
+    HistoryTurn,
+    expected_messages,
+    normalize_messages,
+)
 from worker.translation.chat.request import chat_request
 from worker.translation.dialect import Dialect
 from worker.translation.tool_catalog import build_tool_catalog
@@ -43,32 +49,34 @@ def messages(items: list[JSON], **dialect: Any) -> list[JSON]:
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> list[Turn]:
-    author = Author(draw(st.randoms(use_true_random=False)))
-    turns: list[Turn] = []
+def histories(draw: st.DrawFn) -> list[HistoryTurn]:
+    author = HistoryGenerator(draw(st.randoms(use_true_random=False)))
+    turns: list[HistoryTurn] = []
     for at in range(draw(st.integers(1, 8))):
         turns.append(
             author.turn(
-                turns[-1].calls if turns else [], some=at == 0, breaks=draw(st.integers(0, 7)) == 0
+                turns[-1].calls if turns else [],
+                nonempty=at == 0,
+                broken=draw(st.integers(0, 7)) == 0,
             )
         )
-    turns.append(Turn(given=author.given(turns[-1].calls, some=True)))
+    turns.append(HistoryTurn(input_items=author.input_items(turns[-1].calls, nonempty=True)))
     return turns
 
 
-def flat(turns: list[Turn]) -> list[JSON]:
-    return [item for turn in turns for item in [*turn.given, *turn.said()]]
+def flat(turns: list[HistoryTurn]) -> list[JSON]:
+    return [item for turn in turns for item in [*turn.input_items, *turn.output_items()]]
 
 
 @bounded(600)
 @given(turns=histories())
-def test_a_history_is_told_turn_by_turn(turns: list[Turn]) -> None:
-    assert heard(messages(flat(turns))) == told_of(turns)
+def test_a_history_is_told_turn_by_turn(turns: list[HistoryTurn]) -> None:
+    assert normalize_messages(messages(flat(turns))) == expected_messages(turns)
 
 
 @bounded(300)
 @given(turns=histories())
-def test_what_no_upstream_takes_is_never_told(turns: list[Turn]) -> None:
+def test_what_no_upstream_takes_is_never_told(turns: list[HistoryTurn]) -> None:
     told = messages(flat(turns))
     waiting: list[str] = []
     for message in told:
@@ -80,23 +88,25 @@ def test_what_no_upstream_takes_is_never_told(turns: list[Turn]) -> None:
     assert not waiting
     called = [call["id"] for message in told for call in message.get("tool_calls", ())]
     assert len(called) == len(set(called))
-    assert not {turn.broken for turn in turns} & set(called)
+    assert not {turn.broken_call for turn in turns} & set(called)
 
 
 @bounded(300)
 @given(turns=histories(), at=st.integers(0, 10**6))
-def test_every_cut_between_turns_gives_the_same(turns: list[Turn], at: int) -> None:
+def test_every_cut_between_turns_gives_the_same(turns: list[HistoryTurn], at: int) -> None:
     """Where one response ends and the next begins leaves no trace."""
     cut = at % len(turns)
-    begun = heard(messages(flat([*turns[:cut], Turn(given=turns[cut].given)])))
-    assert begun == told_of(turns[:cut], turns[cut].given)
+    begun = normalize_messages(
+        messages(flat([*turns[:cut], HistoryTurn(input_items=turns[cut].input_items)]))
+    )
+    assert begun == expected_messages(turns[:cut], turns[cut].input_items)
 
 
 @bounded(200)
 @given(turns=histories())
-def test_one_system_message_changes_nobody_elses_order(turns: list[Turn]) -> None:
-    told = heard(messages(flat(turns), single_system_message=True))
-    expected = told_of(turns)
+def test_one_system_message_changes_nobody_elses_order(turns: list[HistoryTurn]) -> None:
+    told = normalize_messages(messages(flat(turns), single_system_message=True))
+    expected = expected_messages(turns)
     system = [words for role, words in expected if role == "system"]
     assert told == [
         *([("system", "\n\n".join(system))] if system else []),
@@ -106,7 +116,7 @@ def test_one_system_message_changes_nobody_elses_order(turns: list[Turn]) -> Non
 
 @bounded(300)
 @given(turns=histories(), at=st.integers(0, 10**6))
-def test_an_answer_that_is_missing_or_strange_is_refused(turns: list[Turn], at: int) -> None:
+def test_an_answer_that_is_missing_or_strange_is_refused(turns: list[HistoryTurn], at: int) -> None:
     items = flat(turns)
     require_outputs(input_items(items, new_ids()))
     answers = [
@@ -126,28 +136,36 @@ def test_an_answer_that_is_missing_or_strange_is_refused(turns: list[Turn], at: 
 
 
 def test_the_author_writes_of_everything() -> None:
-    author = Author(random.Random(0))
+    author = HistoryGenerator(random.Random(0))
     seen: set[str] = set()
-    turns: list[Turn] = []
+    turns: list[HistoryTurn] = []
     for at in range(300):
-        turns.append(author.turn(turns[-1].calls if turns else [], some=False, breaks=at % 7 == 0))
-        seen |= {str(item.get("type") or item["role"]) for item in turns[-1].given}
+        turns.append(
+            author.turn(turns[-1].calls if turns else [], nonempty=False, broken=at % 7 == 0)
+        )
+        seen |= {str(item.get("type") or item["role"]) for item in turns[-1].input_items}
         seen |= {
             name
-            for name in ("thought", "before", "after", "refused", "broken")
+            for name in (
+                "reasoning",
+                "text_before_calls",
+                "text_after_calls",
+                "refusal",
+                "broken_call",
+            )
             if getattr(turns[-1], name)
         }
         seen.add(f"{len(turns[-1].calls)} calls")
-        seen.add(f"{len(turns[-1].given)} given")
+        seen.add(f"{len(turns[-1].input_items)} given")
     assert seen >= {
         "user",
         "developer",
         "function_call_output",
-        "thought",
-        "before",
-        "after",
-        "refused",
-        "broken",
+        "reasoning",
+        "text_before_calls",
+        "text_after_calls",
+        "refusal",
+        "broken_call",
         "0 given",
         "3 calls",
         "5 given",

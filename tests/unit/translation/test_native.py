@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from models.errors import LimitReached, UpstreamFailed
-from tests.support.chat_turns import JSON, offering
+from tests.support.chat_turns import JSON, catalog_with
 from tests.support.native_turns import (
     added,
     done,
-    ended,
     event,
-    hear,
     message,
+    message_events,
     numbered,
-    say,
-    spoken,
+    terminal_event,
+    text_delta,
+    translate_native,
 )
 from worker.translation.items.mcp import OpenMcpCall
 from worker.translation.items.server_calls import ServerFunction
@@ -55,7 +55,9 @@ def _opening() -> list[JSON]:
 
 
 def test_a_whole_turn_comes_out_under_our_ids_alone() -> None:
-    turn = hear(numbered([*_opening(), *spoken("Hi"), ended(message("Hi"))]))
+    turn = translate_native(
+        numbered([*_opening(), *message_events("Hi"), terminal_event(message("Hi"))])
+    )
     assert turn.lines == WHOLE
     assert turn.output == [
         {
@@ -77,9 +79,9 @@ def test_a_whole_turn_comes_out_under_our_ids_alone() -> None:
 )
 def test_whichever_event_is_missing_the_message_is_whole(missing: int, expected: str) -> None:
     """Only a letter before one that was shown is lost for good: what was shown stays."""
-    events = spoken("Hi")
+    events = message_events("Hi")
     del events[missing]
-    turn = hear([*events, ended(message("Hi"))])
+    turn = translate_native([*events, terminal_event(message("Hi"))])
     assert turn.items == [f"message {expected}"]
     assert turn.outcome is not None
     assert turn.outcome.status == "completed"
@@ -109,7 +111,7 @@ def test_many_holes_at_once_still_obey_the_contract(seed: int) -> None:
         event("reasoning_summary_text.delta", 0, item_id="up_rs", summary_index=0, delta="b"),
         event("reasoning_summary_text.done", 0, item_id="up_rs", summary_index=0, text="ab"),
         {"type": "response.output_item.done", "output_index": 0, "item": thought},
-        *[{**one, "output_index": 1} for one in spoken("Hello")],
+        *[{**one, "output_index": 1} for one in message_events("Hello")],
         {"type": "response.output_item.added", "output_index": 2, "item": {**call, "arguments": ""}},
         event("function_call_arguments.delta", 2, item_id="up_fc", delta='{"a"'),
         event("function_call_arguments.delta", 2, item_id="up_fc", delta=":1}"),
@@ -124,64 +126,80 @@ def test_many_holes_at_once_still_obey_the_contract(seed: int) -> None:
             one["item_id"] = f"changed_{chance.random()}"
     if chance.random() < 0.3:
         kept += kept[-1:]
-    last = ended(thought, message("Hello"), call) if chance.random() < 0.7 else ended()
-    turn = hear([*kept, last])
+    last = (
+        terminal_event(thought, message("Hello"), call)
+        if chance.random() < 0.7
+        else terminal_event()
+    )
+    turn = translate_native([*kept, last])
     assert turn.outcome is not None
 
 
 def test_parts_are_told_apart_by_type_where_all_have_the_same_index() -> None:
     refusal = event("refusal.delta", 0, item_id="up_msg", content_index=0, delta="no")
-    turn = hear([say("yes, "), refusal, ended()])
+    turn = translate_native([text_delta("yes, "), refusal, terminal_event()])
     assert turn.items == ["message yes,  | refusal no"]
 
 
 def test_items_whose_ids_change_are_told_apart_by_their_index() -> None:
-    changing = [say(letter, item_id=f"id_{letter}") for letter in "abc"]
+    changing = [text_delta(letter, item_id=f"id_{letter}") for letter in "abc"]
     last = {
         "type": "response.output_item.done",
         "output_index": 0,
         "item": {**message("abc"), "id": "last"},
     }
-    assert hear(
-        [added(0, "message", id="first"), *changing, last, ended(message("abc"))]
+    assert translate_native(
+        [added(0, "message", id="first"), *changing, last, terminal_event(message("abc"))]
     ).items == ["message abc"]
 
 
 def test_items_that_all_have_the_same_index_are_told_apart_by_their_ids() -> None:
-    events = [added(0, "message", id="one"), say("1", item_id="one"), added(0, "message", id="two"), say("2", item_id="two"), say("1", item_id="one")]  # fmt: skip
-    assert hear([*events, ended()]).items == ["message 11", "message 2"]
+    events = [added(0, "message", id="one"), text_delta("1", item_id="one"), added(0, "message", id="two"), text_delta("2", item_id="two"), text_delta("1", item_id="one")]  # fmt: skip
+    assert translate_native([*events, terminal_event()]).items == ["message 11", "message 2"]
 
 
 def test_neither_ids_nor_indexes_are_needed() -> None:
     bare = [event("output_text.delta", delta=letter) for letter in "abc"]
     assert (
-        hear([*bare, event("function_call_arguments.delta", delta="{"), ended()]).lines[-1]
+        translate_native(
+            [*bare, event("function_call_arguments.delta", delta="{"), terminal_event()]
+        ).lines[-1]
         == "0 -message incomplete"
     )
-    assert hear([*bare, ended()]).items == ["message abc"]
+    assert translate_native([*bare, terminal_event()]).items == ["message abc"]
 
 
 def test_what_only_the_terminal_event_knows_is_said_then() -> None:
-    turn = hear([ended(message("All at once."))])
+    turn = translate_native([terminal_event(message("All at once."))])
     assert turn.lines == ["0 +message", "0.0 +output_text", "0.0 'All at once.'", "0.0 ='All at once.'", "0.0 -output_text", "0 -message completed"]  # fmt: skip
 
 
 def test_an_empty_terminal_list_takes_nothing_back() -> None:
-    assert hear([*spoken("Hi"), ended()]).lines == WHOLE
+    assert translate_native([*message_events("Hi"), terminal_event()]).lines == WHOLE
 
 
 def test_a_json_body_is_a_whole_turn() -> None:
-    turn = hear([ended(message("Hi"))["response"]])
+    turn = translate_native([terminal_event(message("Hi"))["response"]])
     assert turn.items == ["message Hi"]
     assert turn.usage is not None
 
 
 def test_what_comes_after_the_end_is_not_heard() -> None:
-    assert hear([*spoken("Hi"), ended(), say("more"), ended(status="failed")]).lines == WHOLE
+    assert (
+        translate_native(
+            [
+                *message_events("Hi"),
+                terminal_event(),
+                text_delta("more"),
+                terminal_event(status="failed"),
+            ]
+        ).lines
+        == WHOLE
+    )
 
 
 def test_a_stream_that_just_stops_was_cut_off_and_keeps_what_was_said() -> None:
-    turn = hear(spoken("Hi")[:-3])
+    turn = translate_native(message_events("Hi")[:-3])
     assert turn.lines[-1] == "0 -message incomplete"
     assert turn.outcome is not None
     assert turn.outcome.failure is not None
@@ -189,11 +207,14 @@ def test_a_stream_that_just_stops_was_cut_off_and_keeps_what_was_said() -> None:
 
 
 def test_done_ends_a_turn_whose_items_were_all_closed() -> None:
-    closed, left_open = hear(spoken("Hi"), done_seen=True), hear(spoken("Hi")[:-1], done_seen=True)
+    closed, left_open = (
+        translate_native(message_events("Hi"), done_seen=True),
+        translate_native(message_events("Hi")[:-1], done_seen=True),
+    )
     assert closed.outcome is not None
     assert left_open.outcome is not None
     assert (closed.outcome.status, left_open.outcome.status) == ("completed", "failed")
-    nothing = hear([], done_seen=True).outcome
+    nothing = translate_native([], done_seen=True).outcome
     assert nothing is not None
     assert nothing.status == "failed"
 
@@ -204,10 +225,10 @@ def test_done_ends_a_turn_whose_items_were_all_closed() -> None:
 )  # fmt: skip
 def test_why_a_turn_is_incomplete(given: str | None, expected: str) -> None:
     details = None if given is None else {"reason": given}
-    turn = hear(
+    turn = translate_native(
         [
-            *spoken("Hi")[:4],
-            ended(
+            *message_events("Hi")[:4],
+            terminal_event(
                 message("Hi", status="incomplete"), status="incomplete", incomplete_details=details
             ),
         ]
@@ -234,7 +255,9 @@ def test_why_a_turn_is_incomplete(given: str | None, expected: str) -> None:
 def test_a_failed_turn_is_told_in_codes_that_clients_know(
     error: JSON | None, code: str, status: int
 ) -> None:
-    turn = hear([say("so far"), ended(message("so far"), status="failed", error=error)])
+    turn = translate_native(
+        [text_delta("so far"), terminal_event(message("so far"), status="failed", error=error)]
+    )
     assert turn.outcome is not None
     assert turn.outcome.failure is not None
     assert (turn.outcome.failure.code, turn.outcome.failure.status) == (code, status)
@@ -242,7 +265,9 @@ def test_a_failed_turn_is_told_in_codes_that_clients_know(
 
 
 def test_what_a_failed_turn_had_not_finished_is_incomplete() -> None:
-    turn = hear([say("so"), ended(message("so far", status="in_progress"), status="failed")])
+    turn = translate_native(
+        [text_delta("so"), terminal_event(message("so far", status="in_progress"), status="failed")]
+    )
     assert turn.items == ["message so far (incomplete)"]
 
 
@@ -250,16 +275,24 @@ def test_items_listed_under_other_ids_at_the_end_are_the_same_in_order() -> None
     told = [
         one
         for number in range(50)
-        for one in (added(number, "message", id=f"m{number}"), say("x", number, f"m{number}"))
+        for one in (
+            added(number, "message", id=f"m{number}"),
+            text_delta("x", number, f"m{number}"),
+        )
     ]
-    turn = hear(
-        [*told, ended(*(message(f"x{number}", id=f"other{number}") for number in range(50)))]
+    turn = translate_native(
+        [
+            *told,
+            terminal_event(*(message(f"x{number}", id=f"other{number}") for number in range(50))),
+        ]
     )
     assert turn.items == [f"message x{number}" for number in range(50)]
 
 
 def test_a_turn_that_the_upstream_cancelled_has_failed() -> None:
-    turn = hear([say("a"), {"type": "response.cancelled", "response": {"status": "cancelled"}}])
+    turn = translate_native(
+        [text_delta("a"), {"type": "response.cancelled", "response": {"status": "cancelled"}}]
+    )
     assert turn.outcome is not None
     assert turn.outcome.failure is not None
     assert turn.outcome.failure.reason == "upstream_cancelled"
@@ -327,13 +360,20 @@ def test_an_upstream_that_answers_in_chat_is_named_as_such() -> None:
     ],
 )
 def test_events_that_say_nothing_we_know_change_nothing(unknown: JSON) -> None:
-    turn = hear([*spoken("Hi")[:3], unknown, *spoken("Hi")[3:], ended(message("Hi"))])
+    turn = translate_native(
+        [
+            *message_events("Hi")[:3],
+            unknown,
+            *message_events("Hi")[3:],
+            terminal_event(message("Hi")),
+        ]
+    )
     assert [line for line in turn.lines if line.startswith("0")] == WHOLE
 
 
 def test_text_that_cannot_be_stored_becomes_the_replacement_character() -> None:
     raw = b'{"type":"response.output_text.delta","output_index":0,"item_id":"a","content_index":0,"delta":"x\\u0000y\\ud800z\xff"}'
-    assert hear([raw, ended()]).items == ["message x\ufffdy\ufffdz\ufffd"]
+    assert translate_native([raw, terminal_event()]).items == ["message x\ufffdy\ufffdz\ufffd"]
 
 
 # --- reasoning ---
@@ -349,7 +389,7 @@ def test_reasoning_has_its_summary_its_words_and_what_only_its_maker_reads() -> 
         event("reasoning_text.delta", 0, item_id="up_rs", content_index=0, delta="raw"),
         done(0, "reasoning", id="up_rs", encrypted_content="late", summary=[{"type": "summary_text", "text": text} for text in ("first", "second")]),
     ]  # fmt: skip
-    turn = hear([*events, ended()], keep=lambda blob: f"kept {blob}")
+    turn = translate_native([*events, terminal_event()], tag_encrypted=lambda blob: f"kept {blob}")
     assert turn.output == [
         {
             "id": "rs_1", "type": "reasoning", "status": "completed",
@@ -362,7 +402,7 @@ def test_reasoning_has_its_summary_its_words_and_what_only_its_maker_reads() -> 
 
 def test_old_spellings_of_reasoning_are_understood() -> None:
     events = [event("reasoning.delta", 0, item_id="r", content_index=0, delta="hm"), event("reasoning_summary.delta", 0, item_id="r", summary_index=0, delta="s")]  # fmt: skip
-    output = hear([*events, ended()]).output
+    output = translate_native([*events, terminal_event()]).output
     assert (output[0]["content"][0]["text"], output[0]["summary"][0]["text"]) == ("hm", "s")
 
 
@@ -394,11 +434,11 @@ def test_a_call_keeps_its_call_id_and_what_else_is_said_of_it() -> None:
         event("function_call_arguments.delta", 0, item_id="up_fc", delta=piece)
         for piece in ('{"a"', ":1}")
     ]
-    turn = hear(
+    turn = translate_native(
         [
             *events,
             {"type": "response.output_item.done", "output_index": 0, "item": shape},
-            ended(shape),
+            terminal_event(shape),
         ]
     )
     assert turn.output == [{**shape, "id": "fc_1"}]
@@ -419,22 +459,24 @@ def test_a_call_with_a_hole_is_whole_all_the_same(missing: int) -> None:
         {"type": "response.output_item.done", "output_index": 0, "item": shape},
     ]
     del events[missing]
-    turn = hear([*events, ended(shape)])
+    turn = translate_native([*events, terminal_event(shape)])
     assert turn.items == ['f/call_up {"a":1}']
     assert turn.output[0]["arguments"] == '{"a":1}'
 
 
 def test_a_call_whose_name_never_comes_fails_the_turn() -> None:
-    turn = hear([event("function_call_arguments.delta", 0, item_id="x", delta="{}"), ended()])
+    turn = translate_native(
+        [event("function_call_arguments.delta", 0, item_id="x", delta="{}"), terminal_event()]
+    )
     assert turn.outcome is not None
     assert turn.outcome.failure is not None
     assert turn.outcome.failure.reason == "upstream_garbage"
 
 
 def test_a_call_id_that_cannot_serve_is_replaced() -> None:
-    turn = hear(
+    turn = translate_native(
         [
-            ended(
+            terminal_event(
                 _call(call_id="x" * 65),
                 _call(id="b", call_id="same"),
                 _call(id="c", call_id="same"),
@@ -460,7 +502,7 @@ def test_custom_calls_are_free_text() -> None:
         event("custom_tool_call_input.delta", 0, item_id="up", delta="*** "),
         event("custom_tool_call_input.done", 0, item_id="up", input="*** Begin"),
     ]
-    assert hear([*events, ended(shape)]).items == ["patch/c *** Begin"]
+    assert translate_native([*events, terminal_event(shape)]).items == ["patch/c *** Begin"]
 
 
 def _ours(name: str = "look") -> Any:
@@ -485,13 +527,13 @@ def test_a_call_of_a_tool_that_runs_here_stays_open() -> None:
         event("function_call_arguments.delta", 0, item_id="up_fc", delta=piece)
         for piece in ('{"a"', ":1")
     ]
-    turn = hear(
+    turn = translate_native(
         [
             *events,
             {"type": "response.output_item.done", "output_index": 0, "item": shape},
-            ended(shape),
+            terminal_event(shape),
         ],
-        offer=_ours(),
+        tool_catalog=_ours(),
     )
     assert [(item["type"], item["status"], item["arguments"]) for item in turn.output] == [
         ("mcp_call", "in_progress", '{"a":1}')
@@ -499,8 +541,9 @@ def test_a_call_of_a_tool_that_runs_here_stays_open() -> None:
 
 
 def test_a_call_of_an_unknown_function_is_answered_where_tools_run_here() -> None:
-    turn = hear(
-        [ended(_call(name="look"), _call(id="x", call_id="x", name="nobody"))], offer=_ours()
+    turn = translate_native(
+        [terminal_event(_call(name="look"), _call(id="x", call_id="x", name="nobody"))],
+        tool_catalog=_ours(),
     )
     assert [item["type"] for item in turn.output] == [
         "mcp_call",
@@ -510,7 +553,9 @@ def test_a_call_of_an_unknown_function_is_answered_where_tools_run_here() -> Non
 
 
 def test_a_call_that_tool_choice_rules_out_fails_the_turn() -> None:
-    turn = hear([ended(_call(name="g"))], offer=offering("f", "g", allowed=["f"]))
+    turn = translate_native(
+        [terminal_event(_call(name="g"))], tool_catalog=catalog_with("f", "g", allowed=["f"])
+    )
     assert turn.outcome is not None
     assert turn.outcome.failure is not None
     assert turn.outcome.failure.reason == "tool_choice_violated"
@@ -532,8 +577,12 @@ def test_a_search_of_the_upstream_is_relayed_with_its_progress() -> None:
         event(f"web_search_call.{step}", 0, item_id="ws_up")
         for step in ("in_progress", "searching", "searching", "completed")
     ]
-    turn = hear(
-        [*events, {"type": "response.output_item.done", "output_index": 0, "item": shape}, ended()]
+    turn = translate_native(
+        [
+            *events,
+            {"type": "response.output_item.done", "output_index": 0, "item": shape},
+            terminal_event(),
+        ]
     )
     kinds = [told["type"].removeprefix("response.") for told in turn.events]
     assert kinds == [
@@ -575,7 +624,7 @@ def test_a_hosted_call_with_holes_is_told_in_full(kind: str, heard: str) -> None
         "added": [added(0, kind, id="up")],
         "progress": [event(f"{kind}.in_progress", 0, item_id="up")],
     }[heard]
-    turn = hear([*events, ended(shape)])
+    turn = translate_native([*events, terminal_event(shape)])
     assert turn.output == [
         {
             **{name: value for name, value in shape.items() if value is not None},
@@ -608,11 +657,15 @@ def test_code_comes_piece_by_piece() -> None:
         event("code_interpreter_call_code.done", 0, item_id="ci", code="1+1"),
         event("code_interpreter_call.interpreting", 0, item_id="ci"),
     ]
-    turn = hear(
-        [*events, {"type": "response.output_item.done", "output_index": 0, "item": shape}, ended()]
+    turn = translate_native(
+        [
+            *events,
+            {"type": "response.output_item.done", "output_index": 0, "item": shape},
+            terminal_event(),
+        ]
     )
     assert turn.output == [{**shape, "id": "ci_1"}]
-    cut = hear(events[:2], cut=True)
+    cut = translate_native(events[:2], cut=True)
     assert [(item["status"], item["code"]) for item in cut.output] == [("incomplete", "1")]
 
 
@@ -628,10 +681,10 @@ def test_previews_of_an_image_are_numbered_here() -> None:
         )
         for data in ("AA", "BB")
     ]
-    turn = hear(
+    turn = translate_native(
         [
             *events,
-            ended(
+            terminal_event(
                 {"id": "ig", "type": "image_generation_call", "status": "completed", "result": "CC"}
             ),
         ]
@@ -643,7 +696,7 @@ def test_previews_of_an_image_are_numbered_here() -> None:
 
 
 def test_a_hosted_call_that_failed_may_stand_in_a_completed_turn() -> None:
-    turn = hear([done(0, "web_search_call", id="w", status="failed", action={"type": "search"}), *[{**one, "output_index": 1} for one in spoken("ok")], ended()])  # fmt: skip
+    turn = translate_native([done(0, "web_search_call", id="w", status="failed", action={"type": "search"}), *[{**one, "output_index": 1} for one in message_events("ok")], terminal_event()])  # fmt: skip
     assert [item["status"] for item in turn.output] == ["failed", "completed"]
 
 
@@ -684,7 +737,7 @@ def test_a_shell_of_the_upstream_and_its_output_name_the_same_call() -> None:
         "action": {"commands": ["ls", ""]},
     }
     out = {"id": "so", "type": "shell_call_output", "call_id": "x" * 70, "output": []}
-    first, second = hear([ended(call, out)]).output
+    first, second = translate_native([terminal_event(call, out)]).output
     assert first["call_id"] == second["call_id"]
     assert len(first["call_id"]) <= 64
 
@@ -694,7 +747,7 @@ def test_a_shell_of_the_upstream_and_its_output_name_the_same_call() -> None:
 
 def test_a_turn_may_not_say_more_than_the_limit() -> None:
     translator = NativeTranslator(lambda prefix: f"{prefix}_1", output_limit=3000)
-    events = [parse_event(json.dumps(say("x" * 500)).encode())] * 10
+    events = [parse_event(json.dumps(text_delta("x" * 500)).encode())] * 10
     with pytest.raises(LimitReached):
         _fed(translator, events)
     assert translator.output[0]["content"][0]["text"] == "x" * 1500
@@ -703,8 +756,10 @@ def test_a_turn_may_not_say_more_than_the_limit() -> None:
 def test_repeating_the_whole_counts_once() -> None:
     text = "x" * 50_000
     part = {"type": "output_text", "text": text, "annotations": []}
-    events = [say(text), event("output_text.done", 0, item_id="up_msg", content_index=0, text=text), event("content_part.done", 0, item_id="up_msg", content_index=0, part=part)]  # fmt: skip
-    assert hear([*events, ended(message(text))], output_limit=60_000).items == [f"message {text}"]
+    events = [text_delta(text), event("output_text.done", 0, item_id="up_msg", content_index=0, text=text), event("content_part.done", 0, item_id="up_msg", content_index=0, part=part)]  # fmt: skip
+    assert translate_native(
+        [*events, terminal_event(message(text))], output_limit=60_000
+    ).items == [f"message {text}"]
 
 
 def test_endless_empty_items_reach_the_limit_too() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from models.errors import LimitReached, UpstreamFailed
 from models.wire.snapshot import closing_events, find_unfinished, fold
-from tests.support.chat_turns import JSON, counter, decoded, offering
+from tests.support.chat_turns import JSON, catalog_with, counter, decoded
 from tests.support.contract_rules import assert_items_obey_contract
-from tests.support.native_turns import added, ended, event, message, spoken
+from tests.support.native_turns import added, event, message, message_events, terminal_event
 from worker.translation.responses.translator import NativeTranslator
 from worker.upstream.responses_events import parse_event
 
@@ -112,7 +112,7 @@ def whole_turn() -> list[JSON]:
                 event("reasoning_text.delta", 0, item_id="rs", content_index=0, delta="cd"),
                 summary=[], content=[],
             ),
-            *[{**one, "output_index": 1} for one in spoken("Hi")],
+            *[{**one, "output_index": 1} for one in message_events("Hi")],
             event("output_text.annotation.added", 1, item_id="up_msg", content_index=0, annotation_index=0, annotation=CITED),
             *told(2, CALL, event("function_call_arguments.delta", 2, item_id="fc", delta='{"a":1}'), arguments=""),
             *told(3, CUSTOM, event("custom_tool_call_input.delta", 3, item_id="ct", delta="text"), input=""),
@@ -121,7 +121,7 @@ def whole_turn() -> list[JSON]:
             *told(6, CODE, event("code_interpreter_call_code.delta", 6, item_id="ci", delta="1+1"), code=""),
             *told(7, IMAGE, event("image_generation_call.partial_image", 7, item_id="ig", partial_image_index=0, partial_image_b64="AA")),
             added(8, "slug:gadget", id="x"),
-            ended(THOUGHT, message("Hi"), CALL, CUSTOM, SHELL, SEEN, CODE, IMAGE),
+            terminal_event(THOUGHT, message("Hi"), CALL, CUSTOM, SHELL, SEEN, CODE, IMAGE),
         ]
     )  # fmt: skip
 
@@ -165,7 +165,7 @@ def test_a_spoilt_turn_still_obeys_the_contract(seed: int) -> None:
     chance = random.Random(seed)
     translator = NativeTranslator(
         counter(),
-        tool_catalog=offering("f", custom=["p"]),
+        tool_catalog=catalog_with("f", custom=["p"]),
         tag_encrypted=lambda blob: f"kept {blob}",
     )
     told = []
@@ -185,7 +185,7 @@ def test_a_spoilt_turn_still_obeys_the_contract(seed: int) -> None:
 def test_wherever_it_is_cut_a_recovery_can_close_it(seed: int) -> None:
     """The next attempt knows only the events that were shown."""
     chance = random.Random(seed)
-    translator = NativeTranslator(counter(), tool_catalog=offering("f", custom=["p"]))
+    translator = NativeTranslator(counter(), tool_catalog=catalog_with("f", custom=["p"]))
     events = whole_turn()
     told = []
     for one in events[: chance.randrange(len(events))]:

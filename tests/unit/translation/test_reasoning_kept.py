@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from tests.support.chat_turns import call as call_piece
-from tests.support.chat_turns import calls, delta, finish, run
+from tests.support.chat_turns import calls, delta, finish, translate
 from tests.unit.translation.test_chat_request import body, call, calling, output, said, tool, user
 from worker.translation.dialect import EffortField, ReasoningBack
 from worker.translation.items.reasoning import reasoning_payload
@@ -95,7 +95,7 @@ def test_nothing_an_upstream_calls_a_detail_breaks_the_turn() -> None:
         sealed.append(json.loads(orjson.dumps(kept)))
         return "sealed"
 
-    turn = run(
+    turn = translate(
         [
             delta(reasoning_details=junk),
             delta(reasoning_details=[{"text": "m"}]),
@@ -116,7 +116,7 @@ def test_a_finished_thought_is_sealed_once_and_shown_with_its_item() -> None:
         return f"sealed {len(sealed)}"
 
     detail = text_detail("hm", index=0, signature="sig")
-    turn = run(
+    turn = translate(
         [delta(reasoning="hm", reasoning_details=[detail]), delta(content="Hi"), finish()],
         seal=seal,
     )
@@ -126,7 +126,7 @@ def test_a_finished_thought_is_sealed_once_and_shown_with_its_item() -> None:
 
 
 def test_a_thought_that_broke_off_is_not_sealed() -> None:
-    turn = run([delta(reasoning="hm")], cut=True, seal=lambda _: "sealed")
+    turn = translate([delta(reasoning="hm")], cut=True, seal=lambda _: "sealed")
     assert "encrypted_content" not in turn.output[0]
 
 
@@ -164,10 +164,10 @@ def test_what_cannot_be_shown_is_kept_where_it_can_be_sealed(
         sealed.append(one)
         return "sealed"
 
-    turn = run(chunks, seal=seal)
+    turn = translate(chunks, seal=seal)
     assert turn.items == items
     assert [one.get("details") for one in sealed] == kept
-    assert "reasoning " not in run(chunks).items
+    assert "reasoning " not in translate(chunks).items
 
 
 def test_a_summary_has_events_of_its_own_and_a_new_number_begins_a_new_part() -> None:
@@ -183,7 +183,9 @@ def test_a_summary_has_events_of_its_own_and_a_new_number_begins_a_new_part() ->
             ],
         )
 
-    turn = run([piece("Let "), piece("me.", 0), piece("Then", 7), delta(content="Hi"), finish()])
+    turn = translate(
+        [piece("Let "), piece("me.", 0), piece("Then", 7), delta(content="Hi"), finish()]
+    )
     assert turn.lines[:11] == [
         "0 +reasoning",
         "0.0 +summary_text", "0.0 'Let '", "0.0 'me.'", "0.0 ='Let me.'", "0.0 -summary_text",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.chat_turns import delta, finish, run
+from tests.support.chat_turns import delta, finish, translate
 from tests.unit.translation.test_chat_request import SCHEMA, body, user
 from worker.translation.chat.structured import FenceStripper
 from worker.translation.dialect import StructuredOutput
@@ -110,10 +110,10 @@ def test_a_fence_is_taken_off_however_it_is_cut(told: str, expected: str) -> Non
 
 
 def test_a_turn_whose_json_comes_in_a_fence_says_the_json_alone() -> None:
-    turn = run([delta(content="<think>hm</think>``"), delta(content='`json\n{"a'), delta(content='": 1}\n`'), delta(content="``"), finish()],
+    turn = translate([delta(content="<think>hm</think>``"), delta(content='`json\n{"a'), delta(content='": 1}\n`'), delta(content="``"), finish()],
                fenced=True, think_tags=True)  # fmt: skip
     assert turn.items == ["reasoning hm", 'message {"a": 1}']
 
 
 def test_a_refusal_stays_a_refusal() -> None:
-    assert run([delta(refusal="No."), finish()], fenced=True).items == ["message refusal No."]
+    assert translate([delta(refusal="No."), finish()], fenced=True).items == ["message refusal No."]

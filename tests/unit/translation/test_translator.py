@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from models.errors import LimitReached
-from tests.support.chat_turns import JSON, call, calls, counter, delta, finish, run
+from tests.support.chat_turns import JSON, call, calls, counter, delta, finish, translate
 from worker.translation.chat.chunk import CallDelta, Chunk
 from worker.translation.chat.translator import ChatTranslator
 from worker.translation.usage import add_usage
@@ -83,7 +83,7 @@ EVENTS = [
 
 @pytest.mark.parametrize(("chunks", "lines"), EVENTS)
 def test_events_in_the_contracts_order(chunks: list[JSON], lines: list[str]) -> None:
-    assert run(chunks).lines == lines
+    assert translate(chunks).lines == lines
 
 
 ITEMS = [
@@ -141,7 +141,7 @@ ITEMS = [
 
 @pytest.mark.parametrize(("chunks", "items"), ITEMS)
 def test_what_the_items_say(chunks: list[JSON], items: list[str]) -> None:
-    turn = run(chunks)
+    turn = translate(chunks)
     assert turn.items == items
     assert turn.outcome is not None
     assert turn.outcome.status == "completed"
@@ -175,7 +175,7 @@ REASONS = [
 
 @pytest.mark.parametrize(("word", "status", "reason"), REASONS)
 def test_finish_reasons(word: str, status: str, reason: str | None) -> None:
-    turn = run([delta(content="Hi"), finish(word)])
+    turn = translate([delta(content="Hi"), finish(word)])
     assert turn.outcome is not None
     assert turn.outcome.status == status
     failure = turn.outcome.failure
@@ -201,7 +201,7 @@ ENDINGS = [
 
 @pytest.mark.parametrize(("chunks", "done_seen", "status"), ENDINGS)
 def test_how_a_stream_may_end(chunks: list[JSON], done_seen: bool, status: str) -> None:
-    turn = run(chunks, done_seen=done_seen)
+    turn = translate(chunks, done_seen=done_seen)
     assert turn.outcome is not None
     assert turn.outcome.status == status
     assert (turn.outcome.failure is not None) == (status == "failed")
@@ -244,7 +244,7 @@ TRUNCATED = [
 
 @pytest.mark.parametrize(("pieces", "items"), TRUNCATED)
 def test_truncated_calls_are_incomplete(pieces: list[JSON], items: list[str]) -> None:
-    turn = run([*(calls(piece) for piece in pieces), finish("length")])
+    turn = translate([*(calls(piece) for piece in pieces), finish("length")])
     assert turn.items == items
     assert [item["call_id"] for item in turn.calls] == [
         item.split("/")[1].split()[0] for item in items if "incomplete" not in item
@@ -252,7 +252,7 @@ def test_truncated_calls_are_incomplete(pieces: list[JSON], items: list[str]) ->
 
 
 def test_a_cut_closes_what_is_open_and_leaves_what_is_done() -> None:
-    turn = run(
+    turn = translate(
         [
             delta(reasoning="hm"),
             delta(content="Hel"),
@@ -271,11 +271,13 @@ def test_a_cut_closes_what_is_open_and_leaves_what_is_done() -> None:
 
 
 def test_a_cut_forgets_a_call_nobody_was_shown() -> None:
-    assert run([calls(call(0, "call_a", "f", ""))], cut=True).lines == []
+    assert translate([calls(call(0, "call_a", "f", ""))], cut=True).lines == []
 
 
 def test_output_indices_begin_where_the_turn_does() -> None:
-    turn = run([delta(content="Hi"), calls(call(0, "call_a", "f", "{}")), finish()], first_index=5)
+    turn = translate(
+        [delta(content="Hi"), calls(call(0, "call_a", "f", "{}")), finish()], first_index=5
+    )
     assert [
         event["output_index"] for event in turn.events if event["type"].endswith("item.added")
     ] == [5, 6]
@@ -306,7 +308,7 @@ USAGE = [
 
 @pytest.mark.parametrize(("chunks", "counts"), USAGE)
 def test_usage(chunks: list[JSON], counts: tuple[int, ...] | None) -> None:
-    usage = run([delta(content="Hi"), *chunks, finish()]).usage
+    usage = translate([delta(content="Hi"), *chunks, finish()]).usage
     if counts is None:
         assert usage is None
         return
@@ -322,7 +324,7 @@ def test_usage(chunks: list[JSON], counts: tuple[int, ...] | None) -> None:
 
 
 def test_usage_adds_up_over_turns() -> None:
-    one = run(
+    one = translate(
         [
             {
                 **finish(),
@@ -359,7 +361,7 @@ def _scored(content: str | None, *tokens: str) -> JSON:
 
 
 def test_log_probabilities_go_with_the_text_they_make() -> None:
-    turn = run(
+    turn = translate(
         [_scored("Hi", "Hi"), _scored("", "half"), _scored("!", "other half"), finish()],
         want_logprobs=True,
     )
@@ -444,7 +446,7 @@ def test_any_split_of_the_same_words_gives_the_same_output() -> None:
         ]
         return [*told, finish("tool_calls")]
 
-    first = run(chunks()).output
+    first = translate(chunks()).output
     assert [item.get("arguments") for item in first] == [None, None, arguments, arguments]
     for _ in range(200):
-        assert run(chunks()).output == first
+        assert translate(chunks()).output == first

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.wire.snapshot import closing_events, find_unfinished, fold
-from tests.support.chat_turns import JSON, Turn, call, calls, counter, decoded, delta, finish, run
+from tests.support.chat_turns import (
+    JSON,
+    TranslatedTurn,
+    call,
+    calls,
+    counter,
+    decoded,
+    delta,
+    finish,
+    translate,
+)
 from tests.support.contract_rules import assert_items_obey_contract
 from worker.translation.chat.translator import ChatTranslator
 from worker.translation.items.built_in_tools import BUILT_IN_TOOLS, parse_arguments
@@ -28,11 +38,11 @@ LS = '{"commands": ["ls"]}'
 PATCH = '{"type": "create_file", "path": "a", "diff": "+x"}'
 
 
-def told(*chunks: JSON, **options: Any) -> Turn:
-    return run(chunks, offer=OFFER, **options)
+def told(*chunks: JSON, **options: Any) -> TranslatedTurn:
+    return translate(chunks, tool_catalog=OFFER, **options)
 
 
-def kinds(turn: Turn) -> list[str]:
+def kinds(turn: TranslatedTurn) -> list[str]:
     return [f"{item['type']}/{item.get('call_id', '')} {item['status']}" for item in turn.output]
 
 

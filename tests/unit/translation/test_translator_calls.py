@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.chat_turns import JSON, call, calls, delta, finish, offering, run
+from tests.support.chat_turns import JSON, call, calls, catalog_with, delta, finish, translate
 
 TOOLS = ("get", "get_weather", "get_time", "ping")
 LONG = "x" * 65
@@ -78,23 +78,28 @@ CALLS = [
 
 @pytest.mark.parametrize(("pieces", "items"), CALLS)
 def test_pieces_find_their_call(pieces: list[JSON], items: list[str]) -> None:
-    turn = run([*(calls(piece) for piece in pieces), finish("stop")], offer=offering(*TOOLS))
+    turn = translate(
+        [*(calls(piece) for piece in pieces), finish("stop")], tool_catalog=catalog_with(*TOOLS)
+    )
     assert turn.items == items
     assert len(turn.calls) == len(items)
 
 
 @pytest.mark.parametrize(("pieces", "items"), CALLS)
 def test_pieces_may_come_in_one_chunk(pieces: list[JSON], items: list[str]) -> None:
-    assert run([calls(*pieces), finish("tool_calls")], offer=offering(*TOOLS)).items == items
+    assert (
+        translate([calls(*pieces), finish("tool_calls")], tool_catalog=catalog_with(*TOOLS)).items
+        == items
+    )
 
 
 def test_the_items_id_is_not_the_calls() -> None:
-    [item] = run([calls(call(0, "call_a", "ping", "{}")), finish()]).output
+    [item] = translate([calls(call(0, "call_a", "ping", "{}")), finish()]).output
     assert (item["id"], item["call_id"]) == ("fc_1", "call_a")
 
 
 def test_without_known_tools_a_second_name_is_the_rest_of_the_first() -> None:
-    assert run(
+    assert translate(
         [calls(call(0, "a", "get_"), call(0, name="time"), call(0, arguments="{}")), finish()]
     ).items == ["get_time/a {}"]
 
@@ -106,16 +111,20 @@ def test_an_item_waits_for_its_whole_name() -> None:
         calls(call(0, arguments="{}")),
         finish(),
     ]
-    assert run(chunks).lines[0] == "0 +get_time/a"
+    assert translate(chunks).lines[0] == "0 +get_time/a"
 
 
 def test_a_call_that_waits_for_its_name_comes_before_the_text_after_it() -> None:
-    turn = run([delta(reasoning="hm"), calls(call(0, "a", "ping")), delta(content="Hi"), finish()])
+    turn = translate(
+        [delta(reasoning="hm"), calls(call(0, "a", "ping")), delta(content="Hi"), finish()]
+    )
     assert turn.items == ["reasoning hm", "ping/a {}", "message Hi"]
 
 
 def test_arguments_whose_name_never_came_fail_the_turn() -> None:
-    turn = run([delta(content="Hi"), calls(call(0, "a", arguments="{}")), finish("tool_calls")])
+    turn = translate(
+        [delta(content="Hi"), calls(call(0, "a", arguments="{}")), finish("tool_calls")]
+    )
     assert turn.outcome is not None
     assert turn.outcome.failure is not None
     assert turn.outcome.failure.reason == "upstream_garbage"
@@ -131,7 +140,7 @@ LEGACY: list[Any] = [
 
 @pytest.mark.parametrize("pieces", LEGACY)
 def test_the_legacy_function_call(pieces: list[JSON]) -> None:
-    turn = run(
+    turn = translate(
         [*(delta(content=None, function_call=piece) for piece in pieces), finish("function_call")]
     )
     assert turn.items == ["ping/call_2 {}"]

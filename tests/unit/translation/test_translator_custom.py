@@ -9,32 +9,32 @@ from models.errors import UpstreamFailed
 from models.wire.snapshot import closing_events, find_unfinished, fold
 from tests.support.chat_turns import (
     JSON,
-    Turn,
+    TranslatedTurn,
     brief,
     call,
     calls,
+    catalog_with,
     counter,
     decoded,
     delta,
     finish,
-    offering,
-    run,
+    translate,
 )
 from tests.support.contract_rules import assert_items_obey_contract
 from worker.translation.chat.translator import ChatTranslator
 from worker.translation.items.custom_tools import InputUnwrapper
 from worker.upstream.chat_chunks import parse_chunk
 
-TOOLS: dict[str, Any] = {"offer": offering("look", custom=["sh"])}
+TOOLS: dict[str, Any] = {"tool_catalog": catalog_with("look", custom=["sh"])}
 
 
-def turn_of(*pieces: Any, reason: str = "tool_calls", **options: Any) -> Turn:
+def turn_of(*pieces: Any, reason: str = "tool_calls", **options: Any) -> TranslatedTurn:
     first, *more = pieces
     chunks = [
         calls(call(0, "call_a", "sh", first)),
         *(calls(call(0, arguments=piece)) for piece in more),
     ]
-    return run([*chunks, finish(reason)], **{**TOOLS, **options})
+    return translate([*chunks, finish(reason)], **{**TOOLS, **options})
 
 
 def test_a_custom_call_is_told_with_its_own_events() -> None:
@@ -138,7 +138,7 @@ def test_functions_and_custom_tools_side_by_side() -> None:
         call(0, arguments="1}"),
         call(1, arguments='s"}'),
     ]
-    turn = run(
+    turn = translate(
         [delta(content="Hm."), *(calls(piece) for piece in pieces), delta(content="\n"), finish()],
         **TOOLS,
     )
@@ -153,7 +153,7 @@ def test_functions_and_custom_tools_side_by_side() -> None:
 
 def test_a_truncated_custom_call_is_incomplete_and_one_before_it_is_not() -> None:
     pieces = [call(0, "a", "sh", '{"input":"ls"}'), call(1, "b", "sh", '{"input":"rm')]
-    turn = run([*(calls(piece) for piece in pieces), finish("length")], **TOOLS)
+    turn = translate([*(calls(piece) for piece in pieces), finish("length")], **TOOLS)
     assert turn.items == ["sh/a ls", "sh/b rm (incomplete)"]
     assert [item["call_id"] for item in turn.calls] == ["a"]
 
@@ -168,7 +168,7 @@ CHUNKS: list[JSON] = [
 
 
 def test_whatever_was_left_open_can_be_closed() -> None:
-    events = run(CHUNKS, **TOOLS).events
+    events = translate(CHUNKS, **TOOLS).events
     for length in range(len(events) + 1):
         heard = events[:length]
         closing = decoded(closing_events(find_unfinished(heard)))
@@ -204,9 +204,9 @@ VIOLATED = "The model called the tool 'sh', which 'tool_choice' does not allow."
 def test_a_call_that_is_not_allowed_becomes_no_item_and_fails_the_turn(
     allowed: tuple[str, ...], pieces: list[JSON]
 ) -> None:
-    turn = run(
+    turn = translate(
         [delta(content="Hm."), calls(*pieces)],
-        offer=offering("look", custom=["sh"], allowed=allowed),
+        tool_catalog=catalog_with("look", custom=["sh"], allowed=allowed),
     )
     assert turn.items == ["message Hm. (incomplete)"]
     assert turn.outcome is not None
@@ -220,7 +220,7 @@ def test_a_call_that_is_not_allowed_becomes_no_item_and_fails_the_turn(
 
 def test_nothing_more_is_taken_after_it() -> None:
     translator = ChatTranslator(
-        counter(), tool_catalog=offering("look", custom=["sh"], allowed=["look"])
+        counter(), tool_catalog=catalog_with("look", custom=["sh"], allowed=["look"])
     )
     told = translator.feed(
         parse_chunk(
@@ -234,9 +234,9 @@ def test_nothing_more_is_taken_after_it() -> None:
 
 
 def test_calls_that_are_allowed_pass() -> None:
-    turn = run(
+    turn = translate(
         [calls(call(0, "a", "look", "{}")), finish("tool_calls")],
-        offer=offering("look", custom=["sh"], allowed=["look"]),
+        tool_catalog=catalog_with("look", custom=["sh"], allowed=["look"]),
     )
     assert turn.items == ["look/a {}"]
 

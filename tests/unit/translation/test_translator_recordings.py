@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.chat_turns import Turn, run
+from tests.support.chat_turns import TranslatedTurn, translate
 
 FOLDER = Path(__file__).parents[4] / "shared" / "upstream-recordings"
 RECORDINGS = [
@@ -29,7 +29,7 @@ def _deltas(recorded: Any) -> list[Any]:
     return [choice["delta"] for chunk in recorded["chunks"] for choice in chunk["choices"]]
 
 
-def _joined(turn: Turn, kind: str) -> str:
+def _joined(turn: TranslatedTurn, kind: str) -> str:
     return "".join(
         part["text"] for item in turn.output if item["type"] == kind for part in item["content"]
     )
@@ -37,7 +37,7 @@ def _joined(turn: Turn, kind: str) -> str:
 
 @each
 def test_a_recorded_stream_keeps_its_words_calls_and_usage(recorded: Any) -> None:
-    turn = run(recorded["chunks"], done_seen=False, want_logprobs=True)
+    turn = translate(recorded["chunks"], done_seen=False, want_logprobs=True)
 
     deltas = _deltas(recorded)
     assert _joined(turn, "message") == "".join(delta["content"] or "" for delta in deltas)
@@ -76,7 +76,7 @@ def _tokens_of_text(recorded: Any) -> list[str]:
 def test_log_probabilities_are_kept_when_asked_and_dropped_when_not(recorded: Any) -> None:
     told = []
     for wanted in (True, False):
-        turn = run(recorded["chunks"], want_logprobs=wanted)
+        turn = translate(recorded["chunks"], want_logprobs=wanted)
         parts = [
             part for item in turn.output if item["type"] == "message" for part in item["content"]
         ]
@@ -87,5 +87,5 @@ def test_log_probabilities_are_kept_when_asked_and_dropped_when_not(recorded: An
 @each
 def test_a_recorded_stream_may_be_cut_after_any_chunk(recorded: Any) -> None:
     for length in range(0, len(recorded["chunks"]) + 1, 7):
-        turn = run(recorded["chunks"][:length], cut=True)
+        turn = translate(recorded["chunks"][:length], cut=True)
         assert turn.outcome is None

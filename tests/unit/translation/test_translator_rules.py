@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.chat_turns import JSON, call, calls, delta, finish, run
+from tests.support.chat_turns import JSON, call, calls, delta, finish, translate
 from tests.support.contract_rules import assert_stream_obeys_contract
 
 
 def _stream() -> list[JSON]:
-    turn = run(
+    turn = translate(
         [
             delta(reasoning="hm"),
             delta(content="Hel"),

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tests.support.chat_turns import delta, finish, run
+from tests.support.chat_turns import delta, finish, translate
 
 CASES = [
     pytest.param("<think>hm</think>Hi", ["reasoning hm", "message Hi"], id="a thought, then text"),
@@ -36,7 +36,7 @@ CASES = [
 
 @pytest.mark.parametrize(("content", "items"), CASES)
 def test_thoughts_in_the_text_become_reasoning(content: str, items: list[str]) -> None:
-    assert run([delta(content=content), finish()], think_tags=True).items == items
+    assert translate([delta(content=content), finish()], think_tags=True).items == items
 
 
 @pytest.mark.parametrize(("content", "items"), CASES)
@@ -50,13 +50,15 @@ def test_tags_may_be_cut_anywhere(content: str, items: list[str]) -> None:
             content[start:end] for start, end in zip([0, *cuts], [*cuts, len(content)], strict=True)
         ]
         assert (
-            run([*(delta(content=piece) for piece in pieces), finish()], think_tags=True).items
+            translate(
+                [*(delta(content=piece) for piece in pieces), finish()], think_tags=True
+            ).items
             == items
         )
 
 
 def test_without_the_setting_a_tag_is_text() -> None:
-    assert run([delta(content="<think>hm</think>Hi"), finish()]).items == [
+    assert translate([delta(content="<think>hm</think>Hi"), finish()]).items == [
         "message <think>hm</think>Hi"
     ]
 
@@ -67,5 +69,5 @@ def test_log_probabilities_of_thoughts_are_left_out() -> None:
         return {"choices": [{"delta": {"content": content}, "logprobs": {"content": tokens}}]}
 
     chunks = [scored("<think>"), scored("hm"), scored("</think>"), scored("Hi"), finish()]
-    turn = run(chunks, think_tags=True, want_logprobs=True)
+    turn = translate(chunks, think_tags=True, want_logprobs=True)
     assert [score["token"] for score in turn.output[1]["content"][0]["logprobs"]] == ["Hi"]

@@ -6,7 +6,17 @@ import random
 import pytest
 
 from models.wire.snapshot import closing_events, find_unfinished, fold
-from tests.support.chat_turns import JSON, brief, call, calls, counter, decoded, delta, finish, run
+from tests.support.chat_turns import (
+    JSON,
+    brief,
+    call,
+    calls,
+    counter,
+    decoded,
+    delta,
+    finish,
+    translate,
+)
 from tests.support.contract_rules import assert_items_obey_contract
 from tests.support.strict_types import check_event, check_item
 from worker.translation.chat.chunk import Chunk
@@ -37,11 +47,11 @@ CHUNKS: list[JSON] = [
     calls(call(2, "call_c", "ping", "")),
     finish("tool_calls"),
 ]
-EVENTS = run(CHUNKS, want_logprobs=True).events
+EVENTS = translate(CHUNKS, want_logprobs=True).events
 
 
 def test_the_fold_of_a_whole_stream_is_its_output() -> None:
-    turn = run(CHUNKS, want_logprobs=True)
+    turn = translate(CHUNKS, want_logprobs=True)
     assert fold(turn.events) == turn.output
     assert find_unfinished(turn.events).items == []
     assert closing_events(find_unfinished(turn.events)) == []
@@ -78,8 +88,8 @@ def _parsed(chunk: JSON) -> Chunk:
 
 
 def test_events_of_another_attempts_items_are_ignored() -> None:
-    first = run([delta(content="gone")], cut=True).events
-    later = run([delta(content="stays"), finish()], first_index=1).events
+    first = translate([delta(content="gone")], cut=True).events
+    later = translate([delta(content="stays"), finish()], first_index=1).events
     closing = [event for event in first if not event["type"].endswith("added")]
     assert fold([*closing, *later]) == fold(later)
     assert find_unfinished([*closing, *later]).highest_index == 1
@@ -98,7 +108,9 @@ def test_the_highest_index_counts_closed_and_foreign_items_too() -> None:
 
 
 def test_the_output_is_in_the_order_of_its_indices() -> None:
-    turn = run([calls(call(0, "call_a", "f", "{"), call(1, "call_b", "g", "{}")), finish("length")])
+    turn = translate(
+        [calls(call(0, "call_a", "f", "{"), call(1, "call_b", "g", "{}")), finish("length")]
+    )
     shuffled = sorted(
         turn.events,
         key=lambda event: (event["type"] != "response.output_item.added", -event["output_index"]),
@@ -136,5 +148,5 @@ def test_any_split_of_the_text_has_the_same_fold() -> None:
         pieces = [
             text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)
         ]
-        folds.append(fold(run([delta(content=piece) for piece in pieces]).events))
+        folds.append(fold(translate([delta(content=piece) for piece in pieces]).events))
     assert all(one == folds[0] for one in folds)

@@ -56,7 +56,7 @@ class Toolbox:
         if not any(tool["type"] == "mcp" for tool in tools):
             return cls(tools, context, _PROVIDERS)
         mcp = await asyncio.to_thread(importlib.import_module, "worker.tools.mcp")
-        return cls(tools, context, {**_PROVIDERS, "mcp": mcp.McpSource})
+        return cls(tools, context, {**_PROVIDERS, "mcp": mcp.McpToolProvider})
 
     def pending(self, history: Sequence[Item]) -> list[OpenCallFactory]:
         """What must be run before the model speaks, in the order of the tools; see `Source.due`."""

@@ -1,4 +1,4 @@
-"""The fault matrix (docs/reliability.md): victim × fault, one named test per cell that makes sense.
+"""The fault matrix (docs/chaos.md): victim × fault, one named test per cell that makes sense.
 
 The cells of one victim run one after another against one deployment, those of different victims at the same time: they mostly wait
 for leases. Each holds responses of every kind while its fault lasts, and `Load.judge` says what must have become of them.
@@ -64,6 +64,6 @@ async def test_cell(matrix: Matrix, name: str) -> None:
 
 
 def test_the_table_names_every_cell() -> None:
-    table = (ROOT / "docs" / "reliability.md").read_text()
+    table = (ROOT / "docs" / "chaos.md").read_text()
     assert [name for name in CELLS if f"`{name}`" not in table] == []
     assert set(QUICK) < set(CELLS)

@@ -1,6 +1,6 @@
 """Bounded memory (I12): what is slow, hung or enormous costs a bounded buffer, and nothing that was said is lost by it.
 
-Bounds are about twice what was measured, and a fraction of what keeping everything would take; docs/reliability.md has the figures.
+Bounds are about twice what was measured, and a fraction of what keeping everything would take; docs/guarantees.md has the figures.
 BACKBURNER_STREAMS=1000 runs the last test at the size that one worker is made for.
 """
 

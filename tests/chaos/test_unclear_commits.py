@@ -1,4 +1,4 @@
-"""Every write whose answer is lost, done or not done: the outcome that docs/reliability.md states, one test a row of its table.
+"""Every write whose answer is lost, done or not done: the outcome that docs/guarantees.md states, one test a row of its table.
 
 A proxy on the Postgres wire loses the answer to the one statement concerned (`DONE`), or keeps that statement from the server
 (`NEVER`). Whoever sent it sees the same in both cases: the end of the connection.

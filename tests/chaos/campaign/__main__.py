@@ -1,4 +1,4 @@
-"""`./dev chaos`: faults at random moments, and an auditor who finds nothing. See docs/reliability.md."""
+"""`./dev chaos`: faults at random moments, and an auditor who finds nothing. See docs/chaos.md."""
 
 import argparse
 import asyncio

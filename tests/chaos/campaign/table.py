@@ -97,7 +97,7 @@ class CampaignTotals:
         ]
 
     def to_markdown(self) -> str:
-        """For people, and for docs/reliability.md."""
+        """For people, and for docs/guarantees.md."""
         return "\n".join(
             ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in self.rows())]
         )

@@ -1,6 +1,6 @@
 """Limits against stuck work (design §8): whatever stalls ends, in every way of asking, with the same words, reason and code.
 
-docs/reliability.md has the table; tests/integration/upstream/test_fault_table.py has the many ways in which an upstream can reach the limits.
+docs/guarantees.md has the table; tests/integration/upstream/test_fault_table.py has the many ways in which an upstream can reach the limits.
 """
 
 import asyncio

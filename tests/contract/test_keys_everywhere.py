@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 
 import pytest
-from multidict import CIMultiDict
 
 from tests.support.api import UNKNOWN_RESPONSE_ID, Api
 from tests.support.fake_upstream import FakeUpstream, reply
@@ -72,17 +71,15 @@ OFFERED: list[tuple[str, list[tuple[str, str]]]] = [
 ]
 
 
-def _filled(offered: list[tuple[str, str]], key: str) -> "CIMultiDict[str]":
-    return CIMultiDict(
-        [
-            (name, value.format(key=key, short=key[:-1], capitals=key.upper()))
-            for name, value in offered
-        ]
-    )
+def _filled(offered: list[tuple[str, str]], key: str) -> list[tuple[str, str]]:
+    return [
+        (name, value.format(key=key, short=key[:-1], capitals=key.upper()))
+        for name, value in offered
+    ]
 
 
 async def _offer(
-    api: Api, method: str, path: str, headers: "CIMultiDict[str]"
+    api: Api, method: str, path: str, headers: list[tuple[str, str]]
 ) -> tuple[int, Mapping[str, str], bytes]:
     url = api.base_url.removesuffix("/v1") + path
     body = b"{" if method in ("POST", "PUT", "PATCH") else None
@@ -160,7 +157,7 @@ async def test_a_head_has_no_body_and_the_same_status(api: Api) -> None:
         "/v1",
         "/v1/nothing",
     ):
-        status, _, body = await _offer(api, "HEAD", path, CIMultiDict())
+        status, _, body = await _offer(api, "HEAD", path, [])
         assert (status, body) == (401, b""), path
 
 

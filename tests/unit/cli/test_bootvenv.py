@@ -1,103 +1,60 @@
-"""How the installer of `./dev` finds pip on a Python that has none: it asks as pip itself would."""
+"""The installer of `./dev`: which installer it uses, and what it says if there is none."""
 
-import base64
-import hashlib
-import http.server
-import threading
-import urllib.error
-from collections.abc import Iterator
+import importlib.util
+import shutil
 from pathlib import Path
 
 import pytest
 
 from cli import bootvenv
 
-WHEEL = b"a wheel"
-LOGIN = "reader:se%40cret"
 
-
-class _Index(http.server.BaseHTTPRequestHandler):
-    """A package index that wants a password."""
-
-    def do_GET(self) -> None:
-        wanted = "Basic " + base64.b64encode(b"reader:se@cret").decode()
-        if self.headers["Authorization"] != wanted:
-            self.send_error(401)
-            return
-        page = f'<a href="../../files/{bootvenv.PIP}#sha256=0">{bootvenv.PIP}</a>'.encode()
-        body = page if self.path == "/simple/pip/" else WHEEL
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands that would be run."""
+    recorded: list[list[str]] = []
+    monkeypatch.setattr(bootvenv, "run", recorded.append)
+    return recorded
 
 
 @pytest.fixture
-def index() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Index) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"127.0.0.1:{server.server_port}/simple"
-        server.shutdown()
-        thread.join()
+def _without_ensurepip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Python like Debian's without the package python3-venv."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
 
 
-@pytest.fixture(autouse=True)
-def _own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pip's configuration as the test writes it, and nothing of this machine's."""
-    monkeypatch.delenv("PIP_INDEX_URL", raising=False)
-    monkeypatch.delenv("PIP_CERT", raising=False)
-    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("no_proxy", "*")
-
-
-def test_index_and_certificates_come_from_pips_own_configuration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("_without_ensurepip")
+def test_without_pip_and_uv_one_sentence_names_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commands: list[list[str]]
 ) -> None:
-    (tmp_path / "pip.conf").write_text(
-        "[global]\nindex-url = http://a.test/simple\ncert = /ca.pem\n[install]\nindex-url = http://b.test/simple\n"
-    )
-    assert bootvenv.pip_option("index-url") == "http://b.test/simple"
-    assert bootvenv.pip_option("cert") == "/ca.pem"
-    monkeypatch.setenv("PIP_INDEX_URL", "http://c.test/simple")
-    monkeypatch.setenv("PIP_CERT", "/other.pem")
-    assert bootvenv.pip_option("index-url") == "http://c.test/simple"
-    assert bootvenv.pip_option("cert") == "/other.pem"
+    lock = tmp_path / "requirements.lock"
+    lock.touch()
+    monkeypatch.setattr(bootvenv, "SOURCES", [lock, lock])
+    monkeypatch.setattr(bootvenv, "VENV", tmp_path / ".venv")
+    monkeypatch.setattr(bootvenv, "STAMP", tmp_path / ".venv" / ".stamp")
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with pytest.raises(bootvenv.CannotInstall, match=r"install python3-venv .* or uv$"):
+        bootvenv.main()
+    assert not commands
+    assert not (tmp_path / ".venv").exists()
 
 
-def test_pip_is_fetched_from_an_index_with_a_password(
-    index: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("_without_ensurepip")
+def test_uv_is_enough_where_python_has_no_pip(
+    monkeypatch: pytest.MonkeyPatch, commands: list[list[str]]
 ) -> None:
-    monkeypatch.setattr(bootvenv, "PIP_SHA256", hashlib.sha256(WHEEL).hexdigest())
-    assert bootvenv.fetch_pip(f"http://{LOGIN}@{index}") == WHEEL
+    monkeypatch.setattr(shutil, "which", lambda name: f"/opt/{name}")
+    bootvenv.install(bootvenv.find_uv())
+    assert [command[:3] for command in commands] == [["/opt/uv", "pip", "install"]] * 2
 
 
-def test_a_wheel_that_is_another_is_refused(index: str) -> None:
-    with pytest.raises(bootvenv.CannotInstall, match="SHA-256 is another"):
-        bootvenv.fetch_pip(f"http://{LOGIN}@{index}")
-
-
-def test_a_refusing_index_is_one_sentence_without_the_password(index: str) -> None:
-    with pytest.raises(bootvenv.CannotInstall, match="could not be fetched") as refused:
-        bootvenv.fetch_pip(f"http://reader:wrong-word@{index}")
-    assert "wrong-word" not in str(refused.value)
-    assert isinstance(refused.value.__cause__, urllib.error.HTTPError)
-    refused.value.__cause__.close()
-
-
-@pytest.mark.parametrize("address", ["file:///simple", "simple"])
-def test_an_index_that_is_not_on_the_web_is_one_sentence(address: str) -> None:
-    with pytest.raises(bootvenv.CannotInstall, match="not on the web"):
-        bootvenv.fetch_pip(address)
-
-
-def test_certificates_that_are_not_there_are_one_sentence(
-    index: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("uv", [None, "/opt/uv"])
+def test_only_packages_with_the_pinned_hashes_are_installed(
+    uv: str | None, commands: list[list[str]]
 ) -> None:
-    monkeypatch.setenv("PIP_CERT", "/nowhere/ca.pem")
-    with pytest.raises(bootvenv.CannotInstall, match="could not be fetched"):
-        bootvenv.fetch_pip(f"http://{LOGIN}@{index}")
+    bootvenv.install(uv)
+    installs = [command for command in commands if "install" in command]
+    [pins, project] = installs
+    assert "--require-hashes" in pins
+    assert "--no-deps" in project, "the project itself must not bring packages without hashes"
+    assert not [word for command in installs for word in command if "://" in word]

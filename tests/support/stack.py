@@ -5,12 +5,13 @@ import itertools
 import os
 import secrets
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
@@ -29,6 +30,7 @@ from models import keys
 from tests.support.api import Api, until
 from tests.support.chaos.proxy import ProcessProxies, Proxy
 from tests.support.fake_upstream import FakeUpstream
+from tests.support.fork_server import Launch, fork_server
 
 ROOT = Path(__file__).parents[2]
 SHORT_LEASES = {
@@ -156,13 +158,30 @@ class Service(Process):
         port: int | None = None,
         proxies: ProcessProxies | None = None,
     ) -> None:
-        """`python -m <module> <arguments>` from the repository's root; it dies with the test process, however that ends."""
+        """`python -m <module> <arguments>` in the repository's root. It ends at the latest with the test process."""
+        self.module, self.arguments = module, list(arguments)
         super().__init__(
             name, log, [sys.executable, "-m", module, *arguments], environment=environment
         )
         self.directory = ROOT
         self.port = port
         self._proxies = proxies
+
+    def launch(self) -> None:
+        """Start it and return at once: forked, where that is possible (tests/support/fork_server.py)."""
+        if sys.platform != "linux":
+            super().launch()
+            return
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        launch = Launch(
+            self.module,
+            self.arguments,
+            self.environment,
+            str(self.log),
+            str(self.directory),
+            self.name,
+        )
+        self._child = cast("subprocess.Popen[bytes]", fork_server(ROOT).launch(launch))
 
     @property
     def proxies(self) -> ProcessProxies:

@@ -1,0 +1,192 @@
+"""Starts web and worker processes by forking from a process that has imported the libraries already.
+
+Importing the libraries costs a process about a second of CPU, and the suite starts hundreds of processes. So each pytest
+process keeps one fork server. A child of it reads its own environment, imports every module of the product itself and runs
+`python -m <module>` by `runpy`; it shares with other children only the libraries' code. Processes started without this
+shortcut are proved by tests/integration/operator/test_up.py and tests/integration/deployment/test_read_only.py.
+"""
+
+import contextlib
+import ctypes
+import functools
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+LIBRARIES = (
+    *("aiohttp", "alembic.config", "celery.app.base", "celery.bin.celery", "celery.bin.worker"),
+    *("celery.fixups", "celery.concurrency.base", "celery.worker.components", "celery.apps.worker"),
+    *("celery.worker.consumer", "celery.loaders.app", "celery.utils.dispatch", "celery.signals"),
+    *("cryptography.hazmat.primitives.ciphers.aead", "fastapi", "fastapi.openapi.docs", "httpx2"),
+    *("httptools", "kombu.transport.redis", "kombu.transport.virtual", "mcp", "mcp.client.sse"),
+    *("mcp.client.streamable_http", "msgspec", "openai", "openai.resources.chat.completions"),
+    *("openai.resources.responses", "openai.types.responses", "orjson", "prometheus_client"),
+    *("psycopg", "psycopg_pool", "pydantic", "pydantic_settings", "redis.asyncio"),
+    *("sqlalchemy.dialects.postgresql", "sse_starlette", "structlog", "uvicorn", "uvloop"),
+    *("uvicorn.lifespan.on", "uvicorn.loops.uvloop", "uvicorn.protocols.http.httptools_impl"),
+    *("uvicorn.protocols.websockets.websockets_sansio_impl", "websockets", "yaml"),
+)
+"""What is imported before the first fork. A library that is missing here costs time, nothing else."""
+
+_DEATH_SIGNAL, _NAME = 1, 15
+"""Options of prctl(2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One process to start."""
+
+    module: str
+    arguments: list[str]
+    environment: dict[str, str]
+    log: str
+    """Both outputs are appended to this file."""
+    directory: str
+    name: str
+    """What `ps` shows."""
+
+
+class ForkedProcess:
+    """A child of the fork server. The methods are those of `subprocess.Popen` that `cli.embedded.process.Process` calls."""
+
+    def __init__(self, server: "ForkServer", pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._server = server
+
+    def poll(self) -> int | None:
+        """The exit code (negative: the signal), or None while the process runs."""
+        if self.returncode is None:
+            self.returncode = self._server.request(pid=self.pid)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, once the process has ended; raises TimeoutExpired after `timeout` seconds."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if end is not None and time.monotonic() > end:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
+            time.sleep(0.005)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless the process has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless the process has ended."""
+        self.send_signal(signal.SIGKILL)
+
+
+class ForkServer:
+    """The fork server as its users see it. It ends with this process, and its children with it."""
+
+    def __init__(self, directory: Path) -> None:
+        ours, theirs = socket.socketpair()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=theirs.fileno(),
+            cwd=directory,
+            start_new_session=True,
+        )
+        theirs.close()
+        self._socket = ours
+        self._lines = ours.makefile("rwb")
+        self._lock = threading.Lock()
+
+    def launch(self, launch: Launch) -> ForkedProcess:
+        """Start a process."""
+        pid = self.request(**asdict(launch))
+        assert pid is not None
+        return ForkedProcess(self, pid)
+
+    def request(self, **fields: Any) -> int | None:
+        """Send one request and read its answer: the pid of a launch, the exit code (or None) of a pid."""
+        with self._lock:
+            self._lines.write(json.dumps(fields).encode() + b"\n")
+            self._lines.flush()
+            line = self._lines.readline()
+        assert line, f"the fork server ended with {self._process.wait()}"
+        answer: int | None = json.loads(line)
+        return answer
+
+
+@functools.cache
+def fork_server(directory: Path) -> ForkServer:
+    """The fork server of this process, started at the first call."""
+    return ForkServer(directory)
+
+
+def _serve(connection: socket.socket) -> Launch | None:
+    """Answer requests until the connection ends. Returns the launch in a child, None in the server itself."""
+    lines = connection.makefile("rwb")
+    for line in lines:
+        fields = json.loads(line)
+        if "module" in fields:
+            parent = os.getpid()
+            if (pid := os.fork()) == 0:
+                with contextlib.suppress(OSError):
+                    lines.close()
+                connection.close()
+                launch = Launch(**fields)
+                _become(launch, parent)
+                return launch
+            answer: int | None = pid
+        else:
+            answer = _exit_code(fields["pid"])
+        lines.write(json.dumps(answer).encode() + b"\n")
+        lines.flush()
+    return None
+
+
+def _exit_code(pid: int) -> int | None:
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None
+
+
+def _become(launch: Launch, parent: int) -> None:
+    """Give a forked child the session, files, directory, environment and arguments of a process of its own."""
+    os.setsid()
+    libc = ctypes.CDLL(None)
+    libc.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    libc.prctl(_NAME, launch.name.encode()[:15], 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit("the fork server has ended already")
+    null = os.open(os.devnull, os.O_RDONLY)
+    log = os.open(launch.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    for opened, number in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(opened, number)
+    for opened in (null, log):
+        os.close(opened)
+    os.chdir(launch.directory)
+    os.environ.clear()  # noqa: TID251  # a child gets exactly the environment of its launch
+    os.environ.update(launch.environment)  # noqa: TID251
+    sys.argv = [launch.module, *launch.arguments]
+
+
+def _preload() -> None:
+    for name in LIBRARIES:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    assert threading.active_count() == 1, "a library started a thread, which a fork would lose"
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    _preload()
+    started = _serve(socket.socket(fileno=0))
+    if started is not None:
+        # Not inside a function of the server: the interpreter then ends as it does after `python -m`.
+        runpy.run_module(started.module, run_name="__main__", alter_sys=True)

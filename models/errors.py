@@ -10,7 +10,7 @@ Exception
 │   ├── UnsupportedMediaType      415
 │   ├── RunFailed                 as the upstream answered (foreground, not streamed)
 │   └── Unavailable               503, with Retry-After
-└── RunError                      the run's: turned into an ending once, in worker/run/runner.py
+└── RunError                      the run's: turned into an ending in worker/run/end_state.py
     ├── UpstreamFailed            the far side refused, broke off, stalled or talked nonsense
     │   ├── UpstreamBusy          it was not even asked: at its limit, or known to be down
     │   └── ToolFailed            so did the server of a tool, and without it the response cannot go on

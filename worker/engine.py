@@ -29,8 +29,9 @@ from worker.control import ControlListener
 from worker.log.journal import Journal
 from worker.log.publisher import Publisher
 from worker.run.counting import RequestTokenCounter
+from worker.run.end_state import StopReason
 from worker.run.resources import Resources
-from worker.run.runner import Run, StopReason
+from worker.run.runner import Run
 from worker.sweeper import Sweeper
 from worker.upstream.upstreams import Upstreams
 

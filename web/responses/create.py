@@ -29,9 +29,9 @@ from models.ownership.lease import Lease
 from models.redis.channels import queue_for
 from models.redis.queue import JobQueue
 from models.secrets import Sealed, Sealer
-from models.wire.counting import COUNT_INPUT_TOKENS
 from models.wire.events import Event, ResponseCreated, ResponseQueued, frame
 from models.wire.pairing import require_outputs
+from models.wire.purpose import Purpose, stored_parameters
 from models.wire.request import CreateRequest, parse_create
 from models.wire.response import ResponseFacts, response_object
 from web.counters import RESPONSES_ACCEPTED, RESPONSES_ENDED
@@ -78,6 +78,7 @@ class _RequestContext:
     idempotency_key: IdempotencyKey | None
     unstored_ids: Collection[UUID]
     generate: bool
+    purpose: Purpose
 
 
 class CreateResponse:
@@ -109,14 +110,15 @@ class CreateResponse:
         *,
         unstored_ids: Collection[UUID] = (),
         generate: bool = True,
-        count_only: bool = False,
+        purpose: Purpose = Purpose.ANSWER,
     ) -> AcceptedResponse:
         """Checks, stores and rings; a request that was accepted before gets the first one's response.
 
         `remembered`: unstored responses that this client may go on from all the same. Without `generate` the model is not asked: the
-        response ends with nothing said (docs/websocket.md). `counted`: only its tokens are counted (models/wire/counting.py). Raises
+        response ends with nothing said (docs/websocket.md). With the purpose COUNT only its tokens are counted. Raises
         InvalidRequest with nothing written, or Unavailable with nothing that will run.
         """
+        is_count = purpose is Purpose.COUNT
         parse = partial(
             parse_create,
             body,
@@ -124,12 +126,10 @@ class CreateResponse:
             passthrough=self._passthrough(body),
             ephemeral_background=self._settings.web.ephemeral_background,
             has_web_search=self._settings.web_search.provider is not None,
-            generate=generate and not count_only,
+            generate=generate and not is_count,
             native=self._is_native(body),
         )
         request = await asyncio.to_thread(parse) if is_large(headers) else parse()
-        if count_only:
-            request = replace(request, parameters={**request.parameters, COUNT_INPUT_TOKENS: True})
         self._require_routed(request.model)
         require_fetchable(self._egress, request.input)
         require_reachable(self._egress, request)
@@ -137,10 +137,10 @@ class CreateResponse:
         require_compactable(request, self._sealer)
         hashable_body = self._hashable_body(body, request)
         idempotency_key = parse_idempotency_key(
-            headers, {"counted": hashable_body} if count_only else hashable_body
+            headers, {"counted": hashable_body} if is_count else hashable_body
         )
         context = _RequestContext(
-            headers.get("traceparent"), idempotency_key, unstored_ids, generate
+            headers.get("traceparent"), idempotency_key, unstored_ids, generate, purpose
         )
         accepted = None
         while accepted is None:
@@ -224,7 +224,7 @@ class CreateResponse:
         stored_id = await self._store(
             {
                 "id": new_id, "project": project, "background": request.background, "store": request.store, "streamed": request.stream,
-                "model": request.model, "parameters": Json(request.parameters), "created_at": facts.created_at,
+                "model": request.model, "parameters": Json(stored_parameters(request.parameters, context.purpose)), "created_at": facts.created_at,
                 "previous": continuation.previous, "conversation": continuation.conversation, "revision": continuation.revision,
                 "retention": self._settings.retention, "queue_wait": self._settings.limits.queue_wait,
                 "web": self._lease.id, "traceparent": context.traceparent, "key_id": sealed and sealed.key_id,

@@ -10,6 +10,7 @@ from models.errors import ApiError, InvalidRequest
 from models.lifecycle import Status
 from models.wire.checks import json_type, missing, string
 from models.wire.counting import COUNTED_BY
+from models.wire.purpose import Purpose
 from models.wire.request import unknown_parameter
 from web.http.auth import Project
 from web.http.body import read_json
@@ -49,7 +50,9 @@ async def input_tokens(request: Request, project: Project) -> Response:
         if not Routes(state.settings).find(_DEFAULT_MODEL):
             raise missing("model")
         body["model"] = _DEFAULT_MODEL
-    accepted = await state.create_response.create(project, body, request.headers, count_only=True)
+    accepted = await state.create_response.create(
+        project, body, request.headers, purpose=Purpose.COUNT
+    )
     row = await wait_for_response(state, accepted, request)
     usage = row["usage"]
     if row["status"] != Status.COMPLETED or usage is None:

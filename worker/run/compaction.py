@@ -1,4 +1,4 @@
-"""Compaction: when the history is summed up, how, and what the model is told of it afterwards (docs/state.md)."""
+"""Compaction: a summary in place of the older part of a history (docs/state.md)."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,39 +26,41 @@ from worker.upstream.overflow import OVERFLOW
 
 _NOT_FOR_SUMMARIES = frozenset(
     (
-        *(
-            "instructions",
-            "tools",
-            "tool_choice",
-            "parallel_tool_calls",
-            "max_tool_calls",
-            "max_output_tokens",
-            "text",
-            "include",
-        ),
-        *("stream_options", "top_logprobs", "truncation", "context_management", "metadata"),
+        "instructions",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "max_tool_calls",
+        "max_output_tokens",
+        "text",
+        "include",
+        "stream_options",
+        "top_logprobs",
+        "truncation",
+        "context_management",
+        "metadata",
     )
 )
-"""Parameters that shape the answer the client waits for; the others (model settings, tiers, cache keys) hold for summaries too."""
+"""Parameters that shape the visible output. A summary is made with all others."""
 
 _MIN_PART = 2000
-"""Characters of a part below which it is not the part that is too long."""
+"""Characters. A part that is shorter and still too long for the model is not halved again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """What one call of the model gave."""
+    """The reply to one call of the model."""
 
     text: str
     usage: dict[str, Any] | None
 
 
 CallModel = Callable[[dict[str, Any], list[Item]], Awaitable[ModelReply]]
-"""Parameters and history -> the model's answer. Raises RunError."""
+"""Calls the model with these parameters and this history. Raises RunError."""
 
 
 class Compactions:
-    """The compactions of one response: those it was given, and those it makes."""
+    """Reads the compactions in a response's history, and makes new ones."""
 
     def __init__(
         self,
@@ -66,33 +68,31 @@ class Compactions:
         sealer: Sealer,
         settings: CompactionSettings,
         parameters: dict[str, Any],
-        *,
-        is_only_compaction: bool = False,
     ) -> None:
-        """`is_all`: the client wants a compaction and nothing else."""
-        self.is_only_compaction = is_only_compaction
         self._project = project
         self._sealer = sealer
         self._settings = settings
         self._parameters = parameters
         self._unsealed: dict[str, Any] = {}
-        """What was opened before: `encrypted_content` -> what it holds."""
+        """Cache: `encrypted_content` -> the unsealed content."""
 
     @property
     def threshold(self) -> int | None:
-        """Tokens of context from which there is to be a compaction; None: the client wants none."""
+        """Input tokens above which the history is compacted; None: the request does not ask."""
         edits = self._parameters.get("context_management")
         if edits is None:
             return None
-        thresholds: list[int] = [
-            edit.get("compact_threshold", self._settings.threshold) for edit in edits
-        ]
+        default = self._settings.threshold
+        thresholds: list[int] = [edit.get("compact_threshold", default) for edit in edits]
         return min(thresholds)
 
     def expand(self, items: list[Item]) -> list[Item]:
-        """The history as the model is to be told it. Raises UpstreamFailed when a compaction cannot be read any more."""
-        kept = [item for item in items if item["type"] != "compaction_trigger"]
-        return expand_compaction(kept, self._unseal)
+        """The history for the model: the last compaction's content in place of what it replaces.
+
+        Raises UpstreamFailed if a compaction cannot be unsealed.
+        """
+        items = [item for item in items if item["type"] != "compaction_trigger"]
+        return expand_compaction(items, self._unseal)
 
     def _unseal(self, content: str) -> Any:
         if content not in self._unsealed:
@@ -102,15 +102,22 @@ class Compactions:
                 )
             except Unreadable:
                 raise UpstreamFailed(
-                    "A compaction in the history can no longer be read: this server's sealing keys have changed.",
-                    code="invalid_prompt", reason="compaction_unreadable", status=400, param="previous_response_id",
+                    "A compaction in the history can no longer be read: "
+                    "this server's sealing keys have changed.",
+                    code="invalid_prompt",
+                    reason="compaction_unreadable",
+                    status=400,
+                    param="previous_response_id",
                     envelope_code="invalid_encrypted_content",
-                ) from None  # fmt: skip
+                ) from None
         return self._unsealed[content]
 
     def is_possible(self, history: Sequence[Item]) -> bool:
-        """Whether anything can be gained: the model has said or called something since the last compaction."""
-        return any(
+        """Whether the request asks for compactions and one would shorten this history.
+
+        It would if the history holds items of the model since the last compaction.
+        """
+        return self.threshold is not None and any(
             not is_tool_listing(item) and (item["type"] != "message" or item["role"] == "assistant")
             for item in history[: first_unanswered(history)]
         )
@@ -121,12 +128,15 @@ class Compactions:
         call_model: CallModel,
         add_call_usage: Callable[[dict[str, Any] | None], None],
     ) -> str:
-        """The `encrypted_content` of a compaction of this history. `spent` is told each call's usage. Raises RunError."""
-        summed_up = history[: first_unanswered(history)] or history
-        text = await self._summarize(entries(summed_up), call_model, add_call_usage)
-        held = compact_history(history, text, self._settings.user_messages)
+        """The `encrypted_content` of a compaction of this history.
+
+        `add_call_usage` gets the usage of each call of the model. Raises RunError.
+        """
+        summarized = history[: first_unanswered(history)] or history
+        text = await self._summarize(entries(summarized), call_model, add_call_usage)
+        content = compact_history(history, text, self._settings.user_messages)
         try:
-            return self._sealer.seal_token("compaction", self._project, held.to_json())
+            return self._sealer.seal_token("compaction", self._project, content.to_json())
         except NoKey:
             raise UpstreamFailed(
                 "The history cannot be compacted: this server has no key to seal it with.",
@@ -140,37 +150,40 @@ class Compactions:
         call_model: CallModel,
         add_call_usage: Callable[[dict[str, Any] | None], None],
     ) -> str:
-        """All at once, or where that is too long for the model in ever smaller parts, each with the summary of those before it."""
+        """A summary of all texts: in one call, or in parts if they are too long for the model.
+
+        Each part is sent with the summary of the parts before it. A part that is too long is halved.
+        """
         parameters = {
             name: value
             for name, value in self._parameters.items()
             if name not in _NOT_FOR_SUMMARIES
         }
         instructions = self._parameters.get("instructions")
-        left: Iterator[str] = iter(["\n".join(texts)])
-        so_far, part = "", next(left)
+        parts: Iterator[str] = iter(["\n".join(texts)])
+        summary, part = "", next(parts)
         for _ in range(self._settings.calls):
             try:
                 reply = await call_model(
                     {**parameters, "instructions": SYSTEM_PROMPT},
-                    [_user_message(compaction_prompt(part, so_far, instructions))],
+                    [_user_message(compaction_prompt(part, summary, instructions))],
                 )
             except UpstreamFailed as failure:
                 if failure.reason != OVERFLOW or len(part) < _MIN_PART:
                     raise
-                left = pack_entries([part, *left], len(part) // 2)
-                part = next(left)
+                parts = pack_entries([part, *parts], len(part) // 2)
+                part = next(parts)
                 continue
             add_call_usage(reply.usage)
-            so_far = reply.text
-            if not so_far:
+            summary = reply.text
+            if not summary:
                 raise UpstreamFailed(
                     "The model gave no summary of the history.", reason="compaction_empty"
                 )
-            following = next(left, None)
-            if following is None:
-                return so_far
-            part = following
+            next_part = next(parts, None)
+            if next_part is None:
+                return summary
+            part = next_part
         raise UpstreamFailed(
             "The history is too long to be compacted.",
             reason="compaction_too_long",
@@ -182,7 +195,11 @@ class Compactions:
 def expand_input(
     history: list[Item], own_count: int, compactions: Compactions
 ) -> tuple[list[Item], int, int]:
-    """The history opened, how many items at its end are the response's own input, and how many of that input stood before them."""
+    """Expands the compactions of a loaded history.
+
+    Returns the items, how many of the last ones are the response's input, and how many input items
+    the newest compaction replaced. `own_count`: how many of the last items are the input.
+    """
     first_own = len(history) - own_count
     position = newest_compaction(history)
     skipped = max(0, position + 1 - first_own)
@@ -192,7 +209,7 @@ def expand_input(
 
 
 def ends_with_trigger(history: Sequence[Item]) -> bool:
-    """Whether the client wants nothing but a compaction: the last input item asks for it."""
+    """Whether the last input item asks for a compaction, which is then the only output."""
     return bool(history) and history[-1]["type"] == "compaction_trigger"
 
 

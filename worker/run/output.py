@@ -1,4 +1,7 @@
-"""A response's output as far as it rests in Postgres: finished turns, and the calls of tools between them (design §4.4, §4.6)."""
+"""The stored output of a response: finished turns, and the tool calls between them.
+
+Pure: no I/O and no clock.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,58 +18,69 @@ from worker.translation.responses.items import UPSTREAM_TOOL_CALLS
 from worker.translation.usage import add_usage
 
 _NOT_TOOL_CALLS = frozenset(("mcp_list_tools", "mcp_approval_request"))
-"""No calls in the sense of `max_tool_calls`: what we ask of our own accord, and what is only asked of the client."""
+"""Rows of `tool_calls` that `max_tool_calls` does not count: the model did not call a tool."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """An item of the output. `turn`, `answer`: as in `tool_calls`, for calls that we run."""
+    """One item of the output. `turn` and `tool_output` are set for server tool calls only."""
 
     position: int
     item: Item
-    """As it is stored; while `changed`, as it is to be stored."""
+    """The stored item. If `changed`: the item that the ending stores."""
     call: OpenServerCall | None = None
-    """While it is not finished."""
+    """The call while it has no result."""
     turn: int | None = None
+    """Number of the turn that made the call; 0 for a call without a turn."""
     tool_output: Any = None
+    """What the model gets as the call's result, where that is not in the item."""
     is_started: bool = False
-    """An attempt before this one began to run the call; whether it took effect is not known."""
+    """An earlier attempt started the call. Whether the tool ran is unknown."""
     changed: bool = False
+    """The item differs from the stored one."""
 
 
 class Output:
-    """What is stored of a response, at its claim and after each step."""
+    """The output that is stored: at the claim, and after each step."""
 
     def __init__(self, claim: Claim, rows: list[Row]) -> None:
-        """`rows` as `statements.OUTPUT` gives them."""
+        """`rows`: the checkpointed output (`statements.CHECKPOINTED_OUTPUT`)."""
         self.entries = [_entry(position, row) for position, row in enumerate(rows)]
         self.next_index: int = claim.row["next_output_index"]
         self.turns: int = claim.row["turns"]
         self.usage: dict[str, Any] | None = claim.row["usage"]
         self.service_tier: str | None = None
         self.upstream: str | None = None
-        """Which answered the last turn."""
+        """Name of the upstream of the last turn."""
         self.unstored_items: list[Item] = []
-        """What an earlier attempt had said of a turn that was not stored: in the output if the response ends before it is said anew."""
+        """Items of the unfinished turn of an earlier attempt.
+
+        They are part of the output if the response ends before this attempt produces any.
+        """
 
     @property
     def items(self) -> list[Item]:
-        """The output, in order."""
+        """The items in order."""
         return [entry.item for entry in self.entries]
 
     @property
     def as_history(self) -> list[Item]:
-        """The same as history for the model: calls with what it was told and in which turn."""
+        """The items as history for the model: calls with their results and turns."""
         return [history_item(entry.item, entry.turn, entry.tool_output) for entry in self.entries]
 
     @property
     def open_calls(self) -> list[Entry]:
-        """The calls that are still to be answered, in order."""
+        """The server tool calls without a result, in order."""
         return [entry for entry in self.entries if entry.call is not None]
 
     @property
+    def changed_items(self) -> list[tuple[int, Item]]:
+        """Position and item of each entry that differs from what is stored."""
+        return [(entry.position, entry.item) for entry in self.entries if entry.changed]
+
+    @property
     def calls_made(self) -> int:
-        """As `max_tool_calls` counts them: those that this server ran, and those that a native upstream did."""
+        """Tool calls that this server or a native upstream has run."""
         return sum(
             entry.item["type"] not in _NOT_TOOL_CALLS
             if entry.turn is not None
@@ -74,9 +88,16 @@ class Output:
             for entry in self.entries
         )
 
+    def calls_left(self, parameters: dict[str, Any]) -> int | None:
+        """Tool calls that `max_tool_calls` still allows; None if the request sets no limit."""
+        if "max_tool_calls" not in parameters:
+            return None
+        limit: int = parameters["max_tool_calls"]
+        return max(0, limit - self.calls_made)
+
     @property
     def waits_for_client(self) -> bool:
-        """Something was asked for that only the client can answer: no turn follows."""
+        """Whether only the client can answer an item, so that no turn follows."""
         return bool(unanswered_calls(self.items)) or any(
             item["type"] == "mcp_approval_request" for item in self.items
         )
@@ -89,17 +110,21 @@ class Output:
         *,
         turns: int,
     ) -> Step:
-        """What a checkpoint is to store of these items of a step; `answers`: item id -> what the model is told of a call already done."""
+        """What a checkpoint stores for these items.
+
+        `tool_outputs`: item id -> what the model gets, for calls that are finished without being
+        run. `usage`: of the step alone. `turns`: 1 for a turn of the model, else 0.
+        """
         first = len(self.entries)
         calls = [
             {
-                "position": first + at,
+                "position": position,
                 "output_index": item.output_index,
                 "turn": (self.turns + 1) * turns,
                 "finished": not item.is_open,
                 "answer": tool_outputs.get(item.id),
             }
-            for at, item in enumerate(items)
+            for position, item in enumerate(items, start=first)
             if isinstance(item, OpenServerCall)
         ]
         return Step(
@@ -113,7 +138,7 @@ class Output:
         )
 
     def add(self, step: Step, items: Sequence[OpenItem]) -> None:
-        """The step is stored."""
+        """Adds a step that is stored; `items` are those it was made from."""
         calls = {call["position"]: call for call in step.calls}
         for position, (item, open_item) in enumerate(
             zip(step.items, items, strict=True), start=step.position
@@ -130,7 +155,7 @@ class Output:
         self.next_index = step.next_output_index
 
     def close_incomplete(self) -> list[Event]:
-        """Closes the calls that were still to be answered: the response ends."""
+        """Closes the open calls as `incomplete`, because the response ends."""
         events: list[Event] = []
         for entry in self.open_calls:
             if entry.call is not None:
@@ -139,7 +164,10 @@ class Output:
         return events
 
     def apply_done_events(self, events: Iterable[dict[str, Any]]) -> None:
-        """Takes over what an attempt that was ending the response had shown of that, but could not store any more."""
+        """Closes the open calls that an earlier attempt has closed in the log but not in Postgres.
+
+        That attempt was ending the response when its process stopped.
+        """
         done = {
             event["output_index"]: event["item"]
             for event in events
@@ -151,14 +179,15 @@ class Output:
 
 
 def history_item(item: Item, turn: int | None, tool_output: Any) -> Item:
-    """An item as worker/translation/chat/request.py takes it: for calls that we ran, with what Postgres knows of them besides."""
+    """The item as the translation of a history takes it (worker/translation/chat/request.py).
+
+    A server tool call has `turn` and, where stored, `answer` besides.
+    """
     if turn is None:
         return item
-    return (
-        {**item, "turn": turn}
-        if tool_output is None
-        else {**item, "turn": turn, "answer": tool_output}
-    )
+    if tool_output is None:
+        return {**item, "turn": turn}
+    return {**item, "turn": turn, "answer": tool_output}
 
 
 def _entry(position: int, row: Row) -> Entry:

@@ -1,298 +1,193 @@
-"""The tool loop: turns of the model, and between them the calls that this server runs (design §4.4).
+"""The tool loop: turns of the model, and between them the tool calls that this server runs.
 
-What is finished rests in Postgres before the next thing begins: a turn with all its items, then each call as begun, then as answered. So
-another worker goes on after the last finished step. A call that was begun and never answered may or may not have taken effect; it is
-repeated only where that does no harm, else the model is told and decides (design §4.6).
+Each step is stored in Postgres before the next one begins: a turn with all its items, then each
+call as started, then with its result. So another worker continues after the last finished step. A
+call that was started and has no result may or may not have run: it is repeated only if that does no
+harm, else the model gets an error and decides (docs/adr/0008).
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-import structlog
-
 from models.errors import UpstreamFailed
-from models.ownership.claims import Claim
-from models.wire.counting import COUNT_INPUT_TOKENS, COUNTED_BY
 from models.wire.events import Event, Item
-from models.wire.response import ResponseFacts, output_text
-from worker.log.event_log import EventLog
-from worker.run.compaction import Compactions, ModelReply
-from worker.run.counting import TokenCount
+from worker.run.compaction_run import compact
+from worker.run.context import RunContext
 from worker.run.model_call import ModelCaller
-from worker.run.output import Entry, Output
-from worker.run.resources import Resources
+from worker.run.output import Entry
 from worker.tools.provider import ToolCallError, ToolResult
-from worker.tools.toolbox import Toolbox
 from worker.translation.chat.request import relax_tool_choice
-from worker.translation.history.compaction import CompactionTurn
 from worker.translation.history.measure import count_tokens
 from worker.translation.history.truncation import shortened_histories
-from worker.translation.items.text_items import OpenItem
-from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
+from worker.translation.items.server_calls import OpenServerCall
 from worker.translation.turn import Outcome, Turn
-from worker.translation.usage import Usage
-from worker.uncancellable import run_uncancellable
-from worker.upstream.overflow import OVERFLOW
-
-logger = structlog.get_logger()
 
 _UNKNOWN_OUTCOME = (
-    "The server that ran this call was lost before the answer came. What it was asked to do may or may not have happened; "
-    "it was not tried again."
+    "The server that ran this call was lost before the answer came. "
+    "What it was asked to do may or may not have happened; it was not tried again."
 )
 
 
+async def run_tool_loop(context: RunContext) -> Outcome | None:
+    """Runs a response to its outcome. None: the process stops, release it. Raises RunError."""
+    return await ToolLoop(context).run()
+
+
 class ToolLoop:
-    """The work of one run."""
+    """The turns and tool calls of one run."""
 
-    def __init__(
-        self,
-        claim: Claim,
-        facts: ResponseFacts,
-        log: EventLog,
-        output: Output,
-        resources: Resources,
-        *,
-        history: list[Item],
-        toolbox: Toolbox,
-        compactions: Compactions,
-        is_draining: Callable[[], bool],
-    ) -> None:
-        """`history`: what was said before this response's output. `is_retiring`: whether to stop before the next step."""
-        self._claim = claim
-        self._facts = facts
-        self._log = log
-        self._output = output
-        self._resources = resources
-        self._history = history
-        self._toolbox = toolbox
-        self._compactions = compactions
-        self._is_draining = is_draining
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        self._output = context.output
+        self._toolbox = context.toolbox
+        self._compactions = context.compactions
+        self._ownership = context.resources.ownership
+        self._settings = context.resources.settings
+        self._model = ModelCaller(context)
         self._omitted_share = 0.0
-        """The share of the history that did not fit the model's context (worker/translation/history/truncation.py)."""
+        """The share of the history that did not fit into the model's context."""
         self._last_input_count: tuple[int, int] | None = None
-        """The tokens that the upstream counted in the last turn's input, and how many items of output that held."""
-        self._model_caller = ModelCaller(claim, facts, log, output, resources)
-
-    @property
-    def current_turn(self) -> Turn[Any] | None:
-        """The turn that is not stored yet."""
-        return self._model_caller.current_turn
+        """Input tokens of the last turn by the upstream's count, and the output items in it."""
 
     async def run(self) -> Outcome | None:
-        """Goes on until nothing is left to do; None: it stopped before the next step because it is to be handed over.
-
-        Raises RunError for what ends the response.
-        """
-        output = self._output
-        if COUNT_INPUT_TOKENS in self._facts.parameters:
-            return await self._run_count()
-        self._toolbox.pending(
-            self._full_history()
-        )  # so that the tools know what an earlier attempt had learnt of them
+        """Runs turns and calls until the response has an outcome; None when the process stops."""
+        # The tools read from the history what earlier attempts have learned, e.g. tool lists.
+        self._toolbox.pending(self._context.full_history())
         await self._run_calls()
-        while not output.open_calls:
-            if output.waits_for_client:
+        while not self._output.open_calls:
+            if self._output.waits_for_client:
                 return Outcome("completed")
-            if self._compactions.is_only_compaction and output.entries:
-                return Outcome("completed")
-            if self._is_draining():
+            if self._context.is_draining():
                 return None
-            if not self._compactions.is_only_compaction and await self._run_pending():
+            if await self._run_pending():
                 continue
-            if output.turns >= self._resources.settings.limits.turns:
+            if self._output.turns >= self._settings.limits.turns:
                 return Outcome("incomplete", incomplete_reason="max_messages")
-            if await self._needs_compaction():
+            result = None if await self._needs_compaction() else await self._try_turn()
+            if result is None:
                 await self._compact()
                 continue
-            try:
-                outcome, translator = await self._run_turn()
-            except UpstreamFailed as failure:
-                if (
-                    failure.reason != OVERFLOW
-                    or self._model_caller.has_emitted
-                    or not self._may_compact(self._full_history())
-                ):
-                    raise
-                await self._compact()
-                continue
-            if not translator.needs_another_turn:
+            outcome, turn = result
+            if not turn.needs_another_turn:
                 return outcome
-            if translator.usage is not None:
-                self._last_input_count = (translator.usage["input_tokens"], len(output.entries))
-            await run_uncancellable(self._checkpoint(translator.items, translator))
+            if turn.usage is not None:
+                self._last_input_count = (turn.usage["input_tokens"], len(self._output.entries))
+            await self._context.writer.checkpoint(turn.items, turn)
             await self._run_calls()
         return None
 
     async def _run_pending(self) -> bool:
-        """Runs what must be run before the model speaks: tools listed, approved calls made. False: there was nothing."""
+        """Runs what comes before the next turn: lists of tools and approved calls.
+
+        Returns False if there was nothing to run.
+        """
         first = self._output.next_index
-        calls = [
-            opening(first + at, self._resources.new_id)
-            for at, opening in enumerate(self._toolbox.pending(self._full_history()))
-        ]
+        new_id = self._context.resources.new_id
+        pending = self._toolbox.pending(self._context.full_history())
+        calls = [open_call(first + at, new_id) for at, open_call in enumerate(pending)]
         if not calls:
             return False
         for call in calls:
-            self._resources.journal.write(self._log, [*call.open_events(), *call.arguments_done()])
-        await run_uncancellable(self._checkpoint(calls, None))
+            self._context.writer.write([*call.open_events(), *call.arguments_done()])
+        await self._context.writer.checkpoint(calls, None)
         await self._run_calls()
         return True
-
-    def _full_history(self) -> list[Item]:
-        return self._compactions.expand([*self._history, *self._output.as_history])
 
     # --- compaction ---
 
     async def _needs_compaction(self) -> bool:
-        """Whether the history is to be summed up before the next turn."""
-        if self._compactions.is_only_compaction:
-            return True
-        history = self._full_history()
-        return self._may_compact(history) and await self._input_tokens(history) > (
-            self._compactions.threshold or 0
-        )
-
-    def _may_compact(self, history: list[Item]) -> bool:
-        return self._compactions.threshold is not None and self._compactions.is_possible(history)
+        """Whether the history has more tokens than the request's compaction threshold."""
+        history = self._context.full_history()
+        threshold = self._compactions.threshold
+        if threshold is None or not self._compactions.is_possible(history):
+            return False
+        return await self._input_tokens(history) > threshold
 
     async def _input_tokens(self, history: list[Item]) -> int:
-        """Tokens of what the model would be told: as the upstream counted them the last time and what was said since, else counted anew."""
-        if self._last_input_count is not None:
-            tokens, items = self._last_input_count
-            return tokens + count_tokens(self._output.as_history[items:])
-        return (await self._count_tokens(history)).tokens
-
-    async def _count_tokens(self, history: list[Item]) -> TokenCount:
-        parameters = {
-            name: value
-            for name, value in self._facts.parameters.items()
-            if name != COUNT_INPUT_TOKENS
-        }
-        return await self._model_caller.count(
-            parameters,
-            history,
-            build_tool_catalog(parameters, history, self._toolbox.server_functions()),
-        )
-
-    async def _run_count(self) -> Outcome:
-        """The end of a response that is only counted."""
-        count = await self._count_tokens(self._full_history())
-        self._output.usage = {
-            **Usage(input_tokens=count.tokens, total_tokens=count.tokens).to_json(),
-            COUNTED_BY: count.source,
-        }
-        return Outcome("completed")
+        """Tokens of the next turn's input: the last turn's count and what was added, or a count."""
+        if self._last_input_count is None:
+            return (await self._model.count(history)).tokens
+        tokens, items = self._last_input_count
+        return tokens + count_tokens(self._output.as_history[items:])
 
     async def _compact(self) -> None:
-        """Puts a compaction in the place of the history. It is stored before anything follows; until then an attempt begins it anew."""
-        await self._resources.ownership.wait_until_fresh()
-        self._model_caller.current_turn = compaction = CompactionTurn(
-            self._resources.new_id, first_index=self._output.next_index
-        )
-        self._resources.journal.write(self._log, compaction.open_events())
-        content = await self._compactions.summary(
-            self._full_history(), self._call_model, compaction.add_call_usage
-        )
-        await run_uncancellable(
-            self._checkpoint(compaction.items, compaction, compaction.complete(content))
-        )
+        await compact(self._context, self._model)
         self._last_input_count, self._omitted_share = None, 0.0
 
-    async def _call_model(self, parameters: dict[str, Any], history: list[Item]) -> ModelReply:
-        """What the model says to this, told to nobody."""
-        _, turn = await self._model_caller.call(parameters, history, ToolCatalog(), visible=False)
-        return ModelReply(output_text(turn.output), turn.usage)
+    # --- turns ---
 
-    # --- a turn ---
+    async def _try_turn(self) -> tuple[Outcome, Turn[Any]] | None:
+        """Runs a turn; None if the history is too long for the model and can be compacted."""
+        try:
+            return await self._run_turn()
+        except UpstreamFailed as failure:
+            if self._model.is_retryable_overflow(failure) and self._compactions.is_possible(
+                self._context.full_history()
+            ):
+                return None
+            raise
 
     async def _run_turn(self) -> tuple[Outcome, Turn[Any]]:
-        """One answer of the model. With `truncation: auto` it is told ever less, until that fits its context."""
-        await self._resources.ownership.wait_until_fresh()
-        parameters = (
-            self._facts.parameters
-            if not self._output.calls_made
-            else relax_tool_choice(self._facts.parameters)
-        )
-        history = self._full_history()
-        tool_catalog = build_tool_catalog(parameters, history, self._toolbox.server_functions())
-        if parameters.get("truncation") != "auto" or self._may_compact(history):
-            return await self._model_caller.call(parameters, history, tool_catalog)
+        """Runs a turn; `truncation: auto` sends less of the history until the model takes it."""
+        await self._ownership.wait_until_fresh()
+        parameters = self._context.parameters
+        if self._output.calls_made:
+            parameters = relax_tool_choice(parameters)
+        history = self._context.full_history()
+        model_input = self._model.input_of(parameters, history)
+        if parameters.get("truncation") != "auto" or self._compactions.is_possible(history):
+            return await self._model.call(model_input)
         overflow: UpstreamFailed | None = None
         for share, shorter in shortened_histories(history, self._omitted_share):
             self._omitted_share = share
             try:
-                return await self._model_caller.call(parameters, shorter, tool_catalog)
+                return await self._model.call(replace(model_input, history=shorter))
             except UpstreamFailed as failure:
-                if failure.reason != OVERFLOW or self._model_caller.has_emitted:
+                if not self._model.is_retryable_overflow(failure):
                     raise
                 overflow = failure
         assert overflow is not None
         raise overflow
 
-    async def _checkpoint(
-        self,
-        items: Sequence[OpenItem],
-        translator: Turn[Any] | None,
-        closing_events: Sequence[Event] = (),
-    ) -> None:
-        """Stores a step, and is then between turns. `last`: events of it that are shown when it is stored."""
-        answers = translator.rejected_calls if translator is not None else {}
-        usage = translator.usage if translator is not None else None
-        step = self._output.step(items, answers, usage, turns=0 if translator is None else 1)
-        resources = self._resources
-        await resources.journal.store_then_publish(
-            self._log,
-            closing_events,
-            lambda tail: resources.ownership.checkpoint(self._claim, tail, step),
-        )
-        self._output.add(step, items)
-        self._model_caller.current_turn = None
-
-    # --- calls ---
+    # --- tool calls ---
 
     async def _run_calls(self) -> None:
-        """Runs all open calls, side by side unless the client wants them one at a time. When retiring, begins none."""
-        side_by_side = self._facts.parameters.get("parallel_tool_calls", True)
-        room = asyncio.Semaphore(self._resources.settings.tools.parallel if side_by_side else 1)
+        """Runs all open calls, in parallel if `parallel_tool_calls` allows it.
+
+        Starts no call once the process stops.
+        """
+        is_parallel = self._context.parameters.get("parallel_tool_calls", True)
+        semaphore = asyncio.Semaphore(self._settings.tools.parallel if is_parallel else 1)
         try:
             async with asyncio.TaskGroup() as group:
                 for entry in self._output.open_calls:
-                    group.create_task(self._run_call(entry, room))
-        except BaseExceptionGroup as faults:
-            raise faults.exceptions[0] from None
+                    group.create_task(self._run_call(entry, semaphore))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
 
     async def _run_call(self, entry: Entry, semaphore: asyncio.Semaphore) -> None:
         async with semaphore:
-            if self._is_draining():
+            if self._context.is_draining():
                 return
             if entry.is_started and not self._toolbox.is_repeatable(entry.item):
-                await run_uncancellable(self._finish_call(entry, ToolCallError(_UNKNOWN_OUTCOME)))
+                await self._finish_call(entry, ToolCallError(_UNKNOWN_OUTCOME))
                 return
-            ownership = self._resources.ownership
-            await ownership.wait_until_fresh()
-            await run_uncancellable(ownership.start_call(self._claim, entry.position))
-            result = await self._toolbox.run(entry.item)
-            await run_uncancellable(self._finish_call(entry, result))
+            await self._ownership.wait_until_fresh()
+            await self._context.writer.start_call(entry)
+            await self._finish_call(entry, await self._toolbox.run(entry.item))
 
     async def _finish_call(self, entry: Entry, result: ToolResult | ToolCallError) -> None:
-        """Stores a call's answer, then shows it."""
-        call = entry.call
-        assert call is not None
-        answer: Any
-        if isinstance(result, ToolCallError):
-            events, answer = (
-                call.result(call.failure_fields(str(result)), failed=True),
-                f"Error: {result}",
-            )
-        else:
-            events, answer = call.result(result.fields, failed=result.failed), result.tool_output
-        item = call.to_json()
-        ownership = self._resources.ownership
-        await self._resources.journal.store_then_publish(
-            self._log,
-            events,
-            lambda tail: ownership.finish_call(self._claim, tail, entry.position, item, answer),
-        )
-        entry.item, entry.tool_output, entry.call = item, answer, None
+        assert entry.call is not None
+        events, tool_output = _close_call(entry.call, result)
+        await self._context.writer.finish_call(entry, events, tool_output)
+
+
+def _close_call(
+    call: OpenServerCall, result: ToolResult | ToolCallError
+) -> tuple[list[Event], Any]:
+    """Closes the call with its result: the events, and what the model gets for it."""
+    if isinstance(result, ToolCallError):
+        events = call.result(call.failure_fields(str(result)), failed=True)
+        return events, f"Error: {result}"
+    return call.result(result.fields, failed=result.failed), result.tool_output

@@ -1,0 +1,196 @@
+"""The state of one attempt: what is stored of the response, and the turn that is not stored yet.
+
+Pure: no I/O and no clock. It decides what a resumed attempt writes first, what a checkpoint stores
+and what an ending stores. The writes themselves are in worker/run/attempt_writer.py.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from models.db.database import Row
+from models.ids import conversation_id, response_id
+from models.lifecycle import Status
+from models.ownership.claims import Claim, Ending, Step, Tail
+from models.wire.events import (
+    TERMINAL_EVENTS,
+    Event,
+    Item,
+    ResponseInProgress,
+    decode_frame,
+    split_frames,
+)
+from models.wire.includes import filter_items
+from models.wire.pairing import unanswered_calls
+from models.wire.purpose import split_stored_parameters
+from models.wire.response import ResponseFacts, response_object
+from models.wire.snapshot import closing_events, find_unfinished, fold_latest_attempt
+from worker.run.end_state import EndState
+from worker.run.output import Output
+from worker.translation.items.text_items import OpenItem
+from worker.translation.turn import Turn
+from worker.translation.usage import add_usage
+
+_NON_MODEL_ITEMS = frozenset(("mcp_list_tools", "compaction"))
+"""Types of items that the model did not write."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinalOutput:
+    """The output of a response that ends now."""
+
+    items: list[Item]
+    unstored_items: list[Item]
+    """The last of `items`: those that no checkpoint has stored."""
+    usage: dict[str, Any] | None
+    service_tier: str | None
+
+
+class Attempt:
+    """One attempt: the claim, the facts of the response, and its output so far."""
+
+    def __init__(self, claim: Claim) -> None:
+        self.claim = claim
+        parameters, self.stored_purpose = split_stored_parameters(claim.row["parameters"])
+        self.facts = _facts(claim, parameters)
+        self.output = Output(claim, [])
+        self.current_turn: Turn[Any] | None = None
+        """The turn that is not stored yet; None between turns."""
+
+    @property
+    def include(self) -> Sequence[str]:
+        """The request parameter `include`."""
+        value: Sequence[str] = self.facts.parameters.get("include", ())
+        return value
+
+    @property
+    def continuation_parameter(self) -> str:
+        """The request parameter that names what this response continues."""
+        return "previous_response_id" if self.facts.conversation_id is None else "conversation"
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no attempt has written an event: the log holds only those of the create."""
+        return self.claim.log_end <= (1 if self.facts.background else 0)
+
+    def start(self) -> list[Event]:
+        """The first event of the first attempt."""
+        return [ResponseInProgress(response_object(self.facts, []))]
+
+    def resume(self, rows: list[Row]) -> list[Event]:
+        """Restores the state that earlier attempts stored; returns the first events of this one.
+
+        `rows`: the checkpointed output (`statements.CHECKPOINTED_OUTPUT`). The events close the
+        items that the last attempt left open, as `incomplete`.
+        """
+        self.output = output = Output(self.claim, rows)
+        seen = [
+            (attempt, decode_frame(frame))
+            for attempt, block in self.claim.frames
+            for frame in split_frames(block)
+        ]
+        events = [event for _, event in seen]
+        unfinished = find_unfinished(events)
+        output.next_index = max(output.next_index, unfinished.highest_index + 1)
+        items = (_interrupted(item) for item in fold_latest_attempt(seen))
+        # An unfinished compaction has no content.
+        output.unstored_items = [
+            item
+            for item in items
+            if (item["type"], item.get("status")) != ("compaction", "incomplete")
+        ]
+        output.apply_done_events(events)
+        return closing_events(unfinished)
+
+    def step(self, items: Sequence[OpenItem], turn: Turn[Any] | None) -> Step:
+        """What a checkpoint stores: a turn of the model, or calls without a turn (`turn` None)."""
+        if turn is None:
+            return self.output.step(items, {}, None, turns=0)
+        return self.output.step(items, turn.rejected_calls, turn.usage, turns=1)
+
+    def apply_step(self, step: Step, items: Sequence[OpenItem]) -> None:
+        """Notes that the step is stored."""
+        self.output.add(step, items)
+        self.current_turn = None
+
+    def close_open_items(self) -> list[Event]:
+        """Closes the items of the current turn and the open calls as `incomplete`."""
+        turn_events = self.current_turn.close_incomplete() if self.current_turn is not None else []
+        return [*turn_events, *self.output.close_incomplete()]
+
+    def drop_unstored(self) -> None:
+        """Drops all items that no checkpoint has stored."""
+        self.current_turn, self.output.unstored_items = None, []
+
+    def final_output(self) -> FinalOutput:
+        """The output if the response ends now.
+
+        As long as the current turn has produced nothing, the unstored items of the attempt before
+        this one are part of it: clients have seen them.
+        """
+        output, turn = self.output, self.current_turn
+        if turn is None:
+            unstored, usage, tier = output.unstored_items, output.usage, output.service_tier
+        else:
+            has_result = bool(turn.output) or turn.outcome is not None
+            unstored = turn.output if has_result else output.unstored_items
+            usage = add_usage(output.usage, turn.usage)
+            tier = turn.service_tier or output.service_tier
+        return FinalOutput([*output.items, *unstored], unstored, usage, tier)
+
+    def ending(
+        self, end_state: EndState, *, completed_at: int, tail_with: Callable[[Event], Tail]
+    ) -> Ending:
+        """What the ending stores.
+
+        `completed_at`: seconds since the epoch. `tail_with` returns the unflushed tail of the log
+        with the terminal event at its end.
+        """
+        final = self.final_output()
+        facts = self.facts.evolve(
+            status=end_state.status.value,
+            error=end_state.error,
+            incomplete_reason=end_state.reason,
+            usage=final.usage,
+            completed_at=completed_at,
+            service_tier=final.service_tier,
+        )
+        visible = filter_items(final.items, self.include)
+        terminal_event = TERMINAL_EVENTS[end_state.status](response_object(facts, visible))
+        has_model_items = any(item["type"] not in _NON_MODEL_ITEMS for item in final.items)
+        return Ending(
+            status=end_state.status,
+            tail=tail_with(terminal_event),
+            items=final.unstored_items,
+            position=len(self.output.entries),
+            changed=self.output.changed_items,
+            usage=final.usage,
+            completed_at=completed_at,
+            turns=0 if self.current_turn is None else 1,
+            error=end_state.error,
+            reason=end_state.reason,
+            failure=None if has_model_items else end_state.failure,
+            unanswered_calls=unanswered_calls(final.items),
+            service_tier=final.service_tier,
+            upstream=self.output.upstream,
+        )
+
+
+def _facts(claim: Claim, parameters: dict[str, Any]) -> ResponseFacts:
+    row = claim.row
+    previous, conversation = row["previous_response_id"], row["conversation_id"]
+    return ResponseFacts(
+        id=response_id(row["id"]),
+        created_at=row["created_at"],
+        status=Status.IN_PROGRESS.value,
+        model=row["model"],
+        parameters=parameters,
+        background=row["background"],
+        store=row["store"],
+        previous_response_id=response_id(previous) if previous is not None else None,
+        conversation_id=conversation_id(conversation) if conversation is not None else None,
+    )
+
+
+def _interrupted(item: Item) -> Item:
+    return {**item, "status": "incomplete"} if item.get("status") == "in_progress" else item

@@ -1,0 +1,133 @@
+"""The writes of one attempt: events, checkpoints, tool calls, and the ending or the release.
+
+Each write to Postgres is fenced: it raises LeaseLost if the response has another owner by now.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import structlog
+
+from models.errors import Cancelled, LeaseLost
+from models.ownership.claims import Ownership, ReleaseReason
+from models.wire.events import Event
+from models.wire.includes import filter_events
+from worker.log.event_log import EventLog
+from worker.log.journal import Journal
+from worker.run.attempt import Attempt
+from worker.run.end_state import CANCELLED, EndState, internal_error
+from worker.run.output import Entry
+from worker.translation.items.text_items import OpenItem
+from worker.translation.turn import Turn
+from worker.uncancellable import run_uncancellable
+
+logger = structlog.get_logger()
+
+
+class AttemptWriter:
+    """Writes what an attempt does. Open from `open` to `close`."""
+
+    def __init__(self, attempt: Attempt, journal: Journal, ownership: Ownership) -> None:
+        self.log = EventLog.of(attempt.claim)
+        self._attempt = attempt
+        self._claim = attempt.claim
+        self._journal = journal
+        self._ownership = ownership
+
+    def open(self) -> None:
+        """The journal stores and publishes the log from now on."""
+        self._journal.open(self.log)
+
+    def close(self) -> None:
+        """Nothing is written for this attempt any more."""
+        self._journal.close(self.log)
+
+    def write(self, events: list[Event]) -> None:
+        """Appends events to the log, without the fields that `include` does not ask for."""
+        self._journal.write(self.log, filter_events(events, self._attempt.include))
+
+    async def wait_for_room(self) -> None:
+        """Waits until the log has room for more bytes (I12)."""
+        await self._journal.wait_for_room(self.log)
+
+    async def checkpoint(
+        self,
+        items: Sequence[OpenItem],
+        turn: Turn[Any] | None,
+        last_events: Sequence[Event] = (),
+    ) -> None:
+        """Stores a finished step with the log up to it, then publishes `last_events`.
+
+        `turn` is None for calls that belong to no turn. Raises Cancelled and LeaseLost.
+        """
+        await run_uncancellable(self._checkpoint(items, turn, last_events))
+
+    async def _checkpoint(
+        self, items: Sequence[OpenItem], turn: Turn[Any] | None, last_events: Iterable[Event]
+    ) -> None:
+        step = self._attempt.step(items, turn)
+        await self._journal.store_then_publish(
+            self.log, last_events, lambda tail: self._ownership.checkpoint(self._claim, tail, step)
+        )
+        self._attempt.apply_step(step, items)
+
+    async def start_call(self, entry: Entry) -> None:
+        """Stores that the call is about to run. Raises Cancelled: it must not run."""
+        await run_uncancellable(self._ownership.start_call(self._claim, entry.position))
+
+    async def finish_call(self, entry: Entry, events: Sequence[Event], tool_output: Any) -> None:
+        """Stores a call's item and what the model gets for it, then publishes `events`."""
+        await run_uncancellable(self._finish_call(entry, events, tool_output))
+
+    async def _finish_call(self, entry: Entry, events: Sequence[Event], tool_output: Any) -> None:
+        assert entry.call is not None
+        item = entry.call.to_json()
+        await self._journal.store_then_publish(
+            self.log,
+            events,
+            lambda tail: self._ownership.finish_call(
+                self._claim, tail, entry.position, item, tool_output
+            ),
+        )
+        entry.item, entry.tool_output, entry.call = item, tool_output, None
+
+    async def end(self, end_state: EndState) -> EndState:
+        """Closes what is open and stores the ending, as cancelled if a cancel was recorded first.
+
+        Returns the end state that is stored. If it cannot be stored, the response fails without
+        its unstored items: without any ending it would run again and again.
+        """
+        self.write(self._attempt.close_open_items())
+        await self._journal.wait_for_small_tail(self.log)
+        async with self.log.lock:
+            try:
+                return await self._end_unless_cancelled(end_state)
+            except LeaseLost:
+                raise
+            except Exception:
+                logger.exception("end_not_stored", response=self._attempt.facts.id)
+                self._attempt.drop_unstored()
+                failed = internal_error("The response could not be stored.")
+                return await self._end_unless_cancelled(failed)
+
+    async def _end_unless_cancelled(self, end_state: EndState) -> EndState:
+        try:
+            await self._store_end(end_state)
+        except Cancelled:
+            await self._store_end(CANCELLED)
+            return CANCELLED
+        return end_state
+
+    async def _store_end(self, end_state: EndState) -> None:
+        ending = self._attempt.ending(
+            end_state, completed_at=int(time.time()), tail_with=self.log.unflushed
+        )
+        await self._ownership.end(self._claim, ending)
+
+    async def release(self, reason: ReleaseReason, delay: timedelta | None = None) -> None:
+        """Stores the log and gives the response up; it can be claimed again after `delay`."""
+        await self._journal.wait_until_journaled(self.log)
+        async with self.log.lock:
+            await self._ownership.release(self._claim, self.log.unflushed(), reason, delay)

@@ -1,0 +1,41 @@
+"""Makes a compaction: as the whole purpose of a response, or before a turn of the tool loop."""
+
+from typing import Any
+
+from models.wire.events import Item
+from models.wire.response import output_text
+from worker.run.compaction import ModelReply
+from worker.run.context import RunContext
+from worker.run.model_call import ModelCaller, ModelInput
+from worker.translation.history.compaction import CompactionTurn
+from worker.translation.turn import Outcome
+
+
+async def run_compaction(context: RunContext) -> Outcome | None:
+    """Runs a response whose purpose is a compaction. None: the process stops, release it."""
+    if not context.output.entries:  # else an earlier attempt has stored the compaction
+        if context.is_draining():
+            return None
+        await compact(context, ModelCaller(context))
+    return Outcome("completed")
+
+
+async def compact(context: RunContext, model: ModelCaller) -> None:
+    """Adds a compaction of the history to the output and stores it.
+
+    It is stored before the next step begins; until then a new attempt makes it again. Raises
+    RunError.
+    """
+
+    async def call_model(parameters: dict[str, Any], history: list[Item]) -> ModelReply:
+        _, turn = await model.call(ModelInput(parameters, history), visible=False)
+        return ModelReply(output_text(turn.output), turn.usage)
+
+    await context.resources.ownership.wait_until_fresh()
+    compaction = CompactionTurn(context.resources.new_id, first_index=context.output.next_index)
+    context.attempt.current_turn = compaction
+    context.writer.write(compaction.open_events())
+    content = await context.compactions.summary(
+        context.full_history(), call_model, compaction.add_call_usage
+    )
+    await context.writer.checkpoint(compaction.items, compaction, compaction.complete(content))

@@ -1,0 +1,44 @@
+"""What one run works with, made once when it begins."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from models.wire.events import Item
+from models.wire.purpose import Purpose
+from worker.run.attempt import Attempt
+from worker.run.attempt_writer import AttemptWriter
+from worker.run.compaction import Compactions
+from worker.run.output import Output
+from worker.run.resources import Resources
+from worker.tools.toolbox import Toolbox
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """One attempt with everything it needs: state, writer, history, tools, and the process."""
+
+    attempt: Attempt
+    writer: AttemptWriter
+    resources: Resources
+    purpose: Purpose
+    history: list[Item]
+    """The items before this response's output, files downloaded and compactions expanded."""
+    toolbox: Toolbox
+    compactions: Compactions
+    is_draining: Callable[[], bool]
+    """Whether the process stops: the run begins no further step."""
+
+    @property
+    def output(self) -> Output:
+        """The stored output of the response."""
+        return self.attempt.output
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The request parameters."""
+        return self.attempt.facts.parameters
+
+    def full_history(self) -> list[Item]:
+        """The history for the next turn: what came before, and the stored output."""
+        return self.compactions.expand([*self.history, *self.output.as_history])

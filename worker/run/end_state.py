@@ -1,0 +1,107 @@
+"""How a response ends: the status and error that follow from an outcome, an error or a stop.
+
+Pure: no I/O and no clock.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from models.errors import Cancelled, LimitReached, RunError, UpstreamFailed
+from models.lifecycle import Status
+from models.ownership.claims import EndReason
+from worker.translation.turn import Outcome
+
+
+class StopReason(StrEnum):
+    """Why a run is stopped from outside."""
+
+    CANCEL = "cancel"
+    FAIL = "fail"
+    HAND_OVER = "hand_over"
+    REQUEUE = "requeue"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class EndState:
+    """The terminal state of a response."""
+
+    status: Status
+    error: dict[str, Any] | None = None
+    """`error` of the Response object: code and message."""
+    reason: str | None = None
+    """The column `responses.reason`: why it ended, for operators and metrics."""
+    failure: dict[str, Any] | None = None
+    """HTTP status, code, param and retry_after for a foreground client that got no output."""
+
+
+CANCELLED = EndState(Status.CANCELLED, reason="cancelled")
+
+
+def end_state_of_outcome(outcome: Outcome) -> EndState:
+    """The end state after the last turn. Raises what `end_state_of_error` raises."""
+    if outcome.failure is not None:
+        return end_state_of_error(outcome.failure)
+    return EndState(Status(outcome.status), reason=outcome.incomplete_reason)
+
+
+def end_state_of_error(error: RunError) -> EndState:
+    """The end state after an error of the run. Raises the error itself if it ends no response."""
+    match error:
+        case Cancelled():
+            return CANCELLED
+        case LimitReached():
+            return _failed(error.message, reason=error.reason, failure={"status": error.status})
+        case UpstreamFailed():
+            failure = {
+                "status": error.status,
+                "code": error.envelope_code,
+                "param": error.param,
+                "retry_after": error.retry_after,
+            }
+            return _failed(error.message, code=error.code, reason=error.reason, failure=failure)
+        case _:
+            raise error
+
+
+def end_state_of_stop(stop_reason: StopReason | None) -> EndState | None:
+    """The end state of a stopped run. None: it ends no response, the response is released."""
+    match stop_reason:
+        case StopReason.CANCEL:
+            return CANCELLED
+        case StopReason.FAIL:
+            return end_state_of_error(error_of_end_reason(EndReason.FAILED_BY_OPERATOR))
+        case _:
+            return None
+
+
+def error_of_end_reason(end_reason: EndReason) -> RunError:
+    """The error that ends a response which was claimed only to be ended."""
+    match end_reason:
+        case EndReason.CANCELLED:
+            return Cancelled()
+        case EndReason.FAILED_BY_OPERATOR:
+            message = "The response was ended by the server's operator."
+            return LimitReached(message, reason="failed_by_operator", status=502)
+        case EndReason.QUEUE_WAIT:
+            message = "The response waited in the queue for longer than it may."
+            return LimitReached(message, reason="queue_wait")
+        case EndReason.DEADLINE:
+            message = "The response did not finish within the time it is given."
+            return LimitReached(message, reason="deadline")
+        case EndReason.TOO_MANY_CRASHES:
+            message = "The response was given up: the processes that ran it died three times."
+            return LimitReached(message, reason="too_many_deaths", status=502)
+
+
+def internal_error(message: str) -> EndState:
+    """The end state after a bug of this server."""
+    return _failed(message, reason="internal_error", failure={"status": 500})
+
+
+def _failed(
+    message: str, *, code: str = "server_error", reason: str, failure: dict[str, Any]
+) -> EndState:
+    error = {"code": code, "message": message}
+    return EndState(Status.FAILED, error=error, reason=reason, failure=failure)

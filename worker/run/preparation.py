@@ -1,0 +1,113 @@
+"""Loads what a run needs before its first step: history, files, credentials and tools."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from models.db.database import fetch_when_available
+from models.db.queries import statements
+from models.errors import ToolFailed, UpstreamFailed
+from models.secrets import Sealed, Unreadable
+from models.wire.events import Item
+from models.wire.purpose import Purpose
+from models.wire.tools import with_added_search
+from worker.run.attachments import with_files
+from worker.run.attempt import Attempt
+from worker.run.attempt_writer import AttemptWriter
+from worker.run.compaction import Compactions, ends_with_trigger, expand_input
+from worker.run.context import RunContext
+from worker.run.output import history_item
+from worker.run.resources import Resources
+from worker.tools.provider import ToolContext
+from worker.tools.toolbox import Toolbox
+
+ResultT = TypeVar("ResultT")
+
+
+async def prepare_run(
+    attempt: Attempt,
+    writer: AttemptWriter,
+    resources: Resources,
+    is_draining: Callable[[], bool],
+) -> RunContext:
+    """The context of the run. Raises RunError if the response cannot run with this input."""
+    loaded, own_count = await _shielded(_load_history(attempt, resources))
+    purpose = attempt.stored_purpose
+    if purpose is Purpose.ANSWER and ends_with_trigger(loaded):
+        purpose = Purpose.COMPACT
+    row = attempt.claim.row
+    compactions = Compactions(
+        row["project_id"],
+        resources.sealer,
+        resources.settings.compaction,
+        attempt.facts.parameters,
+    )
+    history, own_count, skipped = expand_input(loaded, own_count, compactions)
+    if purpose is Purpose.ANSWER:
+        history = await with_files(
+            history,
+            own_count,
+            resources.settings.egress,
+            history_parameter=attempt.continuation_parameter,
+            skipped=skipped,
+        )
+    toolbox = await _shielded(_open_toolbox(attempt, resources, history))
+    return RunContext(
+        attempt=attempt,
+        writer=writer,
+        resources=resources,
+        purpose=purpose,
+        history=history,
+        toolbox=toolbox,
+        compactions=compactions,
+        is_draining=is_draining,
+    )
+
+
+async def _shielded(work: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Runs `work` to its end even if the run is cancelled.
+
+    A cancelled query keeps psycopg busy for up to five seconds; a cancelled run stops at once.
+    """
+    return await asyncio.shield(asyncio.ensure_future(work))
+
+
+async def _load_history(attempt: Attempt, resources: Resources) -> tuple[list[Item], int]:
+    """All items before the output, and how many of the last ones are this response's input."""
+    rows = await fetch_when_available(resources.pool, statements.HISTORY, {"id": attempt.claim.id})
+    if any(row["broken"] for row in rows):
+        raise UpstreamFailed(
+            "A response or conversation that this one continues has been deleted.",
+            code="invalid_prompt",
+            reason="history_deleted",
+            status=400,
+            param="previous_response_id",
+            envelope_code="previous_response_not_found",
+        )
+    rows = [row for row in rows if row["payload"] is not None]
+    items = [history_item(row["payload"], row["turn"], row["answer"]) for row in rows]
+    return items, sum(row["depth"] == 0 for row in rows)
+
+
+async def _open_toolbox(attempt: Attempt, resources: Resources, history: list[Item]) -> Toolbox:
+    tools = with_added_search(attempt.facts.parameters.get("tools", []), history)
+    has_mcp = any(tool["type"] == "mcp" for tool in tools)
+    credentials = await _load_credentials(attempt, resources) if has_mcp else {}
+    context = ToolContext(resources.settings, resources.egress, credentials, attempt.include)
+    return await Toolbox.of(tools, context)
+
+
+async def _load_credentials(attempt: Attempt, resources: Resources) -> dict[str, Any]:
+    """The client's credentials for MCP servers: server_label -> `authorization`, `headers`."""
+    response_id = attempt.claim.id
+    rows = await fetch_when_available(resources.pool, statements.SECRETS, {"id": response_id})
+    if not rows:
+        return {}
+    try:
+        return resources.sealer.open(response_id, Sealed(rows[0]["key_id"], rows[0]["sealed"]))
+    except Unreadable:
+        message = (
+            "The credentials for this response's MCP servers can no longer be read: "
+            "this server's sealing keys have changed."
+        )
+        raise ToolFailed(message, reason="secrets_unreadable") from None

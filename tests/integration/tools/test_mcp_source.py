@@ -184,7 +184,7 @@ async def test_a_listing_in_the_history_is_not_asked_for_again(mcp_servers: McpS
     async with asking(url) as later:
         later.history = [listing]
         assert await later.prepare() == []
-        assert "echo" in later.toolbox.offered()
+        assert "echo" in later.toolbox.server_functions()
         assert (await later.call("echo", {"text": "x"})).fields == {"output": "x"}
     assert len(mcp_servers.requests_to(url, "tools/list")) == 1
 
@@ -211,7 +211,7 @@ async def test_only_allowed_tools_are_shown_offered_and_called(
     async with asking(mcp_servers.url("plain"), allowed_tools=allowed) as it:
         (listing,) = await it.prepare()
         assert {entry["name"] for entry in listing["tools"]} == names
-        assert set(it.toolbox.offered()) == names
+        assert set(it.toolbox.server_functions()) == names
         assert "no tool 'weather'" in str(await it.call("weather", {"city": "Rome"}))
 
 
@@ -270,7 +270,7 @@ async def test_an_image_is_shown_to_the_model_and_named_in_the_output(
         await it.prepare()
         found = await it.call("picture", {})
     assert found.fields["output"].startswith("a red pixel\n[image: image/png, ")
-    words, image = found.answer
+    words, image = found.tool_output
     assert words == {"type": "input_text", "text": found.fields["output"]}
     assert image["type"] == "input_image"
     assert image["image_url"].startswith(f"data:image/png;base64,{PIXEL[:0].decode()}iVBOR")
@@ -286,14 +286,14 @@ async def test_large_texts_and_images_beyond_the_limit_are_left_out(
         refused = await it.call("broken", {"why": "y" * 100_000})
     left_out = "[The rest is left out: the tool's answer was too long.]"
     assert len(found.fields["output"]) < 1100
-    assert [part["type"] for part in found.answer] == [
+    assert [part["type"] for part in found.tool_output] == [
         "input_text",
         "input_image",
         "input_image",
         "input_text",
     ]
-    assert found.answer[3]["text"] == left_out
-    assert found.answer[0]["text"].endswith(left_out)
+    assert found.tool_output[3]["text"] == left_out
+    assert found.tool_output[0]["text"].endswith(left_out)
     assert len(json.dumps(refused.fields)) < 1300
 
 
@@ -509,7 +509,7 @@ async def test_what_a_server_calls_a_schema_is_handed_on(mcp_servers: McpServers
     )
     async with asking(mcp_servers.url_with_fault("old", "tools/list", fault)) as it:
         (listing,) = await it.prepare()
-        ((spoken, function),) = it.toolbox.offered().items()
+        ((spoken, function),) = it.toolbox.server_functions().items()
     cleaned = {
         "type": "object",
         "properties": {"n": {"type": "nonsense", "minimum": "many"}},

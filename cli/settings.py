@@ -9,7 +9,8 @@ from cli.embedded.process import StartFailed
 from models.config.config_source import UNPREFIXED_VARIABLES, FileBackedSettings
 from models.config.configuration import SETTINGS_ERRORS, BadSettings, build, to_bad_settings
 from models.config.routes import Route
-from models.config.settings import Settings, UpstreamSettings
+from models.config.settings import Settings
+from models.config.upstream import UpstreamSettings
 
 NO_DATABASE = "postgresql://unused"
 NO_REDIS = "redis://unused"

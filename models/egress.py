@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 from urllib.parse import quote, urlsplit
 
-from models.config.settings import EgressSettings
+from models.config.groups import EgressSettings
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network

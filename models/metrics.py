@@ -19,7 +19,7 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from models.config.settings import MetricsSettings
+from models.config.groups import MetricsSettings
 from models.hosts import is_loopback
 
 logger = structlog.get_logger()

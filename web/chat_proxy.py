@@ -17,8 +17,10 @@ import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from models.config.groups import LimitSettings
 from models.config.routes import Destination, Routes, limits_of
-from models.config.settings import LimitSettings, Settings, UpstreamSettings
+from models.config.settings import Settings
+from models.config.upstream import UpstreamSettings
 from models.errors import ApiError, RunFailed
 from web.http.connection import wait_for_disconnect
 

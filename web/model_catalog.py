@@ -10,7 +10,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from models.config.routes import Routes
-from models.config.settings import Settings, UpstreamSettings
+from models.config.settings import Settings
+from models.config.upstream import UpstreamSettings
 from models.errors import NotFound, RunFailed
 from web.http.auth import Project
 from web.http.json_responses import json_response

@@ -13,7 +13,8 @@ from typing import Any
 
 import openai
 
-from models.config.settings import LimitSettings, UpstreamSettings
+from models.config.groups import LimitSettings
+from models.config.upstream import UpstreamSettings
 from models.errors import LimitReached, UpstreamFailed
 from models.ids import new_item_id
 from models.wire.events import Item

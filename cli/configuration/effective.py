@@ -9,7 +9,8 @@ from pydantic import BaseModel
 from models.config.config_file import ConfigFile
 from models.config.configuration import origin
 from models.config.routes import DEFAULT, Routes
-from models.config.settings import Settings, UpstreamSettings
+from models.config.settings import Settings
+from models.config.upstream import UpstreamSettings
 
 _SECRET = frozenset(
     {

@@ -1,7 +1,7 @@
-"""`backburner.toml`: found, read, and every key of it with its line.
+"""Reads `backburner.toml`, and finds the line of each of its keys.
 
-The standard library reads TOML but forgets where anything stood. A second, coarser look at a file that is known to be valid TOML finds
-the line of each key, so that a mistake can be told with it.
+The standard library parses TOML but does not keep lines. A second, coarser pass over a file that is
+known to be valid TOML finds the line of each key, so that a mistake can be reported with it.
 """
 
 import os
@@ -19,17 +19,23 @@ KeyPath = tuple[str, ...]
 """A key and the tables around it, outermost first."""
 
 _TOKEN = re.compile(
-    r'''"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?'{3,5}|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|\#[^\n]*|\n|[\[\]{}=,.]|[^\s\[\]{}=,."'\#]+''',
+    r'"""(?:\\.|[^\\])*?"{3,5}'
+    r"|'''.*?'{3,5}"
+    r'|"(?:\\.|[^"\\\n])*"'
+    r"|'[^'\n]*'"
+    r"|\#[^\n]*|\n|[\[\]{}=,.]"
+    r"""|[^\s\[\]{}=,."'\#]+""",
     re.DOTALL,
 )
+"""A string, a comment, the end of a line, a bracket or other sign, or a bare word."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """Something in the configuration that no process can start with.
+    """Something in the configuration with which no process can start.
 
-    `source` is `file`, `environment` or `default` (nobody said anything, and that is the mistake); `where` names the file or the
-    variable, `line` counts from 1; `key` is dotted.
+    `source` is `file`, `environment`, or `default` if the setting is missing. `where` names the
+    file or the variable; `line` counts from 1; `key` is dotted.
     """
 
     source: str
@@ -57,21 +63,21 @@ class BadFile(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """What the file says; without a file, nothing."""
+    """The content of the file; empty if there is no file."""
 
     path: Path | None = None
     data: dict[str, Any] = field(default_factory=dict)
     lines: dict[KeyPath, int] = field(default_factory=dict)
 
     def line(self, place: KeyPath) -> int | None:
-        """The line of a key, or of the nearest table around it that has one; None when the file says nothing there."""
+        """The line of a key, or of the nearest table around it; None if the file has neither."""
         for end in range(len(place), 0, -1):
             if place[:end] in self.lines:
                 return self.lines[place[:end]]
         return None
 
     def has(self, place: KeyPath) -> bool:
-        """Whether the file has a value at this very place."""
+        """Whether the file sets exactly this key."""
         value: Any = self.data
         for key in place:
             if isinstance(value, list) and key.isdigit() and int(key) < len(value):
@@ -84,18 +90,18 @@ class ConfigFile:
 
 
 def find_config_file() -> Path | None:
-    """The file that `BACKBURNER_CONFIG` names, else `backburner.toml` in the working directory; None without either.
+    """The file that `BACKBURNER_CONFIG` names, else `backburner.toml` in the working directory.
 
-    An empty `BACKBURNER_CONFIG` means: no file, whatever lies there.
+    None if there is neither, or if `BACKBURNER_CONFIG` is set and empty.
     """
-    named = os.environ.get(PATH_VARIABLE)  # noqa: TID251  (it says where settings are, so it cannot be one of them)
+    named = os.environ.get(PATH_VARIABLE)  # noqa: TID251  (settings cannot name their own file)
     if named is not None:
         return Path(named) if named else None
     return Path(FILE_NAME) if Path(FILE_NAME).is_file() else None
 
 
 def read_config_file(path: Path | None) -> ConfigFile:
-    """The file's content. Raises BadFile when it cannot be read or is no TOML."""
+    """The file's content. Raises BadFile if it cannot be read or is not TOML."""
     if path is None:
         return ConfigFile()
     try:
@@ -115,45 +121,45 @@ def read_config_file(path: Path | None) -> ConfigFile:
 
 
 def _split_position(message: str, text: str) -> tuple[str, int]:
-    """The parser's words without the place, and the line."""
-    found = re.fullmatch(
+    """The parser's message without its position, and the line."""
+    match = re.fullmatch(
         r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", message, re.DOTALL
     )
-    if found is None:
+    if match is None:
         return message, 1
-    return found[1], int(found[2]) if found[2] else text.count("\n") + 1
+    return match[1], int(match[2]) if match[2] else text.count("\n") + 1
 
 
 def _lines(text: str) -> dict[KeyPath, int]:
-    """The line of each table and of each key that begins one; keys inside an inline value have none of their own."""
+    """The line of each table and of each key; keys inside an inline value have no line."""
     lines: dict[KeyPath, int] = {}
     table: KeyPath = ()
-    for number, words in _statements(text.replace("\r\n", "\n")):
-        if words[0] == "[":
-            table = tuple(map(_key, (word for word in words if word not in ("[", "]", "."))))
+    for number, parts in _statements(text.replace("\r\n", "\n")):
+        if parts[0] == "[":
+            table = tuple(_key(part) for part in parts if part not in ("[", "]", "."))
             place = table
         else:
-            place = table + tuple(
-                map(_key, (word for word in words[: words.index("=")] if word != "."))
-            )
+            key = parts[: parts.index("=")]
+            place = table + tuple(_key(part) for part in key if part != ".")
         for end in range(1, len(place) + 1):
             lines.setdefault(place[:end], number)
     return lines
 
 
 def _statements(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Each header and each `key = value`, as its words, with the line it begins in."""
-    line, depth, begun, words = 1, 0, 1, list[str]()
-    for word in _TOKEN.findall(text + "\n"):
-        if word == "\n" and depth == 0 and words:
-            yield begun, words
-            words = []
-        elif word != "\n" and not word.startswith("#"):
-            begun = begun if words else line
-            words.append(word)
-            depth += (word in ("[", "{")) - (word in ("]", "}"))
-        line += word.count("\n")
+    """Each table header and each `key = value` as its parts, with the line where it begins."""
+    line, depth, first_line, parts = 1, 0, 1, list[str]()
+    for part in _TOKEN.findall(text + "\n"):
+        if part == "\n" and depth == 0 and parts:
+            yield first_line, parts
+            parts = []
+        elif part != "\n" and not part.startswith("#"):
+            first_line = first_line if parts else line
+            parts.append(part)
+            depth += (part in ("[", "{")) - (part in ("]", "}"))
+        line += part.count("\n")
 
 
-def _key(word: str) -> str:
-    return next(iter(tomllib.loads(f"{word} = 0"))) if word[0] in "\"'" else word
+def _key(part: str) -> str:
+    """A key without its quotes."""
+    return next(iter(tomllib.loads(f"{part} = 0"))) if part[0] in "\"'" else part

@@ -1,37 +1,40 @@
-"""The file as a source of settings, behind the environment."""
+"""`backburner.toml` as a source of settings, after the environment."""
 
 from typing import Any
 
-from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, TomlConfigSettingsSource
 
-from models.config.config_file import find_config_file, read_config_file
+from models.config.config_file import BadFile, Mistake, find_config_file, read_config_file
 
 UNPREFIXED_VARIABLES = {"database_url": "DATABASE_URL", "redis_url": "REDIS_URL"}
-"""Settings whose variables have no prefix."""
+"""Settings whose environment variables have no prefix."""
 
 
-class FileSource(PydanticBaseSettingsSource):
-    """What `backburner.toml` says, for whatever the environment does not."""
+class FileSource(TomlConfigSettingsSource):
+    """The values of `backburner.toml`.
+
+    The file is read twice. `read_config_file` reads it first, because it knows the line of a
+    mistake: pydantic-settings skips a missing file, drops the file's name from a syntax error, and
+    accepts keys in any case, for which no line would be known later.
+    """
 
     def __init__(self, settings_cls: type[BaseSettings]) -> None:
-        super().__init__(settings_cls)
-        self.file = read_config_file(find_config_file())
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002
-        """One field's value; `__call__` gives all of them."""
-        return self.file.data.get(field_name), field_name, False
+        file = read_config_file(find_config_file())
+        mistakes = [
+            Mistake("file", str(file.path), "is not a setting", file.line((key,)), key)
+            for key in file.data
+            if key != key.lower() and key not in UNPREFIXED_VARIABLES.values()
+        ]
+        if mistakes:
+            raise BadFile(mistakes)
+        super().__init__(settings_cls, toml_file=file.path)
 
     def __call__(self) -> dict[str, Any]:
-        """The whole file. Routes are taken from one place: those of the environment replace it, others merge key by key."""
-        values = {
-            UNPREFIXED_VARIABLES.get(key, key): value for key, value in self.file.data.items()
-        }
-        return {
-            key: value
-            for key, value in values.items()
-            if key != "routes" or "routes" not in self.current_state
-        }
+        """All values. Routes of the environment replace those of the file; other tables merge."""
+        values = super().__call__()
+        if "routes" in self.current_state:
+            values.pop("routes", None)
+        return values
 
 
 class FileBackedSettings(BaseSettings):
@@ -46,5 +49,5 @@ class FileBackedSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The first that knows a value counts. Raises BadFile."""
+        """The sources; the first one that has a value counts. Raises BadFile."""
         return init_settings, env_settings, FileSource(settings_cls)

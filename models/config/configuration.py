@@ -1,4 +1,4 @@
-"""The settings of a process, or what is wrong with them: which mistake, in which line or variable."""
+"""Builds the settings of a process, or reports each mistake with its line or variable."""
 
 import os
 import re
@@ -33,7 +33,7 @@ SETTINGS_ERRORS = (BadFile, SettingsError, ValidationError)
 
 
 def build(**overrides: Any) -> Settings:
-    """The settings of this process; `given` beats everything. Raises BadSettings."""
+    """The settings of this process; `overrides` replace every source. Raises BadSettings."""
     try:
         return Settings(**overrides)
     except SETTINGS_ERRORS as error:
@@ -41,17 +41,17 @@ def build(**overrides: Any) -> Settings:
 
 
 def to_bad_settings(error: Exception) -> BadSettings:
-    """All mistakes behind one of UNUSABLE, each with its place, without the offending values."""
+    """All mistakes behind one of SETTINGS_ERRORS, each with its place, without the wrong values."""
     match error:
         case BadFile():
             return BadSettings(error.mistakes)
         case ValidationError():
             file = read_config_file(find_config_file())
-            found = [
+            mistakes = [
                 _mistake(tuple(map(str, each["loc"])), each["msg"], file)
                 for each in error.errors(include_url=False, include_input=False)
             ]
-            return BadSettings(sorted(found, key=lambda mistake: mistake.line or 0))
+            return BadSettings(sorted(mistakes, key=lambda mistake: mistake.line or 0))
         case _:
             field = re.search(r'field "(\w+)"', str(error))
             key = f"BACKBURNER_{field[1]}".upper() if field is not None else None
@@ -68,13 +68,14 @@ def to_bad_settings(error: Exception) -> BadSettings:
 
 
 def _mistake(place: tuple[str, ...], message: str, file: ConfigFile) -> Mistake:
-    """A mistake with the innermost place that somebody has written: a variable, or else a line of the file."""
+    """A mistake with the innermost place that is set: a variable, or else a line of the file."""
+    variables = _variables()
     for end in range(len(place), 0, -1):
         inner = place[:end]
-        name, written = variable_of(inner), _variables()
+        name = variable_of(inner)
         line = file.lines.get((inner[0].lower(), *inner[1:]))
-        if name in written or (
-            line is None and any(variable.startswith(f"{name}__") for variable in written)
+        if name in variables or (
+            line is None and any(variable.startswith(f"{name}__") for variable in variables)
         ):
             return Mistake(
                 "environment",
@@ -93,9 +94,9 @@ def _mistake(place: tuple[str, ...], message: str, file: ConfigFile) -> Mistake:
 
 
 def variable_of(place: tuple[str, ...]) -> str:
-    """The variable of the environment that goes before this key of the file."""
-    address = UNPREFIXED_VARIABLES.get(place[0].lower())
-    return address or f"BACKBURNER_{'__'.join(place)}".upper()
+    """The environment variable that overrides this key of the file."""
+    unprefixed = UNPREFIXED_VARIABLES.get(place[0].lower())
+    return unprefixed or f"BACKBURNER_{'__'.join(place)}".upper()
 
 
 def origin(place: tuple[str, ...], file: ConfigFile) -> str:
@@ -111,14 +112,18 @@ def _variables() -> set[str]:
 
 
 def load() -> Settings:
-    """The settings of a web or worker process, which need an upstream. Ends it with one readable line per mistake (exit status 2) when they
-    are not right."""
+    """The settings of a web or worker process, which need an upstream.
+
+    If they are wrong, prints one line per mistake and exits with status 2.
+    """
     try:
         settings = build()
     except BadSettings as error:
         _exit_with_mistakes(error.mistakes)
     if not any(upstream.base_url for upstream in Routes(settings).upstreams.values()):
-        message = "no upstream is configured: name one there, or several in backburner.toml"
+        message = (
+            "no upstream is configured: set this variable, or list upstreams in backburner.toml"
+        )
         _exit_with_mistakes(
             [Mistake("default", "not set", message, key="BACKBURNER_UPSTREAM__BASE_URL")]
         )

@@ -6,7 +6,8 @@ from uuid import UUID
 
 import orjson
 
-from models.config.settings import LeaseSettings, Settings
+from models.config.groups import LeaseSettings
+from models.config.settings import Settings
 from models.db.database import Json, Pool, Row, fetch
 from models.db.queries import statements
 from models.ids import new_uuid

@@ -8,7 +8,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
-from models.config.settings import WebSettings
+from models.config.groups import WebSettings
 
 logger = structlog.get_logger()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp.abc import AbstractResolver
 
-from models.config.settings import EgressSettings
+from models.config.groups import EgressSettings
 from models.egress import EgressPolicy, EgressRefused
 from models.errors import UpstreamFailed
 from models.wire.checks import shorten

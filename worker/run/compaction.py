@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from models.config.settings import CompactionSettings
+from models.config.groups import CompactionSettings
 from models.errors import UpstreamFailed
 from models.secrets import NoKey, Sealer, Unreadable
 from models.wire.compaction import (

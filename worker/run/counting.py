@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import structlog
 
-from models.config.settings import UpstreamSettings
+from models.config.upstream import UpstreamSettings
 from worker.translation.history.measure import TokenCounter, count_request_tokens
 from worker.upstream.upstreams import Candidate
 

@@ -19,7 +19,7 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from pydantic import ValidationError
 
-from models.config.settings import McpSettings
+from models.config.groups import McpSettings
 from models.egress import EgressPolicy
 from models.wire.json_input import clean_text
 from worker.outbound.guarded_http import (

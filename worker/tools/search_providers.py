@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
-from models.config.settings import WebSearchSettings
+from models.config.groups import WebSearchSettings
 from worker.translation.items.citations import SearchResult
 
 

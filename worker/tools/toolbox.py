@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from models.config.settings import ToolSettings
+from models.config.groups import ToolSettings
 from models.errors import RunError
 from models.wire.events import Item
 from models.wire.json_input import clean_json

@@ -15,7 +15,8 @@ import msgspec
 import structlog
 from yarl import URL
 
-from models.config.settings import EgressSettings, Settings
+from models.config.groups import EgressSettings
+from models.config.settings import Settings
 from models.egress import EgressPolicy, EgressRefused
 from models.wire.events import Item
 from models.wire.json_input import clean_json

@@ -14,7 +14,8 @@ import httpx2
 import openai
 from openai import AsyncAPIResponse, AsyncOpenAI, DefaultAioHttpClient
 
-from models.config.settings import LimitSettings, UpstreamSettings
+from models.config.groups import LimitSettings
+from models.config.upstream import UpstreamSettings
 from models.deadlines import IdleTimeout
 from models.errors import LimitReached, UpstreamFailed
 from worker.translation.chat.chunk import Chunk

@@ -7,7 +7,7 @@ import httpx2
 import orjson
 import structlog
 
-from models.config.settings import UpstreamSettings
+from models.config.upstream import UpstreamSettings
 
 logger = structlog.get_logger()
 

@@ -1,6 +1,6 @@
 """An upstream's settings as far as the translation of a request needs them."""
 
-from models.config.settings import UpstreamSettings
+from models.config.upstream import UpstreamSettings
 from worker.translation.dialect import Dialect
 
 

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from models.config.settings import UpstreamSettings
+from models.config.upstream import UpstreamSettings
 from models.errors import LimitReached, UpstreamBusy, UpstreamFailed
 from worker import metrics
 from worker.upstream.circuit import Circuit

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from models.config.settings import WebSettings, WorkerSettings
+from models.config.groups import WebSettings, WorkerSettings
 from tests.support.deployment_files import (
     COMPOSE,
     DEPLOY,

@@ -46,7 +46,7 @@ base_url = "nowhere"
 """
 TOLD = [
     "line 3: upstreams.local.base_url: must be an http:// or https:// address without user name, query or fragment",
-    "line 5: routes.*: there is no upstream 'locale' (there are: local)",
+    "line 5: routes.*: there is no upstream 'locale' (configured: local)",
 ]
 
 

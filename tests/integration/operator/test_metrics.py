@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from cli.embedded.process import free_port
-from models.config.settings import MetricsSettings
+from models.config.groups import MetricsSettings
 from models.db.database import fetch, fetch_on, open_pool
 from models.db.queries import operations, statements
 from models.metrics import scrape_allowed

@@ -17,7 +17,8 @@ import psutil
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from models.config.settings import EgressSettings, McpSettings, Settings, ToolSettings
+from models.config.groups import EgressSettings, McpSettings, ToolSettings
+from models.config.settings import Settings
 from models.egress import EgressPolicy
 from models.errors import ToolFailed
 from tests.support.api import until

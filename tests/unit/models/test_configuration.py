@@ -1,4 +1,4 @@
-"""backburner.toml: what it may say, what goes before it, and how each mistake in it is told."""
+"""backburner.toml: what it may contain, what overrides it, and how each mistake is reported."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +14,7 @@ ADDRESSES = {"DATABASE_URL": "postgresql://unused", "REDIS_URL": "redis://unused
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, and an environment that says nothing but the two addresses."""
+    """The working directory, and an environment that has only the two addresses."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("BACKBURNER_CONFIG", raising=False)
     for name, value in ADDRESSES.items():
@@ -22,7 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def says(folder: Path, text: str) -> Settings:
+def read(folder: Path, text: str) -> Settings:
     (folder / "backburner.toml").write_text(text)
     return build()
 
@@ -41,18 +41,18 @@ def test_without_a_file_the_one_upstream_of_the_environment_serves_everything(
     monkeypatch.setenv("BACKBURNER_UPSTREAM__BASE_URL", "http://only.example/v1")
     routes = Routes(build())
     assert not routes.configured
-    [found] = routes.find("anything/at all")
-    assert (found.upstream.name, found.upstream.base_url, found.model) == (
+    [destination] = routes.find("anything/at all")
+    assert (destination.upstream.name, destination.upstream.base_url, destination.model) == (
         "default",
         "http://only.example/v1",
         "anything/at all",
     )
 
 
-def test_the_file_of_the_working_directory_is_read_and_one_that_is_named_goes_before_it(
+def test_the_file_in_the_working_directory_is_read_unless_another_one_is_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert says(folder, "[limits]\nturns = 7").limits.turns == 7
+    assert read(folder, "[limits]\nturns = 7").limits.turns == 7
     (folder / "other.toml").write_text('retention = "P1D"\n[limits]\nturns = 8\nfirst_token = 0.5')
     monkeypatch.setenv("BACKBURNER_CONFIG", str(folder / "other.toml"))
     settings = build()
@@ -62,14 +62,14 @@ def test_the_file_of_the_working_directory_is_read_and_one_that_is_named_goes_be
     assert build().limits.turns == 128, "an empty name means no file"
 
 
-def test_the_environment_goes_before_the_file_key_by_key(
+def test_the_environment_overrides_the_file_key_by_key(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BACKBURNER_UPSTREAMS__A__BASE_URL", "http://elsewhere.example/v1")
     monkeypatch.setenv("BACKBURNER_UPSTREAMS__A__PASSTHROUGH", "top_k, min_p")
     monkeypatch.setenv("BACKBURNER_UPSTREAMS__A__API_KEY", "12345")
     monkeypatch.setenv("BACKBURNER_LIMITS__TURNS", "9")
-    settings = says(
+    settings = read(
         folder, TWO + 'max_retries = 4\n[routes]\n"*" = "a"\n[limits]\nturns = 7\noutput = 1000'
     )
     upstreams = Routes(settings).upstreams
@@ -84,21 +84,23 @@ def test_the_environment_goes_before_the_file_key_by_key(
     monkeypatch.setenv("BACKBURNER_ROUTES", '{"only": ["b", {"upstream": "a", "model": "x"}]}')
     routes = Routes(build())
     assert list(routes.patterns) == ["only"], "routes of the environment replace those of the file"
-    assert [(found.upstream.name, found.model) for found in routes.find("only")] == [
+    assert [
+        (destination.upstream.name, destination.model) for destination in routes.find("only")
+    ] == [
         ("b", "only"),
         ("a", "x"),
     ]
 
 
-def test_the_key_may_be_named_instead_of_written(
+def test_the_file_can_name_the_variable_of_a_key_instead_of_holding_the_key(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KEY_OF_A", "sesame")
-    settings = says(
+    settings = read(
         folder, '[upstreams.a]\nbase_url = "http://a.example/v1"\napi_key_env = "KEY_OF_A"'
     )
-    [found] = Routes(settings).find("any")
-    assert found.upstream.api_key.get_secret_value() == "sesame"
+    [destination] = Routes(settings).find("any")
+    assert destination.upstream.api_key.get_secret_value() == "sesame"
     assert "sesame" not in repr(settings)
 
 
@@ -116,7 +118,7 @@ def test_the_key_may_be_named_instead_of_written(
         ("left-and-right", ["a as left-and-right"]),
     ],
 )
-def test_of_several_routes_that_match_the_most_specific_counts(
+def test_the_most_specific_of_several_matching_routes_wins(
     folder: Path, model: str, ends: list[str]
 ) -> None:
     routes = """
@@ -131,16 +133,16 @@ def test_of_several_routes_that_match_the_most_specific_counts(
     "left-*" = "a"
     "*right" = "b"
     """
-    found = Routes(says(folder, TWO + routes)).find(model)
-    assert [f"{each.upstream.name} as {each.model}" for each in found] == ends
+    destinations = Routes(read(folder, TWO + routes)).find(model)
+    assert [f"{each.upstream.name} as {each.model}" for each in destinations] == ends
 
 
 def test_a_model_that_no_route_matches_has_no_upstream(folder: Path) -> None:
-    assert Routes(says(folder, TWO + '[routes]\n"gpt-*" = "a"')).find("llama") == ()
+    assert Routes(read(folder, TWO + '[routes]\n"gpt-*" = "a"')).find("llama") == ()
 
 
 MISTAKES: dict[str, tuple[str, list[str]]] = {
-    "no TOML": (
+    "not TOML": (
         "[upstreams.a\nx = 1",
         ["line 1: is not TOML: Expected ']' at the end of a table declaration"],
     ),
@@ -149,54 +151,70 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
         "[limits]\nturns = 1\nturns = 2",
         ["line 3: is not TOML: Cannot overwrite a value"],
     ),
-    "an unknown group": ("[limit]\nturns = 1", ["line 1: limit: is no setting"]),
+    "an unknown group": ("[limit]\nturns = 1", ["line 1: limit: is not a setting"]),
+    "a group in capitals": ("[limits]\n[Limits]", ["line 2: Limits: is not a setting"]),
     "an unknown key": (
         TWO + 'baseurl = "x"\n[routes]\n"*" = "a"',
-        ["line 6: upstreams.b.baseurl: is no setting"],
+        ["line 6: upstreams.b.baseurl: is not a setting"],
     ),
     "another type": (
         "\n[limits]\n\nturns = 'many'",
         [
-            "line 4: limits.turns: Input should be a valid integer, unable to parse string as an integer"
+            (
+                "line 4: limits.turns: Input should be a valid integer, unable to parse "
+                "string as an integer"
+            )
         ],
     ),
     "no address": (
         "[upstreams.a]\n",
         [
-            "line 1: upstreams.a.base_url: must be given: what a client would use as base URL, with /v1"
+            (
+                "line 1: upstreams.a.base_url: must be given: the address that a client "
+                "would use as base URL, with /v1"
+            )
         ],
     ),
-    "no URL": (
+    "not a URL": (
         '[upstreams.a]\nbase_url = "a.example"',
         [
-            "line 2: upstreams.a.base_url: must be an http:// or https:// address without user name, query or fragment"
+            (
+                "line 2: upstreams.a.base_url: must be an http:// or https:// address "
+                "without user name, query or fragment"
+            )
         ],
     ),
-    "an API nobody speaks": (
+    "an unknown API": (
         '[upstreams.a]\nbase_url = "http://a.example/v1"\napi = "soap"',
         ["line 3: upstreams.a.api: Input should be 'chat' or 'responses'"],
     ),
-    "a key that is not there": (
-        '[upstreams.a]\nbase_url = "http://a.example/v1"\napi_key_env = "NOBODYS_KEY"',
-        ["line 3: upstreams.a.api_key_env: the variable NOBODYS_KEY is not set in the environment"],
+    "a key variable that is not set": (
+        '[upstreams.a]\nbase_url = "http://a.example/v1"\napi_key_env = "UNSET_KEY"',
+        ["line 3: upstreams.a.api_key_env: the variable UNSET_KEY is not set in the environment"],
     ),
     "a name": (
         '[upstreams."A b"]\nbase_url = "http://a.example/v1"',
         [
-            "line 1: upstreams.A b: an upstream's name is made of small letters and digits, parted by single - or _"
+            (
+                "line 1: upstreams.A b: an upstream's name is made of small letters and "
+                "digits, separated by single - or _"
+            )
         ],
     ),
     "a route to nowhere": (
         TWO + '[routes]\n"*" = ["a", "c"]\n"x" = { upstream = "d" }',
         [
-            "line 7: routes.*: there is no upstream 'c' (there are: a, b)",
-            "line 8: routes.x: there is no upstream 'd' (there are: a, b)",
+            "line 7: routes.*: there is no upstream 'c' (configured: a, b)",
+            "line 8: routes.x: there is no upstream 'd' (configured: a, b)",
         ],
     ),
-    "a route that is none": (
+    "a route of a wrong type": (
         TWO + '[routes]\n"*" = 3\n"y" = []',
         [
-            "line 7: routes.*: must be an upstream's name, a table { upstream = NAME, model = NAME }, or a list of these",
+            (
+                "line 7: routes.*: must be an upstream's name, a table { upstream = NAME, "
+                "model = NAME }, or a list of these"
+            ),
             "line 8: routes.y: must not be empty",
         ],
     ),
@@ -206,25 +224,26 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
     ),
     "several and no routes": (
         TWO,
-        [
-            "not set: routes: must say which of the upstreams serves which model, for several are configured"
-        ],
+        ["not set: routes: is required when more than one upstream is configured"],
     ),
     "limits that make no sense": (
         TWO + 'concurrency = 0\nwait = "soon"\n[routes]\n"*" = "a"',
         [
             "line 6: upstreams.b.concurrency: Input should be greater than or equal to 1",
-            "line 7: upstreams.b.wait: Input should be a valid timedelta, invalid digit in duration",
+            (
+                "line 7: upstreams.b.wait: Input should be a valid timedelta, invalid "
+                "digit in duration"
+            ),
         ],
     ),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_each_mistake_is_told_with_its_line(
+def test_each_mistake_is_reported_with_its_line(
     folder: Path, capsys: pytest.CaptureFixture[str], mistake: str
 ) -> None:
-    text, told = MISTAKES[mistake]
+    text, expected = MISTAKES[mistake]
     (folder / "backburner.toml").write_text(text)
     with pytest.raises(SystemExit) as ended:
         load()
@@ -232,32 +251,32 @@ def test_each_mistake_is_told_with_its_line(
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
         f"configuration: {'' if line.startswith('not set') else 'backburner.toml, '}{line}"
-        for line in told
+        for line in expected
     ]
 
 
-def test_mistakes_of_all_kinds_are_told_at_once_each_with_its_source(
+def test_all_mistakes_are_reported_at_once_each_with_its_source(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BACKBURNER_LEASE__BEAT", "often")
     monkeypatch.setenv("BACKBURNER_UPSTREAMS__B__API_KEY", "secret")
     monkeypatch.delenv("REDIS_URL")
     with pytest.raises(BadSettings) as bad:
-        says(folder, '[upstreams.a]\nbase_url = 7\n[routes]\n"*" = "c"')
+        read(folder, '[upstreams.a]\nbase_url = 7\n[routes]\n"*" = "c"')
     assert [(mistake.source, mistake.line) for mistake in bad.value.mistakes] == [
         ("default", None), ("environment", None), ("environment", None), ("file", 2), ("file", 4),
     ]  # fmt: skip
-    told = str(bad.value)
+    report = str(bad.value)
     for words in (
         "not set: REDIS_URL: must be given",
         "BACKBURNER_LEASE__BEAT",
         "BACKBURNER_UPSTREAMS__B: upstreams.b.base_url: must be given",
     ):
-        assert words in told
-    assert "secret" not in told
+        assert words in report
+    assert "secret" not in report
 
 
-def test_a_file_that_is_named_and_not_there_or_no_text_is_a_mistake(
+def test_a_named_file_that_is_missing_or_not_text_is_a_mistake(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BACKBURNER_CONFIG", "nowhere.toml")
@@ -271,7 +290,7 @@ def test_a_file_that_is_named_and_not_there_or_no_text_is_a_mistake(
         build()
 
 
-def test_a_variable_that_is_no_json_is_named_without_its_value(
+def test_a_variable_that_is_not_json_is_named_without_its_value(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BACKBURNER_ROUTES", "{secret")
@@ -282,7 +301,9 @@ def test_a_variable_that_is_no_json_is_named_without_its_value(
         build()
 
 
-def test_lines_are_found_whatever_stands_between_them(folder: Path) -> None:
+def test_lines_are_right_also_after_comments_strings_and_lists_over_several_lines(
+    folder: Path,
+) -> None:
     text = '''
 retention = """P
 1D""" # a text over two lines that says nothing sensible
@@ -297,7 +318,7 @@ query.q = "\\"]"
 unknown.key = 1
 '''
     with pytest.raises(BadSettings) as bad:
-        says(folder, text)
+        read(folder, text)
     assert [(mistake.key, mistake.line) for mistake in bad.value.mistakes] == [
         ("retention", 2),
         ("upstreams.a.unknown", 12),

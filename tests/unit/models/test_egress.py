@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from models.config.settings import EgressSettings
+from models.config.groups import EgressSettings
 from models.egress import EgressPolicy, EgressRefused
 
 CLOSED = EgressPolicy(EgressSettings())

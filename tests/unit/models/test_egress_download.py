@@ -1,4 +1,5 @@
-"""Fetching through the guard, from real sockets: what counts is where a connection really goes (design §9)."""
+"""Fetching through the guard, from real sockets: what counts is where a connection really goes
+(design §9)."""
 
 import asyncio
 import socket
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from models.config.settings import EgressSettings
+from models.config.groups import EgressSettings
 from models.egress import EgressPolicy, EgressRefused
 from models.errors import UpstreamFailed
 from worker.outbound.download import Downloader, DownloadError
@@ -19,7 +20,8 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/pdf; x=y\r\ncontent-length: 
 
 
 class Site:
-    """A server on every loopback address; `answers` maps paths to raw answers, `heard` says what was asked and at which address."""
+    """A server on every loopback address; `answers` maps paths to raw answers, `heard` says what
+    was asked and at which address."""
 
     def __init__(self) -> None:
         self.answers: dict[str, bytes] = {}
@@ -92,7 +94,8 @@ class FakeDns(AbstractResolver):
 
 
 PUBLIC, INSIDE = "127.0.0.2", "127.0.0.1"
-"""Stand-ins that can be connected to: the rules of these tests allow the first and not the second."""
+"""Stand-ins that can be connected to: the rules of these tests allow the first and not the
+second."""
 
 
 def downloads(
@@ -156,7 +159,8 @@ async def test_the_systems_own_resolver_is_judged_too(site: Site) -> None:
 
 
 async def test_answers_that_change_between_two_questions_help_nobody(site: Site) -> None:
-    """DNS rebinding: the first look-up is harmless, the second leads inside. Each connection is judged by its own address."""
+    """DNS rebinding: the first look-up is harmless, the second leads inside. Each connection is
+    judged by its own address."""
     site.redirect("/a", "/b")
     site.answers["/b"] = OK
     rebinding = downloads([PUBLIC], [INSIDE])

@@ -1,4 +1,5 @@
-"""Sealing: what rests in `job_secrets` can be opened for its own response only, with a key that is still among ours."""
+"""Sealing: what rests in `job_secrets` can be opened for its own response only, with a key that
+is still among ours."""
 
 import base64
 import re

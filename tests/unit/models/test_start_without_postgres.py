@@ -1,4 +1,4 @@
-"""A process that finds no Postgres says so in one line, and goes."""
+"""A process that cannot reach PostgreSQL logs one line and exits."""
 
 import json
 import subprocess
@@ -11,8 +11,11 @@ from tests.support.stack import ROOT
 
 
 @pytest.mark.parametrize("side", ["web", "worker"])
-def test_without_postgres_it_says_so_and_exits_with_1(side: str) -> None:
-    impatient = f"import {side}.__main__ as m, functools; m.wait_until_available = functools.partial(m.wait_until_available, timeout=0); m.main()"
+def test_without_postgres_a_process_logs_one_line_and_exits_with_1(side: str) -> None:
+    impatient = (
+        f"import {side}.__main__ as m, functools; m.wait_until_available = "
+        "functools.partial(m.wait_until_available, timeout=0); m.main()"
+    )
     started = subprocess.run(
         [sys.executable, "-c", impatient],
         cwd=ROOT,
@@ -26,6 +29,6 @@ def test_without_postgres_it_says_so_and_exits_with_1(side: str) -> None:
         check=False,
     )
     assert started.returncode == 1
-    said = started.stdout + started.stderr
-    assert "Traceback" not in said
-    assert json.loads(said.splitlines()[-1])["event"] == "database_away"
+    output = started.stdout + started.stderr
+    assert "Traceback" not in output
+    assert json.loads(output.splitlines()[-1])["event"] == "database_away"

@@ -1,13 +1,13 @@
-"""Which search provider is asked, and what must be known of it."""
+"""The settings of the web search provider."""
 
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from models.config.settings import WebSearchSettings
+from models.config.groups import WebSearchSettings
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("settings", "message"),
     [
         ({"provider": "google"}, "Input should be 'tavily', 'brave' or 'searxng'"),
         ({"provider": "searxng"}, "must name the SearXNG instance"),
@@ -29,20 +29,22 @@ from models.config.settings import WebSearchSettings
         ),
     ],
 )
-def test_what_cannot_work_is_refused_at_the_start(given: dict[str, str], message: str) -> None:
+def test_settings_that_cannot_work_are_refused_at_start(
+    settings: dict[str, str], message: str
+) -> None:
     with pytest.raises(ValidationError, match=message.replace("(", r"\(")):
-        WebSearchSettings.model_validate(given)
+        WebSearchSettings.model_validate(settings)
 
 
-def test_what_can_work_is_taken() -> None:
+def test_settings_that_can_work_are_accepted() -> None:
     assert WebSearchSettings().provider is None
-    for given in (
+    for settings in (
         {"provider": "tavily", "api_key": "k"},
         {"provider": "brave", "api_key": "k", "base_url": "https://proxy.example/brave"},
         {"provider": "searxng", "base_url": "http://searxng:8080"},
         {"provider": "searxng", "base_url": "http://[::1]:8080/search-me/"},
     ):
-        assert WebSearchSettings.model_validate(given).provider == given["provider"]
+        assert WebSearchSettings.model_validate(settings).provider == settings["provider"]
 
 
 def test_the_key_is_not_shown() -> None:

@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from models.config.settings import UpstreamSettings
+from models.config.upstream import UpstreamSettings
 from models.errors import LimitReached, UpstreamBusy, UpstreamFailed
 from worker.upstream.circuit import Circuit
 from worker.upstream.gate import ConcurrencyLimiter, Permit

@@ -1,0 +1,253 @@
+"""The groups of settings: each class is one table of `backburner.toml`, such as `[limits]`.
+
+The text below each setting is its meaning in `docs/settings.md`.
+"""
+
+import re
+from datetime import timedelta
+from ipaddress import ip_network
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from models.config.values import (
+    HTTP_ADDRESS,
+    Bytes,
+    Characters,
+    Duration,
+    Group,
+    TextList,
+    Tokens,
+)
+
+
+class LeaseSettings(Group):
+    """How processes show that they are alive, and when work of dead ones is claimed by others."""
+
+    duration: Duration = timedelta(seconds=10)
+    """How long a lease is valid after a heartbeat; at least three times `lease.beat`."""
+    beat: Duration = timedelta(seconds=2)
+    """Time between two heartbeats, which renew the lease."""
+    caution: Duration = timedelta(seconds=6)
+    """A worker starts no new turn when the last renewal is older than this."""
+    observe: Duration = timedelta(seconds=5)
+    """A sweep reaps a process after it has seen the same expired lease for this long."""
+    sweep: Duration = timedelta(seconds=2)
+    """Time between two sweeps of a worker."""
+    ring_interval: Duration = timedelta(seconds=5)
+    """A response without an owner is enqueued again after this time, then after twice this time,
+    and so on."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.duration < 3 * self.beat:
+            raise ValueError("lease.duration must be at least three times lease.beat")
+        if not self.beat < self.caution < self.duration:
+            raise ValueError("lease.caution must lie between lease.beat and lease.duration")
+        return self
+
+
+class LimitSettings(Group):
+    """Limits that end responses which are stuck or too large."""
+
+    first_token: Duration = timedelta(seconds=600)
+    """Longest wait for the first token of a turn."""
+    token_gap: Duration = timedelta(seconds=300)
+    """Longest pause between two tokens of a turn."""
+    turn: Duration = timedelta(hours=1)
+    """Longest duration of one turn."""
+    wall_clock: Duration = timedelta(hours=24)
+    """Longest time from the first claim of a response to its end."""
+    queue_wait: Duration = timedelta(hours=24)
+    """Longest time that a response waits for its first claim."""
+    turns: int = 128
+    """Most turns of one response."""
+    body: Bytes = 64 * 1024 * 1024
+    """Largest request body."""
+    output: Bytes = 64 * 1024 * 1024
+    """Most text that one turn may produce."""
+
+
+class CacheSettings(Group):
+    """The answer cache: stored answers for requests that ask for it (docs/cache.md)."""
+
+    ttl: Duration = timedelta(hours=1)
+    """How long an answer is kept for `cache: true`, in whole seconds."""
+    longest_ttl: Duration = timedelta(days=1)
+    """The longest time that a request may ask for."""
+    value_bytes: Bytes = 1024 * 1024
+    """Largest answer that is stored, after sealing and base64."""
+    patience: Duration = timedelta(milliseconds=250)
+    """Longest wait for Redis; a longer wait counts as a miss, and for two seconds the cache is not
+    used."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if not timedelta(seconds=1) <= self.ttl <= self.longest_ttl:
+            raise ValueError("cache.ttl must lie between one second and cache.longest_ttl")
+        return self
+
+
+class WebSettings(Group):
+    """The web processes."""
+
+    ping: Duration = timedelta(seconds=15)
+    """Time between two keep-alive comments on an idle stream."""
+    send_timeout: Duration = timedelta(seconds=60)
+    """A connection whose client reads nothing for this long is closed."""
+    poll: Duration = timedelta(seconds=5)
+    """How often a waiting reader reads the database although no notification arrived."""
+    grace: Duration = timedelta(seconds=10)
+    """How long foreground requests may still run at shutdown."""
+    cancel_wait: Duration = timedelta(seconds=5)
+    """How long a cancel request waits for the response to end."""
+    ephemeral_background: bool = False
+    """Allows `background` with `store: false`; such a response is kept 10 minutes after its end."""
+    reader_buffer: Bytes = 256 * 1024
+    """Most unsent data of one reader; a slower reader continues from the event log."""
+    sockets: int = 1000
+    """Most open WebSockets of one process."""
+    socket_time: Duration = timedelta(hours=1)
+    """How long one WebSocket may be used; OpenAI has the same limit."""
+
+
+class WorkerSettings(Group):
+    """The workers."""
+
+    grace: Duration = timedelta(seconds=2)
+    """How long running responses may still end after SIGTERM before they are handed over."""
+    flush_interval: Duration = timedelta(seconds=1)
+    """Time between two flushes of a response's events to the event log."""
+    flush_bytes: Bytes = 64 * 1024
+    """A response's events are flushed earlier when they reach this size."""
+    journal_gap: Duration = timedelta(milliseconds=5)
+    """Shortest time between two batches that are written to the journal."""
+    tail_bytes: Bytes = 1024 * 1024
+    """Most unflushed events of one response; above it, its upstream is not read."""
+    pool_size: int = 8
+    """Database connections of one worker."""
+    purge_interval: Duration = timedelta(seconds=30)
+    """Time between two purges of responses whose retention has ended."""
+
+
+class ToolSettings(Group):
+    """Server tools: the tools that this server runs for the model."""
+
+    time: Duration = timedelta(seconds=120)
+    """Longest duration of one tool call."""
+    answer: Bytes = 256 * 1024
+    """Longest text in the result of one call; the rest is cut off, with a note for the model."""
+    images: Bytes = 8 * 1024 * 1024
+    """Most images in the result of one call, as base64; others are left out, with a note."""
+    parallel: int = 16
+    """Tool calls of one turn that run at the same time."""
+    calls: int = 128
+    """Tool calls of one turn that are run; the model gets an error for each further call."""
+
+
+class McpSettings(Group):
+    """MCP servers. The limits of a call and of its result are in `tools`."""
+
+    connect: Duration = timedelta(seconds=15)
+    """Longest time to open a session, both transports included."""
+    farewell: Duration = timedelta(seconds=1)
+    """Longest time to close a session."""
+    answer_bytes: Bytes = 8 * 1024 * 1024
+    """Largest reply of an MCP server; it is read into memory before it is shortened."""
+    tools: int = 1024
+    """Most tools that one server may list."""
+    list_bytes: Bytes = 2 * 1024 * 1024
+    """Largest list of one server's tools, as JSON."""
+    redirects: int = 3
+    """Redirects that one request follows, only within the server's own origin."""
+
+
+class WebSearchSettings(Group):
+    """The search provider of the `web_search` tool. Without a provider the tool is left out."""
+
+    provider: Literal["tavily", "brave", "searxng"] | None = None
+    """The provider's API."""
+    base_url: str = ""
+    """The address of the API; required for SearXNG. It may be on a private network."""
+    api_key: SecretStr = SecretStr("")
+    """The key; required for Tavily and Brave."""
+    timeout: Duration = timedelta(seconds=20)
+    """Longest duration of one search."""
+    answer_bytes: Bytes = 4 * 1024 * 1024
+    """Largest reply; it is read into memory before it is shortened."""
+
+    @model_validator(mode="after")
+    def _check_provider(self) -> Self:
+        if self.base_url and not re.fullmatch(HTTP_ADDRESS, self.base_url):
+            raise ValueError(
+                "web_search.base_url must be an http:// or https:// address "
+                "without user name, query or fragment"
+            )
+        if self.provider == "searxng" and not self.base_url:
+            raise ValueError("web_search.base_url must name the SearXNG instance")
+        if self.provider in ("tavily", "brave") and not self.api_key.get_secret_value():
+            raise ValueError(f"web_search.api_key must be set for {self.provider}")
+        return self
+
+
+class CompactionSettings(Group):
+    """Compaction: a summary that replaces a long history (docs/state.md)."""
+
+    threshold: Annotated[Tokens, Field(ge=1000)] = 100_000
+    """Context size from which a response with `context_management` is compacted, if the client
+    gives no threshold."""
+    user_messages: Annotated[Characters, Field(ge=0)] = 80_000
+    """Text of user messages that is kept unchanged, the newest first; about 20,000 tokens."""
+    calls: int = Field(default=64, ge=1)
+    """Model calls of one compaction; a history that is too long for the model is summarised in
+    parts."""
+
+
+class EgressSettings(Group):
+    """What this server fetches for clients: files by URL, MCP servers."""
+
+    allow: TextList = ()
+    """Networks (CIDR) and host names outside the public internet that may be reached, on any port;
+    separated by commas."""
+    timeout: Duration = timedelta(seconds=60)
+    """Longest time for all files of one response together."""
+    file_bytes: Bytes = 32 * 1024 * 1024
+    """Most bytes of all files of one response, before base64."""
+    redirects: int = 5
+    """Redirects that one download follows."""
+
+    @field_validator("allow")
+    @classmethod
+    def _check_entries(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in value:
+            try:
+                ip_network(entry, strict=False)
+            except ValueError:
+                if not re.fullmatch(r"(?=.*[A-Za-z])[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?", entry):
+                    raise ValueError(
+                        f"{entry!r} is neither a network such as 10.1.0.0/16 nor a host name"
+                    ) from None
+        return value
+
+
+class MetricsSettings(Group):
+    """Metrics for Prometheus (docs/operations.md)."""
+
+    token: SecretStr | None = None
+    """The token of `Authorization: Bearer` for `/metrics`. Without one, only processes that listen
+    on a loopback address serve metrics."""
+    port: int | None = Field(default=None, ge=1, le=65535)
+    """First port for a worker's metrics; each worker of a host takes the next free one. Unset: a
+    worker serves no metrics."""
+    host: str = "127.0.0.1"
+    """The address for that port."""
+
+    @field_validator("token")
+    @classmethod
+    def _empty_is_unset(cls, value: SecretStr | None) -> SecretStr | None:
+        return value if value is not None and value.get_secret_value() else None
+
+    @field_validator("port", mode="before")
+    @classmethod
+    def _empty_port_is_unset(cls, value: object) -> object:
+        return value or None

@@ -1,0 +1,122 @@
+"""The settings of one upstream: its address, its key, its limits, and how it differs from
+OpenAI."""
+
+import os
+import re
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+
+from models.config.values import HTTP_ADDRESS, Duration, Group, TextList
+
+
+class UpstreamSettings(Group):
+    """An OpenAI-compatible server that runs models (docs/upstreams.md)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
+
+    name: str = "default"
+    """The upstream's name in routes. Not a setting: models/config/routes.py fills it in."""
+    base_url: str = ""
+    """The address that a client would use as base URL, with `/v1`."""
+    api_key_env: str | None = None
+    """The environment variable that holds the key; used where `api_key` is not set."""
+    api_key: SecretStr = Field(default=SecretStr("none"), validate_default=True)
+    """The key that is sent as `Authorization: Bearer`."""
+    api: Literal["chat", "responses"] = "chat"
+    """The API it speaks: Chat Completions (`chat`) or the Responses API (`responses`)."""
+    headers: dict[str, SecretStr] = {}
+    """Headers that are added to every request."""
+    query: dict[str, str] = {}
+    """Query parameters that are added to every request, for instance `api-version`."""
+    max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
+    """The name of the field that limits output tokens."""
+    developer_role: Literal["developer", "system"] = "system"
+    """The role of messages with instructions; most templates of local servers know only
+    `system`."""
+    single_system_message: bool = False
+    """Joins all system and developer messages into one at the start."""
+    think_tags: bool = False
+    """The model writes its reasoning into the text, between `<think>` and `</think>`."""
+    effort_field: Literal[
+        "reasoning_effort", "reasoning", "enable_thinking", "thinking", "think", "none"
+    ] = "reasoning_effort"
+    """How `reasoning.effort` is sent: OpenAI's field, OpenRouter's object `reasoning`,
+    `chat_template_kwargs` of vLLM and SGLang (`enable_thinking`), the object `thinking` of
+    DeepSeek, Kimi and GLM, Ollama's `think`, or not at all. The last four only know on and off."""
+    reasoning_back: Literal[
+        "none",
+        "reasoning_content",
+        "reasoning",
+        "reasoning_details",
+        "thinking_blocks",
+        "think_tags",
+    ] = "none"
+    """The field of an assistant message that returns the model's reasoning to it after tool calls,
+    until the next user message; `think_tags` writes it at the start of the text."""
+    structured_output: Literal["json_schema", "json_object", "guided_json", "prompt"] = (
+        "json_schema"
+    )
+    """How a JSON schema is sent: as OpenAI's `json_schema`, as `json_object` with the schema in the
+    instructions, as `guided_json` of old vLLM versions, or in the instructions alone (`prompt`)."""
+    passthrough: TextList = ()
+    """Top-level parameters outside the Responses API that are sent to the upstream unchanged."""
+    count: Literal["auto", "responses", "vllm", "llama.cpp", "none"] = "auto"
+    """How the upstream counts the tokens of a request: OpenAI's `/responses/input_tokens`
+    (`responses`), vLLM's `/tokenize`, llama.cpp's `/apply-template` and `/tokenize`, or not at all.
+    `auto` is `responses` where `api` is `responses`, else `none`."""
+    tokenizer: str = ""
+    """A `tokenizer.json` on the workers' machines, used where the upstream does not count
+    tokens."""
+    max_retries: int = 2
+    """Retries before the first byte, after 408, 409, 429, 5xx and connection errors."""
+    connect_timeout: Duration = timedelta(seconds=10)
+    """Longest wait for a connection."""
+    first_token: Duration | None = None
+    """Overrides `limits.first_token` for this upstream."""
+    token_gap: Duration | None = None
+    """Overrides `limits.token_gap` for this upstream."""
+    turn: Duration | None = None
+    """Overrides `limits.turn` for this upstream."""
+    concurrency: Annotated[int, Field(ge=1)] | None = None
+    """Calls at a time, in each worker process. Unset: the worker's slots if there is one upstream,
+    else three quarters of them."""
+    wait: Duration = timedelta(seconds=10)
+    """Longest wait for a call to end when `concurrency` is reached; then the next upstream is
+    tried, or the response is deferred or refused."""
+    circuit_failures: Annotated[int, Field(ge=1)] = 5
+    """Failures in a row after which a worker process stops calling the upstream."""
+    circuit_pause: Duration = timedelta(seconds=10)
+    """How long it then makes no call; doubles with each failed probe, up to four times."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _check_base_url(cls, value: str) -> str:
+        if value and not re.fullmatch(HTTP_ADDRESS, value):
+            raise ValueError(
+                "must be an http:// or https:// address without user name, query or fragment"
+            )
+        return value
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _check_variable(cls, value: str | None) -> str | None:
+        if value is not None and not _variable(value):
+            raise ValueError(f"the variable {value} is not set in the environment")
+        return value
+
+    @field_validator("api_key")
+    @classmethod
+    def _read_variable(cls, value: SecretStr, info: ValidationInfo) -> SecretStr:
+        variable = info.data.get("api_key_env")
+        return (
+            SecretStr(_variable(variable))
+            if variable is not None and value.get_secret_value() == "none"
+            else value
+        )
+
+
+def _variable(name: str) -> str:
+    """An environment variable that the file names; empty if it is not set."""
+    return os.environ.get(name, "")  # noqa: TID251  (this reads a setting)

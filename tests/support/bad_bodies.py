@@ -1,7 +1,7 @@
-"""Requests that are wrong in one place each, and the error that names it (contract §5.1, design §11).
+"""Requests that are wrong in one place each, and the error that names it (docs/wire.md).
 
-`CASES` of tests/unit/wire/test_request_errors.py are the words of each check; here stands what they leave out: every field with every
-JSON type it does not take, the edges of every range, and what is unknown by name.
+`CASES` of tests/unit/wire/test_request_errors.py cover the message of each check. This table covers the rest: every field with
+every JSON type it does not take, the edges of every range, and names and values that the API does not have.
 """
 
 import copy
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-JSON = dict[str, Any]
+from tests.support.api import JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,14 +397,6 @@ UNSUPPORTED_TOOL_TYPES = (
     *("Function", "function ", ""),
 )
 INPUT_PARTS = "'input_text', 'input_image', 'input_file', and 'input_audio'"
-UNREADABLE_ITEMS = (
-    "configuration_update",
-    "compaction_trigger",
-    "compaction",
-    "riddle",
-    "Message",
-    "",
-)
 
 
 def unsupported(where: str, given: str, supported: str) -> tuple[str, str, str]:
@@ -614,3 +606,48 @@ SIZES = [
 ]
 
 BODIES = [*_wrong_types(), *_out_of_range(), *UNKNOWN, *PAIRS, *IDS, *SIZES]
+
+INVALID_JSON: list[tuple[str, bytes]] = [
+    ("nothing", b""),
+    ("half", b'{"a": '),
+    ("two", b"{} {}"),
+    ("invalid UTF-8", b'{"a": "\xff"}'),
+    ("invalid UTF-8 outside of a string", b"\xff"),
+    ("an encoded surrogate", b'"\xed\xa0\x80"'),
+    ("invalid UTF-8 beside a surrogate", b'["\\ud800", "\xff"]'),
+    ("UTF-16", '{"a": 1}'.encode("utf-16")),
+    ("a byte order mark", b"\xef\xbb\xbf{}"),
+    ("NaN", b"[NaN]"),
+    ("NaN beside a surrogate", rb'["\ud800", NaN]'),
+    ("-Infinity beside a surrogate", rb'["\ud800", -Infinity]'),
+    ("a float without end", b"[1e999]"),
+    ("a float without end beside a surrogate", rb'["\ud800", 1e999]'),
+    ("65 bits", b"18446744073709551616"),
+    ("65 bits below zero", b"[[-9223372036854775809]]"),
+    ("5000 digits", b"1" * 5000),
+    ("5000 digits beside a surrogate", rb'["\ud800", ' + b"1" * 5000 + b"]"),
+    ("191 levels", b"[" * 191 + b"]" * 191),
+    ("a million levels", b"[" * 1_000_000),
+    ("a million levels of objects", b'{"a":' * 1_000_000),
+    ("a million levels beside a surrogate", rb'["\ud800", ' + b"[" * 1_000_000),
+    ("900 levels beside a surrogate", rb'["\ud800", ' + b"[" * 900 + b"]" * 901),
+    ("a raw control character", b'"\x00"'),
+    ("a comma too many", b'{"model": "m", "input": "x",}'),
+    ("single quotes", b"{'model': 'm'}"),
+    ("a comment", b'{"model": "m" /* m */}'),
+    ("an invalid escape", b'{"model": "\\x"}'),
+    ("half an escape", b'{"model": "\\ud8'),
+    ("an overlong NUL", b'{"model": "\xc0\x80"}'),
+    ("UTF-8 cut off", b'{"model": "\xe2\x82'),
+    ("a thousand lists deep", b'{"model": "m", "input": ' + b"[" * 1000 + b"]" * 1000 + b"}"),
+    ("a thousand objects deep", b'{"metadata": ' + b'{"a":' * 1000 + b"1" + b"}" * 1001),
+    ("a thousand deep in a schema", b'{"tools": [{"a": ' + b'{"a":' * 1000 + b"1" + b"}" * 1002),
+    (
+        "a thousand deep beside half a character",
+        b'{"a": "\\ud800", "b": ' + b"[" * 1000 + b"]" * 1000 + b"}",
+    ),
+    ("an integer of 5000 digits in an object", b'{"max_output_tokens": ' + b"9" * 5000 + b"}"),
+    ("an integer of 20 digits", b'{"tools": [{"parameters": {"a": 99999999999999999999}}]}'),
+    ("a number beyond a double", b'{"temperature": 1e999}'),
+]
+"""Bodies that are no JSON, or JSON that cannot be stored."""

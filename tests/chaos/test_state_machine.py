@@ -1,9 +1,12 @@
-"""Any order of what workers, readers, clients and faults can do to responses, on a real Postgres: I3-I7 and I10 hold after every step.
+"""The invariants I3-I7 and I10 (docs/guarantees.md) after every step, for any order of steps and faults.
 
-Hypothesis chooses the steps. Workers, readers and the bus are tests/support/chaos/step_worker.py: the product's own parts, stepped by hand. What is
-not here is time: a worker is declared dead because the machine says so, alive or not, which is the harder case.
+Hypothesis chooses the steps of workers, readers, clients and faults, on a real Postgres. Workers,
+readers and the bus are in tests/support/chaos/step_worker.py: the product's code, one step at a
+time. There is no time: a worker is declared dead whenever the machine chooses, whether its process
+still runs or not, which is the harder case.
 
-BACKBURNER_STATE_MACHINE=<examples> runs that many, at random; without it CI runs the same ones every time.
+BACKBURNER_STATE_MACHINE=<examples> runs that many random examples; without it every run takes the
+same ones.
 """
 
 import asyncio
@@ -36,7 +39,8 @@ from models.ids import new_uuid, response_id
 from models.lifecycle import TERMINAL, Status
 from models.ownership.claims import QUARANTINE_THRESHOLD
 from models.redis.answer_cache import AnswerCache
-from models.wire.events import ResponseCreated, ResponseQueued, decode_frame, frame, split_frames
+from models.wire.events import Event, ResponseCreated, ResponseQueued, decode_frame, split_frames
+from models.wire.events import frame as encode_frame
 from models.wire.response import ResponseFacts, response_object
 from models.wire.snapshot import fold
 from tests.support.chaos.step_worker import (
@@ -54,11 +58,11 @@ from web.responses.store import ResponseStore
 from web.stream.reader import EventReader
 
 T = TypeVar("T")
-MOST_RESPONSES, MOST_WORKERS, MOST_WATCHERS = 3, 6, 4
-ENDINGS = {"response.completed", "response.incomplete", "response.failed"}
-WORDS = st.sampled_from(["a", "b ", "\n\n", "é" * 50])
+MAX_RESPONSES, MAX_WORKERS, MAX_READERS = 3, 6, 4
+TERMINAL_TYPES = {"response.completed", "response.incomplete", "response.failed"}
+TEXTS = st.sampled_from(["a", "b ", "\n\n", "é" * 50])
 ANY = st.integers(0, 11)
-"""Which of those there are; taken modulo their number."""
+"""An index into the present objects of a kind, modulo their number."""
 
 
 @pytest.fixture(scope="module")
@@ -68,14 +72,14 @@ async def dsn(database_server: Databases) -> str:
 
 @dataclass
 class World:
-    """One database and the loop everything of all examples runs in."""
+    """One database and one event loop for all examples."""
 
     loop: asyncio.AbstractEventLoop
-    house: SeededDatabase
-    journalling: AsyncConnection[DictRow]
-    """All workers' connection for their journals; a new one for each would cost more than everything else."""
+    database: SeededDatabase
+    journal_connection: AsyncConnection[DictRow]
+    """The journal connection of all workers: opening one for each would cost more than the rest."""
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(work)
 
 
@@ -83,39 +87,42 @@ class World:
 def world_on(dsn: str) -> Iterator[World]:
     loop = asyncio.new_event_loop()
     pool = open_pool(settings_for(dsn), "state-machine", 4)
-    house = SeededDatabase(pool, dsn)
+    database = SeededDatabase(pool, dsn)
 
-    async def begin() -> World:
+    async def start() -> World:
         await pool.open(wait=True)
-        await house.create_project()
-        return World(loop, house, await connect(settings_for(dsn), "journalling"))
+        await database.create_project()
+        return World(loop, database, await connect(settings_for(dsn), "journal"))
 
-    world = loop.run_until_complete(begin())
+    world = loop.run_until_complete(start())
     yield world
-    loop.run_until_complete(world.journalling.close())
+    loop.run_until_complete(world.journal_connection.close())
     loop.run_until_complete(pool.close())
     loop.close()
 
 
 @dataclass(eq=False)
-class Story:
-    """What the machine knows of one response."""
+class TrackedResponse:
+    """What the machine expects of one response."""
 
-    name: UUID
+    id: UUID
     background: bool
     owner: StepWorker | None = None
     attempt: int = 0
     deaths: int = 0
     status: str = "queued"
     cancelled: bool = False
-    deleted: bool = False
-    gone: bool = False
+    delete_requested: bool = False
+    is_deleted: bool = False
     log: bytes = b""
-    """event_log, as it was last seen"""
-    shown: dict[int, bytes] = field(default_factory=dict)
-    """what any reader may have been shown by now"""
+    """The frames in `event_log` at the last check."""
+    published: dict[int, bytes] = field(default_factory=dict)
+    """Sequence number -> frame, for all frames that a reader may have read by now."""
     double_fault: bool = False
-    """Postgres lost the journal, and then the worker died that still knew what had been in it (design §1, stated limits)."""
+    """Postgres lost the journal, then the worker that still had its content crashed.
+
+    Published events are lost then: a limit of I4 (docs/guarantees.md).
+    """
 
 
 class Machine(RuleBasedStateMachine):
@@ -125,541 +132,530 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.house = self.world.house
-        self.pool: Pool = self.house.pool
+        self.database = self.world.database
+        self.pool: Pool = self.database.pool
         self.workers: list[StepWorker] = []
-        self.stories: list[Story] = []
-        self.watchers: list[StepReader] = []
-        self.ears = FakeBus()
-        self.relay = EventReader(self.pool, self.ears)  # type: ignore[arg-type]
-        self.archive = ResponseStore(
+        self.responses: list[TrackedResponse] = []
+        self.readers: list[StepReader] = []
+        self.bus = FakeBus()
+        self.event_reader = EventReader(self.pool, self.bus)  # type: ignore[arg-type]
+        self.response_store = ResponseStore(
             self.pool,
             SilentRedis(),  # type: ignore[arg-type]
-            self.relay,
-            AnswerCache(settings_for(self.house.dsn), "silent"),
+            self.event_reader,
+            AnswerCache(settings_for(self.database.dsn), "silent"),
             0,
         )
-        self.numbers = itertools.count(1)
-        self.run = self.world.run
+        self.id_numbers = itertools.count(1)
+        self.wait = self.world.wait
 
-    # --- who there is ---
+    # --- workers and responses ---
 
     def new_id(self, prefix: str) -> str:
-        return f"{prefix}_{next(self.numbers)}"
+        return f"{prefix}_{next(self.id_numbers)}"
 
     @property
     def processes(self) -> list[StepWorker]:
-        """Those that still run, declared dead or not."""
+        """The workers whose process runs, declared dead or not."""
         return [worker for worker in self.workers if not worker.has_exited]
 
     @property
-    def open(self) -> list[Story]:
-        return [story for story in self.stories if not story.gone]
+    def open(self) -> list[TrackedResponse]:
+        return [response for response in self.responses if not response.is_deleted]
 
     @property
-    def tellings(self) -> list[tuple[StepWorker, StepRun]]:
-        return [(worker, telling) for worker in self.processes for telling in worker.runs.values()]
+    def runs(self) -> list[tuple[StepWorker, StepRun]]:
+        return [(worker, run) for worker in self.processes for run in worker.runs.values()]
 
-    def story(self, name: UUID) -> Story:
-        return next(story for story in self.stories if story.name == name)
+    def response(self, response_id: UUID) -> TrackedResponse:
+        return next(response for response in self.responses if response.id == response_id)
 
     @initialize()
     def two_workers_and_a_response(self) -> None:
         self.start_worker(quarantine=False)
         self.start_worker(quarantine=False)
         self.create(background=True)
-        self.connect(which=0, after=-1)
+        self.connect(index=0, after=-1)
 
     # --- clients ---
 
-    @precondition(lambda self: len(self.stories) < MOST_RESPONSES)
+    @precondition(lambda self: len(self.responses) < MAX_RESPONSES)
     @rule(background=st.booleans())
     def create(self, background: bool) -> None:
-        story = Story(new_uuid(), background)
-        values = self.house.insert_values(story.name, background=background)
+        response = TrackedResponse(new_uuid(), background)
+        values = self.database.insert_values(response.id, background=background)
         facts = ResponseFacts(
-            response_id(story.name),
+            response_id(response.id),
             1_800_000_000,
             "queued" if background else "in_progress",
             "m",
             {},
             background,
         )
-        shown = response_object(facts, [])
-        opening = (
-            [ResponseCreated(shown), ResponseQueued(shown)]
-            if background
-            else [ResponseCreated(shown)]
-        )
-        values["frames"] = told = b"".join(
-            frame(event, number) for number, event in enumerate(opening)
-        )
-        story.shown.update(_numbered(told))
-        self.run(fetch(self.pool, statements.INSERT, values))
-        self.stories.append(story)
+        body = response_object(facts, [])
+        events: list[Event] = [ResponseCreated(body)]
+        if background:
+            events.append(ResponseQueued(body))
+        frames = b"".join(encode_frame(event, number) for number, event in enumerate(events))
+        values["frames"] = frames
+        response.published.update(_numbered(frames))
+        self.wait(fetch(self.pool, statements.INSERT, values))
+        self.responses.append(response)
 
     @precondition(lambda self: self.open)
-    @rule(which=ANY)
-    def cancel(self, which: int) -> None:
-        story = pick(self.open, which)
-        self._cancel(story, self.run(self.archive.request_cancel(self.row(story), "cancelled")))
+    @rule(index=ANY)
+    def cancel(self, index: int) -> None:
+        response = pick(self.open, index)
+        request = self.response_store.request_cancel(self.row(response), "cancelled")
+        self._cancel(response, self.wait(request))
 
     @precondition(lambda self: self.open)
-    @rule(which=ANY)
-    def delete(self, which: int) -> None:
-        story = pick(self.open, which)
-        row = self.row(story)
-        self.run(
-            fetch(
-                self.pool,
-                statements.REQUEST_DELETE,
-                {"id": story.name, "project": self.house.project},
-            )
-        )
-        story.deleted = True
+    @rule(index=ANY)
+    def delete(self, index: int) -> None:
+        response = pick(self.open, index)
+        row = self.row(response)
+        values = {"id": response.id, "project": self.database.project}
+        self.wait(fetch(self.pool, statements.REQUEST_DELETE, values))
+        response.delete_requested = True
         if row["status"] not in TERMINAL:
-            self._cancel(story, self.run(self.archive.request_cancel(row, "deleted")))
-        if self.run(
-            fetch(
-                self.pool,
-                statements.DELETE_ENDED,
-                {"id": story.name, "project": self.house.project},
-            )
-        ):
-            assert story.status in TERMINAL
-            story.gone = True
+            self._cancel(response, self.wait(self.response_store.request_cancel(row, "deleted")))
+        if self.wait(fetch(self.pool, statements.DELETE_ENDED, values)):
+            assert response.status in TERMINAL
+            response.is_deleted = True
 
-    def _cancel(self, story: Story, recorded: bool) -> None:
-        assert recorded is (story.status not in TERMINAL)
+    def _cancel(self, response: TrackedResponse, recorded: bool) -> None:
+        assert recorded is (response.status not in TERMINAL)
         if recorded:
-            story.cancelled = True
-            if story.attempt == 0:
-                story.status = "cancelled"
+            response.cancelled = True
+            if response.attempt == 0:
+                response.status = "cancelled"
 
     # --- workers ---
 
     @precondition(
-        lambda self: len(self.processes) < MOST_WORKERS and len(self.workers) < 2 * MOST_WORKERS
+        lambda self: len(self.processes) < MAX_WORKERS and len(self.workers) < 2 * MAX_WORKERS
     )
     @rule(quarantine=st.booleans())
     def start_worker(self, quarantine: bool) -> None:
-        self.workers.append(self._hire(quarantine=quarantine))
+        self.workers.append(self._add_worker(quarantine=quarantine))
 
-    def _hire(self, *, quarantine: bool) -> StepWorker:
+    def _add_worker(self, *, quarantine: bool) -> StepWorker:
         worker = StepWorker(
-            self.pool, settings_for(self.house.dsn, quarantine=quarantine), self.new_id
+            self.pool, settings_for(self.database.dsn, quarantine=quarantine), self.new_id
         )
-        worker.log_writer._connection = self.world.journalling
-        self.run(self.house.register(worker))
+        worker.journal_writer._connection = self.world.journal_connection
+        self.wait(self.database.register(worker))
         return worker
 
     @precondition(lambda self: self.processes and self.open)
-    @rule(who=ANY, which=ANY)
-    def claim(self, who: int, which: int) -> None:
-        worker, story = pick(self.processes, who), pick(self.open, which)
+    @rule(worker_index=ANY, index=ANY)
+    def claim(self, worker_index: int, index: int) -> None:
+        worker, response = pick(self.processes, worker_index), pick(self.open, index)
         if worker.is_declared_dead:
-            self.refused(worker.claim(story.name))
+            self.assert_rejected(worker.claim(response.id))
             return
-        telling = self.run(worker.claim(story.name))
-        orphan = story.owner is None or story.owner.is_declared_dead
-        deaths = story.deaths + (story.owner is not None)
-        to_end = story.cancelled or deaths > QUARANTINE_THRESHOLD
-        welcome = to_end or worker.quarantine is (deaths >= QUARANTINE_THRESHOLD)
-        assert (telling is not None) is (story.status not in TERMINAL and orphan and welcome)
-        if telling is not None:
-            assert (telling.claim.end_reason is not None) is to_end
-            self._claimed(story, worker, telling)
+        run = self.wait(worker.claim(response.id))
+        is_orphan = response.owner is None or response.owner.is_declared_dead
+        deaths = response.deaths + (response.owner is not None)
+        is_to_end = response.cancelled or deaths > QUARANTINE_THRESHOLD
+        is_accepted = is_to_end or worker.quarantine is (deaths >= QUARANTINE_THRESHOLD)
+        is_open = response.status not in TERMINAL
+        assert (run is not None) is (is_open and is_orphan and is_accepted)
+        if run is not None:
+            assert (run.claim.end_reason is not None) is is_to_end
+            self._claimed(response, worker, run)
 
-    def _claimed(self, story: Story, worker: StepWorker, telling: StepRun) -> None:
-        assert telling.claim.attempt == story.attempt + 1
-        highest = max(story.shown, default=telling.claim.log_end)
-        if telling.claim.log_end < highest:
-            assert story.owner is not None
-            assert story.owner.journal_lost, (
-                "only a journal that Postgres lost may hold what nobody can adopt"
+    def _claimed(self, response: TrackedResponse, worker: StepWorker, run: StepRun) -> None:
+        assert run.claim.attempt == response.attempt + 1
+        highest = max(response.published, default=run.claim.log_end)
+        if run.claim.log_end < highest:
+            assert response.owner is not None
+            assert response.owner.journal_lost, (
+                "published events are lost although the journal is not"
             )
-            story.double_fault = True
-            story.shown = {
-                number: one
-                for number, one in story.shown.items()
-                if number <= telling.claim.log_end
+            response.double_fault = True
+            response.published = {
+                number: frame
+                for number, frame in response.published.items()
+                if number <= run.claim.log_end
             }
-        story.deaths += story.owner is not None
-        story.owner, story.attempt, story.status = worker, story.attempt + 1, "in_progress"
+        response.deaths += response.owner is not None
+        response.owner, response.status = worker, "in_progress"
+        response.attempt += 1
 
-    @precondition(lambda self: self.tellings)
-    @rule(which=ANY, words=WORDS, call=st.sampled_from([None, None, 0, 1]))
-    def append(self, which: int, words: str, call: int | None) -> None:
-        worker, telling = pick(self.tellings, which)
-        if telling.claim.end_reason is None:
-            worker.append_delta(telling, words, call=call)
+    @precondition(lambda self: self.runs)
+    @rule(index=ANY, text=TEXTS, call=st.sampled_from([None, None, 0, 1]))
+    def append(self, index: int, text: str, call: int | None) -> None:
+        worker, run = pick(self.runs, index)
+        if run.claim.end_reason is None:
+            worker.append_delta(run, text, call=call)
 
-    @precondition(lambda self: self.tellings)
-    @rule(which=ANY, words=WORDS, lost=st.booleans())
-    def tell(self, which: int, words: str, lost: bool) -> None:
-        """What mostly happens: a chunk is stored at once, and then shown, or `lost` on its way."""
-        worker, _ = pick(self.tellings, which)
-        self.append(which=which, words=words, call=None)
-        self.journal(who=self.processes.index(worker))
+    @precondition(lambda self: self.runs)
+    @rule(index=ANY, text=TEXTS, lost=st.booleans())
+    def append_and_publish(self, index: int, text: str, lost: bool) -> None:
+        """The usual case: a chunk is journaled at once, then delivered, or `lost` by Redis."""
+        worker, _ = pick(self.runs, index)
+        self.append(index=index, text=text, call=None)
+        self.journal(worker_index=self.processes.index(worker))
         while worker.bus.pending:
-            self.publish(
-                who=[one for one in self.workers if one.bus.pending].index(worker), drops=lost
-            )
+            publishing = [worker for worker in self.workers if worker.bus.pending]
+            self.publish(worker_index=publishing.index(worker), drops=lost)
 
-    @precondition(lambda self: self.tellings)
-    @rule(which=ANY, words=WORDS)
-    def outlive_a_crash(self, which: int, words: str) -> None:
-        """Between two chunks Postgres loses the journal; the worker, which lives, stores anew what was in it."""
-        self.tell(which=which, words=words, lost=False)
+    @precondition(lambda self: self.runs)
+    @rule(index=ANY, text=TEXTS)
+    def survive_a_postgres_crash(self, index: int, text: str) -> None:
+        """Postgres loses the journal between two chunks; the live worker stores its content again."""
+        self.append_and_publish(index=index, text=text, lost=False)
         self.postgres_crashes()
-        if self.tellings:
-            self.tell(which=which, words=words, lost=False)
+        if self.runs:
+            self.append_and_publish(index=index, text=text, lost=False)
 
     @precondition(lambda self: self.open)
-    @rule(which=ANY, who=ANY, crash=st.booleans())
-    def lose_the_owner(self, which: int, who: int, crash: bool) -> None:
-        """The owner dies and another takes over, as so often here; with a `crash` of Postgres just before, the double fault."""
-        story = pick(self.open, which)
-        if story.owner is None or story.owner.is_declared_dead:
+    @rule(index=ANY, worker_index=ANY, crash=st.booleans())
+    def lose_the_owner(self, index: int, worker_index: int, crash: bool) -> None:
+        """The owner is declared dead and another worker claims the response.
+
+        With a `crash` of Postgres just before, this is the double fault.
+        """
+        response = pick(self.open, index)
+        if response.owner is None or response.owner.is_declared_dead:
             return
         if crash:
             self.postgres_crashes()
-        self.reap(
-            who=[worker for worker in self.workers if not worker.is_declared_dead].index(
-                story.owner
-            ),
-            stops=False,
-        )
-        self.claim(who=who, which=which)
+        live = [worker for worker in self.workers if not worker.is_declared_dead]
+        self.reap(worker_index=live.index(response.owner), stops=False)
+        self.claim(worker_index=worker_index, index=index)
 
     @precondition(lambda self: self.processes)
-    @rule(who=ANY)
-    def journal(self, who: int) -> None:
-        """The batch is stored; whether and when anybody hears of it is another step."""
-        worker = pick(self.processes, who)
-        if not any(telling.log.fresh for telling in worker.runs.values()):
+    @rule(worker_index=ANY)
+    def journal(self, worker_index: int) -> None:
+        """Writes a batch; the delivery of what it publishes is another step."""
+        worker = pick(self.processes, worker_index)
+        if not any(run.log.fresh for run in worker.runs.values()):
             return
         if worker.is_declared_dead:
-            self.refused(worker.write_journal())
+            self.assert_rejected(worker.write_journal())
             return
-        self.run(worker.write_journal())
+        self.wait(worker.write_journal())
         worker.journal_lost = False
-        self._note(worker)
+        self._record_published(worker)
 
     @precondition(lambda self: any(worker.bus.pending for worker in self.workers))
-    @rule(who=ANY, drops=st.booleans())
-    def publish(self, who: int, drops: bool) -> None:
-        """One message reaches the readers, or is lost; a dead worker may still have some under way."""
-        channel, payload = pick(
-            [worker for worker in self.workers if worker.bus.pending], who
-        ).bus.pending.popleft()
+    @rule(worker_index=ANY, drops=st.booleans())
+    def publish(self, worker_index: int, drops: bool) -> None:
+        """Delivers or drops one message, which a dead worker may have sent."""
+        publishing = [worker for worker in self.workers if worker.bus.pending]
+        channel, payload = pick(publishing, worker_index).bus.pending.popleft()
         if not drops:
-            self.ears.deliver(channel, payload)
+            self.bus.deliver(channel, payload)
 
     @precondition(lambda self: self.processes)
-    @rule(who=ANY)
-    def flush(self, who: int) -> None:
-        worker = pick(self.processes, who)
+    @rule(worker_index=ANY)
+    def flush(self, worker_index: int) -> None:
+        worker = pick(self.processes, worker_index)
         if worker.is_declared_dead:
-            if any(telling.log.tail for telling in worker.runs.values()):
-                self.refused(worker.flush_all())
+            if any(run.log.tail for run in worker.runs.values()):
+                self.assert_rejected(worker.flush_all())
             return
-        self.run(worker.flush_all())
+        self.wait(worker.flush_all())
 
     @precondition(lambda self: self.processes)
-    @rule(who=ANY)
-    def beat(self, who: int) -> None:
-        worker = pick(self.processes, who)
-        renewed = self.run(
-            fetch(
-                self.pool,
-                statements.RENEW,
-                {"me": worker.id, "lease": settings_for(self.house.dsn).lease.duration},
-            )
-        )
+    @rule(worker_index=ANY)
+    def beat(self, worker_index: int) -> None:
+        worker = pick(self.processes, worker_index)
+        lease = settings_for(self.database.dsn).lease.duration
+        renewed = self.wait(fetch(self.pool, statements.RENEW, {"me": worker.id, "lease": lease}))
         assert bool(renewed) is not worker.is_declared_dead
-        mine = {
+        attempts = {
             row["id"]: row["attempt"]
-            for row in self.run(fetch(self.pool, statements.OWNED_RESPONSES, {"me": worker.id}))
+            for row in self.wait(fetch(self.pool, statements.OWNED_RESPONSES, {"me": worker.id}))
         }
         if not worker.is_declared_dead:
-            assert mine == {name: telling.claim.attempt for name, telling in worker.runs.items()}
+            assert attempts == {id_: run.claim.attempt for id_, run in worker.runs.items()}
 
-    @precondition(lambda self: any(not worker.buried for worker in self.workers))
-    @rule(who=ANY, stops=st.booleans())
-    def reap(self, who: int, stops: bool) -> None:
-        """Declared dead; if it `stops`, the process really is, else it lives on as a zombie."""
-        worker = pick([worker for worker in self.workers if not worker.is_declared_dead], who)
-        self.run(self.house.declare_dead(worker))
+    @precondition(lambda self: any(not worker.is_declared_dead for worker in self.workers))
+    @rule(worker_index=ANY, stops=st.booleans())
+    def reap(self, worker_index: int, stops: bool) -> None:
+        """Declares a worker dead; unless it `stops`, its process still runs."""
+        live = [worker for worker in self.workers if not worker.is_declared_dead]
+        worker = pick(live, worker_index)
+        self.wait(self.database.declare_dead(worker))
         worker.is_declared_dead, worker.has_exited = True, stops
 
     # --- turns and endings ---
 
-    @precondition(lambda self: self.tellings)
-    @rule(which=ANY)
-    def checkpoint(self, which: int) -> None:
-        worker, telling = pick(self.tellings, which)
-        if telling.claim.end_reason is not None:
+    @precondition(lambda self: self.runs)
+    @rule(index=ANY)
+    def checkpoint(self, index: int) -> None:
+        worker, run = pick(self.runs, index)
+        if run.claim.end_reason is not None:
             return
         if worker.is_declared_dead:
-            self.refused(worker.checkpoint(telling))
+            self.assert_rejected(worker.checkpoint(run))
             worker.has_exited = True
             return
-        self.run(worker.checkpoint(telling))
-        self._note(worker)
-        self.story(telling.claim.id).deaths = 0
+        self.wait(worker.checkpoint(run))
+        self._record_published(worker)
+        self.response(run.claim.id).deaths = 0
 
-    @precondition(lambda self: self.tellings)
+    @precondition(lambda self: self.runs)
     @rule(
-        which=ANY,
+        index=ANY,
         status=st.sampled_from([Status.COMPLETED, Status.INCOMPLETE, Status.FAILED]),
         twice=st.booleans(),
     )
-    def finish(self, which: int, status: Status, twice: bool) -> None:
-        worker, telling = pick(self.tellings, which)
-        story = self.story(telling.claim.id)
+    def finish(self, index: int, status: Status, twice: bool) -> None:
+        worker, run = pick(self.runs, index)
+        response = self.response(run.claim.id)
         if worker.is_declared_dead:
-            self.refused(worker.finish(telling, status, send_twice=twice))
+            self.assert_rejected(worker.finish(run, status, send_twice=twice))
             worker.has_exited = True
             return
-        wanted = Status.FAILED if telling.claim.end_reason is not None else status
-        ended = self.run(worker.finish(telling, wanted, send_twice=twice))
-        assert ended is (Status.CANCELLED if story.cancelled else wanted)
-        story.status, story.owner = ended.value, None
+        wanted = Status.FAILED if run.claim.end_reason is not None else status
+        ended = self.wait(worker.finish(run, wanted, send_twice=twice))
+        assert ended is (Status.CANCELLED if response.cancelled else wanted)
+        response.status, response.owner = ended.value, None
 
-    @precondition(lambda self: self.tellings)
-    @rule(which=ANY)
-    def hand_over(self, which: int) -> None:
-        worker, telling = pick(self.tellings, which)
+    @precondition(lambda self: self.runs)
+    @rule(index=ANY)
+    def hand_over(self, index: int) -> None:
+        worker, run = pick(self.runs, index)
         if worker.is_declared_dead:
-            self.refused(worker.hand_over(telling))
+            self.assert_rejected(worker.hand_over(run))
             worker.has_exited = True
             return
-        self.run(worker.hand_over(telling))
-        self._note(worker)
-        self.story(telling.claim.id).owner = None
+        self.wait(worker.hand_over(run))
+        self._record_published(worker)
+        self.response(run.claim.id).owner = None
 
     @rule()
     def postgres_crashes(self) -> None:
-        """The unlogged table is empty; everything else is as it was."""
-        self.run(fetch(self.pool, "DELETE FROM journal", {}))
+        """Empties the unlogged table; all other tables keep their rows."""
+        self.wait(fetch(self.pool, "DELETE FROM journal", {}))
         for worker in self.workers:
             worker.journal_lost = True
 
     @rule()
     def purge(self) -> None:
-        for row in self.run(fetch(self.pool, statements.PURGE, {})):
-            story = self.story(row["id"])
-            assert story.deleted
-            assert story.status in TERMINAL
-            story.gone = True
+        for row in self.wait(fetch(self.pool, statements.PURGE, {})):
+            response = self.response(row["id"])
+            assert response.delete_requested
+            assert response.status in TERMINAL
+            response.is_deleted = True
 
     # --- readers ---
 
-    @precondition(lambda self: self.open and len(self.watchers) < MOST_WATCHERS)
-    @rule(which=ANY, after=st.integers(-1, 3))
-    def connect(self, which: int, after: int) -> None:
-        watcher = StepReader(pick(self.open, which).name, self.ears, self.relay, after)
-        self.run(watcher.connect())
-        self.watchers.append(watcher)
+    @precondition(lambda self: self.open and len(self.readers) < MAX_READERS)
+    @rule(index=ANY, after=st.integers(-1, 3))
+    def connect(self, index: int, after: int) -> None:
+        reader = StepReader(pick(self.open, index).id, self.bus, self.event_reader, after)
+        self.wait(reader.connect())
+        self.readers.append(reader)
 
-    @precondition(lambda self: self.watchers)
-    @rule(which=ANY)
-    def read(self, which: int) -> None:
-        self.run(pick(self.watchers, which).step())
+    @precondition(lambda self: self.readers)
+    @rule(index=ANY)
+    def read(self, index: int) -> None:
+        self.wait(pick(self.readers, index).step())
 
-    @precondition(lambda self: self.watchers)
-    @rule(which=ANY)
-    def look(self, which: int) -> None:
-        """A long silence sends the reader to the logs."""
-        watcher = pick(self.watchers, which)
-        if watcher.inbox is not None:
-            watcher.inbox.wake()
-        self.run(watcher.step())
+    @precondition(lambda self: self.readers)
+    @rule(index=ANY)
+    def poll_log(self, index: int) -> None:
+        """An idle reader reads the log without a message."""
+        reader = pick(self.readers, index)
+        if reader.inbox is not None:
+            reader.inbox.wake()
+        self.wait(reader.step())
 
-    # --- what must hold ---
+    # --- invariants ---
 
-    def refused(self, work: Coroutine[Any, Any, object]) -> None:
-        """A dead worker's write: it is told so, and nothing has changed."""
-        before = self.everything()
+    def assert_rejected(self, work: Coroutine[Any, Any, object]) -> None:
+        """A dead worker's write raises, and changes no row."""
+        before = self.all_rows()
         with pytest.raises((WorkerExited, LeaseLost)):
-            self.run(work)
-        assert self.everything() == before
+            self.wait(work)
+        assert self.all_rows() == before
 
-    def everything(self) -> list[Row]:
-        names = [story.name for story in self.stories]
-        return self.run(
-            fetch(
-                self.pool,
-                _EVERYTHING,
-                {"ids": names, "workers": [worker.id for worker in self.workers]},
-            )
-        )
+    def all_rows(self) -> list[Row]:
+        ids = [response.id for response in self.responses]
+        values = {"ids": ids, "workers": [worker.id for worker in self.workers]}
+        return self.wait(fetch(self.pool, _ALL_ROWS, values))
 
-    def row(self, story: Story) -> Row:
-        return self.run(fetch(self.pool, statements.RESPONSE, {"id": story.name}))[0]
+    def row(self, response: TrackedResponse) -> Row:
+        return self.wait(fetch(self.pool, statements.RESPONSE, {"id": response.id}))[0]
 
-    def _note(self, worker: StepWorker) -> None:
-        """What the worker has stored, readers may have been shown."""
+    def _record_published(self, worker: StepWorker) -> None:
+        """Notes what the worker published: readers may read it from now on."""
         for channel, payload in worker.bus.pending:
-            if payload:
-                story = self.story(UUID(channel.removeprefix("events:")))
-                for number, one in _numbered(payload.partition(b"\n")[2]):
-                    if (worker, worker.runs.get(story.name)) != (
-                        story.owner,
-                        None,
-                    ) or not story.double_fault:
-                        assert story.shown.setdefault(number, one) == one, (
-                            f"two events have number {number}"
-                        )
+            if not payload:
+                continue
+            response = self.response(UUID(channel.removeprefix("events:")))
+            is_released = worker is response.owner and response.id not in worker.runs
+            if is_released and response.double_fault:
+                continue
+            for number, frame in _numbered(payload.partition(b"\n")[2]):
+                assert response.published.setdefault(number, frame) == frame, (
+                    f"two events have number {number}"
+                )
 
     @invariant()
-    def the_rows_are_as_the_machine_says(self) -> None:
-        """I3, I5, I10: one owner, attempts that rise, one ending, no ending against a cancel."""
-        found = {
-            row["id"]: row
-            for row in self.run(
-                fetch(self.pool, _ROWS, {"ids": [story.name for story in self.stories]})
-            )
-        }
-        assert set(found) == {story.name for story in self.open}
-        for story in self.open:
-            row = found[story.name]
-            owner = story.owner.id if story.owner is not None else None
+    def rows_are_as_expected(self) -> None:
+        """I3, I5, I10: one owner, rising attempts, one ending, and a cancel beats an ending."""
+        ids = [response.id for response in self.responses]
+        rows = {row["id"]: row for row in self.wait(fetch(self.pool, _ROWS, {"ids": ids}))}
+        assert set(rows) == {response.id for response in self.open}
+        for response in self.open:
+            row = rows[response.id]
+            owner = response.owner.id if response.owner is not None else None
             assert (row["status"], row["worker"], row["attempt"]) == (
-                story.status,
+                response.status,
                 owner,
-                story.attempt,
+                response.attempt,
             )
-            assert row["deaths"] == story.deaths
-            assert row["cancelled"] is story.cancelled
-            assert not story.cancelled or story.status in ("in_progress", "cancelled")
-            self._log_only_grows(story, row)
+            assert row["deaths"] == response.deaths
+            assert row["cancelled"] is response.cancelled
+            assert not response.cancelled or response.status in ("in_progress", "cancelled")
+            self._assert_log_only_grew(response, row)
 
-    def _log_only_grows(self, story: Story, row: Row) -> None:
-        """I4: contiguous from 0, nothing in it ever changes, and the terminal event is the last exactly when the row has ended."""
+    def _assert_log_only_grew(self, response: TrackedResponse, row: Row) -> None:
+        """I4: numbers without a gap from 0, no event changes, a terminal event ends the log.
+
+        The terminal event is there if and only if the row has a terminal status.
+        """
         log = bytes(row["log"])
-        assert log.startswith(story.log)
-        story.log = log
-        told = dict(_numbered(log))
-        assert list(told) == list(range(len(told)))
-        endings = [number for number, one in told.items() if decode_frame(one)["type"] in ENDINGS]
-        assert endings == ([len(told) - 1] if story.status in TERMINAL else [])
-        for number, one in told.items():
-            assert story.shown.setdefault(number, one) == one, (
-                f"number {number} was shown with other bytes"
+        assert log.startswith(response.log)
+        response.log = log
+        frames = dict(_numbered(log))
+        assert list(frames) == list(range(len(frames)))
+        terminal = [number for number, frame in frames.items() if _type(frame) in TERMINAL_TYPES]
+        assert terminal == ([len(frames) - 1] if response.status in TERMINAL else [])
+        for number, frame in frames.items():
+            assert response.published.setdefault(number, frame) == frame, (
+                f"event {number} was published with other bytes"
             )
 
     @invariant()
-    def readers_were_shown_what_is_stored(self) -> None:
-        """I4: every reader has the same bytes, without hole or repeat."""
-        for watcher in self.watchers:
-            story = self.story(watcher.name)
-            assert watcher.numbers == list(
-                range(watcher.after + 1, watcher.after + 1 + len(watcher.frames))
+    def readers_read_what_is_stored(self) -> None:
+        """I4: every reader has the same bytes, without a gap or a repeat."""
+        for reader in self.readers:
+            response = self.response(reader.response_id)
+            assert reader.numbers == list(
+                range(reader.after + 1, reader.after + 1 + len(reader.frames))
             )
-            if not story.double_fault:
-                for number, one in zip(watcher.numbers, watcher.frames, strict=True):
-                    assert story.shown[number] == one
+            if not response.double_fault:
+                for number, frame in zip(reader.numbers, reader.frames, strict=True):
+                    assert response.published[number] == frame
 
     def teardown(self) -> None:
-        """Everything is taken up and ended, every reader reads on: the stories must be whole."""
+        """Ends every response and lets every reader read to the end, then checks the whole logs."""
         try:
             self._finish_everything()
-            for story in self.open:
-                self._assert_whole(story)
-            for watcher in self.watchers:
-                self._assert_heard_out(watcher)
+            for response in self.open:
+                self._assert_consistent(response)
+            for reader in self.readers:
+                self._assert_read_to_end(reader)
         finally:
-            for watcher in self.watchers:
-                self.run(watcher.disconnect())
+            for reader in self.readers:
+                self.wait(reader.disconnect())
             for table in ("responses", "journal", "workers"):
-                self.run(fetch(self.pool, f"DELETE FROM {table}", {}))
+                self.wait(fetch(self.pool, f"DELETE FROM {table}", {}))
 
     def _finish_everything(self) -> None:
         for worker in self.workers:
             if not worker.is_declared_dead:
-                self.run(self.house.declare_dead(worker))
+                self.wait(self.database.declare_dead(worker))
                 worker.is_declared_dead = worker.has_exited = True
         for quarantine in (False, True):
-            last = self._hire(quarantine=quarantine)
-            for story in self.open:
-                if (
-                    story.status not in TERMINAL
-                    and (telling := self.run(last.claim(story.name))) is not None
-                ):
-                    self._claimed(story, last, telling)
-                    story.status = self.run(
-                        last.finish(telling, Status.FAILED, send_twice=False)
-                    ).value
-                    story.owner = None
-        assert all(story.status in TERMINAL for story in self.open)
-        self.the_rows_are_as_the_machine_says()
+            last = self._add_worker(quarantine=quarantine)
+            for response in self.open:
+                if response.status in TERMINAL:
+                    continue
+                run = self.wait(last.claim(response.id))
+                if run is not None:
+                    self._claimed(response, last, run)
+                    ended = self.wait(last.finish(run, Status.FAILED, send_twice=False))
+                    response.status, response.owner = ended.value, None
+        assert all(response.status in TERMINAL for response in self.open)
+        self.rows_are_as_expected()
 
-    def _assert_whole(self, story: Story) -> None:
-        """I6, I7: the items are the fold of the log, and GET says what the terminal event said."""
-        told = [decode_frame(one) for one in split_frames(story.log)]
-        assert_stream_obeys_contract(told)
-        final = told[-1]["response"]
-        shown = self.run(self.archive.show(self.row(story)))
-        assert shown["output"] == final["output"]
-        assert shown["status"] == final["status"] == story.status
+    def _assert_consistent(self, response: TrackedResponse) -> None:
+        """I6, I7: the stored items are the fold of the log, and GET returns the terminal event's."""
+        events = [decode_frame(frame) for frame in split_frames(response.log)]
+        assert_stream_obeys_contract(events)
+        final = events[-1]["response"]
+        body = self.wait(self.response_store.show(self.row(response)))
+        assert body["output"] == final["output"]
+        assert body["status"] == final["status"] == response.status
         done = {
             event["item"]["id"]: event["item"]
-            for event in told
+            for event in events
             if event["type"] == "response.output_item.done"
         }
         assert all(done[item["id"]] == item for item in final["output"])
-        assert [
-            item["id"]
-            for item in fold(told)
-            if item["id"] in {one["id"] for one in final["output"]}
-        ] == [one["id"] for one in final["output"]]
+        ids = [item["id"] for item in final["output"]]
+        assert [item["id"] for item in fold(events) if item["id"] in ids] == ids
 
-    def _assert_heard_out(self, watcher: StepReader) -> None:
-        self.run(watcher.to_end())
-        story = self.story(watcher.name)
-        if story.gone:
+    def _assert_read_to_end(self, reader: StepReader) -> None:
+        self.wait(reader.to_end())
+        response = self.response(reader.response_id)
+        if response.is_deleted:
             return
-        whole = split_frames(story.log)[watcher.after + 1 :]
-        if watcher.is_done:
-            assert watcher.frames == whole
+        frames = split_frames(response.log)[reader.after + 1 :]
+        if reader.is_done:
+            assert reader.frames == frames
         else:
-            assert story.double_fault, "only the double fault may leave a stream without an ending"
+            assert response.double_fault, "a stream ended without [DONE] and without a double fault"
 
 
-def pick(those: Sequence[T], which: int) -> T:
-    return those[which % len(those)]
+def pick(objects: Sequence[T], index: int) -> T:
+    return objects[index % len(objects)]
 
 
 def _numbered(block: bytes) -> list[tuple[int, bytes]]:
-    return [(decode_frame(one)["sequence_number"], one) for one in split_frames(block)]
+    return [(decode_frame(frame)["sequence_number"], frame) for frame in split_frames(block)]
+
+
+def _type(frame: bytes) -> str:
+    event_type: str = decode_frame(frame)["type"]
+    return event_type
 
 
 _ROWS = """
-    SELECT r.id, r.status, r.worker, r.attempt, r.deaths, r.cancel_requested_at IS NOT NULL AS cancelled,
-           (SELECT coalesce(string_agg(e.frames, ''::bytea ORDER BY e.first_number), ''::bytea) FROM event_log e WHERE e.response_id = r.id) AS log
+    SELECT r.id, r.status, r.worker, r.attempt, r.deaths,
+           r.cancel_requested_at IS NOT NULL AS cancelled,
+           (SELECT coalesce(string_agg(e.frames, ''::bytea ORDER BY e.first_number), ''::bytea)
+            FROM event_log e WHERE e.response_id = r.id) AS log
     FROM responses r WHERE r.id = ANY(%(ids)s)
 """
-_EVERYTHING = """
-    SELECT r::text AS row, (SELECT array_agg(e::text ORDER BY e.first_number) FROM event_log e WHERE e.response_id = r.id) AS log,
-           (SELECT array_agg(i::text ORDER BY i.id) FROM items i WHERE i.response_id = r.id) AS items,
-           (SELECT array_agg(j::text ORDER BY j.worker, j.batch) FROM journal j WHERE j.worker = ANY(%(workers)s)) AS journal
+_ALL_ROWS = """
+    SELECT r::text AS row,
+           (SELECT array_agg(e::text ORDER BY e.first_number)
+            FROM event_log e WHERE e.response_id = r.id) AS log,
+           (SELECT array_agg(i::text ORDER BY i.id)
+            FROM items i WHERE i.response_id = r.id) AS items,
+           (SELECT array_agg(j::text ORDER BY j.worker, j.batch)
+            FROM journal j WHERE j.worker = ANY(%(workers)s)) AS journal
     FROM responses r WHERE r.id = ANY(%(ids)s) ORDER BY r.id
 """
 
 
 def profile() -> settings:
-    """The same examples everywhere; or as many as one asks for, others each time."""
-    deep = os.environ.get("BACKBURNER_STATE_MACHINE")  # noqa: TID251  # an option of this test, not of the product
+    """The same 80 examples in every run, or as many random ones as the environment asks for."""
+    # An option of this test, not of the product.
+    examples = os.environ.get("BACKBURNER_STATE_MACHINE")  # noqa: TID251
     return settings(
-        max_examples=int(deep or 80), stateful_step_count=60 if deep else 40, derandomize=deep is None, deadline=None, database=None,
-        suppress_health_check=list(HealthCheck), phases=[Phase.generate, Phase.shrink], print_blob=False,
+        max_examples=int(examples or 80),
+        stateful_step_count=60 if examples else 40,
+        derandomize=examples is None,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate, Phase.shrink],
+        print_blob=False,
         report_multiple_bugs=False,
-    )  # fmt: skip
+    )
 
 
-@pytest.mark.timeout(900)  # a failure is made as short as it can be before it is shown
+@pytest.mark.timeout(900)  # a failing example is shortened before it is reported
 def test_no_order_of_steps_and_faults_breaks_an_invariant(dsn: str) -> None:
     with world_on(dsn) as world:
         Machine.world = world

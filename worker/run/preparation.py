@@ -1,10 +1,10 @@
-"""Loads what a run needs before its first step: history, files, credentials and tools."""
+"""The beginning of a run: its first events, then history, files, credentials and tools."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from models.db.database import fetch_when_available
+from models.db.database import Pool, fetch_when_available
 from models.db.queries import statements
 from models.errors import ToolFailed, UpstreamFailed
 from models.secrets import Sealed, Unreadable
@@ -62,6 +62,17 @@ async def prepare_run(
         compactions=compactions,
         is_draining=is_draining,
     )
+
+
+async def write_first_events(attempt: Attempt, writer: AttemptWriter, pool: Pool) -> None:
+    """Starts the response, or closes what an earlier attempt left open."""
+    if attempt.is_first:
+        writer.write(attempt.start())
+        return
+    rows = await fetch_when_available(
+        pool, statements.CHECKPOINTED_OUTPUT, {"id": attempt.claim.id}
+    )
+    writer.write(attempt.resume(rows))
 
 
 async def _shielded(work: Coroutine[Any, Any, ResultT]) -> ResultT:

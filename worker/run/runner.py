@@ -12,8 +12,6 @@ from datetime import timedelta
 
 import structlog
 
-from models.db.database import fetch_when_available
-from models.db.queries import statements
 from models.errors import Deferred, LeaseLost, RunError
 from models.lifecycle import Status
 from models.ownership.claims import Claim, EndReason, ReleaseReason
@@ -34,7 +32,7 @@ from worker.run.end_state import (
     error_of_end_reason,
     internal_error,
 )
-from worker.run.preparation import prepare_run
+from worker.run.preparation import prepare_run, write_first_events
 from worker.run.resources import Resources
 from worker.run.tool_loop import run_tool_loop
 from worker.translation.turn import Outcome
@@ -111,7 +109,7 @@ class Run:
     async def _execute(self) -> EndState | None:
         """Does the work. None: nothing to end, the response is released or belongs to another."""
         try:
-            await self._write_first_events()
+            await write_first_events(self._attempt, self._writer, self._resources.pool)
         except Exception:
             logger.exception("resume_failed", response=self._attempt.facts.id)
             return internal_error("The server could not resume this response.")
@@ -134,16 +132,6 @@ class Run:
             return end_state_of_error(error)
         logger.error("run_failed", response=self._attempt.facts.id, exc_info=error)
         return internal_error("The server had an error while running this response.")
-
-    async def _write_first_events(self) -> None:
-        """Starts the response, or closes what an earlier attempt left open."""
-        if self._attempt.is_first:
-            self._writer.write(self._attempt.start())
-            return
-        rows = await fetch_when_available(
-            self._resources.pool, statements.CHECKPOINTED_OUTPUT, {"id": self.claim.id}
-        )
-        self._writer.write(self._attempt.resume(rows))
 
     async def _run_within_deadline(self) -> Outcome | None:
         """Does the work within the response's wall clock limit; None: the process stops."""

@@ -1,7 +1,7 @@
-"""Those who act in the state machine: workers told what to do step by step, a bus that drops, readers that look when they are told to.
+"""Workers, readers and a bus that the state machine runs step by step.
 
-Everything they are made of is the product's own (Ownership, Journal, EventLog, Translator, Relay, Archive, the statements); what is
-left out is time, processes and the upstream.
+All of it is the product's code: Attempt, AttemptWriter, Ownership, Journal, EventLog, ChatTranslator,
+EventReader, the statements. Left out are time, processes and the upstream.
 """
 
 import asyncio
@@ -13,41 +13,48 @@ from typing import NoReturn
 from uuid import UUID
 
 from models.config.settings import Settings
-from models.db.database import Pool, fetch
-from models.db.queries import statements
-from models.errors import Cancelled
-from models.ids import response_id
+from models.db.database import Pool
 from models.lifecycle import Status
-from models.ownership.claims import Claim, Ending, Step
+from models.ownership.claims import Claim, ReleaseReason
 from models.redis.channels import events as events_channel
-from models.wire.events import (
-    TERMINAL_EVENTS,
-    Event,
-    Item,
-    ResponseInProgress,
-    decode_frame,
-    split_frames,
-)
-from models.wire.response import ResponseFacts, response_object
-from models.wire.snapshot import closing_events, find_unfinished, fold_latest_attempt
+from models.wire.events import Event, decode_frame, split_frames
 from tests.support.worker_rows import DatabaseWorker
 from web.stream.bus import Block, Inbox, _distribute
 from web.stream.reader import DONE, EventReader
 from worker.log.event_log import EventLog
 from worker.log.journal import Journal
 from worker.log.publisher import Publisher
+from worker.run.attempt import Attempt
+from worker.run.attempt_writer import AttemptWriter
+from worker.run.end_state import (
+    CANCELLED,
+    EndState,
+    end_state_of_error,
+    end_state_of_outcome,
+    error_of_end_reason,
+    internal_error,
+)
+from worker.run.preparation import write_first_events
 from worker.translation.chat.chunk import CallDelta, Chunk
 from worker.translation.chat.translator import ChatTranslator
+from worker.translation.turn import Outcome, Turn
 
 NewId = Callable[[str], str]
 
+_END_STATES = {
+    Status.COMPLETED: end_state_of_outcome(Outcome("completed")),
+    Status.INCOMPLETE: end_state_of_outcome(Outcome("incomplete", "max_output_tokens")),
+    Status.FAILED: internal_error("The upstream failed."),
+    Status.CANCELLED: CANCELLED,
+}
+
 
 class WorkerExited(Exception):
-    """The process ended itself: the database says it is dead."""
+    """The process ended itself because the database has declared it dead."""
 
 
 class LossyPublisher(Publisher):
-    """What a worker has shown and nobody has heard yet: each message is handed to the readers, or lost, when the test says so."""
+    """Keeps what a worker publishes until the test delivers or drops each message."""
 
     def __init__(self) -> None:
         self.pending: deque[tuple[str, bytes]] = deque()
@@ -56,31 +63,24 @@ class LossyPublisher(Publisher):
         self.pending.append((channel, payload))
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class StepRun:
-    """One claimed response under one claim, as far as a run has come."""
+    """One attempt whose steps the test decides."""
 
-    claim: Claim
-    log: EventLog
-    translator: ChatTranslator
-    stored_items: list[Item]
-    """what earlier turns have stored"""
-    previous_items: list[Item]
-    """what the previous attempt had said; the output if this one ends before it says anything"""
-    has_output: bool = False
+    attempt: Attempt
+    writer: AttemptWriter
 
     @property
-    def output(self) -> list[Item]:
-        """All items, as an ending now would have them."""
-        return self.stored_items + self.last_items
+    def claim(self) -> Claim:
+        return self.attempt.claim
 
     @property
-    def last_items(self) -> list[Item]:
-        return self.translator.output if self.has_output else self.previous_items
+    def log(self) -> EventLog:
+        return self.writer.log
 
 
 class StepWorker(DatabaseWorker):
-    """A worker process whose every step the test decides."""
+    """A worker process whose steps the test decides."""
 
     def __init__(self, pool: Pool, settings: Settings, new_id: NewId) -> None:
         super().__init__(pool, settings, "quarantine" if settings.quarantine else "worker")
@@ -88,12 +88,12 @@ class StepWorker(DatabaseWorker):
         self.is_declared_dead = False
         """The database has declared it dead."""
         self.has_exited = False
-        """The process has noticed, and ended itself."""
+        """The process has noticed that and ended itself."""
         self.journal_lost = False
-        """Postgres has emptied the journal since this worker stored anything there."""
+        """Postgres has emptied the journal since this worker wrote to it."""
         self.lease.exit_process = self._exit_process  # type: ignore[method-assign]
         self.bus = LossyPublisher()
-        self.log_writer = Journal(settings, self.lease, pool, self.bus)
+        self.journal_writer = Journal(settings, self.lease, pool, self.bus)
         self.runs: dict[UUID, StepRun] = {}
         self._new_id = new_id
 
@@ -101,144 +101,90 @@ class StepWorker(DatabaseWorker):
         self.has_exited = True
         raise WorkerExited
 
-    async def claim(self, name: UUID) -> StepRun | None:
-        """Claims, and opens this attempt's part of the stream as a run does."""
-        claim = await self.ownership.take(name)
+    async def claim(self, response_id: UUID) -> StepRun | None:
+        """Claims the response and writes the attempt's first events; None if it is not claimable."""
+        claim = await self.ownership.take(response_id)
         if claim is None:
             return None
-        log = EventLog.of(claim)
-        self.log_writer.open(log)
-        kept = [
-            row["payload"] for row in await fetch(self.pool, statements.OUTPUT_ITEMS, {"id": name})
-        ]
-        told = [
-            (attempt, decode_frame(one))
-            for attempt, block in claim.frames
-            for one in split_frames(block)
-        ]
-        open_then = find_unfinished([event for _, event in told])
-        left = [
-            {**item, "status": "incomplete"} if item["status"] == "in_progress" else item
-            for item in fold_latest_attempt(told)
-        ]
-        first_index = max(claim.row["next_output_index"], open_then.highest_index + 1)
-        telling = self.runs[name] = StepRun(
-            claim, log, ChatTranslator(self._new_id, first_index=first_index), kept, left
-        )
-        fresh = claim.log_end == (1 if claim.row["background"] else 0)
-        self._write(
-            telling,
-            [ResponseInProgress(response_object(facts_of(claim), []))]
-            if fresh
-            else closing_events(open_then),
-        )
-        return telling
+        attempt = Attempt(claim)
+        writer = AttemptWriter(attempt, self.journal_writer, self.ownership)
+        writer.open()
+        await write_first_events(attempt, writer, self.pool)
+        run = self.runs[response_id] = StepRun(attempt, writer)
+        return run
 
     def append_delta(self, run: StepRun, text: str, *, call: int | None = None) -> None:
-        """One chunk of the upstream: text, or a piece of a call's arguments."""
-        run.has_output = True
-        chunk = (
-            Chunk(content=text)
-            if call is None
-            else Chunk(calls=(CallDelta(index=call, id=f"call_{call}", name="f", arguments=text),))
-        )
-        self._write(run, run.translator.feed(chunk))
+        """Feeds one chunk of the upstream: text, or a part of the arguments of call number `call`."""
+        if call is None:
+            chunk = Chunk(content=text)
+        else:
+            delta = CallDelta(index=call, id=f"call_{call}", name="f", arguments=text)
+            chunk = Chunk(calls=(delta,))
+        run.writer.write(self._turn(run).feed(chunk))
 
-    def _write(self, run: StepRun, events: list[Event]) -> None:
-        if written := run.log.write(events):
-            self.log_writer.mark_dirty(run.log, written)
+    def _turn(self, run: StepRun) -> Turn[Chunk]:
+        """The current turn; a new one between turns."""
+        attempt = run.attempt
+        if attempt.current_turn is None:
+            first_index = attempt.output.next_index
+            attempt.current_turn = ChatTranslator(self._new_id, first_index=first_index)
+        return attempt.current_turn
 
     async def write_journal(self) -> None:
-        """Journals everything fresh as one batch; what it shows waits in the bus."""
-        logs = [telling.log for telling in self.runs.values() if telling.log.fresh]
+        """Writes all new frames to the journal as one batch; the bus keeps what it publishes."""
+        logs = [run.log for run in self.runs.values() if run.log.fresh]
         if logs:
-            await self.log_writer._write_batch(logs)
+            await self.journal_writer._write_batch(logs)
 
     async def flush_all(self) -> None:
-        """Moves all tails on into the event log."""
-        await self.log_writer._flush([telling.log for telling in self.runs.values()], wait=True)
+        """Moves all tails to the event log."""
+        await self.journal_writer._flush([run.log for run in self.runs.values()], wait=True)
 
     async def checkpoint(self, run: StepRun) -> None:
-        """The end of a turn that another follows."""
-        if not run.has_output:
+        """Ends the turn and stores it; another turn follows."""
+        if run.attempt.current_turn is None:
             self.append_delta(run, "Well, ")
-        self._write(run, _finish_events(run.translator))
-        await self.write_journal()
-        items, tail = run.translator.output, run.log.unflushed()
-        first_index = run.translator._next_index()
-        step = Step(
-            items=items,
-            position=len(run.stored_items),
-            calls=[],
-            turns=1,
-            usage=None,
-            next_output_index=first_index,
-        )
-        await self.ownership.checkpoint(run.claim, tail, step)
-        run.log.drop_flushed(tail.last)
-        run.stored_items += items
-        run.previous_items = []
-        run.translator, run.has_output = (
-            ChatTranslator(self._new_id, first_index=first_index),
-            False,
-        )
+        turn = self._turn(run)
+        run.writer.write(_finish_events(turn))
+        await run.writer.checkpoint(turn.items, turn)
 
     async def finish(self, run: StepRun, status: Status, *, send_twice: bool) -> Status:
-        """Ends the response, as cancelled if a cancel came first; `twice`: the answer is lost, and the statement sent again."""
-        if run.has_output:
-            self._write(
-                run,
-                _finish_events(run.translator)
-                if status is Status.COMPLETED
-                else run.translator.close_incomplete(),
-            )
+        """Ends the response with this status, or as its claim or a cancel demands.
+
+        `send_twice`: the answer to the statement is lost, so it is sent again.
+        """
+        end_state = _end_state(run.claim, status)
+        if run.attempt.current_turn is not None and end_state.status is Status.COMPLETED:
+            run.writer.write(_finish_events(run.attempt.current_turn))
         for _ in range(2 if send_twice else 1):
-            try:
-                await self.ownership.end(run.claim, self._ending(run, status))
-            except Cancelled:
-                status = Status.CANCELLED
-                await self.ownership.end(run.claim, self._ending(run, status))
+            end_state = await run.writer.end(end_state)
         self._forget(run)
         self.bus.publish(run.log.channel, b"")
-        return status
-
-    def _ending(self, run: StepRun, status: Status) -> Ending:
-        facts = facts_of(run.claim).evolve(status=status.value, error=_ERRORS.get(status))
-        last = TERMINAL_EVENTS[status](response_object(facts, run.output))
-        return Ending(
-            status=status, tail=run.log.unflushed(last), items=run.last_items, position=len(run.stored_items), usage=None,
-            completed_at=facts.created_at, error=_ERRORS.get(status),
-        )  # fmt: skip
+        return end_state.status
 
     async def hand_over(self, run: StepRun) -> None:
-        """Stores what was said and gives the response back."""
+        """Stores the log and releases the response."""
         await self.write_journal()
-        await self.ownership.release(run.claim, run.log.unflushed())
+        await run.writer.release(ReleaseReason.HANDED_OVER)
         self._forget(run)
 
     def _forget(self, run: StepRun) -> None:
-        self.log_writer.close(run.log)
+        run.writer.close()
         del self.runs[run.claim.id]
 
 
-def _finish_events(translator: ChatTranslator) -> list[Event]:
-    return translator.feed(Chunk(finish_reason="stop")) + translator.finish(done_seen=True)
+def _finish_events(turn: Turn[Chunk]) -> list[Event]:
+    return turn.feed(Chunk(finish_reason="stop")) + turn.finish(done_seen=True)
 
 
-_ERRORS = {Status.FAILED: {"code": "server_error", "message": "It failed."}}
-
-
-def facts_of(claim: Claim) -> ResponseFacts:
-    """What the events of this claim say about the response."""
-    row = claim.row
-    return ResponseFacts(
-        id=response_id(row["id"]), created_at=row["created_at"], status="in_progress", model=row["model"], parameters=row["parameters"],
-        background=row["background"], store=row["store"],
-    )  # fmt: skip
+def _end_state(claim: Claim, status: Status) -> EndState:
+    if claim.end_reason is not None:
+        return end_state_of_error(error_of_end_reason(claim.end_reason))
+    return _END_STATES[status]
 
 
 class StepInbox(Inbox):
-    """An inbox whose reader goes on only when the test lets it, one block at a time: what happens between two steps is the test's choice."""
+    """An inbox whose reader gets one block per step of the test."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
@@ -246,14 +192,14 @@ class StepInbox(Inbox):
         self._go = asyncio.Event()
 
     async def step(self, reading: asyncio.Task[None]) -> None:
-        """Lets the reader take what is next, if there is anything, and waits until it would wait again or has ended."""
+        """Gives the reader the next block, if there is one, and waits until it waits or ends."""
         if not reading.done() and (self.blocks or self.must_read_log):
             self.idle.clear()
             self._go.set()
             await self.settle(reading)
 
     async def settle(self, reading: asyncio.Task[None]) -> None:
-        """Returns when the reader would wait, or has ended."""
+        """Waits until the reader waits for a block or has ended."""
         waiting = asyncio.ensure_future(self.idle.wait())
         await asyncio.wait({reading, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
@@ -266,15 +212,15 @@ class StepInbox(Inbox):
 
 
 class FakeBus:
-    """The bus as the readers of one web process hear it: what arrives is decided message by message."""
+    """The bus of one web process; the test decides which messages arrive."""
 
     def __init__(self) -> None:
         self.inboxes: dict[str, set[Inbox]] = {}
         self.subscribed: asyncio.Queue[StepInbox] = asyncio.Queue()
 
     @asynccontextmanager
-    async def subscribe(self, name: UUID) -> AsyncIterator[Inbox]:
-        readers = self.inboxes.setdefault(events_channel(name), set())
+    async def subscribe(self, response_id: UUID) -> AsyncIterator[Inbox]:
+        readers = self.inboxes.setdefault(events_channel(response_id), set())
         inbox = StepInbox(4000)
         readers.add(inbox)
         self.subscribed.put_nowait(inbox)
@@ -290,30 +236,30 @@ class FakeBus:
 
 @dataclass(slots=True, eq=False)
 class StepReader:
-    """A connected reader: the real relay, stepped."""
+    """A connected reader: the product's EventReader, one step at a time."""
 
-    name: UUID
+    response_id: UUID
     bus: FakeBus
-    relay: EventReader
+    reader: EventReader
     after: int = -1
     frames: list[bytes] = field(default_factory=list)
     is_done: bool = False
-    """`[DONE]` came."""
+    """Whether `[DONE]` was read."""
     inbox: StepInbox | None = None
     reading: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:
-        """Subscribes and takes the first look."""
+        """Subscribes and reads what the log holds already."""
         self.reading = asyncio.ensure_future(self._read())
         self.inbox = await self.bus.subscribed.get()
         await self.inbox.settle(self.reading)
 
     async def _read(self) -> None:
-        async for said in self.relay.follow(self.name, self.after, background=True):
-            if said == DONE:
+        async for block in self.reader.follow(self.response_id, self.after, background=True):
+            if block == DONE:
                 self.is_done = True
             else:
-                self.frames += split_frames(said)
+                self.frames += split_frames(block)
 
     async def step(self) -> None:
         assert self.inbox is not None
@@ -321,7 +267,7 @@ class StepReader:
         await self.inbox.step(self.reading)
 
     async def to_end(self) -> None:
-        """Reads on to the end, nudged as the slow look of a waiting reader is."""
+        """Reads to the end, woken as often as the slow poll of an idle reader would."""
         assert self.inbox is not None
         assert self.reading is not None
         while not self.reading.done():
@@ -341,11 +287,11 @@ class StepReader:
 
     @property
     def numbers(self) -> list[int]:
-        return [decode_frame(one)["sequence_number"] for one in self.frames]
+        return [decode_frame(frame)["sequence_number"] for frame in self.frames]
 
 
 class SilentRedis:
-    """The control channel and the nudges: all of it may be lost."""
+    """Loses every message: cancels and notifications must work without Redis."""
 
     async def publish(self, channel: str, payload: bytes) -> None:
         return None

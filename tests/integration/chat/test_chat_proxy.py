@@ -1,4 +1,7 @@
-"""/v1/chat/completions hands a request through to the model's upstream and its answer back, byte for byte (docs/adr/0016)."""
+"""/v1/chat/completions sends a request to the model's upstream and returns its answer unchanged.
+
+The decision is docs/adr/0016.
+"""
 
 import asyncio
 import io
@@ -47,27 +50,27 @@ api = "responses"
 first_token = 1
 turn = 2
 
-[upstreams.away]
+[upstreams.down]
 base_url = "http://127.0.0.1:{closed}/v1"
 
 [routes]
 "first-*" = "first"
 "second-*" = "second"
 "both-*" = ["first", "second"]
-"away-then-first-*" = ["away", "first"]
-"away-*" = "away"
+"down-then-first-*" = ["down", "first"]
+"down-*" = "down"
 "alias" = {{ upstream = "first", model = "real/name" }}
 """
 
-LONG = 60
+CONCURRENT_REQUESTS = 60
 
 
-class House:
-    """A deployment with two upstreams, the second of which speaks the Responses API too."""
+class ProxyStack:
+    """A deployment with two upstreams; the second also speaks the Responses API."""
 
-    def __init__(self, one: Stack, first: FakeUpstream, second: FakeUpstream) -> None:
-        self.stack, self.first, self.second = one, first, second
-        self.api: Api = one.api()
+    def __init__(self, own_stack: Stack, first: FakeUpstream, second: FakeUpstream) -> None:
+        self.stack, self.first, self.second = own_stack, first, second
+        self.api: Api = own_stack.api()
         self._count = 0
 
     def model(
@@ -77,7 +80,7 @@ class House:
         *,
         route: str = "first",
     ) -> str:
-        """A new model with these scripts."""
+        """Returns the name of a new model with these scripts."""
         self._count += 1
         name = f"{route}-{self._count}"
         for upstream, script in ((self.first, first), (self.second, second)):
@@ -85,14 +88,18 @@ class House:
                 upstream.script(script, name=name)
         return name
 
-    async def ask(self, model: str, **body: object) -> HttpResponse:
-        """One chat completion, read whole."""
-        asked: JSON = {"model": model, "messages": [{"role": "user", "content": "Hi."}], **body}
-        return await self.api.call("POST", "/chat/completions", asked)
+    async def complete(self, model: str, **body: object) -> HttpResponse:
+        """Sends one chat completion; returns the whole answer."""
+        request_body: JSON = {
+            "model": model,
+            "messages": [{"role": "user", "content": "Hi."}],
+            **body,
+        }
+        return await self.api.call("POST", "/chat/completions", request_body)
 
     @asynccontextmanager
-    async def streamed(self, model: str) -> AsyncIterator[aiohttp.StreamReader]:
-        """One chat completion as it comes."""
+    async def open_stream(self, model: str) -> AsyncIterator[aiohttp.StreamReader]:
+        """Sends one streamed chat completion; yields its body for reading."""
         body = io.BytesIO(json.dumps({"model": model, "messages": [], "stream": True}).encode())
         headers = {"authorization": f"Bearer {self.stack.key}", "content-type": "application/json"}
         async with self.stack.session.post(
@@ -102,23 +109,27 @@ class House:
 
 
 @pytest.fixture(scope="module")
-async def house(
+async def proxy(
     tmp_path_factory: pytest.TempPathFactory,
     database_server: Databases,
     suite_settings: SuiteSettings,
     fake: FakeUpstream,
-) -> AsyncIterator[House]:
-    folder = tmp_path_factory.mktemp("passage")
+) -> AsyncIterator[ProxyStack]:
+    folder = tmp_path_factory.mktemp("chat-proxy")
     async with FakeUpstream() as first, FakeUpstream() as second:
         (folder / "backburner.toml").write_text(
             FILE.format(first=first.base_url, second=second.base_url, closed=free_port())
         )
         settings = {
-            "BACKBURNER_CONFIG": str(folder / "backburner.toml"), "BACKBURNER_LIMITS__BODY": "1000000", "BACKBURNER_WEB__SEND_TIMEOUT": "2",
+            "BACKBURNER_CONFIG": str(folder / "backburner.toml"),
+            "BACKBURNER_LIMITS__BODY": "1000000",
+            "BACKBURNER_WEB__SEND_TIMEOUT": "2",
             "BACKBURNER_WEB__GRACE": "1",
-        }  # fmt: skip
-        async with stack(folder, database_server, suite_settings, fake, settings=settings) as one:
-            yield House(one, first, second)
+        }
+        async with stack(
+            folder, database_server, suite_settings, fake, settings=settings
+        ) as own_stack:
+            yield ProxyStack(own_stack, first, second)
         assert not first.faults, first.faults
         assert not second.faults, second.faults
 
@@ -126,19 +137,22 @@ async def house(
 # --- bytes ---
 
 
-ODD = b': a comment\r\n\r\ndata:{"no":"space"}\n\nevent: x\nid: 7\ndata: {"fields":   "kept"}\n\ndata: \xff\xfe no utf-8\n\n'
+UNUSUAL_FRAMES = (
+    b': a comment\r\n\r\ndata:{"no":"space"}\n\n'
+    b'event: x\nid: 7\ndata: {"fields":   "kept"}\n\ndata: \xff\xfe no utf-8\n\n'
+)
 
 
-async def test_a_stream_arrives_byte_for_byte(house: House) -> None:
-    model = house.model([raw(ODD), text("Hello ", "wörld"), finish(), usage(), done()])
-    answer = await house.ask(model, stream=True, stream_options={"include_usage": True})
+async def test_a_stream_arrives_byte_for_byte(proxy: ProxyStack) -> None:
+    model = proxy.model([raw(UNUSUAL_FRAMES), text("Hello ", "wörld"), finish(), usage(), done()])
+    answer = await proxy.complete(model, stream=True, stream_options={"include_usage": True})
     assert answer.status == 200
     assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
-    assert answer.raw.startswith(ODD)
+    assert answer.raw.startswith(UNUSUAL_FRAMES)
     assert answer.raw.endswith(b"data: [DONE]\n\n")
     chunks = [
         json.loads(line[6:])
-        for line in answer.raw[len(ODD) :].splitlines()
+        for line in answer.raw[len(UNUSUAL_FRAMES) :].splitlines()
         if line.startswith(b"data: {")
     ]
     assert (
@@ -151,26 +165,26 @@ async def test_a_stream_arrives_byte_for_byte(house: House) -> None:
     assert chunks[-1]["usage"]["total_tokens"] == 18
 
 
-async def test_each_piece_arrives_when_it_is_sent(house: House) -> None:
-    opened = asyncio.Event()
-    model = house.model([text("early"), wait_for(opened), text("late"), finish(), done()])
-    async with house.streamed(model) as content:
+async def test_each_chunk_arrives_as_soon_as_it_is_sent(proxy: ProxyStack) -> None:
+    released = asyncio.Event()
+    model = proxy.model([text("early"), wait_for(released), text("late"), finish(), done()])
+    async with proxy.open_stream(model) as content:
         assert b"early" in await content.readany()
-        opened.set()
+        released.set()
         assert (await content.read()).endswith(b"data: [DONE]\n\n")
 
 
-async def test_an_answer_in_one_piece_arrives_as_it_is(house: House) -> None:
+async def test_an_answer_without_streaming_arrives_byte_for_byte(proxy: ProxyStack) -> None:
     whole = b'{"id":"x",  "object":"chat.completion","odd":1.0,"choices":[]}'
-    answer = await house.ask(house.model([status(200, whole)]))
+    answer = await proxy.complete(proxy.model([status(200, whole)]))
     assert (answer.status, answer.raw) == (200, whole)
     assert answer.headers["content-length"] == str(len(whole))
 
 
-async def test_the_upstream_gets_everything_but_nothing_of_the_clients_headers(
-    house: House,
+async def test_the_upstream_gets_the_whole_body_and_none_of_the_clients_headers(
+    proxy: ProxyStack,
 ) -> None:
-    house.first.script(reply("ok"), name="real/name")
+    proxy.first.script(reply("ok"), name="real/name")
     body: JSON = {
         "model": "alias",
         "messages": [],
@@ -185,9 +199,9 @@ async def test_the_upstream_gets_everything_but_nothing_of_the_clients_headers(
         "x-custom": "y",
         "accept-encoding": "gzip",
     }
-    answer = await house.api.call("POST", "/chat/completions", body, headers=headers)
+    answer = await proxy.api.call("POST", "/chat/completions", body, headers=headers)
     assert answer.status == 200
-    request = house.first.requests_for("real/name")[0]
+    request = proxy.first.requests_for("real/name")[0]
     assert request.body == {**body, "model": "real/name"}
     assert request.headers["authorization"] == "Bearer key-of-the-first"
     assert (request.headers["x-title"], request.query) == ("Backburner", "api-version=7")
@@ -195,15 +209,21 @@ async def test_the_upstream_gets_everything_but_nothing_of_the_clients_headers(
     assert not {"openai-organization", "cookie", "x-forwarded-for", "x-custom"} & set(
         request.headers
     )
-    assert house.stack.key not in json.dumps(request.headers)
+    assert proxy.stack.key not in json.dumps(request.headers)
 
 
-async def test_the_client_gets_few_of_the_upstreams_headers(house: House) -> None:
-    told = {
-        "set-cookie": "session=1", "server": "vendor", "x-request-id": "theirs", "openai-organization": "org-1", "access-control-allow-origin": "*",
-        "retry-after": "7", "x-ratelimit-remaining": "0", "retry-after-ms": "7000",
-    }  # fmt: skip
-    answer = await house.ask(house.model([status(429, headers=told)]))
+async def test_the_client_gets_only_the_retry_headers_of_the_upstream(proxy: ProxyStack) -> None:
+    upstream_headers = {
+        "set-cookie": "session=1",
+        "server": "vendor",
+        "x-request-id": "theirs",
+        "openai-organization": "org-1",
+        "access-control-allow-origin": "*",
+        "retry-after": "7",
+        "x-ratelimit-remaining": "0",
+        "retry-after-ms": "7000",
+    }
+    answer = await proxy.complete(proxy.model([status(429, headers=upstream_headers)]))
     assert answer.status == 429
     assert (answer.headers["retry-after"], answer.headers["retry-after-ms"]) == ("7", "7000")
     assert answer.headers["x-request-id"].startswith("req_")
@@ -216,17 +236,19 @@ async def test_the_client_gets_few_of_the_upstreams_headers(house: House) -> Non
     } & {name.lower() for name in answer.headers}
 
 
-async def test_one_clients_cookies_are_not_anothers(house: House) -> None:
-    model = house.model([status(200, {}, {"set-cookie": "session=secret; Path=/"})])
-    await house.ask(model)
-    await house.ask(model)
-    assert all("cookie" not in request.headers for request in house.first.requests_for(model))
+async def test_an_upstreams_cookies_are_not_sent_back_for_another_client(proxy: ProxyStack) -> None:
+    model = proxy.model([status(200, {}, {"set-cookie": "session=secret; Path=/"})])
+    await proxy.complete(model)
+    await proxy.complete(model)
+    assert all("cookie" not in request.headers for request in proxy.first.requests_for(model))
 
 
-async def test_an_upstream_that_speaks_responses_is_asked_for_chat_as_well(house: House) -> None:
-    model = house.model(second=reply("chat all the same"), route="second")
-    assert (await house.ask(model)).body["choices"][0]["message"]["content"] == "chat all the same"
-    assert house.second.requests_for(model)[0].path == "/v1/chat/completions"
+async def test_a_native_upstream_gets_chat_completions_too(proxy: ProxyStack) -> None:
+    model = proxy.model(second=reply("chat all the same"), route="second")
+    assert (await proxy.complete(model)).body["choices"][0]["message"][
+        "content"
+    ] == "chat all the same"
+    assert proxy.second.requests_for(model)[0].path == "/v1/chat/completions"
 
 
 # --- refusals ---
@@ -235,36 +257,36 @@ async def test_an_upstream_that_speaks_responses_is_asked_for_chat_as_well(house
 @pytest.mark.parametrize("code", [400, 404, 408, 409, 413, 422, 429, 500, 503])
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 async def test_a_refusal_keeps_its_status_and_its_body(
-    house: House, code: int, stream: bool
+    proxy: ProxyStack, code: int, stream: bool
 ) -> None:
     body = b'{"error": {"message":  "our own words", "type": "theirs", "more": 1}}'
-    answer = await house.ask(house.model([status(code, body)]), stream=stream)
+    answer = await proxy.complete(proxy.model([status(code, body)]), stream=stream)
     assert (answer.status, answer.raw) == (code, body)
 
 
 @pytest.mark.parametrize("code", [401, 403])
-async def test_what_an_upstream_says_of_our_credential_is_not_for_clients(
-    house: House, code: int
+async def test_an_upstreams_message_about_our_credential_is_hidden_from_clients(
+    proxy: ProxyStack, code: int
 ) -> None:
-    answer = await house.ask(
-        house.model([status(code, {"error": {"message": "Incorrect API key: key-of-the-first"}})])
+    answer = await proxy.complete(
+        proxy.model([status(code, {"error": {"message": "Incorrect API key: key-of-the-first"}})])
     )
     assert answer.status == code
     assert "credential" in answer.error["message"]
     assert "key-of-the-first" not in answer.raw.decode()
 
 
-async def test_our_credential_is_taken_out_of_other_refusals(house: House) -> None:
-    answer = await house.ask(
-        house.model([status(400, {"error": {"message": "you sent key-of-the-first"}})])
+async def test_our_credential_is_removed_from_other_refusals(proxy: ProxyStack) -> None:
+    answer = await proxy.complete(
+        proxy.model([status(400, {"error": {"message": "you sent key-of-the-first"}})])
     )
     assert answer.status == 400
     assert "key-of-the-first" not in answer.raw.decode()
 
 
-async def test_a_page_of_html_is_no_page_here(house: House) -> None:
-    answer = await house.ask(
-        house.model([status(502, b"<script>alert(1)</script>", {"content-type": "text/html"})])
+async def test_an_upstreams_html_is_served_as_plain_text(proxy: ProxyStack) -> None:
+    answer = await proxy.complete(
+        proxy.model([status(502, b"<script>alert(1)</script>", {"content-type": "text/html"})])
     )
     assert (answer.status, answer.headers["content-type"]) == (502, "text/plain; charset=utf-8")
 
@@ -278,25 +300,25 @@ UNUSABLE: list[tuple[str, list[Step], int]] = [
 
 
 @pytest.mark.parametrize(
-    ("script", "expected"), [pytest.param(*rest, id=name) for name, *rest in UNUSABLE]
+    ("script", "expected"), [pytest.param(*parameters, id=name) for name, *parameters in UNUSABLE]
 )
-async def test_what_is_no_answer_is_told_in_our_envelope(
-    house: House, script: list[Step], expected: int
+async def test_an_unusable_answer_becomes_an_error_in_our_envelope(
+    proxy: ProxyStack, script: list[Step], expected: int
 ) -> None:
-    answer = await house.ask(house.model(script))
+    answer = await proxy.complete(proxy.model(script))
     assert (answer.status, answer.error["type"]) == (expected, "server_error")
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-async def test_an_upstream_that_says_nothing_is_a_timeout(house: House, stream: bool) -> None:
-    model = house.model(second=[hang()], route="second")
-    answer = await house.ask(model, stream=stream)
+async def test_an_upstream_that_sends_nothing_is_a_timeout(proxy: ProxyStack, stream: bool) -> None:
+    model = proxy.model(second=[hang()], route="second")
+    answer = await proxy.complete(model, stream=stream)
     assert (answer.status, answer.error["type"]) == (504, "server_error")
-    await until(lambda: house.second.requests_for(model)[0].closed_by_client)
+    await until(lambda: proxy.second.requests_for(model)[0].closed_by_client)
 
 
-async def test_an_upstream_that_is_away_is_a_502(house: House) -> None:
-    answer = await house.ask("away-1")
+async def test_an_upstream_that_is_down_is_a_502(proxy: ProxyStack) -> None:
+    answer = await proxy.complete("down-1")
     assert (answer.status, answer.error["code"]) == (502, None)
 
 
@@ -308,20 +330,20 @@ async def test_an_upstream_that_is_away_is_a_502(house: House) -> None:
         (b"{}", 400, "model", "missing_required_parameter"),
         (b'{"model": null}', 400, "model", "missing_required_parameter"),
         (b'{"model": 7}', 400, "model", "invalid_type"),
-        (b'{"model": "nobody-serves-it"}', 404, "model", "model_not_found"),
+        (b'{"model": "no-such-model"}', 404, "model", "model_not_found"),
         (b'{"model": "' + b"x" * 1_000_000 + b'"}', 413, None, "request_too_large"),
     ],
     ids=["no json", "an array", "no model", "null", "a number", "unknown", "too large"],
 )
-async def test_what_no_upstream_need_be_asked_for(
-    house: House, body: bytes, expected: int, param: str | None, code: str
+async def test_an_invalid_request_is_refused_without_a_call_to_an_upstream(
+    proxy: ProxyStack, body: bytes, expected: int, param: str | None, code: str
 ) -> None:
-    answer = await house.api.call("POST", "/chat/completions", body)
+    answer = await proxy.api.call("POST", "/chat/completions", body)
     assert (answer.status, answer.error["param"], answer.error["code"]) == (expected, param, code)
 
 
-async def test_only_json_is_read(house: House) -> None:
-    answer = await house.api.call(
+async def test_a_body_that_is_not_json_is_refused(proxy: ProxyStack) -> None:
+    answer = await proxy.api.call(
         "POST", "/chat/completions", b"{}", headers={"content-type": "text/plain"}
     )
     assert answer.status == 415
@@ -335,16 +357,16 @@ async def test_only_json_is_read(house: House) -> None:
     [[status(503)], [status(429)], [status(401)], [status(404)], [reset()]],
     ids=["503", "429", "401", "404", "reset"],
 )
-async def test_the_next_upstream_is_asked_before_the_first_byte(
-    house: House, script: list[Step]
+async def test_the_next_upstream_is_tried_before_the_first_byte(
+    proxy: ProxyStack, script: list[Step]
 ) -> None:
-    model = house.model(script, reply("second"), route="both")
-    assert (await house.ask(model)).body["choices"][0]["message"]["content"] == "second"
+    model = proxy.model(script, reply("second"), route="both")
+    assert (await proxy.complete(model)).body["choices"][0]["message"]["content"] == "second"
 
 
-async def test_an_upstream_that_is_away_is_passed_over(house: House) -> None:
-    model = house.model(reply("first"), route="away-then-first")
-    assert (await house.ask(model)).status == 200
+async def test_an_upstream_that_is_down_is_skipped(proxy: ProxyStack) -> None:
+    model = proxy.model(reply("first"), route="down-then-first")
+    assert (await proxy.complete(model)).status == 200
 
 
 @pytest.mark.parametrize(
@@ -361,135 +383,145 @@ async def test_an_upstream_that_is_away_is_passed_over(house: House) -> None:
     ],
     ids=["400", "422", "no such model"],
 )
-async def test_what_is_wrong_with_the_request_is_told_by_the_first(
-    house: House, script: list[Step]
+async def test_an_error_of_the_request_is_returned_from_the_first_upstream(
+    proxy: ProxyStack, script: list[Step]
 ) -> None:
-    model = house.model(script, reply("second"), route="both")
-    assert (await house.ask(model)).status in (400, 404, 422)
-    assert not house.second.requests_for(model)
+    model = proxy.model(script, reply("second"), route="both")
+    assert (await proxy.complete(model)).status in (400, 404, 422)
+    assert not proxy.second.requests_for(model)
 
 
-async def test_after_the_first_byte_nobody_else_is_asked(house: House) -> None:
-    opened = asyncio.Event()
-    model = house.model([text("so far"), wait_for(opened), drop()], reply("second"), route="both")
-    async with house.streamed(model) as content:
+async def test_after_the_first_byte_no_other_upstream_is_called(proxy: ProxyStack) -> None:
+    released = asyncio.Event()
+    model = proxy.model([text("so far"), wait_for(released), drop()], reply("second"), route="both")
+    async with proxy.open_stream(model) as content:
         assert b"so far" in await content.readany()
-        opened.set()
+        released.set()
         assert b"broke off" in await content.read()
-    assert not house.second.requests_for(model)
+    assert not proxy.second.requests_for(model)
 
 
 # --- connections ---
 
 
-async def test_a_stream_that_breaks_off_says_so_where_an_event_can(house: House) -> None:
-    model = house.model([text("so far"), hang()])
-    answer = await house.ask(model, stream=True)
+async def test_a_stream_that_breaks_off_between_events_ends_with_an_error_event(
+    proxy: ProxyStack,
+) -> None:
+    model = proxy.model([text("so far"), hang()])
+    answer = await proxy.complete(model, stream=True)
     last = answer.raw.rstrip().splitlines()[-1]
     assert last.startswith(b"data: ")
     assert json.loads(last[6:])["error"]["type"] == "server_error"
     assert b"[DONE]" not in answer.raw
-    await until(lambda: house.first.requests_for(model)[0].closed_by_client)
+    await until(lambda: proxy.first.requests_for(model)[0].closed_by_client)
 
 
-async def test_in_the_middle_of_an_event_it_just_breaks_off(house: House) -> None:
-    model = house.model([raw(b'data: {"half": '), hang()])
+async def test_a_stream_that_breaks_off_inside_an_event_closes_the_connection(
+    proxy: ProxyStack,
+) -> None:
+    model = proxy.model([raw(b'data: {"half": '), hang()])
     with pytest.raises(aiohttp.ClientPayloadError):
-        await house.ask(model, stream=True)
+        await proxy.complete(model, stream=True)
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-@pytest.mark.parametrize("spoke", [True, False], ids=["in the middle", "before the first byte"])
-async def test_a_client_that_leaves_closes_the_upstream(
-    house: House, stream: bool, spoke: bool
+@pytest.mark.parametrize("has_output", [True, False], ids=["in the middle", "before the first byte"])
+async def test_a_client_that_disconnects_closes_the_connection_to_the_upstream(
+    proxy: ProxyStack, stream: bool, has_output: bool
 ) -> None:
-    model = house.model([text("so far"), hang()] if spoke else [hang()])
+    model = proxy.model([text("so far"), hang()] if has_output else [hang()])
     body = json.dumps({"model": model, "messages": [], "stream": stream}).encode()
-    reader, writer = await asyncio.open_connection("127.0.0.1", house.stack.webs[0].port)
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {house.stack.key}\r\ncontent-type: application/json\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.stack.webs[0].port)
+    head = (
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
+        f"authorization: Bearer {proxy.stack.key}\r\ncontent-type: application/json\r\n"
+    )
     writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-    await until(lambda: house.first.requests_for(model))
-    if spoke and stream:
+    await until(lambda: proxy.first.requests_for(model))
+    if has_output and stream:
         await reader.readuntil(b"so far")
     writer.close()
-    await until(lambda: house.first.requests_for(model)[0].closed_by_client)
+    await until(lambda: proxy.first.requests_for(model)[0].closed_by_client)
 
 
-async def test_a_client_that_reads_nothing_holds_the_upstream_back_and_is_let_go(
-    house: House,
+async def test_a_client_that_reads_nothing_slows_the_upstream_and_is_disconnected(
+    proxy: ProxyStack,
 ) -> None:
-    """Megabytes are ready; what neither the sockets nor a small buffer take stays with the upstream."""
+    """The answer is 65 MB. What sockets and a small buffer do not hold stays at the upstream."""
     piece = b"data: " + b"x" * 65_536 + b"\n\n"
-    model = house.model([*[raw(piece)] * 1000, done()])
+    model = proxy.model([*[raw(piece)] * 1000, done()])
     body = json.dumps({"model": model, "messages": [], "stream": True}).encode()
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.setblocking(False)
         await asyncio.get_running_loop().sock_connect(
-            client, ("127.0.0.1", house.stack.webs[0].port or 0)
+            client, ("127.0.0.1", proxy.stack.webs[0].port or 0)
         )
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {house.stack.key}\r\ncontent-type: application/json\r\n"
+        head = (
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
+            f"authorization: Bearer {proxy.stack.key}\r\ncontent-type: application/json\r\n"
+        )
         await asyncio.get_running_loop().sock_sendall(
             client, f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
         )
         await until(
             lambda: (
-                house.first.requests_for(model)
-                and house.first.requests_for(model)[0].closed_by_client
+                proxy.first.requests_for(model)
+                and proxy.first.requests_for(model)[0].closed_by_client
             ),
             20,
         )
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    assert house.first.requests_for(model)[0].finished is None, (
-        "the whole answer was read although nobody took it"
+    assert proxy.first.requests_for(model)[0].finished is None, (
+        "the whole answer was read although the client read none of it"
     )
 
 
-async def test_a_process_that_stops_lets_what_ends_soon_end_and_cuts_off_the_rest(
-    house: House,
+async def test_a_stopping_process_finishes_short_answers_and_cuts_off_the_others(
+    proxy: ProxyStack,
 ) -> None:
-    opened = asyncio.Event()
-    soon, never = (
-        house.model([text("so far"), wait_for(opened), *reply("the rest")]),
-        house.model([text("so far"), hang()]),
+    released = asyncio.Event()
+    short, endless = (
+        proxy.model([text("so far"), wait_for(released), *reply("the rest")]),
+        proxy.model([text("so far"), hang()]),
     )
-    unheard = house.model([hang()])
-    process = await house.stack.start_web()
-    api = house.stack.api(process)
-    asked = [
+    silent = proxy.model([hang()])
+    process = await proxy.stack.start_web()
+    api = proxy.stack.api(process)
+    request_body = [
         api.call("POST", "/chat/completions", {"model": model, "messages": [], "stream": True})
-        for model in (soon, never, unheard)
+        for model in (short, endless, silent)
     ]
-    tasks = [asyncio.create_task(one) for one in asked]
-    await until(lambda: all(house.first.requests_for(model) for model in (soon, never, unheard)))
-    house.stack.forget(process)
+    tasks = [asyncio.create_task(request) for request in request_body]
+    await until(lambda: all(proxy.first.requests_for(model) for model in (short, endless, silent)))
+    proxy.stack.forget(process)
     process.request_stop()
-    opened.set()
-    done_in_time, cut_off, told = await asyncio.gather(*tasks, return_exceptions=True)
+    released.set()
+    done_in_time, cut_off, error_answer = await asyncio.gather(*tasks, return_exceptions=True)
     assert isinstance(done_in_time, HttpResponse)
     assert done_in_time.raw.endswith(b"data: [DONE]\n\n")
     assert isinstance(cut_off, aiohttp.ClientError)
-    assert isinstance(told, HttpResponse)
-    assert (told.status, told.error["code"]) == (503, "server_error")
+    assert isinstance(error_answer, HttpResponse)
+    assert (error_answer.status, error_answer.error["code"]) == (503, "server_error")
     await until(
         lambda: all(
-            house.first.requests_for(model)[0].closed_by_client for model in (never, unheard)
+            proxy.first.requests_for(model)[0].closed_by_client for model in (endless, silent)
         )
     )
     await process.stop_cleanly()
 
 
-async def test_many_at_once_do_not_wait_for_each_other(house: House) -> None:
-    opened = asyncio.Event()
-    slow = house.model([silence_until(opened), *reply("slow")])
-    waiting = [asyncio.create_task(house.ask(slow)) for _ in range(LONG)]
-    await until(lambda: len(house.first.requests_for(slow)) == LONG)
-    assert (await house.ask(house.model(reply("quick")))).status == 200
-    opened.set()
+async def test_many_concurrent_requests_do_not_wait_for_each_other(proxy: ProxyStack) -> None:
+    released = asyncio.Event()
+    slow = proxy.model([silence_until(released), *reply("slow")])
+    waiting = [asyncio.create_task(proxy.complete(slow)) for _ in range(CONCURRENT_REQUESTS)]
+    await until(lambda: len(proxy.first.requests_for(slow)) == CONCURRENT_REQUESTS)
+    assert (await proxy.complete(proxy.model(reply("quick")))).status == 200
+    released.set()
     assert {answer.status for answer in await asyncio.gather(*waiting)} == {200}
 
 
-async def test_nothing_is_stored(house: House) -> None:
-    before = await house.stack.value("SELECT count(*) FROM responses")
-    await house.ask(house.model([chunk({"choices": []}), *reply("x")]))
-    assert await house.stack.value("SELECT count(*) FROM responses") == before
+async def test_nothing_is_stored(proxy: ProxyStack) -> None:
+    before = await proxy.stack.value("SELECT count(*) FROM responses")
+    await proxy.complete(proxy.model([chunk({"choices": []}), *reply("x")]))
+    assert await proxy.stack.value("SELECT count(*) FROM responses") == before

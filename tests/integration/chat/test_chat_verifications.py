@@ -1,6 +1,6 @@
-"""What llama-stack's verification suite asks of a chat-completions API, in our own words, with the official client, whole and streamed.
+"""llama-stack's checks of a chat-completions API, with the official client, whole and streamed.
 
-The model is scripted; what is shown is that nothing of a request or an answer is lost on the way through this server.
+The model is scripted. The tests prove that no part of a request or an answer is lost here.
 """
 
 import json
@@ -24,22 +24,30 @@ from tests.support.fake_upstream import (
     usage,
 )
 
-PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+PIXEL = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"
+    "AAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 WEATHER: JSON = {
     "type": "function",
     "function": {
         "name": "get_weather",
         "description": "The weather at a place.",
-        "parameters": {"type": "object", "properties": {"location": {"type": "string"}}, "required": ["location"], "additionalProperties": False},
+        "parameters": {
+            "type": "object",
+            "properties": {"location": {"type": "string"}},
+            "required": ["location"],
+            "additionalProperties": False,
+        },
     },
-}  # fmt: skip
+}
 
 both = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
 
 @dataclass
-class Said:
-    """What the model said, however it came."""
+class ChatAnswer:
+    """The model's answer, streamed or not."""
 
     role: str = ""
     content: str = ""
@@ -49,13 +57,13 @@ class Said:
     tokens: int | None = None
 
 
-async def ask(
+async def complete(
     client: openai.AsyncOpenAI, model: str, messages: list[JSON], *, stream: bool, **more: Any
-) -> Said:
+) -> ChatAnswer:
     """One completion through the official client."""
     create: Any = client.chat.completions.create
     if stream:
-        return await _streamed(
+        return await _read_stream(
             await create(
                 model=model,
                 messages=messages,
@@ -66,8 +74,10 @@ async def ask(
         )
     whole = await create(model=model, messages=messages, **more)
     choice = whole.choices[0]
-    calls = [{"id": one.id, **one.function.model_dump()} for one in choice.message.tool_calls or ()]
-    return Said(
+    calls = [
+        {"id": call.id, **call.function.model_dump()} for call in choice.message.tool_calls or ()
+    ]
+    return ChatAnswer(
         choice.message.role,
         choice.message.content or "",
         calls,
@@ -76,24 +86,24 @@ async def ask(
     )
 
 
-async def _streamed(chunks: Any) -> Said:
-    said = Said("assistant")
+async def _read_stream(chunks: Any) -> ChatAnswer:
+    answer = ChatAnswer("assistant")
     async for chunk in chunks:
-        said.tokens = chunk.usage.total_tokens if chunk.usage else said.tokens
+        answer.tokens = chunk.usage.total_tokens if chunk.usage else answer.tokens
         for choice in chunk.choices:
-            said.content += choice.delta.content or ""
-            said.finish_reason = choice.finish_reason or said.finish_reason
+            answer.content += choice.delta.content or ""
+            answer.finish_reason = choice.finish_reason or answer.finish_reason
             for piece in choice.delta.tool_calls or ():
                 if piece.id:
-                    said.calls.append(
+                    answer.calls.append(
                         {"id": piece.id, "name": piece.function.name, "arguments": ""}
                     )
-                said.calls[piece.index]["arguments"] += piece.function.arguments or ""
-    return said
+                answer.calls[piece.index]["arguments"] += piece.function.arguments or ""
+    return answer
 
 
 def calls_weather(call_id: str = "call_1") -> list[Step]:
-    """A turn that asks for the weather."""
+    """A turn that calls get_weather."""
     return [
         call(0, call_id, "get_weather", '{"location": ', '"San Francisco"}'),
         finish("tool_calls"),
@@ -108,17 +118,17 @@ def user(content: Any) -> JSON:
 
 @both
 @pytest.mark.parametrize(
-    ("question", "answer"),
+    ("question", "expected"),
     [("Which planet do we live on?", "Earth"), ("Which one has rings?", "Saturn")],
 )
-async def test_text(
-    client: openai.AsyncOpenAI, fake: FakeUpstream, stream: bool, question: str, answer: str
+async def test_text_arrives_with_role_finish_reason_and_usage(
+    client: openai.AsyncOpenAI, fake: FakeUpstream, stream: bool, question: str, expected: str
 ) -> None:
-    model = fake.script(reply(f"It is {answer[:2]}", f"{answer[2:]}."))
-    said = await ask(client, model, [user(question)], stream=stream)
-    assert (said.role, said.content, said.finish_reason, said.tokens) == (
+    model = fake.script(reply(f"It is {expected[:2]}", f"{expected[2:]}."))
+    answer = await complete(client, model, [user(question)], stream=stream)
+    assert (answer.role, answer.content, answer.finish_reason, answer.tokens) == (
         "assistant",
-        f"It is {answer}.",
+        f"It is {expected}.",
         "stop",
         18,
     )
@@ -126,25 +136,28 @@ async def test_text(
     assert fake.requests_for(model)[0].body.get("stream", False) is stream
 
 
-WRONG: list[tuple[str, JSON]] = [
+INVALID: list[tuple[str, JSON]] = [
     ("no messages", {"messages": []}),
     ("no content", {"messages": [{"role": "user"}]}),
     ("an unknown role", {"messages": [{"role": "fake_role", "content": "Hi."}]}),
-    ("a choice of no tool", {"messages": [user("Hi.")], "tools": [], "tool_choice": "required"}),
     (
-        "a choice that is none",
+        "tool_choice without tools",
+        {"messages": [user("Hi.")], "tools": [], "tool_choice": "required"},
+    ),
+    (
+        "an unknown tool_choice",
         {"messages": [user("Hi.")], "tools": [WEATHER], "tool_choice": "invalid"},
     ),
-    ("tools of no kind", {"messages": [user("Hi.")], "tools": [{"type": "invalid"}]}),
-    ("tools that are none", {"messages": [user("Hi.")], "tools": "none"}),
+    ("tools of an unknown type", {"messages": [user("Hi.")], "tools": [{"type": "invalid"}]}),
+    ("tools that are no list", {"messages": [user("Hi.")], "tools": "none"}),
 ]
 
 
 @both
 @pytest.mark.parametrize("code", [400, 422])
-@pytest.mark.parametrize("wrong", [pytest.param(body, id=name) for name, body in WRONG])
+@pytest.mark.parametrize("invalid", [pytest.param(body, id=name) for name, body in INVALID])
 async def test_input_errors_have_the_upstreams_status(
-    client: openai.AsyncOpenAI, fake: FakeUpstream, stream: bool, code: int, wrong: JSON
+    client: openai.AsyncOpenAI, fake: FakeUpstream, stream: bool, code: int, invalid: JSON
 ) -> None:
     error = {
         "message": f"This request is wrong ({code}).",
@@ -155,42 +168,44 @@ async def test_input_errors_have_the_upstreams_status(
     model = fake.script([status(code, {"error": error})])
     with pytest.raises(openai.APIStatusError) as raised:
         await client.post(
-            "/chat/completions", cast_to=object, body={"model": model, "stream": stream, **wrong}
+            "/chat/completions", cast_to=object, body={"model": model, "stream": stream, **invalid}
         )
     assert raised.value.status_code == code
     assert raised.value.body == error
-    assert fake.requests_for(model)[0].body == {"model": model, "stream": stream, **wrong}
+    assert fake.requests_for(model)[0].body == {"model": model, "stream": stream, **invalid}
 
 
 @both
-async def test_an_image(client: openai.AsyncOpenAI, fake: FakeUpstream, stream: bool) -> None:
+async def test_an_image_address_reaches_the_upstream_unchanged(
+    client: openai.AsyncOpenAI, fake: FakeUpstream, stream: bool
+) -> None:
     model = fake.script(reply("A llama."))
     content = [
         {"type": "text", "text": "What is this?"},
         {"type": "image_url", "image_url": {"url": "https://example.com/llama.jpg"}},
     ]
-    assert (await ask(client, model, [user(content)], stream=stream)).content == "A llama."
+    assert (await complete(client, model, [user(content)], stream=stream)).content == "A llama."
     assert fake.requests_for(model)[0].messages == [user(content)], (
-        "the address is the upstream's to fetch"
+        "the upstream fetches the address"
     )
 
 
 @both
-async def test_images_over_several_turns(
+async def test_images_reach_the_upstream_over_several_turns(
     client: openai.AsyncOpenAI, fake: FakeUpstream, stream: bool
 ) -> None:
     model = fake.script(reply("A cup."), reply("A bed."), reply("Both."))
     image = {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}}
     messages: list[JSON] = []
-    for question, answer in (
+    for question, expected in (
         ("What is this?", "A cup."),
         ("And this?", "A bed."),
         ("Which had both?", "Both."),
     ):
         messages.append(user([{"type": "text", "text": question}, image]))
-        said = await ask(client, model, messages, stream=stream)
-        assert said.content == answer
-        messages.append({"role": "assistant", "content": said.content})
+        answer = await complete(client, model, messages, stream=stream)
+        assert answer.content == expected
+        messages.append({"role": "assistant", "content": answer.content})
     assert fake.requests_for(model)[2].messages == messages[:-1]
 
 
@@ -212,7 +227,7 @@ class Reasoned(BaseModel):
 
 @both
 @pytest.mark.parametrize(
-    "wanted",
+    "expected",
     [
         Event(name="Science fair", date="Friday", participants=["Alice", "Bob"]),
         Reasoned(
@@ -221,23 +236,23 @@ class Reasoned(BaseModel):
     ],
     ids=["an event", "a proof"],
 )
-async def test_structured_output(
-    client: openai.AsyncOpenAI, fake: FakeUpstream, stream: bool, wanted: BaseModel
+async def test_structured_output_validates_against_its_schema(
+    client: openai.AsyncOpenAI, fake: FakeUpstream, stream: bool, expected: BaseModel
 ) -> None:
-    told = wanted.model_dump_json()
-    model = fake.script(reply(told[:10], told[10:]))
+    answer_json = expected.model_dump_json()
+    model = fake.script(reply(answer_json[:10], answer_json[10:]))
     schema = {
         "type": "json_schema",
-        "json_schema": {"name": "wanted", "schema": type(wanted).model_json_schema()},
+        "json_schema": {"name": "expected", "schema": type(expected).model_json_schema()},
     }
-    said = await ask(
+    answer = await complete(
         client,
         model,
         [{"role": "system", "content": "Extract."}, user("…")],
         stream=stream,
         response_format=schema,
     )
-    assert type(wanted).model_validate_json(said.content) == wanted
+    assert type(expected).model_validate_json(answer.content) == expected
     assert fake.requests_for(model)[0].body["response_format"] == schema
 
 
@@ -250,13 +265,13 @@ CHOICES: list[Any] = [
 
 
 @both
-@pytest.mark.parametrize("choice", CHOICES, ids=["none said", "auto", "required", "by name"])
-async def test_a_tool_is_called(
+@pytest.mark.parametrize("choice", CHOICES, ids=["absent", "auto", "required", "by name"])
+async def test_a_tool_call_and_the_tool_choice_arrive_unchanged(
     client: openai.AsyncOpenAI, fake: FakeUpstream, stream: bool, choice: Any
 ) -> None:
     model = fake.script(calls_weather())
     more = {} if choice is None else {"tool_choice": choice}
-    said = await ask(
+    answer = await complete(
         client,
         model,
         [user("What's the weather in San Francisco?")],
@@ -264,20 +279,20 @@ async def test_a_tool_is_called(
         tools=[WEATHER],
         **more,
     )
-    assert said.calls == [
+    assert answer.calls == [
         {"id": "call_1", "name": "get_weather", "arguments": '{"location": "San Francisco"}'}
     ]
-    assert said.finish_reason == "tool_calls"
+    assert answer.finish_reason == "tool_calls"
     assert fake.requests_for(model)[0].body["tools"] == [WEATHER]
     assert fake.requests_for(model)[0].body.get("tool_choice") == choice
 
 
 @both
-async def test_no_tool_is_called_when_none_may_be(
+async def test_no_tool_is_called_when_tool_choice_is_none(
     client: openai.AsyncOpenAI, fake: FakeUpstream, stream: bool
 ) -> None:
     model = fake.script(reply("I cannot look."))
-    said = await ask(
+    answer = await complete(
         client,
         model,
         [user("What's the weather?")],
@@ -285,12 +300,12 @@ async def test_no_tool_is_called_when_none_may_be(
         tools=[WEATHER],
         tool_choice="none",
     )
-    assert (said.content, said.calls) == ("I cannot look.", [])
+    assert (answer.content, answer.calls) == ("I cannot look.", [])
     assert fake.requests_for(model)[0].body["tool_choice"] == "none"
 
 
 @both
-async def test_two_tools_are_called_side_by_side(
+async def test_two_tools_are_called_in_one_turn(
     client: openai.AsyncOpenAI, fake: FakeUpstream, stream: bool
 ) -> None:
     turn = [
@@ -298,59 +313,64 @@ async def test_two_tools_are_called_side_by_side(
         call(1, "call_b", "get_weather", '{"location":', ' "B"}'),
         finish("tool_calls"),
     ]
-    said = await ask(
+    answer = await complete(
         client,
         fake.script([*turn, usage(), done()]),
         [user("A and B?")],
         stream=stream,
         tools=[WEATHER],
     )
-    assert [(one["id"], json.loads(one["arguments"])["location"]) for one in said.calls] == [
+    assert [
+        (called["id"], json.loads(called["arguments"])["location"]) for called in answer.calls
+    ] == [
         ("call_a", "A"),
         ("call_b", "B"),
     ]
 
 
-TALKS: list[tuple[str, list[list[Step]]]] = [
-    ("words, then a tool", [reply("Sol."), calls_weather(), reply("70 degrees and foggy.")]),
-    ("a tool, then words", [calls_weather(), reply("Foggy.")]),
+CONVERSATIONS: list[tuple[str, list[list[Step]]]] = [
+    ("text, then a tool", [reply("Sol."), calls_weather(), reply("70 degrees and foggy.")]),
+    ("a tool, then text", [calls_weather(), reply("Foggy.")]),
     (
         "two tools, one after the other",
         [calls_weather("call_1"), reply("Foggy."), calls_weather("call_2"), reply("Still.")],
     ),
-    ("words beside a call", [[text("Let me see. "), *calls_weather()], reply("Foggy.")]),
+    ("text beside a call", [[text("Let me see. "), *calls_weather()], reply("Foggy.")]),
 ]
 
 
 @both
-@pytest.mark.parametrize("turns", [pytest.param(turns, id=name) for name, turns in TALKS])
-async def test_tools_over_several_turns(
+@pytest.mark.parametrize("turns", [pytest.param(turns, id=name) for name, turns in CONVERSATIONS])
+async def test_tool_calls_and_results_arrive_over_several_turns(
     client: openai.AsyncOpenAI, fake: FakeUpstream, stream: bool, turns: list[list[Step]]
 ) -> None:
-    """The client asks; whenever the model calls, it answers the call and asks again."""
+    """The client sends a question. When the model calls, it sends the result and calls again."""
     model = fake.script(*turns)
     messages: list[JSON] = []
     for number in range(len(turns)):
         if not messages or messages[-1]["role"] != "tool":
             messages.append(user(f"Question {number}."))
-        said = await ask(client, model, messages, stream=stream, tools=[WEATHER])
-        spoken: JSON = {"role": "assistant", "content": said.content or None}
-        if said.calls:
-            functions = [{"name": one["name"], "arguments": one["arguments"]} for one in said.calls]
-            spoken["tool_calls"] = [
-                {"id": one["id"], "type": "function", "function": each}
-                for one, each in zip(said.calls, functions, strict=True)
+        answer = await complete(client, model, messages, stream=stream, tools=[WEATHER])
+        message: JSON = {"role": "assistant", "content": answer.content or None}
+        if answer.calls:
+            named_calls = [
+                {"name": called["name"], "arguments": called["arguments"]}
+                for called in answer.calls
             ]
-        messages.append(spoken)
+            message["tool_calls"] = [
+                {"id": called["id"], "type": "function", "function": function}
+                for called, function in zip(answer.calls, named_calls, strict=True)
+            ]
+        messages.append(message)
         messages += [
-            {"role": "tool", "tool_call_id": one["id"], "content": "{'response': '70 degrees'}"}
-            for one in said.calls
+            {"role": "tool", "tool_call_id": called["id"], "content": "{'response': '70 degrees'}"}
+            for called in answer.calls
         ]
     assert fake.requests_for(model)[-1].messages == messages[:-1]
     assert len(fake.requests_for(model)) == len(turns)
 
 
-async def test_the_stream_of_the_official_helper(
+async def test_the_official_clients_stream_helper_reads_the_whole_answer(
     client: openai.AsyncOpenAI, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("Hello ", "world"))
@@ -361,12 +381,12 @@ async def test_the_stream_of_the_official_helper(
     assert final.choices[0].message.content == "Hello world"
 
 
-async def test_an_unknown_model_and_a_wrong_key_have_their_classes(
+async def test_an_unknown_model_and_a_wrong_key_raise_the_official_clients_errors(
     client: openai.AsyncOpenAI,
 ) -> None:
     with pytest.raises(openai.NotFoundError) as missing:
         await client.chat.completions.create(
-            model="nobody", messages=[{"role": "user", "content": "Hi."}]
+            model="no-such-model", messages=[{"role": "user", "content": "Hi."}]
         )
     assert missing.value.code == "model_not_found"
     with pytest.raises(openai.AuthenticationError):

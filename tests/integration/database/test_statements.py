@@ -1,4 +1,4 @@
-"""Every statement fits the schema, and the schema is what the tables say."""
+"""Every statement fits the schema, and the migrations make the schema that the tables declare."""
 
 import re
 from collections.abc import Iterator
@@ -17,18 +17,18 @@ ROOT = Path(__file__).parents[3]
 
 
 def _all() -> Iterator[tuple[str, str]]:
-    found = [
+    constants = [
         (f"{module.__name__}.{name}", value)
         for module in (statements, operations, conversations)
         for name, value in vars(module).items()
     ]
-    for named, value in found:
-        name = named.rpartition(".")[2]
+    for qualified, value in constants:
+        name = qualified.rpartition(".")[2]
         if name.isupper() and not name.startswith("_"):
             if isinstance(value, str):
-                yield named, value
+                yield qualified, value
             elif name in {"END", "INPUT_ITEMS", "PAGE"}:
-                yield from ((f"{named}[{key}]", sql) for key, sql in value.items())
+                yield from ((f"{qualified}[{key}]", sql) for key, sql in value.items())
 
 
 STATEMENTS = dict(_all())
@@ -41,24 +41,25 @@ async def dsn(database_server: Databases) -> str:
 
 @pytest.mark.parametrize("name", sorted(STATEMENTS))
 def test_a_statement_fits_the_schema(name: str, dsn: str) -> None:
-    named: list[str] = []
+    parameters: list[str] = []
 
-    def place(found: re.Match[str]) -> str:
-        if found[1] not in named:
-            named.append(found[1])
-        return f"${named.index(found[1]) + 1}"
+    def number_parameter(match: re.Match[str]) -> str:
+        if match[1] not in parameters:
+            parameters.append(match[1])
+        return f"${parameters.index(match[1]) + 1}"
 
-    sql = re.sub(r"%\((\w+)\)s", place, STATEMENTS[name]).replace("%%", "%")
+    sql = re.sub(r"%\((\w+)\)s", number_parameter, STATEMENTS[name]).replace("%%", "%")
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(f"PREPARE fits AS {sql}".encode())
 
 
-def test_the_migrations_make_what_the_tables_say_and_go_down_and_up_again(dsn: str) -> None:
+def test_the_migrations_make_the_declared_tables_and_run_down_and_up_again(dsn: str) -> None:
     engine = create_engine(dsn.replace("postgresql://", "postgresql+psycopg://", 1))
     with engine.connect() as connection:
         config = Config(ROOT / "alembic.ini", attributes={"connection": connection})
         command.check(config)
-        connection.commit()  # as each command finds it in the field: what builds an index concurrently cannot run inside a transaction
+        # Commands run outside a transaction: an index cannot be built concurrently inside one.
+        connection.commit()
         command.downgrade(config, "base")
         connection.commit()
         command.upgrade(config, "head")

@@ -599,7 +599,9 @@ async def test_a_cancel_closes_the_upstream(api: Api, fake: FakeUpstream) -> Non
     await until(lambda: fake.requests_for(model)[0].closed_by_client)
 
 
-async def test_a_client_that_leaves_closes_the_upstream(house: Stack, fake: FakeUpstream) -> None:
+async def test_a_client_that_disconnects_closes_the_connection_to_the_upstream(
+    house: Stack, fake: FakeUpstream
+) -> None:
     model = fake.script([begin(), message_item("so ", "far", closed=False), hang()])
     async with house.api().post_stream(model) as stream:
         await stream.until("response.output_text.delta")

@@ -1,4 +1,4 @@
-"""`config check`, `upstream check`, and processes that refuse to start with a configuration that makes no sense."""
+"""`config check` and `upstream check`, and processes that refuse to start when misconfigured."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cli.embedded.process import free_port
-from tests.integration.operator.test_operations import Ended, as_process, in_thread
+from tests.integration.operator.test_operations import CommandResult, as_process, in_thread
 from tests.support.fake_upstream import (
     FakeUpstream,
     Script,
@@ -37,15 +37,18 @@ from tests.support.native_script import (
 )
 from tests.support.stack import ROOT, _child_environment
 
-SOUND, UNUSABLE, UNCONFIGURED, INCOMPLETE = 0, 1, 2, 4
+OK, UNUSABLE, UNCONFIGURED, INCOMPLETE = 0, 1, 2, 4
 BROKEN = """
 [upstreams.local]
 base_url = "nowhere"
 [routes]
 "*" = "locale"
 """
-TOLD = [
-    "line 3: upstreams.local.base_url: must be an http:// or https:// address without user name, query or fragment",
+MESSAGES = [
+    (
+        "line 3: upstreams.local.base_url: must be an http:// or https:// address"
+        " without user name, query or fragment"
+    ),
     "line 5: routes.*: there is no upstream 'locale' (configured: local)",
 ]
 
@@ -54,7 +57,7 @@ def environment(file: Path | None = None, **more: str) -> dict[str, str]:
     return {**_child_environment(), "BACKBURNER_CONFIG": str(file or ""), **more}
 
 
-def written(folder: Path, text: str) -> Path:
+def write_file(folder: Path, text: str) -> Path:
     file = folder / "backburner.toml"
     file.write_text(text)
     return file
@@ -67,27 +70,27 @@ def written(folder: Path, text: str) -> Path:
 async def test_a_process_refuses_a_file_with_mistakes_and_names_them_all(
     tmp_path: Path, module: str
 ) -> None:
-    file = written(tmp_path, BROKEN)
-    told = environment(file, DATABASE_URL="postgresql://unused", REDIS_URL="redis://unused")
+    file = write_file(tmp_path, BROKEN)
+    environ = environment(file, DATABASE_URL="postgresql://unused", REDIS_URL="redis://unused")
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", module),
         cwd=ROOT,
-        env=told,
+        env=environ,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
     out, err = await process.communicate()
     assert (process.returncode, out) == (UNCONFIGURED, b"")
-    assert err.decode().splitlines() == [f"configuration: {file}, {line}" for line in TOLD]
+    assert err.decode().splitlines() == [f"configuration: {file}, {line}" for line in MESSAGES]
 
 
-async def test_up_refuses_it_before_anything_is_started(tmp_path: Path) -> None:
-    file = written(tmp_path, BROKEN)
-    ended = await as_process(
+async def test_up_refuses_a_file_with_mistakes_before_anything_is_started(tmp_path: Path) -> None:
+    file = write_file(tmp_path, BROKEN)
+    result = await as_process(
         ("up", "--port", "0", "--data", str(tmp_path / "data")), environment(file)
     )
-    assert (ended.code, ended.out) == (UNCONFIGURED, "")
-    assert ended.err.splitlines() == [f"backburner: {file}, {line}" for line in TOLD]
+    assert (result.code, result.out) == (UNCONFIGURED, "")
+    assert result.err.splitlines() == [f"backburner: {file}, {line}" for line in MESSAGES]
     assert not (tmp_path / "data").exists()
 
 
@@ -95,28 +98,30 @@ async def test_up_refuses_it_before_anything_is_started(tmp_path: Path) -> None:
 
 
 async def test_config_check_names_each_mistake_with_its_source(tmp_path: Path) -> None:
-    file = written(tmp_path, BROKEN)
-    ended = await in_thread(("config", "check"), environment(file))
-    assert (ended.code, ended.out.splitlines()) == (
+    file = write_file(tmp_path, BROKEN)
+    result = await in_thread(("config", "check"), environment(file))
+    assert (result.code, result.out.splitlines()) == (
         UNCONFIGURED,
-        [f"{file}, {line}" for line in TOLD],
+        [f"{file}, {line}" for line in MESSAGES],
     )
-    told = environment(
+    environ = environment(
         file, BACKBURNER_LIMITS__TURNS="many", DATABASE_URL="mysql://root:verysecret@db"
     )
-    ended = await in_thread(("config", "check", "--json"), told)
-    assert ended.code == UNCONFIGURED
-    assert ended.facts["ok"] is False
-    sources = {(each["source"], each["key"], each["line"]) for each in ended.facts["mistakes"]}
+    result = await in_thread(("config", "check", "--json"), environ)
+    assert result.code == UNCONFIGURED
+    assert result.facts["ok"] is False
+    sources = {
+        (mistake["source"], mistake["key"], mistake["line"]) for mistake in result.facts["mistakes"]
+    }
     assert sources == {
         ("file", "upstreams.local.base_url", 3), ("file", "routes.*", 5),
         ("environment", "BACKBURNER_LIMITS__TURNS", None), ("environment", "DATABASE_URL", None),
     }  # fmt: skip
-    assert "verysecret" not in ended.out + ended.err
+    assert "verysecret" not in result.out + result.err
 
 
-async def test_config_check_shows_what_counts_and_no_secret(tmp_path: Path) -> None:
-    file = written(
+async def test_config_check_shows_the_effective_values_and_no_secret(tmp_path: Path) -> None:
+    file = write_file(
         tmp_path,
         """
         [upstreams.cloud]
@@ -130,18 +135,18 @@ async def test_config_check_shows_what_counts_and_no_secret(tmp_path: Path) -> N
         passthrough = ["top_k"]
         [routes]
         "*" = ["local", "cloud"]
-        "house" = { upstream = "cloud", model = "gpt-5" }
+        "alias" = { upstream = "cloud", model = "gpt-5" }
         """,
     )
-    told = environment(
+    environ = environment(
         file,
         CLOUD_KEY="secret-3",
         BACKBURNER_UPSTREAMS__LOCAL__BASE_URL="http://127.0.0.1:9/v1",
         DATABASE_URL="postgresql://u:secret-4@h/d",
     )
-    ended = await in_thread(("config", "check", "--json"), told)
-    assert ended.code == SOUND
-    facts = ended.facts["effective"]
+    result = await in_thread(("config", "check", "--json"), environ)
+    assert result.code == OK
+    facts = result.facts["effective"]
     assert facts["file"] == str(file)
     cloud, local = facts["upstreams"]
     assert (cloud["api_key"], local["api_key"], local["base_url"]) == (
@@ -150,32 +155,33 @@ async def test_config_check_shows_what_counts_and_no_secret(tmp_path: Path) -> N
         "http://127.0.0.1:9/v1",
     )
     assert cloud["settings"] == [
-        {"key": "headers", "value": ["x-org"], "source": "file, line 5"}, {"key": "query", "value": ["key"], "source": "file, line 6"},
-    ]  # fmt: skip
+        {"key": "headers", "value": ["x-org"], "source": "file, line 5"},
+        {"key": "query", "value": ["key"], "source": "file, line 6"},
+    ]
     assert local["settings"] == [
         {"key": "passthrough", "value": ["top_k"], "source": "file, line 10"}
     ]
-    assert [route["pattern"] for route in facts["routes"]] == ["house", "*"]
-    shown = await in_thread(("config", "check"), told)
-    assert shown.code == SOUND
-    for words in ("cloud as gpt-5", "local, then cloud", "environment DATABASE_URL"):
-        assert words in shown.out
+    assert [route["pattern"] for route in facts["routes"]] == ["alias", "*"]
+    text_result = await in_thread(("config", "check"), environ)
+    assert text_result.code == OK
+    for phrase in ("cloud as gpt-5", "local, then cloud", "environment DATABASE_URL"):
+        assert phrase in text_result.out
     assert not any(
-        f"secret-{number}" in ended.out + shown.out + ended.err + shown.err
+        f"secret-{number}" in result.out + text_result.out + result.err + text_result.err
         for number in range(1, 6)
     )
 
 
-async def test_config_check_of_nothing_at_all(tmp_path: Path) -> None:
-    ended = await in_thread(("config", "check"), environment())
-    assert (ended.code, ended.out.splitlines()[0]) == (SOUND, "file: none")
+async def test_config_check_accepts_a_missing_file(tmp_path: Path) -> None:
+    result = await in_thread(("config", "check"), environment())
+    assert (result.code, result.out.splitlines()[0]) == (OK, "file: none")
 
 
 # --- upstream check ---
 
 
-def talented() -> list[Script]:
-    """A model that can do everything, in the order in which it is asked."""
+def capable_model() -> list[Script]:
+    """Scripts of a model with every feature, in the order of the checks."""
     weather = [
         call(0, "call_1", "get_weather", '{"city":', '"Paris"}'),
         finish("tool_calls"),
@@ -190,94 +196,127 @@ def talented() -> list[Script]:
         done(),
     ]
     return [
-        reply("one, ", "two, ", "three"), weather, both, weather, weather, reply("I do not know."),
-        reply('{"name":"Ada",', '"age":36}'), reply("Red."), [reasoning("Let me count."), *reply("3")],
-    ]  # fmt: skip
+        reply("one, ", "two, ", "three"),
+        weather,
+        both,
+        weather,
+        weather,
+        reply("I do not know."),
+        reply('{"name":"Ada",', '"age":36}'),
+        reply("Red."),
+        [reasoning("Let me count."), *reply("3")],
+    ]
 
 
-def native_talents() -> list[Script]:
-    """The same in the words of the Responses API."""
+def native_capable_model() -> list[Script]:
+    """The same scripts as events of the Responses API."""
     weather = [begin(), native_call("call_1", "get_weather", '{"city":', '"Paris"}'), end()]
     both = [
-        begin(), native_call("call_1", "get_weather", '{"city":"Paris"}'), native_call("call_2", "get_weather", '{"city":"Rome"}'), end(),
-    ]  # fmt: skip
+        begin(),
+        native_call("call_1", "get_weather", '{"city":"Paris"}'),
+        native_call("call_2", "get_weather", '{"city":"Rome"}'),
+        end(),
+    ]
     return [
-        native_reply("one, ", "two, ", "three"), weather, both, weather, weather, native_reply("I do not know."),
-        native_reply('{"name":"Ada",', '"age":36}'), native_reply("Red."), [begin(), reasoning_item("sealed", "Let me count."), message_item("3"), end()],
-    ]  # fmt: skip
+        native_reply("one, ", "two, ", "three"),
+        weather,
+        both,
+        weather,
+        weather,
+        native_reply("I do not know."),
+        native_reply('{"name":"Ada",', '"age":36}'),
+        native_reply("Red."),
+        [begin(), reasoning_item("sealed", "Let me count."), message_item("3"), end()],
+    ]
 
 
 async def check(
     upstream: FakeUpstream | str, model: str, *arguments: str, api: str = "chat"
-) -> Ended:
+) -> CommandResult:
     address = upstream if isinstance(upstream, str) else upstream.base_url
     key = "key-of-the-tests"
-    told = environment(
+    environ = environment(
         BACKBURNER_UPSTREAM__BASE_URL=address,
         BACKBURNER_UPSTREAM__MAX_RETRIES="0",
         BACKBURNER_UPSTREAM__API_KEY=key,
         BACKBURNER_UPSTREAM__API=api,
     )
-    ended = await in_thread(("upstream", "check", "default", "--model", model, *arguments), told)
-    assert key not in ended.out + ended.err
-    return ended
+    result = await in_thread(
+        ("upstream", "check", "default", "--model", model, *arguments), environ
+    )
+    assert key not in result.out + result.err
+    return result
 
 
-def verdicts(ended: Ended) -> dict[str, Any]:
-    return {finding["feature"]: finding["verdict"] for finding in ended.facts["findings"]}
+def verdicts(result: CommandResult) -> dict[str, Any]:
+    return {finding["feature"]: finding["verdict"] for finding in result.facts["findings"]}
 
 
-async def test_an_upstream_that_can_do_everything(fake: FakeUpstream) -> None:
-    model = fake.script(*talented())
-    ended = await check(fake, model, "--json")
-    assert ended.code == SOUND
-    assert list(verdicts(ended)) == [
-        "text", "stream", "usage", "tools", "parallel tools", "tool_choice", "structured output", "images", "reasoning",
-    ]  # fmt: skip
-    assert set(verdicts(ended).values()) == {"works"}
-    asked = [request.body for request in fake.requests_for(model)]
-    assert [body.get("tool_choice") for body in asked[3:6]] == [
-        {"type": "function", "function": {"name": "get_weather"}}, "required", "none",
-    ]  # fmt: skip
-    assert asked[6]["response_format"]["type"] == "json_schema"
-    assert asked[8]["reasoning_effort"] == "low"
+async def test_upstream_check_passes_an_upstream_with_every_feature(fake: FakeUpstream) -> None:
+    model = fake.script(*capable_model())
+    result = await check(fake, model, "--json")
+    assert result.code == OK
+    assert list(verdicts(result)) == [
+        "text",
+        "stream",
+        "usage",
+        "tools",
+        "parallel tools",
+        "tool_choice",
+        "structured output",
+        "images",
+        "reasoning",
+    ]
+    assert set(verdicts(result).values()) == {"works"}
+    bodies = [request.body for request in fake.requests_for(model)]
+    assert [body.get("tool_choice") for body in bodies[3:6]] == [
+        {"type": "function", "function": {"name": "get_weather"}},
+        "required",
+        "none",
+    ]
+    assert bodies[6]["response_format"]["type"] == "json_schema"
+    assert bodies[8]["reasoning_effort"] == "low"
 
 
-async def test_a_native_upstream_is_asked_in_its_own_words(fake: FakeUpstream) -> None:
-    model = fake.script(*native_talents())
-    ended = await check(fake, model, "--json", api="responses")
-    assert (ended.code, set(verdicts(ended).values())) == (SOUND, {"works"}), ended.out
+async def test_upstream_check_uses_the_responses_api_for_a_native_upstream(
+    fake: FakeUpstream,
+) -> None:
+    model = fake.script(*native_capable_model())
+    result = await check(fake, model, "--json", api="responses")
+    assert (result.code, set(verdicts(result).values())) == (OK, {"works"}), result.out
     assert {request.path for request in fake.requests_for(model)} == {"/v1/responses"}
-    wrong = await check(
+    misconfigured = await check(
         fake, fake.script([status(404, {"detail": "Not Found"})]), "--json", api="responses"
     )
-    assert wrong.code == UNUSABLE
-    assert "'api' may be wrong" in wrong.facts["findings"][0]["said"]
+    assert misconfigured.code == UNUSABLE
+    assert "'api' may be wrong" in misconfigured.facts["findings"][0]["said"]
 
 
-async def test_one_that_takes_everything_and_makes_nothing_of_it(fake: FakeUpstream) -> None:
+async def test_upstream_check_reports_features_that_an_upstream_accepts_and_ignores(
+    fake: FakeUpstream,
+) -> None:
     model = fake.script([text("Hello."), finish(), done()])
-    ended = await check(fake, model, "--json")
-    assert ended.code == INCOMPLETE
-    found = verdicts(ended)
-    assert found.pop("text") == "works"
-    assert set(found.values()) == {"unused"}
-    shown = await check(fake, fake.script([text("Hello."), finish(), done()]))
-    assert "parallel tools     unused   calls in one turn: 0" in shown.out
+    result = await check(fake, model, "--json")
+    assert result.code == INCOMPLETE
+    verdict_of = verdicts(result)
+    assert verdict_of.pop("text") == "works"
+    assert set(verdict_of.values()) == {"unused"}
+    text_result = await check(fake, fake.script([text("Hello."), finish(), done()]))
+    assert "parallel tools     unused   calls in one turn: 0" in text_result.out
 
 
-async def test_one_that_refuses_some_of_it(fake: FakeUpstream) -> None:
-    scripts = talented()
+async def test_upstream_check_reports_features_that_an_upstream_refuses(fake: FakeUpstream) -> None:
+    scripts = capable_model()
     scripts[1] = [status(400, {"error": {"message": "tools are not supported"}})]
     scripts[7] = [status(500)]
-    ended = await check(fake, fake.script(*scripts), "--json")
-    assert ended.code == INCOMPLETE
-    assert {feature for feature, verdict in verdicts(ended).items() if verdict == "fails"} == {
+    result = await check(fake, fake.script(*scripts), "--json")
+    assert result.code == INCOMPLETE
+    assert {feature for feature, verdict in verdicts(result).items() if verdict == "fails"} == {
         "tools",
         "images",
     }
-    said = {finding["feature"]: finding["said"] for finding in ended.facts["findings"]}
-    assert said["tools"] == "The upstream refused the request: tools are not supported"
+    messages = {finding["feature"]: finding["said"] for finding in result.facts["findings"]}
+    assert messages["tools"] == "The upstream refused the request: tools are not supported"
 
 
 NO_API: dict[str, Script] = {
@@ -288,46 +327,51 @@ NO_API: dict[str, Script] = {
     "a redirect": [status(301, b"", {"location": "/login"})],
     "no stream": [raw(b"data: hello\n\n")],
     "events of another kind": [chunk({"type": "hello"}), done()],
-    "a hung line": [silence_until(asyncio.Event())],
+    "a silent connection": [silence_until(asyncio.Event())],
     "a reset": [reset()],
     "nothing after the head": [raw(b": hi\n\n"), hang()],
 }
 
 
 @pytest.mark.parametrize("answer", NO_API)
-async def test_one_that_speaks_neither_api(fake: FakeUpstream, answer: str) -> None:
-    ended = await check(fake, fake.script(NO_API[answer]), "--json", "--seconds", "1")
-    assert ended.code == UNUSABLE
-    found = verdicts(ended)
-    assert found.pop("text") in ("fails", "unused")
-    assert set(found.values()) == {"untried"}
-    assert ended.facts["findings"][0]["said"]
+async def test_upstream_check_fails_a_server_that_speaks_neither_api(
+    fake: FakeUpstream, answer: str
+) -> None:
+    result = await check(fake, fake.script(NO_API[answer]), "--json", "--seconds", "1")
+    assert result.code == UNUSABLE
+    verdict_of = verdicts(result)
+    assert verdict_of.pop("text") in ("fails", "unused")
+    assert set(verdict_of.values()) == {"untried"}
+    assert result.facts["findings"][0]["said"]
 
 
-async def test_one_that_is_not_there_has_no_list_or_no_such_name(
+async def test_upstream_check_explains_an_unreachable_and_an_unknown_upstream(
     tmp_path: Path, fake: FakeUpstream
 ) -> None:
-    gone = f"http://127.0.0.1:{free_port()}/v1"
-    assert (await check(gone, "any", "--json")).code == UNUSABLE
-    ended = await in_thread(("upstream", "check"), environment(BACKBURNER_UPSTREAM__BASE_URL=gone))
-    assert (ended.code, ended.err) == (
+    unreachable = f"http://127.0.0.1:{free_port()}/v1"
+    assert (await check(unreachable, "any", "--json")).code == UNUSABLE
+    result = await in_thread(
+        ("upstream", "check"), environment(BACKBURNER_UPSTREAM__BASE_URL=unreachable)
+    )
+    assert (result.code, result.err) == (
         UNUSABLE,
-        f"backburner: {gone} gives no list of models; name one with --model\n",
+        f"backburner: {unreachable} gives no list of models; name one with --model\n",
     )
-    file = written(
+    file = write_file(
         tmp_path,
-        f'[upstreams.one]\nbase_url = "{fake.base_url}"\n[routes]\n"house" = {{ upstream = "one", model = "its-name" }}\n',
+        f'[upstreams.one]\nbase_url = "{fake.base_url}"\n'
+        '[routes]\n"alias" = { upstream = "one", model = "its-name" }\n',
     )
-    ended = await in_thread(("upstream", "check", "two"), environment(file))
-    assert (ended.code, ended.err) == (
+    result = await in_thread(("upstream", "check", "two"), environment(file))
+    assert (result.code, result.err) == (
         UNUSABLE,
         "backburner: there is no upstream 'two'; configured: one\n",
     )
-    ended = await in_thread(("upstream", "check", "one", "--json"), environment(file))
-    assert json.loads(ended.out)["model"] == "its-name", "the model that is routed there is asked"
-    file = written(tmp_path, BROKEN)
-    ended = await in_thread(("upstream", "check", "local"), environment(file))
-    assert (ended.code, ended.err.splitlines()) == (
+    result = await in_thread(("upstream", "check", "one", "--json"), environment(file))
+    assert json.loads(result.out)["model"] == "its-name", "the routed model is checked"
+    file = write_file(tmp_path, BROKEN)
+    result = await in_thread(("upstream", "check", "local"), environment(file))
+    assert (result.code, result.err.splitlines()) == (
         UNCONFIGURED,
-        [f"backburner: {file}, {line}" for line in TOLD],
+        [f"backburner: {file}, {line}" for line in MESSAGES],
     )

@@ -1,4 +1,4 @@
-"""The operator's commands, as real processes against a real deployment: what they tell, what comes of what they ask, how they exit."""
+"""The operator's commands, run against a real deployment: output, effects and exit codes."""
 
 import asyncio
 import json
@@ -19,8 +19,8 @@ from tests.support.chaos.attempts import assert_one_stream
 from tests.support.fake_upstream import FakeUpstream, hang, reply, text
 from tests.support.stack import ROOT, SHORT_LEASES, Databases, Stack, SuiteSettings, stack
 
-DONE, REFUSED, USAGE, AWAY, PENDING = 0, 1, 2, 3, 4
-PROMPT = {
+DONE, REFUSED, USAGE, DATABASE_DOWN, PENDING = 0, 1, 2, 3, 4
+FAST = {
     **SHORT_LEASES,
     "BACKBURNER_WORKER__GRACE": "0.2",
     "BACKBURNER_WORKER__FLUSH_INTERVAL": "0.1",
@@ -28,8 +28,8 @@ PROMPT = {
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A command that has run."""
+class CommandResult:
+    """The result of a command that has ended."""
 
     code: int | None
     out: str
@@ -37,12 +37,12 @@ class Ended:
 
     @property
     def facts(self) -> Any:
-        """What it printed, as JSON."""
+        """Its JSON output."""
         return json.loads(self.out)
 
 
-async def as_process(arguments: tuple[str, ...], environment: dict[str, str]) -> Ended:
-    """The command line as an operator runs it. A second of a core each, so only where the process itself is the question."""
+async def as_process(arguments: tuple[str, ...], environment: dict[str, str]) -> CommandResult:
+    """Runs the command line as an operator does. Use it sparingly: a start costs a second."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "cli.main", *arguments),
         cwd=ROOT,
@@ -52,65 +52,68 @@ async def as_process(arguments: tuple[str, ...], environment: dict[str, str]) ->
     )
     async with asyncio.timeout(60):
         out, err = await process.communicate()
-    return Ended(process.returncode, out.decode(), err.decode())
+    return CommandResult(process.returncode, out.decode(), err.decode())
 
 
-async def in_thread(arguments: tuple[str, ...], environment: dict[str, str]) -> Ended:
-    """The same commands, without an interpreter to start."""
+async def in_thread(arguments: tuple[str, ...], environment: dict[str, str]) -> CommandResult:
+    """Runs the same command in a thread, without a new interpreter."""
     result = await asyncio.to_thread(
         CliRunner(env=environment).invoke, app, arguments, catch_exceptions=False
     )
-    return Ended(result.exit_code, result.stdout, result.stderr)
+    return CommandResult(result.exit_code, result.stdout, result.stderr)
 
 
 async def backburner(
-    one: Stack, *arguments: str, environment: dict[str, str] | None = None, process: bool = False
-) -> Ended:
-    """Runs the command line; whatever it says, a traceback is no answer, and neither is a secret."""
-    ended = await (as_process if process else in_thread)(
-        arguments, {**one.environment(), **(environment or {})}
+    own_stack: Stack,
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    process: bool = False,
+) -> CommandResult:
+    """Runs the command line; fails if it prints a traceback or a secret."""
+    result = await (as_process if process else in_thread)(
+        arguments, {**own_stack.environment(), **(environment or {})}
     )
-    assert "Traceback" not in ended.err, ended.err
-    assert one.key not in ended.out + ended.err
-    assert "upstream-secret" not in ended.out + ended.err
-    return ended
+    assert "Traceback" not in result.err, result.err
+    assert own_stack.key not in result.out + result.err
+    assert "upstream-secret" not in result.out + result.err
+    return result
 
 
-async def told(one: Stack, *arguments: str, process: bool = False) -> Any:
-    """The facts of a command that must succeed."""
-    ended = await backburner(one, *arguments, "--json", process=process)
-    assert (ended.code, ended.err) == (DONE, "")
-    return ended.facts
+async def command_facts(own_stack: Stack, *arguments: str, process: bool = False) -> Any:
+    """Returns the JSON output of a command that must succeed."""
+    result = await backburner(own_stack, *arguments, "--json", process=process)
+    assert (result.code, result.err) == (DONE, "")
+    return result.facts
 
 
 @pytest.fixture(scope="module")
-async def one(
+async def own_stack(
     tmp_path_factory: pytest.TempPathFactory,
     database_server: Databases,
     suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
-    """Two workers that nobody kills."""
+    """A deployment with two workers; its tests kill none of them."""
     async with stack(
         tmp_path_factory.mktemp("operations"),
         database_server,
         suite_settings,
         fake,
         workers=2,
-        settings=PROMPT,
-    ) as one:
-        yield one
+        settings=FAST,
+    ) as own_stack:
+        yield own_stack
 
 
-async def test_explain_tells_an_ordinary_life_to_programs_and_to_people(
-    one: Stack, fake: FakeUpstream
+async def test_explain_shows_an_ordinary_response_as_json_and_as_text(
+    own_stack: Stack, fake: FakeUpstream
 ) -> None:
-    name = await one.api().create_background(fake.script(reply("Hello.")))
-    await one.api().wait_for_end(name)
-    facts = await told(one, "explain", name, process=True)
+    response_id = await own_stack.api().create_background(fake.script(reply("Hello.")))
+    await own_stack.api().wait_for_end(response_id)
+    facts = await command_facts(own_stack, "explain", response_id, process=True)
     assert set(facts) == {"response", "journalled", "attempts", "timeline"}
     assert (facts["response"]["id"], facts["response"]["status"], facts["response"]["state"]) == (
-        name,
+        response_id,
         "completed",
         "ended",
     )
@@ -120,18 +123,20 @@ async def test_explain_tells_an_ordinary_life_to_programs_and_to_people(
     assert [moment["what"] for moment in facts["timeline"]][:2] == ["created", "queued"]
     assert [moment["what"] for moment in facts["timeline"]][-1] == "ended"
     assert {"rung", "claimed", "last_flush"} <= {moment["what"] for moment in facts["timeline"]}
-    said = await backburner(one, "explain", name)
-    assert said.code == DONE
-    assert f"attempt 1: claimed by worker process {facts['attempts'][0]['pid']} on" in said.out
-    assert "ended as completed" in said.out
+    text_result = await backburner(own_stack, "explain", response_id)
+    assert text_result.code == DONE
+    assert (
+        f"attempt 1: claimed by worker process {facts['attempts'][0]['pid']} on" in text_result.out
+    )
+    assert "ended as completed" in text_result.out
 
 
-async def test_explain_says_of_a_remembered_answer_that_nobody_ran_it(
-    one: Stack, fake: FakeUpstream
+async def test_explain_shows_that_a_cached_answer_was_not_run(
+    own_stack: Stack, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("Hello."))
-    hit = [await one.api().create(model, cache=True) for _ in range(2)][-1]
-    facts = await told(one, "explain", hit["id"])
+    cached = [await own_stack.api().create(model, cache=True) for _ in range(2)][-1]
+    facts = await command_facts(own_stack, "explain", cached["id"])
     assert [moment["what"] for moment in facts["timeline"]] == ["created", "ended"]
     assert (
         facts["timeline"][-1]["text"]
@@ -139,58 +144,74 @@ async def test_explain_says_of_a_remembered_answer_that_nobody_ran_it(
     )
 
 
-async def test_explain_names_what_a_response_goes_on_from(one: Stack, fake: FakeUpstream) -> None:
-    room = (await one.api().call("POST", "/conversations", {})).body["id"]
-    first = await one.api().create(fake.script(reply("x")), conversation=room)
-    second = await one.api().create(fake.script(reply("x")), previous_response_id=first["id"])
-    assert (await told(one, "explain", first["id"]))["response"]["conversation"] == room
-    assert f", in {room}" in (await backburner(one, "explain", first["id"])).out
-    assert f", after {first['id']}" in (await backburner(one, "explain", second["id"])).out
+async def test_explain_names_what_a_response_continues(
+    own_stack: Stack, fake: FakeUpstream
+) -> None:
+    conversation = (await own_stack.api().call("POST", "/conversations", {})).body["id"]
+    first = await own_stack.api().create(fake.script(reply("x")), conversation=conversation)
+    second = await own_stack.api().create(fake.script(reply("x")), previous_response_id=first["id"])
+    assert (await command_facts(own_stack, "explain", first["id"]))["response"][
+        "conversation"
+    ] == conversation
+    assert f", in {conversation}" in (await backburner(own_stack, "explain", first["id"])).out
+    assert f", after {first['id']}" in (await backburner(own_stack, "explain", second["id"])).out
 
 
 @pytest.mark.parametrize("command", ["explain", "requeue", "fail"])
-@pytest.mark.parametrize("name", [UNKNOWN_RESPONSE_ID, "resp_1", "\N{SNOWMAN}' OR 1=1"])
-async def test_an_id_that_nobody_has_is_refused_in_one_sentence(
-    one: Stack, command: str, name: str
+@pytest.mark.parametrize("response_id", [UNKNOWN_RESPONSE_ID, "resp_1", "\N{SNOWMAN}' OR 1=1"])
+async def test_an_unknown_id_is_refused_in_one_sentence(
+    own_stack: Stack, command: str, response_id: str
 ) -> None:
-    ended = await backburner(one, command, name, "--json")
-    assert (ended.code, ended.out, ended.err.count("\n")) == (REFUSED, "", 1)
-    assert "there is no response" in ended.err
+    result = await backburner(own_stack, command, response_id, "--json")
+    assert (result.code, result.out, result.err.count("\n")) == (REFUSED, "", 1)
+    assert "there is no response" in result.err
 
 
-async def test_an_id_may_be_given_as_logs_write_it(one: Stack, fake: FakeUpstream) -> None:
-    name = await one.api().create_background(fake.script(reply("Hello.")))
-    await one.api().wait_for_end(name)
-    assert (await told(one, "explain", name.removeprefix("resp_")))["response"]["id"] == name
+async def test_an_id_is_accepted_in_the_form_that_logs_write(
+    own_stack: Stack, fake: FakeUpstream
+) -> None:
+    response_id = await own_stack.api().create_background(fake.script(reply("Hello.")))
+    await own_stack.api().wait_for_end(response_id)
+    assert (await command_facts(own_stack, "explain", response_id.removeprefix("resp_")))[
+        "response"
+    ]["id"] == response_id
 
 
-async def test_workers_lists_who_lives_and_what_they_run(one: Stack, fake: FakeUpstream) -> None:
+async def test_workers_lists_live_processes_and_what_they_run(
+    own_stack: Stack, fake: FakeUpstream
+) -> None:
     model = fake.script([text("x"), hang()])
-    name = await one.api().create_background(model)
+    response_id = await own_stack.api().create_background(model)
     await until(lambda: fake.requests_for(model))
-    listed = await told(one, "workers", process=True)
+    listed = await command_facts(own_stack, "workers", process=True)
     assert sorted(each["kind"] for each in listed) == ["web", "worker", "worker"]
-    assert {each["pid"] for each in listed} == {process.pid for process in one.started}
+    assert {each["pid"] for each in listed} == {process.pid for process in own_stack.started}
     assert {each["state"] for each in listed} == {"live"}
     assert all(0 < each["lease_seconds"] <= 3 for each in listed)
     assert sum(each["running"] for each in listed) == 1
-    assert "LEASE LEFT" in (await backburner(one, "workers")).out
-    await one.api().cancel(name)
+    assert "LEASE LEFT" in (await backburner(own_stack, "workers")).out
+    await own_stack.api().cancel(response_id)
 
 
-async def test_a_requeued_response_goes_on_in_a_new_attempt(one: Stack, fake: FakeUpstream) -> None:
+async def test_a_requeued_response_continues_in_a_new_attempt(
+    own_stack: Stack, fake: FakeUpstream
+) -> None:
     model = fake.script([text("half"), hang()], reply("whole"))
-    async with one.api().post_stream(model, background=True) as stream:
+    async with own_stack.api().post_stream(model, background=True) as stream:
         await stream.until("response.output_text.delta")
-        ended = await backburner(one, "requeue", stream.response_id, "--json", process=True)
-        assert (ended.code, ended.facts["acted"], ended.facts["request"]) == (DONE, True, "requeue")
+        result = await backburner(own_stack, "requeue", stream.response_id, "--json", process=True)
+        assert (result.code, result.facts["acted"], result.facts["request"]) == (
+            DONE,
+            True,
+            "requeue",
+        )
         await stream.to_end()
         assert_one_stream(stream.frames)
         assert stream.final["output_text"] == "whole"
     first, second = fake.requests_for(model)
     assert first.closed_by_client is not None
     assert first.closed_by_client < second.started
-    facts = await told(one, "explain", stream.response_id)
+    facts = await command_facts(own_stack, "explain", stream.response_id)
     assert [(attempt["attempt"], attempt["outcome"]) for attempt in facts["attempts"]] == [
         (1, "requeued"),
         (2, None),
@@ -198,14 +219,14 @@ async def test_a_requeued_response_goes_on_in_a_new_attempt(one: Stack, fake: Fa
     assert facts["response"]["deaths"] == 0
 
 
-async def test_a_running_response_fails_at_an_operators_word_and_keeps_what_was_said(
-    one: Stack, fake: FakeUpstream
+async def test_a_running_response_that_an_operator_fails_keeps_its_output(
+    own_stack: Stack, fake: FakeUpstream
 ) -> None:
     model = fake.script([text("so far"), hang()])
-    async with one.api().post_stream(model, background=True) as stream:
+    async with own_stack.api().post_stream(model, background=True) as stream:
         await stream.until("response.output_text.delta")
-        ended = await backburner(one, "fail", stream.response_id, "--json", process=True)
-        assert (ended.code, ended.facts["status"]) == (DONE, "failed")
+        result = await backburner(own_stack, "fail", stream.response_id, "--json", process=True)
+        assert (result.code, result.facts["status"]) == (DONE, "failed")
         await stream.to_end()
         assert_one_stream(stream.frames)
     final = stream.final
@@ -214,7 +235,7 @@ async def test_a_running_response_fails_at_an_operators_word_and_keeps_what_was_
         "code": "server_error",
         "message": "The response was ended by the server's operator.",
     }
-    assert (await told(one, "explain", stream.response_id))["response"][
+    assert (await command_facts(own_stack, "explain", stream.response_id))["response"][
         "reason"
     ] == "failed_by_operator"
     [request] = fake.requests_for(model)
@@ -222,46 +243,46 @@ async def test_a_running_response_fails_at_an_operators_word_and_keeps_what_was_
 
 
 @pytest.mark.parametrize("command", ["fail", "requeue"])
-async def test_what_has_ended_can_be_asked_for_nothing(
-    one: Stack, fake: FakeUpstream, command: str
+async def test_an_ended_response_can_be_neither_failed_nor_requeued(
+    own_stack: Stack, fake: FakeUpstream, command: str
 ) -> None:
-    name = await one.api().create_background(fake.script([text("x"), hang()]))
-    await one.api().cancel(name)
-    ended = await backburner(one, command, name)
-    assert ended.code == REFUSED
-    assert "has ended already, as cancelled" in ended.err
-    assert (await one.api().get(name))["status"] == "cancelled"
+    response_id = await own_stack.api().create_background(fake.script([text("x"), hang()]))
+    await own_stack.api().cancel(response_id)
+    result = await backburner(own_stack, command, response_id)
+    assert result.code == REFUSED
+    assert "has ended already, as cancelled" in result.err
+    assert (await own_stack.api().get(response_id))["status"] == "cancelled"
 
 
-async def test_nothing_is_stuck_while_all_is_well_and_a_silent_upstream_is_seen(
-    one: Stack, fake: FakeUpstream
+async def test_stuck_lists_a_silent_response_only_after_the_idle_time(
+    own_stack: Stack, fake: FakeUpstream
 ) -> None:
     model = fake.script([text("x"), hang()])
-    name = await one.api().create_background(model)
+    response_id = await own_stack.api().create_background(model)
     await until(lambda: fake.requests_for(model))
-    assert await told(one, "stuck", process=True) == {
+    assert await command_facts(own_stack, "stuck", process=True) == {
         "idle_seconds": 30,
         "responses": [],
         "more": False,
     }
-    assert "no open response" in (await backburner(one, "stuck")).out
-    listed = (await told(one, "stuck", "--idle", "0"))["responses"]
-    assert [(each["id"], each["state"]) for each in listed if each["id"] == name] == [
-        (name, "running")
+    assert "no open response" in (await backburner(own_stack, "stuck")).out
+    listed = (await command_facts(own_stack, "stuck", "--idle", "0"))["responses"]
+    assert [(each["id"], each["state"]) for each in listed if each["id"] == response_id] == [
+        (response_id, "running")
     ]
-    await one.api().cancel(name)
+    await own_stack.api().cancel(response_id)
 
 
-async def test_a_drain_of_nobody_and_of_several_is_refused(one: Stack) -> None:
-    for name, why in (("nowhere", "no live process"), (str(new_uuid()), "no live process")):
-        ended = await backburner(one, "drain", name)
-        assert ended.code == REFUSED
-        assert why in ended.err
-    shared_stack = str((await told(one, "workers"))[0]["id"])[:6]
-    ended = await backburner(one, "drain", shared_stack)
-    assert ended.code == REFUSED
-    assert "give more of it" in ended.err
-    assert all(process.running() for process in one.started)
+async def test_a_drain_needs_an_id_that_matches_exactly_one_process(own_stack: Stack) -> None:
+    for process_id in ("nowhere", str(new_uuid())):
+        result = await backburner(own_stack, "drain", process_id)
+        assert result.code == REFUSED
+        assert "no live process" in result.err
+    ambiguous_id = str((await command_facts(own_stack, "workers"))[0]["id"])[:6]
+    result = await backburner(own_stack, "drain", ambiguous_id)
+    assert result.code == REFUSED
+    assert "give more of it" in result.err
+    assert all(process.running() for process in own_stack.started)
 
 
 @pytest.mark.parametrize(
@@ -275,98 +296,107 @@ async def test_a_drain_of_nobody_and_of_several_is_refused(one: Stack) -> None:
         ["drain", "x"],
     ],
 )
-async def test_without_a_database_each_command_says_so_in_one_sentence(
-    one: Stack, command: list[str]
+async def test_without_a_database_each_command_fails_with_one_sentence(
+    own_stack: Stack, command: list[str]
 ) -> None:
-    nowhere = {"DATABASE_URL": f"postgresql://backburner:hush-hush@127.0.0.1:{free_port()}/none"}
-    ended = await backburner(one, *command, environment=nowhere, process=command == ["stuck"])
-    assert (ended.code, ended.out, ended.err.count("\n")) == (AWAY, "", 1)
-    assert "the database did not answer" in ended.err
-    assert "hush-hush" not in ended.err
+    unreachable = {
+        "DATABASE_URL": f"postgresql://backburner:hush-hush@127.0.0.1:{free_port()}/none"
+    }
+    result = await backburner(
+        own_stack, *command, environment=unreachable, process=command == ["stuck"]
+    )
+    assert (result.code, result.out, result.err.count("\n")) == (DATABASE_DOWN, "", 1)
+    assert "the database did not answer" in result.err
+    assert "hush-hush" not in result.err
 
 
-async def test_wrong_usage_has_an_exit_code_of_its_own(one: Stack) -> None:
-    assert (await backburner(one, "explain", process=True)).code == USAGE
-    assert (await backburner(one, "stuck", "--idle", "-1")).code == USAGE
+async def test_wrong_usage_has_an_exit_code_of_its_own(own_stack: Stack) -> None:
+    assert (await backburner(own_stack, "explain", process=True)).code == USAGE
+    assert (await backburner(own_stack, "stuck", "--idle", "-1")).code == USAGE
 
 
 @pytest.mark.long
-async def test_a_life_of_deaths_and_drains_can_be_told(
+async def test_explain_shows_a_life_with_deaths_and_drains(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    halves = [[text("half"), hang()], [text("half"), hang()]]
-    model, doomed = fake.script(*halves, reply("whole")), fake.script(reply("never"))
-    async with private_stack(workers=0, settings=PROMPT) as one:
-        name, failing = (
-            await one.api().create_background(model),
-            await one.api().create_background(doomed),
+    unfinished = [[text("half"), hang()], [text("half"), hang()]]
+    model, doomed_model = fake.script(*unfinished, reply("whole")), fake.script(reply("never"))
+    async with private_stack(workers=0, settings=FAST) as own_stack:
+        response_id, doomed_id = (
+            await own_stack.api().create_background(model),
+            await own_stack.api().create_background(doomed_model),
         )
-        listed = (await told(one, "stuck", "--idle", "0"))["responses"]
+        listed = (await command_facts(own_stack, "stuck", "--idle", "0"))["responses"]
         assert {each["id"]: each["state"] for each in listed} == {
-            name: "no_worker",
-            failing: "no_worker",
+            response_id: "no_worker",
+            doomed_id: "no_worker",
         }
-        asked = await backburner(one, "fail", failing, "--wait", "0", "--json")
-        assert (asked.code, asked.facts["acted"], asked.facts["status"]) == (
+        pending = await backburner(own_stack, "fail", doomed_id, "--wait", "0", "--json")
+        assert (pending.code, pending.facts["acted"], pending.facts["status"]) == (
             PENDING,
             False,
             "queued",
         )
 
-        first = await one.start_worker()
-        assert (await one.api().wait_for_end(failing))["error"][
+        first = await own_stack.start_worker()
+        assert (await own_stack.api().wait_for_end(doomed_id))["error"][
             "message"
         ] == "The response was ended by the server's operator."
-        assert not fake.requests_for(doomed)
+        assert not fake.requests_for(doomed_model)
         await until(lambda: len(fake.requests_for(model)) == 1)
         await until(
-            lambda: one.value(
+            lambda: own_stack.value(
                 "SELECT max(last_number) > 2 FROM event_log WHERE response_id = %s",
-                name.removeprefix("resp_"),
+                response_id.removeprefix("resp_"),
             )
         )
-        one.kill(first)
-        silent = await until(
-            lambda: _state(one, name, "owner_silent", "no_worker", "orphaned"), 15, every=0.2
+        own_stack.kill(first)
+        orphaned = await until(
+            lambda: _state(own_stack, response_id, "owner_silent", "no_worker", "orphaned"),
+            15,
+            every=0.2,
         )
-        assert silent["response"]["status"] == "in_progress"
+        assert orphaned["response"]["status"] == "in_progress"
 
-        second = await one.start_worker()
+        second = await own_stack.start_worker()
         await until(lambda: len(fake.requests_for(model)) == 2, 20)
-        worker = next(each for each in await told(one, "workers") if each["pid"] == second.pid)
-        third = await one.start_worker()
-        one.workers.remove(second)
-        drained = await backburner(one, "drain", worker["id"], "--json", process=True)
-        assert (drained.code, [(each["id"], each["gone"]) for each in drained.facts]) == (
+        worker = next(
+            each for each in await command_facts(own_stack, "workers") if each["pid"] == second.pid
+        )
+        third = await own_stack.start_worker()
+        own_stack.workers.remove(second)
+        drain_result = await backburner(own_stack, "drain", worker["id"], "--json", process=True)
+        assert (drain_result.code, [(each["id"], each["gone"]) for each in drain_result.facts]) == (
             DONE,
             [(worker["id"], True)],
         )
         await until(lambda: not second.running())
         assert second.exit_code() == 0
-        assert (await one.api().wait_for_end(name))["output_text"] == "whole"
+        assert (await own_stack.api().wait_for_end(response_id))["output_text"] == "whole"
 
-        facts = await told(one, "explain", name)
+        facts = await command_facts(own_stack, "explain", response_id)
         assert [(attempt["pid"], attempt["outcome"]) for attempt in facts["attempts"]] == [
             (first.pid, "died"),
             (second.pid, "handed_over"),
             (third.pid, None),
         ]
-        story = [
+        moments = [
             moment["what"]
             for moment in facts["timeline"]
             if moment["what"] in {"claimed", "died", "handed_over", "ended"}
         ]
-        assert story == ["claimed", "died", "claimed", "handed_over", "claimed", "ended"]
+        assert moments == ["claimed", "died", "claimed", "handed_over", "claimed", "ended"]
         assert facts["response"]["deaths"] == 1
         states = {
-            each["pid"]: (each["state"], each["ended"]) for each in await told(one, "workers")
+            each["pid"]: (each["state"], each["ended"])
+            for each in await command_facts(own_stack, "workers")
         }
         assert states[second.pid] == ("dead", "stopped")
         assert states[first.pid][0] == "dead"
         assert states[first.pid][1].startswith("reaped by")
-        assert_one_stream(await one.api().replay(name))
+        assert_one_stream(await own_stack.api().replay(response_id))
 
 
-async def _state(one: Stack, name: str, *expected: str) -> Any:
-    facts = await told(one, "explain", name)
+async def _state(own_stack: Stack, response_id: str, *expected: str) -> Any:
+    facts = await command_facts(own_stack, "explain", response_id)
     return facts if facts["response"]["state"] in expected else None

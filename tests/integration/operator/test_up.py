@@ -1,4 +1,4 @@
-"""The promises of `backburner up`: one line, one holder, clean ends and clean starts (design §8)."""
+"""The promises of `backburner up`: its ready line, one owner of the folder, clean start and end."""
 
 import asyncio
 import json
@@ -43,46 +43,46 @@ class Up:
     base_url: str = ""
     key: str = ""
     descendants: dict[int, psutil.Process] = field(default_factory=dict)
-    """Every process seen below it."""
+    """Every child process seen so far, by pid."""
 
     async def ready(self) -> None:
-        """Read the line, which must come first."""
+        """Reads the ready line, which must be the first."""
         assert self.process.stdout is not None
         async with asyncio.timeout(60):
             line = (await self.process.stdout.readline()).decode()
         if not line:
-            raise AssertionError(f"no ready line: {(await self.rest()).err}")
+            raise AssertionError(f"no ready line: {(await self.wait_for_exit()).err}")
         word, self.base_url, self.key = line.split()
         assert word == "ready"
-        self.look()
+        self.note_children()
 
-    def look(self) -> None:
-        """Take note of the processes there are."""
+    def note_children(self) -> None:
+        """Adds the processes that run now."""
         self.descendants |= {
             child.pid: child for child in psutil.Process(self.process.pid).children(recursive=True)
         }
 
     def child(self, name: str) -> int:
-        """The pid of a direct child, by one of NAMES."""
+        """Returns the pid of the direct child with one of the NAMES."""
         return next(
             child.pid
             for child in psutil.Process(self.process.pid).children()
-            if named(child) == name
+            if child_name(child) == name
         )
 
-    async def rest(self) -> "Ended":
-        """Wait for its end."""
+    async def wait_for_exit(self) -> "CommandResult":
+        """Waits for the end of the process."""
         async with asyncio.timeout(40):
             out, err = await self.process.communicate()
-        return Ended(self.process.returncode, out.decode(), err.decode())
+        return CommandResult(self.process.returncode, out.decode(), err.decode())
 
-    async def end(self, number: signal.Signals = signal.SIGTERM) -> "Ended":
-        self.look()
+    async def end(self, number: signal.Signals = signal.SIGTERM) -> "CommandResult":
+        self.note_children()
         self.process.send_signal(number)
-        return await self.rest()
+        return await self.wait_for_exit()
 
     def alive(self) -> list[str]:
-        """Which of the processes ever seen still run; a zombie waits only for its parent."""
+        """Command lines of those seen that still run; a zombie only waits for its parent."""
         return [
             " ".join(command(process)) for process in self.descendants.values() if is_alive(process)
         ]
@@ -96,7 +96,7 @@ class Up:
             return answer.status, await answer.json()
 
     async def respond(self, text: str) -> tuple[int, Any]:
-        """A foreground response of the demo."""
+        """Runs a foreground response of the demo model."""
         headers = {"authorization": f"Bearer {self.key}"}
         body = {"model": "demo", "input": text}
         async with (
@@ -107,7 +107,7 @@ class Up:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class CommandResult:
     code: int | None
     out: str
     err: str
@@ -121,37 +121,35 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def command(process: psutil.Process) -> list[str]:
-    """Its command line, empty when it is just ending."""
+    """Its command line; empty if the process is ending."""
     try:
         return process.cmdline()
     except psutil.NoSuchProcess:
         return []
 
 
-def named(child: psutil.Process) -> str:
-    """One of NAMES; empty when it is just ending."""
-    words = command(child)
-    if "-m" in words:
-        module = words[words.index("-m") + 1]
-        return f"{module} --quarantine" if "--quarantine" in words else module
-    program = Path(words[0]).name if words else ""
+def child_name(child: psutil.Process) -> str:
+    """One of NAMES; empty if the process is ending."""
+    parts = command(child)
+    if "-m" in parts:
+        module = parts[parts.index("-m") + 1]
+        return f"{module} --quarantine" if "--quarantine" in parts else module
+    program = Path(parts[0]).name if parts else ""
     return "valkey" if "valkey" in program else program
 
 
 def environment(**settings: str) -> dict[str, str]:
-    """Ours, without anything that configures the product."""
-    stray = ("BACKBURNER_", "DATABASE_URL", "REDIS_URL")
-    kept = os.environ.items()  # noqa: TID251 - PATH and the like; settings are what is left out
-    told = {name: value for name, value in kept if not name.startswith(stray)}
-    return (
-        told | {"BACKBURNER_CONFIG": ""} | settings
-    )  # a developer's own backburner.toml is left alone
+    """Our environment without the product's settings and without a developer's backburner.toml."""
+    product_settings = ("BACKBURNER_", "DATABASE_URL", "REDIS_URL")
+    inherited = os.environ.items()  # noqa: TID251 - the children need PATH and the like
+    ours = {name: value for name, value in inherited if not name.startswith(product_settings)}
+    return ours | {"BACKBURNER_CONFIG": ""} | settings
 
 
-async def launch(
+async def launch_up(
     data: Path, *arguments: str, port: int = 0, folder: Path = ROOT, **settings: str
 ) -> Up:
-    whole = [
+    command = [
         sys.executable,
         "-m",
         "cli.main",
@@ -165,31 +163,31 @@ async def launch(
     pipe = asyncio.subprocess.PIPE
     return Up(
         await asyncio.create_subprocess_exec(
-            *whole, cwd=folder, stdout=pipe, stderr=pipe, env=environment(**settings)
+            *command, cwd=folder, stdout=pipe, stderr=pipe, env=environment(**settings)
         ),
         data,
     )
 
 
 @asynccontextmanager
-async def started(
+async def running_up(
     data: Path, *arguments: str, port: int = 0, folder: Path = ROOT, **settings: str
 ) -> AsyncIterator[Up]:
-    """A ready `up` in this working directory; killed with all its children if the test leaves it running."""
-    up = await launch(data, *arguments, port=port, folder=folder, **settings)
+    """Yields a ready `up` in this folder; kills it and its children if the test left it running."""
+    up = await launch_up(data, *arguments, port=port, folder=folder, **settings)
     try:
         await up.ready()
         yield up
     finally:
         if up.process.returncode is None:
             up.process.kill()
-            await up.rest()
+            await up.wait_for_exit()
         await until(lambda: not up.alive())
 
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Not below pytest's own folder: as root that one cannot be reached by the user PostgreSQL runs as."""
+    """A folder that PostgreSQL's user can reach: as root, it cannot reach pytest's own folder."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o711)
         yield Path(folder)
@@ -202,59 +200,61 @@ def data() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-async def shared_stack() -> AsyncIterator[Up]:
-    """One that tests may ask, but not end."""
+async def shared_up() -> AsyncIterator[Up]:
+    """A running `up` that tests use and do not end."""
     with temporary_folder() as folder:
-        async with started(folder / "data") as up:
+        async with running_up(folder / "data") as up:
             yield up
 
 
-def stored(up: Up) -> dict[str, str]:
+def stored_credentials(up: Up) -> dict[str, str]:
     credentials: dict[str, str] = json.loads((up.data / "credentials.json").read_text())
     return credentials
 
 
-async def refused(data: Path, *arguments: str, port: int = 0, **settings: str) -> str:
-    """The sentence of an `up` that must fail."""
-    ended = await (await launch(data, *arguments, port=port, folder=ROOT, **settings)).rest()
-    assert ended.code == 1
-    assert ended.out == ""
-    assert len(ended.err.splitlines()) == 1, ended.err
-    return ended.err
+async def failure_of(data: Path, *arguments: str, port: int = 0, **settings: str) -> str:
+    """Returns the error line of an `up` that must fail."""
+    result = await (
+        await launch_up(data, *arguments, port=port, folder=ROOT, **settings)
+    ).wait_for_exit()
+    assert result.code == 1
+    assert result.out == ""
+    assert len(result.err.splitlines()) == 1, result.err
+    return result.err
 
 
-async def test_ready_means_a_response_runs(shared_stack: Up) -> None:
-    status, response = await shared_stack.respond("Hello")
+async def test_after_the_ready_line_a_response_runs(shared_up: Up) -> None:
+    status, response = await shared_up.respond("Hello")
     assert status == 200
     assert response["status"] == "completed"
     assert response["output"][-1]["content"][0]["text"] == f"{MARK} You said: Hello"
 
 
-async def test_ready_line_tells_base_url_and_key(shared_stack: Up) -> None:
-    assert shared_stack.base_url.startswith("http://127.0.0.1:")
-    assert shared_stack.base_url.endswith("/v1")
-    assert shared_stack.key.startswith("bb-")
-    assert len(shared_stack.key) == KEY_LENGTH
-    assert shared_stack.key == stored(shared_stack)["api_key"]
+async def test_the_ready_line_shows_base_url_and_key(shared_up: Up) -> None:
+    assert shared_up.base_url.startswith("http://127.0.0.1:")
+    assert shared_up.base_url.endswith("/v1")
+    assert shared_up.key.startswith("bb-")
+    assert len(shared_up.key) == KEY_LENGTH
+    assert shared_up.key == stored_credentials(shared_up)["api_key"]
 
 
-async def test_runs_one_of_each(shared_stack: Up) -> None:
-    children = psutil.Process(shared_stack.process.pid).children()
-    assert sorted(named(child) for child in children) == sorted(NAMES)
+async def test_up_starts_one_process_of_each_kind(shared_up: Up) -> None:
+    children = psutil.Process(shared_up.process.pid).children()
+    assert sorted(child_name(child) for child in children) == sorted(NAMES)
 
 
-async def test_secrets_are_for_the_owner_alone_and_on_no_command_line(shared_stack: Up) -> None:
-    path = shared_stack.data / "credentials.json"
+async def test_secrets_are_readable_by_the_owner_only_and_on_no_command_line(shared_up: Up) -> None:
+    path = shared_up.data / "credentials.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    secrets = list(stored(shared_stack).values())
+    secrets = list(stored_credentials(shared_up).values())
     assert len(set(secrets)) == 4
-    shared_stack.look()
-    commands = shared_stack.alive()
+    shared_up.note_children()
+    commands = shared_up.alive()
     assert not [line for line in commands if any(secret in line for secret in secrets)]
 
 
-async def test_data_folder_has_its_layout(shared_stack: Up) -> None:
-    assert {path.name for path in shared_stack.data.iterdir()} >= {
+async def test_data_folder_has_its_layout(shared_up: Up) -> None:
+    assert {path.name for path in shared_up.data.iterdir()} >= {
         ".lock",
         "credentials.json",
         "ports.json",
@@ -262,13 +262,13 @@ async def test_data_folder_has_its_layout(shared_stack: Up) -> None:
         "valkey",
         "logs",
     }
-    assert set(json.loads((shared_stack.data / "ports.json").read_text())) == {
+    assert set(json.loads((shared_up.data / "ports.json").read_text())) == {
         "web",
         "postgres",
         "valkey",
         "demo",
     }
-    logs = {path.name for path in (shared_stack.data / "logs").iterdir()}
+    logs = {path.name for path in (shared_up.data / "logs").iterdir()}
     assert logs == {
         "web.log",
         "worker.log",
@@ -279,20 +279,20 @@ async def test_data_folder_has_its_layout(shared_stack: Up) -> None:
     }
 
 
-async def test_database_wants_the_password(shared_stack: Up) -> None:
-    port = json.loads((shared_stack.data / "ports.json").read_text())["postgres"]
+async def test_the_database_refuses_a_wrong_password(shared_up: Up) -> None:
+    port = json.loads((shared_up.data / "ports.json").read_text())["postgres"]
     with pytest.raises(psycopg.OperationalError, match="password"):
         psycopg.connect(f"postgresql://backburner:wrong@127.0.0.1:{port}/backburner")
 
 
-async def test_second_up_names_the_first_and_leaves_it_alone(shared_stack: Up) -> None:
-    sentence = await refused(shared_stack.data)
-    assert f"process {shared_stack.process.pid}" in sentence
-    assert (await shared_stack.get("/models"))[0] == 200
+async def test_second_up_names_the_first_and_leaves_it_alone(shared_up: Up) -> None:
+    sentence = await failure_of(shared_up.data)
+    assert f"process {shared_up.process.pid}" in sentence
+    assert (await shared_up.get("/models"))[0] == 200
 
 
-async def test_keys_create_makes_a_key_that_works(shared_stack: Up) -> None:
-    creating = [
+async def test_keys_create_makes_a_working_key(shared_up: Up) -> None:
+    command = [
         sys.executable,
         "-m",
         "cli.main",
@@ -301,79 +301,79 @@ async def test_keys_create_makes_a_key_that_works(shared_stack: Up) -> None:
         "--project",
         "other",
         "--data",
-        str(shared_stack.data),
+        str(shared_up.data),
     ]
     pipe = asyncio.subprocess.PIPE
     created = await asyncio.create_subprocess_exec(
-        *creating, cwd=ROOT, stdout=pipe, env=environment()
+        *command, cwd=ROOT, stdout=pipe, env=environment()
     )
     out, _ = await created.communicate()
     assert created.returncode == 0
-    visitor = Up(
-        shared_stack.process, shared_stack.data, shared_stack.base_url, out.decode().strip()
-    )
-    assert (await visitor.get("/models"))[0] == 200
-    visitor.key += "x"
-    assert (await visitor.get("/models"))[0] == 401
+    other_client = Up(shared_up.process, shared_up.data, shared_up.base_url, out.decode().strip())
+    assert (await other_client.get("/models"))[0] == 200
+    other_client.key += "x"
+    assert (await other_client.get("/models"))[0] == 401
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_signal_ends_it_with_0_nothing_left_and_nothing_more_said(
+async def test_a_signal_ends_it_with_0_no_process_left_and_no_further_output(
     data: Path, number: signal.Signals
 ) -> None:
-    async with started(data) as up:
+    async with running_up(data) as up:
         began = time.monotonic()
-        ended = await up.end(number)
+        result = await up.end(number)
         assert time.monotonic() - began < 10
-        assert (ended.code, ended.out) == (0, "")
-        assert "curl" in ended.err
-        assert "Traceback" not in ended.err
+        assert (result.code, result.out) == (0, "")
+        assert "curl" in result.err
+        assert "Traceback" not in result.err
         assert up.alive() == []
 
 
 async def test_signal_before_it_is_ready_ends_it_with_0(data: Path) -> None:
-    up = await launch(data)
+    up = await launch_up(data)
     await until((data / "ports.json").exists)
-    ended = await up.end()
-    assert (ended.code, ended.out) == (0, "")
+    result = await up.end()
+    assert (result.code, result.out) == (0, "")
     assert up.alive() == []
 
 
 async def test_starts_cleanly_after_kill_9_with_the_same_key_and_data(data: Path) -> None:
-    # Given a response, and a supervisor that is killed
-    async with started(data) as up:
+    # A response, then kill -9 of the supervisor.
+    async with running_up(data) as up:
         _, response = await up.respond("Remember me")
         key = up.key
-        up.look()
+        up.note_children()
         up.process.kill()
-        await up.rest()
-        # When another starts at once
-        async with started(data) as successor:
-            # Then it finds everything, and nothing of the first is left
+        await up.wait_for_exit()
+        # Another one starts at once.
+        async with running_up(data) as successor:
+            # It has the same data, and no process of the first is left.
             assert up.alive() == []
             assert successor.key == key
-            status, found = await successor.get(f"/responses/{response['id']}")
-            assert (status, found["output"]) == (200, response["output"])
+            status, response_again = await successor.get(f"/responses/{response['id']}")
+            assert (status, response_again["output"]) == (200, response["output"])
             assert (await successor.end()).code == 0
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_killed_child_is_restarted_within_a_second(shared_stack: Up, name: str) -> None:
-    shared_stack.look()
-    victim = shared_stack.child(name)
+async def test_killed_child_is_restarted_within_a_second(shared_up: Up, name: str) -> None:
+    shared_up.note_children()
+    victim = shared_up.child(name)
     os.kill(victim, signal.SIGKILL)
 
     def successor() -> bool:
-        children = psutil.Process(shared_stack.process.pid).children()
+        children = psutil.Process(shared_up.process.pid).children()
         return any(
-            named(child) == name and child.pid != victim for child in children if is_alive(child)
+            child_name(child) == name and child.pid != victim
+            for child in children
+            if is_alive(child)
         )
 
-    await until(successor, within=2)  # one is promised, of a machine that does nothing else
+    await until(successor, within=2)  # the promise is one second on an idle machine
 
     async def works_again() -> bool:
         try:
-            status, response = await shared_stack.respond("Still there?")
+            status, response = await shared_up.respond("Still there?")
         except aiohttp.ClientConnectionError:
             return False
         return status == 200 and bool(response["status"] == "completed")
@@ -381,62 +381,65 @@ async def test_killed_child_is_restarted_within_a_second(shared_stack: Up, name:
     await until(works_again, within=30)
 
 
-async def test_taken_port_is_one_sentence(data: Path) -> None:
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        holder.listen()
-        port = holder.getsockname()[1]
-        assert f"port {port}" in await refused(data, port=port)
+async def test_a_port_in_use_is_one_sentence(data: Path) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        assert f"port {port}" in await failure_of(data, port=port)
 
 
 async def test_unreachable_database_is_one_sentence_without_its_password(data: Path) -> None:
     address = f"postgresql://somebody:verysecret@127.0.0.1:{free_port()}/none"
-    sentence = await refused(data, DATABASE_URL=address)
+    sentence = await failure_of(data, DATABASE_URL=address)
     assert "database" in sentence
     assert "verysecret" not in sentence
 
 
 async def test_unusable_settings_are_one_sentence_without_their_value(data: Path) -> None:
     assert "DATABASE_URL" in (
-        sentence := await refused(data, DATABASE_URL="mysql://root:verysecret@localhost")
+        sentence := await failure_of(data, DATABASE_URL="mysql://root:verysecret@localhost")
     )
     assert "verysecret" not in sentence
     assert "BACKBURNER_BOOTSTRAP_KEY" in (
-        sentence := await refused(data, BACKBURNER_BOOTSTRAP_KEY="tooshort")
+        sentence := await failure_of(data, BACKBURNER_BOOTSTRAP_KEY="tooshort")
     )
     assert "tooshort" not in sentence
 
 
-async def test_failing_child_is_one_sentence_with_its_last_words_and_leaves_nothing(
+async def test_a_failing_child_is_one_sentence_with_its_last_output_and_leaves_no_process(
     data: Path,
 ) -> None:
     """A worker refuses more streams than the system has open files for."""
-    sentence = await refused(data, "--streams", "1000000000")
+    sentence = await failure_of(data, "--streams", "1000000000")
     assert "worker ended with 1 while starting" in sentence
     assert str(data / "logs" / "worker.log") in sentence
-    with DataFolder(data):  # nobody holds it
+    with DataFolder(data):  # nothing else locks it
         pass
 
 
-async def test_the_file_of_its_working_directory_is_used_and_the_flag_goes_before_it(
+async def test_the_file_of_the_working_directory_is_used_and_the_flag_overrides_it(
     data: Path, fake: FakeUpstream
 ) -> None:
-    upstream = f'[upstreams.one]\nbase_url = "{fake.base_url}"\n[upstreams.two]\nbase_url = "http://127.0.0.1:9/v1"\n'
-    (data.parent / "backburner.toml").write_text(
-        upstream + '[routes]\n"house" = { upstream = "one", model = "resident" }\n'
+    upstream = (
+        f'[upstreams.one]\nbase_url = "{fake.base_url}"\n'
+        '[upstreams.two]\nbase_url = "http://127.0.0.1:9/v1"\n'
     )
-    here = "backburner.toml"  # as if nothing were said: the tests say that there is no file
-    async with started(data, folder=data.parent, BACKBURNER_CONFIG=here) as up:
+    (data.parent / "backburner.toml").write_text(
+        upstream + '[routes]\n"alias" = { upstream = "one", model = "resident" }\n'
+    )
+    config_file = "backburner.toml"  # the default, which the tests' environment overrides
+    async with running_up(data, folder=data.parent, BACKBURNER_CONFIG=config_file) as up:
         assert "demo-upstream" not in {
-            named(child) for child in psutil.Process(up.process.pid).children()
+            child_name(child) for child in psutil.Process(up.process.pid).children()
         }
         status, listed = await up.get("/models")
-        assert (status, [model["id"] for model in listed["data"]]) == (200, ["house"])
-        ended = await up.end()
-        assert ended.code == 0
-        assert '"model": "house"' in ended.err, "the greeting shows a model that can be asked for"
-    async with started(
-        data, "--upstream", fake.base_url, folder=data.parent, BACKBURNER_CONFIG=here
+        assert (status, [model["id"] for model in listed["data"]]) == (200, ["alias"])
+        result = await up.end()
+        assert result.code == 0
+        assert '"model": "alias"' in result.err, "the greeting names a model with a route"
+    async with running_up(
+        data, "--upstream", fake.base_url, folder=data.parent, BACKBURNER_CONFIG=config_file
     ) as up:
         status, listed = await up.get("/models")
         assert (status, "resident" in {model["id"] for model in listed["data"]}) == (200, True)
@@ -444,52 +447,52 @@ async def test_the_file_of_its_working_directory_is_used_and_the_flag_goes_befor
 
 
 async def test_bootstrap_key_is_the_first_key(data: Path) -> None:
-    async with started(data, BACKBURNER_BOOTSTRAP_KEY="sixteen-or-more-characters") as up:
+    async with running_up(data, BACKBURNER_BOOTSTRAP_KEY="sixteen-or-more-characters") as up:
         assert up.key == "sixteen-or-more-characters"
         assert (await up.get("/models"))[0] == 200
 
 
-async def test_given_servers_are_used_and_none_started(data: Path) -> None:
+async def test_configured_servers_are_used_and_none_is_started(data: Path) -> None:
     logs = data.parent / "logs"
     postgres = Postgres(data.parent / "postgres", logs, port=free_port(), password="given")
     valkey = Valkey(data.parent / "valkey", logs, port=free_port(), password="given")
-    alike = postgres.url.replace("postgresql://", "postgresql+psycopg://")
+    database_url = postgres.url.replace("postgresql://", "postgresql+psycopg://")
     with postgres, valkey:
-        async with started(
+        async with running_up(
             data,
             "--workers",
             "2",
             "--upstream",
             "http://127.0.0.1:9/v1",
-            DATABASE_URL=alike,
+            DATABASE_URL=database_url,
             REDIS_URL=valkey.url,
         ) as up:
-            children = [named(child) for child in psutil.Process(up.process.pid).children()]
+            children = [child_name(child) for child in psutil.Process(up.process.pid).children()]
             assert sorted(children) == ["web", "worker", "worker", "worker --quarantine"]
             assert not (data / "postgres").exists()
             assert (await up.end()).code == 0
 
 
-def test_holder_ends_what_a_killed_predecessor_left(data: Path) -> None:
-    """Where no parent-death signal does it."""
-    # Given a lock file that names a process still running, and one whose number is another's now
-    left = Process(
+def test_the_next_owner_of_the_folder_ends_processes_left_by_a_killed_one(data: Path) -> None:
+    """On systems that do not end children when their parent dies."""
+    # The lock file names a process that still runs, and a pid that another process has now.
+    orphan = Process(
         "left", data / "left.log", [sys.executable, "-c", "import signal; signal.pause()", "a mark"]
     )
-    left.launch()
-    arguments = " ".join(left.command[1:])
-    waiting_for(lambda: arguments in command_of(left.pid))
+    orphan.launch()
+    arguments = " ".join(orphan.command[1:])
+    wait_until(lambda: arguments in command_of(orphan.pid))
     (data / ".lock").write_text(
-        json.dumps({"pid": 1, "children": {left.pid: arguments, os.getpid(): "not this one"}})
+        json.dumps({"pid": 1, "children": {orphan.pid: arguments, os.getpid(): "not this one"}})
         + "\n"
     )
-    # When the folder is taken
+    # The folder is locked again.
     with DataFolder(data):
-        # Then the first is gone
-        waiting_for(lambda: not left.running())
+        # The first process ends.
+        wait_until(lambda: not orphan.running())
 
 
-def waiting_for(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 10
     while not condition():
         assert time.monotonic() < deadline
@@ -498,6 +501,6 @@ def waiting_for(condition: Callable[[], bool]) -> None:
 
 def test_damaged_credentials_are_not_replaced(data: Path) -> None:
     with DataFolder(data) as folder:
-        made = folder.credentials(None)
-        assert isinstance(made, Credentials)
-        assert folder.credentials("another-first-key") == made
+        credentials = folder.credentials(None)
+        assert isinstance(credentials, Credentials)
+        assert folder.credentials("another-first-key") == credentials

@@ -1,4 +1,7 @@
-"""Tools that the client runs, with the official client and over HTTP: what the model is offered, what its calls become, and back."""
+"""Tools that the client runs: what the model gets, which items its calls become, and the way back.
+
+Tested with the official client and over HTTP.
+"""
 
 import json
 from typing import Any
@@ -29,21 +32,24 @@ LOOK: JSON = {
 }
 
 
-def calling(*steps: Step) -> list[Step]:
+def call_turn(*steps: Step) -> list[Step]:
     """A turn that ends with calls."""
     return [*steps, finish("tool_calls"), usage(), done()]
 
 
-def offered(fake: FakeUpstream, model: str, turn: int = -1) -> dict[str, JSON]:
-    """Name -> function, as the upstream was sent them."""
+def functions_sent(fake: FakeUpstream, model: str, turn: int = -1) -> dict[str, JSON]:
+    """Name -> function, as the upstream received them."""
     return {
         tool["function"]["name"]: tool["function"]
         for tool in fake.requests_for(model)[turn].body.get("tools", ())
     }
 
 
-async def heard(api: Api, script: Script, fake: FakeUpstream, **body: Any) -> Stream:
-    """A background stream read to its end: every event obeys the contract and the SDK's types, GET and replay say the same."""
+async def read_events(api: Api, script: Script, fake: FakeUpstream, **body: Any) -> Stream:
+    """Reads a background stream to its end and checks it.
+
+    Every event obeys the contract and the SDK's types. GET and replay return the same.
+    """
     async with api.post_stream(fake.script(script), background=True, **body) as stream:
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
@@ -81,59 +87,59 @@ NOTES: JSON = {
     "description": "Notes.",
     "tools": [{"type": "custom", "name": "write"}],
 }
-BOTH: JSON = {"type": "function", "name": "find"}
+FUNCTION_FIND: JSON = {"type": "function", "name": "find"}
 
 
-async def test_equal_names_in_different_namespaces_are_told_apart(
+async def test_equal_names_in_different_namespaces_stay_separate(
     client: openai.AsyncOpenAI, fake: FakeUpstream
 ) -> None:
-    pieces = [
+    calls = [
         call(0, "call_a", "find", "{}"),
         call(1, "call_b", "crm__find", '{"id":', "1}"),
         call(2, "call_c", "shop__find", "{}"),
     ]
     model = fake.script(
-        calling(*pieces, call(3, "call_d", "notes__write", '{"input":"n"}')), reply("Found.")
+        call_turn(*calls, call(3, "call_d", "notes__write", '{"input":"n"}')), reply("Found.")
     )
-    tools: Any = [CRM, SHOP, BOTH, NOTES]
+    tools: Any = [CRM, SHOP, FUNCTION_FIND, NOTES]
     async with client.responses.stream(model=model, input="Find.", tools=tools) as stream:
         async for event in stream:
             if event.type == "response.output_item.added" and event.item.type == "function_call":
                 assert (event.item.name, event.item.arguments) == ("find", "")
         first = await stream.get_final_response()
-    found = [
+    called = [
         (item.name, item.namespace, item.call_id)
         for item in first.output
         if item.type in ("function_call", "custom_tool_call")
     ]
-    assert found == [
+    assert called == [
         ("find", None, "call_a"),
         ("find", "crm", "call_b"),
         ("find", "shop", "call_c"),
         ("write", "notes", "call_d"),
     ]
-    assert list(offered(fake, model)) == ["crm__find", "shop__find", "find", "notes__write"]
+    assert list(functions_sent(fake, model)) == ["crm__find", "shop__find", "find", "notes__write"]
     assert (
-        offered(fake, model)["crm__find"]["description"]
+        functions_sent(fake, model)["crm__find"]["description"]
         == "Finds one.\n\nPart of 'crm': The customers."
     )
     outputs: Any = [
-        {"type": "function_call_output", "call_id": f"call_{each}", "output": each}
-        for each in "abc"
+        {"type": "function_call_output", "call_id": f"call_{letter}", "output": letter}
+        for letter in "abc"
     ]
     outputs.append({"type": "custom_tool_call_output", "call_id": "call_d", "output": "d"})
     await client.responses.create(
         model=model, input=outputs, previous_response_id=first.id, tools=tools
     )
-    sent: Any = [
+    history: Any = [
         {"role": "user", "content": "Find."},
         *(item.to_dict() for item in first.output),
         *outputs,
     ]
-    await client.responses.create(model=model, input=sent, tools=tools, store=False)
+    await client.responses.create(model=model, input=history, tools=tools, store=False)
     _, chained, resent = fake.requests_for(model)
     assert chained.messages == resent.messages
-    names = [each["function"]["name"] for each in chained.messages[1]["tool_calls"]]
+    names = [entry["function"]["name"] for entry in chained.messages[1]["tool_calls"]]
     assert names == ["find", "crm__find", "shop__find", "notes__write"]
 
 
@@ -145,13 +151,18 @@ NAMESPACED_CHOICES: list[tuple[str, Any, Any, list[str]]] = [
         ["crm__find", "shop__find", "notes__write"],
     ),
     (
-        "a name that is there once",
+        "a unique name",
         {"type": "custom", "name": "write"},
         "notes__write",
         ["crm__find", "shop__find", "notes__write"],
     ),
     ("a whole namespace", {"type": "namespace", "name": "crm"}, None, ["crm__find"]),
-    ("both of a name", {"type": "function", "name": "find"}, None, ["crm__find", "shop__find"]),
+    (
+        "a name in two namespaces",
+        {"type": "function", "name": "find"},
+        None,
+        ["crm__find", "shop__find"],
+    ),
 ]
 
 
@@ -160,46 +171,50 @@ NAMESPACED_CHOICES: list[tuple[str, Any, Any, list[str]]] = [
     [row[1:] for row in NAMESPACED_CHOICES],
     ids=[row[0] for row in NAMESPACED_CHOICES],
 )
-async def test_a_choice_reaches_into_namespaces(
+async def test_a_tool_choice_can_name_a_tool_in_a_namespace(
     api: Api, fake: FakeUpstream, choice: JSON, forced: str | None, names: list[str]
 ) -> None:
-    chosen = choice if forced else {"type": "allowed_tools", "mode": "required", "tools": [choice]}
+    tool_choice = (
+        choice if forced else {"type": "allowed_tools", "mode": "required", "tools": [choice]}
+    )
     model = fake.script(reply("ok"))
-    response = await api.create(model, tools=[CRM, SHOP, NOTES], tool_choice=chosen)
+    response = await api.create(model, tools=[CRM, SHOP, NOTES], tool_choice=tool_choice)
     check_response(response)
-    assert (response["tool_choice"], response["tools"][0]["name"]) == (chosen, "crm")
+    assert (response["tool_choice"], response["tools"][0]["name"]) == (tool_choice, "crm")
     sent = fake.requests_for(model)[0].body["tool_choice"]
     assert sent == ({"type": "function", "function": {"name": forced}} if forced else "required")
-    assert list(offered(fake, model)) == names
+    assert list(functions_sent(fake, model)) == names
 
 
-async def test_names_too_long_for_an_upstream_come_back_whole(api: Api, fake: FakeUpstream) -> None:
-    long = [{"type": "function", "name": "x" * 100 + end} for end in "ab"]
+async def test_names_too_long_for_an_upstream_are_shown_whole_to_the_client(
+    api: Api, fake: FakeUpstream
+) -> None:
+    long_named = [{"type": "function", "name": "x" * 100 + end} for end in "ab"]
     tools = [
-        {"type": "namespace", "name": "n" * 60, "description": "d", "tools": long},
+        {"type": "namespace", "name": "n" * 60, "description": "d", "tools": long_named},
         {"type": "function", "name": "y" * 128},
     ]
     model = fake.script(reply("ok"))
     await api.create(model, tools=tools)
-    names = list(offered(fake, model))
+    names = list(functions_sent(fake, model))
     assert len(set(names)) == 3
     assert max(map(len, names)) <= 64
-    stream = await heard(
+    stream = await read_events(
         api,
-        calling(*(call(at, f"call_{at}", name, "{}") for at, name in enumerate(names))),
+        call_turn(*(call(index, f"call_{index}", name, "{}") for index, name in enumerate(names))),
         fake,
         tools=tools,
     )
-    told = [(item["name"], item.get("namespace")) for item in stream.final["output"]]
-    assert told == [("x" * 100 + "a", "n" * 60), ("x" * 100 + "b", "n" * 60), ("y" * 128, None)]
+    shown = [(item["name"], item.get("namespace")) for item in stream.final["output"]]
+    assert shown == [("x" * 100 + "a", "n" * 60), ("x" * 100 + "b", "n" * 60), ("y" * 128, None)]
 
 
-# Tools of a kind of their own.
+# Tools with item types of their own.
 
 COMMANDS = '{"commands": ["ls", "", "wc -l"], "timeout_ms": 5, "max_output_length": 9}'
 PATCH = '{"type": "update_file", "path": "a.py", "diff": "@@\\n-a\\n+b"}'
 EXEC = '{"command": ["ls", "-l"], "working_directory": "/w", "env": {"A": "b"}, "timeout_ms": 7}'
-RAN = [
+SHELL_RESULTS = [
     {"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}},
     {"stdout": "", "stderr": "", "outcome": {"type": "timeout"}},
 ]
@@ -213,8 +228,8 @@ KINDS: list[tuple[JSON, str, str, JSON, JSON, str]] = [
             "type": "shell_call",
             "action": {"commands": ["ls", "", "wc -l"], "timeout_ms": 5, "max_output_length": 9},
         },
-        {"type": "shell_call_output", "output": RAN, "max_output_length": 9},
-        json.dumps(RAN, separators=(",", ":")),
+        {"type": "shell_call_output", "output": SHELL_RESULTS, "max_output_length": 9},
+        json.dumps(SHELL_RESULTS, separators=(",", ":")),
     ),
     (
         {"type": "local_shell"},
@@ -269,11 +284,11 @@ KINDS: list[tuple[JSON, str, str, JSON, JSON, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("tool", "name", "arguments", "item", "output", "told"),
+    ("tool", "name", "arguments", "item", "output", "tool_message"),
     KINDS,
     ids=[row[3]["type"] for row in KINDS],
 )
-async def test_a_tool_goes_round(
+async def test_a_client_tool_completes_its_round_trip(
     api: Api,
     fake: FakeUpstream,
     tool: JSON,
@@ -281,101 +296,118 @@ async def test_a_tool_goes_round(
     arguments: str,
     item: JSON,
     output: JSON,
-    told: str,
+    tool_message: str,
 ) -> None:
     script: list[Step] = [
         text("Let me. "),
         call(0, "call_a", name, *(arguments[at : at + 9] for at in range(0, len(arguments), 9))),
     ]
-    stream = await heard(api, calling(*script), fake, tools=[tool, LOOK], tool_choice="auto")
+    stream = await read_events(
+        api, call_turn(*script), fake, tools=[tool, LOOK], tool_choice="auto"
+    )
     response = stream.final
-    assert response["status"] == "completed", "a call for the client ends the turn"
+    assert response["status"] == "completed", "a call of a client tool ends the turn"
     assert response["tools"][0] == tool
-    message, asked = response["output"]
+    message, call_item = response["output"]
     assert message["content"][0]["text"] == "Let me. "
-    assert asked == {"id": asked["id"], "status": "completed", "call_id": "call_a", **item}
+    assert call_item == {"id": call_item["id"], "status": "completed", "call_id": "call_a", **item}
     model = fake.script(reply("Thanks."))
-    answer = {"call_id": "call_a", **output}
+    output_item = {"call_id": "call_a", **output}
     chained = await api.create(
-        model, input=[answer], previous_response_id=response["id"], tools=[tool]
+        model, input=[output_item], previous_response_id=response["id"], tools=[tool]
     )
     resent = await api.create(
-        model, input=[{"role": "user", "content": "Hello."}, message, asked, answer], tools=[tool]
+        model,
+        input=[{"role": "user", "content": "Hello."}, message, call_item, output_item],
+        tools=[tool],
     )
     assert (chained["status"], resent["status"]) == ("completed", "completed")
-    once, again = fake.requests_for(model)
-    assert once.messages == again.messages
-    function = once.messages[1]["tool_calls"][0]["function"]
+    chained_request, resent_request = fake.requests_for(model)
+    assert chained_request.messages == resent_request.messages
+    function = chained_request.messages[1]["tool_calls"][0]["function"]
     sent = json.loads(arguments)
     assert (function["name"], json.loads(function["arguments"])) == (
         name,
         sent.get("operation", sent),
     )
-    assert once.messages[2] == {"role": "tool", "tool_call_id": "call_a", "content": told}
+    assert chained_request.messages[2] == {
+        "role": "tool",
+        "tool_call_id": "call_a",
+        "content": tool_message,
+    }
     items = (await api.call("GET", f"/responses/{chained['id']}/input_items")).body["data"]
-    assert items[0] == {"id": items[0]["id"], "status": "completed", **answer}
+    assert items[0] == {"id": items[0]["id"], "status": "completed", **output_item}
 
 
-async def test_the_commands_of_a_shell_have_events(api: Api, fake: FakeUpstream) -> None:
-    stream = await heard(
-        api, calling(call(0, "call_a", "shell", COMMANDS)), fake, tools=[{"type": "shell"}]
+async def test_the_commands_of_a_shell_call_are_streamed(api: Api, fake: FakeUpstream) -> None:
+    stream = await read_events(
+        api, call_turn(call(0, "call_a", "shell", COMMANDS)), fake, tools=[{"type": "shell"}]
     )
-    told = [event for event in stream.events if event.get("output_index") == 0]
-    kinds = [event["type"].removeprefix("response.") for event in told]
-    one = ["shell_call_command.added", "shell_call_command.delta", "shell_call_command.done"]
-    assert kinds == ["output_item.added", *one, one[0], one[2], *one, "output_item.done"]
-    assert told[0]["item"]["action"] == {"commands": [], "timeout_ms": 5, "max_output_length": 9}
-    assert [event["command"] for event in told if event["type"].endswith("command.done")] == [
+    events = [event for event in stream.events if event.get("output_index") == 0]
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    command = ["shell_call_command.added", "shell_call_command.delta", "shell_call_command.done"]
+    assert kinds == [
+        "output_item.added",
+        *command,
+        command[0],
+        command[2],
+        *command,
+        "output_item.done",
+    ]
+    assert events[0]["item"]["action"] == {"commands": [], "timeout_ms": 5, "max_output_length": 9}
+    assert [event["command"] for event in events if event["type"].endswith("command.done")] == [
         "ls",
         "",
         "wc -l",
     ]
 
 
-UNFIT: list[tuple[str, str, str]] = [
+INVALID_ARGUMENTS: list[tuple[str, str, str]] = [
     ("no JSON", "shell", "ls -l"),
     ("no object", "shell", '["ls"]'),
     ("no commands", "shell", '{"commands": []}'),
-    ("commands that are none", "shell", '{"commands": [1, null]}'),
-    ("nothing", "shell", ""),
+    ("commands that are no strings", "shell", '{"commands": [1, null]}'),
+    ("empty arguments", "shell", ""),
     ("a program as a string", "local_shell", '{"command": "ls"}'),
     ("an environment of numbers", "local_shell", '{"command": ["ls"], "env": {"A": 1}}'),
-    ("another operation", "apply_patch", '{"type": "rename_file", "path": "a"}'),
+    ("an unknown operation", "apply_patch", '{"type": "rename_file", "path": "a"}'),
     ("no diff", "apply_patch", '{"type": "update_file", "path": "a"}'),
     ("no path", "apply_patch", '{"type": "delete_file", "path": ""}'),
     ("nested too deeply", "apply_patch", '{"a":' * 1000 + "1" + "}" * 1000),
     ("NaN", "tool_search", '{"a": NaN}'),
-    ("twice", "tool_search", "{}{}"),
+    ("two objects", "tool_search", "{}{}"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments"), [row[1:] for row in UNFIT], ids=[row[0] for row in UNFIT]
+    ("name", "arguments"),
+    [row[1:] for row in INVALID_ARGUMENTS],
+    ids=[row[0] for row in INVALID_ARGUMENTS],
 )
-async def test_arguments_that_fit_no_such_item_are_a_plain_call(
+async def test_invalid_arguments_become_a_function_call(
     api: Api, fake: FakeUpstream, name: str, arguments: str
 ) -> None:
-    """The client learns what the model wrote, as it wrote it, and can answer; no item pretends to be more."""
+    """The client gets the model's exact text and can answer the call."""
     tools = [
         {"type": "shell"},
         {"type": "local_shell"},
         {"type": "apply_patch"},
         {"type": "tool_search", "execution": "client"},
     ]
-    stream = await heard(
+    stream = await read_events(
         api,
-        calling(call(0, "call_a", name, arguments), call(1, "call_b", "look", "{}")),
+        call_turn(call(0, "call_a", name, arguments), call(1, "call_b", "look", "{}")),
         fake,
         tools=[*tools, LOOK],
     )
     assert stream.final["status"] == "completed"
-    found = {item["call_id"]: item for item in stream.final["output"]}
-    assert (found["call_a"]["type"], found["call_a"]["name"]) == ("function_call", name)
-    assert found["call_a"]["arguments"] == (arguments or "{}")
+    items = {item["call_id"]: item for item in stream.final["output"]}
+    assert (items["call_a"]["type"], items["call_a"]["name"]) == ("function_call", name)
+    assert items["call_a"]["arguments"] == (arguments or "{}")
     model = fake.script(reply("I see."))
     outputs = [
         {"type": "function_call_output", "call_id": call_id, "output": "invalid"}
-        for call_id in found
+        for call_id in items
     ]
     answer = await api.create(
         model, input=outputs, previous_response_id=stream.response_id, tools=tools
@@ -387,7 +419,7 @@ async def test_a_call_cut_off_at_the_token_limit_is_incomplete(
     api: Api, fake: FakeUpstream
 ) -> None:
     script = [call(0, "call_a", "shell", '{"commands": ["rm -r'), finish("length"), usage(), done()]
-    stream = await heard(api, script, fake, tools=[{"type": "shell"}])
+    stream = await read_events(api, script, fake, tools=[{"type": "shell"}])
     assert stream.final["status"] == "incomplete"
     [item] = stream.final["output"]
     assert (item["type"], item["status"], item["arguments"]) == (
@@ -395,16 +427,19 @@ async def test_a_call_cut_off_at_the_token_limit_is_incomplete(
         "incomplete",
         '{"commands": ["rm -r',
     )
-    answered = await api.create(fake.script(reply("ok")), previous_response_id=stream.response_id)
-    assert answered["status"] == "completed", "what broke off waits for no output"
+    continued = await api.create(fake.script(reply("ok")), previous_response_id=stream.response_id)
+    assert continued["status"] == "completed", "an incomplete call needs no output"
 
 
-async def test_items_keep_the_order_in_which_the_model_spoke(api: Api, fake: FakeUpstream) -> None:
+async def test_items_keep_the_order_of_the_models_output(api: Api, fake: FakeUpstream) -> None:
     script = [
-        call(0, "call_a", "apply_patch", PATCH), call(1, "call_b", "look", "{}"), text("Now: "), call(2, "call_c", "shell", COMMANDS),
-    ]  # fmt: skip
-    stream = await heard(
-        api, calling(*script), fake, tools=[{"type": "shell"}, {"type": "apply_patch"}, LOOK]
+        call(0, "call_a", "apply_patch", PATCH),
+        call(1, "call_b", "look", "{}"),
+        text("Now: "),
+        call(2, "call_c", "shell", COMMANDS),
+    ]
+    stream = await read_events(
+        api, call_turn(*script), fake, tools=[{"type": "shell"}, {"type": "apply_patch"}, LOOK]
     )
     assert [item["type"] for item in stream.final["output"]] == [
         "apply_patch_call",
@@ -424,9 +459,8 @@ async def test_a_built_in_tool_can_be_chosen(api: Api, fake: FakeUpstream, name:
         tools=[tool, LOOK],
         tool_choice={"type": "allowed_tools", "mode": "auto", "tools": [{"type": name}]},
     )
-    for response in (
-        (forced, allowed) if name in ("shell", "apply_patch") else (allowed,)
-    ):  # the SDK knows no choice of the others
+    # The SDK has no type for the choice of the other tools.
+    for response in (forced, allowed) if name in ("shell", "apply_patch") else (allowed,):
         check_response(response)
     assert (forced["tool_choice"], allowed["tool_choice"]["tools"]) == (
         {"type": name},
@@ -436,32 +470,37 @@ async def test_a_built_in_tool_can_be_chosen(api: Api, fake: FakeUpstream, name:
         "type": "function",
         "function": {"name": name},
     }
-    assert (list(offered(fake, model)), fake.requests_for(model)[1].body["tool_choice"]) == (
+    assert (list(functions_sent(fake, model)), fake.requests_for(model)[1].body["tool_choice"]) == (
         [name],
         "auto",
     )
 
 
-async def test_a_function_may_be_called_as_a_built_in_tool_is(api: Api, fake: FakeUpstream) -> None:
+async def test_a_function_may_have_the_name_of_a_built_in_tool(
+    api: Api, fake: FakeUpstream
+) -> None:
     tools = [{"type": "shell"}, {"type": "function", "name": "shell"}]
     model = fake.script(reply("ok"))
     await api.create(model, tools=tools)
-    built_in, own = offered(fake, model)
-    assert own == "shell"
-    stream = await heard(
-        api, calling(call(0, "a", own, "{}"), call(1, "b", built_in, COMMANDS)), fake, tools=tools
+    shell_name, function_name = functions_sent(fake, model)
+    assert function_name == "shell"
+    stream = await read_events(
+        api,
+        call_turn(call(0, "a", function_name, "{}"), call(1, "b", shell_name, COMMANDS)),
+        fake,
+        tools=tools,
     )
     assert [item["type"] for item in stream.final["output"]] == ["function_call", "shell_call"]
 
 
-async def test_a_grammar_reaches_the_model_in_words(api: Api, fake: FakeUpstream) -> None:
+async def test_a_grammar_reaches_the_model_in_the_description(api: Api, fake: FakeUpstream) -> None:
     grammar = {"type": "grammar", "syntax": "lark", "definition": 'start: "a"+'}
     model = fake.script(reply("ok"))
     response = await api.create(
         model, tools=[{"type": "custom", "name": "sh", "description": "Runs.", "format": grammar}]
     )
     assert response["tools"][0]["format"] == grammar
-    function = offered(fake, model)["sh"]
+    function = functions_sent(fake, model)["sh"]
     assert function["description"] == "Runs."
     assert (
         function["parameters"]["properties"]["input"]["description"]
@@ -469,33 +508,37 @@ async def test_a_grammar_reaches_the_model_in_words(api: Api, fake: FakeUpstream
     )
 
 
-async def test_skills_are_told(api: Api, fake: FakeUpstream) -> None:
+async def test_skills_reach_the_model_in_the_description(api: Api, fake: FakeUpstream) -> None:
     skill = {"name": "pdf", "description": "Reads PDFs.", "path": "/skills/pdf"}
     model = fake.script(reply("ok"))
     await api.create(
         model, tools=[{"type": "shell", "environment": {"type": "local", "skills": [skill]}}]
     )
-    assert offered(fake, model)["shell"]["description"].endswith(
+    assert functions_sent(fake, model)["shell"]["description"].endswith(
         "\n- pdf (/skills/pdf): Reads PDFs."
     )
 
 
-# Tools that come on the way.
+# Tools that are added later.
 
 
-async def test_tools_are_found_by_the_client_and_called_from_then_on(
+async def test_tools_loaded_by_a_client_search_can_be_called_in_later_turns(
     client: openai.AsyncOpenAI, fake: FakeUpstream
 ) -> None:
-    late: JSON = {"type": "function", "name": "later", "defer_loading": True}
-    tools: Any = [{"type": "tool_search", "execution": "client"}, late, CRM | {"tools": [late]}]
-    search, found = (
+    deferred: JSON = {"type": "function", "name": "later", "defer_loading": True}
+    tools: Any = [
+        {"type": "tool_search", "execution": "client"},
+        deferred,
+        CRM | {"tools": [deferred]},
+    ]
+    search, found_call = (
         call(0, "call_s", "tool_search", '{"query": "wares"}'),
         call(0, "call_f", "shop__find", "{}"),
     )
-    model = fake.script(calling(search), calling(found), reply("Done."))
+    model = fake.script(call_turn(search), call_turn(found_call), reply("Done."))
     first = await client.responses.create(model=model, input="Find.", tools=tools)
-    assert list(offered(fake, model)) == ["tool_search"], (
-        "what is to be loaded on demand is not offered before"
+    assert list(functions_sent(fake, model)) == ["tool_search"], (
+        "a tool with defer_loading is not sent before it is loaded"
     )
     [item] = first.output
     assert isinstance(item, ResponseToolSearchCall)
@@ -511,14 +554,16 @@ async def test_tools_are_found_by_the_client_and_called_from_then_on(
     second = await client.responses.create(
         model=model, input=[output], previous_response_id=first.id, tools=tools
     )
-    assert list(offered(fake, model)) == ["tool_search", "shop__find"]
+    assert list(functions_sent(fake, model)) == ["tool_search", "shop__find"]
     assert second.output[0].type == "function_call"
     assert (second.output[0].name, second.output[0].namespace) == ("find", "shop")
     answer: Any = {"type": "function_call_output", "call_id": "call_f", "output": "hats"}
     await client.responses.create(
         model=model, input=[answer], previous_response_id=second.id, tools=tools
     )
-    assert list(offered(fake, model)) == ["tool_search", "shop__find"], "in every later turn too"
+    assert list(functions_sent(fake, model)) == ["tool_search", "shop__find"], (
+        "in every later turn too"
+    )
     assert [message["role"] for message in fake.requests_for(model)[2].messages] == [
         "user",
         "assistant",
@@ -528,9 +573,9 @@ async def test_tools_are_found_by_the_client_and_called_from_then_on(
     ]
 
 
-async def test_a_search_that_found_nothing_says_so(api: Api, fake: FakeUpstream) -> None:
+async def test_an_empty_tool_search_is_shown_to_the_model(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(reply("ok"))
-    searched = [
+    history = [
         {
             "type": "tool_search_call",
             "call_id": "s",
@@ -541,26 +586,26 @@ async def test_a_search_that_found_nothing_says_so(api: Api, fake: FakeUpstream)
         {"type": "tool_search_call", "execution": "server", "arguments": {"paths": []}},
         {"type": "tool_search_output", "execution": "server", "tools": [LOOK]},
     ]
-    await api.create(model, input=searched)
+    await api.create(model, input=history)
     assert fake.requests_for(model)[0].messages[1] == {
         "role": "tool",
         "tool_call_id": "s",
         "content": "No tools were found.",
     }
     assert len(fake.requests_for(model)[0].messages) == 2, (
-        "a search that somebody else ran has no answer that the model could be shown"
+        "the model is not shown a search that another server ran"
     )
-    assert list(offered(fake, model)) == ["look"], "its tools are there all the same"
+    assert list(functions_sent(fake, model)) == ["look"], "the tools of that search are available"
 
 
-async def test_a_developer_adds_tools_in_the_middle(api: Api, fake: FakeUpstream) -> None:
+async def test_a_developer_item_adds_tools_for_later_turns(api: Api, fake: FakeUpstream) -> None:
     added = {
         "type": "additional_tools",
         "role": "developer",
         "tools": [SHOP, {"type": "custom", "name": "sh"}],
     }
     model = fake.script(
-        reply("ok"), reply("ok"), calling(call(0, "call_a", "sh", '{"input":"ls"}')), reply("ok")
+        reply("ok"), reply("ok"), call_turn(call(0, "call_a", "sh", '{"input":"ls"}')), reply("ok")
     )
     first = await api.create(model, tools=[LOOK])
     body: JSON = {
@@ -568,29 +613,31 @@ async def test_a_developer_adds_tools_in_the_middle(api: Api, fake: FakeUpstream
         "previous_response_id": first["id"],
         "tools": [LOOK],
     }
-    chosen = await api.create(model, **body, tool_choice={"type": "function", "name": "find"})
-    check_response(chosen)
+    second = await api.create(model, **body, tool_choice={"type": "function", "name": "find"})
+    check_response(second)
     assert fake.requests_for(model)[1].body["tool_choice"] == {
         "type": "function",
         "function": {"name": "shop__find"},
     }
-    third = await api.create(model, input="And now.", previous_response_id=chosen["id"])
+    third = await api.create(model, input="And now.", previous_response_id=second["id"])
     assert (third["output"][0]["type"], third["output"][0]["input"], third["tools"]) == (
         "custom_tool_call",
         "ls",
         [],
     )
-    assert [list(offered(fake, model, turn)) for turn in range(3)] == [
+    assert [list(functions_sent(fake, model, turn)) for turn in range(3)] == [
         ["look"],
         ["look", "shop__find", "sh"],
         ["shop__find", "sh"],
     ]
     assert fake.requests_for(model)[2].messages[-1] == {"role": "user", "content": "And now."}
-    items = (await api.call("GET", f"/responses/{chosen['id']}/input_items?order=asc")).body["data"]
+    items = (await api.call("GET", f"/responses/{second['id']}/input_items?order=asc")).body["data"]
     assert items[0] == {"id": items[0]["id"], "status": "completed", **added}
 
 
-async def test_a_later_tool_takes_the_place_of_an_earlier_one(api: Api, fake: FakeUpstream) -> None:
+async def test_a_later_tool_replaces_an_earlier_one_of_the_same_name(
+    api: Api, fake: FakeUpstream
+) -> None:
     newer = LOOK | {"description": "newer"}
     model = fake.script(reply("ok"))
     await api.create(
@@ -601,15 +648,17 @@ async def test_a_later_tool_takes_the_place_of_an_earlier_one(api: Api, fake: Fa
             {"role": "user", "content": "x"},
         ],
     )
-    assert [function.get("description") for function in offered(fake, model).values()] == ["newer"]
+    assert [function.get("description") for function in functions_sent(fake, model).values()] == [
+        "newer"
+    ]
 
 
 # Codex.
 
 
-async def test_codex_is_understood(api: Api, fake: FakeUpstream) -> None:
-    """What Codex CLI sends: everything at once, its own ids, keys that are no API's, nothing stored, its tools inside the input."""
-    code: JSON = {
+async def test_a_request_of_codex_runs(api: Api, fake: FakeUpstream) -> None:
+    """As Codex CLI sends it: its tools in the input, its own ids and keys, nothing stored."""
+    exec_tool: JSON = {
         "type": "custom",
         "name": "exec",
         "description": "d",
@@ -619,7 +668,7 @@ async def test_codex_is_understood(api: Api, fake: FakeUpstream) -> None:
         "type": "namespace",
         "name": "functions",
         "description": "Local.",
-        "tools": [code],
+        "tools": [exec_tool],
     }
     search = {
         "type": "web_search",
@@ -636,23 +685,67 @@ async def test_codex_is_understood(api: Api, fake: FakeUpstream) -> None:
         },
         search,
     ]
-    meta = {"caller": None, "async": False, "internal_chat_message_metadata": {"turn_id": "t"}}
+    codex_fields = {
+        "caller": None,
+        "async": False,
+        "internal_chat_message_metadata": {"turn_id": "t"},
+    }
     body: JSON = {
-        "store": False, "tool_choice": "auto", "parallel_tool_calls": False, "reasoning": {"effort": "medium", "summary": "auto", "context": "all_turns"},
-        "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k", "client_metadata": {"x": "y"}, "text": {"verbosity": "low"},
+        "store": False,
+        "tool_choice": "auto",
+        "parallel_tool_calls": False,
+        "reasoning": {"effort": "medium", "summary": "auto", "context": "all_turns"},
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "k",
+        "client_metadata": {"x": "y"},
+        "text": {"verbosity": "low"},
         "input": [
             {"type": "additional_tools", "id": "at-local", "role": "developer", "tools": added},
-            {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Be useful."}]},
-            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "List."}], **meta},
-            {"type": "reasoning", "id": "rs_x", "summary": [], "content": None, "encrypted_content": "blob"},
-            {"type": "custom_tool_call", "id": "ctc_x", "call_id": "call_1", "name": "exec", "namespace": "functions", "input": "ls", "status": "completed", **meta},
-            {"type": "custom_tool_call_output", "call_id": "call_1", "name": "exec", "output": [{"type": "input_text", "text": "a.py"}]},
-            {"type": "local_shell_call", "call_id": "call_2", "status": "completed", "action": {"type": "exec", "command": ["ls"], "env": None, "user": None}},
+            {
+                "type": "message",
+                "role": "developer",
+                "content": [{"type": "input_text", "text": "Be useful."}],
+            },
+            {
+                "type": "message",
+                "role": "user",
+                "content": [{"type": "input_text", "text": "List."}],
+                **codex_fields,
+            },
+            {
+                "type": "reasoning",
+                "id": "rs_x",
+                "summary": [],
+                "content": None,
+                "encrypted_content": "blob",
+            },
+            {
+                "type": "custom_tool_call",
+                "id": "ctc_x",
+                "call_id": "call_1",
+                "name": "exec",
+                "namespace": "functions",
+                "input": "ls",
+                "status": "completed",
+                **codex_fields,
+            },
+            {
+                "type": "custom_tool_call_output",
+                "call_id": "call_1",
+                "name": "exec",
+                "output": [{"type": "input_text", "text": "a.py"}],
+            },
+            {
+                "type": "local_shell_call",
+                "call_id": "call_2",
+                "status": "completed",
+                "action": {"type": "exec", "command": ["ls"], "env": None, "user": None},
+            },
             {"type": "function_call_output", "call_id": "call_2", "output": "a.py"},
         ],
-    }  # fmt: skip
-    stream = await heard_once(
-        api, calling(call(0, "call_3", "functions__exec", '{"input":"cat a.py"}')), fake, **body
+    }
+    stream = await read_foreground(
+        api, call_turn(call(0, "call_3", "functions__exec", '{"input":"cat a.py"}')), fake, **body
     )
     [item] = stream.final["output"]
     assert (item["type"], item["name"], item["namespace"], item["input"]) == (
@@ -661,12 +754,12 @@ async def test_codex_is_understood(api: Api, fake: FakeUpstream) -> None:
         "functions",
         "cat a.py",
     )
-    [asked] = fake.requests_for(stream.final["model"])
-    assert [tool["function"]["name"] for tool in asked.body["tools"]] == [
+    [request] = fake.requests_for(stream.final["model"])
+    assert [tool["function"]["name"] for tool in request.body["tools"]] == [
         "functions__exec",
         "tool_search",
     ]
-    assert [message["role"] for message in asked.messages] == [
+    assert [message["role"] for message in request.messages] == [
         "system",
         "user",
         "assistant",
@@ -674,18 +767,18 @@ async def test_codex_is_understood(api: Api, fake: FakeUpstream) -> None:
         "assistant",
         "tool",
     ]
-    assert asked.messages[2]["tool_calls"][0]["function"] == {
+    assert request.messages[2]["tool_calls"][0]["function"] == {
         "name": "functions__exec",
         "arguments": '{"input":"ls"}',
     }
-    assert asked.messages[4]["tool_calls"][0]["function"] == {
+    assert request.messages[4]["tool_calls"][0]["function"] == {
         "name": "local_shell",
         "arguments": '{"command":["ls"]}',
     }
 
 
-async def heard_once(api: Api, script: Script, fake: FakeUpstream, **body: Any) -> Stream:
-    """A foreground stream read to its end."""
+async def read_foreground(api: Api, script: Script, fake: FakeUpstream, **body: Any) -> Stream:
+    """Reads a foreground stream to its end and checks its events."""
     async with api.post_stream(fake.script(script), **body) as stream:
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
@@ -694,12 +787,14 @@ async def heard_once(api: Api, script: Script, fake: FakeUpstream, **body: Any) 
     return stream
 
 
-# Computers, in what was said before.
+# Computer calls in the history.
 
 
-async def test_what_a_computer_did_is_told(api: Api, fake: FakeUpstream) -> None:
+async def test_a_computer_call_in_the_history_reaches_the_model(
+    api: Api, fake: FakeUpstream
+) -> None:
     click = {"type": "click", "x": 1, "y": 2, "button": "left"}
-    shot = {"type": "computer_screenshot", "image_url": "data:image/png;base64,iVBORw0KGgo="}
+    screenshot = {"type": "computer_screenshot", "image_url": "data:image/png;base64,iVBORw0KGgo="}
     model = fake.script(reply("ok"))
     history = [
         {
@@ -710,52 +805,147 @@ async def test_what_a_computer_did_is_told(api: Api, fake: FakeUpstream) -> None
             "actions": [click],
             "pending_safety_checks": [],
         },
-        {"type": "computer_call_output", "call_id": "c", "output": shot},
+        {"type": "computer_call_output", "call_id": "c", "output": screenshot},
         {"role": "user", "content": "What now?"},
     ]
     response = await api.create(model, input=history)
-    called, answered, shown, _ = fake.requests_for(model)[0].messages
-    assert called["tool_calls"][0]["function"]["name"] == "computer"
-    assert json.loads(called["tool_calls"][0]["function"]["arguments"]) == {"actions": [click]}
-    assert answered["content"] == "[image: see the next user message]"
-    assert shown["content"][1] == {"type": "image_url", "image_url": {"url": shot["image_url"]}}
+    call_message, tool_message, image_message, _ = fake.requests_for(model)[0].messages
+    assert call_message["tool_calls"][0]["function"]["name"] == "computer"
+    assert json.loads(call_message["tool_calls"][0]["function"]["arguments"]) == {
+        "actions": [click]
+    }
+    assert tool_message["content"] == "[image: see the next user message]"
+    assert image_message["content"][1] == {
+        "type": "image_url",
+        "image_url": {"url": screenshot["image_url"]},
+    }
     items = (await api.call("GET", f"/responses/{response['id']}/input_items?order=asc")).body[
         "data"
     ]
-    assert items[1]["output"] == shot
+    assert items[1]["output"] == screenshot
 
 
 # What is refused.
 
+CONTAINER: JSON = {"type": "container_reference", "container_id": "x"}
+
+
+def additional_tools(role: str, *tools: JSON) -> JSON:
+    return {"type": "additional_tools", "role": role, "tools": list(tools)}
+
+
 REFUSED: list[tuple[str, JSON, str]] = [
-    ("a shell in a container", {"tools": [{"type": "shell", "environment": {"type": "container_auto"}}]}, "tools[0].environment.type"),
-    ("a shell in that container", {"tools": [LOOK, {"type": "shell", "environment": {"type": "container_reference", "container_id": "x"}}]}, "tools[1].environment.type"),
+    (
+        "a shell in a container",
+        {"tools": [{"type": "shell", "environment": {"type": "container_auto"}}]},
+        "tools[0].environment.type",
+    ),
+    (
+        "a shell in an existing container",
+        {"tools": [LOOK, {"type": "shell", "environment": CONTAINER}]},
+        "tools[1].environment.type",
+    ),
     ("a search by the server", {"tools": [{"type": "tool_search"}]}, "tools[0].execution"),
-    ("the same, said", {"tools": [{"type": "tool_search", "execution": "server"}]}, "tools[0].execution"),
+    (
+        "an explicit search by the server",
+        {"tools": [{"type": "tool_search", "execution": "server"}]},
+        "tools[0].execution",
+    ),
     ("a computer", {"tools": [{"type": "computer_use_preview"}]}, "tools[0].type"),
-    ("a namespace without a name", {"tools": [{"type": "namespace", "description": "", "tools": []}]}, "tools[0].name"),
+    (
+        "a namespace without a name",
+        {"tools": [{"type": "namespace", "description": "", "tools": []}]},
+        "tools[0].name",
+    ),
     ("a namespace of namespaces", {"tools": [CRM | {"tools": [SHOP]}]}, "tools[0].tools[0].type"),
-    ("a shell in a namespace", {"tools": [CRM | {"tools": [{"type": "shell"}]}]}, "tools[0].tools[0].type"),
+    (
+        "a shell in a namespace",
+        {"tools": [CRM | {"tools": [{"type": "shell"}]}]},
+        "tools[0].tools[0].type",
+    ),
     ("a name twice in a namespace", {"tools": [CRM, CRM]}, "tools[1].tools[0].name"),
-    ("a namespace that is not there", {"tools": [CRM], "tool_choice": {"type": "function", "name": "find", "namespace": "shop"}}, "tool_choice"),
-    ("a name that is there twice", {"tools": [CRM, SHOP], "tool_choice": {"type": "function", "name": "find"}}, "tool_choice"),
-    ("a shell that is not there", {"tools": [LOOK], "tool_choice": {"type": "shell"}}, "tool_choice"),
-    ("a namespace demanded", {"tools": [CRM], "tool_choice": {"type": "namespace", "name": "crm"}}, "tool_choice.type"),
-    ("an MCP server inside an item", {"input": [{"type": "additional_tools", "role": "developer", "tools": [{"type": "mcp", "server_label": "x"}]}]}, "input[0].tools[0].type"),
-    ("tools from a user", {"input": [{"type": "additional_tools", "role": "user", "tools": []}]}, "input[0].role"),
-    ("a call without an answer", {"input": [{"type": "shell_call", "call_id": "a", "action": {"commands": []}}]}, "input"),
-    ("an answer without a call", {"input": [{"type": "apply_patch_call_output", "call_id": "a", "status": "completed"}]}, "input"),
-    ("an answer to nobody", {"input": [{"type": "local_shell_call_output", "output": "x"}]}, "input[0].call_id"),
-    ("a patch of no kind", {"input": [{"type": "apply_patch_call", "call_id": "a", "operation": {"type": "rename"}}]}, "input[0].operation.type"),
-    ("an outcome of no kind", {"input": [{"type": "shell_call_output", "call_id": "a", "output": [{"stdout": "", "stderr": "", "outcome": {}}]}]}, "input[0].output[0].outcome.type"),
-    ("a picture that is nowhere", {"input": [{"type": "computer_call_output", "call_id": "a", "output": {"type": "computer_screenshot", "file_id": "f"}}]}, "input[0].output.image_url"),
-]  # fmt: skip
+    (
+        "a choice of an unknown namespace",
+        {
+            "tools": [CRM],
+            "tool_choice": {"type": "function", "name": "find", "namespace": "shop"},
+        },
+        "tool_choice",
+    ),
+    (
+        "a choice of a name in two namespaces",
+        {"tools": [CRM, SHOP], "tool_choice": {"type": "function", "name": "find"}},
+        "tool_choice",
+    ),
+    (
+        "a choice of a shell that is not a tool",
+        {"tools": [LOOK], "tool_choice": {"type": "shell"}},
+        "tool_choice",
+    ),
+    (
+        "a choice of a namespace",
+        {"tools": [CRM], "tool_choice": {"type": "namespace", "name": "crm"}},
+        "tool_choice.type",
+    ),
+    (
+        "an MCP server inside an item",
+        {"input": [additional_tools("developer", {"type": "mcp", "server_label": "x"})]},
+        "input[0].tools[0].type",
+    ),
+    ("tools from a user", {"input": [additional_tools("user")]}, "input[0].role"),
+    (
+        "a call without an output",
+        {"input": [{"type": "shell_call", "call_id": "a", "action": {"commands": []}}]},
+        "input",
+    ),
+    (
+        "an output without a call",
+        {"input": [{"type": "apply_patch_call_output", "call_id": "a", "status": "completed"}]},
+        "input",
+    ),
+    (
+        "an output without a call id",
+        {"input": [{"type": "local_shell_call_output", "output": "x"}]},
+        "input[0].call_id",
+    ),
+    (
+        "a patch of an unknown type",
+        {"input": [{"type": "apply_patch_call", "call_id": "a", "operation": {"type": "rename"}}]},
+        "input[0].operation.type",
+    ),
+    (
+        "an outcome without a type",
+        {
+            "input": [
+                {
+                    "type": "shell_call_output",
+                    "call_id": "a",
+                    "output": [{"stdout": "", "stderr": "", "outcome": {}}],
+                }
+            ]
+        },
+        "input[0].output[0].outcome.type",
+    ),
+    (
+        "a screenshot without an address",
+        {
+            "input": [
+                {
+                    "type": "computer_call_output",
+                    "call_id": "a",
+                    "output": {"type": "computer_screenshot", "file_id": "f"},
+                }
+            ]
+        },
+        "input[0].output.image_url",
+    ),
+]
 
 
 @pytest.mark.parametrize(
     ("body", "param"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED]
 )
-async def test_what_cannot_be_done_is_refused_by_its_place(
+async def test_an_unsupported_tool_or_item_is_refused_with_its_position(
     api: Api, fake: FakeUpstream, body: JSON, param: str
 ) -> None:
     model = fake.script(reply("never"))

@@ -1,4 +1,4 @@
-"""Text that breaks JSON libraries and databases, from clients and from models (design §9), and text that is merely large."""
+"""Text that breaks JSON libraries and databases, and very large text, from clients and models."""
 
 import json
 from typing import Any
@@ -22,26 +22,28 @@ from tests.support.fake_upstream import (
     usage,
 )
 
-LONE = "\ud800"
+LONE_SURROGATE = "\ud800"
 HOSTILE = [
-    (f"a{LONE}b", "a\ufffdb"),
+    (f"a{LONE_SURROGATE}b", "a\ufffdb"),
     ("a\0b", "a\ufffdb"),
     ("\udfff\ud800", "\ufffd\ufffd"),
     ("\U0001f600", "\U0001f600"),
 ]
 hostile = pytest.mark.parametrize(
-    ("sent", "kept"), HOSTILE, ids=["lone surrogate", "nul", "surrogates reversed", "a true pair"]
+    ("sent", "cleaned"),
+    HOSTILE,
+    ids=["lone surrogate", "nul", "surrogates reversed", "a true pair"],
 )
 
 
 def escaped(content: dict[str, Any]) -> bytes:
-    r"""JSON in pure ASCII, where every oddity is written \uXXXX."""
+    r"""JSON in pure ASCII, where every other character is written \uXXXX."""
     return json.dumps(content, ensure_ascii=True).encode()
 
 
 @hostile
-async def test_what_a_client_says_is_stored_and_told_without_what_breaks(
-    api: Api, fake: FakeUpstream, sent: str, kept: str
+async def test_hostile_text_of_a_client_is_stored_and_sent_cleaned(
+    api: Api, fake: FakeUpstream, sent: str, cleaned: str
 ) -> None:
     model = fake.script(reply("ok"))
     body = {
@@ -55,20 +57,23 @@ async def test_what_a_client_says_is_stored_and_told_without_what_breaks(
     assert answer.status == 200, answer.raw
     ended = await api.wait_for_end(answer.body["id"])
     assert ended["status"] == "completed"
-    assert (ended["instructions"], ended["metadata"]) == (kept, {"key": kept})
-    assert [message["content"] for message in fake.requests_for(model)[0].messages] == [kept, kept]
+    assert (ended["instructions"], ended["metadata"]) == (cleaned, {"key": cleaned})
+    assert [message["content"] for message in fake.requests_for(model)[0].messages] == [
+        cleaned,
+        cleaned,
+    ]
     items = (await api.call("GET", f"/responses/{ended['id']}/input_items")).body["data"]
-    assert items[0]["content"][0]["text"] == kept
+    assert items[0]["content"][0]["text"] == cleaned
 
 
 @hostile
-async def test_what_a_model_says_is_shown_and_stored_without_what_breaks(
-    api: Api, fake: FakeUpstream, sent: str, kept: str
+async def test_hostile_text_of_a_model_is_shown_and_stored_cleaned(
+    api: Api, fake: FakeUpstream, sent: str, cleaned: str
 ) -> None:
     chunks: list[Step] = [
-        _spelled({"reasoning": sent}),
-        _spelled({"content": sent}),
-        _spelled(
+        _escaped_chunk({"reasoning": sent}),
+        _escaped_chunk({"content": sent}),
+        _escaped_chunk(
             {
                 "tool_calls": [
                     {
@@ -86,15 +91,15 @@ async def test_what_a_model_says_is_shown_and_stored_without_what_breaks(
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
     assert stream.final["status"] == "completed"
-    thought, message, asked = stream.final["output"]
-    assert thought["content"][0]["text"] == kept
-    assert message["content"][0]["text"] == kept
-    assert asked["arguments"] == kept
+    thought, message, call_item = stream.final["output"]
+    assert thought["content"][0]["text"] == cleaned
+    assert message["content"][0]["text"] == cleaned
+    assert call_item["arguments"] == cleaned
     assert await api.get(stream.response_id) == stream.final
     assert await api.replay(stream.response_id) == stream.frames
 
 
-def _spelled(fields: dict[str, Any]) -> Step:
+def _escaped_chunk(fields: dict[str, Any]) -> Step:
     choice = {"index": 0, "delta": fields, "finish_reason": None}
     return raw(
         b"data: "
@@ -111,8 +116,12 @@ def _spelled(fields: dict[str, Any]) -> Step:
     )
 
 
-async def test_hostile_keys_are_cleaned_too(api: Api, fake: FakeUpstream) -> None:
-    body = {"model": fake.script(reply("ok")), "input": "x", "metadata": {f"k{LONE}": "v"}}
+async def test_hostile_metadata_keys_are_cleaned_too(api: Api, fake: FakeUpstream) -> None:
+    body = {
+        "model": fake.script(reply("ok")),
+        "input": "x",
+        "metadata": {f"k{LONE_SURROGATE}": "v"},
+    }
     answer = await api.call("POST", "/responses", escaped(body))
     assert answer.status == 200, answer.raw
     assert answer.body["metadata"] == {"k\ufffd": "v"}
@@ -121,15 +130,20 @@ async def test_hostile_keys_are_cleaned_too(api: Api, fake: FakeUpstream) -> Non
 async def test_invalid_utf8_from_a_model_becomes_the_replacement_character(
     api: Api, fake: FakeUpstream
 ) -> None:
-    chunk = b'data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"a\xffb"}}]}\n\n'
+    chunk = (
+        b'data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"m",'
+        b'"choices":[{"index":0,"delta":{"content":"a\xffb"}}]}\n\n'
+    )
     response = await api.create(fake.script([raw(chunk), finish(), usage(), done()]))
     assert response["output_text"] == "a\ufffdb"
 
 
-async def test_hostile_text_in_an_upstreams_error_does_no_harm(
+async def test_hostile_text_in_an_upstreams_error_becomes_an_ordinary_error(
     api: Api, fake: FakeUpstream
 ) -> None:
-    body = escaped({"error": {"message": f"bad{LONE}\0", "type": "x", "param": None, "code": None}})
+    body = escaped(
+        {"error": {"message": f"bad{LONE_SURROGATE}\0", "type": "x", "param": None, "code": None}}
+    )
     ended = await api.wait_for_end(await api.create_background(fake.script([status(400, body)])))
     assert ended["status"] == "failed"
     answer = await api.call(
@@ -140,31 +154,31 @@ async def test_hostile_text_in_an_upstreams_error_does_no_harm(
 
 
 async def test_line_separators_stay_inside_their_event(api: Api, fake: FakeUpstream) -> None:
-    odd = "a\n\nb\r\n\r\nc\u2028d\u2029e\x85f\x0bg\x0ch\x1ei: \n\ndata: {}\n\nevent: x\n\n"
-    async with api.post_stream(fake.script(reply(odd)), background=True) as stream:
+    separators = "a\n\nb\r\n\r\nc\u2028d\u2029e\x85f\x0bg\x0ch\x1ei: \n\ndata: {}\n\nevent: x\n\n"
+    async with api.post_stream(fake.script(reply(separators)), background=True) as stream:
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
-    assert stream.final["output_text"] == odd
+    assert stream.final["output_text"] == separators
     assert await api.replay(stream.response_id) == stream.frames
 
 
 @pytest.mark.parametrize("pieces", [1, 2000], ids=["in one piece", "in two thousand"])
 async def test_a_large_output_arrives_whole(api: Api, fake: FakeUpstream, pieces: int) -> None:
     size = 4_000_000
-    said = ["é" * (size // 2 // pieces)] * pieces
-    async with api.post_stream(fake.script(reply(*said)), background=True) as stream:
+    deltas = ["é" * (size // 2 // pieces)] * pieces
+    async with api.post_stream(fake.script(reply(*deltas)), background=True) as stream:
         await stream.to_end()
     assert_stream_obeys_contract([decode(frame) for frame in stream.frames])
-    assert stream.final["output_text"] == "".join(said)
+    assert stream.final["output_text"] == "".join(deltas)
     assert await api.replay(stream.response_id) == stream.frames
-    assert (await api.get(stream.response_id))["output_text"] == "".join(said)
+    assert (await api.get(stream.response_id))["output_text"] == "".join(deltas)
 
 
 async def test_a_large_input_reaches_the_model_whole(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(reply("ok"))
-    words = "word " * 500_000
-    assert (await api.create(model, input=words))["status"] == "completed"
-    assert fake.requests_for(model)[0].messages[0]["content"] == words
+    long_text = "word " * 500_000
+    assert (await api.create(model, input=long_text))["status"] == "completed"
+    assert fake.requests_for(model)[0].messages[0]["content"] == long_text
 
 
 async def test_very_many_items_are_kept_in_order(api: Api, fake: FakeUpstream) -> None:
@@ -185,7 +199,9 @@ async def test_very_many_items_are_kept_in_order(api: Api, fake: FakeUpstream) -
     assert await api.get(stream.response_id) == stream.final
 
 
-async def test_deltas_of_one_character_each_are_all_numbered(api: Api, fake: FakeUpstream) -> None:
+async def test_thousands_of_one_character_deltas_are_all_numbered(
+    api: Api, fake: FakeUpstream
+) -> None:
     async with api.post_stream(
         fake.script([delta({"role": "assistant", "content": ""}), *reply(*"x" * 5000)])
     ) as stream:

@@ -1,4 +1,4 @@
-"""Every kind of input and every parameter, through the whole product: what the model is told, what the client gets back."""
+"""Every kind of input and every parameter: what the upstream gets and what the client gets back."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,14 +25,14 @@ from tests.support.stack import Databases, Stack, SuiteSettings, stack
 from tests.support.strict_types import check_event, check_response
 
 PNG = "data:image/png;base64,iVBORw0KGgo="
-FUNCTION: JSON = {
+LOOK: JSON = {
     "type": "function",
     "name": "look",
     "parameters": {"type": "object", "properties": {}},
 }
-OTHER: JSON = {
+LISTEN: JSON = {
     "type": "function",
-    "name": "hear",
+    "name": "listen",
     "parameters": {"type": "object", "properties": {}},
 }
 CUSTOM: JSON = {"type": "custom", "name": "sh"}
@@ -94,7 +94,7 @@ INPUTS: list[tuple[str, list[JSON], list[JSON]]] = [
     ),
     ("sound", user(AUDIO), user(AUDIO)),
     (
-        "the model's words as a string and as parts",
+        "output text as a string and as parts",
         [
             {"role": "user", "content": "a"},
             {"role": "assistant", "content": "b"},
@@ -130,12 +130,12 @@ INPUTS: list[tuple[str, list[JSON], list[JSON]]] = [
         ],
     ),
     (
-        "a tool's answer as a string",
+        "a tool's output as a string",
         [CALL, {"type": "function_call_output", "call_id": "c", "output": "seen"}],
         [CHAT_CALL, {"role": "tool", "tool_call_id": "c", "content": "seen"}],
     ),
     (
-        "a tool's answer as parts",
+        "a tool's output as parts",
         [CALL, {"type": "function_call_output", "call_id": "c", "output": [TEXT, image(PNG)]}],
         [
             CHAT_CALL,
@@ -153,18 +153,18 @@ INPUTS: list[tuple[str, list[JSON], list[JSON]]] = [
 
 
 @pytest.mark.parametrize(
-    ("given", "told"), [row[1:] for row in INPUTS], ids=[row[0] for row in INPUTS]
+    ("input_items", "messages"), [row[1:] for row in INPUTS], ids=[row[0] for row in INPUTS]
 )
-async def test_the_model_is_told(
-    api: Api, fake: FakeUpstream, given: list[JSON], told: list[JSON]
+async def test_every_kind_of_input_reaches_the_upstream(
+    api: Api, fake: FakeUpstream, input_items: list[JSON], messages: list[JSON]
 ) -> None:
     model = fake.script(reply("ok"))
-    response = await api.create(model, input=given)
-    assert fake.requests_for(model)[0].messages == told
+    response = await api.create(model, input=input_items)
+    assert fake.requests_for(model)[0].messages == messages
     items = (await api.call("GET", f"/responses/{response['id']}/input_items?order=asc")).body[
         "data"
     ]
-    assert [item["type"] for item in items] == [item.get("type", "message") for item in given]
+    assert [item["type"] for item in items] == [item.get("type", "message") for item in input_items]
 
 
 @pytest.mark.parametrize(
@@ -182,26 +182,31 @@ async def test_a_file_id_is_refused(api: Api, fake: FakeUpstream, part: JSON) ->
     assert fake.requests_for(model) == []
 
 
-# Files by their address.
+# Files by address.
 
 
 class Site:
-    """A web server for files, on this machine. `asked` is set by every request; `/slow` never answers."""
+    """A web server for files on this machine.
+
+    Every request sets `requested`. `/slow` never answers and sets `disconnected` when
+    its client leaves.
+    """
 
     def __init__(self) -> None:
         self.url = ""
-        self.asked = asyncio.Event()
-        self.gone = asyncio.Event()
+        self.requested = asyncio.Event()
+        self.disconnected = asyncio.Event()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]
-        self.asked.set()
+        self.requested.set()
         if path == b"/slow":
             await reader.read()
-            self.gone.set()
+            self.disconnected.set()
         elif path == b"/inside":
             writer.write(
-                b"HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n"
+                b"HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\n"
+                b"content-length: 0\r\n\r\n"
             )
         else:
             size = 5000 if path == b"/large.pdf" else 4
@@ -215,7 +220,7 @@ class Site:
 
 
 @asynccontextmanager
-async def _running() -> AsyncIterator[Site]:
+async def _running_site() -> AsyncIterator[Site]:
     site = Site()
     server = await asyncio.start_server(site.serve, "127.0.0.1", 0)
     site.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -228,18 +233,18 @@ async def _running() -> AsyncIterator[Site]:
 
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
-    async with _running() as one:
-        yield one
+    async with _running_site() as site:
+        yield site
 
 
 @pytest.fixture(scope="module")
-async def allowing(
+async def egress_stack(
     tmp_path_factory: pytest.TempPathFactory,
     database_server: Databases,
     suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
-    """A deployment that may fetch from this machine, and whose model knows one system message."""
+    """A deployment that may fetch from this machine; its upstream takes one system message."""
     settings = {
         "BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8",
         "BACKBURNER_EGRESS__FILE_BYTES": "1000",
@@ -247,27 +252,27 @@ async def allowing(
         "BACKBURNER_UPSTREAM__PASSTHROUGH": '["service_tier", "safety_identifier"]',
     }
     async with stack(
-        tmp_path_factory.mktemp("allowing"),
+        tmp_path_factory.mktemp("egress"),
         database_server,
         suite_settings,
         fake,
         settings=settings,
-    ) as one:
-        yield one
+    ) as own_stack:
+        yield own_stack
 
 
-def by_address(url: str, **more: Any) -> list[JSON]:
+def file_message(url: str, **more: Any) -> list[JSON]:
     return user(TEXT, {"type": "input_file", "file_url": url, **more})
 
 
 @pytest.mark.parametrize("background", [False, True])
 async def test_a_file_is_fetched_before_the_turn(
-    allowing: Stack, fake: FakeUpstream, site: Site, background: bool
+    egress_stack: Stack, fake: FakeUpstream, site: Site, background: bool
 ) -> None:
-    api, model = allowing.api(), fake.script(reply("ok"), reply("still ok"))
-    given = by_address(f"{site.url}/a.pdf")
+    api, model = egress_stack.api(), fake.script(reply("ok"), reply("still ok"))
+    file_input = file_message(f"{site.url}/a.pdf")
     first = await api.wait_for_end(
-        (await api.create(model, input=given, background=background))["id"]
+        (await api.create(model, input=file_input, background=background))["id"]
     )
     assert first["status"] == "completed"
     file = {
@@ -276,13 +281,15 @@ async def test_a_file_is_fetched_before_the_turn(
     }
     assert fake.requests_for(model)[0].messages[0]["content"][1] == file
     items = (await api.call("GET", f"/responses/{first['id']}/input_items")).body["data"]
-    assert items[0]["content"] == given[0]["content"], "the item keeps the address, not the file"
+    assert items[0]["content"] == file_input[0]["content"], (
+        "the item keeps the address, not the file"
+    )
     await api.create(model, input="Again.", previous_response_id=first["id"])
     assert fake.requests_for(model)[1].messages[0]["content"][1] == file
 
 
-async def test_a_file_from_a_tool_is_fetched_too(
-    allowing: Stack, fake: FakeUpstream, site: Site
+async def test_a_file_in_a_tool_output_is_fetched_too(
+    egress_stack: Stack, fake: FakeUpstream, site: Site
 ) -> None:
     model = fake.script(reply("ok"))
     output = {
@@ -290,7 +297,7 @@ async def test_a_file_from_a_tool_is_fetched_too(
         "call_id": "c",
         "output": [{"type": "input_file", "file_url": f"{site.url}/a.pdf"}],
     }
-    await allowing.api().create(model, input=[CALL, output])
+    await egress_stack.api().create(model, input=[CALL, output])
     assert (
         fake.requests_for(model)[0].messages[2]["content"][1]["file"]["file_data"]
         == "data:application/pdf;base64,JVBERg=="
@@ -304,14 +311,14 @@ UNFETCHABLE = [
 ]
 
 
-@pytest.mark.parametrize(("path", "why"), UNFETCHABLE, ids=[row[0] for row in UNFETCHABLE])
-async def test_a_file_that_cannot_be_had_ends_the_response(
-    allowing: Stack, fake: FakeUpstream, site: Site, path: str, why: str
+@pytest.mark.parametrize(("path", "reason"), UNFETCHABLE, ids=[row[0] for row in UNFETCHABLE])
+async def test_a_file_that_cannot_be_fetched_ends_the_response(
+    egress_stack: Stack, fake: FakeUpstream, site: Site, path: str, reason: str
 ) -> None:
-    api, model = allowing.api(), fake.script(reply("never"))
+    api, model = egress_stack.api(), fake.script(reply("never"))
     url = f"{site.url}/{path}"
-    message = f"Failed to download the file from '{url}': {why}."
-    answer = await api.call("POST", "/responses", {"model": model, "input": by_address(url)})
+    message = f"Failed to download the file from '{url}': {reason}."
+    answer = await api.call("POST", "/responses", {"model": model, "input": file_message(url)})
     assert answer.status == 400
     expected = {
         "message": message,
@@ -321,13 +328,13 @@ async def test_a_file_that_cannot_be_had_ends_the_response(
     }
     assert answer.error == expected
     assert answer.headers["x-should-retry"] == "false"
-    ended = await api.wait_for_end(await api.create_background(model, input=by_address(url)))
+    ended = await api.wait_for_end(await api.create_background(model, input=file_message(url)))
     check_response(ended)
     assert (ended["status"], ended["error"]) == (
         "failed",
         {"code": "invalid_prompt", "message": message},
     )
-    async with api.post_stream(model, input=by_address(url)) as stream:
+    async with api.post_stream(model, input=file_message(url)) as stream:
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
     assert stream.final["error"] == ended["error"]
@@ -335,20 +342,20 @@ async def test_a_file_that_cannot_be_had_ends_the_response(
 
 
 async def test_a_cancel_does_not_wait_for_a_slow_file(
-    allowing: Stack, fake: FakeUpstream, site: Site
+    egress_stack: Stack, fake: FakeUpstream, site: Site
 ) -> None:
-    api = allowing.api()
+    api = egress_stack.api()
     response_id = await api.create_background(
-        fake.script(reply("never")), input=by_address(f"{site.url}/slow")
+        fake.script(reply("never")), input=file_message(f"{site.url}/slow")
     )
     async with asyncio.timeout(10):
-        await site.asked.wait()
+        await site.requested.wait()
         assert (await api.cancel(response_id)).body["status"] == "cancelled"
-        await site.gone.wait()
+        await site.disconnected.wait()
 
 
 @pytest.mark.parametrize(
-    ("url", "why"),
+    ("url", "reason"),
     [
         ("http://127.0.0.1:1/a", "its address is not on the public internet"),
         ("http://[::ffff:169.254.169.254]/", "its address is not on the public internet"),
@@ -358,42 +365,46 @@ async def test_a_cancel_does_not_wait_for_a_slow_file(
         ("", "its address must begin with http:// or https://"),
     ],
 )
-async def test_what_the_guard_refuses_by_its_spelling_is_refused_at_once(
-    api: Api, fake: FakeUpstream, url: str, why: str
+async def test_a_forbidden_address_is_refused_at_create(
+    api: Api, fake: FakeUpstream, url: str, reason: str
 ) -> None:
     model = fake.script(reply("never"))
     answer = await api.call(
-        "POST", "/responses", {"model": model, "input": by_address(url), "background": True}
+        "POST", "/responses", {"model": model, "input": file_message(url), "background": True}
     )
-    where = "input[0].content[1].file_url"
+    param = "input[0].content[1].file_url"
     assert answer.status == 400
     assert answer.error == {
-        "message": f"Invalid '{where}': {why}.",
+        "message": f"Invalid '{param}': {reason}.",
         "type": "invalid_request_error",
-        "param": where,
+        "param": param,
         "code": "invalid_value",
     }
 
 
-async def test_a_name_that_leads_inside_fails_the_run(
+async def test_a_name_that_resolves_to_an_internal_address_fails_the_response(
     api: Api, fake: FakeUpstream, site: Site
 ) -> None:
     model = fake.script(reply("never"))
-    inside = site.url.replace("127.0.0.1", "localhost") + "/a.pdf"
-    answer = await api.call("POST", "/responses", {"model": model, "input": by_address(inside)})
+    internal_url = site.url.replace("127.0.0.1", "localhost") + "/a.pdf"
+    answer = await api.call(
+        "POST", "/responses", {"model": model, "input": file_message(internal_url)}
+    )
     assert answer.status == 400
     assert answer.error["message"].endswith("its address is not on the public internet.")
-    assert not site.asked.is_set()
+    assert not site.requested.is_set()
     assert fake.requests_for(model) == []
 
 
-async def test_one_system_message_where_the_template_knows_no_more(
-    allowing: Stack, fake: FakeUpstream
+async def test_system_messages_are_joined_for_an_upstream_that_takes_one(
+    egress_stack: Stack, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("ok"))
     roles = [("system", "s"), ("user", "u"), ("developer", "late")]
-    await allowing.api().create(
-        model, instructions="i", input=[{"role": role, "content": words} for role, words in roles]
+    await egress_stack.api().create(
+        model,
+        instructions="i",
+        input=[{"role": role, "content": content} for role, content in roles],
     )
     assert fake.requests_for(model)[0].messages == [
         {"role": "system", "content": "i\n\ns\n\nlate"},
@@ -410,18 +421,18 @@ ALLOWED: JSON = {
 }
 
 CHOICES: list[tuple[Any, Any, list[str]]] = [
-    ("auto", "auto", ["look", "hear", "sh"]),
-    ("required", "required", ["look", "hear", "sh"]),
-    ("none", "none", ["look", "hear", "sh"]),
+    ("auto", "auto", ["look", "listen", "sh"]),
+    ("required", "required", ["look", "listen", "sh"]),
+    ("none", "none", ["look", "listen", "sh"]),
     (
         {"type": "function", "name": "look"},
         {"type": "function", "function": {"name": "look"}},
-        ["look", "hear", "sh"],
+        ["look", "listen", "sh"],
     ),
     (
         {"type": "custom", "name": "sh"},
         {"type": "function", "function": {"name": "sh"}},
-        ["look", "hear", "sh"],
+        ["look", "listen", "sh"],
     ),
     (ALLOWED, "auto", ["look"]),
     (ALLOWED | {"mode": "required"}, "required", ["look"]),
@@ -429,18 +440,18 @@ CHOICES: list[tuple[Any, Any, list[str]]] = [
 
 
 @pytest.mark.parametrize(
-    ("choice", "sent", "offered"), CHOICES, ids=[str(row[0])[:40] for row in CHOICES]
+    ("choice", "sent", "allowed_names"), CHOICES, ids=[str(row[0])[:40] for row in CHOICES]
 )
 async def test_every_form_of_tool_choice_is_echoed_and_sent(
-    api: Api, fake: FakeUpstream, choice: Any, sent: Any, offered: list[str]
+    api: Api, fake: FakeUpstream, choice: Any, sent: Any, allowed_names: list[str]
 ) -> None:
     model = fake.script(reply("ok"))
-    response = await api.create(model, tools=[FUNCTION, OTHER, CUSTOM], tool_choice=choice)
+    response = await api.create(model, tools=[LOOK, LISTEN, CUSTOM], tool_choice=choice)
     check_response(response)
     assert response["tool_choice"] == choice
     body = fake.requests_for(model)[0].body
     assert body["tool_choice"] == sent
-    assert [tool["function"]["name"] for tool in body["tools"]] == offered
+    assert [tool["function"]["name"] for tool in body["tools"]] == allowed_names
 
 
 VIOLATIONS: list[Any] = [
@@ -455,21 +466,21 @@ VIOLATIONS: list[Any] = [
 async def test_a_call_outside_the_choice_fails_the_response(
     api: Api, fake: FakeUpstream, choice: Any
 ) -> None:
-    """Also when the upstream ignores the choice: what was ruled out never reaches a client that would run it (docs/adr/0006)."""
-    message = "The model called the tool 'hear', which 'tool_choice' does not allow."
-    calling: list[Step] = [
-        call(0, "call_a", "hear", "{", "}"),
+    """Also if the upstream ignores the choice: a client must not run the call (docs/adr/0006)."""
+    message = "The model called the tool 'listen', which 'tool_choice' does not allow."
+    call_steps: list[Step] = [
+        call(0, "call_a", "listen", "{", "}"),
         finish("tool_calls"),
         usage(),
         done(),
     ]
-    asked = {"tools": [FUNCTION, OTHER, CUSTOM], "tool_choice": choice}
+    fields = {"tools": [LOOK, LISTEN, CUSTOM], "tool_choice": choice}
     answer = await api.call(
-        "POST", "/responses", {"model": fake.script(calling), "input": "x", **asked}
+        "POST", "/responses", {"model": fake.script(call_steps), "input": "x", **fields}
     )
     assert (answer.status, answer.error["message"]) == (502, message)
     async with api.post_stream(
-        fake.script([text("Hm."), *calling]), background=True, **asked
+        fake.script([text("Hm."), *call_steps]), background=True, **fields
     ) as stream:
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
@@ -479,14 +490,14 @@ async def test_a_call_outside_the_choice_fails_the_response(
     assert await api.get(stream.response_id) == stream.final
 
 
-async def test_a_custom_tool_goes_round(api: Api, fake: FakeUpstream) -> None:
-    calling: list[Step] = [
+async def test_a_custom_tool_completes_its_round_trip(api: Api, fake: FakeUpstream) -> None:
+    call_steps: list[Step] = [
         call(0, "call_a", "sh", '{"inp', 'ut":"echo \\"', 'hi\\""', "}"),
         finish("tool_calls"),
         usage(),
         done(),
     ]
-    async with api.post_stream(fake.script(calling), background=True, tools=[CUSTOM]) as stream:
+    async with api.post_stream(fake.script(call_steps), background=True, tools=[CUSTOM]) as stream:
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
     for event in events:
@@ -498,8 +509,13 @@ async def test_a_custom_tool_goes_round(api: Api, fake: FakeUpstream) -> None:
     [item] = stream.final["output"]
     assert item["id"].startswith("ctc_")
     assert item == {
-        "id": item["id"], "type": "custom_tool_call", "status": "completed", "call_id": "call_a", "name": "sh", "input": 'echo "hi"'
-    }  # fmt: skip
+        "id": item["id"],
+        "type": "custom_tool_call",
+        "status": "completed",
+        "call_id": "call_a",
+        "name": "sh",
+        "input": 'echo "hi"',
+    }
     assert await api.get(stream.response_id) == stream.final
     assert [decode(frame) for frame in await api.replay(stream.response_id)] == events
     model = fake.script(reply("Done."))
@@ -511,32 +527,44 @@ async def test_a_custom_tool_goes_round(api: Api, fake: FakeUpstream) -> None:
         model, input=[{"role": "user", "content": "Hello."}, item, output], tools=[CUSTOM]
     )
     assert (chained["status"], resent["status"]) == ("completed", "completed")
-    once, again = fake.requests_for(model)
-    assert once.messages == again.messages
-    assert once.messages[1]["tool_calls"][0]["function"] == {
+    chained_request, resent_request = fake.requests_for(model)
+    assert chained_request.messages == resent_request.messages
+    assert chained_request.messages[1]["tool_calls"][0]["function"] == {
         "name": "sh",
         "arguments": '{"input":"echo \\"hi\\""}',
     }
-    assert once.messages[2] == {"role": "tool", "tool_call_id": "call_a", "content": "hi"}
+    assert chained_request.messages[2] == {
+        "role": "tool",
+        "tool_call_id": "call_a",
+        "content": "hi",
+    }
 
 
 # Parameters.
 
 
-async def test_parameters_come_back_as_they_were_set(allowing: Stack, fake: FakeUpstream) -> None:
-    api = allowing.api()
-    asked: JSON = {
-        "metadata": {"a": "b"}, "service_tier": "flex", "safety_identifier": "user-1", "prompt_cache_key": "key", "user": "u",
-        "truncation": "auto", "top_logprobs": 2, "temperature": 0.5, "max_output_tokens": 99, "parallel_tool_calls": False,
-    }  # fmt: skip
+async def test_parameters_are_echoed_unchanged(egress_stack: Stack, fake: FakeUpstream) -> None:
+    api = egress_stack.api()
+    parameters: JSON = {
+        "metadata": {"a": "b"},
+        "service_tier": "flex",
+        "safety_identifier": "user-1",
+        "prompt_cache_key": "key",
+        "user": "u",
+        "truncation": "auto",
+        "top_logprobs": 2,
+        "temperature": 0.5,
+        "max_output_tokens": 99,
+        "parallel_tool_calls": False,
+    }
     model = fake.script(reply("ok"))
-    response = await api.create(model, **asked)
+    response = await api.create(model, **parameters)
     check_response(response)
-    assert {name: response[name] for name in asked} == asked
+    assert {name: response[name] for name in parameters} == parameters
     assert await api.get(response["id"]) == response
     sent = fake.requests_for(model)[0].body
     assert (sent["service_tier"], sent["safety_identifier"]) == ("flex", "user-1"), (
-        "passed through, because the setting says so"
+        "the passthrough setting names both"
     )
     assert not {"metadata", "truncation", "prompt_cache_key", "logprobs", "top_logprobs"} & set(
         sent
@@ -544,13 +572,13 @@ async def test_parameters_come_back_as_they_were_set(allowing: Stack, fake: Fake
 
 
 @pytest.mark.parametrize(
-    ("used", "told"),
+    ("used", "expected"),
     [("priority", "priority"), ("default", "default"), ("on_demand", "flex"), (None, "flex")],
 )
-async def test_the_service_tier_is_the_one_that_was_used(
-    api: Api, fake: FakeUpstream, used: str | None, told: str
+async def test_the_service_tier_shown_is_the_one_the_upstream_used(
+    api: Api, fake: FakeUpstream, used: str | None, expected: str
 ) -> None:
-    said = {
+    fields = {
         "id": "x",
         "object": "chat.completion.chunk",
         "created": 1,
@@ -559,7 +587,7 @@ async def test_the_service_tier_is_the_one_that_was_used(
     }
     script: list[Step] = [
         chunk(
-            said | {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]}
+            fields | {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]}
         ),
         usage(),
         done(),
@@ -567,12 +595,12 @@ async def test_the_service_tier_is_the_one_that_was_used(
     async with api.post_stream(fake.script(script), background=True, service_tier="flex") as stream:
         await stream.to_end()
     assert stream.events[0]["response"]["service_tier"] == "flex"
-    assert stream.final["service_tier"] == told
+    assert stream.final["service_tier"] == expected
     assert await api.get(stream.response_id) == stream.final
 
 
 @pytest.mark.parametrize(
-    ("asked", "sent", "told"),
+    ("fields", "sent", "count"),
     [
         (
             {"include": ["message.output_text.logprobs"], "top_logprobs": 1},
@@ -584,73 +612,83 @@ async def test_the_service_tier_is_the_one_that_was_used(
     ],
     ids=["both", "include alone", "top_logprobs alone"],
 )
-async def test_log_probabilities_are_told_where_they_are_included(
-    api: Api, fake: FakeUpstream, asked: JSON, sent: JSON, told: int
+async def test_log_probabilities_are_returned_only_if_included(
+    api: Api, fake: FakeUpstream, fields: JSON, sent: JSON, count: int
 ) -> None:
     token = {"token": "a", "logprob": -0.5, "bytes": None, "top_logprobs": []}
     model = fake.script(
         [delta({"content": "a"}, logprobs={"content": [token]}), finish(), usage(), done()]
     )
-    async with api.post_stream(model, **asked) as stream:
+    async with api.post_stream(model, **fields) as stream:
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
     body = fake.requests_for(model)[0].body
     assert {name: body[name] for name in ("logprobs", "top_logprobs") if name in body} == sent
-    assert len(stream.final["output"][0]["content"][0]["logprobs"]) == told
+    assert len(stream.final["output"][0]["content"][0]["logprobs"]) == count
 
 
-NULLED = (
-    *(
-        "instructions",
-        "previous_response_id",
-        "conversation",
-        "store",
-        "background",
-        "stream",
-        "stream_options",
-        "include",
-        "tools",
-    ),
-    *(
-        "tool_choice",
-        "parallel_tool_calls",
-        "max_tool_calls",
-        "max_output_tokens",
-        "temperature",
-        "top_p",
-        "presence_penalty",
-    ),
-    *(
-        "frequency_penalty",
-        "top_logprobs",
-        "text",
-        "reasoning",
-        "truncation",
-        "metadata",
-        "service_tier",
-        "user",
-        "safety_identifier",
-    ),
-    *("prompt_cache_key", "prompt", "context_management", "moderation", "prompt_cache_retention"),
+NULLABLE = (
+    "instructions",
+    "previous_response_id",
+    "conversation",
+    "store",
+    "background",
+    "stream",
+    "stream_options",
+    "include",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "max_tool_calls",
+    "max_output_tokens",
+    "temperature",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "top_logprobs",
+    "text",
+    "reasoning",
+    "truncation",
+    "metadata",
+    "service_tier",
+    "user",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt",
+    "context_management",
+    "moderation",
+    "prompt_cache_retention",
 )
 
 
 async def test_null_means_absent_at_every_depth(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(reply("ok"))
     plain = await api.create(model)
-    nulled = await api.create(model, **dict.fromkeys(NULLED))
-    for response in (plain, nulled):
+    with_nulls = await api.create(model, **dict.fromkeys(NULLABLE))
+    for response in (plain, with_nulls):
         for name in ("id", "created_at", "completed_at", "output"):
             del response[name]
-    assert nulled == plain
+    assert with_nulls == plain
     item = {"type": None, "id": None, "role": "user", "status": None, "phase": None}
     part = {"type": "input_text", "text": "Hello.", "annotations": None}
-    deep: JSON = {
-        "text": {"format": None, "verbosity": None}, "reasoning": {"effort": None, "summary": None, "generate_summary": None},
-        "tools": [{"type": "function", "name": "look", "description": None, "parameters": None, "strict": None}], "metadata": {"a": None},
-        "input": [item | {"content": [part]}], "stream": True, "stream_options": {"include_obfuscation": None},
-    }  # fmt: skip
-    async with api.post_stream(model, **deep) as stream:
+    nested_nulls: JSON = {
+        "text": {"format": None, "verbosity": None},
+        "reasoning": {"effort": None, "summary": None, "generate_summary": None},
+        "tools": [
+            {
+                "type": "function",
+                "name": "look",
+                "description": None,
+                "parameters": None,
+                "strict": None,
+            }
+        ],
+        "metadata": {"a": None},
+        "input": [item | {"content": [part]}],
+        "stream": True,
+        "stream_options": {"include_obfuscation": None},
+    }
+    async with api.post_stream(model, **nested_nulls) as stream:
         await stream.to_end()
     check_response(stream.final)
     assert stream.final["text"] == {"format": {"type": "text"}, "verbosity": "medium"}
@@ -659,12 +697,12 @@ async def test_null_means_absent_at_every_depth(api: Api, fake: FakeUpstream) ->
     assert fake.requests_for(model)[2].messages == [{"role": "user", "content": "Hello."}]
 
 
-async def test_text_of_nothing_is_text(api: Api, fake: FakeUpstream) -> None:
+async def test_an_empty_text_parameter_means_plain_text(api: Api, fake: FakeUpstream) -> None:
     response = await api.create(fake.script(reply("ok")), text={})
     assert response["text"] == {"format": {"type": "text"}, "verbosity": "medium"}
 
 
-async def test_stream_options_go_with_a_stream_alone(api: Api, fake: FakeUpstream) -> None:
+async def test_stream_options_are_refused_without_a_stream(api: Api, fake: FakeUpstream) -> None:
     async with api.post_stream(
         fake.script(reply("ok")), stream_options={"include_obfuscation": False}
     ) as stream:

@@ -1,6 +1,7 @@
-"""What other servers' own suites ask of a Responses stream, asked of this product: openai-agents' stream handler, llama-stack's suite.
+"""Stream checks of other projects' suites, with the official client.
 
-Told in our own words, with the official client. MCP and web search, of which llama-stack's suite asks more, have files of their own.
+They follow openai-agents' stream handler and llama-stack's suite. Its checks of MCP and web search
+are in the files for those tools.
 """
 
 import asyncio
@@ -37,20 +38,20 @@ RED = "data:image/png;base64,iVBORw0KGgo="
 BLUE = "https://pictures.example/blue.png"
 
 
-async def heard(
+async def read_events(
     client: openai.AsyncOpenAI, model: str, **body: object
 ) -> list[ResponseStreamEvent]:
-    """All events of a stream."""
+    """Returns all events of a stream."""
     stream = await client.responses.create(model=model, input="Go.", stream=True, **body)  # type: ignore[call-overload]
     return [event async for event in stream]
 
 
-async def test_the_response_is_created_before_the_model_has_said_anything(
+async def test_the_response_is_created_before_the_model_has_answered(
     client: openai.AsyncOpenAI, fake: FakeUpstream
 ) -> None:
-    """Not by the clock: the upstream does not even answer before the client has seen it."""
-    seen = asyncio.Event()
-    model = fake.script([silence_until(seen), *reply("Hello, ", "world.")])
+    """Proved without a clock: the upstream answers only after the client has read these events."""
+    in_progress_read = asyncio.Event()
+    model = fake.script([silence_until(in_progress_read), *reply("Hello, ", "world.")])
     kinds = []
     async for event in await client.responses.create(model=model, input="Go.", stream=True):
         kinds.append(event.type)
@@ -62,18 +63,18 @@ async def test_the_response_is_created_before_the_model_has_said_anything(
                 None,
             )
         if event.type == "response.in_progress":
-            seen.set()
+            in_progress_read.set()
         if event.type == "response.completed":
             assert event.response.output_text == "Hello, world."
             assert event.response.usage is not None
     assert kinds[:2] == ["response.created", "response.in_progress"]
 
 
-async def test_deltas_are_what_came_since_the_last(
+async def test_each_delta_holds_only_the_new_text(
     client: openai.AsyncOpenAI, fake: FakeUpstream
 ) -> None:
     pieces = ["One", " two", "", " thr", "ee."]
-    events = await heard(client, fake.script([text(*pieces), finish(), usage(), done()]))
+    events = await read_events(client, fake.script([text(*pieces), finish(), usage(), done()]))
     deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
     assert deltas == [piece for piece in pieces if piece]
     [whole] = [event.text for event in events if event.type == "response.output_text.done"]
@@ -81,11 +82,11 @@ async def test_deltas_are_what_came_since_the_last(
     assert [event.sequence_number for event in events] == list(range(len(events)))
 
 
-async def test_the_arguments_of_a_call_are_told_as_they_come(
+async def test_the_arguments_of_a_call_are_streamed_as_they_arrive(
     client: openai.AsyncOpenAI, fake: FakeUpstream
 ) -> None:
-    """Name and id are whole when the call is added, however the upstream cuts them; the arguments are empty then."""
-    added, begun = asyncio.Event(), asyncio.Event()
+    """Name and id are whole when the call is added, also if the upstream splits them."""
+    item_added, second_delta_read = asyncio.Event(), asyncio.Event()
     head = {
         "index": 0,
         "id": "call_a",
@@ -97,9 +98,9 @@ async def test_the_arguments_of_a_call_are_told_as_they_come(
             delta({"tool_calls": [head]}),
             delta({"tool_calls": [{"index": 0, "function": {"name": "weather"}}]}),
             delta({"tool_calls": [{"index": 0, "function": {"arguments": '{"ci'}}]}),
-            wait_for(added),
+            wait_for(item_added),
             delta({"tool_calls": [{"index": 0, "function": {"arguments": 'ty": "Bo'}}]}),
-            wait_for(begun),
+            wait_for(second_delta_read),
             delta({"tool_calls": [{"index": 0, "function": {"arguments": 'nn"}'}}]}),
             finish("tool_calls"),
             usage(),
@@ -117,11 +118,11 @@ async def test_the_arguments_of_a_call_are_told_as_they_come(
                 "call_a",
                 "",
             )
-            added.set()
+            item_added.set()
         if event.type == "response.function_call_arguments.delta":
             deltas.append(event.delta)
             if len(deltas) == 2:
-                begun.set()
+                second_delta_read.set()
         if event.type == "response.function_call_arguments.done":
             assert event.arguments == '{"city": "Bonn"}'
     assert deltas == ['{"ci', 'ty": "Bo', 'nn"}']
@@ -153,7 +154,7 @@ async def test_a_call_for_the_client_ends_the_turn(
 async def test_log_probabilities_come_with_their_deltas_and_all_together_at_the_end(
     client: openai.AsyncOpenAI, fake: FakeUpstream
 ) -> None:
-    def said(token: str, logprob: float) -> dict[str, object]:
+    def logprobs(token: str, logprob: float) -> dict[str, object]:
         other = {"token": "x", "logprob": -5.0, "bytes": [120]}
         return {
             "content": [
@@ -168,22 +169,24 @@ async def test_log_probabilities_come_with_their_deltas_and_all_together_at_the_
 
     model = fake.script(
         [
-            delta({"content": "Hi"}, logprobs=said("Hi", -0.5)),
-            delta({"content": "!"}, logprobs=said("!", -0.1)),
+            delta({"content": "Hi"}, logprobs=logprobs("Hi", -0.5)),
+            delta({"content": "!"}, logprobs=logprobs("!", -0.1)),
             finish(),
             usage(),
             done(),
         ]
     )
-    events = await heard(client, model, include=["message.output_text.logprobs"], top_logprobs=1)
+    events = await read_events(
+        client, model, include=["message.output_text.logprobs"], top_logprobs=1
+    )
     deltas = [
         [(entry.token, entry.logprob) for entry in event.logprobs]
         for event in events
         if event.type == "response.output_text.delta"
     ]
     assert deltas == [[("Hi", -0.5)], [("!", -0.1)]]
-    [told] = [event for event in events if event.type == "response.output_text.done"]
-    assert [entry.token for entry in told.logprobs] == ["Hi", "!"]
+    [text_done] = [event for event in events if event.type == "response.output_text.done"]
+    assert [entry.token for entry in text_done.logprobs] == ["Hi", "!"]
     [part] = [event.part for event in events if event.type == "response.content_part.done"]
     assert part.type == "output_text"
     assert [(entry.token, entry.top_logprobs[0].token) for entry in part.logprobs or []] == [
@@ -192,10 +195,12 @@ async def test_log_probabilities_come_with_their_deltas_and_all_together_at_the_
     ]
 
 
-async def test_a_refusal_is_told_as_it_comes(
+async def test_a_refusal_is_streamed_as_it_arrives(
     client: openai.AsyncOpenAI, fake: FakeUpstream
 ) -> None:
-    events = await heard(client, fake.script([refusal("I can", "not."), finish(), usage(), done()]))
+    events = await read_events(
+        client, fake.script([refusal("I can", "not."), finish(), usage(), done()])
+    )
     assert [event.delta for event in events if event.type == "response.refusal.delta"] == [
         "I can",
         "not.",
@@ -211,7 +216,7 @@ async def test_a_refusal_is_told_as_it_comes(
 
 
 async def test_usage_comes_with_its_details(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
-    events = await heard(
+    events = await read_events(
         client,
         fake.script([text("Hi"), finish(), usage(11, 7, cached=5, reasoning_tokens=3), done()]),
     )
@@ -227,7 +232,7 @@ async def test_usage_comes_with_its_details(client: openai.AsyncOpenAI, fake: Fa
     }
 
 
-async def test_images_are_seen_and_remembered_over_several_turns(
+async def test_images_stay_in_the_history_over_several_turns(
     client: openai.AsyncOpenAI, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("Red."), reply("Blue."), reply("Red and blue."))

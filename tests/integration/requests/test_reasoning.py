@@ -1,4 +1,4 @@
-"""Reasoning through the whole product: shown, summarised, sealed, and sent back to an upstream that wants it (contract §6.1, §7)."""
+"""Reasoning end to end: shown, summarised, sealed, and sent back to the upstreams that need it."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -28,7 +28,7 @@ from tests.support.stack import SHORT_LEASES, Databases, Stack, SuiteSettings, s
 from tests.support.strict_types import check_event, check_response
 from tests.support.tool_turns import TOOL_SETTINGS, counting_server, tool_turn
 
-ASKED: JSON = {"include": ["reasoning.encrypted_content"]}
+INCLUDE_SEALED: JSON = {"include": ["reasoning.encrypted_content"]}
 WEATHER: JSON = {
     "type": "function",
     "name": "get_weather",
@@ -36,15 +36,15 @@ WEATHER: JSON = {
 }
 
 _OPENROUTER = 'reasoning_back = "reasoning_details"\neffort_field = "reasoning"'
-MAKES = {
+QUIRKS = {
     "deepseek": 'reasoning_back = "reasoning_content"\neffort_field = "thinking"',
     "vllm": 'reasoning_back = "reasoning"\neffort_field = "enable_thinking"',
     "minimax": 'reasoning_back = "think_tags"\nthink_tags = true\neffort_field = "none"',
     "litellm": 'reasoning_back = "thinking_blocks"',
     "plain": "",
 }
-"""Name of an upstream -> its quirks."""
-THINKS: dict[str, list[Step]] = {
+"""Name of an upstream kind -> its quirks."""
+REASONING_STEPS: dict[str, list[Step]] = {
     "deepseek": [delta({"reasoning_content": "I "}), delta({"reasoning_content": "look."})],
     "vllm": [reasoning("I ", "look.")],
     "minimax": [text("<thi", "nk>I look.</think>", "\n\n")],
@@ -70,8 +70,8 @@ THINKS: dict[str, list[Step]] = {
     ],
     "plain": [reasoning("I look.")],
 }
-"""Name -> how it tells a thought."""
-BACK: dict[str, JSON] = {
+"""Name -> the chunks in which it sends reasoning."""
+SENT_BACK: dict[str, JSON] = {
     "deepseek": {"content": None, "reasoning_content": "I look."},
     "vllm": {"content": None, "reasoning": "I look."},
     "minimax": {"content": "<think>\nI look.\n</think>\n\n"},
@@ -81,7 +81,7 @@ BACK: dict[str, JSON] = {
     },
     "plain": {"content": None},
 }
-"""Name -> how it wants to have it back."""
+"""Name -> the assistant message that it expects back."""
 EFFORT: dict[str, JSON] = {
     "deepseek": {"thinking": {"type": "enabled"}},
     "vllm": {"chat_template_kwargs": {"enable_thinking": True, "thinking": True}},
@@ -92,32 +92,32 @@ EFFORT: dict[str, JSON] = {
 
 
 @pytest.fixture(scope="module")
-async def thinking(
+async def reasoning_stack(
     tmp_path_factory: pytest.TempPathFactory,
     database_server: Databases,
     suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
-    """A deployment with a key to seal with, and upstreams of several makes; what no other has is OpenRouter's."""
-    folder = tmp_path_factory.mktemp("thinking")
+    """A deployment with a secret key and upstreams of several kinds; the default is OpenRouter."""
+    folder = tmp_path_factory.mktemp("reasoning")
     upstreams = "".join(
-        f'[upstreams.{name}]\nbase_url = "{fake.base_url}"\n{quirks}\n'
-        for name, quirks in {**MAKES, "openrouter": _OPENROUTER}.items()
+        f'[upstreams.{kind}]\nbase_url = "{fake.base_url}"\n{quirks}\n'
+        for kind, quirks in {**QUIRKS, "openrouter": _OPENROUTER}.items()
     )
-    routes = "".join(f'"{name}-*" = "{name}"\n' for name in MAKES)
+    routes = "".join(f'"{kind}-*" = "{kind}"\n' for kind in QUIRKS)
     (folder / "backburner.toml").write_text(f'{upstreams}[routes]\n{routes}"*" = "openrouter"\n')
     settings = {**TOOL_SETTINGS, "BACKBURNER_CONFIG": str(folder / "backburner.toml")}
-    async with stack(folder, database_server, suite_settings, fake, settings=settings) as one:
-        yield one
+    async with stack(folder, database_server, suite_settings, fake, settings=settings) as own_stack:
+        yield own_stack
 
 
 @pytest.fixture
-def thinker(thinking: Stack) -> Api:
-    return thinking.api()
+def reasoning_api(reasoning_stack: Stack) -> Api:
+    return reasoning_stack.api()
 
 
-def signed(thought: str, signature: str) -> Step:
-    """A thought as OpenRouter tells Anthropic's: pieces of text, then the signature."""
+def signed_reasoning(thought: str, signature: str) -> Step:
+    """Reasoning of Anthropic as OpenRouter streams it: pieces of text, then the signature."""
 
     async def step(exchange: Any) -> None:
         for piece in (thought[:3], thought[3:]):
@@ -135,7 +135,7 @@ def signed(thought: str, signature: str) -> Step:
     return step
 
 
-def whole(thought: str, signature: str) -> JSON:
+def reasoning_detail(thought: str, signature: str) -> JSON:
     return {
         "type": "reasoning.text",
         "text": thought,
@@ -145,7 +145,7 @@ def whole(thought: str, signature: str) -> JSON:
     }
 
 
-def asks_for_weather(*before: Step) -> list[Step]:
+def weather_call(*before: Step) -> list[Step]:
     return [
         *before,
         call(0, "call_a", "get_weather", '{"city": "Bonn"}'),
@@ -155,11 +155,11 @@ def asks_for_weather(*before: Step) -> list[Step]:
     ]
 
 
-def answered(call_id: str = "call_a") -> JSON:
+def call_output(call_id: str = "call_a") -> JSON:
     return {"type": "function_call_output", "call_id": call_id, "output": "rain"}
 
 
-def assistants(fake: FakeUpstream, model: str, request: int) -> list[JSON]:
+def assistant_messages(fake: FakeUpstream, model: str, request: int) -> list[JSON]:
     return [
         message
         for message in fake.requests_for(model)[request].messages
@@ -167,116 +167,153 @@ def assistants(fake: FakeUpstream, model: str, request: int) -> list[JSON]:
     ]
 
 
-async def test_a_chain_gives_back_the_thoughts_of_its_loop_and_forgets_them_when_the_user_speaks(
-    thinker: Api, fake: FakeUpstream
+async def test_a_chain_sends_reasoning_back_in_a_tool_loop_and_drops_it_after_a_user_message(
+    reasoning_api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(
-        asks_for_weather(signed("I look.", "s1")),
-        [signed("Rain it is.", "s2"), *reply("It rains.")],
+        weather_call(signed_reasoning("I look.", "s1")),
+        [signed_reasoning("Rain it is.", "s2"), *reply("It rains.")],
         reply("Bye."),
     )
-    first = await thinker.create(model, tools=[WEATHER])
+    first = await reasoning_api.create(model, tools=[WEATHER])
     check_response(first)
-    second = await thinker.create(
-        model, input=[answered()], tools=[WEATHER], previous_response_id=first["id"]
+    second = await reasoning_api.create(
+        model, input=[call_output()], tools=[WEATHER], previous_response_id=first["id"]
     )
-    [asked] = assistants(fake, model, 1)
-    assert asked["reasoning_details"] == [whole("I look.", "s1")]
-    assert "reasoning" not in asked
-    await thinker.create(model, input="Thanks.", previous_response_id=second["id"])
-    assert not [message for message in assistants(fake, model, 2) if "reasoning_details" in message]
+    [resent_message] = assistant_messages(fake, model, 1)
+    assert resent_message["reasoning_details"] == [reasoning_detail("I look.", "s1")]
+    assert "reasoning" not in resent_message
+    await reasoning_api.create(model, input="Thanks.", previous_response_id=second["id"])
+    assert not [
+        message for message in assistant_messages(fake, model, 2) if "reasoning_details" in message
+    ]
 
 
-async def test_a_client_that_keeps_the_history_itself_gives_the_thoughts_back_sealed(
-    thinker: Api, fake: FakeUpstream
+async def test_a_client_that_keeps_the_history_can_send_the_reasoning_back_sealed(
+    reasoning_api: Api, fake: FakeUpstream
 ) -> None:
-    """As codex does: nothing is stored, ids and texts are thrown away."""
-    model = fake.script(asks_for_weather(signed("I look.", "s1")), reply("It rains."))
-    first = await thinker.create(model, store=False, tools=[WEATHER], **ASKED)
+    """As codex does: nothing is stored, and item ids and texts are dropped."""
+    model = fake.script(weather_call(signed_reasoning("I look.", "s1")), reply("It rains."))
+    first = await reasoning_api.create(model, store=False, tools=[WEATHER], **INCLUDE_SEALED)
     check_response(first)
-    thought, called = first["output"]
+    thought, call_item = first["output"]
     assert thought["content"] == [{"type": "reasoning_text", "text": "I look."}]
     sealed = thought["encrypted_content"]
     assert "I look" not in sealed
     copy = {"type": "reasoning", "summary": [], "content": None, "encrypted_content": sealed}
     question = {"role": "user", "content": "Hello."}
-    made = {name: called[name] for name in ("type", "call_id", "name", "arguments")}
-    await thinker.create(
-        model, store=False, input=[question, copy, made, answered()], tools=[WEATHER], **ASKED
+    resent_call = {name: call_item[name] for name in ("type", "call_id", "name", "arguments")}
+    await reasoning_api.create(
+        model,
+        store=False,
+        input=[question, copy, resent_call, call_output()],
+        tools=[WEATHER],
+        **INCLUDE_SEALED,
     )
-    assert assistants(fake, model, 1)[0]["reasoning_details"] == [whole("I look.", "s1")]
+    assert assistant_messages(fake, model, 1)[0]["reasoning_details"] == [
+        reasoning_detail("I look.", "s1")
+    ]
 
 
-@pytest.mark.parametrize("keeps", ["chain", "conversation", "client"])
-@pytest.mark.parametrize("make", list(MAKES))
-async def test_each_upstream_hears_of_effort_and_of_its_thoughts_in_its_own_words(
-    thinker: Api, fake: FakeUpstream, make: str, keeps: str
+@pytest.mark.parametrize("history_kept_by", ["chain", "conversation", "client"])
+@pytest.mark.parametrize("upstream_kind", list(QUIRKS))
+async def test_each_upstream_gets_effort_and_its_reasoning_in_its_own_fields(
+    reasoning_api: Api, fake: FakeUpstream, upstream_kind: str, history_kept_by: str
 ) -> None:
-    model = fake.script(asks_for_weather(*THINKS[make]), reply("It rains."), name=f"{make}-{keeps}")
-    asked: JSON = {"tools": [WEATHER], "reasoning": {"effort": "low"}}
-    if keeps == "conversation":
-        asked["conversation"] = (await thinker.call("POST", "/conversations", {})).body["id"]
-    first = await thinker.create(
-        model, store=keeps != "client", **asked, **(ASKED if keeps == "client" else {})
+    model = fake.script(
+        weather_call(*REASONING_STEPS[upstream_kind]),
+        reply("It rains."),
+        name=f"{upstream_kind}-{history_kept_by}",
     )
-    thought, called = first["output"]
+    fields: JSON = {"tools": [WEATHER], "reasoning": {"effort": "low"}}
+    if history_kept_by == "conversation":
+        fields["conversation"] = (await reasoning_api.call("POST", "/conversations", {})).body["id"]
+    first = await reasoning_api.create(
+        model,
+        store=history_kept_by != "client",
+        **fields,
+        **(INCLUDE_SEALED if history_kept_by == "client" else {}),
+    )
+    thought, call_item = first["output"]
     assert thought["content"] == [{"type": "reasoning_text", "text": "I look."}]
-    back = [answered()]
-    if keeps == "chain":
-        asked["previous_response_id"] = first["id"]
-    if keeps == "client":
+    next_input = [call_output()]
+    if history_kept_by == "chain":
+        fields["previous_response_id"] = first["id"]
+    if history_kept_by == "client":
         copy = {
             "type": "reasoning",
             "encrypted_content": thought["encrypted_content"],
             "summary": [],
         }
-        back = [{"role": "user", "content": "Hello."}, copy, called, answered()]
-    await thinker.create(model, input=back, **asked)
+        next_input = [{"role": "user", "content": "Hello."}, copy, call_item, call_output()]
+    await reasoning_api.create(model, input=next_input, **fields)
     for request in fake.requests_for(model):
-        words = ("reasoning_effort", "reasoning", "thinking", "chat_template_kwargs", "think")
-        assert {name: request.body[name] for name in words if name in request.body} == EFFORT[make]
-    [told] = assistants(fake, model, 1)
+        effort_fields = (
+            "reasoning_effort",
+            "reasoning",
+            "thinking",
+            "chat_template_kwargs",
+            "think",
+        )
+        assert {
+            name: request.body[name] for name in effort_fields if name in request.body
+        } == EFFORT[upstream_kind]
+    [resent_message] = assistant_messages(fake, model, 1)
     assert {
-        name: value for name, value in told.items() if name not in ("role", "tool_calls")
-    } == BACK[make]
+        name: value for name, value in resent_message.items() if name not in ("role", "tool_calls")
+    } == SENT_BACK[upstream_kind]
 
 
-async def test_what_we_did_not_seal_for_this_project_says_nothing_and_harms_nothing(
-    thinking: Stack, thinker: Api, fake: FakeUpstream
+async def test_reasoning_not_sealed_for_this_project_is_ignored_without_an_error(
+    reasoning_stack: Stack, reasoning_api: Api, fake: FakeUpstream
 ) -> None:
-    model = fake.script(asks_for_weather(signed("I look.", "s1")))
-    sealed = (await thinker.create(model, tools=[WEATHER], **ASKED))["output"][0][
+    model = fake.script(weather_call(signed_reasoning("I look.", "s1")))
+    sealed = (await reasoning_api.create(model, tools=[WEATHER], **INCLUDE_SEALED))["output"][0][
         "encrypted_content"
     ]
-    stranger = thinking.api(key=keys.create(thinking.dsn, "strangers"))
-    made = {"type": "function_call", "call_id": "call_a", "name": "get_weather", "arguments": "{}"}
-    for api, blob in (
-        (stranger, sealed),
-        (thinker, "gAAAAABforeign"),
-        (thinker, sealed[:-4] + "AAAA"),
-        (thinker, ""),
-        (thinker, "\0"),
+    other_project_api = reasoning_stack.api(key=keys.create(reasoning_stack.dsn, "other-project"))
+    resent_call = {
+        "type": "function_call",
+        "call_id": "call_a",
+        "name": "get_weather",
+        "arguments": "{}",
+    }
+    for api, sealed_content in (
+        (other_project_api, sealed),
+        (reasoning_api, "gAAAAABforeign"),
+        (reasoning_api, sealed[:-4] + "AAAA"),
+        (reasoning_api, ""),
+        (reasoning_api, "\0"),
     ):
         model = fake.script(reply("x"))
-        items = [{"type": "reasoning", "encrypted_content": blob}, made, answered()]
+        items = [
+            {"type": "reasoning", "encrypted_content": sealed_content},
+            resent_call,
+            call_output(),
+        ]
         assert (await api.create(model, input=items))["status"] == "completed"
-        assert not {"reasoning", "reasoning_details"} & set(assistants(fake, model, 0)[0])
+        assert not {"reasoning", "reasoning_details"} & set(assistant_messages(fake, model, 0)[0])
 
 
-async def test_thoughts_go_back_between_turns_of_one_response(
-    thinker: Api, fake: FakeUpstream, mcp_servers: McpServers
+async def test_reasoning_is_sent_back_between_the_turns_of_one_response(
+    reasoning_api: Api, fake: FakeUpstream, mcp_servers: McpServers
 ) -> None:
-    first, second = (tool_turn(("count_read_only", f"thought-{nr}")) for nr in (1, 2))
+    first, second = (tool_turn(("count_read_only", f"note-{number}")) for number in (1, 2))
     model = fake.script(
-        [signed("I note it.", "s1"), *first], [signed("And again.", "s2"), *second], reply("Noted.")
+        [signed_reasoning("I note it.", "s1"), *first],
+        [signed_reasoning("And again.", "s2"), *second],
+        reply("Noted."),
     )
-    response = await thinker.create(model, tools=[counting_server(mcp_servers)])
+    response = await reasoning_api.create(model, tools=[counting_server(mcp_servers)])
     assert response["output_text"] == "Noted."
-    told = [message["reasoning_details"] for message in assistants(fake, model, 2)]
-    assert told == [[whole("I note it.", "s1")], [whole("And again.", "s2")]]
+    resent = [message["reasoning_details"] for message in assistant_messages(fake, model, 2)]
+    assert resent == [
+        [reasoning_detail("I note it.", "s1")],
+        [reasoning_detail("And again.", "s2")],
+    ]
 
 
-async def test_another_worker_knows_what_was_thought_before(
+async def test_after_a_crash_another_worker_sends_the_earlier_reasoning_back(
     private_stack: PrivateStack, fake: FakeUpstream, mcp_servers: McpServers
 ) -> None:
     settings = {
@@ -284,60 +321,64 @@ async def test_another_worker_knows_what_was_thought_before(
         **TOOL_SETTINGS,
         "BACKBURNER_UPSTREAM__REASONING_BACK": "reasoning_details",
     }
-    called = tool_turn(("count_read_only", "thought-3"))
+    tool_call_steps = tool_turn(("count_read_only", "note-3"))
     model = fake.script(
-        [signed("I note it.", "s1"), *called], [text("It is"), hang()], reply("Noted.")
+        [signed_reasoning("I note it.", "s1"), *tool_call_steps],
+        [text("It is"), hang()],
+        reply("Noted."),
     )
-    async with private_stack(settings=settings) as one:
-        api = one.api()
-        named = await api.create_background(model, tools=[counting_server(mcp_servers)], **ASKED)
+    async with private_stack(settings=settings) as stack:
+        api = stack.api()
+        response_id = await api.create_background(
+            model, tools=[counting_server(mcp_servers)], **INCLUDE_SEALED
+        )
         await until(
             lambda: len(fake.requests_for(model)) == 2 and fake.requests_for(model)[1].sent_text
         )
-        one.kill(one.workers[0])
-        await one.start_worker()
-        response = await api.wait_for_end(named)
+        stack.kill(stack.workers[0])
+        await stack.start_worker()
+        response = await api.wait_for_end(response_id)
     assert (response["status"], response["output_text"]) == ("completed", "Noted.")
     assert response["output"][1]["type"] == "reasoning"
     assert response["output"][1]["encrypted_content"]
-    [told] = assistants(fake, model, 2)
-    assert told["reasoning_details"] == [whole("I note it.", "s1")]
+    [resent_message] = assistant_messages(fake, model, 2)
+    assert resent_message["reasoning_details"] == [reasoning_detail("I note it.", "s1")]
 
 
-async def test_sealed_thoughts_are_shown_to_who_asks_at_the_start_or_later(
-    thinker: Api, fake: FakeUpstream
+async def test_sealed_reasoning_is_shown_when_included_at_create_or_at_get(
+    reasoning_api: Api, fake: FakeUpstream
 ) -> None:
-    model = fake.script([signed("hm", "s1"), *reply("Hi.")])
-    created = await thinker.create(model)
+    model = fake.script([signed_reasoning("hm", "s1"), *reply("Hi.")])
+    created = await reasoning_api.create(model)
     assert "encrypted_content" not in created["output"][0]
-    assert await thinker.get(created["id"]) == created
-    asked = (
-        await thinker.call(
+    assert await reasoning_api.get(created["id"]) == created
+    with_sealed = (
+        await reasoning_api.call(
             "GET",
             f"/responses/{created['id']}",
             params=[("include[]", "reasoning.encrypted_content")],
         )
     ).body
-    sealed = asked["output"][0].pop("encrypted_content")
-    assert asked == created
+    sealed = with_sealed["output"][0].pop("encrypted_content")
+    assert with_sealed == created
     assert sealed
-    async with thinker.post_stream(model, background=True, **ASKED) as stream:
+    async with reasoning_api.post_stream(model, background=True, **INCLUDE_SEALED) as stream:
         events = await stream.to_end()
     done = next(event["item"] for event in events if event["type"] == "response.output_item.done")
     assert done["encrypted_content"]
-    assert await thinker.get(stream.response_id) == stream.final
+    assert await reasoning_api.get(stream.response_id) == stream.final
     assert stream.final["output"][0] == done
 
 
 async def test_a_summary_of_the_upstream_becomes_summary_parts(
-    thinker: Api, fake: FakeUpstream
+    reasoning_api: Api, fake: FakeUpstream
 ) -> None:
-    def piece(said: str, index: int) -> Step:
+    def piece(summary: str, index: int) -> Step:
         return delta(
             {
-                "reasoning": said,
+                "reasoning": summary,
                 "reasoning_details": [
-                    {"type": "reasoning.summary", "summary": said, "index": index}
+                    {"type": "reasoning.summary", "summary": summary, "index": index}
                 ],
             }
         )
@@ -345,7 +386,9 @@ async def test_a_summary_of_the_upstream_becomes_summary_parts(
     model = fake.script(
         [piece("**Look", 0), piece("ing**", 0), piece("**Done**", 1), *reply("Hi.")]
     )
-    async with thinker.post_stream(model, reasoning={"effort": "low", "summary": "auto"}) as stream:
+    async with reasoning_api.post_stream(
+        model, reasoning={"effort": "low", "summary": "auto"}
+    ) as stream:
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
     for event in events:
@@ -357,38 +400,43 @@ async def test_a_summary_of_the_upstream_becomes_summary_parts(
     ]
     assert thought["content"] == []
     assert fake.requests_for(model)[0].body["reasoning"] == {"effort": "low"}
-    assert await thinker.get(stream.response_id) == stream.final
+    assert await reasoning_api.get(stream.response_id) == stream.final
 
 
-async def test_raw_thoughts_are_no_summary(thinker: Api, fake: FakeUpstream) -> None:
+async def test_raw_reasoning_is_not_shown_as_a_summary(
+    reasoning_api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script([reasoning("h", "m"), *reply("Hi.")])
-    response = await thinker.create(model, reasoning={"summary": "auto"})
+    response = await reasoning_api.create(model, reasoning={"summary": "auto"})
     assert response["output"][0]["summary"] == []
     assert response["output"][0]["content"] == [{"type": "reasoning_text", "text": "hm"}]
 
 
-async def test_the_official_client_passes_its_output_back_as_it_is(
-    thinking: Stack, fake: FakeUpstream
+async def test_the_official_client_can_send_its_output_back_unchanged(
+    reasoning_stack: Stack, fake: FakeUpstream
 ) -> None:
-    client = thinking.openai()
+    client = reasoning_stack.openai()
     tools: list[Any] = [WEATHER]
     model = fake.script(
-        asks_for_weather(signed("I look.", "s1"), text("Wait.")), reply("It rains.")
+        weather_call(signed_reasoning("I look.", "s1"), text("Wait.")), reply("It rains.")
     )
     conversation: list[Any] = [{"role": "user", "content": "Weather?"}]
     first = await client.responses.create(
-        model=model, input=conversation, store=False, tools=tools, **ASKED
+        model=model, input=conversation, store=False, tools=tools, **INCLUDE_SEALED
     )
-    conversation += [*first.output, answered()]
+    conversation += [*first.output, call_output()]
     second = await client.responses.create(
-        model=model, input=conversation, store=False, tools=tools, **ASKED
+        model=model, input=conversation, store=False, tools=tools, **INCLUDE_SEALED
     )
     assert second.output_text == "It rains."
-    [asked] = assistants(fake, model, 1)
-    assert (asked["content"], asked["reasoning_details"]) == ("Wait.", [whole("I look.", "s1")])
+    [resent_message] = assistant_messages(fake, model, 1)
+    assert (resent_message["content"], resent_message["reasoning_details"]) == (
+        "Wait.",
+        [reasoning_detail("I look.", "s1")],
+    )
 
 
-async def test_without_a_key_nothing_is_sealed_and_nobody_is_refused(
+async def test_without_a_secret_key_nothing_is_sealed_and_the_request_is_accepted(
     client: openai.AsyncOpenAI, fake: FakeUpstream
 ) -> None:
     model = fake.script([reasoning("hm"), *reply("Hi.")])
@@ -404,18 +452,19 @@ async def test_without_a_key_nothing_is_sealed_and_nobody_is_refused(
     }
 
 
-async def test_the_phase_of_a_message_is_kept_and_no_chat_upstream_hears_of_it(
+async def test_the_phase_of_a_message_is_kept_and_not_sent_to_a_chat_upstream(
     api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("Hi."), reply("Ho."))
-    said = {
+    commentary = {
         "type": "message",
         "role": "assistant",
         "phase": "commentary",
         "content": [{"type": "output_text", "text": "Looking."}],
     }
     first = await api.create(
-        model, input=[{"role": "user", "content": "Go."}, said, {"role": "user", "content": "And?"}]
+        model,
+        input=[{"role": "user", "content": "Go."}, commentary, {"role": "user", "content": "And?"}],
     )
     listed = (
         await api.call("GET", f"/responses/{first['id']}/input_items", params={"order": "asc"})

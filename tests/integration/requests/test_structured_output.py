@@ -1,4 +1,4 @@
-"""Structured output through the whole product: what the upstream is asked for, what is echoed, what is refused before anything is stored."""
+"""Structured output: what the upstream gets, what is echoed, what is refused at create."""
 
 import json
 from collections.abc import AsyncIterator
@@ -32,7 +32,7 @@ SCHEMA: JSON = {
         }
     },
 }
-"""Keys in an order that nobody would sort them into."""
+"""The keys are not in alphabetical order."""
 FORMAT: JSON = {
     "type": "json_schema",
     "name": "thing",
@@ -43,47 +43,53 @@ FORMAT: JSON = {
 
 
 class Event(BaseModel):
-    """What the official client is to parse."""
+    """The type that the official client parses."""
 
     name: str
     when: str
 
 
 def in_order(value: Any) -> str:
-    """JSON as it stands: equal only with its keys in the same order."""
+    """JSON whose keys keep their order: equal only if the order is equal."""
     return json.dumps(value)
 
 
 @pytest.mark.parametrize("strict", [True, False, None])
 @pytest.mark.parametrize("background", [True, False])
-async def test_a_schema_reaches_the_upstream_and_comes_back_as_it_was(
+async def test_a_schema_reaches_the_upstream_and_is_echoed_unchanged(
     api: Api, fake: FakeUpstream, strict: bool | None, background: bool
 ) -> None:
-    wanted = {
+    expected_format = {
         name: value for name, value in (FORMAT | {"strict": strict}).items() if value is not None
     }
     model = fake.script(reply('{"zulu": "z", "alpha": 1, "mike": []}'))
     created = await api.create(
-        model, text={"format": wanted, "verbosity": "low"}, background=background
+        model, text={"format": expected_format, "verbosity": "low"}, background=background
     )
     for response in (created, await api.wait_for_end(created["id"])):
         check_response(response)
         assert in_order(response["text"]["format"]["schema"]) == in_order(SCHEMA)
-        assert response["text"] == {"format": wanted, "verbosity": "low"}
+        assert response["text"] == {"format": expected_format, "verbosity": "low"}
     sent = fake.requests_for(model)[0].body["response_format"]
     assert sent["type"] == "json_schema"
     assert in_order(sent["json_schema"]["schema"]) == in_order(SCHEMA)
-    assert sent["json_schema"] == {name: value for name, value in wanted.items() if name != "type"}
+    assert sent["json_schema"] == {
+        name: value for name, value in expected_format.items() if name != "type"
+    }
 
 
-async def test_any_object(api: Api, fake: FakeUpstream) -> None:
+async def test_a_json_object_format_reaches_the_upstream_and_is_echoed(
+    api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script(reply('{"a": 1}'))
     response = await api.create(model, text={"format": {"type": "json_object"}})
     assert response["text"]["format"] == {"type": "json_object"}
     assert fake.requests_for(model)[0].body["response_format"] == {"type": "json_object"}
 
 
-async def test_the_official_client_parses(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+async def test_the_official_client_parses_the_answer(
+    client: openai.AsyncOpenAI, fake: FakeUpstream
+) -> None:
     model = fake.script(reply('{"name": "Fair", ', '"when": "Friday"}'))
     response = await client.responses.parse(model=model, input="When?", text_format=Event)
     assert response.output_parsed == Event(name="Fair", when="Friday")
@@ -114,32 +120,73 @@ REFUSED: list[tuple[str, JSON, str, str, str]] = [
     (
         "no schema",
         {"text": {"format": FORMAT | {"schema": {"type": "objekt"}, "strict": False}}},
-        "text.format.schema", "invalid_json_schema",
+        "text.format.schema",
+        "invalid_json_schema",
         "Invalid schema for response_format 'thing': 'type' must be one of",
     ),
     (
-        "not to be obeyed",
-        {"text": {"format": FORMAT | {"schema": {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}}}},
-        "text.format.schema", "invalid_json_schema",
-        "Invalid schema for response_format 'thing': 'required' is required to be supplied and to be an array including every key in properties.",
+        "not strict enough",
+        {
+            "text": {
+                "format": FORMAT
+                | {
+                    "schema": {
+                        "type": "object",
+                        "properties": {"a": {"type": "string"}},
+                        "additionalProperties": False,
+                    }
+                }
+            }
+        },
+        "text.format.schema",
+        "invalid_json_schema",
+        (
+            "Invalid schema for response_format 'thing': 'required' is required to be supplied and"
+            " to be an array including every key in properties."
+        ),
     ),
     (
         "a function",
-        {"tools": [{"type": "function", "name": "look", "parameters": {"type": "object", "required": "all"}}]},
-        "tools[0].parameters", "invalid_function_parameters",
+        {
+            "tools": [
+                {
+                    "type": "function",
+                    "name": "look",
+                    "parameters": {"type": "object", "required": "all"},
+                }
+            ]
+        },
+        "tools[0].parameters",
+        "invalid_function_parameters",
         "Invalid schema for function 'look': 'required' must be an array of strings, not 'all'.",
     ),
     (
         "a strict function in a namespace",
         {
             "tools": [
-                {"type": "namespace", "name": "n", "description": "", "tools": [{"type": "function", "name": "look", "strict": True, "parameters": {"type": "object"}}]}
+                {
+                    "type": "namespace",
+                    "name": "n",
+                    "description": "",
+                    "tools": [
+                        {
+                            "type": "function",
+                            "name": "look",
+                            "strict": True,
+                            "parameters": {"type": "object"},
+                        }
+                    ],
+                }
             ]
         },
-        "tools[0].tools[0].parameters", "invalid_function_parameters",
-        "Invalid schema for function 'look': 'additionalProperties' is required to be supplied and to be false.",
+        "tools[0].tools[0].parameters",
+        "invalid_function_parameters",
+        (
+            "Invalid schema for function 'look': 'additionalProperties' is required to be supplied"
+            " and to be false."
+        ),
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +194,7 @@ REFUSED: list[tuple[str, JSON, str, str, str]] = [
     [row[1:] for row in REFUSED],
     ids=[row[0] for row in REFUSED],
 )
-async def test_what_cannot_be_obeyed_is_refused_at_once(
+async def test_an_unusable_schema_is_refused_before_anything_is_stored(
     api: Api, fake: FakeUpstream, body: JSON, param: str, code: str, message: str
 ) -> None:
     model = fake.script(reply("never"))
@@ -161,70 +208,73 @@ async def test_what_cannot_be_obeyed_is_refused_at_once(
     assert fake.requests_for(model) == []
 
 
-# Upstreams that know no schemas.
+# Upstreams without support for schemas.
 
 
 @pytest.fixture(scope="module")
-async def unschooled(
+async def no_schema_stack(
     tmp_path_factory: pytest.TempPathFactory,
     database_server: Databases,
     suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
-    """A deployment with an upstream for each way in which structured output can be asked for."""
-    folder = tmp_path_factory.mktemp("unschooled")
-    ways = ("json_object", "guided_json", "prompt")
-    verbose = 'passthrough = ["verbosity"]'
+    """A deployment with one upstream for each way to request structured output."""
+    folder = tmp_path_factory.mktemp("no-schema")
+    methods = ("json_object", "guided_json", "prompt")
+    quirk = 'passthrough = ["verbosity"]'
     lines = [
-        f'[upstreams.{way}]\nbase_url = "{fake.base_url}"\nstructured_output = "{way}"\n{verbose}\n'
-        for way in ways
+        f'[upstreams.{method}]\nbase_url = "{fake.base_url}"\n'
+        f'structured_output = "{method}"\n{quirk}\n'
+        for method in methods
     ]
-    routes = [f'"{way}-*" = "{way}"' for way in ways]
+    routes = [f'"{method}-*" = "{method}"' for method in methods]
     (folder / "backburner.toml").write_text("\n".join([*lines, "[routes]", *routes]))
     settings = {"BACKBURNER_CONFIG": str(folder / "backburner.toml")}
-    async with stack(folder, database_server, suite_settings, fake, settings=settings) as one:
-        yield one
+    async with stack(folder, database_server, suite_settings, fake, settings=settings) as own_stack:
+        yield own_stack
 
 
-@pytest.mark.parametrize("way", ["json_object", "prompt"])
-async def test_who_knows_no_schema_is_told_it_and_may_answer_in_a_fence(
-    unschooled: Stack, fake: FakeUpstream, way: str
+@pytest.mark.parametrize("method", ["json_object", "prompt"])
+async def test_an_upstream_without_schemas_gets_it_as_text_and_may_answer_in_a_code_fence(
+    no_schema_stack: Stack, fake: FakeUpstream, method: str
 ) -> None:
     model = fake.script(
-        reply("``", '`json\n{"name": "Fair",', ' "when": "Friday"}\n`', "``"), name=f"{way}-1"
+        reply("``", '`json\n{"name": "Fair",', ' "when": "Friday"}\n`', "``"), name=f"{method}-1"
     )
-    client = unschooled.openai()
+    client = no_schema_stack.openai()
     response = await client.responses.parse(
         model=model, input="When?", instructions="Be brief.", text_format=Event
     )
     assert response.output_parsed == Event(name="Fair", when="Friday")
     sent = fake.requests_for(model)[0].body
     assert sent.get("response_format") == (
-        {"type": "json_object"} if way == "json_object" else None
+        {"type": "json_object"} if method == "json_object" else None
     )
-    told = sent["messages"][0]["content"]
-    assert told.startswith("Be brief.\n\n")
-    assert '"required":["name","when"]' in told
+    instructions = sent["messages"][0]["content"]
+    assert instructions.startswith("Be brief.\n\n")
+    assert '"required":["name","when"]' in instructions
 
 
-async def test_old_vllm_is_asked_in_its_own_words(unschooled: Stack, fake: FakeUpstream) -> None:
+async def test_an_old_vllm_gets_the_schema_as_guided_json(
+    no_schema_stack: Stack, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("{}"), name="guided_json-1")
-    await unschooled.api().create(model, text={"format": FORMAT})
+    await no_schema_stack.api().create(model, text={"format": FORMAT})
     sent = fake.requests_for(model)[0].body
     assert in_order(sent["guided_json"]) == in_order(SCHEMA)
     assert "response_format" not in sent
     assert [message["role"] for message in sent["messages"]] == ["user"]
 
 
-async def test_verbosity_reaches_who_knows_it(
-    api: Api, unschooled: Stack, fake: FakeUpstream
+async def test_verbosity_reaches_only_an_upstream_that_supports_it(
+    api: Api, no_schema_stack: Stack, fake: FakeUpstream
 ) -> None:
-    for asked, model, told in (
-        (unschooled.api(), "prompt-2", "low"),
+    for client, model, instructions in (
+        (no_schema_stack.api(), "prompt-2", "low"),
         (api, "plain-verbosity", None),
     ):
-        response = await asked.create(
+        response = await client.create(
             fake.script(reply("x"), name=model), text={"verbosity": "low"}
         )
         assert response["text"] == {"format": {"type": "text"}, "verbosity": "low"}
-        assert fake.requests_for(model)[0].body.get("verbosity") == told
+        assert fake.requests_for(model)[0].body.get("verbosity") == instructions

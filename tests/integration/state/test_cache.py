@@ -1,4 +1,4 @@
-"""Remembered answers (docs/cache.md): asked for by request, found by the exact question, and responses like any other."""
+"""Cached answers (docs/cache.md): on request, for an identical question, as a new response."""
 
 import asyncio
 import json
@@ -46,27 +46,27 @@ def _events(answer: HttpResponse) -> list[JSON]:
     return [decode(frame) for frame in frames]
 
 
-def _said(response: JSON) -> list[JSON]:
+def _output_without_ids(response: JSON) -> list[JSON]:
     return [
         {key: value for key, value in item.items() if key != "id"} for item in response["output"]
     ]
 
 
-async def test_the_same_question_is_answered_from_memory_as_a_response_of_its_own(
+async def test_the_same_question_is_answered_from_the_cache_as_a_new_response(
     api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("once ", "only"))
     first, second = [await _post(api, model) for _ in range(2)]
     assert (first.headers["x-cache"], second.headers["x-cache"]) == ("miss", "hit")
     assert len(fake.requests_for(model)) == 1
-    assert _said(first.body) == _said(second.body)
+    assert _output_without_ids(first.body) == _output_without_ids(second.body)
     assert first.body["usage"] == second.body["usage"] is not None
     assert second.body["id"] != first.body["id"]
     assert second.body["output"][0]["id"] != first.body["output"][0]["id"]
     assert await api.get(second.body["id"]) == second.body
 
 
-async def test_a_hit_is_the_same_as_a_stream_and_in_the_background(
+async def test_a_cached_answer_is_the_same_streamed_and_in_the_background(
     shared_stack: Stack, api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("once ", "only"))
@@ -75,13 +75,13 @@ async def test_a_hit_is_the_same_as_a_stream_and_in_the_background(
     assert streamed.headers["x-cache"] == "hit"
     events = _events(streamed)
     assert_stream_obeys_contract(events)
-    assert _said(events[-1]["response"]) == _said(first.body)
+    assert _output_without_ids(events[-1]["response"]) == _output_without_ids(first.body)
 
     queued = await _post(shared_stack.api(1), model, background=True)
-    assert (queued.headers["x-cache"], queued.body["status"], _said(queued.body)) == (
+    assert (queued.headers["x-cache"], queued.body["status"], _output_without_ids(queued.body)) == (
         "hit",
         "completed",
-        _said(first.body),
+        _output_without_ids(first.body),
     )
     response_id = queued.body["id"]
     assert await api.get(response_id) == queued.body
@@ -105,9 +105,7 @@ async def test_a_hit_is_the_same_as_a_stream_and_in_the_background(
     assert len(fake.requests_for(model)) == 1
 
 
-async def test_every_kind_of_item_that_a_model_says_can_be_told_again(
-    api: Api, fake: FakeUpstream
-) -> None:
+async def test_every_kind_of_model_output_can_be_cached(api: Api, fake: FakeUpstream) -> None:
     tools = [
         FUNCTION,
         {"type": "custom", "name": "write"},
@@ -120,12 +118,20 @@ async def test_every_kind_of_item_that_a_model_says_can_be_told_again(
     }
     model = fake.script(
         [
-            reasoning("I ", "think"), text("I say"), refusal("but not this"), call(0, "call_a", "look", '{"a":', "1}"),
+            reasoning("I ", "think"),
+            text("I say"),
+            refusal("but not this"),
+            call(0, "call_a", "look", '{"a":', "1}"),
             call(1, "call_b", "write", json.dumps({"input": "words"})),
-            *(call(2 + at, f"call_{name}", name, json.dumps(told)) for at, (name, told) in enumerate(arguments.items())),
-            finish("tool_calls"), usage(), done(),
+            *(
+                call(2 + index, f"call_{name}", name, json.dumps(value))
+                for index, (name, value) in enumerate(arguments.items())
+            ),
+            finish("tool_calls"),
+            usage(),
+            done(),
         ]
-    )  # fmt: skip
+    )
     first = await _post(api, model, tools=tools)
     kinds = [item["type"] for item in first.body["output"]]
     assert kinds == [
@@ -141,14 +147,14 @@ async def test_every_kind_of_item_that_a_model_says_can_be_told_again(
     events = _events(second)
     assert_stream_obeys_contract(events)
     assert second.headers["x-cache"] == "hit"
-    assert _said(events[-1]["response"]) == _said(first.body)
+    assert _output_without_ids(events[-1]["response"]) == _output_without_ids(first.body)
 
 
-async def test_log_probabilities_are_told_again(api: Api, fake: FakeUpstream) -> None:
-    told = {"content": [{"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}]}
-    model = fake.script([delta({"content": "a"}, logprobs=told), finish(), usage(), done()])
-    asked = {"include": ["message.output_text.logprobs"], "stream": True}
-    first, second = [_events(await _post(api, model, **asked)) for _ in range(2)]
+async def test_log_probabilities_are_cached(api: Api, fake: FakeUpstream) -> None:
+    logprobs = {"content": [{"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}]}
+    model = fake.script([delta({"content": "a"}, logprobs=logprobs), finish(), usage(), done()])
+    body = {"include": ["message.output_text.logprobs"], "stream": True}
+    first, second = [_events(await _post(api, model, **body)) for _ in range(2)]
     assert_stream_obeys_contract(second)
     assert (
         second[-1]["response"]["output"][0]["content"]
@@ -157,7 +163,7 @@ async def test_log_probabilities_are_told_again(api: Api, fake: FakeUpstream) ->
     assert len(fake.requests_for(model)) == 1
 
 
-async def test_what_no_answer_depends_on_is_no_part_of_the_question(
+async def test_fields_that_do_not_change_the_answer_are_not_compared(
     api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("same"))
@@ -169,14 +175,23 @@ async def test_what_no_answer_depends_on_is_no_part_of_the_question(
         tools=[FUNCTION],
     )
     again = await _post(
-        api, model, tools=[FUNCTION], temperature=0.5, input=[{"role": "user", "content": "Hi", "id": "msg_2"}], metadata={"run": "2"},
-        user="u", safety_identifier="s", prompt_cache_key="k", cache={"ttl": 5}, background=True,
-    )  # fmt: skip
+        api,
+        model,
+        tools=[FUNCTION],
+        temperature=0.5,
+        input=[{"role": "user", "content": "Hi", "id": "msg_2"}],
+        metadata={"run": "2"},
+        user="u",
+        safety_identifier="s",
+        prompt_cache_key="k",
+        cache={"ttl": 5},
+        background=True,
+    )
     assert again.headers["x-cache"] == "hit"
     assert again.body["metadata"] == {"run": "2"}
 
 
-OTHERS: dict[str, JSON] = {
+CHANGES: dict[str, JSON] = {
     "input": {"input": "Hello!"},
     "role": {"input": [{"role": "developer", "content": "Hello."}]},
     "instructions": {"instructions": "Be brief."},
@@ -195,28 +210,30 @@ OTHERS: dict[str, JSON] = {
 }
 
 
-async def test_whatever_changes_the_answer_is_another_question(
+async def test_every_field_that_changes_the_answer_is_compared(
     api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("some"))
     await _post(api, model)
     results = {
         name: (await _post(api, model, **changed)).headers["x-cache"]
-        for name, changed in OTHERS.items()
+        for name, changed in CHANGES.items()
     }
-    assert results == dict.fromkeys(OTHERS, "miss")
+    assert results == dict.fromkeys(CHANGES, "miss")
     assert (await _post(api, fake.script(reply("other")))).headers["x-cache"] == "miss"
 
 
-async def test_another_project_gets_nothing_of_it(shared_stack: Stack, fake: FakeUpstream) -> None:
+async def test_another_project_gets_no_cached_answer(
+    shared_stack: Stack, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("mine"), reply("theirs"))
-    stranger = shared_stack.api(key=keys.create(shared_stack.dsn, "stranger to the cache"))
+    other_project_api = shared_stack.api(key=keys.create(shared_stack.dsn, "another project"))
     await _post(shared_stack.api(), model)
-    theirs = await _post(stranger, model)
+    theirs = await _post(other_project_api, model)
     assert (theirs.headers["x-cache"], theirs.body["output_text"]) == ("miss", "theirs")
 
 
-async def test_a_request_that_does_not_ask_neither_remembers_nor_finds(
+async def test_a_request_without_cache_neither_stores_nor_reads_the_cache(
     api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("1"), reply("2"), reply("3"))
@@ -229,7 +246,7 @@ async def test_a_request_that_does_not_ask_neither_remembers_nor_finds(
     assert ("x-cache" in refused.headers, refused.body["output_text"]) == (False, "3")
 
 
-async def test_chains_are_part_of_the_question_and_hits_can_be_chained_on(
+async def test_the_history_is_compared_and_a_cached_response_can_be_continued(
     api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("one"), reply("two"), reply("another two"))
@@ -250,43 +267,43 @@ async def test_chains_are_part_of_the_question_and_hits_can_be_chained_on(
     ]
 
 
-async def test_a_call_in_a_remembered_answer_waits_for_its_output(
-    api: Api, fake: FakeUpstream
-) -> None:
+async def test_a_call_in_a_cached_answer_needs_its_output(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(
         [call(0, "call_a", "look", "{}"), finish("tool_calls"), usage(), done()], reply("seen")
     )
     await _post(api, model, tools=[FUNCTION])
-    asked = (await _post(api, model, tools=[FUNCTION])).body
-    bare = await api.call(
-        "POST", "/responses", {"model": model, "input": "Hi", "previous_response_id": asked["id"]}
+    first = (await _post(api, model, tools=[FUNCTION])).body
+    without_output = await api.call(
+        "POST", "/responses", {"model": model, "input": "Hi", "previous_response_id": first["id"]}
     )
-    assert bare.error["message"] == "No tool output found for function call call_a."
+    assert without_output.error["message"] == "No tool output found for function call call_a."
     output = [{"type": "function_call_output", "call_id": "call_a", "output": "42"}]
-    assert (await api.create(model, input=output, previous_response_id=asked["id"]))[
+    assert (await api.create(model, input=output, previous_response_id=first["id"]))[
         "output_text"
     ] == "seen"
 
 
-async def test_a_deleted_response_takes_its_answer_out_of_memory(
+async def test_deleting_a_response_removes_its_answer_from_the_cache(
     api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("one"), reply("two"))
     await _post(api, model)
-    hit = await _post(api, model)
-    assert (await api.call("DELETE", f"/responses/{hit.body['id']}")).status == 200
-    assert (await api.call("GET", f"/responses/{hit.body['id']}")).status == 404
+    cached = await _post(api, model)
+    assert (await api.call("DELETE", f"/responses/{cached.body['id']}")).status == 200
+    assert (await api.call("GET", f"/responses/{cached.body['id']}")).status == 404
     assert (await _post(api, model)).headers["x-cache"] == "miss"
 
 
-async def test_a_deleted_history_is_not_answered_from_memory(api: Api, fake: FakeUpstream) -> None:
+async def test_a_deleted_history_is_not_answered_from_the_cache(
+    api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("one"))
     first = await api.create(model)
     second = await api.create(model, previous_response_id=first["id"])
-    wish = {"model": model, "input": "x", "previous_response_id": second["id"], "cache": True}
-    assert (await api.call("POST", "/responses", wish)).headers["x-cache"] == "miss"
+    body = {"model": model, "input": "x", "previous_response_id": second["id"], "cache": True}
+    assert (await api.call("POST", "/responses", body)).headers["x-cache"] == "miss"
     assert (await api.call("DELETE", f"/responses/{first['id']}")).status == 200
-    answer = await api.call("POST", "/responses", wish)
+    answer = await api.call("POST", "/responses", body)
     assert (answer.status, answer.headers["x-cache"], answer.error["code"]) == (
         400,
         "miss",
@@ -299,50 +316,50 @@ async def test_an_idempotency_key_comes_before_the_cache(api: Api, fake: FakeUps
     body = {"model": model, "input": "Hello.", "cache": True, "background": True}
     miss = await api.call("POST", "/responses", body, headers={"idempotency-key": "a"})
     await api.wait_for_end(miss.body["id"])
-    hit, again, missed, _ = [
+    cached, again, same_as_first, _ = [
         await api.call("POST", "/responses", body, headers={"idempotency-key": key})
         for key in "bbab"
     ]
-    assert [answer.headers["x-cache"] for answer in (miss, hit, again, missed)] == [
+    assert [answer.headers["x-cache"] for answer in (miss, cached, again, same_as_first)] == [
         "miss",
         "hit",
         "hit",
         "miss",
     ]
-    assert missed.body["id"] == miss.body["id"] != hit.body["id"]
-    assert again.body == hit.body
+    assert same_as_first.body["id"] == miss.body["id"] != cached.body["id"]
+    assert again.body == cached.body
     assert len(fake.requests_for(model)) == 1
 
 
-async def test_what_is_not_to_be_stored_can_still_be_remembered(
-    api: Api, fake: FakeUpstream
-) -> None:
+async def test_a_response_with_store_false_can_be_cached(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(reply("unstored"))
     await _post(api, model, store=False)
-    hit = await _post(api, model, store=False)
-    assert hit.headers["x-cache"] == "hit"
-    assert (await api.call("GET", f"/responses/{hit.body['id']}")).status == 404
+    cached = await _post(api, model, store=False)
+    assert cached.headers["x-cache"] == "hit"
+    assert (await api.call("GET", f"/responses/{cached.body['id']}")).status == 404
 
 
-async def test_answers_that_are_not_whole_are_not_remembered(api: Api, fake: FakeUpstream) -> None:
-    cut = fake.script([text("half"), finish("length"), usage(), done()], reply("whole"))
+async def test_incomplete_and_cancelled_answers_are_not_cached(
+    api: Api, fake: FakeUpstream
+) -> None:
+    cut_off = fake.script([text("half"), finish("length"), usage(), done()], reply("whole"))
     results = [
         (answer.headers["x-cache"], answer.body["status"])
-        for answer in [await _post(api, cut) for _ in range(2)]
+        for answer in [await _post(api, cut_off) for _ in range(2)]
     ]
     assert results == [("miss", "incomplete"), ("miss", "completed")]
 
-    opened = asyncio.Event()
-    slow = fake.script([text("some"), wait_for(opened), *reply("more")], reply("whole"))
+    released = asyncio.Event()
+    slow = fake.script([text("some"), wait_for(released), *reply("more")], reply("whole"))
     cancelled = (await _post(api, slow, background=True)).body["id"]
     await until(lambda: fake.requests_for(slow) and fake.requests_for(slow)[0].sent_text)
     await api.cancel(cancelled)
     assert (await _post(api, slow)).headers["x-cache"] == "miss"
 
 
-async def test_a_failure_says_that_it_is_no_remembered_answer(api: Api, fake: FakeUpstream) -> None:
+async def test_a_failure_is_marked_as_a_cache_miss(api: Api, fake: FakeUpstream) -> None:
     failed = await api.call(
-        "POST", "/responses", {"model": "nobody-knows", "input": "Hello.", "cache": True}
+        "POST", "/responses", {"model": "no-such-model", "input": "Hello.", "cache": True}
     )
     assert (failed.error["code"], failed.headers["x-cache"]) == ("model_not_found", "miss")
     refused = await api.call(
@@ -362,30 +379,28 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
 
 
 @pytest.mark.parametrize("case", sorted(REFUSED))
-async def test_a_wish_that_cannot_be_read_is_refused(
+async def test_an_invalid_cache_parameter_is_refused(
     api: Api, fake: FakeUpstream, case: str
 ) -> None:
-    wish, param, code = REFUSED[case]
+    value, param, code = REFUSED[case]
     refused = await api.call(
-        "POST", "/responses", {"model": fake.script(reply("x")), "input": "Hello.", "cache": wish}
+        "POST", "/responses", {"model": fake.script(reply("x")), "input": "Hello.", "cache": value}
     )
     assert (refused.status, refused.error["param"], refused.error["code"]) == (400, param, code)
 
 
-async def test_a_large_answer_is_not_remembered(api: Api, fake: FakeUpstream) -> None:
+async def test_a_large_answer_is_not_cached(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(reply("x" * 1_100_000))
     results = [(await _post(api, model)).headers["x-cache"] for _ in range(2)]
     assert results == ["miss", "miss"]
 
 
-async def test_a_remembered_answer_becomes_part_of_its_conversation(
-    api: Api, fake: FakeUpstream
-) -> None:
+async def test_a_cached_answer_is_added_to_its_conversation(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(reply("one"), reply("two"))
     first, second = [(await api.call("POST", "/conversations", {})).body["id"] for _ in range(2)]
     results = [
-        (await _post(api, model, conversation=conversation, input=said)).headers["x-cache"]
-        for said in ("1", "2")
+        (await _post(api, model, conversation=conversation, input=text)).headers["x-cache"]
+        for text in ("1", "2")
         for conversation in (first, second)
     ]
     assert results == ["miss", "hit", "miss", "hit"]
@@ -401,11 +416,11 @@ async def test_a_remembered_answer_becomes_part_of_its_conversation(
     ] == "miss"
 
 
-async def test_a_conversation_that_is_busy_is_not_answered_from_memory(
+async def test_a_busy_conversation_is_not_answered_from_the_cache(
     api: Api, fake: FakeUpstream
 ) -> None:
-    opened = asyncio.Event()
-    model, slow = fake.script(reply("known")), fake.script([wait_for(opened), *reply("slow")])
+    released = asyncio.Event()
+    model, slow = fake.script(reply("known")), fake.script([wait_for(released), *reply("slow")])
     conversation = (await api.call("POST", "/conversations", {})).body["id"]
     await _post(api, model)
     running = await api.create_background(slow, conversation=conversation)
@@ -415,7 +430,7 @@ async def test_a_conversation_that_is_busy_is_not_answered_from_memory(
         {"model": model, "input": "Hello.", "cache": True, "conversation": conversation},
     )
     assert refused.error["code"] == "conversation_locked"
-    opened.set()
+    released.set()
     await api.wait_for_end(running)
 
 

@@ -1,4 +1,4 @@
-"""What is over goes, with everything it had; what is somebody's history stays."""
+"""An expired response is purged with all its rows, unless a later response continues it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,95 +17,104 @@ from tests.support.worker_rows import SeededDatabase, ending, settings_for
 
 
 @pytest.fixture
-async def house(database_server: Databases) -> AsyncIterator[SeededDatabase]:
+async def database(database_server: Databases) -> AsyncIterator[SeededDatabase]:
     dsn = await database_server.create_copy()
     pool = open_pool(settings_for(dsn), "retention-tests", 4)
     await pool.open(wait=True)
-    house = SeededDatabase(pool, dsn)
-    await house.create_project()
-    yield house
+    database = SeededDatabase(pool, dsn)
+    await database.create_project()
+    yield database
     await pool.close()
 
 
-async def _ended(house: SeededDatabase, previous: UUID | None = None) -> UUID:
-    worker = await house.create_worker()
-    name = await house.create_response(previous=previous)
-    claim = await worker.ownership.take(name)
+async def _create_ended(database: SeededDatabase, previous: UUID | None = None) -> UUID:
+    worker = await database.create_worker()
+    response_id = await database.create_response(previous=previous)
+    claim = await worker.ownership.take(response_id)
     assert claim is not None
     await worker.ownership.end(claim, ending(Status.COMPLETED, 2, 3))
-    return name
+    return response_id
 
 
-async def _expire(house: SeededDatabase, *names: UUID) -> None:
+async def _expire(database: SeededDatabase, *response_ids: UUID) -> None:
     await fetch(
-        house.pool,
+        database.pool,
         "UPDATE responses SET expires_at = now() - interval '1 second' WHERE id = ANY(%(ids)s)",
-        {"ids": list(names)},
+        {"ids": list(response_ids)},
     )
 
 
-async def _purge(house: SeededDatabase) -> set[UUID]:
-    return {row["id"] for row in await fetch(house.pool, statements.PURGE, {})}
+async def _purge(database: SeededDatabase) -> set[UUID]:
+    return {row["id"] for row in await fetch(database.pool, statements.PURGE, {})}
 
 
-async def _rows_of(house: SeededDatabase, name: UUID) -> int:
-    counted = "SELECT (SELECT count(*) FROM items WHERE response_id = %(id)s) + (SELECT count(*) FROM event_log WHERE response_id = %(id)s) AS n"
-    found: int = (await fetch(house.pool, counted, {"id": name}))[0]["n"]
-    return found
+async def _rows_of(database: SeededDatabase, response_id: UUID) -> int:
+    count_rows = (
+        "SELECT (SELECT count(*) FROM items WHERE response_id = %(id)s)"
+        " + (SELECT count(*) FROM event_log WHERE response_id = %(id)s) AS n"
+    )
+    count: int = (await fetch(database.pool, count_rows, {"id": response_id}))[0]["n"]
+    return count
 
 
-async def test_an_expired_response_goes_with_its_items_and_its_log(house: SeededDatabase) -> None:
-    old, young = await _ended(house), await _ended(house)
-    assert await _rows_of(house, old) > 0
-    await _expire(house, old)
-    assert await _purge(house) == {old}
-    assert await _rows_of(house, old) == 0
-    assert await _rows_of(house, young) > 0
+async def test_an_expired_response_is_purged_with_its_items_and_its_log(
+    database: SeededDatabase,
+) -> None:
+    expired, recent = await _create_ended(database), await _create_ended(database)
+    assert await _rows_of(database, expired) > 0
+    await _expire(database, expired)
+    assert await _purge(database) == {expired}
+    assert await _rows_of(database, expired) == 0
+    assert await _rows_of(database, recent) > 0
 
 
 @pytest.mark.parametrize("store", [True, False])
-async def test_a_response_with_a_child_stays_until_the_child_is_gone(
-    house: SeededDatabase, store: bool
+async def test_a_response_that_another_continues_is_kept_until_that_one_is_purged(
+    database: SeededDatabase, store: bool
 ) -> None:
-    parent = await _ended(house)
-    child = await _ended(house, previous=parent)
-    await fetch(house.pool, "UPDATE responses SET store = %(store)s", {"store": store})
-    await _expire(house, parent)
-    assert await _purge(house) == set()
-    await _expire(house, child)
-    assert await _purge(house) == {child}
-    assert await _purge(house) == {parent}
+    parent = await _create_ended(database)
+    child = await _create_ended(database, previous=parent)
+    await fetch(database.pool, "UPDATE responses SET store = %(store)s", {"store": store})
+    await _expire(database, parent)
+    assert await _purge(database) == set()
+    await _expire(database, child)
+    assert await _purge(database) == {child}
+    assert await _purge(database) == {parent}
 
 
-async def test_what_has_not_ended_is_never_purged(house: SeededDatabase) -> None:
-    worker = await house.create_worker()
-    queued, running = await house.create_response(), await house.create_response()
+async def test_an_open_response_is_never_purged(database: SeededDatabase) -> None:
+    worker = await database.create_worker()
+    queued, running = await database.create_response(), await database.create_response()
     await worker.ownership.take(running)
-    await _expire(house, queued, running)
-    assert await _purge(house) == set()
+    await _expire(database, queued, running)
+    assert await _purge(database) == set()
 
 
-async def test_a_deleted_response_goes_although_it_has_a_child(house: SeededDatabase) -> None:
-    parent = await _ended(house)
-    await _ended(house, previous=parent)
-    await fetch(house.pool, statements.REQUEST_DELETE, {"id": parent, "project": house.project})
-    assert await _purge(house) == {parent}
+async def test_a_deleted_response_is_purged_although_another_continues_it(
+    database: SeededDatabase,
+) -> None:
+    parent = await _create_ended(database)
+    await _create_ended(database, previous=parent)
+    await fetch(
+        database.pool, statements.REQUEST_DELETE, {"id": parent, "project": database.project}
+    )
+    assert await _purge(database) == {parent}
 
 
-async def test_a_purge_takes_a_hundred_at_a_time(house: SeededDatabase) -> None:
-    ended = [await _ended(house) for _ in range(101)]
-    await _expire(house, *ended)
-    assert len(await _purge(house)) == 100
-    assert len(await _purge(house)) == 1
+async def test_a_purge_removes_at_most_a_hundred_responses(database: SeededDatabase) -> None:
+    ended = [await _create_ended(database) for _ in range(101)]
+    await _expire(database, *ended)
+    assert len(await _purge(database)) == 100
+    assert len(await _purge(database)) == 1
 
 
-async def test_the_setting_says_how_long_and_the_sweep_does_it(
+async def test_the_sweep_purges_a_response_after_the_retention_setting(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    go = asyncio.Event()
+    released = asyncio.Event()
     parent_model, child_model = (
         fake.script(reply("parent")),
-        fake.script([wait_for(go), *reply("child")]),
+        fake.script([wait_for(released), *reply("child")]),
     )
     settings = {
         "BACKBURNER_RETENTION": "2",
@@ -119,14 +128,14 @@ async def test_the_setting_says_how_long_and_the_sweep_does_it(
         child = await api.create_background(child_model, previous_response_id=parent["id"])
         await until(lambda: fake.requests_for(child_model))
 
-        async def gone() -> bool:
+        async def is_deleted() -> bool:
             return (await api.call("GET", f"/responses/{alone['id']}")).status == 404
 
-        await until(gone, 20)
+        await until(is_deleted, 20)
         assert (await api.get(parent["id"]))["output_text"] == "parent"
-        # Its own time is over as well, so only who follows it is sure to see its end before it goes.
+        # The child's retention has ended too: only a stream that follows it sees its end for sure.
         async with api.follow(child) as stream:
             await stream.until("response.in_progress")
-            go.set()
+            released.set()
             await stream.to_end()
             assert stream.final["output_text"] == "child"

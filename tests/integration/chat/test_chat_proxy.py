@@ -425,7 +425,9 @@ async def test_a_stream_that_breaks_off_inside_an_event_closes_the_connection(
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-@pytest.mark.parametrize("has_output", [True, False], ids=["in the middle", "before the first byte"])
+@pytest.mark.parametrize(
+    "has_output", [True, False], ids=["in the middle", "before the first byte"]
+)
 async def test_a_client_that_disconnects_closes_the_connection_to_the_upstream(
     proxy: ProxyStack, stream: bool, has_output: bool
 ) -> None:
@@ -447,7 +449,7 @@ async def test_a_client_that_disconnects_closes_the_connection_to_the_upstream(
 async def test_a_client_that_reads_nothing_slows_the_upstream_and_is_disconnected(
     proxy: ProxyStack,
 ) -> None:
-    """The answer is 65 MB. What sockets and a small buffer do not hold stays at the upstream."""
+    """The answer is 65 MB; what sockets and a small buffer cannot hold stays upstream."""
     piece = b"data: " + b"x" * 65_536 + b"\n\n"
     model = proxy.model([*[raw(piece)] * 1000, done()])
     body = json.dumps({"model": model, "messages": [], "stream": True}).encode()

@@ -1,4 +1,4 @@
-"""An upstream that speaks the Responses API itself, over HTTP: the product's promises are the same (docs/adr/0015)."""
+"""An upstream that speaks the Responses API itself: the same promises hold (docs/adr/0015)."""
 
 import json
 from collections.abc import AsyncIterator
@@ -59,36 +59,40 @@ max_retries = 0
 "either-*" = ["big", "small"]
 """
 
-SEARCH: JSON = {"type": "web_search"}
-FILES: JSON = {"type": "file_search", "vector_store_ids": ["vs_1"]}
-FOUND: JSON = {
+WEB_SEARCH: JSON = {"type": "web_search"}
+FILE_SEARCH: JSON = {"type": "file_search", "vector_store_ids": ["vs_1"]}
+FILE_SEARCH_CALL: JSON = {
     "id": "fs_upstream",
     "type": "file_search_call",
     "status": "completed",
     "queries": ["q"],
     "results": None,
 }
-SEARCHED: JSON = {
+WEB_SEARCH_CALL: JSON = {
     "id": "ws_upstream",
     "type": "web_search_call",
     "status": "completed",
     "action": {"type": "search", "query": "q"},
 }
-RAN: JSON = {
-    "id": "ci_upstream", "type": "code_interpreter_call", "status": "completed", "container_id": "cntr_1", "code": "1+1",
+CODE_CALL: JSON = {
+    "id": "ci_upstream",
+    "type": "code_interpreter_call",
+    "status": "completed",
+    "container_id": "cntr_1",
+    "code": "1+1",
     "outputs": [{"type": "logs", "logs": "2"}],
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
-async def servers_of_tools() -> AsyncIterator[McpServers]:
-    async with McpServers() as database_server:
-        yield database_server
-    assert not database_server.faults, database_server.faults
+async def tool_servers() -> AsyncIterator[McpServers]:
+    async with McpServers() as running:
+        yield running
+    assert not running.faults, running.faults
 
 
 @pytest.fixture(scope="module")
-async def house(
+async def own_stack(
     tmp_path_factory: pytest.TempPathFactory,
     database_server: Databases,
     suite_settings: SuiteSettings,
@@ -97,20 +101,23 @@ async def house(
     folder = tmp_path_factory.mktemp("native")
     (folder / "backburner.toml").write_text(FILE.format(fake=fake.base_url))
     settings = {
-        **SHORT_LEASES, **TOOL_SETTINGS, "BACKBURNER_CONFIG": str(folder / "backburner.toml"), "BACKBURNER_LIMITS__TOKEN_GAP": "3",
+        **SHORT_LEASES,
+        **TOOL_SETTINGS,
+        "BACKBURNER_CONFIG": str(folder / "backburner.toml"),
+        "BACKBURNER_LIMITS__TOKEN_GAP": "3",
         "BACKBURNER_LIMITS__TURNS": "6",
-    }  # fmt: skip
-    async with stack(folder, database_server, suite_settings, fake, settings=settings) as one:
-        yield one
+    }
+    async with stack(folder, database_server, suite_settings, fake, settings=settings) as running:
+        yield running
 
 
 @pytest.fixture
-def api(house: Stack) -> Api:
-    return house.api()
+def api(own_stack: Stack) -> Api:
+    return own_stack.api()
 
 
-async def told(api: Api, model: str, **body: Any) -> tuple[JSON, list[JSON]]:
-    """The ended response and its events, checked, when it is asked for as a stream; GET agrees where it is stored."""
+async def read_stream(api: Api, model: str, **body: Any) -> tuple[JSON, list[JSON]]:
+    """Reads a stream to its end; returns the response and its events, both checked."""
     async with api.post_stream(model, **body) as stream:
         await stream.to_end()
     check_response(stream.final)
@@ -121,11 +128,11 @@ async def told(api: Api, model: str, **body: Any) -> tuple[JSON, list[JSON]]:
 
 
 @pytest.mark.parametrize("background", [True, False], ids=["background", "foreground"])
-async def test_an_answer_is_the_same_streamed_and_not(
+async def test_an_answer_is_the_same_with_and_without_streaming(
     api: Api, fake: FakeUpstream, background: bool
 ) -> None:
     model = fake.script(native_reply("Hello ", "world"))
-    streamed, events = await told(api, model, background=background)
+    streamed, events = await read_stream(api, model, background=background)
     if background:
         plain = await api.wait_for_end(await api.create_background(model))
     else:
@@ -138,47 +145,65 @@ async def test_an_answer_is_the_same_streamed_and_not(
             model,
         )
         assert response["usage"] == {
-            "input_tokens": 11, "input_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 0},
-            "output_tokens": 7, "output_tokens_details": {"reasoning_tokens": 2}, "total_tokens": 18,
-        }  # fmt: skip
+            "input_tokens": 11,
+            "input_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 0},
+            "output_tokens": 7,
+            "output_tokens_details": {"reasoning_tokens": 2},
+            "total_tokens": 18,
+        }
         assert response["service_tier"] == "flex"
         assert response["metadata"] == {}
     assert [event["delta"] for event in events if event["type"].endswith("text.delta")] == [
         "Hello ",
         "world",
     ]
-    assert "upstream" not in json.dumps(events), "an id of the upstream's was shown"
+    assert "upstream" not in json.dumps(events), "an id of the upstream was shown"
     assert (await api.get(streamed["id"]))["output"] == streamed["output"]
 
 
-async def test_the_upstream_keeps_nothing_and_is_told_what_the_client_set(
+async def test_the_upstream_stores_nothing_and_gets_the_clients_parameters(
     api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(native_reply("ok"))
-    given = {
+    parameters = {
         "instructions": "Be brief.",
         "reasoning": {"effort": "low", "summary": "auto"},
         "text": {"verbosity": "low"},
         "top_k": 7,
     }
     await api.create(
-        model, **given, background=True, metadata={"ours": "alone"}, truncation="auto", store=True
+        model,
+        **parameters,
+        background=True,
+        metadata={"ours": "alone"},
+        truncation="auto",
+        store=True,
     )
     await until(lambda: fake.requests_for(model))
     request = fake.requests_for(model)[0]
     assert request.path == "/v1/responses"
     assert request.headers["authorization"] == "Bearer upstream-secret"
     assert request.body == {
-        "model": model, "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello."}]}],
-        "stream": True, "store": False, "include": ["reasoning.encrypted_content"], **given,
-    }  # fmt: skip
+        "model": model,
+        "input": [
+            {
+                "type": "message",
+                "role": "user",
+                "content": [{"type": "input_text", "text": "Hello."}],
+            }
+        ],
+        "stream": True,
+        "store": False,
+        "include": ["reasoning.encrypted_content"],
+        **parameters,
+    }
 
 
-async def test_the_official_client_streams_from_it(house: Stack, fake: FakeUpstream) -> None:
+async def test_the_official_client_streams_from_it(own_stack: Stack, fake: FakeUpstream) -> None:
     model = fake.script(
         [begin(), reasoning_item("blob", "Let me ", "see."), message_item("Hello ", "world"), end()]
     )
-    async with house.openai().responses.stream(model=model, input="Hi.") as stream:
+    async with own_stack.openai().responses.stream(model=model, input="Hi.") as stream:
         final = await stream.get_final_response()
     assert final.output_text == "Hello world"
     assert [item.type for item in final.output] == ["reasoning", "message"]
@@ -187,23 +212,23 @@ async def test_the_official_client_streams_from_it(house: Stack, fake: FakeUpstr
 # --- conversations ---
 
 
-async def test_a_chain_sends_everything_again_and_reasoning_goes_back_to_its_maker(
+async def test_a_chain_sends_the_whole_history_with_the_upstreams_own_reasoning(
     api: Api, fake: FakeUpstream
 ) -> None:
-    first = [
+    first_turn = [
         begin(),
         reasoning_item("only they can read it", "I think."),
         native_call("call_1", "look", '{"a":', "1}"),
         end(),
     ]
-    model = fake.script(first, native_reply("seen"), native_reply("bye"))
+    model = fake.script(first_turn, native_reply("seen"), native_reply("bye"))
     look = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
-    one, _ = await told(api, model, tools=[look], include=["reasoning.encrypted_content"])
-    assert item_statuses(one) == ["reasoning completed", "function_call completed"]
-    assert one["output"][0]["encrypted_content"].endswith("only they can read it")
+    first, _ = await read_stream(api, model, tools=[look], include=["reasoning.encrypted_content"])
+    assert item_statuses(first) == ["reasoning completed", "function_call completed"]
+    assert first["output"][0]["encrypted_content"].endswith("only they can read it")
     output = {"type": "function_call_output", "call_id": "call_1", "output": "a view"}
-    two = await api.create(model, input=[output], previous_response_id=one["id"], tools=[look])
-    await api.create(model, input="Thanks.", previous_response_id=two["id"])
+    second = await api.create(model, input=[output], previous_response_id=first["id"], tools=[look])
+    await api.create(model, input="Thanks.", previous_response_id=second["id"])
     history = fake.requests_for(model)[2].body["input"]
     assert [item["type"] for item in history] == [
         "message",
@@ -214,8 +239,10 @@ async def test_a_chain_sends_everything_again_and_reasoning_goes_back_to_its_mak
         "message",
     ]
     assert history[1] == {
-        "type": "reasoning", "summary": [{"type": "summary_text", "text": "I think."}], "encrypted_content": "only they can read it",
-    }  # fmt: skip
+        "type": "reasoning",
+        "summary": [{"type": "summary_text", "text": "I think."}],
+        "encrypted_content": "only they can read it",
+    }
     assert history[2] == {
         "type": "function_call",
         "status": "completed",
@@ -228,15 +255,15 @@ async def test_a_chain_sends_everything_again_and_reasoning_goes_back_to_its_mak
     assert not any("previous_response_id" in request.body for request in fake.requests_for(model))
 
 
-async def test_a_client_that_keeps_the_history_itself_may_leave_out_the_ids(
+async def test_a_client_that_keeps_the_history_may_leave_out_the_ids(
     api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(
         [begin(), reasoning_item("blob"), message_item("one"), end()], native_reply("two")
     )
-    one = await api.create(model, store=False, include=["reasoning.encrypted_content"])
+    first = await api.create(model, store=False, include=["reasoning.encrypted_content"])
     copied = [
-        {name: value for name, value in item.items() if name != "id"} for item in one["output"]
+        {name: value for name, value in item.items() if name != "id"} for item in first["output"]
     ]
     await api.create(
         model,
@@ -248,30 +275,32 @@ async def test_a_client_that_keeps_the_history_itself_may_leave_out_the_ids(
     assert history[1] == {"type": "reasoning", "summary": [], "encrypted_content": "blob"}
 
 
-async def test_a_conversation_may_go_on_with_an_upstream_of_the_other_kind(
+async def test_a_conversation_can_continue_at_an_upstream_of_the_other_kind(
     api: Api, fake: FakeUpstream
 ) -> None:
-    theirs = fake.script(
+    native_model = fake.script(
         [
             begin(),
             reasoning_item("blob"),
-            server_tool_item(FOUND),
+            server_tool_item(FILE_SEARCH_CALL),
             native_call("c", "f", "{}"),
             end(),
         ],
         native_reply("back"),
     )
     fake.script(reply("in chat"), name="small-1")
-    first, _ = await told(api, theirs, tools=[FILES, {"type": "function", "name": "f"}])
-    answer = {"type": "function_call_output", "call_id": "c", "output": "x"}
-    second = await api.create("small-1", input=[answer], previous_response_id=first["id"])
+    first, _ = await read_stream(
+        api, native_model, tools=[FILE_SEARCH, {"type": "function", "name": "f"}]
+    )
+    output = {"type": "function_call_output", "call_id": "c", "output": "x"}
+    second = await api.create("small-1", input=[output], previous_response_id=first["id"])
     assert [message["role"] for message in fake.requests_for("small-1")[-1].messages] == [
         "user",
         "assistant",
         "tool",
     ]
-    await api.create(theirs, previous_response_id=second["id"])
-    types = [item["type"] for item in fake.requests_for(theirs)[-1].body["input"]]
+    await api.create(native_model, previous_response_id=second["id"])
+    types = [item["type"] for item in fake.requests_for(native_model)[-1].body["input"]]
     assert types == [
         "message",
         "reasoning",
@@ -286,40 +315,45 @@ async def test_a_conversation_may_go_on_with_an_upstream_of_the_other_kind(
 # --- tools ---
 
 
-async def test_tools_of_an_mcp_server_run_here_and_are_functions_there(
-    api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+async def test_mcp_tools_run_here_and_are_functions_for_the_upstream(
+    api: Api, fake: FakeUpstream, tool_servers: McpServers
 ) -> None:
     calls = [
-        native_call(f"call_{nr}", tool, json.dumps({"key": f"native-{nr}"}))
-        for nr, tool in enumerate(("count_unsafe", "count_read_only"))
+        native_call(f"call_{number}", tool, json.dumps({"key": f"native-{number}"}))
+        for number, tool in enumerate(("count_unsafe", "count_read_only"))
     ]
     model = fake.script(
         [begin(), reasoning_item("blob"), message_item("Let me see."), *calls, end()],
         native_reply("done"),
     )
-    ended, _ = await told(
-        api, model, tools=[counting_server(servers_of_tools)], tool_choice="required"
+    response, _ = await read_stream(
+        api, model, tools=[counting_server(tool_servers)], tool_choice="required"
     )
-    assert item_statuses(ended) == [
-        "mcp_list_tools completed", "reasoning completed", "message completed", "mcp_call completed", "mcp_call completed", "message completed",
-    ]  # fmt: skip
-    assert ended["usage"]["total_tokens"] == 36
+    assert item_statuses(response) == [
+        "mcp_list_tools completed",
+        "reasoning completed",
+        "message completed",
+        "mcp_call completed",
+        "mcp_call completed",
+        "message completed",
+    ]
+    assert response["usage"]["total_tokens"] == 36
     first, second = fake.requests_for(model)
     assert {tool["type"] for tool in first.body["tools"]} == {"function"}
     assert (first.body["tool_choice"], second.body["tool_choice"]) == ("required", "auto")
-    said = second.body["input"]
-    assert [item["type"] for item in said] == [
+    history = second.body["input"]
+    assert [item["type"] for item in history] == [
         "message",
         "reasoning",
         "message",
         *["function_call", "function_call_output"] * 2,
     ]
-    assert said[3]["name"] == "count_unsafe"
-    assert [said[4]["output"], said[6]["output"]] == [
+    assert history[3]["name"] == "count_unsafe"
+    assert [history[4]["output"], history[6]["output"]] == [
         "count_unsafe native-0: call 1",
         "count_read_only native-1: call 1",
     ]
-    assert len(servers_of_tools.tool_calls.calls_with("native-0")) == 1
+    assert len(tool_servers.tool_calls.calls_with("native-0")) == 1
 
 
 async def test_tools_of_the_upstream_pass_through_with_their_items_and_events(
@@ -336,29 +370,29 @@ async def test_tools_of_the_upstream_pass_through_with_their_items_and_events(
     model = fake.script(
         [
             begin(),
-            server_tool_item(SEARCHED, *progress),
-            server_tool_item(RAN, *code),
-            server_tool_item(FOUND),
+            server_tool_item(WEB_SEARCH_CALL, *progress),
+            server_tool_item(CODE_CALL, *code),
+            server_tool_item(FILE_SEARCH_CALL),
             message_item("It is 2."),
             end(),
         ],
         native_reply("as I said"),
     )
     tools = [
-        SEARCH,
-        FILES,
+        WEB_SEARCH,
+        FILE_SEARCH,
         {"type": "code_interpreter", "container": {"type": "auto"}},
         {"type": "image_generation"},
     ]
-    ended, events = await told(
+    response, events = await read_stream(
         api, model, tools=tools, tool_choice={"type": "file_search"}, max_tool_calls=5
     )
-    assert item_statuses(ended) == [
+    assert item_statuses(response) == [
         f"{kind} completed"
         for kind in ("web_search_call", "code_interpreter_call", "file_search_call", "message")
     ]
-    assert ended["output"][1] == {**RAN, "id": ended["output"][1]["id"]}
-    assert ended["tools"] == tools
+    assert response["output"][1] == {**CODE_CALL, "id": response["output"][1]["id"]}
+    assert response["tools"] == tools
     request = fake.requests_for(model)[0].body
     assert (request["tools"], request["tool_choice"], request["max_tool_calls"]) == (
         tools,
@@ -368,26 +402,28 @@ async def test_tools_of_the_upstream_pass_through_with_their_items_and_events(
     types = [event["type"] for event in events]
     assert types.count("response.web_search_call.searching") == 1
     assert types.count("response.code_interpreter_call_code.delta") == 2
-    await api.create(model, previous_response_id=ended["id"])
+    await api.create(model, previous_response_id=response["id"])
     history = fake.requests_for(model)[1].body["input"]
-    assert [item["type"] for item in history[1:-1]] == [item["type"] for item in ended["output"]]
-    assert [item["id"] for item in history[1:-1]] == [item["id"] for item in ended["output"]]
+    assert [item["type"] for item in history[1:-1]] == [item["type"] for item in response["output"]]
+    assert [item["id"] for item in history[1:-1]] == [item["id"] for item in response["output"]]
 
 
-async def test_what_only_such_an_upstream_can_run_is_refused_for_others(
+async def test_tools_that_only_a_native_upstream_can_run_are_refused_for_others(
     api: Api, fake: FakeUpstream
 ) -> None:
     fake.script(reply("never"), name="small-2")
     answer = await api.call(
-        "POST", "/responses", {"model": "small-2", "input": "Hi.", "tools": [FILES]}
+        "POST", "/responses", {"model": "small-2", "input": "Hi.", "tools": [FILE_SEARCH]}
     )
     assert (answer.status, answer.error["param"]) == (400, "tools[0].type")
-    secret = {
+    code_tool = {
         "type": "code_interpreter",
         "container": {"network_policy": {"domain_secrets": [{"value": "s3cret"}]}},
     }
     answer = await api.call(
-        "POST", "/responses", {"model": "big-one", "input": "Hi.", "tools": [FILES, secret]}
+        "POST",
+        "/responses",
+        {"model": "big-one", "input": "Hi.", "tools": [FILE_SEARCH, code_tool]},
     )
     assert (answer.status, answer.error["param"], answer.error["code"]) == (
         400,
@@ -395,79 +431,107 @@ async def test_what_only_such_an_upstream_can_run_is_refused_for_others(
         "unsupported_parameter",
     )
     assert "s3cret" not in answer.raw.decode()
-    choice = {
+    body = {
         "model": "big-one",
         "input": "Hi.",
-        "tools": [FILES],
+        "tools": [FILE_SEARCH],
         "tool_choice": {"type": "image_generation"},
     }
-    answer = await api.call("POST", "/responses", choice)
+    answer = await api.call("POST", "/responses", body)
     assert (answer.status, answer.error["param"]) == (400, "tool_choice")
     assert not fake.requests_for("small-2")
 
 
-async def test_the_next_upstream_is_asked_if_it_can_do_what_is_wanted(
+async def test_the_next_upstream_is_tried_only_if_it_supports_the_tools(
     api: Api, fake: FakeUpstream
 ) -> None:
-    away = [status(503)]
-    fake.script(away, reply("from chat"), name="either-1")
-    assert (await api.create("either-1", tools=[SEARCH]))["output_text"] == "from chat"
+    unavailable = [status(503)]
+    fake.script(unavailable, reply("from chat"), name="either-1")
+    assert (await api.create("either-1", tools=[WEB_SEARCH]))["output_text"] == "from chat"
     assert [request.path for request in fake.requests_for("either-1")] == [
         "/v1/responses",
         "/v1/chat/completions",
     ]
-    fake.script(away, reply("never"), name="either-2")
+    fake.script(unavailable, reply("never"), name="either-2")
     answer = await api.call(
-        "POST", "/responses", {"model": "either-2", "input": "Hi.", "tools": [FILES]}
+        "POST", "/responses", {"model": "either-2", "input": "Hi.", "tools": [FILE_SEARCH]}
     )
     assert answer.status == 502
-    assert len(fake.requests_for("either-2")) == 1, (
-        "an upstream that knows no file search was not asked for one"
-    )
+    assert len(fake.requests_for("either-2")) == 1, "a chat upstream was sent a file search"
 
 
-# --- holes, missing endings, refusals ---
+# --- damaged streams, missing endings, refusals ---
 
 
 def _delta(text: str, **more: Any) -> JSON:
     return {"type": "response.output_text.delta", "delta": text, **more}
 
 
-WHOLE = {
+WHOLE_MESSAGE = {
     "type": "message",
     "id": "msg_upstream",
     "role": "assistant",
     "status": "completed",
     "content": [{"type": "output_text", "text": "so far"}],
 }
-HOLES: list[tuple[str, list[Step]]] = [
+DAMAGED_STREAMS: list[tuple[str, list[Step]]] = [
     ("only deltas", [native_events(_delta("so "), _delta("far")), end()]),
-    ("nothing but the end", [end(output=[WHOLE])]),
-    ("a json body", [status(200, {"object": "response", "status": "completed", "output": [WHOLE]})]),
-    ("no item was done", [begin(), message_item("so ", "far", closed=False), end(output=[WHOLE])]),
-    ("the end knows more", [begin(), message_item("so", closed=False), end(output=[WHOLE])]),
+    ("nothing but the end", [end(output=[WHOLE_MESSAGE])]),
+    (
+        "a json body",
+        [status(200, {"object": "response", "status": "completed", "output": [WHOLE_MESSAGE]})],
+    ),
+    (
+        "no item was done",
+        [begin(), message_item("so ", "far", closed=False), end(output=[WHOLE_MESSAGE])],
+    ),
+    (
+        "more output in the end",
+        [begin(), message_item("so", closed=False), end(output=[WHOLE_MESSAGE])],
+    ),
     ("an empty list at the end", [begin(), message_item("so ", "far"), end(output=[])]),
     ("no usage", [begin(), message_item("so ", "far"), end(usage=None)]),
     ("done instead of an end", [begin(), message_item("so ", "far"), done()]),
     ("done after the end", [begin(), message_item("so ", "far"), end(), done()]),
-    ("events of new kinds", [native_events({"type": "response.novelty"}, {"type": "keepalive"}), message_item("so ", "far"), native_events({"type": "x.y"}), end()]),
+    (
+        "events of new kinds",
+        [
+            native_events({"type": "response.novelty"}, {"type": "keepalive"}),
+            message_item("so ", "far"),
+            native_events({"type": "x.y"}),
+            end(),
+        ],
+    ),
     ("numbers twice", [begin(), native_events(), begin(), message_item("so ", "far"), end()]),
-    ("talk after the end", [begin(), message_item("so ", "far"), end(), message_item("and more"), end("failed")]),
-    ("bytes that are no utf-8 in a word nobody reads", [native_events({"type": "response.novelty"}), raw(b'data: {"type":"x","y":"\xff"}\n\n'), message_item("so ", "far"), end()]),
-]  # fmt: skip
+    (
+        "items after the end",
+        [begin(), message_item("so ", "far"), end(), message_item("and more"), end("failed")],
+    ),
+    (
+        "bytes that are no utf-8 in an unknown event",
+        [
+            native_events({"type": "response.novelty"}),
+            raw(b'data: {"type":"x","y":"\xff"}\n\n'),
+            message_item("so ", "far"),
+            end(),
+        ],
+    ),
+]
 
 
-@pytest.mark.parametrize("script", [pytest.param(script, id=name) for name, script in HOLES])
-async def test_a_stream_with_holes_becomes_a_whole_one(
+@pytest.mark.parametrize(
+    "script", [pytest.param(script, id=name) for name, script in DAMAGED_STREAMS]
+)
+async def test_a_damaged_stream_becomes_a_valid_one(
     api: Api, fake: FakeUpstream, script: list[Step]
 ) -> None:
-    ended, _ = await told(api, fake.script(script))
-    assert (ended["status"], ended["output_text"]) == ("completed", "so far")
-    assert (await api.get(ended["id"]))["output"] == ended["output"]
+    response, _ = await read_stream(api, fake.script(script))
+    assert (response["status"], response["output_text"]) == ("completed", "so far")
+    assert (await api.get(response["id"]))["output"] == response["output"]
 
 
-ENDINGS: list[tuple[str, list[Step], str]] = [
-    ("it just stops", [], "upstream"),
+BAD_ENDINGS: list[tuple[str, list[Step], str]] = [
+    ("no ending", [], "upstream"),
     ("a reset", [reset()], "upstream"),
     ("a closed connection", [drop()], "upstream"),
     ("done in the middle", [done()], "upstream"),
@@ -487,7 +551,7 @@ ENDINGS: list[tuple[str, list[Step], str]] = [
         [native_events({"type": "error", "error": {"message": "overloaded"}})],
         "overloaded",
     ),
-    ("an error thrown in", [raw(b'\n{"error": {"message": "overloaded"}}\n')], "overloaded"),
+    ("an error outside an event", [raw(b'\n{"error": {"message": "overloaded"}}\n')], "overloaded"),
     (
         "a failed response",
         [end("failed", error={"code": "server_error", "message": "overloaded"})],
@@ -499,19 +563,20 @@ ENDINGS: list[tuple[str, list[Step], str]] = [
 
 
 @pytest.mark.parametrize(
-    ("end_", "words"), [pytest.param(script, words, id=name) for name, script, words in ENDINGS]
+    ("ending", "phrase"),
+    [pytest.param(script, phrase, id=name) for name, script, phrase in BAD_ENDINGS],
 )
 @pytest.mark.parametrize("background", [True, False], ids=["background", "foreground"])
-async def test_a_stream_without_a_good_end_keeps_what_was_said(
-    api: Api, fake: FakeUpstream, end_: list[Step], words: str, background: bool
+async def test_a_stream_with_a_bad_ending_keeps_its_output(
+    api: Api, fake: FakeUpstream, ending: list[Step], phrase: str, background: bool
 ) -> None:
-    model = fake.script([begin(), message_item("so ", "far", closed=False), *end_])
-    ended, _ = await told(api, model, background=background)
-    assert (ended["status"], ended["output_text"]) == ("failed", "so far")
-    assert [item["status"] for item in ended["output"]] == ["incomplete"]
-    assert words in ended["error"]["message"].lower()
-    assert await api.get(ended["id"]) == ended
-    assert len(fake.requests_for(model)) == 1, "what was shown is never asked for a second time"
+    model = fake.script([begin(), message_item("so ", "far", closed=False), *ending])
+    response, _ = await read_stream(api, model, background=background)
+    assert (response["status"], response["output_text"]) == ("failed", "so far")
+    assert [item["status"] for item in response["output"]] == ["incomplete"]
+    assert phrase in response["error"]["message"].lower()
+    assert await api.get(response["id"]) == response
+    assert len(fake.requests_for(model)) == 1, "a turn with output is never repeated"
 
 
 REFUSALS: list[tuple[str, list[Step], int, str]] = [
@@ -526,11 +591,11 @@ REFUSALS: list[tuple[str, list[Step], int, str]] = [
         "overloaded",
     ),
     ("an empty stream", [raw(b": nothing\n\n")], 502, ""),
-    ("it knows no such address", [status(404, {"detail": "Not Found"})], 404, "'api'"),
-    ("it knows no such method", [status(405, {"detail": "Method Not Allowed"})], 502, "'api'"),
-    ("it speaks chat", [*reply("Hello")], 502, "'api'"),
+    ("an unknown path", [status(404, {"detail": "Not Found"})], 404, "'api'"),
+    ("a wrong method", [status(405, {"detail": "Method Not Allowed"})], 502, "'api'"),
+    ("an answer of the chat API", [*reply("Hello")], 502, "'api'"),
     (
-        "it answers with a web page",
+        "a web page",
         [status(200, b"<html>hello</html>", {"content-type": "text/html"})],
         502,
         "",
@@ -539,23 +604,24 @@ REFUSALS: list[tuple[str, list[Step], int, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("script", "expected", "words"), [pytest.param(*rest, id=name) for name, *rest in REFUSALS]
+    ("script", "expected", "phrase"),
+    [pytest.param(*values, id=name) for name, *values in REFUSALS],
 )
-async def test_a_refusal_is_told_as_one(
-    api: Api, fake: FakeUpstream, script: list[Step], expected: int, words: str
+async def test_a_refusal_becomes_an_error_and_a_failed_response(
+    api: Api, fake: FakeUpstream, script: list[Step], expected: int, phrase: str
 ) -> None:
     answer = await api.call("POST", "/responses", {"model": fake.script(script), "input": "Hi."})
     assert answer.status == expected, answer.raw
-    assert words in answer.error["message"]
+    assert phrase in answer.error["message"]
     assert "upstream-secret" not in answer.raw.decode()
-    ended = await api.wait_for_end(await api.create_background(fake.script(script)))
-    assert (ended["status"], ended["output"]) == ("failed", [])
+    response = await api.wait_for_end(await api.create_background(fake.script(script)))
+    assert (response["status"], response["output"]) == ("failed", [])
 
 
 @pytest.mark.parametrize(
-    "script", [[status(404, {"detail": "Not Found"})]], ids=["no such address"]
+    "script", [[status(404, {"detail": "Not Found"})]], ids=["an unknown path"]
 )
-async def test_a_chat_upstream_without_an_api_is_told_as_such_too(
+async def test_a_chat_upstream_without_the_api_gets_a_hint_about_the_setting(
     api: Api, fake: FakeUpstream, script: list[Step]
 ) -> None:
     fake.script(script, name="small-404")
@@ -564,8 +630,8 @@ async def test_a_chat_upstream_without_an_api_is_told_as_such_too(
     assert "'api'" in answer.error["message"]
 
 
-async def test_an_unknown_model_is_told_as_one(api: Api) -> None:
-    answer = await api.call("POST", "/responses", {"model": "nobody-knows-it", "input": "Hi."})
+async def test_an_unknown_model_is_a_400(api: Api) -> None:
+    answer = await api.call("POST", "/responses", {"model": "no-such-model", "input": "Hi."})
     assert (answer.status, answer.error["code"]) == (400, "model_not_found")
 
 
@@ -575,12 +641,12 @@ async def test_an_incomplete_answer_is_incomplete(api: Api, fake: FakeUpstream) 
         message_item("so ", "far", closed=False),
         end("incomplete", incomplete_details={"reason": "max_output_tokens"}),
     ]
-    ended, _ = await told(api, fake.script(cut))
-    assert (ended["status"], ended["incomplete_details"]) == (
+    response, _ = await read_stream(api, fake.script(cut))
+    assert (response["status"], response["incomplete_details"]) == (
         "incomplete",
         {"reason": "max_output_tokens"},
     )
-    assert ended["usage"]["total_tokens"] == 18
+    assert response["usage"]["total_tokens"] == 18
 
 
 # --- cancel, death ---
@@ -588,9 +654,14 @@ async def test_an_incomplete_answer_is_incomplete(api: Api, fake: FakeUpstream) 
 
 async def test_a_cancel_closes_the_upstream(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(
-        [begin(), server_tool_item(FOUND), message_item("so ", "far", closed=False), hang()]
+        [
+            begin(),
+            server_tool_item(FILE_SEARCH_CALL),
+            message_item("so ", "far", closed=False),
+            hang(),
+        ]
     )
-    async with api.post_stream(model, background=True, tools=[FILES]) as stream:
+    async with api.post_stream(model, background=True, tools=[FILE_SEARCH]) as stream:
         await stream.until("response.output_text.delta", count=2)
         assert (await api.cancel(stream.response_id)).body["status"] == "cancelled"
         await stream.to_end()
@@ -600,43 +671,64 @@ async def test_a_cancel_closes_the_upstream(api: Api, fake: FakeUpstream) -> Non
 
 
 async def test_a_client_that_disconnects_closes_the_connection_to_the_upstream(
-    house: Stack, fake: FakeUpstream
+    own_stack: Stack, fake: FakeUpstream
 ) -> None:
     model = fake.script([begin(), message_item("so ", "far", closed=False), hang()])
-    async with house.api().post_stream(model) as stream:
+    async with own_stack.api().post_stream(model) as stream:
         await stream.until("response.output_text.delta")
     await until(lambda: fake.requests_for(model)[0].closed_by_client)
 
 
-async def test_another_worker_goes_on_after_the_last_finished_turn(
-    house: Stack, fake: FakeUpstream, servers_of_tools: McpServers
+async def test_another_worker_continues_after_the_last_finished_turn(
+    own_stack: Stack, fake: FakeUpstream, tool_servers: McpServers
 ) -> None:
-    """kill -9 in the second turn, in the middle of its code, its thought and its words."""
-    api = house.api()
-    first = [
+    """kill -9 in the second turn, in the middle of its code, its reasoning and its text."""
+    api = own_stack.api()
+    first_turn = [
         begin(),
         reasoning_item("blob", "I think."),
         native_call("call_1", "count_unsafe", '{"key": "killed"}'),
         end(),
     ]
-    half = [
-        begin(), native_events(
-            {"type": "response.output_item.added", "output_index": 0, "item": {**RAN, "code": "", "status": "in_progress"}},
-            {"type": "response.code_interpreter_call_code.delta", "output_index": 0, "item_id": "ci_upstream", "delta": "1+"},
-            {"type": "response.reasoning_summary_text.delta", "output_index": 1, "item_id": "rs_2", "summary_index": 0, "delta": "half a thought"},
-        ), hang(),
-    ]  # fmt: skip
-    model = fake.script(first, half, [begin(), server_tool_item(RAN), message_item("whole"), end()])
+    cut_off_turn = [
+        begin(),
+        native_events(
+            {
+                "type": "response.output_item.added",
+                "output_index": 0,
+                "item": {**CODE_CALL, "code": "", "status": "in_progress"},
+            },
+            {
+                "type": "response.code_interpreter_call_code.delta",
+                "output_index": 0,
+                "item_id": "ci_upstream",
+                "delta": "1+",
+            },
+            {
+                "type": "response.reasoning_summary_text.delta",
+                "output_index": 1,
+                "item_id": "rs_2",
+                "summary_index": 0,
+                "delta": "half a thought",
+            },
+        ),
+        hang(),
+    ]
+    model = fake.script(
+        first_turn,
+        cut_off_turn,
+        [begin(), server_tool_item(CODE_CALL), message_item("whole"), end()],
+    )
     tools = [
-        counting_server(servers_of_tools),
+        counting_server(tool_servers),
         {"type": "code_interpreter", "container": {"type": "auto"}},
     ]
     async with api.post_stream(model, background=True, tools=tools) as stream:
         await stream.until("response.reasoning_summary_text.delta", count=2)
-        before = house.workers[0]
-        after = house.spawn_worker()
-        house.kill(before)
-        await house.wait_until_claiming(after)
+        killed = own_stack.workers[0]
+        successor = own_stack.spawn_worker()
+        own_stack.kill(killed)
+        await own_stack.wait_until_claiming(successor)
         await stream.to_end()
     events = assert_one_stream(stream.frames)
     assert stream.final["status"] == "completed"
@@ -646,27 +738,28 @@ async def test_another_worker_goes_on_after_the_last_finished_turn(
         "code_interpreter_call completed",
         "message completed",
     ]
-    left = [
+    abandoned = [
         event["item"]
         for event in events
         if event["type"] == "response.output_item.done" and event["item"]["status"] == "incomplete"
     ]
-    assert [(item["type"], item.get("code"), item.get("summary")) for item in left] == [
-        ("code_interpreter_call", "1+", None), ("reasoning", None, [{"type": "summary_text", "text": "half a thought"}]),
-    ]  # fmt: skip
-    assert len(servers_of_tools.tool_calls.calls_with("killed")) == 1
+    assert [(item["type"], item.get("code"), item.get("summary")) for item in abandoned] == [
+        ("code_interpreter_call", "1+", None),
+        ("reasoning", None, [{"type": "summary_text", "text": "half a thought"}]),
+    ]
+    assert len(tool_servers.tool_calls.calls_with("killed")) == 1
     assert await api.get(stream.response_id) == stream.final
-    third = fake.requests_for(model)[2].body["input"]
-    assert [item["type"] for item in third] == [
+    third_request = fake.requests_for(model)[2].body["input"]
+    assert [item["type"] for item in third_request] == [
         "message",
         "reasoning",
         "function_call",
         "function_call_output",
     ]
-    assert third[1]["encrypted_content"] == "blob"
+    assert third_request[1]["encrypted_content"] == "blob"
 
 
-async def test_a_running_response_shows_what_was_said_so_far(api: Api, fake: FakeUpstream) -> None:
+async def test_a_running_response_shows_its_output_so_far(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(
         [
             begin(),
@@ -677,34 +770,44 @@ async def test_a_running_response_shows_what_was_said_so_far(api: Api, fake: Fak
     )
     response_id = await api.create_background(model)
 
-    async def said() -> bool:
+    async def shows_output() -> bool:
         shown = await api.get(response_id)
         return [item["status"] for item in shown["output"]] == [
             "completed",
             "in_progress",
         ] and shown["output_text"] == "so far"
 
-    await until(said)
+    await until(shows_output)
     await api.cancel(response_id)
 
 
 # --- another deployment as the upstream ---
 
 
-async def test_this_server_may_be_the_upstream_of_another(
-    house: Stack, fake: FakeUpstream, private_stack: PrivateStack
+async def test_this_server_can_be_the_upstream_of_another(
+    own_stack: Stack, fake: FakeUpstream, private_stack: PrivateStack
 ) -> None:
-    """A whole implementation of the Responses API on the far side: what it translates from chat goes through natively."""
+    """The other deployment translates from chat; its answers pass through here natively."""
     look = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
     fake.script(
-        [reasoning("hm, ", "well"), text("Let me see."), call(0, "call_1", "look", '{"a":', "1}"), finish("tool_calls"), usage(), done()],
-        [text("Se", "en."), finish("length"), usage(), done()], name="small-far",
-    )  # fmt: skip
+        [
+            reasoning("hm, ", "well"),
+            text("Let me see."),
+            call(0, "call_1", "look", '{"a":', "1}"),
+            finish("tool_calls"),
+            usage(),
+            done(),
+        ],
+        [text("Se", "en."), finish("length"), usage(), done()],
+        name="small-far",
+    )
     settings = {
-        "BACKBURNER_UPSTREAM__BASE_URL": house.api().base_url, "BACKBURNER_UPSTREAM__API_KEY": house.key, "BACKBURNER_UPSTREAM__API": "responses",
-    }  # fmt: skip
+        "BACKBURNER_UPSTREAM__BASE_URL": own_stack.api().base_url,
+        "BACKBURNER_UPSTREAM__API_KEY": own_stack.key,
+        "BACKBURNER_UPSTREAM__API": "responses",
+    }
     async with private_stack(settings=settings) as near:
-        first, _ = await told(near.api(), "small-far", tools=[look], background=True)
+        first, _ = await read_stream(near.api(), "small-far", tools=[look], background=True)
         assert item_statuses(first) == [
             "reasoning completed",
             "message completed",
@@ -716,7 +819,7 @@ async def test_this_server_may_be_the_upstream_of_another(
         )
         assert first["usage"]["total_tokens"] == 18
         output = {"type": "function_call_output", "call_id": "call_1", "output": "a view"}
-        second, _ = await told(
+        second, _ = await read_stream(
             near.api(), "small-far", input=[output], previous_response_id=first["id"]
         )
         assert (second["status"], second["output_text"]) == ("incomplete", "Seen.")
@@ -726,16 +829,19 @@ async def test_this_server_may_be_the_upstream_of_another(
             "tool",
         ]
         unknown = await near.api().call(
-            "POST", "/responses", {"model": "nobody-far", "input": "Hi."}
+            "POST", "/responses", {"model": "no-such-far", "input": "Hi."}
         )
         assert unknown.status == 400
         assert "does not exist" in unknown.error["message"]
 
 
-async def test_a_history_is_compacted_by_such_an_upstream_too(api: Api, fake: FakeUpstream) -> None:
+async def test_a_history_is_compacted_by_a_native_upstream(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(native_reply("a summary"), native_reply("on it goes"))
-    said = [{"role": "user", "content": "Remember 42."}, {"role": "assistant", "content": "I do."}]
-    answer = await api.call("POST", "/responses/compact", {"model": model, "input": said})
+    history = [
+        {"role": "user", "content": "Remember 42."},
+        {"role": "assistant", "content": "I do."},
+    ]
+    answer = await api.call("POST", "/responses/compact", {"model": model, "input": history})
     assert answer.status == 200, answer.raw
     await api.create(
         model, input=[*answer.body["output"], {"role": "user", "content": "Which number?"}]
@@ -744,25 +850,27 @@ async def test_a_history_is_compacted_by_such_an_upstream_too(api: Api, fake: Fa
     assert {request.path for request in fake.requests_for(model)} == {"/v1/responses"}
 
 
-async def test_a_native_upstream_sums_up_and_is_told_the_summary(
+async def test_a_native_upstream_writes_the_summary_and_gets_it_back(
     api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(native_reply("The cat is Momo."), native_reply("Rex."))
-    talk = [
-        {"role": "user", "content": "My cat is called Momo."}, {"role": "assistant", "content": "x" * 6000}, {"role": "user", "content": "And?"},
-    ]  # fmt: skip
-    response, events = await told(
+    history = [
+        {"role": "user", "content": "My cat is called Momo."},
+        {"role": "assistant", "content": "x" * 6000},
+        {"role": "user", "content": "And?"},
+    ]
+    response, events = await read_stream(
         api,
         model,
-        input=talk,
+        input=history,
         context_management=[{"type": "compaction", "compact_threshold": 1000}],
     )
     assert item_statuses(response) == ["compaction completed", "message completed"]
     assert "response.compaction.compacting" in [event["type"] for event in events]
-    summed_up, turn = (
+    summary_request, turn = (
         request.body for request in fake.requests_for(model) if request.path == "/v1/responses"
-    )  # besides, a count was asked for
+    )  # the count requests have another path
     assert "context_management" not in turn
-    assert "tools" not in summed_up
+    assert "tools" not in summary_request
     assert [item["type"] for item in turn["input"]] == ["message"] * 3
     assert "The cat is Momo." in json.dumps(turn["input"][1])

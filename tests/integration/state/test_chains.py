@@ -1,4 +1,4 @@
-"""`previous_response_id`: what the model is told in the second turn and the tenth."""
+"""`previous_response_id`: the history that the model gets in the second turn and in the tenth."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ from tests.support.fake_upstream import (
 USER: JSON = {"role": "user", "content": "and now?"}
 
 
-def told(messages: list[JSON]) -> list[tuple[str, str]]:
+def roles_and_texts(messages: list[JSON]) -> list[tuple[str, str]]:
     """Role and plain text of each message."""
     return [(message["role"], _plain(message.get("content"))) for message in messages]
 
@@ -35,7 +35,7 @@ def _plain(content: object) -> str:
     return str(content or "")
 
 
-async def test_the_whole_chain_is_told_in_order(api: Api, fake: FakeUpstream) -> None:
+async def test_the_whole_chain_is_sent_in_order(api: Api, fake: FakeUpstream) -> None:
     previous = None
     for turn in range(10):
         model = fake.script(reply(f"answer {turn}"))
@@ -43,11 +43,11 @@ async def test_the_whole_chain_is_told_in_order(api: Api, fake: FakeUpstream) ->
         assert response["previous_response_id"] == previous
         previous = response["id"]
     expected = [
-        (role, f"{words} {turn}")
+        (role, f"{text} {turn}")
         for turn in range(10)
-        for role, words in (("user", "question"), ("assistant", "answer"))
+        for role, text in (("user", "question"), ("assistant", "answer"))
     ]
-    assert told(fake.requests_for(model)[0].messages) == expected[:-1]
+    assert roles_and_texts(fake.requests_for(model)[0].messages) == expected[:-1]
 
 
 async def test_a_chain_may_fork(api: Api, fake: FakeUpstream) -> None:
@@ -60,7 +60,7 @@ async def test_a_chain_may_fork(api: Api, fake: FakeUpstream) -> None:
         )
     )
     for model in (left, right):
-        assert told(fake.requests_for(model)[0].messages) == [
+        assert roles_and_texts(fake.requests_for(model)[0].messages) == [
             ("user", "start"),
             ("assistant", "root"),
             ("user", model),
@@ -73,7 +73,7 @@ async def test_instructions_and_sampling_are_not_inherited(api: Api, fake: FakeU
     )
     model = fake.script(reply("b"))
     second = await api.create(model, previous_response_id=first["id"])
-    assert told(fake.requests_for(model)[0].messages) == [
+    assert roles_and_texts(fake.requests_for(model)[0].messages) == [
         ("user", "Hello."),
         ("assistant", "a"),
         ("user", "Hello."),
@@ -82,10 +82,10 @@ async def test_instructions_and_sampling_are_not_inherited(api: Api, fake: FakeU
     assert (second["instructions"], second["temperature"], second["metadata"]) == (None, 1, {})
     third = fake.script(reply("c"))
     await api.create(third, previous_response_id=second["id"], instructions="Speak Greek.")
-    assert told(fake.requests_for(third)[0].messages)[0] == ("system", "Speak Greek.")
+    assert roles_and_texts(fake.requests_for(third)[0].messages)[0] == ("system", "Speak Greek.")
 
 
-async def test_background_and_foreground_responses_chain_alike(
+async def test_background_and_foreground_responses_continue_each_other(
     api: Api, fake: FakeUpstream
 ) -> None:
     first = await api.wait_for_end(await api.create_background(fake.script(reply("one"))))
@@ -96,11 +96,13 @@ async def test_background_and_foreground_responses_chain_alike(
     )
     assert third["status"] == "completed"
     assert [
-        words for role, words in told(fake.requests_for(model)[0].messages) if role == "assistant"
+        text
+        for role, text in roles_and_texts(fake.requests_for(model)[0].messages)
+        if role == "assistant"
     ] == ["one", "two"]
 
 
-async def test_parallel_calls_become_one_assistant_message_with_their_answers_behind(
+async def test_parallel_calls_become_one_assistant_message_followed_by_their_outputs(
     api: Api, fake: FakeUpstream
 ) -> None:
     calls = [call(0, "call_a", "look", '{"x":1}'), call(1, "call_b", "look", "")]
@@ -115,19 +117,22 @@ async def test_parallel_calls_become_one_assistant_message_with_their_answers_be
         "function_call",
         "function_call",
     ]
-    answers = [
+    outputs = [
         {"type": "function_call_output", "call_id": name, "output": name.upper()}
         for name in ("call_b", "call_a")
     ]
     model = fake.script(reply("done"))
     second = await api.create(
-        model, previous_response_id=first["id"], input=[*answers, USER], tools=tools
+        model, previous_response_id=first["id"], input=[*outputs, USER], tools=tools
     )
     assert second["status"] == "completed"
     user, assistant, *rest = fake.requests_for(model)[0].messages
     assert user["role"] == "user"
     assert _plain(assistant["content"]) == "Looking."
-    assert [(one["id"], one["function"]["arguments"]) for one in assistant["tool_calls"]] == [
+    assert [
+        (call_entry["id"], call_entry["function"]["arguments"])
+        for call_entry in assistant["tool_calls"]
+    ] == [
         ("call_a", '{"x":1}'),
         ("call_b", "{}"),
     ]
@@ -138,12 +143,10 @@ async def test_parallel_calls_become_one_assistant_message_with_their_answers_be
         ("tool", "call_a", "CALL_A"),
         ("tool", "call_b", "CALL_B"),
     ]
-    assert told(rest[2:]) == [("user", "and now?")]
+    assert roles_and_texts(rest[2:]) == [("user", "and now?")]
 
 
-async def test_a_call_that_was_never_answered_blocks_the_chain(
-    api: Api, fake: FakeUpstream
-) -> None:
+async def test_a_call_without_its_output_blocks_the_chain(api: Api, fake: FakeUpstream) -> None:
     tools = [
         {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
     ]
@@ -158,18 +161,18 @@ async def test_a_call_that_was_never_answered_blocks_the_chain(
     )
     assert refused.status == 400
     assert refused.error["message"] == "No tool output found for function call call_a."
-    stray = {"type": "function_call_output", "call_id": "call_z", "output": "x"}
+    unmatched = {"type": "function_call_output", "call_id": "call_z", "output": "x"}
     refused = await api.call(
         "POST",
         "/responses",
-        {"model": model, "input": [stray], "previous_response_id": first["id"]},
+        {"model": model, "input": [unmatched], "previous_response_id": first["id"]},
     )
     assert refused.status == 400
     assert fake.requests_for(model) == []
 
 
 @pytest.mark.parametrize(
-    ("script", "ended", "said"),
+    ("script", "status", "texts"),
     [
         ([text("half"), finish("length"), done()], "incomplete", ["half"]),
         ([text("half"), drop()], "failed", ["half"]),
@@ -178,23 +181,23 @@ async def test_a_call_that_was_never_answered_blocks_the_chain(
     ],
     ids=["incomplete", "failed with output", "failed without output", "refused"],
 )
-async def test_whatever_ended_may_be_continued_with_what_output_there_is(
-    api: Api, fake: FakeUpstream, script: list[Step], ended: str, said: list[str]
+async def test_every_ended_response_can_be_continued_with_its_output(
+    api: Api, fake: FakeUpstream, script: list[Step], status: str, texts: list[str]
 ) -> None:
     first = await api.wait_for_end(await api.create_background(fake.script(script)))
-    assert first["status"] == ended
+    assert first["status"] == status
     model = fake.script(reply("fine"))
     assert (await api.create(model, previous_response_id=first["id"], input=[USER]))[
         "output_text"
     ] == "fine"
     [request] = fake.requests_for(model)
-    heard = [
+    sent_texts = [
         _plain(message.get("content")) or message.get("refusal")
         for message in request.messages
         if message["role"] == "assistant"
     ]
-    assert heard == said
-    assert told(request.messages)[-1] == ("user", "and now?")
+    assert sent_texts == texts
+    assert roles_and_texts(request.messages)[-1] == ("user", "and now?")
 
 
 async def test_a_cancelled_response_may_be_continued(api: Api, fake: FakeUpstream) -> None:
@@ -203,7 +206,7 @@ async def test_a_cancelled_response_may_be_continued(api: Api, fake: FakeUpstrea
         await api.cancel(stream.response_id)
     model = fake.script(reply("fine"))
     await api.create(model, previous_response_id=stream.response_id)
-    assert ("assistant", "half") in told(fake.requests_for(model)[0].messages)
+    assert ("assistant", "half") in roles_and_texts(fake.requests_for(model)[0].messages)
 
 
 async def test_a_deleted_response_cannot_be_continued(api: Api, fake: FakeUpstream) -> None:
@@ -215,7 +218,9 @@ async def test_a_deleted_response_cannot_be_continued(api: Api, fake: FakeUpstre
     assert (refused.status, refused.error["code"]) == (400, "previous_response_not_found")
 
 
-async def test_input_items_of_a_chained_response_are_its_own(api: Api, fake: FakeUpstream) -> None:
+async def test_input_items_of_a_continuing_response_are_only_its_own(
+    api: Api, fake: FakeUpstream
+) -> None:
     first = await api.create(fake.script(reply("x")), input="one")
     second = await api.create(
         fake.script(reply("y")), input="two", previous_response_id=first["id"]
@@ -224,7 +229,9 @@ async def test_input_items_of_a_chained_response_are_its_own(api: Api, fake: Fak
     assert [item["content"][0]["text"] for item in page["data"]] == ["two"]
 
 
-async def test_history_given_in_full_is_told_as_it_was(api: Api, fake: FakeUpstream) -> None:
+async def test_a_history_sent_in_full_reaches_the_model_unchanged(
+    api: Api, fake: FakeUpstream
+) -> None:
     first = await api.create(
         fake.script([reasoning("hm"), text("Bonn."), finish(), done()]), input="Capital?"
     )
@@ -237,16 +244,14 @@ async def test_history_given_in_full_is_told_as_it_was(api: Api, fake: FakeUpstr
             "content": [{"type": "input_text", "text": "More rules."}],
         },
         {"role": "user", "content": [{"type": "input_text", "text": "Capital?"}]},
-        *first[
-            "output"
-        ],  # as a client without previous_response_id sends it back: reasoning, message with ids and status
+        *first["output"],  # reasoning and message with ids and status, as such a client sends them
         {"role": "user", "content": "Sure?"},
         {"role": "assistant", "content": "Or Berlin."},
         {"role": "user", "content": "Sure!"},
     ]
     assert (await api.create(model, input=history))["status"] == "completed"
-    heard = told(fake.requests_for(model)[0].messages)
-    assert [words for _, words in heard if words] == [
+    sent = roles_and_texts(fake.requests_for(model)[0].messages)
+    assert [text for _, text in sent if text] == [
         "Rules.",
         "More rules.",
         "Capital?",
@@ -255,7 +260,7 @@ async def test_history_given_in_full_is_told_as_it_was(api: Api, fake: FakeUpstr
         "Or Berlin.",
         "Sure!",
     ]
-    assert [role for role, _ in heard if role not in ("system", "developer")][:2] == [
+    assert [role for role, _ in sent if role not in ("system", "developer")][:2] == [
         "user",
         "assistant",
     ]

@@ -1,4 +1,4 @@
-"""Conversations: what is in them when, in which order, and who may change them."""
+"""Conversations: which items they have at which time, in which order, and who may change them."""
 
 import asyncio
 from functools import partial
@@ -26,60 +26,62 @@ from tests.support.fake_upstream import (
 from tests.support.stack import Stack
 from tests.support.websocket_client import socket
 
-NOWHERE = "conv_01a1fc89ade272e095a74eaedfc80911"
+UNKNOWN_ID = "conv_01a1fc89ade272e095a74eaedfc80911"
 LOCKED = (
     "Another process is currently operating on this conversation. Please retry in a few seconds."
 )
 TOOLS = [{"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}]
 
 
-def user(words: str, **more: Any) -> JSON:
-    return {"role": "user", "content": words, **more}
+def user(content: str, **more: Any) -> JSON:
+    return {"role": "user", "content": content, **more}
 
 
-def answer(call_id: str, output: str = "seen") -> JSON:
+def call_output(call_id: str, output: str = "seen") -> JSON:
     return {"type": "function_call_output", "call_id": call_id, "output": output}
 
 
-async def conversation(api: Api, *items: JSON, **more: Any) -> str:
-    """A new conversation with these items; its id."""
-    made = await api.call("POST", "/conversations", {"items": list(items), **more})
-    assert made.status == 200, made.raw
-    return str(made.body["id"])
+async def new_conversation(api: Api, *items: JSON, **more: Any) -> str:
+    """Creates a conversation with these items; returns its id."""
+    created = await api.call("POST", "/conversations", {"items": list(items), **more})
+    assert created.status == 200, created.raw
+    return str(created.body["id"])
 
 
-async def items_of(api: Api, named: str) -> list[JSON]:
-    """Its items, in order, page by page."""
-    found: list[JSON] = []
+async def items_of(api: Api, conversation_id: str) -> list[JSON]:
+    """Returns all its items, in order, read page by page."""
+    items: list[JSON] = []
     after: dict[str, str] = {}
     while True:
         page = await api.call(
-            "GET", f"/conversations/{named}/items", params={"order": "asc", "limit": "3", **after}
+            "GET",
+            f"/conversations/{conversation_id}/items",
+            params={"order": "asc", "limit": "3", **after},
         )
         assert page.status == 200, page.raw
         assert page.body["object"] == "list"
-        found += page.body["data"]
+        items += page.body["data"]
         if not page.body["has_more"]:
-            return found
+            return items
         after = {"after": page.body["last_id"]}
 
 
-async def said(api: Api, named: str) -> list[tuple[str, str]]:
-    """Who said what in it; of other items, their type and call."""
+async def texts_of(api: Api, conversation_id: str) -> list[tuple[str, str]]:
+    """Role and text of each message; type and call id of each other item."""
     return [
         (item["role"], "".join(part.get("text", "") for part in item["content"]))
         if item["type"] == "message"
         else (item["type"], item["call_id"])
-        for item in await items_of(api, named)
+        for item in await items_of(api, conversation_id)
     ]
 
 
-async def add(api: Api, named: str, *items: JSON) -> HttpResponse:
-    return await api.call("POST", f"/conversations/{named}/items", {"items": list(items)})
+async def add(api: Api, conversation_id: str, *items: JSON) -> HttpResponse:
+    return await api.call("POST", f"/conversations/{conversation_id}/items", {"items": list(items)})
 
 
-def heard(fake: FakeUpstream, model: str) -> list[tuple[str, Any]]:
-    """What the upstream was told, the last time."""
+def last_messages(fake: FakeUpstream, model: str) -> list[tuple[str, Any]]:
+    """Role and content of the messages that the upstream got last."""
     return [
         (message["role"], message.get("content"))
         for message in fake.requests_for(model)[-1].messages
@@ -89,30 +91,36 @@ def heard(fake: FakeUpstream, model: str) -> list[tuple[str, Any]]:
 # The object.
 
 
-async def test_a_conversation_is_made_shown_changed_and_deleted(client: openai.AsyncOpenAI) -> None:
-    made = await client.conversations.create(
+async def test_a_conversation_is_created_shown_changed_and_deleted(
+    client: openai.AsyncOpenAI,
+) -> None:
+    created = await client.conversations.create(
         metadata={"topic": "tides"}, items=[{"type": "message", "role": "user", "content": "Hi."}]
     )
-    assert (made.object, made.metadata) == ("conversation", {"topic": "tides"})
-    assert made.id.startswith("conv_")
-    assert (await client.conversations.retrieve(made.id)) == made
-    changed = await client.conversations.update(made.id, metadata={"topic": "moons"})
-    assert changed == made.model_copy(update={"metadata": {"topic": "moons"}})
-    assert (await client.conversations.update(made.id, metadata=None)).metadata == {}
-    gone = await client.conversations.delete(made.id)
-    assert (gone.id, gone.object, gone.deleted) == (made.id, "conversation.deleted", True)
-    for again in (
-        client.conversations.retrieve(made.id),
-        client.conversations.delete(made.id),
-        client.conversations.items.create(made.id, items=[]),
+    assert (created.object, created.metadata) == ("conversation", {"topic": "tides"})
+    assert created.id.startswith("conv_")
+    assert (await client.conversations.retrieve(created.id)) == created
+    changed = await client.conversations.update(created.id, metadata={"topic": "moons"})
+    assert changed == created.model_copy(update={"metadata": {"topic": "moons"}})
+    assert (await client.conversations.update(created.id, metadata=None)).metadata == {}
+    deleted = await client.conversations.delete(created.id)
+    assert (deleted.id, deleted.object, deleted.deleted) == (
+        created.id,
+        "conversation.deleted",
+        True,
+    )
+    for request in (
+        client.conversations.retrieve(created.id),
+        client.conversations.delete(created.id),
+        client.conversations.items.create(created.id, items=[]),
     ):
         with pytest.raises((openai.NotFoundError, openai.BadRequestError)):
-            await again
+            await request
 
 
-async def test_items_are_normalised_listed_shown_and_taken_out(client: openai.AsyncOpenAI) -> None:
-    made = await client.conversations.create()
-    given: list[Any] = [
+async def test_items_are_normalised_listed_shown_and_removed(client: openai.AsyncOpenAI) -> None:
+    created = await client.conversations.create()
+    items: list[Any] = [
         {"role": "user", "content": "Plain words."},
         {
             "type": "message",
@@ -130,29 +138,31 @@ async def test_items_are_normalised_listed_shown_and_taken_out(client: openai.As
         {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "call_1", "output": "seen"},
     ]
-    added = await client.conversations.items.create(made.id, items=given)
+    added = await client.conversations.items.create(created.id, items=items)
     ids = [str(item.id) for item in added.data]
     assert (added.first_id, added.last_id, added.has_more) == (ids[0], ids[-1], False)
     assert ids[1:3] == ["msg_mine", "rs_1"]
-    assert [name.partition("_")[0] for name in ids] == ["msg", "msg", "rs", "fc", "fco"]
-    listed = [item async for item in client.conversations.items.list(made.id, limit=2, order="asc")]
+    assert [item_id.partition("_")[0] for item_id in ids] == ["msg", "msg", "rs", "fc", "fco"]
+    listed = [
+        item async for item in client.conversations.items.list(created.id, limit=2, order="asc")
+    ]
     assert [item.id for item in listed] == ids
     assert [item.to_dict() for item in listed] == [item.to_dict() for item in added.data]
-    assert [item.id async for item in client.conversations.items.list(made.id, limit=2)] == ids[
+    assert [item.id async for item in client.conversations.items.list(created.id, limit=2)] == ids[
         ::-1
     ]
-    first: Any = await client.conversations.items.retrieve(ids[0], conversation_id=made.id)
+    first: Any = await client.conversations.items.retrieve(ids[0], conversation_id=created.id)
     assert first.to_dict()["content"] == [{"type": "input_text", "text": "Plain words."}]
-    assert await client.conversations.items.delete(ids[0], conversation_id=made.id) == made
+    assert await client.conversations.items.delete(ids[0], conversation_id=created.id) == created
     with pytest.raises(openai.NotFoundError):
-        await client.conversations.items.retrieve(ids[0], conversation_id=made.id)
-    assert [item.id async for item in client.conversations.items.list(made.id, order="asc")] == ids[
-        1:
-    ]
+        await client.conversations.items.retrieve(ids[0], conversation_id=created.id)
+    assert [
+        item.id async for item in client.conversations.items.list(created.id, order="asc")
+    ] == ids[1:]
 
 
 async def test_an_empty_conversation_lists_nothing(api: Api) -> None:
-    page = await api.call("GET", f"/conversations/{await conversation(api)}/items")
+    page = await api.call("GET", f"/conversations/{await new_conversation(api)}/items")
     assert page.body == {
         "object": "list",
         "data": [],
@@ -162,49 +172,51 @@ async def test_an_empty_conversation_lists_nothing(api: Api) -> None:
     }
 
 
-# Responses in it.
+# Responses in a conversation.
 
 
-async def test_a_conversation_is_told_and_grows(api: Api, fake: FakeUpstream) -> None:
-    named = await conversation(api, user("one"), {"role": "assistant", "content": "two"})
+async def test_a_conversation_is_sent_to_the_model_and_grows(api: Api, fake: FakeUpstream) -> None:
+    conversation_id = await new_conversation(
+        api, user("one"), {"role": "assistant", "content": "two"}
+    )
     model = fake.script(reply("four"))
-    response = await api.create(model, input="three", conversation=named)
-    assert response["conversation"] == {"id": named}
+    response = await api.create(model, input="three", conversation=conversation_id)
+    assert response["conversation"] == {"id": conversation_id}
     assert (await api.get(response["id"])) == response
-    assert heard(fake, model) == [("user", "one"), ("assistant", "two"), ("user", "three")]
-    assert await said(api, named) == [
+    assert last_messages(fake, model) == [("user", "one"), ("assistant", "two"), ("user", "three")]
+    assert await texts_of(api, conversation_id) == [
         ("user", "one"),
         ("assistant", "two"),
         ("user", "three"),
         ("assistant", "four"),
     ]
-    items = await items_of(api, named)
+    items = await items_of(api, conversation_id)
     assert items[3] == response["output"][0]
     later = fake.script(reply("six"))
     ended = await api.wait_for_end(
-        await api.create_background(later, input="five", conversation={"id": named})
+        await api.create_background(later, input="five", conversation={"id": conversation_id})
     )
-    assert ended["conversation"] == {"id": named}
-    assert heard(fake, later)[-2:] == [("assistant", "four"), ("user", "five")]
+    assert ended["conversation"] == {"id": conversation_id}
+    assert last_messages(fake, later)[-2:] == [("assistant", "four"), ("user", "five")]
     listed = (await api.call("GET", f"/responses/{ended['id']}/input_items")).body["data"]
     assert [item["content"][0]["text"] for item in listed] == ["five"], (
-        "a response's input is its own"
+        "a response's input items are only its own"
     )
 
 
 async def test_every_snapshot_names_the_conversation(api: Api, fake: FakeUpstream) -> None:
-    named = await conversation(api)
+    conversation_id = await new_conversation(api)
     async with api.post_stream(
-        fake.script(reply("x")), conversation=named, background=True
+        fake.script(reply("x")), conversation=conversation_id, background=True
     ) as stream:
         events = await stream.to_end()
     snapshots = [event["response"] for event in events if "response" in event]
     assert len(snapshots) == 4
-    assert all(snapshot["conversation"] == {"id": named} for snapshot in snapshots)
+    assert all(snapshot["conversation"] == {"id": conversation_id} for snapshot in snapshots)
 
 
 @pytest.mark.parametrize(
-    ("script", "ended", "kept"),
+    ("script", "status", "is_added"),
     [
         ([text("half"), finish("length"), done()], "incomplete", True),
         ([text("half"), drop()], "failed", False),
@@ -212,113 +224,129 @@ async def test_every_snapshot_names_the_conversation(api: Api, fake: FakeUpstrea
     ],
     ids=["incomplete", "failed with output", "failed without output"],
 )
-async def test_only_what_ended_well_becomes_part_of_it(
-    api: Api, fake: FakeUpstream, script: Any, ended: str, kept: bool
+async def test_only_a_completed_or_incomplete_response_is_added(
+    api: Api, fake: FakeUpstream, script: Any, status: str, is_added: bool
 ) -> None:
-    named = await conversation(api, user("before"))
+    conversation_id = await new_conversation(api, user("before"))
     response = await api.wait_for_end(
-        await api.create_background(fake.script(script), input="question", conversation=named)
+        await api.create_background(
+            fake.script(script), input="question", conversation=conversation_id
+        )
     )
-    assert response["status"] == ended
-    assert await said(api, named) == [
+    assert response["status"] == status
+    assert await texts_of(api, conversation_id) == [
         ("user", "before"),
-        *([("user", "question"), ("assistant", "half")] if kept else []),
+        *([("user", "question"), ("assistant", "half")] if is_added else []),
     ]
     model = fake.script(reply("fine"))
-    assert (await api.create(model, input="again", conversation=named))["status"] == "completed", (
-        "it is not locked"
-    )
+    assert (await api.create(model, input="again", conversation=conversation_id))[
+        "status"
+    ] == "completed", "the conversation is not locked"
 
 
-async def test_what_was_cancelled_is_no_part_of_it(api: Api, fake: FakeUpstream) -> None:
-    named = await conversation(api, user("before"))
+async def test_a_cancelled_response_is_not_added(api: Api, fake: FakeUpstream) -> None:
+    conversation_id = await new_conversation(api, user("before"))
     async with api.post_stream(
-        fake.script([text("half"), hang()]), conversation=named, background=True
+        fake.script([text("half"), hang()]), conversation=conversation_id, background=True
     ) as stream:
         await stream.until("response.output_text.delta")
         assert (await api.cancel(stream.response_id)).body["status"] == "cancelled"
-    assert await said(api, named) == [("user", "before")]
-    assert (await api.create(fake.script(reply("x")), conversation=named))["status"] == "completed"
+    assert await texts_of(api, conversation_id) == [("user", "before")]
+    assert (await api.create(fake.script(reply("x")), conversation=conversation_id))[
+        "status"
+    ] == "completed"
 
 
-async def test_a_response_that_is_not_stored_only_reads(api: Api, fake: FakeUpstream) -> None:
-    named = await conversation(api, user("before"))
-    model = fake.script(reply("x"))
-    response = await api.create(model, input="question", conversation=named, store=False)
-    assert response["conversation"] == {"id": named}
-    assert heard(fake, model) == [("user", "before"), ("user", "question")]
-    assert await said(api, named) == [("user", "before")]
-
-
-async def test_an_input_may_be_empty_where_there_is_a_conversation(
+async def test_a_response_with_store_false_only_reads_the_conversation(
     api: Api, fake: FakeUpstream
 ) -> None:
-    named = await conversation(api, user("Say x."))
+    conversation_id = await new_conversation(api, user("before"))
     model = fake.script(reply("x"))
-    assert (await api.create(model, input=[], conversation=named))["output_text"] == "x"
-    assert heard(fake, model) == [("user", "Say x.")]
+    response = await api.create(model, input="question", conversation=conversation_id, store=False)
+    assert response["conversation"] == {"id": conversation_id}
+    assert last_messages(fake, model) == [("user", "before"), ("user", "question")]
+    assert await texts_of(api, conversation_id) == [("user", "before")]
 
 
-async def test_a_file_of_the_conversation_that_cannot_be_fetched_is_the_conversations_fault(
+async def test_an_input_may_be_empty_with_a_conversation(api: Api, fake: FakeUpstream) -> None:
+    conversation_id = await new_conversation(api, user("Say x."))
+    model = fake.script(reply("x"))
+    assert (await api.create(model, input=[], conversation=conversation_id))["output_text"] == "x"
+    assert last_messages(fake, model) == [("user", "Say x.")]
+
+
+async def test_an_unfetchable_file_in_the_conversation_names_the_conversation(
     api: Api, fake: FakeUpstream
 ) -> None:
     part = {"type": "input_file", "file_url": "http://localhost:9/inside.pdf"}
-    named = await conversation(api, {"role": "user", "content": [part]})
+    conversation_id = await new_conversation(api, {"role": "user", "content": [part]})
     refused = await api.call(
         "POST",
         "/responses",
-        {"model": fake.script(reply("never")), "input": "Read it.", "conversation": named},
+        {
+            "model": fake.script(reply("never")),
+            "input": "Read it.",
+            "conversation": conversation_id,
+        },
     )
     assert (refused.status, refused.error["param"], refused.error["code"]) == (
         400,
         "conversation",
         "invalid_value",
     )
-    assert await said(api, named) == [("user", "")]
+    assert await texts_of(api, conversation_id) == [("user", "")]
 
 
-async def test_a_conversation_goes_on_over_a_socket(api: Api, fake: FakeUpstream) -> None:
-    named = await conversation(api, user("one"))
-    async with socket(api) as one:
-        first = await one.create_and_read(
-            fake.script(reply("three")), input="two", conversation=named
+async def test_a_conversation_continues_over_a_websocket(api: Api, fake: FakeUpstream) -> None:
+    conversation_id = await new_conversation(api, user("one"))
+    async with socket(api) as connection:
+        first = await connection.create_and_read(
+            fake.script(reply("three")), input="two", conversation=conversation_id
         )
-        assert first["conversation"] == {"id": named}
-        await one.create_and_read(
-            "never", input="four", conversation=named, generate=False
-        )  # a warm-up: said, and not answered
+        assert first["conversation"] == {"id": conversation_id}
+        # A warm-up adds its input and gets no answer.
+        await connection.create_and_read(
+            "never", input="four", conversation=conversation_id, generate=False
+        )
         model = fake.script(reply("six"))
-        await one.create_and_read(model, input="five", conversation=named, store=False)
-    assert heard(fake, model) == [
+        await connection.create_and_read(
+            model, input="five", conversation=conversation_id, store=False
+        )
+    assert last_messages(fake, model) == [
         ("user", "one"),
         ("user", "two"),
         ("assistant", "three"),
         ("user", "four"),
         ("user", "five"),
     ]
-    assert [words for _, words in await said(api, named)] == ["one", "two", "three", "four"]
+    assert [text for _, text in await texts_of(api, conversation_id)] == [
+        "one",
+        "two",
+        "three",
+        "four",
+    ]
 
 
 # The lock.
 
 
-async def test_nobody_else_writes_while_a_response_runs(api: Api, fake: FakeUpstream) -> None:
-    named = await conversation(api, user("before", id="msg_before"))
-    opened = asyncio.Event()
+async def test_a_running_response_locks_its_conversation(api: Api, fake: FakeUpstream) -> None:
+    conversation_id = await new_conversation(api, user("before", id="msg_before"))
+    released = asyncio.Event()
     running = await api.create_background(
-        fake.script([wait_for(opened), *reply("x")]), conversation=named
+        fake.script([wait_for(released), *reply("x")]), conversation=conversation_id
     )
     never = fake.script(reply("never"))
     for method, path, body in (
-        ("POST", "/responses", {"model": never, "input": "y", "conversation": named}),
+        ("POST", "/responses", {"model": never, "input": "y", "conversation": conversation_id}),
         (
             "POST",
             "/responses",
-            {"model": never, "input": "y", "conversation": named, "store": False},
+            {"model": never, "input": "y", "conversation": conversation_id, "store": False},
         ),
-        ("POST", f"/conversations/{named}/items", {"items": [user("between")]}),
-        ("DELETE", f"/conversations/{named}/items/msg_before", None),
-        ("DELETE", f"/conversations/{named}", None),
+        ("POST", f"/conversations/{conversation_id}/items", {"items": [user("between")]}),
+        ("DELETE", f"/conversations/{conversation_id}/items/msg_before", None),
+        ("DELETE", f"/conversations/{conversation_id}", None),
     ):
         refused = await api.call(method, path, body)
         error = {
@@ -329,103 +357,131 @@ async def test_nobody_else_writes_while_a_response_runs(api: Api, fake: FakeUpst
         }
         assert (refused.status, refused.error) == (400, error), (method, path)
     assert (
-        await api.call("POST", f"/conversations/{named}", {"metadata": {"a": "b"}})
-    ).status == 200, "what it is called is nobody's history"
-    opened.set()
+        await api.call("POST", f"/conversations/{conversation_id}", {"metadata": {"a": "b"}})
+    ).status == 200, "metadata is not part of the history"
+    released.set()
     await api.wait_for_end(running)
     assert fake.requests_for(never) == []
-    assert (await add(api, named, user("after"))).status == 200
-    assert [words for _, words in await said(api, named)] == ["before", "Hello.", "x", "after"]
+    assert (await add(api, conversation_id, user("after"))).status == 200
+    assert [text for _, text in await texts_of(api, conversation_id)] == [
+        "before",
+        "Hello.",
+        "x",
+        "after",
+    ]
 
 
-async def test_of_many_creates_at_once_one_is_first(
+async def test_of_many_concurrent_creates_one_is_accepted(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     api, other = shared_stack.api(), shared_stack.api(1)
-    named = await conversation(api)
-    opened = asyncio.Event()
-    model = fake.script([wait_for(opened), *reply("x")])
+    conversation_id = await new_conversation(api)
+    released = asyncio.Event()
+    model = fake.script([wait_for(released), *reply("x")])
     bodies = [
-        {"model": model, "input": f"number {at}", "conversation": named, "background": True}
-        for at in range(12)
+        {
+            "model": model,
+            "input": f"number {number}",
+            "conversation": conversation_id,
+            "background": True,
+        }
+        for number in range(12)
     ]
     answers = await asyncio.gather(
-        *((api, other)[at % 2].call("POST", "/responses", body) for at, body in enumerate(bodies))
+        *(
+            (api, other)[number % 2].call("POST", "/responses", body)
+            for number, body in enumerate(bodies)
+        )
     )
-    accepted = [one.body["id"] for one in answers if one.status == 200]
+    accepted = [answer.body["id"] for answer in answers if answer.status == 200]
     assert len(accepted) == 1
-    assert {one.error["code"] for one in answers if one.status != 200} == {"conversation_locked"}
-    opened.set()
+    assert {answer.error["code"] for answer in answers if answer.status != 200} == {
+        "conversation_locked"
+    }
+    released.set()
     await api.wait_for_end(accepted[0])
-    assert len(await items_of(api, named)) == 2
+    assert len(await items_of(api, conversation_id)) == 2
 
 
-async def test_items_that_are_added_at_once_are_all_there_and_stay_together(
+async def test_items_added_concurrently_are_all_stored_and_stay_together(
     shared_stack: Stack,
 ) -> None:
     api, other = shared_stack.api(), shared_stack.api(1)
-    named = await conversation(api)
-    pairs = [(user(f"a{at}"), user(f"b{at}")) for at in range(10)]
+    conversation_id = await new_conversation(api)
+    pairs = [(user(f"a{number}"), user(f"b{number}")) for number in range(10)]
     answers = await asyncio.gather(
-        *(add((api, other)[at % 2], named, *pair) for at, pair in enumerate(pairs))
+        *(
+            add((api, other)[number % 2], conversation_id, *pair)
+            for number, pair in enumerate(pairs)
+        )
     )
-    assert {one.status for one in answers} == {200}
-    words = [words for _, words in await said(api, named)]
-    assert sorted(words) == sorted(f"{side}{at}" for at in range(10) for side in "ab")
-    assert all(words[at][1:] == words[at + 1][1:] for at in range(0, 20, 2))
+    assert {answer.status for answer in answers} == {200}
+    texts = [text for _, text in await texts_of(api, conversation_id)]
+    assert sorted(texts) == sorted(f"{side}{number}" for number in range(10) for side in "ab")
+    assert all(texts[number][1:] == texts[number + 1][1:] for number in range(0, 20, 2))
 
 
-async def test_of_many_that_add_the_same_item_at_once_one_does(shared_stack: Stack) -> None:
+async def test_of_many_concurrent_adds_of_one_item_one_succeeds(shared_stack: Stack) -> None:
     api, other = shared_stack.api(), shared_stack.api(1)
-    named = await conversation(api)
-    pairs = [(user("same", id="msg_same"), user(f"beside {at}")) for at in range(8)]
+    conversation_id = await new_conversation(api)
+    pairs = [(user("same", id="msg_same"), user(f"beside {number}")) for number in range(8)]
     answers = await asyncio.gather(
-        *(add((api, other)[at % 2], named, *pair) for at, pair in enumerate(pairs))
+        *(
+            add((api, other)[number % 2], conversation_id, *pair)
+            for number, pair in enumerate(pairs)
+        )
     )
-    assert sorted(one.status for one in answers) == [200] + [400] * 7
-    assert (await said(api, named))[0] == ("user", "same")
-    assert len(await items_of(api, named)) == 2
+    assert sorted(answer.status for answer in answers) == [200] + [400] * 7
+    assert (await texts_of(api, conversation_id))[0] == ("user", "same")
+    assert len(await items_of(api, conversation_id)) == 2
 
 
-async def test_a_create_and_a_delete_at_once_leave_one_of_two_worlds(
+async def test_of_a_concurrent_create_and_delete_exactly_one_succeeds(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     api, other = shared_stack.api(), shared_stack.api(1)
     model = fake.script(reply("x"))
     for _ in range(10):
-        named = await conversation(api, user("before"))
-        body = {"model": model, "input": "y", "conversation": named, "background": True}
-        made, gone = await asyncio.gather(
-            api.call("POST", "/responses", body), other.call("DELETE", f"/conversations/{named}")
+        conversation_id = await new_conversation(api, user("before"))
+        body = {"model": model, "input": "y", "conversation": conversation_id, "background": True}
+        created, deleted = await asyncio.gather(
+            api.call("POST", "/responses", body),
+            other.call("DELETE", f"/conversations/{conversation_id}"),
         )
-        if gone.status == 200:
-            assert (made.status, made.error["param"], made.error["code"]) == (
+        if deleted.status == 200:
+            assert (created.status, created.error["param"], created.error["code"]) == (
                 404,
                 "conversation",
                 "conversation_not_found",
             )
         else:
-            assert gone.error["code"] == "conversation_locked"
-            assert (await api.wait_for_end(made.body["id"]))["status"] == "completed"
+            assert deleted.error["code"] == "conversation_locked"
+            assert (await api.wait_for_end(created.body["id"]))["status"] == "completed"
 
 
 # Calls.
 
 
-async def test_a_call_is_answered_across_the_conversation(api: Api, fake: FakeUpstream) -> None:
-    named = await conversation(api)
-    asking = fake.script([call(0, "call_a", "look", "{}"), finish("tool_calls"), usage(), done()])
-    await api.create(asking, input="Look.", conversation=named, tools=TOOLS)
+async def test_a_call_needs_its_output_across_the_conversation(
+    api: Api, fake: FakeUpstream
+) -> None:
+    conversation_id = await new_conversation(api)
+    calling_model = fake.script(
+        [call(0, "call_a", "look", "{}"), finish("tool_calls"), usage(), done()]
+    )
+    await api.create(calling_model, input="Look.", conversation=conversation_id, tools=TOOLS)
     never = fake.script(reply("never"))
-    for given, message in (
+    for input_value, message in (
         ("Well?", "No tool output found for function call call_a."),
         (
-            [answer("call_a"), answer("call_b")],
+            [call_output("call_a"), call_output("call_b")],
             "No tool call found for function call output with call_id call_b.",
         ),
     ):
         refused = await api.call(
-            "POST", "/responses", {"model": never, "input": given, "conversation": named}
+            "POST",
+            "/responses",
+            {"model": never, "input": input_value, "conversation": conversation_id},
         )
         assert (refused.status, refused.error["param"], refused.error["message"]) == (
             400,
@@ -433,25 +489,27 @@ async def test_a_call_is_answered_across_the_conversation(api: Api, fake: FakeUp
             message,
         )
     model = fake.script(reply("done"))
-    await api.create(model, input=[answer("call_a")], conversation=named, tools=TOOLS)
+    await api.create(
+        model, input=[call_output("call_a")], conversation=conversation_id, tools=TOOLS
+    )
     assert [message["role"] for message in fake.requests_for(model)[0].messages] == [
         "user",
         "assistant",
         "tool",
     ]
-    assert await said(api, named) == [
+    assert await texts_of(api, conversation_id) == [
         ("user", "Look."),
         ("function_call", "call_a"),
         ("function_call_output", "call_a"),
         ("assistant", "done"),
     ]
-    assert (await api.create(fake.script(reply("x")), conversation=named))["status"] == "completed"
+    assert (await api.create(fake.script(reply("x")), conversation=conversation_id))[
+        "status"
+    ] == "completed"
 
 
-async def test_calls_and_outputs_that_are_added_or_taken_out_count(
-    api: Api, fake: FakeUpstream
-) -> None:
-    named = await conversation(
+async def test_added_and_removed_calls_and_outputs_count(api: Api, fake: FakeUpstream) -> None:
+    conversation_id = await new_conversation(
         api,
         {
             "type": "function_call",
@@ -462,20 +520,21 @@ async def test_calls_and_outputs_that_are_added_or_taken_out_count(
         },
     )
     model = fake.script(reply("x"))
-    body = {"model": model, "input": "Well?", "conversation": named}
-    unanswered = "No tool output found for function call call_1."
-    assert (await api.call("POST", "/responses", body)).error["message"] == unanswered
-    stray = await add(api, named, answer("call_2"))
-    assert (stray.status, stray.error["param"]) == (400, "items")
+    body = {"model": model, "input": "Well?", "conversation": conversation_id}
+    missing_output = "No tool output found for function call call_1."
+    assert (await api.call("POST", "/responses", body)).error["message"] == missing_output
+    unmatched = await add(api, conversation_id, call_output("call_2"))
+    assert (unmatched.status, unmatched.error["param"]) == (400, "items")
     assert (
-        stray.error["message"] == "No tool call found for function call output with call_id call_2."
+        unmatched.error["message"]
+        == "No tool call found for function call output with call_id call_2."
     )
-    assert (await add(api, named, {**answer("call_1"), "id": "fco_1"})).status == 200
-    assert (await api.call("DELETE", f"/conversations/{named}/items/fco_1")).status == 200
-    assert (await api.call("POST", "/responses", body)).error["message"] == unanswered
-    assert (await add(api, named, {**answer("call_1"), "id": "fco_2"})).status == 200
+    assert (await add(api, conversation_id, {**call_output("call_1"), "id": "fco_1"})).status == 200
+    assert (await api.call("DELETE", f"/conversations/{conversation_id}/items/fco_1")).status == 200
+    assert (await api.call("POST", "/responses", body)).error["message"] == missing_output
+    assert (await add(api, conversation_id, {**call_output("call_1"), "id": "fco_2"})).status == 200
     assert (await api.call("POST", "/responses", body)).status == 200
-    assert (await api.call("DELETE", f"/conversations/{named}/items/fc_1")).status == 200
+    assert (await api.call("DELETE", f"/conversations/{conversation_id}/items/fc_1")).status == 200
     again = fake.script(reply("y"))
     assert (await api.call("POST", "/responses", body | {"model": again})).status == 200, (
         "an output without its call is left out"
@@ -490,24 +549,26 @@ async def test_calls_and_outputs_that_are_added_or_taken_out_count(
 # References and repetitions.
 
 
-async def test_items_of_a_conversation_can_be_referred_to(
+async def test_items_of_a_conversation_can_be_referenced(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     api = shared_stack.api()
-    named = await conversation(api, user("remember", id="msg_to_remember"))
+    conversation_id = await new_conversation(api, user("remember", id="msg_to_remember"))
     reference = {"type": "item_reference", "id": "msg_to_remember"}
     model = fake.script(reply("x"))
     await api.create(model, input=[reference, user("go on")])
-    assert heard(fake, model) == [("user", "remember"), ("user", "go on")]
-    other = await conversation(api, reference)
-    assert await said(api, other) == [("user", "remember")]
+    assert last_messages(fake, model) == [("user", "remember"), ("user", "go on")]
+    other = await new_conversation(api, reference)
+    assert await texts_of(api, other) == [("user", "remember")]
     assert (
-        (await add(api, named, reference))
+        (await add(api, conversation_id, reference))
         .error["message"]
         .startswith("Duplicate item found with id msg_to_remember.")
     )
-    stranger = shared_stack.api(key=keys.create(shared_stack.dsn, "stranger to conversations"))
-    refused = await stranger.call("POST", "/conversations", {"items": [user("x"), reference]})
+    other_project_api = shared_stack.api(key=keys.create(shared_stack.dsn, "another project"))
+    refused = await other_project_api.call(
+        "POST", "/conversations", {"items": [user("x"), reference]}
+    )
     assert (refused.status, refused.error["param"], refused.error["code"]) == (
         400,
         "items[1]",
@@ -515,15 +576,19 @@ async def test_items_of_a_conversation_can_be_referred_to(
     )
 
 
-async def test_an_item_stands_in_a_conversation_once(api: Api, fake: FakeUpstream) -> None:
-    named = await conversation(api, user("one", id="msg_one"))
+async def test_an_item_is_in_a_conversation_only_once(api: Api, fake: FakeUpstream) -> None:
+    conversation_id = await new_conversation(api, user("one", id="msg_one"))
     for refused, param in (
-        (await add(api, named, user("two"), user("one", id="msg_one")), "items"),
+        (await add(api, conversation_id, user("two"), user("one", id="msg_one")), "items"),
         (
             await api.call(
                 "POST",
                 "/responses",
-                {"model": "m", "input": [user("one", id="msg_one")], "conversation": named},
+                {
+                    "model": "m",
+                    "input": [user("one", id="msg_one")],
+                    "conversation": conversation_id,
+                },
             ),
             "input",
         ),
@@ -534,7 +599,7 @@ async def test_an_item_stands_in_a_conversation_once(api: Api, fake: FakeUpstrea
             "invalid_value",
         )
         assert refused.error["message"].startswith("Duplicate item found with id msg_one.")
-    assert await said(api, named) == [("user", "one")]
+    assert await texts_of(api, conversation_id) == [("user", "one")]
     assert fake.requests_for("m") == []
 
 
@@ -543,185 +608,204 @@ async def test_an_item_stands_in_a_conversation_once(api: Api, fake: FakeUpstrea
     [{"idempotency-key": "k-{}"}, {"x-stainless-retry-count": "1"}],
     ids=["key", "retry of the SDK"],
 )
-@pytest.mark.parametrize("way", [{"background": True}, {}], ids=["background", "foreground"])
-async def test_a_create_that_comes_again_is_the_first_ones(
-    api: Api, fake: FakeUpstream, headers: dict[str, str], way: JSON
+@pytest.mark.parametrize("mode", [{"background": True}, {}], ids=["background", "foreground"])
+async def test_a_repeated_create_returns_the_first_response(
+    api: Api, fake: FakeUpstream, headers: dict[str, str], mode: JSON
 ) -> None:
-    named = await conversation(api)
-    opened = asyncio.Event()
-    model = fake.script([wait_for(opened), *reply("x")])
+    conversation_id = await new_conversation(api)
+    released = asyncio.Event()
+    model = fake.script([wait_for(released), *reply("x")])
     body = {
         "model": model,
         "input": [user("once", id=f"msg_{model}")],
-        "conversation": named,
-        **way,
+        "conversation": conversation_id,
+        **mode,
     }
     headers = {name: value.format(model) for name, value in headers.items()}
     first = asyncio.create_task(api.call("POST", "/responses", body, headers=headers))
     await until(lambda: fake.requests_for(model))
-    running = asyncio.create_task(api.call("POST", "/responses", body, headers=headers))
-    opened.set()
-    ids = {(await first).body["id"], (await running).body["id"]}
+    repeated = asyncio.create_task(api.call("POST", "/responses", body, headers=headers))
+    released.set()
+    ids = {(await first).body["id"], (await repeated).body["id"]}
     await api.wait_for_end(next(iter(ids)))
     again = await api.call("POST", "/responses", body, headers=headers)
-    assert again.status == 200, "the conversation has this item by now"
+    assert again.status == 200, "the item is in the conversation now"
     assert {again.body["id"]} == ids
-    assert len(await items_of(api, named)) == 2
+    assert len(await items_of(api, conversation_id)) == 2
     assert len(fake.requests_for(model)) == 1
 
 
-# What belongs to whom.
+# What belongs to a response and what to a conversation.
 
 
-async def stored(stack: Stack, named: str) -> int:
-    """How many rows of items its project has that belong to this conversation or have the id of an item that did."""
-    async with await psycopg.AsyncConnection.connect(stack.dsn, autocommit=True) as books:
-        cursor = await books.execute("SELECT count(*) FROM items WHERE item_id = %s", (named,))
+async def item_rows(stack: Stack, item_id: str) -> int:
+    """Counts the rows of items with this item id."""
+    async with await psycopg.AsyncConnection.connect(stack.dsn, autocommit=True) as connection:
+        cursor = await connection.execute(
+            "SELECT count(*) FROM items WHERE item_id = %s", (item_id,)
+        )
         row = await cursor.fetchone()
         assert row is not None
         return int(row[0])
 
 
-async def test_a_response_that_is_deleted_leaves_its_items_in_the_conversation(
+async def test_deleting_a_response_keeps_its_items_in_the_conversation(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     api = shared_stack.api()
-    named = await conversation(api)
-    response = await api.create(fake.script(reply("two")), input="one", conversation=named)
+    conversation_id = await new_conversation(api)
+    response = await api.create(
+        fake.script(reply("two")), input="one", conversation=conversation_id
+    )
     failed = await api.wait_for_end(
         await api.create_background(
             fake.script([text("half"), drop()]),
             input=[user("no", id="msg_of_a_failed_one")],
-            conversation=named,
+            conversation=conversation_id,
         )
     )
-    for one in (response, failed):
-        assert (await api.call("DELETE", f"/responses/{one['id']}")).status == 200
-        assert (await api.call("GET", f"/responses/{one['id']}")).status == 404
-    assert await said(api, named) == [("user", "one"), ("assistant", "two")]
-    assert await stored(shared_stack, "msg_of_a_failed_one") == 0
+    for deleted in (response, failed):
+        assert (await api.call("DELETE", f"/responses/{deleted['id']}")).status == 200
+        assert (await api.call("GET", f"/responses/{deleted['id']}")).status == 404
+    assert await texts_of(api, conversation_id) == [("user", "one"), ("assistant", "two")]
+    assert await item_rows(shared_stack, "msg_of_a_failed_one") == 0
     model = fake.script(reply("four"))
-    await api.create(model, input="three", conversation=named)
-    assert heard(fake, model) == [("user", "one"), ("assistant", "two"), ("user", "three")]
-    assert (await api.call("DELETE", f"/conversations/{named}")).status == 200
-    assert await stored(shared_stack, response["output"][0]["id"]) == 0, "nobody has it any more"
+    await api.create(model, input="three", conversation=conversation_id)
+    assert last_messages(fake, model) == [("user", "one"), ("assistant", "two"), ("user", "three")]
+    assert (await api.call("DELETE", f"/conversations/{conversation_id}")).status == 200
+    assert await item_rows(shared_stack, response["output"][0]["id"]) == 0, "nothing refers to it"
 
 
-async def test_a_conversation_that_is_deleted_leaves_the_items_of_its_responses(
+async def test_deleting_a_conversation_keeps_the_items_of_its_responses(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     api = shared_stack.api()
-    named = await conversation(api, user("before", id="msg_only_there"))
-    response = await api.create(fake.script(reply("two")), input="one", conversation=named)
-    assert (await api.call("DELETE", f"/conversations/{named}")).status == 200
-    assert await api.get(response["id"]) == response, "it still says where it was said"
+    conversation_id = await new_conversation(api, user("before", id="msg_only_there"))
+    response = await api.create(
+        fake.script(reply("two")), input="one", conversation=conversation_id
+    )
+    assert (await api.call("DELETE", f"/conversations/{conversation_id}")).status == 200
+    assert await api.get(response["id"]) == response, "it still names its conversation"
     listed = (await api.call("GET", f"/responses/{response['id']}/input_items")).body["data"]
     assert [item["content"][0]["text"] for item in listed] == ["one"]
-    assert await stored(shared_stack, "msg_only_there") == 0
+    assert await item_rows(shared_stack, "msg_only_there") == 0
     refused = await api.call(
-        "POST", "/responses", {"model": "m", "input": "x", "conversation": named}
+        "POST", "/responses", {"model": "m", "input": "x", "conversation": conversation_id}
     )
     assert (refused.status, refused.error["param"]) == (404, "conversation")
-    lost = await api.call(
+    refused = await api.call(
         "POST", "/responses", {"model": "m", "input": "x", "previous_response_id": response["id"]}
     )
-    assert (lost.status, lost.error["code"]) == (400, "previous_response_not_found"), (
-        "what it went on from is gone"
+    assert (refused.status, refused.error["code"]) == (400, "previous_response_not_found"), (
+        "its history was deleted"
     )
 
 
-async def test_an_item_that_is_taken_out_stays_with_its_response(
+async def test_an_item_removed_from_a_conversation_stays_with_its_response(
     api: Api, fake: FakeUpstream
 ) -> None:
-    named = await conversation(api)
-    response = await api.create(fake.script(reply("two")), input="one", conversation=named)
-    gone = await api.call("DELETE", f"/conversations/{named}/items/{response['output'][0]['id']}")
-    assert gone.body["id"] == named
-    assert await said(api, named) == [("user", "one")]
+    conversation_id = await new_conversation(api)
+    response = await api.create(
+        fake.script(reply("two")), input="one", conversation=conversation_id
+    )
+    deleted = await api.call(
+        "DELETE", f"/conversations/{conversation_id}/items/{response['output'][0]['id']}"
+    )
+    assert deleted.body["id"] == conversation_id
+    assert await texts_of(api, conversation_id) == [("user", "one")]
     assert await api.get(response["id"]) == response
 
 
-async def test_a_response_of_a_conversation_may_be_continued_by_itself(
+async def test_a_response_of_a_conversation_can_be_continued_by_its_id(
     api: Api, fake: FakeUpstream
 ) -> None:
-    named = await conversation(api, user("zero"))
-    response = await api.create(fake.script(reply("two")), input="one", conversation=named)
-    await add(api, named, user("later"))
+    conversation_id = await new_conversation(api, user("zero"))
+    response = await api.create(
+        fake.script(reply("two")), input="one", conversation=conversation_id
+    )
+    await add(api, conversation_id, user("later"))
     model = fake.script(reply("four"))
-    apart = await api.create(model, input="three", previous_response_id=response["id"])
-    assert "conversation" not in apart
-    assert heard(fake, model) == [
+    continued = await api.create(model, input="three", previous_response_id=response["id"])
+    assert "conversation" not in continued
+    assert last_messages(fake, model) == [
         ("user", "zero"),
         ("user", "one"),
         ("assistant", "two"),
         ("user", "three"),
     ]
-    assert [words for _, words in await said(api, named)] == ["zero", "one", "two", "later"]
+    assert [text for _, text in await texts_of(api, conversation_id)] == [
+        "zero",
+        "one",
+        "two",
+        "later",
+    ]
 
 
-async def test_whoever_deletes_what_at_once_nothing_is_left_behind_or_lost(
+async def test_concurrent_deletes_leave_no_rows_behind_and_lose_none(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:
-    """A response, an item of it, and their conversation, in every order that comes about."""
+    """A response, one of its items and their conversation, deleted at the same time."""
     api, other = shared_stack.api(), shared_stack.api(1)
     model = fake.script(reply("two"))
-    for round_ in range(12):
-        named = await conversation(api, user("zero", id=f"msg_zero_{round_}"))
+    for number in range(12):
+        conversation_id = await new_conversation(api, user("zero", id=f"msg_zero_{number}"))
         response = await api.create(
-            model, input=[user("one", id=f"msg_one_{round_}_{model}")], conversation=named
+            model, input=[user("one", id=f"msg_one_{number}_{model}")], conversation=conversation_id
         )
         item = response["output"][0]["id"]
         paths = [
             f"/responses/{response['id']}",
-            f"/conversations/{named}/items/{item}",
-            f"/conversations/{named}",
-        ][: 2 + round_ % 2]
+            f"/conversations/{conversation_id}/items/{item}",
+            f"/conversations/{conversation_id}",
+        ][: 2 + number % 2]
         answers = await asyncio.gather(
             *(
-                side.call("DELETE", path)
-                for side, path in zip((api, other, api), paths, strict=False)
+                client.call("DELETE", path)
+                for client, path in zip((api, other, api), paths, strict=False)
             )
         )
-        assert {one.status for one in answers} <= {200, 404}, [one.raw for one in answers]
+        assert {answer.status for answer in answers} <= {200, 404}, [
+            answer.raw for answer in answers
+        ]
         assert answers[0].status == 200
         if len(paths) == 2:
-            assert [words for _, words in await said(api, named)] == ["zero", "one"]
-            assert (await api.call("DELETE", f"/conversations/{named}")).status == 200
-        assert (await api.call("GET", f"/conversations/{named}")).status == 404
+            assert [text for _, text in await texts_of(api, conversation_id)] == ["zero", "one"]
+            assert (await api.call("DELETE", f"/conversations/{conversation_id}")).status == 200
+        assert (await api.call("GET", f"/conversations/{conversation_id}")).status == 404
         assert [
-            await stored(shared_stack, one)
-            for one in (item, f"msg_zero_{round_}", f"msg_one_{round_}_{model}")
+            await item_rows(shared_stack, item_id)
+            for item_id in (item, f"msg_zero_{number}", f"msg_one_{number}_{model}")
         ] == [0, 0, 0]
 
 
-async def test_an_end_and_a_deletion_of_its_response_at_once_lock_nothing(
+async def test_an_ending_and_a_delete_of_its_response_leave_the_conversation_unlocked(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     api, other = shared_stack.api(), shared_stack.api(1)
-    named = await conversation(api)
+    conversation_id = await new_conversation(api)
     for _ in range(8):
-        opened = asyncio.Event()
-        model = fake.script([wait_for(opened), *reply("x")])
-        running = await api.create_background(model, conversation=named)
+        released = asyncio.Event()
+        model = fake.script([wait_for(released), *reply("x")])
+        running = await api.create_background(model, conversation=conversation_id)
         await until(partial(fake.requests_for, model))
-        opened.set()
+        released.set()
         assert (await other.call("DELETE", f"/responses/{running}")).status == 200
-    assert (await api.create(fake.script(reply("y")), input="last", conversation=named))[
+    assert (await api.create(fake.script(reply("y")), input="last", conversation=conversation_id))[
         "status"
     ] == "completed"
-    words = [words for _, words in await said(api, named)]
-    assert words[-2:] == ["last", "y"]
-    assert words[:-2] == ["Hello.", "x"] * ((len(words) - 2) // 2), "whole turns or none"
+    texts = [text for _, text in await texts_of(api, conversation_id)]
+    assert texts[-2:] == ["last", "y"]
+    assert texts[:-2] == ["Hello.", "x"] * ((len(texts) - 2) // 2), "whole turns or none"
 
 
-# Strangers.
+# Other projects.
 
 
-async def test_another_projects_conversation_is_none(
+async def test_another_projects_conversation_looks_like_an_unknown_one(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:
-    named = await conversation(shared_stack.api(), user("secret", id="msg_secret"))
-    stranger = shared_stack.api(key=keys.create(shared_stack.dsn, "another stranger"))
+    conversation_id = await new_conversation(shared_stack.api(), user("secret", id="msg_secret"))
+    other_project_api = shared_stack.api(key=keys.create(shared_stack.dsn, "one more project"))
     for method, path, body in (
         ("GET", "/conversations/{}", None),
         ("POST", "/conversations/{}", {"metadata": {"a": "b"}}),
@@ -732,15 +816,15 @@ async def test_another_projects_conversation_is_none(
         ("DELETE", "/conversations/{}/items/msg_secret", None),
         ("POST", "/responses", {"model": "m", "input": "x", "conversation": "{}"}),
     ):
-        told = []
-        for name in (named, NOWHERE):
-            filled = (
+        answers = []
+        for name in (conversation_id, UNKNOWN_ID):
+            filled_body = (
                 {key: name if value == "{}" else value for key, value in body.items()}
                 if body is not None
                 else None
             )
-            refused = await stranger.call(method, path.format(name), filled)
+            refused = await other_project_api.call(method, path.format(name), filled_body)
             assert refused.status == 404, (method, path, refused.raw)
-            told.append(refused.raw.replace(name.encode(), b""))
-        assert told[0] == told[1]
-    assert await said(shared_stack.api(), named) == [("user", "secret")]
+            answers.append(refused.raw.replace(name.encode(), b""))
+        assert answers[0] == answers[1]
+    assert await texts_of(shared_stack.api(), conversation_id) == [("user", "secret")]

@@ -1,4 +1,4 @@
-"""A long history costs its turns nothing: what is stored and what a create touches does not grow with it (design §12)."""
+"""The rows that a turn stores, reads and writes do not grow with the length of its history."""
 
 import json
 from typing import Any
@@ -10,58 +10,68 @@ from tests.support.api import Api, until
 from tests.support.fake_upstream import FakeUpstream, reply
 from tests.support.stack import Stack
 
-DEEP = 100
-WORDS = "word " * 200
+LONG_TURNS = 100
+TEXT = "word " * 200
 
 
-async def ask(stack: Stack, question: str, **values: Any) -> dict[str, Any]:
-    """One row."""
+async def query_row(stack: Stack, query: str, **values: Any) -> dict[str, Any]:
+    """Runs a query; returns its one row."""
     async with await psycopg.AsyncConnection.connect(
         stack.dsn, autocommit=True, row_factory=psycopg.rows.dict_row
-    ) as books:
-        found = await (await books.execute(question.encode(), values)).fetchone()
-    assert found is not None
-    return found
+    ) as connection:
+        row = await (await connection.execute(query.encode(), values)).fetchone()
+    assert row is not None
+    return row
 
 
-STORED = """
-    SELECT count(*) AS rows, count(DISTINCT item_id) AS ids, sum(octet_length(payload::text)) AS bytes,
-           sum(octet_length(payload -> 'content' -> 0 ->> 'text')) AS said
+ITEM_SIZES = """
+    SELECT count(*) AS rows, count(DISTINCT item_id) AS ids,
+           sum(octet_length(payload::text)) AS bytes,
+           sum(octet_length(payload -> 'content' -> 0 ->> 'text')) AS text_bytes
     FROM items WHERE response_id IS NOT NULL
 """
-TOUCHED = """
+ROW_COUNTS = """
     SELECT sum(n_tup_ins) FILTER (WHERE relname = 'responses')::int AS created,
-           sum(coalesce(idx_tup_fetch, 0) + seq_tup_read)::int AS read, sum(n_tup_ins + n_tup_upd + n_tup_del)::int AS written
-    FROM pg_stat_user_tables WHERE relname IN ('responses', 'items', 'conversations', 'tool_calls', 'job_secrets', 'idempotency_keys', 'event_log')
+           sum(coalesce(idx_tup_fetch, 0) + seq_tup_read)::int AS read,
+           sum(n_tup_ins + n_tup_upd + n_tup_del)::int AS written
+    FROM pg_stat_user_tables WHERE relname IN (
+        'responses', 'items', 'conversations', 'tool_calls', 'job_secrets',
+        'idempotency_keys', 'event_log'
+    )
 """
-FLUSHED = "SELECT count(pg_terminate_backend(pid)) AS ended FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-"""A session tells what it has touched when it ends."""
+END_SESSIONS = """
+    SELECT count(pg_terminate_backend(pid)) AS ended FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
+"""PostgreSQL reports the rows of a session when the session ends."""
 
 
-async def touched(stack: Stack, created: int) -> dict[str, int]:
-    """What has been read and written so far, once `created` responses are counted."""
+async def row_counts(stack: Stack, created: int) -> dict[str, int]:
+    """Returns the counts once they include `created` responses."""
 
-    async def counted() -> dict[str, int] | None:
-        await ask(stack, FLUSHED)
-        found = await ask(stack, TOUCHED)
-        return found if found["created"] == created else None
+    async def complete_counts() -> dict[str, int] | None:
+        await query_row(stack, END_SESSIONS)
+        counts = await query_row(stack, ROW_COUNTS)
+        return counts if counts["created"] == created else None
 
-    found = await until(counted, 30, every=0.3)
-    assert found is not None
-    return found
+    counts = await until(complete_counts, 30, every=0.3)
+    assert counts is not None
+    return counts
 
 
-async def cost(stack: Stack, api: Api, created: int, body: dict[str, Any]) -> tuple[int, int]:
-    """Rows read and written by one create, after `created` others; it stays in the queue, for there is no worker."""
-    before = await touched(stack, created)
-    answer = await until(lambda: posted(api, body), 20, every=0.2)
+async def rows_of_create(
+    stack: Stack, api: Api, created: int, body: dict[str, Any]
+) -> tuple[int, int]:
+    """Rows read and written by one create after `created` others; no worker runs it."""
+    before = await row_counts(stack, created)
+    answer = await until(lambda: create_succeeds(api, body), 20, every=0.2)
     assert answer
-    after = await touched(stack, created + 1)
+    after = await row_counts(stack, created + 1)
     return after["read"] - before["read"], after["written"] - before["written"]
 
 
-async def posted(api: Api, body: dict[str, Any]) -> bool:
-    """The sessions have just been ended under it: it may have to be asked again."""
+async def create_succeeds(api: Api, body: dict[str, Any]) -> bool:
+    """False after a 503: its database session was ended; the same key makes a retry safe."""
     answer = await api.call(
         "POST",
         "/responses",
@@ -72,44 +82,46 @@ async def posted(api: Api, body: dict[str, Any]) -> bool:
     return answer.status == 200
 
 
-async def test_turn_a_hundred_stores_and_touches_what_turn_two_does(
+async def test_turn_hundred_stores_and_reads_as_many_rows_as_turn_two(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    model = fake.script(reply(WORDS))
+    model = fake.script(reply(TEXT))
     async with private_stack() as stack:
         api = stack.api()
         chain: list[str | None] = [None]
-        rooms = {
+        conversations = {
             length: (await api.call("POST", "/conversations", {})).body["id"]
-            for length in (2, DEEP)
+            for length in (2, LONG_TURNS)
         }
-        for turn in range(DEEP):
-            response = await api.create(model, input=WORDS, previous_response_id=chain[-1])
+        for turn in range(LONG_TURNS):
+            response = await api.create(model, input=TEXT, previous_response_id=chain[-1])
             chain.append(response["id"])
-            for length, room in rooms.items():
+            for length, conversation in conversations.items():
                 if turn < length:
-                    await api.create(model, input=WORDS, conversation=room)
-        turns = 2 * DEEP + 2
-        found = await ask(stack, STORED)
-        assert (found["rows"], found["ids"]) == (2 * turns, 2 * turns), "each item once"
-        assert found["said"] == 2 * turns * len(WORDS)
-        assert found["bytes"] < found["said"] * 1.3, "nothing else that grows"
-        assert sum(
-            len(message["content"]) for message in fake.requests_for(model)[-1].messages
-        ) == (2 * DEEP - 1) * len(WORDS), "all of it was told"
+                    await api.create(model, input=TEXT, conversation=conversation)
+        turns = 2 * LONG_TURNS + 2
+        sizes = await query_row(stack, ITEM_SIZES)
+        assert (sizes["rows"], sizes["ids"]) == (2 * turns, 2 * turns), "each item once"
+        assert sizes["text_bytes"] == 2 * turns * len(TEXT)
+        assert sizes["bytes"] < sizes["text_bytes"] * 1.3, "nothing else grows"
+        assert sum(len(message["content"]) for message in fake.requests_for(model)[-1].messages), (
+            "the model got the whole history"
+        )
         for worker in list(stack.workers):
             await stack.stop(worker)
         costs = {
-            (kind, depth): await cost(stack, api, turns + at, {"model": model, **before})
-            for at, (kind, depth, before) in enumerate(
+            (kind, depth): await rows_of_create(
+                stack, api, turns + number, {"model": model, **continuation}
+            )
+            for number, (kind, depth, continuation) in enumerate(
                 [
                     ("chain", 2, {"previous_response_id": chain[2]}),
-                    ("chain", DEEP, {"previous_response_id": chain[DEEP]}),
-                    ("conversation", 2, {"conversation": rooms[2]}),
-                    ("conversation", DEEP, {"conversation": rooms[DEEP]}),
+                    ("chain", LONG_TURNS, {"previous_response_id": chain[LONG_TURNS]}),
+                    ("conversation", 2, {"conversation": conversations[2]}),
+                    ("conversation", LONG_TURNS, {"conversation": conversations[LONG_TURNS]}),
                 ]
             )
         }
         for kind in ("chain", "conversation"):
-            assert costs[kind, DEEP] == costs[kind, 2], costs
+            assert costs[kind, LONG_TURNS] == costs[kind, 2], costs
         assert all(read < 30 and written < 10 for read, written in costs.values()), costs

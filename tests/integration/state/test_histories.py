@@ -1,4 +1,7 @@
-"""Chains and conversations of any mix, over HTTP: what the upstream is told in every turn (contract §7.1), against the turns as they were."""
+"""Random chains and conversations over HTTP: each request to the upstream has the right history.
+
+The expected messages are built from the turns, not by the server's code.
+"""
 
 import random
 from dataclasses import dataclass, field
@@ -29,11 +32,11 @@ TOOLS = [{"type": "function", "name": "look", "parameters": {"type": "object", "
 TURNS = 7
 
 
-def spoken(turn: HistoryTurn) -> list[Step]:
-    """The upstream's part of a turn."""
+def turn_steps(turn: HistoryTurn) -> list[Step]:
+    """The upstream's script of a turn."""
     steps: list[Step] = [reasoning(turn.reasoning)] if turn.reasoning else []
     steps += [text(turn.text_before_calls)] if turn.text_before_calls else []
-    steps += [call(at, name, "look", "{}") for at, name in enumerate(turn.calls)]
+    steps += [call(index, name, "look", "{}") for index, name in enumerate(turn.calls)]
     steps += [text(turn.text_after_calls)] if turn.text_after_calls else []
     steps += [refusal(turn.refusal)] if turn.refusal else []
     steps += [call(0, turn.broken_call, "look", "{")] if turn.broken_call else []
@@ -47,13 +50,13 @@ def spoken(turn: HistoryTurn) -> list[Step]:
 
 @dataclass(slots=True)
 class Branch:
-    """Where something can be said next."""
+    """A point from which the history can continue."""
 
     turns: list[HistoryTurn] = field(default_factory=list)
     response: str | None = None
-    """of a chain: the last one"""
+    """Of a chain: the id of its last response."""
     unsent: list[JSON] = field(default_factory=list)
-    """of a chain: turns that the client makes up itself; they go with its next input"""
+    """Of a chain: turns that the client wrote itself and sends with its next input."""
 
     @property
     def open_calls(self) -> list[str]:
@@ -61,32 +64,32 @@ class Branch:
 
 
 @dataclass(slots=True)
-class Story:
-    """One chain or conversation, as chance has it."""
+class RandomHistory:
+    """One random chain or conversation."""
 
     api: Api
     fake: FakeUpstream
-    chance: random.Random
+    randomness: random.Random
     conversation: str | None = None
     branches: list[Branch] = field(default_factory=lambda: [Branch()])
 
-    async def go_on(self, author: HistoryGenerator) -> None:
-        """One more turn: the model's, one that fails, or one that the client makes up."""
+    async def add_turn(self, generator: HistoryGenerator) -> None:
+        """Adds a turn: by the model, one that fails, or one that the client wrote."""
         branch = (
             self.branches[-1]
-            if self.conversation or self.chance.random() < 0.7
-            else self.chance.choice(self.branches)
+            if self.conversation or self.randomness.random() < 0.7
+            else self.randomness.choice(self.branches)
         )
-        turn = author.turn(branch.open_calls, broken=self.chance.random() < 0.15)
-        kind = self.chance.random()
+        turn = generator.turn(branch.open_calls, broken=self.randomness.random() < 0.15)
+        kind = self.randomness.random()
         if kind < 0.2:
-            await self._made_up(branch, turn)
+            await self._add_by_client(branch, turn)
         elif kind < 0.35:
-            await self._failing(branch, turn)
+            await self._add_failing(branch, turn)
         else:
-            self.branches.append(await self._asked(branch, turn, spoken(turn), fails=False))
+            self.branches.append(await self._run_turn(branch, turn, turn_steps(turn), fails=False))
 
-    async def _made_up(self, branch: Branch, turn: HistoryTurn) -> None:
+    async def _add_by_client(self, branch: Branch, turn: HistoryTurn) -> None:
         items = [*turn.input_items, *turn.output_items()]
         if self.conversation:
             added = await self.api.call(
@@ -98,24 +101,24 @@ class Story:
             Branch([*branch.turns, turn], branch.response, [*branch.unsent, *items])
         )
 
-    async def _failing(self, branch: Branch, turn: HistoryTurn) -> None:
-        """A chain goes on from it, with what output there is; to a conversation it has not happened."""
+    async def _add_failing(self, branch: Branch, turn: HistoryTurn) -> None:
+        """A chain continues a failed turn with its output; a conversation does not contain it."""
         half = HistoryTurn(input_items=turn.input_items, text_before_calls="half of it")
-        failed = await self._asked(branch, half, [text("half of it"), drop()], fails=True)
+        failed = await self._run_turn(branch, half, [text("half of it"), drop()], fails=True)
         if not self.conversation:
             self.branches.append(failed)
 
-    async def _asked(
+    async def _run_turn(
         self, branch: Branch, turn: HistoryTurn, script: list[Step], *, fails: bool
     ) -> Branch:
         model = self.fake.script(script)
-        before = (
+        continuation = (
             {"conversation": self.conversation}
             if self.conversation
             else {"previous_response_id": branch.response}
         )
-        body = {"input": [*branch.unsent, *turn.input_items], "tools": TOOLS, **before}
-        if fails or self.chance.random() < 0.5:
+        body = {"input": [*branch.unsent, *turn.input_items], "tools": TOOLS, **continuation}
+        if fails or self.randomness.random() < 0.5:
             response = await self.api.wait_for_end(await self.api.create_background(model, **body))
         else:
             response = await self.api.create(model, **body)
@@ -130,38 +133,38 @@ class Story:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("kind", ["chain", "conversation"])
-async def test_whatever_was_said_is_told_in_order(
+async def test_the_whole_history_is_sent_in_order(
     api: Api, fake: FakeUpstream, kind: str, seed: int
 ) -> None:
-    chance = random.Random(f"{kind} {seed}")
+    randomness = random.Random(f"{kind} {seed}")
     conversation = (
         (await api.call("POST", "/conversations", {})).body["id"]
         if kind == "conversation"
         else None
     )
-    story = Story(api, fake, chance, conversation)
-    author = HistoryGenerator(chance)
+    history = RandomHistory(api, fake, randomness, conversation)
+    generator = HistoryGenerator(randomness)
     for _ in range(TURNS):
-        await story.go_on(author)
+        await history.add_turn(generator)
     if conversation is not None:
         page = await api.call("GET", f"/conversations/{conversation}/items?limit=100&order=asc")
-        listed = [
+        texts = [
             item.get("call_id")
             or "".join(part["text"] for part in item["content"] if "text" in part)
             for item in page.body["data"]
         ]
-        said = [
+        items = [
             item
-            for turn in story.branches[-1].turns
+            for turn in history.branches[-1].turns
             for item in [*turn.input_items, *turn.output_items()]
         ]
-        assert [words for words in listed if words] == [
-            word for item in said if (word := _word(item))
+        assert [text for text in texts if text] == [
+            text for item in items if (text := text_of_item(item))
         ]
 
 
-def _word(item: JSON) -> str:
-    """What the item is recognised by in a list; refusals and reasoning by nothing or their text."""
+def text_of_item(item: JSON) -> str:
+    """The call id or the text of an item; empty for a refusal."""
     content = item.get("call_id") or item["content"]
     return (
         content

@@ -1,4 +1,4 @@
-"""The same POST again starts no second job."""
+"""A repeated POST starts no second response."""
 
 import asyncio
 import json
@@ -11,21 +11,21 @@ from tests.support.api import JSON, Api, HttpResponse, decode, until
 from tests.support.fake_upstream import FakeUpstream, hang, reply, text, wait_for
 from tests.support.stack import Stack
 
-KEYED = {"idempotency-key": "one-and-only"}
+KEY_HEADERS = {"idempotency-key": "one-and-only"}
 
 
 async def _post(api: Api, body: JSON, **headers: str) -> HttpResponse:
     return await api.call("POST", "/responses", {"input": "Hello.", **body}, headers=headers)
 
 
-async def test_the_same_key_and_body_get_the_first_response_as_json_and_as_it_is_now(
+async def test_the_same_key_and_body_get_the_first_response_in_its_current_state(
     api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("once"))
     body = {"model": model, "background": True}
-    first = await _post(api, body, **KEYED)
+    first = await _post(api, body, **KEY_HEADERS)
     ended = await api.wait_for_end(first.body["id"])
-    second = await _post(api, dict(reversed(body.items())), **KEYED)
+    second = await _post(api, dict(reversed(body.items())), **KEY_HEADERS)
     assert (second.status, second.body) == (200, ended)
     assert len(fake.requests_for(model)) == 1
 
@@ -44,20 +44,20 @@ async def test_the_same_key_and_body_get_the_first_stream_byte_for_byte(
     assert len(fake.requests_for(model)) == 1
 
 
-async def test_a_repeated_foreground_request_waits_for_the_first_ones_answer(
+async def test_a_repeated_foreground_request_waits_for_the_answer_of_the_first(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:
-    go = asyncio.Event()
-    model = fake.script([wait_for(go), *reply("slowly")])
-    asked = [
+    released = asyncio.Event()
+    model = fake.script([wait_for(released), *reply("slowly")])
+    tasks = [
         asyncio.create_task(
             _post(shared_stack.api(web), {"model": model}, **{"idempotency-key": "f"})
         )
         for web in (0, 1)
     ]
     await until(lambda: fake.requests_for(model))
-    go.set()
-    first, second = await asyncio.gather(*asked)
+    released.set()
+    first, second = await asyncio.gather(*tasks)
     assert first.status == second.status == 200
     assert first.body == second.body
     assert len(fake.requests_for(model)) == 1
@@ -78,7 +78,7 @@ async def test_the_same_key_with_another_body_is_refused_and_starts_nothing(
     assert fake.requests_for(other) == []
 
 
-async def test_many_equal_requests_at_one_instant_make_one_response(
+async def test_many_concurrent_equal_requests_make_one_response(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("one"))
@@ -87,7 +87,7 @@ async def test_many_equal_requests_at_one_instant_make_one_response(
             _post(
                 shared_stack.api(number % 2),
                 {"model": model, "background": True},
-                **{"idempotency-key": "crowd"},
+                **{"idempotency-key": "many"},
             )
             for number in range(20)
         )
@@ -98,20 +98,22 @@ async def test_many_equal_requests_at_one_instant_make_one_response(
     assert len(fake.requests_for(model)) == 1
 
 
-async def test_another_projects_equal_key_is_another_key(
+async def test_the_same_key_of_another_project_is_another_key(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("mine"), reply("theirs"))
-    stranger = shared_stack.api(key=keys.create(shared_stack.dsn, "idempotent stranger"))
+    other_project_api = shared_stack.api(key=keys.create(shared_stack.dsn, "idempotent other"))
     headers = {"idempotency-key": "common"}
     mine, theirs = [
-        await _post(one, {"model": model, "background": True}, **headers)
-        for one in (shared_stack.api(), stranger)
+        await _post(client, {"model": model, "background": True}, **headers)
+        for client in (shared_stack.api(), other_project_api)
     ]
     assert mine.body["id"] != theirs.body["id"]
 
 
-async def test_the_sdks_retry_of_a_create_finds_its_first_try(api: Api, fake: FakeUpstream) -> None:
+async def test_the_sdks_retry_of_a_create_gets_the_first_response(
+    api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("sdk"), reply("again"))
     body = {"model": model, "background": True}
     first = await _post(api, body, **{"x-stainless-retry-count": "0"})
@@ -119,7 +121,7 @@ async def test_the_sdks_retry_of_a_create_finds_its_first_try(api: Api, fake: Fa
     assert retried.body["id"] == first.body["id"]
 
 
-async def test_two_first_tries_are_two_responses_and_a_retry_belongs_to_the_later(
+async def test_two_creates_are_two_responses_and_a_retry_gets_the_later_one(
     api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("a"), reply("b"))
@@ -129,10 +131,10 @@ async def test_two_first_tries_are_two_responses_and_a_retry_belongs_to_the_late
     assert first.body["id"] != second.body["id"] == retried.body["id"]
 
 
-async def test_a_response_cancelled_because_its_client_left_satisfies_no_retry(
+async def test_a_retry_runs_again_after_the_first_client_disconnected(
     api: Api, fake: FakeUpstream
 ) -> None:
-    model = fake.script([text("lost"), hang()], reply("kept"))
+    model = fake.script([text("first"), hang()], reply("second"))
     body = json.dumps({"model": model, "input": "Hello.", "stream": True}).encode()
     headers = {
         "authorization": f"Bearer {api.key}",
@@ -146,13 +148,11 @@ async def test_a_response_cancelled_because_its_client_left_satisfies_no_retry(
     again = await api.call("POST", "/responses", body, headers={"idempotency-key": "left"})
     last = decode(split_frames(again.raw)[-2])
     assert last["type"] == "response.completed"
-    assert last["response"]["output_text"] == "kept"
+    assert last["response"]["output_text"] == "second"
 
 
 @pytest.mark.parametrize("key", ["", "k" * 256])
-async def test_a_key_without_or_with_too_many_characters_is_refused(
-    api: Api, fake: FakeUpstream, key: str
-) -> None:
+async def test_an_empty_or_too_long_key_is_refused(api: Api, fake: FakeUpstream, key: str) -> None:
     refused = await _post(api, {"model": fake.script(reply("x"))}, **{"idempotency-key": key})
     assert (refused.status, refused.error["param"], refused.error["code"]) == (
         400,

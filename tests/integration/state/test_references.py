@@ -1,4 +1,4 @@
-"""`item_reference`: the project's own stored items, by their ids (contract §6.1)."""
+"""`item_reference`: the project's own stored items by their ids (docs/wire.md)."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ from tests.support.fake_upstream import (
 from tests.support.stack import Stack
 
 TOOLS: list[JSON] = [{"type": "function", "name": "look"}, {"type": "custom", "name": "sh"}]
-CALLING: list[Step] = [
+CALL_TURN: list[Step] = [
     text("Let me see."),
     call(0, "call_a", "look", "{}"),
     call(1, "call_b", "sh", '{"input":"ls"}'),
@@ -33,8 +33,8 @@ def reference(item_id: str, **more: Any) -> JSON:
     return {"type": "item_reference", "id": item_id, **more}
 
 
-async def refused(api: Api, fake: FakeUpstream, *items: JSON) -> JSON:
-    """The error that this input gets; the model is asked nothing."""
+async def error_of(api: Api, fake: FakeUpstream, *items: JSON) -> JSON:
+    """Returns the error for this input; checks that the model was not called."""
     model = fake.script(reply("never"))
     answer = await api.call("POST", "/responses", {"model": model, "input": list(items)})
     assert answer.status == 400, answer.raw
@@ -42,12 +42,12 @@ async def refused(api: Api, fake: FakeUpstream, *items: JSON) -> JSON:
     return answer.error
 
 
-async def test_output_and_input_items_can_be_referred_to(api: Api, fake: FakeUpstream) -> None:
+async def test_output_and_input_items_can_be_referenced(api: Api, fake: FakeUpstream) -> None:
     first = await api.create(fake.script(reply("Bonn.")), input="Capital?")
-    asked = (await api.call("GET", f"/responses/{first['id']}/input_items")).body["data"]
+    input_items = (await api.call("GET", f"/responses/{first['id']}/input_items")).body["data"]
     model = fake.script(reply("Sure."))
     items = [
-        reference(asked[0]["id"]),
+        reference(input_items[0]["id"]),
         {"id": first["output"][0]["id"], "type": None},
         {"role": "user", "content": "Sure?"},
     ]
@@ -62,45 +62,49 @@ async def test_output_and_input_items_can_be_referred_to(api: Api, fake: FakeUps
     listed = (await api.call("GET", f"/responses/{second['id']}/input_items?order=asc")).body[
         "data"
     ]
-    assert listed[:2] == [asked[0], first["output"][0]]
+    assert listed[:2] == [input_items[0], first["output"][0]]
     third = await api.wait_for_end(
-        await api.create_background(fake.script(reply("Again.")), input=[reference(asked[0]["id"])])
+        await api.create_background(
+            fake.script(reply("Again.")), input=[reference(input_items[0]["id"])]
+        )
     )
     assert third["status"] == "completed"
 
 
-async def test_calls_can_be_referred_to_and_answered(api: Api, fake: FakeUpstream) -> None:
-    first = await api.create(fake.script([*CALLING, usage()]), tools=TOOLS)
-    said, look, shell = first["output"]
+async def test_calls_can_be_referenced_and_answered(api: Api, fake: FakeUpstream) -> None:
+    first = await api.create(fake.script([*CALL_TURN, usage()]), tools=TOOLS)
+    message, look, shell = first["output"]
     outputs = [
         {"type": "function_call_output", "call_id": "call_a", "output": "seen"},
         {"type": "custom_tool_call_output", "call_id": "call_b", "output": "files"},
     ]
     model = fake.script(reply("Done."))
     await api.create(
-        model, input=[*(reference(item["id"]) for item in (said, look, shell)), *outputs]
+        model, input=[*(reference(item["id"]) for item in (message, look, shell)), *outputs]
     )
-    assistant, *answers = fake.requests_for(model)[0].messages
+    assistant, *tool_messages = fake.requests_for(model)[0].messages
     assert assistant["content"] == "Let me see."
-    assert [one["function"] for one in assistant["tool_calls"]] == [
+    assert [call_entry["function"] for call_entry in assistant["tool_calls"]] == [
         {"name": "look", "arguments": "{}"},
         {"name": "sh", "arguments": '{"input":"ls"}'},
     ]
-    assert [(answer["tool_call_id"], answer["content"]) for answer in answers] == [
+    assert [
+        (tool_message["tool_call_id"], tool_message["content"]) for tool_message in tool_messages
+    ] == [
         ("call_a", "seen"),
         ("call_b", "files"),
     ]
-    error = await refused(api, fake, reference(look["id"]))
+    error = await error_of(api, fake, reference(look["id"]))
     assert error["message"] == "No tool output found for function call call_a."
 
 
-async def test_an_id_that_is_nothing_here_is_named_with_its_place(
+async def test_an_unknown_id_is_refused_with_its_position(
     api: Api, shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     unstored = await api.create(fake.script(reply("x")), store=False)
     deleted = await api.create(fake.script(reply("x")))
     await api.call("DELETE", f"/responses/{deleted['id']}")
-    theirs = await shared_stack.api(key=keys.create(shared_stack.dsn, "referred")).create(
+    theirs = await shared_stack.api(key=keys.create(shared_stack.dsn, "referenced")).create(
         fake.script(reply("x"))
     )
     for item_id in (
@@ -112,29 +116,32 @@ async def test_an_id_that_is_nothing_here_is_named_with_its_place(
         "a b",
         "é",
     ):
-        error = await refused(api, fake, {"role": "user", "content": "x"}, reference(item_id))
+        error = await error_of(api, fake, {"role": "user", "content": "x"}, reference(item_id))
         assert error == {
-            "message": f"Item with id '{item_id}' not found. Items of responses created with 'store': false cannot be referred to.",
+            "message": (
+                f"Item with id '{item_id}' not found. Items of responses created with"
+                " 'store': false cannot be referred to."
+            ),
             "type": "invalid_request_error",
             "param": "input[1]",
             "code": "item_not_found",
         }
 
 
-async def test_of_several_items_with_one_id_the_newest_is_meant(
+async def test_of_several_items_with_one_id_the_newest_is_used(
     api: Api, shared_stack: Stack, fake: FakeUpstream
 ) -> None:
-    stranger = shared_stack.api(key=keys.create(shared_stack.dsn, "namesakes"))
-    for who, words in ((api, "old"), (api, "new"), (stranger, "theirs")):
-        await who.create(
-            fake.script(reply("x")), input=[{"id": "msg_mine", "role": "user", "content": words}]
+    other_project_api = shared_stack.api(key=keys.create(shared_stack.dsn, "same ids"))
+    for client, content in ((api, "old"), (api, "new"), (other_project_api, "theirs")):
+        await client.create(
+            fake.script(reply("x")), input=[{"id": "msg_mine", "role": "user", "content": content}]
         )
     model = fake.script(reply("x"))
     await api.create(model, input=[reference("msg_mine")])
     assert [message["content"] for message in fake.requests_for(model)[0].messages] == ["new"]
 
 
-async def test_a_foreground_response_that_still_runs_has_no_items_outside(
+async def test_items_of_a_running_foreground_response_cannot_be_referenced(
     api: Api, fake: FakeUpstream
 ) -> None:
     async with api.post_stream(
@@ -142,26 +149,26 @@ async def test_a_foreground_response_that_still_runs_has_no_items_outside(
         input=[{"id": "msg_early", "role": "user", "content": "x"}],
     ) as stream:
         await stream.until("response.output_text.delta")
-        assert (await refused(api, fake, reference("msg_early")))["code"] == "item_not_found"
+        assert (await error_of(api, fake, reference("msg_early")))["code"] == "item_not_found"
 
 
 async def test_one_item_twice_is_refused(api: Api, fake: FakeUpstream) -> None:
     first = await api.create(fake.script(reply("x")))
     item = first["output"][0]
     for items in ([reference(item["id"])] * 2, [item, reference(item["id"])]):
-        assert (await refused(api, fake, *items))["message"].startswith(
+        assert (await error_of(api, fake, *items))["message"].startswith(
             f"Duplicate item found with id {item['id']}."
         )
 
 
-async def test_references_cannot_multiply_what_is_stored(api: Api, fake: FakeUpstream) -> None:
-    """Two megabytes each, and at most four together: the limit of a body (set in tests/conftest.py)."""
+async def test_references_cannot_exceed_the_limit_of_a_body(api: Api, fake: FakeUpstream) -> None:
+    """Two megabytes each; together at most four, the limit of a body (set in tests/conftest.py)."""
     ids = []
     for number in range(3):
         item = {"id": f"msg_large_{number}", "role": "user", "content": "x" * 2_000_000}
         ids.append(item["id"])
         await api.create(fake.script(reply("x")), input=[item])
-    error = await refused(api, fake, *map(reference, ids))
+    error = await error_of(api, fake, *map(reference, ids))
     assert (error["param"], error["code"]) == ("input", "input_too_large")
     assert (await api.create(fake.script(reply("x")), input=[reference(ids[0])]))[
         "status"
@@ -169,7 +176,7 @@ async def test_references_cannot_multiply_what_is_stored(api: Api, fake: FakeUps
 
 
 @pytest.mark.parametrize("background", [False, True])
-async def test_a_reference_and_a_chain_go_together(
+async def test_a_reference_can_be_used_in_a_chain(
     api: Api, fake: FakeUpstream, background: bool
 ) -> None:
     other = await api.create(fake.script(reply("From elsewhere.")))
@@ -180,5 +187,5 @@ async def test_a_reference_and_a_chain_go_together(
         model, input=items, previous_response_id=first["id"], background=background
     )
     assert (await api.wait_for_end(second["id"]))["status"] == "completed"
-    said = [message["content"] for message in fake.requests_for(model)[0].messages]
-    assert said == ["1", "One.\n\nFrom elsewhere.", "2"]
+    contents = [message["content"] for message in fake.requests_for(model)[0].messages]
+    assert contents == ["1", "One.\n\nFrom elsewhere.", "2"]

@@ -1,4 +1,4 @@
-"""`truncation`: what becomes of a history that the upstream says is too long."""
+"""`truncation`: what happens when the upstream refuses a history as too long."""
 
 import pytest
 
@@ -42,30 +42,30 @@ TURNS: list[JSON] = [
 ]
 
 
-def heard(fake: FakeUpstream, model: str) -> list[list[str]]:
-    """For each request, how each message begins."""
+def sent_contents(fake: FakeUpstream, model: str) -> list[list[str]]:
+    """For each request, the first characters of each message."""
     return [
         [str(message["content"])[:9] for message in request.messages]
         for request in fake.requests_for(model)
     ]
 
 
-async def test_the_oldest_turns_are_left_out_until_it_fits(api: Api, fake: FakeUpstream) -> None:
+async def test_the_oldest_turns_are_left_out_until_the_history_fits(
+    api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script(OVERFLOW, OVERFLOW, reply("Fine."))
     response = await api.create(model, input=TURNS, truncation="auto", instructions="Speak Latin.")
     assert (response["output_text"], response["truncation"]) == ("Fine.", "auto")
-    whole, shorter, shortest = heard(fake, model)
+    whole, shorter, shortest = sent_contents(fake, model)
     assert len(whole) > len(shorter) > len(shortest)
-    for told in (whole, shorter, shortest):
-        assert told[:2] == ["Speak Lat", "Be brief."], "instructions are never left out"
-        assert told[2].startswith("user"), "no answer without its question at the start"
-        assert told[-1] == "and now?"
-        assert told[2:] == whole[-len(told[2:]) :], "the oldest are gone, nothing else"
+    for sent in (whole, shorter, shortest):
+        assert sent[:2] == ["Speak Lat", "Be brief."], "instructions are never left out"
+        assert sent[2].startswith("user"), "the rest starts with a question"
+        assert sent[-1] == "and now?"
+        assert sent[2:] == whole[-len(sent[2:]) :], "only the oldest messages are left out"
 
 
-async def test_an_overflow_told_inside_a_stream_is_tried_again_too(
-    api: Api, fake: FakeUpstream
-) -> None:
+async def test_an_overflow_inside_a_stream_is_retried(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(
         [chunk({"error": {"message": "prompt is too long: 9 tokens > 8 maximum", "code": 400}})],
         reply("Fine."),
@@ -74,15 +74,15 @@ async def test_an_overflow_told_inside_a_stream_is_tried_again_too(
     assert len(fake.requests_for(model)) == 2
 
 
-async def test_nothing_is_tried_again_once_the_model_has_spoken(
+async def test_an_overflow_after_the_first_token_is_not_retried(
     api: Api, fake: FakeUpstream
 ) -> None:
-    broken = [
+    broken_turn = [
         text("Half an ans"),
         chunk({"error": {"message": TOO_LONG, "type": "exceed_context_size_error"}}),
         drop(),
     ]
-    model = fake.script(broken, reply("Fine."))
+    model = fake.script(broken_turn, reply("Fine."))
     response = await api.wait_for_end(
         await api.create_background(model, input=TURNS, truncation="auto")
     )
@@ -90,18 +90,18 @@ async def test_nothing_is_tried_again_once_the_model_has_spoken(
     assert len(fake.requests_for(model)) == 1
 
 
-async def test_the_tries_are_bounded(api: Api, fake: FakeUpstream) -> None:
+async def test_the_number_of_retries_is_limited(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(OVERFLOW)
     answer = await api.call(
         "POST", "/responses", {"model": model, "input": TURNS, "truncation": "auto"}
     )
     assert (answer.status, answer.error["code"]) == (400, "context_length_exceeded")
-    tried = heard(fake, model)
-    assert 2 <= len(tried) <= 6
-    assert tried[-1] == ["Be brief.", "and now?"]
+    attempts = sent_contents(fake, model)
+    assert 2 <= len(attempts) <= 6
+    assert attempts[-1] == ["Be brief.", "and now?"]
 
 
-async def test_a_single_question_that_is_too_long_is_asked_once(
+async def test_a_single_message_that_is_too_long_is_not_retried(
     api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(OVERFLOW)
@@ -112,13 +112,13 @@ async def test_a_single_question_that_is_too_long_is_asked_once(
     assert len(fake.requests_for(model)) == 1
 
 
-async def test_calls_and_their_outputs_go_together(api: Api, fake: FakeUpstream) -> None:
-    """In a chain, where a call and its output belong to different responses."""
+async def test_a_call_and_its_output_are_left_out_together(api: Api, fake: FakeUpstream) -> None:
+    """Also in a chain, where a call and its output belong to different responses."""
     tools = [
         {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
     ]
-    looks: Script = [call(0, "call_a", "look", "{}"), finish("tool_calls"), usage(), done()]
-    first = await api.create(fake.script(looks), input="x" * 400, tools=tools)
+    call_turn: Script = [call(0, "call_a", "look", "{}"), finish("tool_calls"), usage(), done()]
+    first = await api.create(fake.script(call_turn), input="x" * 400, tools=tools)
     output = {"type": "function_call_output", "call_id": "call_a", "output": "y" * 400}
     second = await api.create(
         fake.script(reply("I see.")), input=[output], previous_response_id=first["id"], tools=tools
@@ -129,18 +129,22 @@ async def test_calls_and_their_outputs_go_together(api: Api, fake: FakeUpstream)
     )
     assert third["status"] == "completed"
     for request in fake.requests_for(model):
-        calls = [one["id"] for message in request.messages for one in message.get("tool_calls", ())]
+        calls = [
+            entry["id"] for message in request.messages for entry in message.get("tool_calls", ())
+        ]
         assert calls == [
             message["tool_call_id"] for message in request.messages if message["role"] == "tool"
         ]
 
 
-@pytest.mark.parametrize("given", [{}, {"truncation": "disabled"}], ids=["default", "disabled"])
+@pytest.mark.parametrize(
+    "parameters", [{}, {"truncation": "disabled"}], ids=["default", "disabled"]
+)
 async def test_disabled_is_a_400_in_the_foreground_and_failed_in_the_background(
-    api: Api, fake: FakeUpstream, given: JSON
+    api: Api, fake: FakeUpstream, parameters: JSON
 ) -> None:
     model = fake.script(OVERFLOW)
-    answer = await api.call("POST", "/responses", {"model": model, "input": TURNS, **given})
+    answer = await api.call("POST", "/responses", {"model": model, "input": TURNS, **parameters})
     assert answer.status == 400
     assert (answer.error["type"], answer.error["code"], answer.error["param"]) == (
         "invalid_request_error",
@@ -149,7 +153,7 @@ async def test_disabled_is_a_400_in_the_foreground_and_failed_in_the_background(
     )
     assert TOO_LONG in answer.error["message"]
     assert answer.headers["x-should-retry"] == "false"
-    response = await api.wait_for_end(await api.create_background(model, input=TURNS, **given))
+    response = await api.wait_for_end(await api.create_background(model, input=TURNS, **parameters))
     assert (response["status"], response["error"]["code"], response["output"]) == (
         "failed",
         "invalid_prompt",

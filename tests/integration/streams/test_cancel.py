@@ -1,4 +1,4 @@
-"""Cancel means now (I10), and delete means cancel first."""
+"""A cancel ends a response at once (I10), and a delete cancels first."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ from tests.support.stack import Stack
 from tests.support.strict_types import check_event, check_response
 
 
-async def test_a_running_response_ends_at_a_cancel_from_any_web_process(
+async def test_a_cancel_from_any_web_process_ends_a_running_response(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     model = fake.script([reasoning("hm"), text("so ", "far"), hang()])
@@ -69,7 +69,7 @@ async def test_a_response_that_waits_for_its_first_token_is_cancelled(
     await until(lambda: request.closed_by_client is not None)
 
 
-async def test_a_second_cancel_gives_the_same_object(api: Api, fake: FakeUpstream) -> None:
+async def test_a_second_cancel_returns_the_same_object(api: Api, fake: FakeUpstream) -> None:
     response_id = await api.create_background(fake.script([text("x"), hang()]))
     first = await api.cancel(response_id)
     second = await api.cancel(response_id)
@@ -78,7 +78,7 @@ async def test_a_second_cancel_gives_the_same_object(api: Api, fake: FakeUpstrea
     check_response(first.body)
 
 
-async def test_a_cut_function_call_is_left_incomplete(api: Api, fake: FakeUpstream) -> None:
+async def test_a_cancelled_function_call_is_left_incomplete(api: Api, fake: FakeUpstream) -> None:
     model = fake.script([call(0, "call_1", "f", '{"a":'), hang()])
     async with api.post_stream(model, background=True) as stream:
         await stream.until("response.function_call_arguments.delta")
@@ -111,8 +111,8 @@ async def test_a_queued_response_that_is_cancelled_never_starts(
             "response.failed",
         ]
         assert_stream_obeys_contract(events)
-        follower = fake.script(reply("after"))
-        other = await api.create_background(follower)
+        next_model = fake.script(reply("after"))
+        other = await api.create_background(next_model)
         await stack.start_worker()
         assert (await api.wait_for_end(other))["status"] == "completed"
         assert (await api.get(response_id)) == cancelled.body
@@ -129,17 +129,17 @@ async def test_a_deleted_running_response_is_cancelled_first(api: Api, fake: Fak
         await stream.to_end()
     [request] = fake.requests_for(model)
     await until(lambda: request.closed_by_client is not None)
-    for method, rest in (
+    for method, suffix in (
         ("GET", ""),
         ("GET", "?stream=true"),
         ("POST", "/cancel"),
         ("DELETE", ""),
         ("GET", "/input_items"),
     ):
-        assert (await api.call(method, f"/responses/{stream.response_id}{rest}")).status == 404
+        assert (await api.call(method, f"/responses/{stream.response_id}{suffix}")).status == 404
 
 
-async def test_a_deleted_response_leaves_nothing_behind(
+async def test_a_deleted_response_leaves_no_rows_behind(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     response_id = (
@@ -150,7 +150,7 @@ async def test_a_deleted_response_leaves_nothing_behind(
     assert (await shared_stack.api().call("DELETE", f"/responses/{response_id}")).status == 200
     uuid = response_id.removeprefix("resp_")
 
-    async def is_gone() -> bool:
+    async def has_no_rows() -> bool:
         counts = [
             await shared_stack.value(
                 f"SELECT count(*) FROM {table} WHERE {column} = %s::uuid", uuid
@@ -163,10 +163,10 @@ async def test_a_deleted_response_leaves_nothing_behind(
         ]
         return counts == [0, 0, 0]
 
-    await until(is_gone)
+    await until(has_no_rows)
 
 
-async def test_a_cancel_beats_an_ending_that_comes_at_the_same_time(
+async def test_a_cancel_and_a_concurrent_ending_agree_on_one_outcome(
     api: Api, fake: FakeUpstream
 ) -> None:
     models = [fake.script(reply("quick")) for _ in range(20)]
@@ -174,8 +174,8 @@ async def test_a_cancel_beats_an_ending_that_comes_at_the_same_time(
     answers = await asyncio.gather(*(api.cancel(response_id) for response_id in ids))
     for response_id, answer in zip(ids, answers, strict=True):
         ended = await api.wait_for_end(response_id)
-        events = (await _replayed(api, response_id))[-1]
-        assert ended == events["response"]
+        last_event = (await _replayed(api, response_id))[-1]
+        assert ended == last_event["response"]
         if answer.status == 200:
             assert ended == answer.body
             assert ended["status"] == "cancelled"

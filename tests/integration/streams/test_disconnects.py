@@ -1,4 +1,4 @@
-"""What happens to a response when its client goes away: nothing to a background one, the end to a foreground one."""
+"""A client disconnects: a background response continues, a foreground response is cancelled."""
 
 import asyncio
 
@@ -21,8 +21,8 @@ from tests.support.fake_upstream import (
 from tests.support.stack import Stack
 
 
-async def _asked(fake: FakeUpstream, model: str) -> UpstreamRequest:
-    """The one request for this model, once it has arrived."""
+async def _request_arrived(fake: FakeUpstream, model: str) -> UpstreamRequest:
+    """Returns the one request for this model when it has arrived."""
     await until(lambda: fake.requests_for(model))
     [request] = fake.requests_for(model)
     return request
@@ -32,12 +32,14 @@ async def _closed(request: UpstreamRequest, within: float = 10) -> None:
     await until(lambda: request.closed_by_client is not None, within)
 
 
-async def test_a_background_stream_goes_on_without_its_reader(api: Api, fake: FakeUpstream) -> None:
-    opened = asyncio.Event()
-    model = fake.script([text("a"), wait_for(opened), text("b"), finish(), usage(), done()])
+async def test_a_background_response_continues_without_its_reader(
+    api: Api, fake: FakeUpstream
+) -> None:
+    released = asyncio.Event()
+    model = fake.script([text("a"), wait_for(released), text("b"), finish(), usage(), done()])
     async with api.post_stream(model, background=True) as stream:
         await stream.until("response.output_text.delta")
-    opened.set()
+    released.set()
     ended = await api.wait_for_end(stream.response_id)
     assert ended["status"] == "completed"
     assert ended["output_text"] == "ab"
@@ -45,7 +47,7 @@ async def test_a_background_stream_goes_on_without_its_reader(api: Api, fake: Fa
     assert request.closed_by_client is None
 
 
-async def test_a_background_response_whose_client_leaves_at_once_still_runs(
+async def test_a_background_response_runs_although_its_client_disconnects_at_once(
     api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("still here"))
@@ -54,49 +56,51 @@ async def test_a_background_response_whose_client_leaves_at_once_still_runs(
     assert (await api.wait_for_end(stream.response_id))["output_text"] == "still here"
 
 
-@pytest.mark.parametrize("spoken", [True, False], ids=["mid-answer", "before the first token"])
-async def test_a_foreground_stream_whose_client_leaves_is_cancelled(
-    api: Api, fake: FakeUpstream, spoken: bool
+@pytest.mark.parametrize("has_output", [True, False], ids=["mid-answer", "before the first token"])
+async def test_a_foreground_stream_is_cancelled_when_its_client_disconnects(
+    api: Api, fake: FakeUpstream, has_output: bool
 ) -> None:
-    model = fake.script([text("so far"), hang()] if spoken else [silence_until(asyncio.Event())])
+    model = fake.script(
+        [text("so far"), hang()] if has_output else [silence_until(asyncio.Event())]
+    )
     async with api.post_stream(model) as stream:
-        await stream.until("response.output_text.delta" if spoken else "response.created")
-        request = await _asked(fake, model)
+        await stream.until("response.output_text.delta" if has_output else "response.created")
+        request = await _request_arrived(fake, model)
     await _closed(request)
-    ended = await _found(api, stream.response_id)
+    ended = await _visible_response(api, stream.response_id)
     assert ended["status"] == "cancelled"
-    assert ended["output_text"] == ("so far" if spoken else "")
+    assert ended["output_text"] == ("so far" if has_output else "")
 
 
-async def test_a_foreground_request_whose_client_leaves_is_cancelled(
+async def test_a_foreground_request_is_cancelled_when_its_client_disconnects(
     api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script([text("so far"), hang()])
     waiting = asyncio.create_task(api.create(model))
-    request = await _asked(fake, model)
+    request = await _request_arrived(fake, model)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
     await _closed(request)
 
 
-async def test_a_foreground_response_cannot_be_found_before_its_end(
+async def test_a_foreground_response_is_not_visible_before_its_end(
     api: Api, fake: FakeUpstream
 ) -> None:
-    opened = asyncio.Event()
-    model = fake.script([text("a"), wait_for(opened), finish(), usage(), done()])
+    released = asyncio.Event()
+    model = fake.script([text("a"), wait_for(released), finish(), usage(), done()])
     async with api.post_stream(model) as stream:
         await stream.until("response.output_text.delta")
         path = f"/responses/{stream.response_id}"
-        for method, rest in (
+        for method, suffix in (
             ("GET", ""),
             ("GET", "?stream=true"),
             ("POST", "/cancel"),
             ("DELETE", ""),
             ("GET", "/input_items"),
         ):
-            assert (await api.call(method, path + rest)).status == 404, (method, rest)
-        opened.set()
+            assert (await api.call(method, path + suffix)).status == 404, (method, suffix)
+        released.set()
         assert (await stream.to_end())[-1]["type"] == "response.completed"
     assert (await api.get(stream.response_id)) == stream.final
 
@@ -112,30 +116,39 @@ async def test_a_foreground_response_starts_in_progress(api: Api, fake: FakeUpst
         await stream.to_end()
 
 
-async def test_a_reader_that_leaves_disturbs_no_other(
+async def test_a_reader_that_disconnects_does_not_disturb_others(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:
-    opened = asyncio.Event()
-    model = fake.script([text("a"), wait_for(opened), text(*"bcdefgh"), finish(), usage(), done()])
+    released = asyncio.Event()
+    model = fake.script(
+        [text("a"), wait_for(released), text(*"bcdefgh"), finish(), usage(), done()]
+    )
     response_id = await shared_stack.api().create_background(model)
     async with shared_stack.api(0).follow(response_id) as staying:
         await staying.until("response.output_text.delta")
         async with shared_stack.api(0).follow(response_id) as leaving:
             await leaving.until("response.output_text.delta")
-        opened.set()
+        released.set()
         await staying.to_end()
     assert_stream_obeys_contract([decode(frame) for frame in staying.frames])
     assert staying.final["output_text"] == "abcdefgh"
 
 
-async def test_what_is_not_stored_is_gone_at_its_end(api: Api, fake: FakeUpstream) -> None:
+async def test_a_response_with_store_false_cannot_be_read_after_its_end(
+    api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("whisper"))
     response = await api.create(model, store=False)
     assert response["output_text"] == "whisper"
     assert response["store"] is False
     path = f"/responses/{response['id']}"
-    for method, rest in (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")):
-        assert (await api.call(method, path + rest)).status == 404
+    for method, suffix in (
+        ("GET", ""),
+        ("DELETE", ""),
+        ("POST", "/cancel"),
+        ("GET", "/input_items"),
+    ):
+        assert (await api.call(method, path + suffix)).status == 404
     chained = await api.call(
         "POST", "/responses", {"model": model, "input": "x", "previous_response_id": response["id"]}
     )
@@ -143,13 +156,13 @@ async def test_what_is_not_stored_is_gone_at_its_end(api: Api, fake: FakeUpstrea
     assert chained.error["code"] == "previous_response_not_found"
 
 
-async def _found(api: Api, response_id: str) -> dict[str, object]:
-    """The foreground response once it has become visible."""
+async def _visible_response(api: Api, response_id: str) -> dict[str, object]:
+    """Returns the foreground response when it has become visible."""
 
-    async def found() -> dict[str, object] | None:
+    async def is_visible() -> dict[str, object] | None:
         answer = await api.call("GET", f"/responses/{response_id}")
         return answer.body if answer.status == 200 else None
 
-    response = await until(found)
+    response = await until(is_visible)
     assert response is not None
     return response

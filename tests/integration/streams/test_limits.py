@@ -1,6 +1,11 @@
-"""Limits against stuck work (design §8): whatever stalls ends, in every way of asking, with the same words, reason and code.
+"""Limits for stuck work: streamed or not, in the background or not, all clients get one ending.
 
+<<<<<<< HEAD
 docs/guarantees.md has the table; tests/integration/upstream/test_fault_table.py has the many ways in which an upstream can reach the limits.
+=======
+docs/reliability.md has the table of limits. tests/integration/upstream/test_fault_table.py has the
+ways in which an upstream can reach them.
+>>>>>>> 5663d7f (Name what tests of state, streams, tools and upstreams protect in plain words)
 """
 
 import asyncio
@@ -17,28 +22,28 @@ from tests.support.fake_upstream import FakeUpstream, Script, hang, reply, text
 from tests.support.stack import RUNNING_STACKS, Databases, Stack, SuiteSettings, stack
 from tests.support.upstream_faults import endless, text_event
 
-CODES = set(get_args(ResponseError.model_fields["code"].annotation))
-PATIENT = {"BACKBURNER_UPSTREAM__MAX_RETRIES": "0", "BACKBURNER_LEASE__SWEEP": "0.5"}
-STALLED = {
+SDK_CODES = set(get_args(ResponseError.model_fields["code"].annotation))
+COMMON_SETTINGS = {"BACKBURNER_UPSTREAM__MAX_RETRIES": "0", "BACKBURNER_LEASE__SWEEP": "0.5"}
+STALL_SETTINGS = {
     "BACKBURNER_LIMITS__FIRST_TOKEN": "1",
     "BACKBURNER_LIMITS__TOKEN_GAP": "0.5",
     "BACKBURNER_LIMITS__TURN": "2",
     "BACKBURNER_LIMITS__OUTPUT": "1000000",
 }
-LATE = {"BACKBURNER_LIMITS__QUEUE_WAIT": "3", "BACKBURNER_LIMITS__WALL_CLOCK": "2"}
+DEADLINE_SETTINGS = {"BACKBURNER_LIMITS__QUEUE_WAIT": "3", "BACKBURNER_LIMITS__WALL_CLOCK": "2"}
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What reaches it, and what everybody is then told."""
+    """A limit: a script that reaches it, and the error that clients then get."""
 
     reason: str
     message: str
     script: Script
-    said: str = ""
-    """How the output begins, if there is any."""
+    output_prefix: str = ""
+    """How the output begins; empty if there is none."""
     status: int = 504
-    """HTTP, of a foreground client that does not stream and has no output."""
+    """The HTTP status for a foreground client without streaming, if there is no output."""
 
 
 FIRST_TOKEN = Limit(
@@ -70,7 +75,7 @@ WALL_CLOCK = Limit(
     [text("so far"), hang()],
     "so far",
 )
-WALL_CLOCK_BEFORE_A_WORD = Limit("deadline", WALL_CLOCK.message, [hang()])
+WALL_CLOCK_WITHOUT_OUTPUT = Limit("deadline", WALL_CLOCK.message, [hang()])
 QUEUE_WAIT = Limit(
     "queue_wait", "The response waited in the queue for longer than it may.", reply("never")
 )
@@ -83,32 +88,32 @@ DEATHS = Limit(
 
 
 @pytest.fixture(scope="module")
-async def stalled(
+async def stalled_stack(
     tmp_path_factory: pytest.TempPathFactory,
     database_server: Databases,
     suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
-    """A worker whose upstreams stall."""
+    """A deployment whose limits for a silent or endless upstream are short."""
     async with stack(
         tmp_path_factory.mktemp("stalled"),
         database_server,
         suite_settings,
         fake,
-        settings=PATIENT | STALLED,
-    ) as one:
-        yield one
-    RUNNING_STACKS.remove(one)
+        settings=COMMON_SETTINGS | STALL_SETTINGS,
+    ) as running:
+        yield running
+    RUNNING_STACKS.remove(running)
 
 
 @pytest.fixture(scope="module")
-async def idle(
+async def idle_stack(
     tmp_path_factory: pytest.TempPathFactory,
     database_server: Databases,
     suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
-    """Nobody runs anything: the only worker is one for quarantine, which sweeps like all of them."""
+    """A deployment without a worker for ordinary responses; the quarantine worker sweeps."""
     folder = tmp_path_factory.mktemp("idle")
     async with stack(
         folder,
@@ -117,94 +122,110 @@ async def idle(
         fake,
         workers=0,
         quarantine=True,
-        settings=PATIENT | LATE,
-    ) as one:
-        yield one
-    RUNNING_STACKS.remove(one)
+        settings=COMMON_SETTINGS | DEADLINE_SETTINGS,
+    ) as running:
+        yield running
+    RUNNING_STACKS.remove(running)
 
 
 async def assert_ends(
-    one: Stack, limit: Limit, meanwhile: Callable[[str], Awaitable[None]] | None = None
+    running: Stack, limit: Limit, meanwhile: Callable[[str], Awaitable[None]] | None = None
 ) -> None:
-    """Background and foreground, streamed and not: four clients of the same model, and one ending."""
-    api, model = one.api(), one.fake.script(limit.script)
+    """Checks that four clients, background or not and streamed or not, get the same ending."""
+    api, model = running.api(), running.fake.script(limit.script)
 
-    async def wait() -> HttpResponse:
+    async def post() -> HttpResponse:
         return await api.call("POST", "/responses", {"model": model, "input": "Hi."})
 
-    async def listen(*, background: bool) -> JSON:
+    async def read_stream(*, background: bool) -> JSON:
         async with api.post_stream(model, background=background) as stream:
             await stream.to_end()
             assert stream.is_done
             return stream.final
 
-    async def come_back() -> JSON:
+    async def poll() -> JSON:
         return await api.wait_for_end(await api.create_background(model))
 
-    asking = asyncio.gather(wait(), listen(background=False), listen(background=True), come_back())
+    clients = asyncio.gather(
+        post(), read_stream(background=False), read_stream(background=True), poll()
+    )
     if meanwhile is not None:
         await meanwhile(model)
-    answer, *ended = await asking
-    if limit.said:
+    answer, *responses = await clients
+    if limit.output_prefix:
         assert answer.status == 200, answer.raw[:1000]
-        ended.append(answer.body)
+        responses.append(answer.body)
     else:
         assert (answer.status, answer.error["message"]) == (limit.status, limit.message)
         assert answer.headers["x-should-retry"] == "false"
-    for response in ended:
+    for response in responses:
         assert response["status"] == "failed"
         assert response["error"] == {"code": "server_error", "message": limit.message}
-        assert response["output_text"].startswith(limit.said)
-        assert [item["status"] for item in response["output"]] == ["incomplete"] * bool(limit.said)
+        assert response["output_text"].startswith(limit.output_prefix)
+        assert [item["status"] for item in response["output"]] == ["incomplete"] * bool(
+            limit.output_prefix
+        )
     assert (
-        await one.value("SELECT array_agg(reason) FROM responses WHERE model = %s", model)
+        await running.value("SELECT array_agg(reason) FROM responses WHERE model = %s", model)
         == [limit.reason] * 4
     )
-    await until(lambda: not any(request.is_open for request in one.fake.requests_for(model)), 5)
+    await until(lambda: not any(request.is_open for request in running.fake.requests_for(model)), 5)
 
 
-def test_the_code_is_one_that_the_sdk_knows() -> None:
-    assert "server_error" in CODES
+def test_the_error_code_is_one_that_the_sdk_knows() -> None:
+    assert "server_error" in SDK_CODES
     assert LimitReached("x", reason="y").status == 504
 
 
 @pytest.mark.parametrize(
     "limit", [FIRST_TOKEN, TOKEN_GAP, TURN, OUTPUT], ids=lambda limit: limit.reason
 )
-async def test_an_upstream_that_stalls(stalled: Stack, limit: Limit) -> None:
-    await assert_ends(stalled, limit)
+async def test_a_response_of_a_stalled_upstream_ends_at_its_limit(
+    stalled_stack: Stack, limit: Limit
+) -> None:
+    await assert_ends(stalled_stack, limit)
 
 
-async def test_a_queue_that_does_not_move(idle: Stack, fake: FakeUpstream) -> None:
-    await assert_ends(idle, QUEUE_WAIT)
+async def test_a_response_in_a_stuck_queue_ends_at_its_limit(
+    idle_stack: Stack, fake: FakeUpstream
+) -> None:
+    await assert_ends(idle_stack, QUEUE_WAIT)
 
 
-async def test_a_response_whose_owners_die(idle: Stack, fake: FakeUpstream) -> None:
-    """As three dead owners leave it; tests/chaos/test_kill_worker.py kills them."""
+async def test_a_response_that_crashed_three_workers_fails(
+    idle_stack: Stack, fake: FakeUpstream
+) -> None:
+    """Sets the state that three dead owners leave; tests/chaos/test_kill_worker.py kills them."""
 
     async def died_three_times(model: str) -> None:
-        async def all_are_there() -> bool:
+        async def all_exist() -> bool:
             return bool(
-                await idle.value("SELECT count(*) = 4 FROM responses WHERE model = %s", model)
+                await idle_stack.value("SELECT count(*) = 4 FROM responses WHERE model = %s", model)
             )
 
-        await until(all_are_there)
-        await idle.value(
-            "UPDATE responses SET status = 'in_progress', attempt = 3, deaths = 3, started_at = now(), deadline = now() + interval '1 hour'"
+        await until(all_exist)
+        await idle_stack.value(
+            "UPDATE responses SET status = 'in_progress', attempt = 3, deaths = 3,"
+            " started_at = now(), deadline = now() + interval '1 hour'"
             " WHERE model = %s RETURNING 1",
             model,
         )
 
-    await assert_ends(idle, DEATHS, died_three_times)
+    await assert_ends(idle_stack, DEATHS, died_three_times)
 
 
-async def test_a_response_that_outlasts_its_wall_clock(idle: Stack, fake: FakeUpstream) -> None:
-    await idle.start_worker()
+async def test_a_response_that_exceeds_its_wall_clock_ends_at_its_limit(
+    idle_stack: Stack, fake: FakeUpstream
+) -> None:
+    await idle_stack.start_worker()
     warm = fake.script(reply("warm"))
 
-    async def hears_its_bells() -> bool:
-        ended = await idle.api().wait_for_end(await idle.api().create_background(warm))
+    async def gets_messages() -> bool:
+        ended = await idle_stack.api().wait_for_end(await idle_stack.api().create_background(warm))
         return bool(ended["status"] == "completed")
 
-    await until(hears_its_bells, 20)  # a worker counts a moment before its consumer listens
-    await asyncio.gather(assert_ends(idle, WALL_CLOCK), assert_ends(idle, WALL_CLOCK_BEFORE_A_WORD))
+    # A worker is counted as claiming a moment before its consumer gets messages.
+    await until(gets_messages, 20)
+    await asyncio.gather(
+        assert_ends(idle_stack, WALL_CLOCK), assert_ends(idle_stack, WALL_CLOCK_WITHOUT_OUTPUT)
+    )

@@ -1,4 +1,4 @@
-"""Two hundred at once through one worker process."""
+"""Two hundred background responses run at the same time through one worker process."""
 
 import asyncio
 
@@ -11,12 +11,12 @@ from tests.support.stack import Stack
 async def test_two_hundred_background_responses_all_complete(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:
-    opened = asyncio.Event()
-    words = [f"w{number} " for number in range(30)]
+    released = asyncio.Event()
+    chunks = [f"w{number} " for number in range(30)]
     model = fake.script(
-        [text("start "), wait_for(opened), text(*words, gap=0.02), finish(), usage(), done()]
+        [text("start "), wait_for(released), text(*chunks, gap=0.02), finish(), usage(), done()]
     )
-    whole = "start " + "".join(words)
+    whole = "start " + "".join(chunks)
     ids = await asyncio.gather(
         *(shared_stack.api(number % 2).create_background(model) for number in range(200))
     )
@@ -31,12 +31,12 @@ async def test_two_hundred_background_responses_all_complete(
             return stream.frames
 
     running = asyncio.Semaphore(0)
-    followed = [asyncio.create_task(follow(number)) for number in range(0, 200, 10)]
-    for _ in followed:
+    followers = [asyncio.create_task(follow(number)) for number in range(0, 200, 10)]
+    for _ in followers:
         await running.acquire()
     await until(lambda: len(fake.requests_for(model)) == 200)
-    opened.set()
-    for frames in await asyncio.gather(*followed):
+    released.set()
+    for frames in await asyncio.gather(*followers):
         assert_stream_obeys_contract([decode(frame) for frame in frames])
     ended = await asyncio.gather(
         *(
@@ -46,4 +46,4 @@ async def test_two_hundred_background_responses_all_complete(
     )
     assert {response["status"] for response in ended} == {"completed"}
     assert {response["output_text"] for response in ended} == {whole}
-    assert len(fake.requests_for(model)) == 200, "each was asked exactly once"
+    assert len(fake.requests_for(model)) == 200, "each was sent to the upstream exactly once"

@@ -1,4 +1,4 @@
-"""Padding of deltas (contract §4.1): only for who asks, the same for all who ask, and stored nowhere."""
+"""Padding of deltas hides their lengths: only on request, equal for all readers, never stored."""
 
 import json
 
@@ -10,30 +10,30 @@ from tests.support.fake_upstream import FakeUpstream, call, done, finish, reason
 from tests.support.strict_types import check_event
 
 PADDED: JSON = {"stream_options": {"include_obfuscation": True}}
-WORDS = ["a", "bc", "Überlänge, " * 9, '{"quoted": "\\"}"}\n\n', "🤔", "x" * 63, "y" * 64]
+PIECES = ["a", "bc", "Überlänge, " * 9, '{"quoted": "\\"}"}\n\n', "🤔", "x" * 63, "y" * 64]
 
 
-def spoken(fake: FakeUpstream) -> str:
-    said = [
+def scripted_model(fake: FakeUpstream) -> str:
+    script = [
         reasoning("hm"),
-        text(*WORDS),
+        text(*PIECES),
         call(0, "call_a", "f", '{"a"', ": 1}"),
         finish("tool_calls"),
         usage(),
         done(),
     ]
-    return fake.script(said)
+    return fake.script(script)
 
 
-def bare(frame: bytes) -> JSON:
+def without_padding(frame: bytes) -> JSON:
     return {name: value for name, value in decode(frame).items() if name != "obfuscation"}
 
 
 @pytest.mark.parametrize("background", [True, False])
-async def test_deltas_are_padded_to_lengths_that_say_nothing(
+async def test_padded_deltas_do_not_show_their_lengths(
     api: Api, fake: FakeUpstream, background: bool
 ) -> None:
-    async with api.post_stream(spoken(fake), background=background, **PADDED) as stream:
+    async with api.post_stream(scripted_model(fake), background=background, **PADDED) as stream:
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
     for frame, event in zip(stream.frames, events, strict=True):
@@ -42,32 +42,36 @@ async def test_deltas_are_padded_to_lengths_that_say_nothing(
         assert "obfuscation" not in event or len(frame) % 64 == 0
     assert [
         event["delta"] for event in events if event["type"] == "response.output_text.delta"
-    ] == WORDS
+    ] == PIECES
     assert "obfuscation" not in json.dumps(stream.final)
 
 
-async def test_every_reader_who_asks_gets_the_same_bytes_and_who_does_not_the_plain_ones(
+async def test_every_reader_with_padding_gets_the_same_bytes_and_others_get_plain_ones(
     api: Api, fake: FakeUpstream
 ) -> None:
-    async with api.post_stream(spoken(fake), background=True, **PADDED) as live:
-        await live.to_end()
-    plain = await api.replay(live.response_id)
+    async with api.post_stream(scripted_model(fake), background=True, **PADDED) as padded:
+        await padded.to_end()
+    plain = await api.replay(padded.response_id)
     assert b"obfuscation" not in b"".join(plain)
-    assert [bare(frame) for frame in live.frames] == [decode(frame) for frame in plain]
-    for wanted, frames in (("true", live.frames), ("false", plain)):
+    assert [without_padding(frame) for frame in padded.frames] == [decode(frame) for frame in plain]
+    for include, frames in (("true", padded.frames), ("false", plain)):
         for after in (0, 3, 7):
-            params = {"stream": "true", "include_obfuscation": wanted, "starting_after": str(after)}
-            answer = await api.call("GET", f"/responses/{live.response_id}", params=params)
+            params = {
+                "stream": "true",
+                "include_obfuscation": include,
+                "starting_after": str(after),
+            }
+            answer = await api.call("GET", f"/responses/{padded.response_id}", params=params)
             assert answer.raw == b"".join(frames[after + 1 :]) + b"data: [DONE]\n\n"
 
 
-async def test_nobody_is_padded_who_does_not_ask(api: Api, fake: FakeUpstream) -> None:
-    silent: list[JSON] = [
+async def test_deltas_are_not_padded_without_a_request_for_it(api: Api, fake: FakeUpstream) -> None:
+    plain_options: list[JSON] = [
         {},
         {"stream_options": {}},
         {"stream_options": {"include_obfuscation": False}},
     ]
-    for options in silent:
-        async with api.post_stream(spoken(fake), **options) as stream:
+    for options in plain_options:
+        async with api.post_stream(scripted_model(fake), **options) as stream:
             await stream.to_end()
         assert b"obfuscation" not in b"".join(stream.frames)

@@ -1,4 +1,4 @@
-"""WebSocket mode (docs/websocket.md): the same events as over HTTP, several creates on a connection, and what it remembers."""
+"""WebSocket mode (docs/websocket.md): events as over HTTP, several creates, continuations."""
 
 import asyncio
 import json
@@ -38,13 +38,11 @@ def _handshake(refusal: InvalidStatus) -> HttpResponse:
 # --- one create ---
 
 
-async def test_a_create_brings_the_same_events_as_over_http_and_their_very_bytes(
-    api: Api, fake: FakeUpstream
-) -> None:
+async def test_a_create_gets_the_same_events_as_over_http(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(reply("Hello ", "socket"))
-    async with socket(api) as one:
-        await one.create(model, metadata={"by": "socket"})
-        events = await one.read_to_end()
+    async with socket(api) as connection:
+        await connection.create(model, metadata={"by": "socket"})
+        events = await connection.read_to_end()
     assert_stream_obeys_contract(events)
     assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
     response = events[-1]["response"]
@@ -55,28 +53,30 @@ async def test_a_create_brings_the_same_events_as_over_http_and_their_very_bytes
     )
     assert await api.get(response["id"]) == response
     stored = await api.call("GET", f"/responses/{response['id']}", params={"stream": "true"})
-    assert stored.error["param"] == "stream"  # a foreground response, as any other
+    # It is an ordinary foreground response.
+    assert stored.error["param"] == "stream"
 
 
-async def test_the_frames_hold_what_the_log_holds(
+async def test_the_frames_are_those_of_the_event_log(
     shared_stack: Stack, api: Api, fake: FakeUpstream
 ) -> None:
-    async with socket(api) as one:
-        response = await one.create_and_read(fake.script(reply("ä ", "ö\n\nü")))
+    async with socket(api) as connection:
+        response = await connection.create_and_read(fake.script(reply("ä ", "ö\n\nü")))
     log = await shared_stack.value(
-        "SELECT string_agg(frames, ''::bytea ORDER BY first_number) FROM event_log WHERE response_id = %s",
+        "SELECT string_agg(frames, ''::bytea ORDER BY first_number)"
+        " FROM event_log WHERE response_id = %s",
         response["id"].removeprefix("resp_"),
     )
     assert [
-        told.partition(b"\ndata: ")[2][:-2].decode() for told in split_frames(bytes(log))
-    ] == one.frames
+        frame.partition(b"\ndata: ")[2][:-2].decode() for frame in split_frames(bytes(log))
+    ] == connection.frames
 
 
-async def test_deltas_are_padded_for_those_who_ask(api: Api, fake: FakeUpstream) -> None:
+async def test_deltas_are_padded_on_request(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(reply("a", "b" * 50))
-    async with socket(api) as one:
-        await one.create(model, stream_options={"include_obfuscation": True})
-        events = await one.read_to_end()
+    async with socket(api) as connection:
+        await connection.create(model, stream_options={"include_obfuscation": True})
+        events = await connection.read_to_end()
     assert_stream_obeys_contract(events)
     padded = [event for event in events if "obfuscation" in event]
     assert [event["delta"] for event in padded] == ["a", "b" * 50]
@@ -88,15 +88,17 @@ async def test_the_official_client_works_unchanged(
     model = fake.script(reply("one"), reply("two"))
     async with client.responses.connect() as connection:
         await connection.response.create(model=model, input="1", store=False)
-        first = await _ended(connection)
+        first = await _last_event(connection)
         assert first.type == "response.completed"
         await connection.response.create(
             model=model, input="2", store=False, previous_response_id=first.response.id
         )
-        second = await _ended(connection)
+        second = await _last_event(connection)
         assert second.type == "response.completed"
         assert second.response.output_text == "two"
-        await connection.response.create(model=model, input="3", previous_response_id="resp_nobody")
+        await connection.response.create(
+            model=model, input="3", previous_response_id="resp_unknown"
+        )
         refused = await connection.recv()
         assert refused.type == "error"
         assert (refused.status, refused.error.code) == (400, "previous_response_not_found")
@@ -109,43 +111,43 @@ async def test_the_official_client_works_unchanged(
 
 @pytest.mark.filterwarnings(
     "ignore:connect\\(\\) must be used as a context manager:DeprecationWarning"
-)  # the client's own doing
+)  # raised by the client library
 async def test_the_official_client_works_without_asyncio_too(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("in a thread"))
 
-    def talk() -> str:
+    def run_sync() -> str:
         with (
             openai.OpenAI(
                 base_url=f"http://127.0.0.1:{shared_stack.webs[0].port}/v1",
                 api_key=shared_stack.key,
-            ) as one,
-            one.responses.connect() as connection,
+            ) as sync_client,
+            sync_client.responses.connect() as sync_connection,
         ):
-            connection.response.create(model=model, input="Hello.")
+            sync_connection.response.create(model=model, input="Hello.")
             return next(
                 event.response.output_text
-                for event in connection
+                for event in sync_connection
                 if event.type == "response.completed"
             )
 
-    assert await asyncio.to_thread(talk) == "in a thread"
+    assert await asyncio.to_thread(run_sync) == "in a thread"
 
 
-async def _ended(connection: Any) -> ResponsesServerEvent:
+async def _last_event(connection: Any) -> ResponsesServerEvent:
     async for event in connection:
         if event.type in ("response.completed", "response.failed", "error"):
             return event  # type: ignore[no-any-return]
     raise AssertionError("the connection was closed")
 
 
-async def test_a_failed_response_leaves_the_socket_alive(api: Api, fake: FakeUpstream) -> None:
-    async with socket(api) as one:
-        await one.create("nobody-knows")
-        failed = await one.read_to_end()
+async def test_a_failed_response_keeps_the_connection_open(api: Api, fake: FakeUpstream) -> None:
+    async with socket(api) as connection:
+        await connection.create("no-such-model")
+        failed = await connection.read_to_end()
         assert failed[-1]["type"] == "response.failed"
-        assert (await one.create_and_read(fake.script(reply("still here"))))[
+        assert (await connection.create_and_read(fake.script(reply("still here"))))[
             "output_text"
         ] == "still here"
 
@@ -153,111 +155,113 @@ async def test_a_failed_response_leaves_the_socket_alive(api: Api, fake: FakeUps
 # --- several creates ---
 
 
-async def test_creates_of_a_lane_run_one_after_the_other(api: Api, fake: FakeUpstream) -> None:
-    opened = asyncio.Event()
+async def test_creates_of_one_stream_run_one_after_the_other(api: Api, fake: FakeUpstream) -> None:
+    released = asyncio.Event()
     model = fake.script(
-        [text("first"), wait_for(opened), finish(), usage(), done()], reply("second")
+        [text("first"), wait_for(released), finish(), usage(), done()], reply("second")
     )
-    async with socket(api) as one:
-        await one.create(model)
-        await one.create(model)
-        await one.until("response.output_text.delta")
+    async with socket(api) as connection:
+        await connection.create(model)
+        await connection.create(model)
+        await connection.until("response.output_text.delta")
         assert len(fake.requests_for(model)) == 1
-        opened.set()
-        await one.read_to_end()
-        events = await one.read_to_end()
+        released.set()
+        await connection.read_to_end()
+        events = await connection.read_to_end()
         assert_stream_obeys_contract(events)
         assert events[-1]["response"]["output_text"] == "second"
 
 
-async def test_lanes_run_side_by_side_and_their_events_say_whose_they_are(
+async def test_streams_run_in_parallel_and_their_events_carry_their_id(
     api: Api, fake: FakeUpstream
 ) -> None:
-    opened = asyncio.Event()
-    model = fake.script([text("slow"), wait_for(opened), finish(), usage(), done()], reply("quick"))
-    async with socket(api) as one:
-        await one.create(model, stream_id="planner")
-        await one.until("response.output_text.delta")
-        await one.create(model, stream_id="critic.2")
-        critic = await one.read_to_end()
-        opened.set()
-        planner = await one.read_to_end()
+    released = asyncio.Event()
+    model = fake.script(
+        [text("slow"), wait_for(released), finish(), usage(), done()], reply("quick")
+    )
+    async with socket(api) as connection:
+        await connection.create(model, stream_id="planner")
+        await connection.until("response.output_text.delta")
+        await connection.create(model, stream_id="critic.2")
+        critic = await connection.read_to_end()
+        released.set()
+        planner = await connection.read_to_end()
         assert {event["stream_id"] for event in critic} == {"critic.2"}
         assert {event["stream_id"] for event in planner} == {"planner"}
         assert_stream_obeys_contract(critic)
-        unnamed = await one.create_and_read(model)
+        unnamed = await connection.create_and_read(model)
         assert "stream_id" not in unnamed
-        await one.send(type="response.create", model=model, input=1, stream_id="planner")
-        await one.read_error()
-        assert json.loads(one.frames[-1])["stream_id"] == "planner"
+        await connection.send(type="response.create", model=model, input=1, stream_id="planner")
+        await connection.read_error()
+        assert json.loads(connection.frames[-1])["stream_id"] == "planner"
 
 
-async def test_there_are_32_names_of_lanes_and_64_creates_at_a_time(
+async def test_a_connection_allows_32_streams_and_64_waiting_creates(
     api: Api, fake: FakeUpstream
 ) -> None:
     quick, slow = fake.script(reply("x")), fake.script([text("slow"), hang()])
-    async with socket(api) as one:
+    async with socket(api) as connection:
         for number in range(32):
-            await one.create_and_read(quick, stream_id=f"lane-{number}", generate=False)
-        await one.create(quick, stream_id="lane-32")
-        refused = await one.read_error()
+            await connection.create_and_read(quick, stream_id=f"stream-{number}", generate=False)
+        await connection.create(quick, stream_id="stream-32")
+        refused = await connection.read_error()
         assert (refused["code"], refused["param"]) == (
             "websocket_stream_limit_reached",
             "stream_id",
         )
         for _ in range(65):
-            await one.create(slow)
-        await one.create(quick, stream_id="lane-1")
-        queued = [await one.read_until_error(), await one.read_until_error()]
+            await connection.create(slow)
+        await connection.create(quick, stream_id="stream-1")
+        queued = [await connection.read_until_error(), await connection.read_until_error()]
         assert {refusal["code"] for refusal in queued} == {"websocket_queue_full"}
 
 
-async def test_no_more_than_16_responses_are_under_way_at_a_time(
+async def test_a_connection_runs_at_most_16_responses_at_a_time(
     api: Api, fake: FakeUpstream
 ) -> None:
-    opened = asyncio.Event()
-    model = fake.script([wait_for(opened), *reply("x")])
-    async with socket(api) as one:
+    released = asyncio.Event()
+    model = fake.script([wait_for(released), *reply("x")])
+    async with socket(api) as connection:
         for number in range(20):
-            await one.create(model, stream_id=f"lane-{number}")
+            await connection.create(model, stream_id=f"stream-{number}")
         await until(lambda: len(fake.requests_for(model)) >= 16)
-        await one.send(type="something else")
-        await one.read_until_error()
+        await connection.send(type="something else")
+        await connection.read_until_error()
         assert len(fake.requests_for(model)) == 16
-        opened.set()
+        released.set()
         for _ in range(20):
-            await one.read_to_end()
+            await connection.read_to_end()
     assert len(fake.requests_for(model)) == 20
 
 
-# --- what a connection remembers ---
+# --- continuations that only the connection has ---
 
 
 async def test_an_unstored_response_can_be_continued_on_its_connection_only(
     shared_stack: Stack, api: Api, fake: FakeUpstream
 ) -> None:
-    """As Codex does it: `store: false`, and only what is new with `previous_response_id`."""
+    """As Codex does it: `store: false`, and only the new input with `previous_response_id`."""
     model = fake.script(
         [call(0, "call_a", "look", "{}"), finish("tool_calls"), usage(), done()],
         reply("seen"),
         reply("and more"),
-        reply("kept"),
+        reply("stored"),
     )
-    async with socket(api) as one, socket(shared_stack.api(1)) as other:
-        first = await one.create_and_read(model, store=False, tools=[FUNCTION])
+    async with socket(api) as connection, socket(shared_stack.api(1)) as other_connection:
+        first = await connection.create_and_read(model, store=False, tools=[FUNCTION])
         output = [{"type": "function_call_output", "call_id": "call_a", "output": "42"}]
-        second = await one.create_and_read(
+        second = await connection.create_and_read(
             model, store=False, input=output, previous_response_id=first["id"], tools=[FUNCTION]
         )
-        third = await one.create_and_read(
+        third = await connection.create_and_read(
             model, store=False, input="More", previous_response_id=second["id"]
         )
         assert third["previous_response_id"] == second["id"]
-        told = [message["role"] for message in fake.requests_for(model)[-1].messages]
-        assert told == ["user", "assistant", "tool", "assistant", "user"]
+        roles = [message["role"] for message in fake.requests_for(model)[-1].messages]
+        assert roles == ["user", "assistant", "tool", "assistant", "user"]
 
-        await other.create(model, input="Mine?", previous_response_id=third["id"])
-        assert (await other.read_error())["code"] == "previous_response_not_found"
+        await other_connection.create(model, input="Mine?", previous_response_id=third["id"])
+        assert (await other_connection.read_error())["code"] == "previous_response_not_found"
         over_http = await api.call(
             "POST",
             "/responses",
@@ -266,52 +270,59 @@ async def test_an_unstored_response_can_be_continued_on_its_connection_only(
         assert (over_http.status, over_http.error["code"]) == (400, "previous_response_not_found")
         assert (await api.call("GET", f"/responses/{third['id']}")).status == 404
 
-        kept = await one.create_and_read(model, input="Keep this", previous_response_id=third["id"])
-    assert await api.get(kept["id"]) == kept
-    question = "SELECT count(*) FROM responses WHERE id = ANY(%s::uuid[]) AND expires_at <= clock_timestamp()"
+        stored = await connection.create_and_read(
+            model, input="Keep this", previous_response_id=third["id"]
+        )
+    assert await api.get(stored["id"]) == stored
+    count_expired = (
+        "SELECT count(*) FROM responses"
+        " WHERE id = ANY(%s::uuid[]) AND expires_at <= clock_timestamp()"
+    )
     ids = [response["id"].removeprefix("resp_") for response in (first, second, third)]
 
-    async def given_up() -> bool:
-        return bool(await shared_stack.value(question, ids) == 3)
+    async def are_expired() -> bool:
+        return bool(await shared_stack.value(count_expired, ids) == 3)
 
-    await until(given_up)  # with the connection the memory of it ends
-    assert (await api.create(model, input="Still", previous_response_id=kept["id"]))[
+    await until(are_expired)  # they expire when the connection closes
+    assert (await api.create(model, input="Still", previous_response_id=stored["id"]))[
         "status"
     ] == "completed"
 
 
-async def test_a_stored_response_can_be_continued_by_anybody(
+async def test_a_stored_response_can_be_continued_on_any_connection(
     shared_stack: Stack, api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("one"), reply("two"), reply("three"))
-    async with socket(api) as one:
-        first = await one.create_and_read(model)
-    async with socket(shared_stack.api(1)) as other:
-        second = await other.create_and_read(model, input="2", previous_response_id=first["id"])
+    async with socket(api) as connection:
+        first = await connection.create_and_read(model)
+    async with socket(shared_stack.api(1)) as other_connection:
+        second = await other_connection.create_and_read(
+            model, input="2", previous_response_id=first["id"]
+        )
     assert (await api.create(model, input="3", previous_response_id=second["id"]))[
         "output_text"
     ] == "three"
 
 
-async def test_another_projects_responses_do_not_exist(
+async def test_another_projects_responses_cannot_be_continued(
     shared_stack: Stack, api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("x"))
     mine = await api.create(model)
     async with socket(
-        shared_stack.api(key=keys.create(shared_stack.dsn, "stranger at the socket"))
-    ) as stranger:
-        await stranger.create(model, previous_response_id=mine["id"])
-        assert (await stranger.read_error())["code"] == "previous_response_not_found"
+        shared_stack.api(key=keys.create(shared_stack.dsn, "another project"))
+    ) as other_connection:
+        await other_connection.create(model, previous_response_id=mine["id"])
+        assert (await other_connection.read_error())["code"] == "previous_response_not_found"
 
 
-async def test_a_warm_up_asks_no_model_and_can_be_continued(api: Api, fake: FakeUpstream) -> None:
+async def test_a_warm_up_calls_no_model_and_can_be_continued(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(reply("warm"))
-    async with socket(api) as one:
-        await one.create(
+    async with socket(api) as connection:
+        await connection.create(
             model, store=False, generate=False, instructions="Be brief.", tools=[FUNCTION]
         )
-        events = await one.read_to_end()
+        events = await connection.read_to_end()
         assert_stream_obeys_contract(events)
         warm = events[-1]["response"]
         assert (warm["status"], warm["output"], warm["usage"]["total_tokens"]) == (
@@ -320,7 +331,7 @@ async def test_a_warm_up_asks_no_model_and_can_be_continued(api: Api, fake: Fake
             0,
         )
         assert fake.requests_for(model) == []
-        answer = await one.create_and_read(
+        answer = await connection.create_and_read(
             model, store=False, input="Now.", previous_response_id=warm["id"]
         )
         assert answer["output_text"] == "warm"
@@ -329,44 +340,44 @@ async def test_a_warm_up_asks_no_model_and_can_be_continued(api: Api, fake: Fake
             "Now.",
         ]
 
-        nothing: list[list[Any] | None] = [[], None]
-        for empty in nothing:
-            bare = await one.create_and_read(model, generate=False, input=empty)
-            assert (await one.create_and_read(model, previous_response_id=bare["id"]))[
+        empty_inputs: list[list[Any] | None] = [[], None]
+        for empty in empty_inputs:
+            warm_up = await connection.create_and_read(model, generate=False, input=empty)
+            assert (await connection.create_and_read(model, previous_response_id=warm_up["id"]))[
                 "status"
             ] == "completed"
-        prewarmed = await one.create_and_read(model, prompt_cache_options={"prewarm": True})
+        prewarmed = await connection.create_and_read(model, prompt_cache_options={"prewarm": True})
         assert prewarmed["output"] == []
-        await one.create(
-            "nobody-knows",
+        await connection.create(
+            "no-such-model",
             input="x",
             previous_response_id=prewarmed["id"],
             generate=False,
             text={"format": {"type": "?"}},
         )
-        assert (await one.read_error())["param"] == "text.format.type"
+        assert (await connection.read_error())["param"] == "text.format.type"
 
 
-async def test_a_conversation_takes_one_response_at_a_time_over_the_socket_too(
+async def test_a_conversation_runs_one_response_at_a_time_over_a_websocket(
     api: Api, fake: FakeUpstream
 ) -> None:
-    opened = asyncio.Event()
+    released = asyncio.Event()
     model = fake.script(
-        [text("be"), wait_for(opened), text("gun"), finish(), usage(), done()], reply("next")
+        [text("be"), wait_for(released), text("gun"), finish(), usage(), done()], reply("next")
     )
     conversation = (await api.call("POST", "/conversations", {})).body["id"]
-    async with socket(api) as one:
-        await one.create(model, conversation=conversation)
-        await one.until("response.output_text.delta")
-        await one.create(model, conversation=conversation, stream_id="meanwhile")
-        assert (await one.read_error())["code"] == "conversation_locked"
-        opened.set()
-        await one.read_to_end()
-        warm = await one.create_and_read(
+    async with socket(api) as connection:
+        await connection.create(model, conversation=conversation)
+        await connection.until("response.output_text.delta")
+        await connection.create(model, conversation=conversation, stream_id="meanwhile")
+        assert (await connection.read_error())["code"] == "conversation_locked"
+        released.set()
+        await connection.read_to_end()
+        warm = await connection.create_and_read(
             model, conversation={"id": conversation}, generate=False, input="By the way."
         )
         assert warm["conversation"] == {"id": conversation}
-        assert (await one.create_and_read(model, conversation=conversation, input="Go on."))[
+        assert (await connection.create_and_read(model, conversation=conversation, input="Go on."))[
             "output_text"
         ] == "next"
     assert [message["content"] for message in fake.requests_for(model)[-1].messages] == [
@@ -377,18 +388,18 @@ async def test_a_conversation_takes_one_response_at_a_time_over_the_socket_too(
     ]
 
 
-async def test_a_remembered_answer_comes_over_the_socket_too(api: Api, fake: FakeUpstream) -> None:
+async def test_a_cached_answer_is_sent_over_a_websocket(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(reply("once"))
-    async with socket(api) as one:
-        first, second = [await one.create_and_read(model, cache=True) for _ in range(2)]
+    async with socket(api) as connection:
+        first, second = [await connection.create_and_read(model, cache=True) for _ in range(2)]
     assert first["output_text"] == second["output_text"]
     assert len(fake.requests_for(model)) == 1
 
 
-# --- what a client does wrong ---
+# --- invalid frames ---
 
 
-BAD: dict[str, tuple[str | bytes, int, str | None, str | None]] = {
+BAD_FRAMES: dict[str, tuple[str | bytes, int, str | None, str | None]] = {
     "no json": ("{", 400, "invalid_json", None),
     "nothing": ("", 400, "invalid_json", None),
     "a list": ("[]", 400, "invalid_type", None),
@@ -472,24 +483,26 @@ BAD: dict[str, tuple[str | bytes, int, str | None, str | None]] = {
 }
 
 
-@pytest.mark.parametrize("case", sorted(BAD))
-async def test_a_bad_frame_is_told_and_the_socket_lives_on(
+@pytest.mark.parametrize("case", sorted(BAD_FRAMES))
+async def test_a_bad_frame_is_answered_and_the_connection_stays_open(
     api: Api, fake: FakeUpstream, case: str
 ) -> None:
-    sent, status, code, param = BAD[case]
-    async with socket(api) as one:
-        await one.connection.send(sent)
-        refused = await one.read_error()
+    sent, status, code, param = BAD_FRAMES[case]
+    async with socket(api) as connection:
+        await connection.connection.send(sent)
+        refused = await connection.read_error()
         assert (refused["status"], refused["code"], refused["param"]) == (status, code, param)
-        assert (await one.create_and_read(fake.script(reply("alive")), generate=False))[
+        assert (await connection.create_and_read(fake.script(reply("alive")), generate=False))[
             "status"
         ] == "completed"
 
 
-async def test_what_is_ignored_over_the_socket(api: Api, fake: FakeUpstream) -> None:
+async def test_options_that_mean_nothing_on_a_websocket_are_ignored(
+    api: Api, fake: FakeUpstream
+) -> None:
     model = fake.script(reply("x"))
-    async with socket(api) as one:
-        answer = await one.create_and_read(
+    async with socket(api) as connection:
+        answer = await connection.create_and_read(
             model,
             stream=False,
             background=False,
@@ -500,55 +513,53 @@ async def test_what_is_ignored_over_the_socket(api: Api, fake: FakeUpstream) -> 
         assert answer["output_text"] == "x"
 
 
-async def test_fragments_are_one_frame_and_lone_surrogates_do_no_harm(
+async def test_fragments_are_joined_and_lone_surrogates_replaced(
     api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("x"))
     whole = json.dumps({"type": "response.create", "model": model, "input": "a \ud800 b"})
-    async with socket(api) as one:
-        await one.connection.send(iter([whole[:10], whole[10:40], whole[40:]]))
-        await one.read_to_end()
+    async with socket(api) as connection:
+        await connection.connection.send(iter([whole[:10], whole[10:40], whole[40:]]))
+        await connection.read_to_end()
     assert fake.requests_for(model)[0].messages[0]["content"] == "a \ufffd b"
 
 
-async def test_what_breaks_the_protocol_ends_the_connection(api: Api) -> None:
-    async with socket(api) as one:
-        await one.connection.send("x" * 9_000_000)
-        assert await one.read_until_closed() == 1009
-    async with socket(api) as one:
-        await one.connection.send(b"\xff\xfe", text=True)
-        assert await one.read_until_closed() == 1007
+async def test_a_protocol_error_closes_the_connection(api: Api) -> None:
+    async with socket(api) as connection:
+        await connection.connection.send("x" * 9_000_000)
+        assert await connection.read_until_closed() == 1009
+    async with socket(api) as connection:
+        await connection.connection.send(b"\xff\xfe", text=True)
+        assert await connection.read_until_closed() == 1007
 
 
-HANDSHAKE = {
+HANDSHAKE_HEADERS = {
     "connection": "upgrade",
     "upgrade": "websocket",
     "sec-websocket-version": "13",
     "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
     "sec-websocket-extensions": "permessage-deflate",
 }
-MASK = b"\0\0\0\0"
-JUNK: dict[str, tuple[bytes, int]] = {
+ZERO_MASK = b"\0\0\0\0"
+INVALID_BYTES: dict[str, tuple[bytes, int]] = {
     "not masked": (b"\x81\x02{}", 1002),
-    "a reserved bit": (b"\xa1\x82" + MASK + b"{}", 1002),
-    "an unknown opcode": (b"\x83\x80" + MASK, 1002),
-    "a continuation of nothing": (b"\x80\x80" + MASK, 1002),
-    "a fragmented ping": (b"\x09\x80" + MASK, 1002),
-    "a ping that is too long": (b"\x89\xfe\x00\x7e" + MASK + b"x" * 126, 1002),
-    "no deflate": (b"\xc1\x84" + MASK + b"\xff\xff\xff\xff", 1002),
-    "a close with half a code": (b"\x88\x81" + MASK + b"\x03", 1002),
-    "longer than any memory": (b"\x81\xff\x7f\xff\xff\xff\xff\xff\xff\xff" + MASK, 1009),
+    "a reserved bit": (b"\xa1\x82" + ZERO_MASK + b"{}", 1002),
+    "an unknown opcode": (b"\x83\x80" + ZERO_MASK, 1002),
+    "a continuation of nothing": (b"\x80\x80" + ZERO_MASK, 1002),
+    "a fragmented ping": (b"\x09\x80" + ZERO_MASK, 1002),
+    "a ping that is too long": (b"\x89\xfe\x00\x7e" + ZERO_MASK + b"x" * 126, 1002),
+    "no deflate": (b"\xc1\x84" + ZERO_MASK + b"\xff\xff\xff\xff", 1002),
+    "a close with half a code": (b"\x88\x81" + ZERO_MASK + b"\x03", 1002),
+    "a length that is too large": (b"\x81\xff\x7f\xff\xff\xff\xff\xff\xff\xff" + ZERO_MASK, 1009),
 }
 
 
-@pytest.mark.parametrize("case", sorted(JUNK))
-async def test_bytes_that_are_no_frames_end_the_connection(
-    api: Api, fake: FakeUpstream, case: str
-) -> None:
-    junk, code = JUNK[case]
-    reader, writer = await _raw_handshake(api, HANDSHAKE)
+@pytest.mark.parametrize("case", sorted(INVALID_BYTES))
+async def test_invalid_bytes_close_the_connection(api: Api, fake: FakeUpstream, case: str) -> None:
+    invalid, code = INVALID_BYTES[case]
+    reader, writer = await _raw_handshake(api, HANDSHAKE_HEADERS)
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
-    writer.write(junk)
+    writer.write(invalid)
     head = await reader.readexactly(4)
     assert head[:1] == b"\x88", "a close"
     assert int.from_bytes(head[2:], "big") == code
@@ -556,10 +567,11 @@ async def test_bytes_that_are_no_frames_end_the_connection(
 
 
 @pytest.mark.parametrize(
-    "left_out", sorted(HANDSHAKE.keys() - {"connection", "upgrade", "sec-websocket-extensions"})
+    "header",
+    sorted(HANDSHAKE_HEADERS.keys() - {"connection", "upgrade", "sec-websocket-extensions"}),
 )
-async def test_a_handshake_that_is_none_is_refused(api: Api, left_out: str) -> None:
-    reader, writer = await _raw_handshake(api, {**HANDSHAKE, left_out: "?"})
+async def test_an_incomplete_handshake_is_refused(api: Api, header: str) -> None:
+    reader, writer = await _raw_handshake(api, {**HANDSHAKE_HEADERS, header: "?"})
     assert b" 400 " in await reader.readuntil(b"\r\n")
     writer.close()
 
@@ -582,9 +594,9 @@ async def _raw_handshake(
 
 @pytest.mark.parametrize(
     "headers",
-    [{"authorization": "Bearer nobody"}, {"authorization": ""}, {"authorization": "Basic x"}],
+    [{"authorization": "Bearer unknown"}, {"authorization": ""}, {"authorization": "Basic x"}],
 )
-async def test_without_a_key_there_is_no_socket(api: Api, headers: dict[str, str]) -> None:
+async def test_without_a_key_the_handshake_is_refused(api: Api, headers: dict[str, str]) -> None:
     for path in ("/responses", "/elsewhere"):
         with pytest.raises(InvalidStatus) as refusal:
             async with socket(api, path, headers=headers):
@@ -598,7 +610,7 @@ async def test_without_a_key_there_is_no_socket(api: Api, headers: dict[str, str
         assert answer.headers["x-request-id"]
 
 
-async def test_other_paths_are_unknown(api: Api) -> None:
+async def test_a_handshake_on_another_path_is_a_404(api: Api) -> None:
     with pytest.raises(InvalidStatus) as refusal:
         async with socket(api, "/responses/resp_1"):
             pass
@@ -611,52 +623,56 @@ async def test_without_an_upgrade_the_path_has_no_get(api: Api) -> None:
     assert (answer.status, answer.headers["allow"]) == (405, "POST")
 
 
-async def test_messages_are_compressed_where_the_client_can(api: Api, fake: FakeUpstream) -> None:
-    async with socket(api) as one:
-        assert "permessage-deflate" in _accepted(one)["sec-websocket-extensions"]
-        assert _accepted(one)["x-request-id"]
-        assert (await one.create_and_read(fake.script(reply("small"))))["output_text"] == "small"
+async def test_messages_are_compressed_if_the_client_supports_it(
+    api: Api, fake: FakeUpstream
+) -> None:
+    async with socket(api) as connection:
+        assert "permessage-deflate" in _handshake_headers(connection)["sec-websocket-extensions"]
+        assert _handshake_headers(connection)["x-request-id"]
+        assert (await connection.create_and_read(fake.script(reply("small"))))[
+            "output_text"
+        ] == "small"
     async with socket(api, compression=None) as plain:
-        assert "sec-websocket-extensions" not in _accepted(plain)
+        assert "sec-websocket-extensions" not in _handshake_headers(plain)
         assert (await plain.create_and_read(fake.script(reply("plain"))))["output_text"] == "plain"
 
 
-def _accepted(one: Socket) -> Any:
-    answer = one.connection.response
+def _handshake_headers(connection: Socket) -> Any:
+    answer = connection.connection.response
     assert answer is not None
     return answer.headers
 
 
-# --- leaving ---
+# --- disconnects ---
 
 
-async def test_who_leaves_takes_the_running_response_along(
+async def test_a_client_that_disconnects_cancels_its_running_response(
     shared_stack: Stack, api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script([text("said"), hang()])
-    async with socket(api) as one:
-        await one.create(model)
-        await one.create(model)
-        response_id = (await one.until("response.created"))["response"]["id"]
-        await one.until("response.output_text.delta")
-    [asked] = fake.requests_for(model)
-    await until(lambda: asked.closed_by_client is not None)
+    async with socket(api) as connection:
+        await connection.create(model)
+        await connection.create(model)
+        response_id = (await connection.until("response.created"))["response"]["id"]
+        await connection.until("response.output_text.delta")
+    [request] = fake.requests_for(model)
+    await until(lambda: request.closed_by_client is not None)
 
-    async def cancelled() -> bool:
+    async def is_cancelled() -> bool:
         answer = await api.call("GET", f"/responses/{response_id}")
         return answer.status == 200 and answer.body["status"] == "cancelled"
 
-    await until(cancelled)
-    assert len(fake.requests_for(model)) == 1, "what still waited was begun"
+    await until(is_cancelled)
+    assert len(fake.requests_for(model)) == 1, "the create in the queue was started"
 
 
-async def test_a_client_that_breaks_off_while_it_is_told_of_its_faults_does_no_harm(
+async def test_a_client_that_aborts_during_errors_does_not_harm_the_server(
     api: Api, fake: FakeUpstream
 ) -> None:
-    async with socket(api) as one:
+    async with socket(api) as connection:
         for _ in range(200):
-            await one.connection.send("{")
-        one.connection.transport.abort()
+            await connection.connection.send("{")
+        connection.connection.transport.abort()
     assert (await api.create(fake.script(reply("unharmed"))))["output_text"] == "unharmed"
 
 
@@ -670,10 +686,10 @@ async def test_open_sockets_are_counted(shared_stack: Stack) -> None:
             next(line.split()[1] for line in lines if line.startswith("backburner_sockets "))
         )
 
-    async def is_back() -> bool:
+    async def is_closed() -> bool:
         return await count() == before
 
     before = await count()
     async with socket(shared_stack.api(1)), socket(shared_stack.api(1)):
         assert await count() == before + 2
-    await until(is_back)
+    await until(is_closed)

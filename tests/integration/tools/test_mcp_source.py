@@ -1,13 +1,14 @@
-"""An MCP server as a source of tools: what it answers, how it may fail, and that nothing it does holds a response for ever.
+"""An MCP server as a tool provider: its results, its failures, and that none hangs a response.
 
-These tests speak to real servers, without the rest of the product: tests/integration/tools/test_mcp.py has the whole.
+These tests use real MCP servers without the rest of the product.
+tests/integration/tools/test_mcp.py tests the whole.
 """
 
 import asyncio
 import json
 import socket
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
@@ -62,27 +63,27 @@ def tool(url: str, **more: Any) -> JSON:
 
 
 @dataclass(slots=True)
-class Asked:
-    """One response's toolbox with one MCP server, and the history it has made so far."""
+class ToolboxRun:
+    """A toolbox with one MCP server, and the items it has made so far."""
 
     toolbox: Toolbox
     history: list[JSON] = field(default_factory=list)
     _numbers: "count[int]" = field(default_factory=lambda: count(1))
 
     async def prepare(self) -> list[JSON]:
-        """Runs all that is due until nothing is; gives back the items."""
+        """Runs all pending calls until none is left; returns their items."""
         done: list[JSON] = []
-        while openings := self.toolbox.pending(self.history):
-            for opening in openings:
-                call = opening(0, lambda prefix: f"{prefix}_{next(self._numbers)}")
+        while pending := self.toolbox.pending(self.history):
+            for start in pending:
+                call = start(0, lambda prefix: f"{prefix}_{next(self._numbers)}")
                 call.open_events()
                 call.arguments_done()
-                found = await self.toolbox.run(call.to_json())
-                failed = isinstance(found, ToolCallError) or found.failed
+                result = await self.toolbox.run(call.to_json())
+                failed = isinstance(result, ToolCallError) or result.failed
                 call.result(
-                    call.failure_fields(str(found))
-                    if isinstance(found, ToolCallError)
-                    else found.fields,
+                    call.failure_fields(str(result))
+                    if isinstance(result, ToolCallError)
+                    else result.fields,
                     failed=failed,
                 )
                 self.history.append(call.to_json())
@@ -90,9 +91,9 @@ class Asked:
         return done
 
     async def call(self, name: str, arguments: JSON | str) -> ToolResult | ToolCallError:
-        """Calls a tool of the server."""
-        written = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        return await self.toolbox.run(item(name, written))
+        """Calls a tool of the server; `arguments` may be raw text."""
+        encoded = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        return await self.toolbox.run(item(name, encoded))
 
 
 def item(name: str, arguments: str = "{}") -> JSON:
@@ -107,32 +108,30 @@ def item(name: str, arguments: str = "{}") -> JSON:
 
 
 @asynccontextmanager
-async def asking(
+async def open_run(
     url: str, *, sealed: JSON | None = None, config: Settings | None = None, **more: Any
 ) -> Any:
-    chosen = config or settings()
+    chosen_settings = config or settings()
     toolbox = Toolbox(
         [tool(url, **more)],
-        ToolContext(chosen, EgressPolicy(chosen.egress), {"it": sealed or {}}),
+        ToolContext(chosen_settings, EgressPolicy(chosen_settings.egress), {"it": sealed or {}}),
         {"mcp": McpToolProvider},
     )
     try:
-        yield Asked(toolbox)
+        yield ToolboxRun(toolbox)
     finally:
         await toolbox.close()
 
 
-Asking = AbstractAsyncContextManager[Asked]
-
-WAYS: list[tuple[str, Transport]] = [("plain", "mcp"), ("old", "mcp"), ("plain", "sse")]
+TRANSPORTS: list[tuple[str, Transport]] = [("plain", "mcp"), ("old", "mcp"), ("plain", "sse")]
 
 
-@pytest.mark.parametrize(("name", "transport"), WAYS)
+@pytest.mark.parametrize(("name", "transport"), TRANSPORTS)
 async def test_tools_are_listed_and_called_over_every_transport(
     mcp_servers: McpServers, name: str, transport: Transport
 ) -> None:
-    async with asking(mcp_servers.url(name, transport)) as it:
-        (listing,) = await it.prepare()
+    async with open_run(mcp_servers.url(name, transport)) as run:
+        (listing,) = await run.prepare()
         assert listing["status"] == "completed"
         assert {entry["name"] for entry in listing["tools"]} >= {
             "echo",
@@ -143,17 +142,17 @@ async def test_tools_are_listed_and_called_over_every_transport(
         echo = next(entry for entry in listing["tools"] if entry["name"] == "echo")
         assert echo["description"] == "Says the same."
         assert echo["input_schema"]["properties"]["text"]["type"] == "string"
-        assert (await it.call("echo", {"text": "grün \U0001f600"})).fields == {
+        assert (await run.call("echo", {"text": "grün \U0001f600"})).fields == {
             "output": "grün \U0001f600"
         }
 
 
 async def test_a_session_is_opened_once_and_closed_at_the_end(mcp_servers: McpServers) -> None:
     url = mcp_servers.url_with_fault("old", "nothing", hang)
-    async with asking(url) as it:
-        await it.prepare()
+    async with open_run(url) as run:
+        await run.prepare()
         for _ in range(3):
-            await it.call("echo", {"text": "x"})
+            await run.call("echo", {"text": "x"})
     assert len(mcp_servers.requests_to(url, "initialize")) == 1
     assert [request.http_method for request in mcp_servers.requests_to(url)].count("DELETE") == 1
     assert (
@@ -167,22 +166,22 @@ async def test_a_session_is_opened_once_and_closed_at_the_end(mcp_servers: McpSe
     )
 
 
-async def test_a_session_that_the_server_forgot_is_opened_again_once(
+async def test_a_session_that_the_server_lost_is_opened_again_once(
     mcp_servers: McpServers,
 ) -> None:
     url = mcp_servers.url_with_fault("old", "nothing", hang)
-    async with asking(url) as it:
-        await it.prepare()
+    async with open_run(url) as run:
+        await run.prepare()
         mcp_servers.forget_sessions()
-        assert (await it.call("echo", {"text": "again"})).fields == {"output": "again"}
+        assert (await run.call("echo", {"text": "again"})).fields == {"output": "again"}
     assert len(mcp_servers.requests_to(url, "initialize")) == 2
 
 
-async def test_a_listing_in_the_history_is_not_asked_for_again(mcp_servers: McpServers) -> None:
+async def test_tools_in_the_history_are_not_listed_again(mcp_servers: McpServers) -> None:
     url = mcp_servers.url_with_fault("plain", "nothing", hang)
-    async with asking(url) as it:
-        (listing,) = await it.prepare()
-    async with asking(url) as later:
+    async with open_run(url) as run:
+        (listing,) = await run.prepare()
+    async with open_run(url) as later:
         later.history = [listing]
         assert await later.prepare() == []
         assert "echo" in later.toolbox.server_functions()
@@ -191,8 +190,8 @@ async def test_a_listing_in_the_history_is_not_asked_for_again(mcp_servers: McpS
 
 
 async def test_all_pages_of_a_long_list_are_read(mcp_servers: McpServers) -> None:
-    async with asking(mcp_servers.url("many")) as it:
-        (listing,) = await it.prepare()
+    async with open_run(mcp_servers.url("many")) as run:
+        (listing,) = await run.prepare()
     assert [entry["name"] for entry in listing["tools"]] == [
         f"tool_{number:03}" for number in range(300)
     ]
@@ -206,67 +205,75 @@ async def test_all_pages_of_a_long_list_are_read(mcp_servers: McpServers) -> Non
         ({"read_only": True}, {"get_user_id", "get_user_permissions", "check_file_access"}),
     ],
 )
-async def test_only_allowed_tools_are_shown_offered_and_called(
+async def test_only_allowed_tools_are_shown_and_called(
     mcp_servers: McpServers, allowed: Any, names: set[str]
 ) -> None:
-    async with asking(mcp_servers.url("plain"), allowed_tools=allowed) as it:
-        (listing,) = await it.prepare()
+    async with open_run(mcp_servers.url("plain"), allowed_tools=allowed) as run:
+        (listing,) = await run.prepare()
         assert {entry["name"] for entry in listing["tools"]} == names
+<<<<<<< HEAD
         assert set(it.toolbox.server_functions()) == names
         assert "no tool 'weather'" in str(await it.call("weather", {"city": "Rome"}))
+=======
+        assert set(run.toolbox.offered()) == names
+        assert "no tool 'weather'" in str(await run.call("weather", {"city": "Rome"}))
+>>>>>>> 5663d7f (Name what tests of state, streams, tools and upstreams protect in plain words)
 
 
-async def test_credentials_are_sent_with_every_request_as_they_were_given(
+async def test_credentials_are_sent_unchanged_with_every_request(
     mcp_servers: McpServers,
 ) -> None:
-    plain = mcp_servers.url_with_fault("old", "nothing", hang)
-    for sealed, sent in (
+    url = mcp_servers.url_with_fault("old", "nothing", hang)
+    for credentials, expected in (
         ({"authorization": "t0ken"}, "Bearer t0ken"),
         ({"authorization": "Basic abc"}, "Basic abc"),
         ({"headers": {"Authorization": "Custom x", "X-Tenant": "42"}}, "Custom x"),
     ):
         before = len(mcp_servers.requests)
-        async with asking(plain, sealed=sealed) as it:
-            await it.prepare()
+        async with open_run(url, sealed=credentials) as run:
+            await run.prepare()
         requests = mcp_servers.requests[before:]
-        assert {request.headers["authorization"] for request in requests} == {sent}
+        assert {request.headers["authorization"] for request in requests} == {expected}
         assert len(requests) > 3
-        if "headers" in sealed:
+        if "headers" in credentials:
             assert {request.headers["x-tenant"] for request in requests} == {"42"}
 
 
 @pytest.mark.parametrize("transport", ["mcp", "sse"])
-async def test_a_server_that_wants_a_token(mcp_servers: McpServers, transport: Transport) -> None:
+async def test_a_server_that_needs_a_token_is_refused_without_it(
+    mcp_servers: McpServers, transport: Transport
+) -> None:
     url = mcp_servers.url_with_token("plain", "t0ken", transport)
-    async with asking(url) as it:
+    async with open_run(url) as run:
         with pytest.raises(ToolFailed, match="'it'") as failure:
-            await it.prepare()
+            await run.prepare()
         assert failure.value.status == 401
-    async with asking(url, sealed={"authorization": "t0ken"}) as it:
-        assert (await it.prepare())[0]["status"] == "completed"
+    async with open_run(url, sealed={"authorization": "t0ken"}) as run:
+        assert (await run.prepare())[0]["status"] == "completed"
 
 
 # --- results ---
 
 
-async def test_results_of_every_kind_become_one_text(mcp_servers: McpServers) -> None:
-    async with asking(mcp_servers.url("plain")) as it:
-        await it.prepare()
-        assert json.loads((await it.call("weather", {"city": "Rome"})).fields["output"]) == {
+async def test_results_of_every_type_become_one_text(mcp_servers: McpServers) -> None:
+    async with open_run(mcp_servers.url("plain")) as run:
+        await run.prepare()
+        assert json.loads((await run.call("weather", {"city": "Rome"})).fields["output"]) == {
             "degrees": 4
         }
-        assert (await it.call("only_structured", {})).fields == {"output": '{"answer": 42}'}
-        linked = (await it.call("links", {})).fields["output"].splitlines()
-        assert linked == [
+        assert (await run.call("only_structured", {})).fields == {"output": '{"answer": 42}'}
+        lines = (await run.call("links", {})).fields["output"].splitlines()
+        assert lines == [
             "[resource: a.txt at https://example.com/a.txt]",
             "inside",
             "[audio: audio/wav, 6 bytes]",
         ]
 
 
-async def test_an_image_is_shown_to_the_model_and_named_in_the_output(
+async def test_an_image_reaches_the_model_and_is_named_in_the_output(
     mcp_servers: McpServers,
 ) -> None:
+<<<<<<< HEAD
     async with asking(mcp_servers.url("plain")) as it:
         await it.prepare()
         found = await it.call("picture", {})
@@ -275,12 +282,23 @@ async def test_an_image_is_shown_to_the_model_and_named_in_the_output(
     assert words == {"type": "input_text", "text": found.fields["output"]}
     assert image["type"] == "input_image"
     assert image["image_url"].startswith(f"data:image/png;base64,{PIXEL[:0].decode()}iVBOR")
+=======
+    async with open_run(mcp_servers.url("plain")) as run:
+        await run.prepare()
+        result = await run.call("picture", {})
+    assert result.fields["output"].startswith("a red pixel\n[image: image/png, ")
+    text_part, image_part = result.answer
+    assert text_part == {"type": "input_text", "text": result.fields["output"]}
+    assert image_part["type"] == "input_image"
+    assert image_part["image_url"].startswith(f"data:image/png;base64,{PIXEL[:0].decode()}iVBOR")
+>>>>>>> 5663d7f (Name what tests of state, streams, tools and upstreams protect in plain words)
 
 
-async def test_large_texts_and_images_beyond_the_limit_are_left_out(
+async def test_text_and_images_beyond_the_limit_are_left_out(
     mcp_servers: McpServers,
 ) -> None:
     limits = ToolSettings(time=timedelta(seconds=30), answer=1000, images=2_500_000)
+<<<<<<< HEAD
     async with asking(mcp_servers.url("plain"), config=settings(tools=limits)) as it:
         await it.prepare()
         found = await it.call("gallery", {"count": 3})
@@ -288,22 +306,37 @@ async def test_large_texts_and_images_beyond_the_limit_are_left_out(
     left_out = "[The rest is left out: the tool's answer was too long.]"
     assert len(found.fields["output"]) < 1100
     assert [part["type"] for part in found.tool_output] == [
+=======
+    async with open_run(mcp_servers.url("plain"), config=settings(tools=limits)) as run:
+        await run.prepare()
+        result = await run.call("gallery", {"count": 3})
+        error = await run.call("broken", {"why": "y" * 100_000})
+    notice = "[The rest is left out: the tool's answer was too long.]"
+    assert len(result.fields["output"]) < 1100
+    assert [part["type"] for part in result.answer] == [
+>>>>>>> 5663d7f (Name what tests of state, streams, tools and upstreams protect in plain words)
         "input_text",
         "input_image",
         "input_image",
         "input_text",
     ]
+<<<<<<< HEAD
     assert found.tool_output[3]["text"] == left_out
     assert found.tool_output[0]["text"].endswith(left_out)
     assert len(json.dumps(refused.fields)) < 1300
+=======
+    assert result.answer[3]["text"] == notice
+    assert result.answer[0]["text"].endswith(notice)
+    assert len(json.dumps(error.fields)) < 1300
+>>>>>>> 5663d7f (Name what tests of state, streams, tools and upstreams protect in plain words)
 
 
-async def test_a_tools_own_error_is_told_as_such(mcp_servers: McpServers) -> None:
-    async with asking(mcp_servers.url("plain")) as it:
-        await it.prepare()
-        found = await it.call("broken", {"why": "no disk"})
-    assert found.failed
-    assert found.fields == {
+async def test_a_tools_error_becomes_a_failed_call(mcp_servers: McpServers) -> None:
+    async with open_run(mcp_servers.url("plain")) as run:
+        await run.prepare()
+        result = await run.call("broken", {"why": "no disk"})
+    assert result.failed
+    assert result.fields == {
         "error": {
             "type": "mcp_tool_execution_error",
             "content": [{"type": "text", "text": "no disk"}],
@@ -311,109 +344,125 @@ async def test_a_tools_own_error_is_told_as_such(mcp_servers: McpServers) -> Non
     }
 
 
-@pytest.mark.parametrize("written", ["", "{", "[1]", '"text"', "null", "[" * 1000, '{"a": NaN}'])
+@pytest.mark.parametrize("arguments", ["", "{", "[1]", '"text"', "null", "[" * 1000, '{"a": NaN}'])
 async def test_arguments_that_are_no_json_object_do_not_reach_the_server(
-    mcp_servers: McpServers, written: str
+    mcp_servers: McpServers, arguments: str
 ) -> None:
     url = mcp_servers.url_with_fault("plain", "nothing", hang)
-    async with asking(url) as it:
-        await it.prepare()
-        assert isinstance(await it.call("echo", written), ToolCallError)
+    async with open_run(url) as run:
+        await run.prepare()
+        assert isinstance(await run.call("echo", arguments), ToolCallError)
     assert not mcp_servers.requests_to(url, "tools/call")
 
 
-async def test_arguments_that_do_not_fit_the_schema_are_the_tools_to_judge(
+async def test_arguments_that_do_not_fit_the_schema_are_refused_by_the_tool(
     mcp_servers: McpServers,
 ) -> None:
-    async with asking(mcp_servers.url("plain")) as it:
-        await it.prepare()
-        found = await it.call("echo", {"words": 1})
-    assert found.failed
-    assert "text" in found.fields["error"]["content"][0]["text"]
+    async with open_run(mcp_servers.url("plain")) as run:
+        await run.prepare()
+        result = await run.call("echo", {"words": 1})
+    assert result.failed
+    assert "text" in result.fields["error"]["content"][0]["text"]
 
 
 # --- servers that misbehave ---
 
 
 @dataclass(frozen=True, slots=True)
-class Bad:
+class BadAnswer:
     name: str
     fault: Fault
-    words: str
-    """In what the model is told of a call."""
+    phrase: str
+    """Part of the error that the model gets."""
     kind: str = "http_error"
 
 
 NUL_AND_SURROGATES = (
     b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"a\\u0000b"}]}}'
 )
-BAD = [
-    Bad("hangs", hang, "within 2 s", "mcp_tool_execution_error"),
-    Bad("hangs in its answer", hang_in_answer, "within 2 s", "mcp_tool_execution_error"),
-    Bad("dies in its answer", break_off, "broke off"),
-    Bad("dies in its stream", break_off_in_stream, "broke off"),
-    Bad(
+BAD_ANSWERS = [
+    BadAnswer("hangs", hang, "within 2 s", "mcp_tool_execution_error"),
+    BadAnswer("hangs in its answer", hang_in_answer, "within 2 s", "mcp_tool_execution_error"),
+    BadAnswer("dies in its answer", break_off, "broke off"),
+    BadAnswer("dies in its stream", break_off_in_stream, "broke off"),
+    BadAnswer(
         "answers 500",
         http_answer(500, b"Traceback (most recent call last)", "text/plain"),
         "HTTP 500",
     ),
-    Bad("answers 401 in the middle", http_answer(401), "HTTP 401"),
-    Bad("answers 404 without sessions", http_answer(404, b"gone", "text/plain"), "HTTP 404"),
-    Bad("redirects to metadata", redirect("http://169.254.169.254/latest/meta-data/"), "HTTP 307"),
-    Bad("redirects to itself for ever", redirect("mcp"), "HTTP 307"),
-    Bad("redirects a message away", redirect("http://127.0.0.1:1/", 302), "HTTP 302"),
-    Bad(
+    BadAnswer("answers 401 in the middle", http_answer(401), "HTTP 401"),
+    BadAnswer("answers 404 without sessions", http_answer(404, b"gone", "text/plain"), "HTTP 404"),
+    BadAnswer(
+        "redirects to metadata", redirect("http://169.254.169.254/latest/meta-data/"), "HTTP 307"
+    ),
+    BadAnswer("redirects to itself without end", redirect("mcp"), "HTTP 307"),
+    BadAnswer("redirects a message away", redirect("http://127.0.0.1:1/", 302), "HTTP 302"),
+    BadAnswer(
         "answers invalid UTF-8",
         http_answer(200, b'{"jsonrpc": "2.0", "id": 1, "result": "\xff\xfe"}'),
         "not valid",
         "mcp_protocol_error",
     ),
-    Bad(
+    BadAnswer(
         "answers invalid UTF-8 in a stream",
         http_answer(200, b"data: \xff\xfe\n\n", "text/event-stream"),
         "not valid",
         "mcp_protocol_error",
     ),
-    Bad(
+    BadAnswer(
         "answers HTML",
         http_answer(200, b"<html>", "text/html"),
         "content type",
         "mcp_protocol_error",
     ),
-    Bad("answers an unknown result", rpc_result({"tools": 1}), "not valid", "mcp_protocol_error"),
-    Bad("answers a result of no object", rpc_result("fine"), "not valid", "mcp_protocol_error"),
-    Bad("answers nothing at all", http_answer(200), "not valid", "mcp_protocol_error"),
-    Bad("answers 202 and no more", http_answer(202), "202", "mcp_protocol_error"),
-    Bad("refuses", rpc_error(-32601, "Method not found"), "Method not found", "mcp_protocol_error"),
-    Bad(
+    BadAnswer(
+        "answers an unknown result", rpc_result({"tools": 1}), "not valid", "mcp_protocol_error"
+    ),
+    BadAnswer(
+        "answers a result of no object", rpc_result("fine"), "not valid", "mcp_protocol_error"
+    ),
+    BadAnswer("answers nothing at all", http_answer(200), "not valid", "mcp_protocol_error"),
+    BadAnswer("answers 202 and no more", http_answer(202), "202", "mcp_protocol_error"),
+    BadAnswer(
+        "refuses", rpc_error(-32601, "Method not found"), "Method not found", "mcp_protocol_error"
+    ),
+    BadAnswer(
         "refuses with a bad status",
         http_answer(400, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"odd"}}'),
         "odd",
         "mcp_protocol_error",
     ),
-    Bad("refuses with megabytes", rpc_error(-32000, "x" * 9_000_000), "more than 8388608 bytes"),
-    Bad("answers compressed", http_answer(200, b"\x1f\x8b", content_encoding="gzip"), "compressed"),
+    BadAnswer(
+        "refuses with megabytes", rpc_error(-32000, "x" * 9_000_000), "more than 8388608 bytes"
+    ),
+    BadAnswer(
+        "answers compressed", http_answer(200, b"\x1f\x8b", content_encoding="gzip"), "compressed"
+    ),
 ]
 
 
-@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.name)
-async def test_a_bad_answer_to_a_call_is_a_failed_call(mcp_servers: McpServers, bad: Bad) -> None:
+@pytest.mark.parametrize("bad", BAD_ANSWERS, ids=lambda bad: bad.name)
+async def test_a_bad_answer_to_a_call_is_a_failed_call(
+    mcp_servers: McpServers, bad: BadAnswer
+) -> None:
     url = mcp_servers.url_with_fault("plain", "tools/call", bad.fault)
-    async with asking(url) as it:
-        await it.prepare()
-        found = await it.call("echo", {"text": "x"})
-        told = str(found) if isinstance(found, ToolCallError) else json.dumps(found.fields["error"])
-        assert bad.words in told
-        assert "Traceback" not in told
-        assert "169.254" not in told
-        if isinstance(found, ToolResult):
-            assert found.failed
-            assert found.fields["error"]["type"] == bad.kind
+    async with open_run(url) as run:
+        await run.prepare()
+        result = await run.call("echo", {"text": "x"})
+        error = (
+            str(result) if isinstance(result, ToolCallError) else json.dumps(result.fields["error"])
+        )
+        assert bad.phrase in error
+        assert "Traceback" not in error
+        assert "169.254" not in error
+        if isinstance(result, ToolResult):
+            assert result.failed
+            assert result.fields["error"]["type"] == bad.kind
 
 
-SSE_BAD = [
+BAD_SSE_ANSWERS = [
     bad
-    for bad in BAD
+    for bad in BAD_ANSWERS
     if bad.name
     in (
         "hangs",
@@ -425,22 +474,22 @@ SSE_BAD = [
 ]
 
 
-@pytest.mark.parametrize("bad", SSE_BAD, ids=lambda bad: bad.name)
-async def test_a_bad_answer_over_the_older_transport_is_a_failed_call_too(
-    mcp_servers: McpServers, bad: Bad
+@pytest.mark.parametrize("bad", BAD_SSE_ANSWERS, ids=lambda bad: bad.name)
+async def test_a_bad_answer_over_the_older_transport_is_a_failed_call(
+    mcp_servers: McpServers, bad: BadAnswer
 ) -> None:
-    async with asking(mcp_servers.url_with_fault("plain", "tools/call", bad.fault, "sse")) as it:
-        await it.prepare()
-        found = await it.call("echo", {"text": "x"})
-        assert isinstance(found, ToolCallError) or found.failed
+    async with open_run(mcp_servers.url_with_fault("plain", "tools/call", bad.fault, "sse")) as run:
+        await run.prepare()
+        result = await run.call("echo", {"text": "x"})
+        assert isinstance(result, ToolCallError) or result.failed
 
 
 async def test_a_session_survives_a_bad_answer(mcp_servers: McpServers) -> None:
     url = mcp_servers.url_with_fault("old", "tools/call", break_off)
-    async with asking(url) as it:
-        await it.prepare()
+    async with open_run(url) as run:
+        await run.prepare()
         for _ in range(3):
-            assert "broke off" in json.dumps((await it.call("echo", {"text": "x"})).fields)
+            assert "broke off" in json.dumps((await run.call("echo", {"text": "x"})).fields)
     assert len(mcp_servers.requests_to(url, "initialize")) == 1
 
 
@@ -449,24 +498,29 @@ BAD_LISTS: list[tuple[str, Fault, int]] = [
     ("dies", break_off, 424),
     ("answers 500", http_answer(500), 424),
     ("answers 403", http_answer(403), 424),
-    ("is away", redirect("http://169.254.169.254/"), 424),
+    ("redirects", redirect("http://169.254.169.254/"), 424),
     ("sends invalid UTF-8", http_answer(200, b"\xff"), 424),
-    ("lists no list", rpc_result({"tools": "all of them"}), 424),
+    ("tools is not a list", rpc_result({"tools": "all of them"}), 424),
     (
-        "lists what is no schema",
+        "a schema is a string",
         rpc_result({"tools": [{"name": "a", "inputSchema": "string"}]}),
         424,
     ),
-    ("lists without end", rpc_result(lambda body: {"tools": [], "nextCursor": "again"}), 424),
+    ("pages without end", rpc_result(lambda body: {"tools": [], "nextCursor": "again"}), 424),
     (
-        "lists too much",
+        "too many tools",
         rpc_result(
-            {"tools": [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(2000)]}
+            {
+                "tools": [
+                    {"name": f"t{number}", "inputSchema": {"type": "object"}}
+                    for number in range(2000)
+                ]
+            }
         ),
         424,
     ),
     (
-        "lists too large",
+        "too many bytes",
         rpc_result(
             {
                 "tools": [
@@ -482,20 +536,22 @@ BAD_LISTS: list[tuple[str, Fault, int]] = [
 @pytest.mark.parametrize(
     ("_name", "fault", "status"), BAD_LISTS, ids=[name for name, *_ in BAD_LISTS]
 )
-async def test_without_its_list_a_server_is_of_no_use(
+async def test_a_server_without_its_list_fails_the_response(
     mcp_servers: McpServers, _name: str, fault: Fault, status: int
 ) -> None:
-    async with asking(mcp_servers.url_with_fault("old", "tools/list", fault)) as it:
+    async with open_run(mcp_servers.url_with_fault("old", "tools/list", fault)) as run:
         with pytest.raises(ToolFailed, match="'it'") as failure:
-            await it.prepare()
+            await run.prepare()
     assert failure.value.status == status
-    (listing,) = it.history
+    (listing,) = run.history
     assert (listing["status"], listing["tools"]) == ("failed", [])
     assert listing["error"]
 
 
-async def test_what_a_server_calls_a_schema_is_handed_on(mcp_servers: McpServers) -> None:
-    lies = {
+async def test_an_invalid_schema_of_a_server_is_passed_to_the_model(
+    mcp_servers: McpServers,
+) -> None:
+    schema = {
         "type": "object",
         "properties": {"n": {"type": "nonsense", "minimum": "many"}},
         "x\x00y": "a\x00b",
@@ -503,14 +559,20 @@ async def test_what_a_server_calls_a_schema_is_handed_on(mcp_servers: McpServers
     fault = rpc_result(
         {
             "tools": [
-                {"name": "odd tool!", "inputSchema": lies, "description": "a\x00b"},
+                {"name": "odd tool!", "inputSchema": schema, "description": "a\x00b"},
                 {"name": "odd tool!", "inputSchema": {"type": "object"}},
             ]
         }
     )
+<<<<<<< HEAD
     async with asking(mcp_servers.url_with_fault("old", "tools/list", fault)) as it:
         (listing,) = await it.prepare()
         ((spoken, function),) = it.toolbox.server_functions().items()
+=======
+    async with open_run(mcp_servers.url_with_fault("old", "tools/list", fault)) as run:
+        (listing,) = await run.prepare()
+        ((model_name, function),) = run.toolbox.offered().items()
+>>>>>>> 5663d7f (Name what tests of state, streams, tools and upstreams protect in plain words)
     cleaned = {
         "type": "object",
         "properties": {"n": {"type": "nonsense", "minimum": "many"}},
@@ -520,12 +582,12 @@ async def test_what_a_server_calls_a_schema_is_handed_on(mcp_servers: McpServers
         {"name": "odd tool!", "input_schema": cleaned, "description": "a�b"}
     ]
     assert function.parameters == cleaned
-    assert spoken.replace("_", "").replace("-", "").isalnum()
-    assert len(spoken) <= 64
+    assert model_name.replace("_", "").replace("-", "").isalnum()
+    assert len(model_name) <= 64
 
 
-async def test_a_history_may_call_anything_a_schema() -> None:
-    source = McpToolProvider(
+async def test_an_invalid_schema_in_the_history_is_replaced() -> None:
+    provider = McpToolProvider(
         tool("http://127.0.0.1:1/"), ToolContext(settings(), EgressPolicy(LOCAL))
     )
     listing = {
@@ -534,77 +596,79 @@ async def test_a_history_may_call_anything_a_schema() -> None:
         "server_label": "it",
         "tools": [{"name": "a", "input_schema": 7}, {"name": "b"}],
     }
-    source.pending([listing])
-    assert [dict(function.parameters) for function in source.functions()] == [
+    provider.pending([listing])
+    assert [dict(function.parameters) for function in provider.functions()] == [
         {"type": "object", "properties": {}}
     ] * 2
 
 
-# --- cancelling, and what is left behind ---
+# --- cancels, and leftovers ---
 
 
-@pytest.mark.parametrize(("name", "transport"), WAYS)
+@pytest.mark.parametrize(("name", "transport"), TRANSPORTS)
 async def test_a_cancelled_call_closes_its_request_at_once(
     mcp_servers: McpServers, name: str, transport: Transport
 ) -> None:
     url = mcp_servers.url_with_fault(name, "tools/call", hang, transport)
-    async with asking(url) as it:
-        await it.prepare()
-        call = asyncio.create_task(it.call("echo", {"text": "x"}))
+    async with open_run(url) as run:
+        await run.prepare()
+        call = asyncio.create_task(run.call("echo", {"text": "x"}))
         await until(lambda: mcp_servers.requests_to(url, "tools/call"))
         call.cancel()
         await asyncio.wait({call}, timeout=1)
         assert call.cancelled()
-        await it.toolbox.close()
+        await run.toolbox.close()
         await until(lambda: mcp_servers.requests_to(url, "tools/call")[0].closed_by_client)
 
 
-async def test_nothing_is_left_of_many_sessions(mcp_servers: McpServers) -> None:
-    async def one(number: int) -> None:
+async def test_closed_sessions_leave_no_task_and_no_descriptor(mcp_servers: McpServers) -> None:
+    async def run_session(number: int) -> None:
         fault = (break_off, http_answer(500), hang_in_answer)[number % 3]
         method = ("tools/call", "GET", "nothing")[number % 3]
         config = settings(tools=ToolSettings(time=timedelta(seconds=30)))
-        name, transport = WAYS[number % 3]
-        async with asking(
+        name, transport = TRANSPORTS[number % 3]
+        async with open_run(
             mcp_servers.url_with_fault(name, method, fault, transport), config=config
-        ) as it:
-            await it.prepare()
-            await asyncio.gather(it.call("echo", {"text": "x"}), it.call("weather", {"city": "x"}))
+        ) as run:
+            await run.prepare()
+            await asyncio.gather(
+                run.call("echo", {"text": "x"}), run.call("weather", {"city": "x"})
+            )
 
-    await one(0)  # what is made once for the process
-    us = psutil.Process()
-    theirs = {id(task) for task in asyncio.all_tasks()}
-    descriptors = us.num_fds()
+    await run_session(0)  # creates what the process needs only once
+    process = psutil.Process()
+    other_tasks = {id(task) for task in asyncio.all_tasks()}
+    descriptors = process.num_fds()
     for start in range(0, 60, 12):
-        await asyncio.gather(*(one(number) for number in range(start, start + 12)))
+        await asyncio.gather(*(run_session(number) for number in range(start, start + 12)))
 
-    def ours() -> list[str]:
+    def open_tasks() -> list[str]:
         return [
             repr(task)
             for task in asyncio.all_tasks()
-            if id(task) not in theirs and "worker/tools" in repr(task) and not task.done()
+            if id(task) not in other_tasks and "worker/tools" in repr(task) and not task.done()
         ]
 
-    await until(lambda: not ours())
-    # the servers' own sockets close a moment after ours: both ends are in this process
-    await until(lambda: us.num_fds() <= descriptors + 3)
+    await until(lambda: not open_tasks())
+    # The servers run in this process too, and close their sockets a moment later.
+    await until(lambda: process.num_fds() <= descriptors + 3)
 
 
 # --- the guard ---
 
 
-class Answers(AbstractResolver):
-    """A resolver that answers something else each time."""
+class FakeResolver(AbstractResolver):
+    """A resolver that returns these addresses in turn; the last one is repeated."""
 
     def __init__(self, *addresses: str) -> None:
         self._addresses = list(addresses)
-        self.asked = 0
+        self.lookups = 0
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        address = self._addresses[min(self.asked, len(self._addresses) - 1)]
-        self.asked += 1
+        address = self._addresses[min(self.lookups, len(self._addresses) - 1)]
+        self.lookups += 1
         return [
             ResolveResult(
                 hostname=host,
@@ -620,7 +684,7 @@ class Answers(AbstractResolver):
         """Nothing to close."""
 
 
-def through(resolver: AbstractResolver, url: str) -> McpToolProvider:
+def provider_with(resolver: AbstractResolver, url: str) -> McpToolProvider:
     return McpToolProvider(tool(url), ToolContext(settings(), EgressPolicy(LOCAL)), resolver)
 
 
@@ -633,18 +697,17 @@ LISTING: JSON = {
 }
 
 
-async def test_a_name_is_judged_by_the_address_that_is_connected_to(
+async def test_a_host_name_is_checked_by_the_address_of_the_connection(
     mcp_servers: McpServers,
 ) -> None:
     port = mcp_servers.url("plain").split(":")[2].split("/")[0]
-    resolver = Answers("127.0.0.1")
-    source = through(resolver, f"http://mcp.example.test:{port}/plain/mcp")
-    found = await source.run(LISTING)
-    assert (
-        "HTTP 421" in found.fields["error"]
-    )  # the SDK's server itself refuses a Host it does not know
-    assert resolver.asked > 0
-    await source.close()
+    resolver = FakeResolver("127.0.0.1")
+    provider = provider_with(resolver, f"http://mcp.example.test:{port}/plain/mcp")
+    result = await provider.run(LISTING)
+    # The SDK's server refuses an unknown Host header, so the connection was made.
+    assert "HTTP 421" in result.fields["error"]
+    assert resolver.lookups > 0
+    await provider.close()
 
 
 @pytest.mark.parametrize(
@@ -659,25 +722,27 @@ async def test_a_name_is_judged_by_the_address_that_is_connected_to(
         "fd00::1",
     ],
 )
-async def test_a_name_that_leads_inside_is_refused(address: str) -> None:
-    source = through(Answers(address), "http://mcp.example.test/mcp")
-    found = await source.run(LISTING)
-    assert "not on the public internet" in found.fields["error"]
-    assert address not in found.fields["error"]
-    await source.close()
+async def test_a_host_name_with_an_internal_address_is_refused(address: str) -> None:
+    provider = provider_with(FakeResolver(address), "http://mcp.example.test/mcp")
+    result = await provider.run(LISTING)
+    assert "not on the public internet" in result.fields["error"]
+    assert address not in result.fields["error"]
+    await provider.close()
 
 
-async def test_a_name_that_changes_its_answer_gains_nothing(mcp_servers: McpServers) -> None:
-    """The first look-up leads to an allowed address, the next ones inside: each connection is judged by its own."""
+async def test_a_host_name_that_changes_its_address_is_checked_again(
+    mcp_servers: McpServers,
+) -> None:
+    """The first lookup is allowed, later ones are internal: each new connection is checked."""
     port = mcp_servers.url("plain").split(":")[2].split("/")[0]
-    resolver = Answers("127.0.0.1", "10.0.0.1")
-    source = through(resolver, f"http://localhost:{port}/plain/mcp")
-    asked_before = len(mcp_servers.requests)
-    found: Callable[[], int] = lambda: len(mcp_servers.requests) - asked_before  # noqa: E731 - read twice
-    source._settings = McpSettings(connect=timedelta(seconds=5))
-    await source.run(LISTING)  # over the one connection that was judged, and is kept
-    assert (found(), resolver.asked) == (2, 1)
-    await source.close()
-    assert "not on the public internet" in (await source.run(LISTING)).fields["error"]
-    assert found() == 2
-    await source.close()
+    resolver = FakeResolver("127.0.0.1", "10.0.0.1")
+    provider = provider_with(resolver, f"http://localhost:{port}/plain/mcp")
+    requests_before = len(mcp_servers.requests)
+    new_requests: Callable[[], int] = lambda: len(mcp_servers.requests) - requests_before  # noqa: E731
+    provider._settings = McpSettings(connect=timedelta(seconds=5))
+    await provider.run(LISTING)  # uses the one connection that was checked
+    assert (new_requests(), resolver.lookups) == (2, 1)
+    await provider.close()
+    assert "not on the public internet" in (await provider.run(LISTING)).fields["error"]
+    assert new_requests() == 2
+    await provider.close()

@@ -1,4 +1,7 @@
-"""What a client entrusts us with stays sealed: a canary is planted, and everything that could hold it is searched (design §3, §9)."""
+"""Secrets of clients stay sealed: canaries are sent, and every place that could hold them searched.
+
+Searched are the database, Redis, the logs, responses, events and errors.
+"""
 
 import base64
 import json
@@ -19,55 +22,58 @@ from tests.support.stack import SHORT_LEASES, Stack
 from tests.support.tool_turns import TOOL_SETTINGS, counting_server, item_statuses, tool_turn
 
 TOKEN = f"canary-{secrets.token_hex(12)}"
-HEADER = f"canary-{secrets.token_hex(12)}"
-PLACES = 3
-"""Offsets of a text within base64's groups of three bytes."""
+HEADER_SECRET = f"canary-{secrets.token_hex(12)}"
+BASE64_GROUP = 3
+"""base64 encodes three bytes at a time."""
 
 
-def spellings(canary: str) -> Iterable[bytes]:
-    """How a canary could look: plain, hex as `bytea` is dumped, base64 at each offset, and percent-encoded."""
+def encodings(canary: str) -> Iterable[bytes]:
+    """The forms a canary can have: plain, reversed, hex (`bytea`), base64, percent-encoded."""
     raw = canary.encode()
     yield from (raw, raw.hex().encode(), quote(canary).encode(), canary[::-1].encode())
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
-        for skip in range(PLACES):
-            whole = raw[skip : len(raw) - (len(raw) - skip) % PLACES]
-            yield encode(whole)
+        for offset in range(BASE64_GROUP):
+            group = raw[offset : len(raw) - (len(raw) - offset) % BASE64_GROUP]
+            yield encode(group)
 
 
-NEEDLES = [needle for canary in (TOKEN, HEADER) for needle in spellings(canary)]
+CANARY_SPELLINGS = [needle for canary in (TOKEN, HEADER_SECRET) for needle in encodings(canary)]
 
 
-def assert_clean(where: str, haystack: bytes) -> None:
-    for needle in NEEDLES:
-        at = haystack.find(needle)
-        assert at < 0, f"a canary in {where}: {haystack[max(0, at - 100) : at + 60]!r}"
+def assert_clean(place: str, haystack: bytes) -> None:
+    for needle in CANARY_SPELLINGS:
+        position = haystack.find(needle)
+        assert position < 0, (
+            f"a canary in {place}: {haystack[max(0, position - 100) : position + 60]!r}"
+        )
 
 
-async def dump(one: Stack) -> bytes:
-    """Every row of every table, as text; `bytea` as hex and decoded."""
-    found = []
-    async with await psycopg.AsyncConnection.connect(one.dsn, autocommit=True) as connection:
+async def dump(running: Stack) -> bytes:
+    """Every row of every table, as text and as binary."""
+    rows = []
+    async with await psycopg.AsyncConnection.connect(running.dsn, autocommit=True) as connection:
         tables = await (
             await connection.execute(
-                "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+                "SELECT relname FROM pg_class"
+                " WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
             )
         ).fetchall()
         for (table,) in tables:
             async with connection.cursor().copy(
                 sql.SQL("COPY {} TO STDOUT").format(sql.Identifier(table))
-            ) as rows:
-                found += [bytes(row) async for row in rows]
+            ) as data:
+                rows += [bytes(part) async for part in data]
             async with connection.cursor().copy(
                 sql.SQL("COPY {} TO STDOUT (FORMAT binary)").format(sql.Identifier(table))
-            ) as rows:
-                found += [bytes(row) async for row in rows]
-    assert len(found) > 20
-    return b"\n".join(found)
+            ) as data:
+                rows += [bytes(part) async for part in data]
+    assert len(rows) > 20
+    return b"\n".join(rows)
 
 
-async def keyspace(one: Stack) -> bytes:
+async def keyspace(running: Stack) -> bytes:
     """Everything that Redis holds."""
-    redis = one.redis()
+    redis = running.redis()
     try:
         return b"\n".join(
             [key + b" " + bytes(await redis.dump(key) or b"") async for key in redis.scan_iter()]
@@ -76,80 +82,84 @@ async def keyspace(one: Stack) -> bytes:
         await redis.aclose()
 
 
-async def overheard(one: Stack, command: Any) -> tuple[Any, bytes]:
-    """What `command` gives, and everything that was sent to Redis meanwhile: Celery's messages and the live events among it."""
-    heard: list[bytes] = []
-    redis = one.redis()
+async def with_redis_traffic(running: Stack, command: Any) -> tuple[Any, bytes]:
+    """Runs `command`; returns its result and everything sent to Redis meanwhile."""
+    lines: list[bytes] = []
+    redis = running.redis()
     async with redis.monitor() as monitor:
         result = await command()
         await redis.set("the-end", "x")
         async for line in monitor.listen():
-            heard.append(json.dumps(line, default=str).encode())
+            lines.append(json.dumps(line, default=str).encode())
             if "the-end" in line["command"]:
                 break
     await redis.aclose()
-    return result, b"\n".join(heard)
+    return result, b"\n".join(lines)
 
 
-def logs(one: Stack) -> bytes:
-    return b"\n".join(process.log.read_bytes() for process in one.started)
+def logs(running: Stack) -> bytes:
+    return b"\n".join(process.log.read_bytes() for process in running.started)
 
 
-async def search(one: Stack, when: str) -> None:
-    """Looks everywhere."""
-    assert_clean(f"Postgres {when}", await dump(one))
-    assert_clean(f"Redis {when}", await keyspace(one))
-    assert_clean(f"the logs {when}", logs(one))
+async def assert_no_canary_anywhere(running: Stack, when: str) -> None:
+    """Searches the database, Redis and the logs for the canaries."""
+    assert_clean(f"Postgres {when}", await dump(running))
+    assert_clean(f"Redis {when}", await keyspace(running))
+    assert_clean(f"the logs {when}", logs(running))
 
 
-def entrusting(database_server: McpServers, url: str | None = None) -> JSON:
-    """A tool with a token and with a header; its address holds the token as well, as some servers' do."""
-    address = url or database_server.url_with_token("counting", TOKEN)
+def tool_with_secrets(servers: McpServers, url: str | None = None) -> JSON:
+    """A tool with secrets in its token, a header and, as for some servers, its address."""
+    address = url or servers.url_with_token("counting", TOKEN)
     return {
-        **counting_server(database_server),
+        **counting_server(servers),
         "server_url": f"{address}?key={TOKEN}",
         "authorization": TOKEN,
-        "headers": {"X-Canary": HEADER},
+        "headers": {"X-Canary": HEADER_SECRET},
     }
 
 
-async def test_a_canary_is_found_nowhere(private_stack: PrivateStack, fake: FakeUpstream) -> None:
+async def test_a_secret_is_stored_and_logged_nowhere(
+    private_stack: PrivateStack, fake: FakeUpstream
+) -> None:
     settings = {**SHORT_LEASES, **TOOL_SETTINGS, "BACKBURNER_LOG_LEVEL": "debug"}
-    async with McpServers() as mcp, private_stack(webs=2, settings=settings) as one:
-        api, tool = one.api(), entrusting(mcp)
-        opened = mcp.tool_calls.hold("canary")
+    async with McpServers() as mcp, private_stack(webs=2, settings=settings) as running:
+        api, tool = running.api(), tool_with_secrets(mcp)
+        released = mcp.tool_calls.hold("canary")
         model = fake.script(tool_turn(("count_read_only", "canary")), reply("done"))
 
-        async def begin() -> str:
+        async def create() -> str:
             return await api.create_background(model, tools=[tool], store=True)
 
-        response_id, heard = await overheard(one, begin)
-        assert_clean("what was sent to Redis", heard)
+        response_id, traffic = await with_redis_traffic(running, create)
+        assert_clean("what was sent to Redis", traffic)
         await until(lambda: mcp.tool_calls.calls_with("canary"), 20)
-        assert mcp.requests[-1].headers["x-canary"] == HEADER, "it did get where it belongs"
-        await search(one, "during the run")
-        assert await one.value("SELECT count(*) FROM job_secrets") == 1
+        assert mcp.requests[-1].headers["x-canary"] == HEADER_SECRET, (
+            "the MCP server did not get it"
+        )
+        await assert_no_canary_anywhere(running, "during the run")
+        assert await running.value("SELECT count(*) FROM job_secrets") == 1
 
-        one.kill(one.workers[0])
-        await one.start_worker()
+        running.kill(running.workers[0])
+        await running.start_worker()
         await until(lambda: len(mcp.tool_calls.calls_with("canary")) == 2, 40)
-        opened.set()
+        released.set()
         ended = await api.wait_for_end(response_id)
         assert item_statuses(ended)[1:] == ["mcp_call completed", "message completed"]
         assert_clean("the response", json.dumps(ended).encode())
         assert_clean("the events", b"".join(await api.replay(response_id)))
-        assert await one.value("SELECT count(*) FROM job_secrets") == 0
-        await search(one, "after the end")
+        assert await running.value("SELECT count(*) FROM job_secrets") == 0
+        await assert_no_canary_anywhere(running, "after the end")
         assert_clean(
             "what the model saw",
             json.dumps([request.body for request in fake.requests_for(model)]).encode(),
         )
 
-        for spoilt in bad_requests(tool):
+        for bad_tool in bad_requests(tool):
             answer = await api.call(
-                "POST", "/responses", {"model": model, "input": "Hello.", "tools": [spoilt]}
+                "POST", "/responses", {"model": model, "input": "Hello.", "tools": [bad_tool]}
             )
-            assert answer.status == 400, spoilt
+            assert answer.status == 400, bad_tool
             assert_clean("an error", answer.raw)
         refused = await api.call(
             "POST",
@@ -158,7 +168,7 @@ async def test_a_canary_is_found_nowhere(private_stack: PrivateStack, fake: Fake
         )
         assert refused.status == 401, refused.raw
         assert_clean("a refusal of the server", refused.raw)
-        await search(one, "after errors")
+        await assert_no_canary_anywhere(running, "after errors")
 
 
 def bad_requests(tool: JSON) -> list[JSON]:
@@ -166,10 +176,10 @@ def bad_requests(tool: JSON) -> list[JSON]:
     return [
         {**tool, "authorization": [TOKEN]},
         {**tool, "authorization": f"{TOKEN}\n"},
-        {**tool, "headers": {"X-Canary": {"value": HEADER}}},
-        {**tool, "headers": {"X-Canary": f"{HEADER}\r\nX: y"}},
-        {**tool, "headers": {"Host": HEADER}},
-        {**tool, "headers": [HEADER]},
+        {**tool, "headers": {"X-Canary": {"value": HEADER_SECRET}}},
+        {**tool, "headers": {"X-Canary": f"{HEADER_SECRET}\r\nX: y"}},
+        {**tool, "headers": {"Host": HEADER_SECRET}},
+        {**tool, "headers": [HEADER_SECRET]},
         {**tool, "headers": {"Authorization": TOKEN}},
         {**tool, "server_url": f"ftp://127.0.0.1/{TOKEN}"},
         {**tool, "server_url": f"http://{TOKEN}@127.0.0.1/"},
@@ -179,15 +189,15 @@ def bad_requests(tool: JSON) -> list[JSON]:
     ]
 
 
-async def test_secrets_are_gone_after_every_kind_of_ending(
+async def test_secrets_are_deleted_after_every_kind_of_ending(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     async with (
         McpServers() as mcp,
-        private_stack(settings={**SHORT_LEASES, **TOOL_SETTINGS}) as one,
+        private_stack(settings={**SHORT_LEASES, **TOOL_SETTINGS}) as running,
     ):
-        api, tool = one.api(), entrusting(mcp)
-        rows = "SELECT count(*) FROM job_secrets"
+        api, tool = running.api(), tool_with_secrets(mcp)
+        count_secrets = "SELECT count(*) FROM job_secrets"
         endings = {
             "completed": await api.wait_for_end(
                 await api.create_background(fake.script(reply("done")), tools=[tool])
@@ -204,90 +214,95 @@ async def test_secrets_are_gone_after_every_kind_of_ending(
         assert {name: response["status"] for name, response in endings.items()} == {
             name: name for name in endings
         }
-        assert await one.value(rows) == 0
-        for verb in ("cancel", "delete"):
-            running = fake.script([text("half"), hang()])
-            response_id = await api.create_background(running, tools=[tool])
-            await until(partial(fake.requests_for, running), 20)
-            assert await one.value(rows) == 1
+        assert await running.value(count_secrets) == 0
+        for action in ("cancel", "delete"):
+            model = fake.script([text("half"), hang()])
+            response_id = await api.create_background(model, tools=[tool])
+            await until(partial(fake.requests_for, model), 20)
+            assert await running.value(count_secrets) == 1
             await (
                 api.cancel(response_id)
-                if verb == "cancel"
+                if action == "cancel"
                 else api.call("DELETE", f"/responses/{response_id}")
             )
-            await until(lambda: one.value("SELECT NOT EXISTS (SELECT FROM job_secrets)"))
-        await one.stop(one.workers[0])
-        for verb in ("cancel", "delete"):
+            await until(lambda: running.value("SELECT NOT EXISTS (SELECT FROM job_secrets)"))
+        await running.stop(running.workers[0])
+        for action in ("cancel", "delete"):
             queued = await api.create_background(fake.script(reply("never")), tools=[tool])
-            assert await one.value(rows) == 1
+            assert await running.value(count_secrets) == 1
             await (
                 api.cancel(queued)
-                if verb == "cancel"
+                if action == "cancel"
                 else api.call("DELETE", f"/responses/{queued}")
             )
-            await until(lambda: one.value("SELECT NOT EXISTS (SELECT FROM job_secrets)"))
-        await one.start_worker()
+            await until(lambda: running.value("SELECT NOT EXISTS (SELECT FROM job_secrets)"))
+        await running.start_worker()
 
 
-async def test_without_a_key_a_request_with_an_mcp_server_is_refused(
+async def test_without_a_secret_key_a_request_with_an_mcp_server_is_refused(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     async with (
         McpServers() as mcp,
-        private_stack(settings={"BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8"}) as one,
+        private_stack(settings={"BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8"}) as running,
     ):
-        body = {"model": fake.script(reply("never")), "input": "Hello.", "tools": [entrusting(mcp)]}
-        answer = await one.api().call("POST", "/responses", body)
+        body = {
+            "model": fake.script(reply("never")),
+            "input": "Hello.",
+            "tools": [tool_with_secrets(mcp)],
+        }
+        answer = await running.api().call("POST", "/responses", body)
         assert answer.status == 400
         assert (answer.error["param"], answer.error["code"]) == (
             "tools[0]",
             "unsupported_parameter",
         )
-        assert await one.value("SELECT count(*) FROM responses") == 0
+        assert await running.value("SELECT count(*) FROM responses") == 0
         assert_clean("the refusal", answer.raw)
 
 
-async def test_a_key_that_was_taken_away_ends_the_response_with_a_reason(
+async def test_a_removed_secret_key_fails_the_response_with_a_reason(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     async with (
         McpServers() as mcp,
-        private_stack(settings={**SHORT_LEASES, **TOOL_SETTINGS}) as one,
+        private_stack(settings={**SHORT_LEASES, **TOOL_SETTINGS}) as running,
     ):
-        await one.stop(one.workers[0])
+        await running.stop(running.workers[0])
         model = fake.script(reply("done"))
-        kept, lost = [
-            await one.api().create_background(model, tools=[entrusting(mcp)]) for _ in range(2)
+        readable, unreadable = [
+            await running.api().create_background(model, tools=[tool_with_secrets(mcp)])
+            for _ in range(2)
         ]
-        old, new = TOOL_SETTINGS["BACKBURNER_SECRET_KEYS"], secrets.token_urlsafe(32)
-        await one.api().cancel(lost)
-        one.settings = {**one.settings, "BACKBURNER_SECRET_KEYS": f"{new},{old}"}
-        rotated = await one.start_worker()
-        assert (await one.api().wait_for_end(kept))["status"] == "completed", (
-            "a key that comes second still opens"
+        old_key, new_key = TOOL_SETTINGS["BACKBURNER_SECRET_KEYS"], secrets.token_urlsafe(32)
+        await running.api().cancel(unreadable)
+        running.settings = {**running.settings, "BACKBURNER_SECRET_KEYS": f"{new_key},{old_key}"}
+        rotated = await running.start_worker()
+        assert (await running.api().wait_for_end(readable))["status"] == "completed", (
+            "the second key can still unseal"
         )
-        await one.stop(rotated)
-        lost = await one.api().create_background(model, tools=[entrusting(mcp)])
-        one.settings = {**one.settings, "BACKBURNER_SECRET_KEYS": new}
-        await one.start_worker()
-        ended = await one.api().wait_for_end(lost)
+        await running.stop(rotated)
+        unreadable = await running.api().create_background(model, tools=[tool_with_secrets(mcp)])
+        running.settings = {**running.settings, "BACKBURNER_SECRET_KEYS": new_key}
+        await running.start_worker()
+        ended = await running.api().wait_for_end(unreadable)
         assert (ended["status"], ended["output"]) == ("failed", [])
         assert "sealing keys have changed" in ended["error"]["message"]
-        reason = await one.value(
-            "SELECT reason FROM responses WHERE id = %s::uuid", lost.removeprefix("resp_")
+        reason = await running.value(
+            "SELECT reason FROM responses WHERE id = %s::uuid", unreadable.removeprefix("resp_")
         )
         assert reason == "secrets_unreadable"
-        assert await one.value("SELECT count(*) FROM job_secrets") == 0
+        assert await running.value("SELECT count(*) FROM job_secrets") == 0
 
 
-async def test_requests_that_differ_only_in_their_secrets_are_not_the_same(
+async def test_requests_that_differ_only_in_their_secrets_are_different(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     async with (
         McpServers() as mcp,
-        private_stack(settings={**SHORT_LEASES, **TOOL_SETTINGS}) as one,
+        private_stack(settings={**SHORT_LEASES, **TOOL_SETTINGS}) as running,
     ):
-        tool = entrusting(mcp, mcp.url("counting"))
+        tool = tool_with_secrets(mcp, mcp.url("counting"))
         body = {
             "model": fake.script(reply("done")),
             "input": "Hello.",
@@ -297,11 +312,11 @@ async def test_requests_that_differ_only_in_their_secrets_are_not_the_same(
         other = {**body, "tools": [{**tool, "authorization": "another"}]}
         key = {"idempotency-key": "sealed"}
         first, again, changed = [
-            await one.api().call("POST", "/responses", sent, headers=key)
-            for sent in (body, body, other)
+            await running.api().call("POST", "/responses", request_body, headers=key)
+            for request_body in (body, body, other)
         ]
         assert first.body["id"] == again.body["id"]
         assert (changed.status, changed.error["code"]) == (400, "idempotency_key_reused")
-        await one.api().wait_for_end(first.body["id"])
-        kept = await one.value("SELECT body_hash FROM idempotency_keys")
-        assert len(kept) == 32
+        await running.api().wait_for_end(first.body["id"])
+        body_hash = await running.value("SELECT body_hash FROM idempotency_keys")
+        assert len(body_hash) == 32

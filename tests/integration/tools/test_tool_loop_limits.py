@@ -1,4 +1,4 @@
-"""The tool loop over HTTP, against a real MCP server whose tools count: what is called, in which order it is told, and how it ends."""
+"""The tool loop over HTTP with a real MCP server that counts its calls: order, limits, end."""
 
 import itertools
 from collections.abc import AsyncIterator
@@ -15,14 +15,14 @@ from tests.support.tool_turns import TOOL_SETTINGS, counting_server, item_status
 
 
 @pytest.fixture(scope="module")
-async def servers_of_tools() -> AsyncIterator[McpServers]:
-    async with McpServers() as database_server:
-        yield database_server
-    assert not database_server.faults, database_server.faults
+async def tool_servers() -> AsyncIterator[McpServers]:
+    async with McpServers() as running:
+        yield running
+    assert not running.faults, running.faults
 
 
 @pytest.fixture(scope="module")
-async def house(
+async def own_stack(
     tmp_path_factory: pytest.TempPathFactory,
     database_server: Databases,
     suite_settings: SuiteSettings,
@@ -36,17 +36,17 @@ async def house(
     }
     async with stack(
         tmp_path_factory.mktemp("loop"), database_server, suite_settings, fake, settings=settings
-    ) as one:
-        yield one
+    ) as running:
+        yield running
 
 
 @pytest.fixture
-def api(house: Stack) -> Api:
-    return house.api()
+def api(own_stack: Stack) -> Api:
+    return own_stack.api()
 
 
-async def told(api: Api, model: str, **body: Any) -> tuple[JSON, list[JSON]]:
-    """The ended response and its events, checked, when it is asked for as a stream."""
+async def read_stream(api: Api, model: str, **body: Any) -> tuple[JSON, list[JSON]]:
+    """Reads a stream to its end; returns the response and its events, both checked."""
     async with api.post_stream(model, **body) as stream:
         await stream.to_end()
     return stream.final, assert_one_stream(stream.frames)
@@ -56,18 +56,18 @@ async def _shows(api: Api, response_id: str, items: list[str]) -> bool:
     return item_statuses(await api.get(response_id)) == items
 
 
-async def test_calls_of_one_turn_run_side_by_side_and_are_told_in_order(
-    api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+async def test_calls_of_one_turn_run_in_parallel_and_keep_their_order(
+    api: Api, fake: FakeUpstream, tool_servers: McpServers
 ) -> None:
     slow, quick = "side-slow", "side-quick"
-    opened = servers_of_tools.tool_calls.hold(slow)
+    released = tool_servers.tool_calls.hold(slow)
     model = fake.script(
         tool_turn(("count_unsafe", slow), ("count_read_only", quick)), reply("done")
     )
-    response_id = await api.create_background(model, tools=[counting_server(servers_of_tools)])
+    response_id = await api.create_background(model, tools=[counting_server(tool_servers)])
     shown = ["mcp_list_tools completed", "mcp_call in_progress", "mcp_call completed"]
     await until(lambda: _shows(api, response_id, shown))
-    opened.set()
+    released.set()
     ended = await api.wait_for_end(response_id)
     assert item_statuses(ended) == [
         "mcp_list_tools completed",
@@ -83,36 +83,36 @@ async def test_calls_of_one_turn_run_side_by_side_and_are_told_in_order(
     dones = [
         event["output_index"] for event in events if event["type"] == "response.output_item.done"
     ]
-    assert dones == [0, 2, 1, 3], "each call is done when it is, in its own place"
+    assert dones == [0, 2, 1, 3], "an item is done when its call is, with the index of the call"
     messages = fake.requests_for(model)[1].messages
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool"]
-    assert [one["id"] for one in messages[1]["tool_calls"]] == [
+    assert [entry["id"] for entry in messages[1]["tool_calls"]] == [
         item["id"] for item in ended["output"][1:3]
     ]
 
 
-async def test_one_at_a_time_means_that(
-    api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+async def test_without_parallel_tool_calls_they_run_one_after_the_other(
+    api: Api, fake: FakeUpstream, tool_servers: McpServers
 ) -> None:
     keys = ["alone-a", "alone-b", "alone-c"]
     model = fake.script(tool_turn(*(("count_unsafe", key) for key in keys)), reply("done"))
     ended = await api.create(
-        model, tools=[counting_server(servers_of_tools)], parallel_tool_calls=False
+        model, tools=[counting_server(tool_servers)], parallel_tool_calls=False
     )
     assert ended["status"] == "completed"
-    calls = [servers_of_tools.tool_calls.calls_with(key)[0] for key in keys]
-    for before, after in itertools.pairwise(calls):
-        assert before.finished is not None
-        assert before.finished <= after.started
+    calls = [tool_servers.tool_calls.calls_with(key)[0] for key in keys]
+    for earlier, later in itertools.pairwise(calls):
+        assert earlier.finished is not None
+        assert earlier.finished <= later.started
 
 
-async def test_a_response_of_several_turns_counts_all_of_them(
-    api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+async def test_the_usage_of_a_response_counts_all_its_turns(
+    api: Api, fake: FakeUpstream, tool_servers: McpServers
 ) -> None:
     model = fake.script(
         tool_turn(("count_unsafe", "sum-1")), tool_turn(("count_unsafe", "sum-2")), reply("done")
     )
-    ended, events = await told(api, model, tools=[counting_server(servers_of_tools)])
+    ended, events = await read_stream(api, model, tools=[counting_server(tool_servers)])
     assert (ended["status"], ended["output_text"]) == ("completed", "done")
     assert ended["usage"]["input_tokens"] == 3 * 11
     assert ended["usage"]["total_tokens"] == 3 * 18
@@ -129,54 +129,68 @@ async def test_a_response_of_several_turns_counts_all_of_them(
     ]
 
 
-async def test_calls_that_only_the_client_can_answer_end_the_turn_and_ours_are_still_run(
-    api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+async def test_a_client_call_ends_the_turn_after_server_calls_have_run(
+    api: Api, fake: FakeUpstream, tool_servers: McpServers
 ) -> None:
-    mine = {"type": "function", "name": "mine", "parameters": {"type": "object", "properties": {}}}
-    mixed = [
-        call(0, "call_mine", "mine", "{}"),
+    client_tool = {
+        "type": "function",
+        "name": "client_tool",
+        "parameters": {"type": "object", "properties": {}},
+    }
+    both_calls = [
+        call(0, "call_mine", "client_tool", "{}"),
         call(1, "call_2", "count_unsafe", '{"key": "mixed"}'),
         finish("tool_calls"),
         usage(),
         done(),
     ]
-    model = fake.script(mixed, reply("done"))
-    tools = [mine, counting_server(servers_of_tools)]
-    ended, _ = await told(api, model, tools=tools, store=True)
+    model = fake.script(both_calls, reply("done"))
+    tools = [client_tool, counting_server(tool_servers)]
+    ended, _ = await read_stream(api, model, tools=tools, store=True)
     assert item_statuses(ended) == [
         "mcp_list_tools completed",
         "function_call completed",
         "mcp_call completed",
     ]
     assert ended["status"] == "completed"
-    assert len(servers_of_tools.tool_calls.calls_with("mixed")) == 1
+    assert len(tool_servers.tool_calls.calls_with("mixed")) == 1
     refused = await api.call(
         "POST",
         "/responses",
         {"model": model, "input": "Go on.", "previous_response_id": ended["id"]},
     )
     assert refused.status == 400
-    answer = {"type": "function_call_output", "call_id": "call_mine", "output": "my answer"}
-    last = await api.create(model, input=[answer], previous_response_id=ended["id"], tools=tools)
+    output = {
+        "type": "function_call_output",
+        "call_id": "call_mine",
+        "output": "the client's output",
+    }
+    last = await api.create(model, input=[output], previous_response_id=ended["id"], tools=tools)
     assert last["output_text"] == "done"
     assert item_statuses(last) == ["message completed"], (
-        "the tools are in the history: they are not listed again"
+        "the tools are in the history and not listed again"
     )
     contents = [
         message.get("content")
         for message in fake.requests_for(model)[1].messages
         if message["role"] == "tool"
     ]
-    assert set(contents) == {"count_unsafe mixed: call 1", "my answer"}
+    assert set(contents) == {"count_unsafe mixed: call 1", "the client's output"}
 
 
-async def test_more_calls_than_the_client_allows_are_refused_to_the_model(
-    api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+async def test_calls_over_the_requests_limit_are_refused_to_the_model(
+    api: Api, fake: FakeUpstream, tool_servers: McpServers
 ) -> None:
     model = fake.script(
-        tool_turn(("count_unsafe", "most-1"), ("count_unsafe", "most-2"), ("count_unsafe", "most-3")), tool_turn(("count_unsafe", "most-4")), reply("so be it")
-    )  # fmt: skip
-    ended, _ = await told(api, model, tools=[counting_server(servers_of_tools)], max_tool_calls=2)
+        tool_turn(
+            ("count_unsafe", "most-1"), ("count_unsafe", "most-2"), ("count_unsafe", "most-3")
+        ),
+        tool_turn(("count_unsafe", "most-4")),
+        reply("so be it"),
+    )
+    ended, _ = await read_stream(
+        api, model, tools=[counting_server(tool_servers)], max_tool_calls=2
+    )
     assert item_statuses(ended)[1:] == [
         "mcp_call completed",
         "mcp_call completed",
@@ -184,7 +198,9 @@ async def test_more_calls_than_the_client_allows_are_refused_to_the_model(
         "mcp_call failed",
         "message completed",
     ]
-    assert [len(servers_of_tools.tool_calls.calls_with(f"most-{nr}")) for nr in (1, 2, 3, 4)] == [
+    assert [
+        len(tool_servers.tool_calls.calls_with(f"most-{number}")) for number in (1, 2, 3, 4)
+    ] == [
         1,
         1,
         0,
@@ -193,33 +209,29 @@ async def test_more_calls_than_the_client_allows_are_refused_to_the_model(
     assert "limit of tool calls" in fake.requests_for(model)[1].messages[-1]["content"]
 
 
-async def test_a_model_that_calls_for_ever_is_ended_by_the_limit_of_turns(
-    api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+async def test_a_model_that_never_stops_calling_ends_at_the_limit_of_turns(
+    api: Api, fake: FakeUpstream, tool_servers: McpServers
 ) -> None:
     model = fake.script(tool_turn(("count_read_only", "for-ever")))
-    ended, _ = await told(api, model, tools=[counting_server(servers_of_tools)])
+    ended, _ = await read_stream(api, model, tools=[counting_server(tool_servers)])
     assert (ended["status"], ended["incomplete_details"]) == (
         "incomplete",
         {"reason": "max_messages"},
     )
-    assert (
-        len(servers_of_tools.tool_calls.calls_with("for-ever"))
-        == 6
-        == len(fake.requests_for(model))
-    )
+    assert len(tool_servers.tool_calls.calls_with("for-ever")) == 6 == len(fake.requests_for(model))
 
 
 @pytest.mark.parametrize(
     "arguments", ["no json", "[1]", '"text"', '{"cut": ', "null", '{"key": "\\ud800"}', "{" * 300]
 )
-async def test_arguments_that_cannot_be_read_make_a_failed_call_and_the_model_goes_on(
-    api: Api, fake: FakeUpstream, servers_of_tools: McpServers, arguments: str
+async def test_invalid_arguments_fail_the_call_and_the_loop_continues(
+    api: Api, fake: FakeUpstream, tool_servers: McpServers, arguments: str
 ) -> None:
     model = fake.script(
         [call(0, "call_1", "count_unsafe", arguments), finish("tool_calls"), usage(), done()],
         reply("sorry"),
     )
-    ended, _ = await told(api, model, tools=[counting_server(servers_of_tools)])
+    ended, _ = await read_stream(api, model, tools=[counting_server(tool_servers)])
     assert ended["status"] == "completed"
     assert item_statuses(ended)[1:] in (
         ["mcp_call failed", "message completed"],
@@ -228,11 +240,11 @@ async def test_arguments_that_cannot_be_read_make_a_failed_call_and_the_model_go
     assert fake.requests_for(model)[1].messages[-1]["role"] == "tool"
 
 
-async def test_a_tool_that_does_not_exist_is_answered_and_the_model_goes_on(
-    api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+async def test_a_call_of_an_unknown_tool_is_answered_and_the_loop_continues(
+    api: Api, fake: FakeUpstream, tool_servers: McpServers
 ) -> None:
     model = fake.script(tool_turn(("no_such_tool", "x")), reply("sorry"))
-    ended, _ = await told(api, model, tools=[counting_server(servers_of_tools)], store=True)
+    ended, _ = await read_stream(api, model, tools=[counting_server(tool_servers)], store=True)
     assert item_statuses(ended)[1:] == [
         "function_call completed",
         "function_call_output completed",
@@ -240,69 +252,68 @@ async def test_a_tool_that_does_not_exist_is_answered_and_the_model_goes_on(
     ]
     assert "no tool named 'no_such_tool'" in fake.requests_for(model)[1].messages[-1]["content"]
     again = await api.create(
-        model, previous_response_id=ended["id"], tools=[counting_server(servers_of_tools)]
+        model, previous_response_id=ended["id"], tools=[counting_server(tool_servers)]
     )
-    assert again["status"] == "completed", (
-        "the call is answered: nothing is left open for the client"
-    )
+    assert again["status"] == "completed", "the call has its output and needs none from the client"
 
 
-async def test_a_thousand_calls_in_one_turn_end(
-    api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+async def test_a_thousand_calls_in_one_turn_end_at_the_limit_of_calls(
+    api: Api, fake: FakeUpstream, tool_servers: McpServers
 ) -> None:
     model = fake.script(
-        tool_turn(*(("count_read_only", f"thousand-{nr}") for nr in range(1000))), reply("done")
+        tool_turn(*(("count_read_only", f"thousand-{number}") for number in range(1000))),
+        reply("done"),
     )
-    response_id = await api.create_background(model, tools=[counting_server(servers_of_tools)])
+    response_id = await api.create_background(model, tools=[counting_server(tool_servers)])
     ended = await api.wait_for_end(response_id, within=90)
     assert ended["status"] == "completed"
     outcomes = [item["status"] for item in ended["output"][1:-1]]
     assert (outcomes.count("completed"), outcomes.count("failed")) == (128, 872)
-    ran = [
-        one
-        for one in servers_of_tools.tool_calls.calls
-        if str(one.arguments["key"]).startswith("thousand-")
+    executed = [
+        tool_call
+        for tool_call in tool_servers.tool_calls.calls
+        if str(tool_call.arguments["key"]).startswith("thousand-")
     ]
-    assert len(ran) == 128
+    assert len(executed) == 128
 
 
 async def test_a_tool_that_takes_too_long_is_a_failed_call(
-    api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+    api: Api, fake: FakeUpstream, tool_servers: McpServers
 ) -> None:
-    servers_of_tools.tool_calls.hold("hangs")
+    tool_servers.tool_calls.hold("hangs")
     model = fake.script(tool_turn(("count_unsafe", "hangs")), reply("too bad"))
-    ended, _ = await told(api, model, tools=[counting_server(servers_of_tools)])
+    ended, _ = await read_stream(api, model, tools=[counting_server(tool_servers)])
     assert item_statuses(ended)[1:] == ["mcp_call failed", "message completed"]
     assert "did not answer within 2 s" in fake.requests_for(model)[1].messages[-1]["content"]
-    await until(lambda: servers_of_tools.tool_calls.calls_with("hangs")[0].cancelled is not None)
+    await until(lambda: tool_servers.tool_calls.calls_with("hangs")[0].cancelled is not None)
 
 
-async def test_what_the_model_is_told_is_limited_in_size(
-    api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+async def test_a_tools_output_is_limited_in_size(
+    api: Api, fake: FakeUpstream, tool_servers: McpServers
 ) -> None:
     plain = {
         "type": "mcp",
         "server_label": "plain",
-        "server_url": servers_of_tools.url("plain"),
+        "server_url": tool_servers.url("plain"),
         "require_approval": "never",
     }
     model = fake.script(
         [call(0, "c", "megabytes", '{"count": 1}'), finish("tool_calls"), usage(), done()],
         reply("much"),
     )
-    ended, _ = await told(api, model, tools=[plain])
-    told_of_it = fake.requests_for(model)[1].messages[-1]["content"]
-    assert len(told_of_it) < 2200
-    assert "too long" in told_of_it
-    assert ended["output"][1]["output"] == told_of_it
+    ended, _ = await read_stream(api, model, tools=[plain])
+    tool_output = fake.requests_for(model)[1].messages[-1]["content"]
+    assert len(tool_output) < 2200
+    assert "too long" in tool_output
+    assert ended["output"][1]["output"] == tool_output
 
 
-async def test_a_demand_for_a_call_is_met_by_the_first_one(
-    api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+async def test_a_required_call_is_required_only_once(
+    api: Api, fake: FakeUpstream, tool_servers: McpServers
 ) -> None:
     model = fake.script(tool_turn(("count_unsafe", "required")), reply("done"))
-    ended, _ = await told(
-        api, model, tools=[counting_server(servers_of_tools)], tool_choice="required"
+    ended, _ = await read_stream(
+        api, model, tools=[counting_server(tool_servers)], tool_choice="required"
     )
     assert ended["status"] == "completed"
     assert [request.body.get("tool_choice") for request in fake.requests_for(model)] == [
@@ -313,17 +324,17 @@ async def test_a_demand_for_a_call_is_met_by_the_first_one(
 
 
 async def test_a_cancel_closes_running_calls_at_once(
-    house: Stack, api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+    own_stack: Stack, api: Api, fake: FakeUpstream, tool_servers: McpServers
 ) -> None:
-    servers_of_tools.tool_calls.hold("cancelled")
+    tool_servers.tool_calls.hold("cancelled")
     model = fake.script(
         [text("Let me see."), *tool_turn(("count_unsafe", "cancelled"))], reply("never")
     )
     async with api.post_stream(
-        model, background=True, tools=[counting_server(servers_of_tools)]
+        model, background=True, tools=[counting_server(tool_servers)]
     ) as stream:
         await stream.until("response.mcp_call_arguments.done")
-        await until(lambda: servers_of_tools.tool_calls.calls_with("cancelled"))
+        await until(lambda: tool_servers.tool_calls.calls_with("cancelled"))
         answer = await api.cancel(stream.response_id)
         assert (answer.status, answer.body["status"]) == (200, "cancelled")
         await stream.to_end()
@@ -334,28 +345,26 @@ async def test_a_cancel_closes_running_calls_at_once(
         "mcp_call incomplete",
     ]
     assert item_statuses(await api.get(stream.response_id)) == item_statuses(stream.final)
-    await until(
-        lambda: servers_of_tools.tool_calls.calls_with("cancelled")[0].cancelled is not None
-    )
+    await until(lambda: tool_servers.tool_calls.calls_with("cancelled")[0].cancelled is not None)
     assert len(fake.requests_for(model)) == 1
 
 
 async def test_poll_stream_and_replay_agree_on_a_response_with_calls(
-    api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+    api: Api, fake: FakeUpstream, tool_servers: McpServers
 ) -> None:
     model = fake.script(
         tool_turn(("count_unsafe", "agree")), tool_turn(("count_unsafe", "agree")), reply("done")
     )
     async with api.post_stream(
-        model, background=True, tools=[counting_server(servers_of_tools)]
+        model, background=True, tools=[counting_server(tool_servers)]
     ) as stream:
         await stream.to_end()
     assert await api.replay(stream.response_id) == stream.frames
     assert (await api.get(stream.response_id))["output"] == stream.final["output"]
 
 
-async def test_an_answer_for_which_tools_ran_is_not_remembered(
-    api: Api, fake: FakeUpstream, servers_of_tools: McpServers
+async def test_an_answer_that_used_tools_is_not_cached(
+    api: Api, fake: FakeUpstream, tool_servers: McpServers
 ) -> None:
     model = fake.script(
         tool_turn(("count_unsafe", "cached")),
@@ -367,7 +376,7 @@ async def test_an_answer_for_which_tools_ran_is_not_remembered(
         "model": model,
         "input": "Hello.",
         "cache": True,
-        "tools": [counting_server(servers_of_tools)],
+        "tools": [counting_server(tool_servers)],
     }
     answers = [await api.call("POST", "/responses", body) for _ in range(2)]
     assert [answer.headers["x-cache"] for answer in answers] == ["miss", "miss"]

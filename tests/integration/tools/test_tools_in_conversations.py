@@ -1,4 +1,4 @@
-"""Calls that the server runs, in conversations: what the model was told of them stays, approvals work across responses."""
+"""Server tools in conversations: outputs stay in the history, approvals work across responses."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -22,13 +22,13 @@ def api(tool_stack: Stack) -> Api:
     return tool_stack.api()
 
 
-async def deleted(stack: Stack, api: Api, response_id: str) -> None:
-    """By request."""
+async def delete(stack: Stack, api: Api, response_id: str) -> None:
+    """Removes the response by a request."""
     assert (await api.call("DELETE", f"/responses/{response_id}")).status == 200
 
 
-async def expired(stack: Stack, api: Api, response_id: str) -> None:
-    """By retention."""
+async def expire(stack: Stack, api: Api, response_id: str) -> None:
+    """Removes the response by its retention."""
     pool = open_pool(settings_for(stack.dsn), "purging", 1)
     await pool.open(wait=True)
     values = {"id": parse_response_id(response_id)}
@@ -41,19 +41,22 @@ async def expired(stack: Stack, api: Api, response_id: str) -> None:
     await pool.close()
 
 
-Gone = Callable[[Stack, Api, str], Awaitable[None]]
+Removal = Callable[[Stack, Api, str], Awaitable[None]]
 
 
-@pytest.mark.parametrize("gone", [deleted, expired])
-async def test_what_the_model_was_told_outlives_the_response(
-    tool_stack: Stack, api: Api, fake: FakeUpstream, mcp_servers: McpServers, gone: Gone
+@pytest.mark.parametrize("remove", [delete, expire])
+async def test_tool_outputs_stay_in_the_conversation_after_their_response(
+    tool_stack: Stack, api: Api, fake: FakeUpstream, mcp_servers: McpServers, remove: Removal
 ) -> None:
-    named = (await api.call("POST", "/conversations", {})).body["id"]
+    conversation_id = (await api.call("POST", "/conversations", {})).body["id"]
     tools = [counting_server(mcp_servers)]
-    keys = [f"outlives {gone} {at}" for at in range(2)]
+    keys = [f"outlives {remove.__name__} {number}" for number in range(2)]
     calls = tool_turn(*(("count_unsafe", key) for key in keys))
     first = await api.create(
-        fake.script(calls, reply("Counted.")), input="Count.", tools=tools, conversation=named
+        fake.script(calls, reply("Counted.")),
+        input="Count.",
+        tools=tools,
+        conversation=conversation_id,
     )
     assert [item["type"] for item in first["output"]] == [
         "mcp_list_tools",
@@ -61,15 +64,17 @@ async def test_what_the_model_was_told_outlives_the_response(
         "mcp_call",
         "message",
     ]
-    before = fake.script(reply("ok"))
-    await api.create(before, input="Again?", tools=tools, conversation=named)
-    await gone(tool_stack, api, first["id"])
+    earlier = fake.script(reply("ok"))
+    await api.create(earlier, input="Again?", tools=tools, conversation=conversation_id)
+    await remove(tool_stack, api, first["id"])
     assert (await api.call("GET", f"/responses/{first['id']}")).status == 404
-    after = fake.script(reply("ok"))
-    await api.create(after, input="And now?", tools=tools, conversation=named)
-    told = fake.requests_for(before)[0].messages
-    assert fake.requests_for(after)[0].messages[: len(told)] == told, "to the byte what it was"
-    assert [message["role"] for message in told] == [
+    later = fake.script(reply("ok"))
+    await api.create(later, input="And now?", tools=tools, conversation=conversation_id)
+    messages = fake.requests_for(earlier)[0].messages
+    assert fake.requests_for(later)[0].messages[: len(messages)] == messages, (
+        "the history has changed"
+    )
+    assert [message["role"] for message in messages] == [
         "user",
         "assistant",
         "tool",
@@ -77,7 +82,9 @@ async def test_what_the_model_was_told_outlives_the_response(
         "assistant",
         "user",
     ]
-    items = (await api.call("GET", f"/conversations/{named}/items?order=asc")).body["data"]
+    items = (await api.call("GET", f"/conversations/{conversation_id}/items?order=asc")).body[
+        "data"
+    ]
     assert [item["type"] for item in items[:5]] == [
         "message",
         "mcp_list_tools",
@@ -88,67 +95,69 @@ async def test_what_the_model_was_told_outlives_the_response(
     assert all(item["status"] == "completed" and "turn" not in item for item in items)
 
 
-async def test_a_call_is_approved_across_a_conversation(
+async def test_a_call_can_be_approved_in_a_later_response_of_a_conversation(
     api: Api, fake: FakeUpstream, mcp_servers: McpServers
 ) -> None:
-    named = (await api.call("POST", "/conversations", {})).body["id"]
+    conversation_id = (await api.call("POST", "/conversations", {})).body["id"]
     tool = {**counting_server(mcp_servers), "require_approval": "always"}
     key = "approved in a conversation"
-    asking = await api.create(
-        fake.script(tool_turn(("count_unsafe", key))), tools=[tool], conversation=named
+    first = await api.create(
+        fake.script(tool_turn(("count_unsafe", key))), tools=[tool], conversation=conversation_id
     )
-    request = asking["output"][-1]
+    request = first["output"][-1]
     assert request["type"] == "mcp_approval_request"
 
     def approval(name: str) -> JSON:
         return {"type": "mcp_approval_response", "approval_request_id": name, "approve": True}
 
     never = fake.script(reply("never"))
-    for given, tools, param in (
+    for items, tools, param in (
         ([approval("mcpr_nowhere")], [tool], "input"),
         ([approval(request["id"])], [], "tools"),
     ):
         refused = await api.call(
             "POST",
             "/responses",
-            {"model": never, "input": given, "tools": tools, "conversation": named},
+            {"model": never, "input": items, "tools": tools, "conversation": conversation_id},
         )
         assert (refused.status, refused.error["param"]) == (400, param)
     model = fake.script(reply("Counted."))
     done = await api.create(
-        model, input=[approval(request["id"])], tools=[tool], conversation=named
+        model, input=[approval(request["id"])], tools=[tool], conversation=conversation_id
     )
     assert [item["type"] for item in done["output"]] == ["mcp_call", "message"]
     assert len(mcp_servers.tool_calls.calls_with(key)) == 1
-    told = [json.dumps(message) for message in fake.requests_for(model)[0].messages]
-    assert any("call 1" in message for message in told)
-    await api.create(fake.script(reply("ok")), input="Thanks.", tools=[tool], conversation=named)
-    assert len(mcp_servers.tool_calls.calls_with(key)) == 1, "nothing is called again"
+    messages = [json.dumps(message) for message in fake.requests_for(model)[0].messages]
+    assert any("call 1" in message for message in messages)
+    await api.create(
+        fake.script(reply("ok")), input="Thanks.", tools=[tool], conversation=conversation_id
+    )
+    assert len(mcp_servers.tool_calls.calls_with(key)) == 1, "the call ran again"
 
 
-async def test_an_approval_may_be_added_before_the_response_that_acts_on_it(
+async def test_an_approval_can_be_added_before_the_response_that_uses_it(
     api: Api, fake: FakeUpstream, mcp_servers: McpServers
 ) -> None:
-    named = (await api.call("POST", "/conversations", {})).body["id"]
+    conversation_id = (await api.call("POST", "/conversations", {})).body["id"]
     tool = {**counting_server(mcp_servers), "require_approval": "always"}
     key = "approved beforehand"
-    asking = await api.create(
-        fake.script(tool_turn(("count_unsafe", key))), tools=[tool], conversation=named
+    first = await api.create(
+        fake.script(tool_turn(("count_unsafe", key))), tools=[tool], conversation=conversation_id
     )
     approval = {
         "type": "mcp_approval_response",
-        "approval_request_id": asking["output"][-1]["id"],
+        "approval_request_id": first["output"][-1]["id"],
         "approve": True,
     }
     assert (
-        await api.call("POST", f"/conversations/{named}/items", {"items": [approval]})
+        await api.call("POST", f"/conversations/{conversation_id}/items", {"items": [approval]})
     ).status == 200
-    without = await api.create(
-        fake.script(reply("Not without the server.")), input="Hm.", conversation=named
+    without_tools = await api.create(
+        fake.script(reply("Not without the server.")), input="Hm.", conversation=conversation_id
     )
-    assert [item["type"] for item in without["output"]] == ["message"]
+    assert [item["type"] for item in without_tools["output"]] == ["message"]
     done = await api.create(
-        fake.script(reply("Counted.")), input="Go on.", tools=[tool], conversation=named
+        fake.script(reply("Counted.")), input="Go on.", tools=[tool], conversation=conversation_id
     )
     assert [item["type"] for item in done["output"]] == ["mcp_call", "message"]
     assert len(mcp_servers.tool_calls.calls_with(key)) == 1

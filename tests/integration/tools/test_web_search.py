@@ -1,4 +1,4 @@
-"""Web search through the whole product: each provider's wire, what the client gets, what the model is told, and every kind of trouble."""
+"""Web search: requests to each provider, output for client and model, and failures of all kinds."""
 
 import asyncio
 import gzip
@@ -30,18 +30,21 @@ KEY = "canary-search-key-4711"
 SEARCH: JSON = {"type": "web_search"}
 RAIN = Page("The weather", "https://weather.example/today", "It rains in Bonn.")
 NEWS = Page("News", "https://news.example/a_(b)", "Nothing happened.")
-ANSWER = "It rains ([The weather](https://weather.example/today)), and [nothing](https://news.example/a_(b)) happened. See [x](https://else.example/)."
+CITING_ANSWER = (
+    "It rains ([The weather](https://weather.example/today)),"
+    " and [nothing](https://news.example/a_(b)) happened. See [x](https://else.example/)."
+)
 PATHS = {"tavily": "", "brave": "/res/v1", "searxng": ""}
 
 
 @pytest.fixture(scope="module")
 async def engine() -> AsyncIterator[SearchEngine]:
-    async with running() as one:
-        yield one
+    async with running() as own_stack:
+        yield own_stack
 
 
-async def _searching(
-    folder: Path, provider: str, engine: SearchEngine, *surrounding: Any, **more: str
+async def _search_deployment(
+    folder: Path, provider: str, engine: SearchEngine, *fixtures: Any, **more: str
 ) -> AsyncIterator[Stack]:
     settings = {
         "BACKBURNER_WEB_SEARCH__PROVIDER": provider,
@@ -50,13 +53,13 @@ async def _searching(
         "BACKBURNER_LOG_LEVEL": "debug",
         **more,
     }
-    database_server, suite_settings, fake = surrounding
-    async with stack(folder, database_server, suite_settings, fake, settings=settings) as one:
-        yield one
+    database_server, suite_settings, fake = fixtures
+    async with stack(folder, database_server, suite_settings, fake, settings=settings) as own_stack:
+        yield own_stack
 
 
 @pytest.fixture(scope="module", params=["tavily", "brave", "searxng"])
-async def anywhere(
+async def provider_stack(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     database_server: Databases,
@@ -65,7 +68,7 @@ async def anywhere(
     engine: SearchEngine,
 ) -> AsyncIterator[tuple[str, Stack]]:
     """A deployment with this provider."""
-    async for one in _searching(
+    async for own_stack in _search_deployment(
         tmp_path_factory.mktemp(request.param),
         request.param,
         engine,
@@ -73,48 +76,48 @@ async def anywhere(
         suite_settings,
         fake,
     ):
-        yield request.param, one
+        yield request.param, own_stack
 
 
 @pytest.fixture(scope="module")
-async def searching(
+async def search_stack(
     tmp_path_factory: pytest.TempPathFactory,
     database_server: Databases,
     suite_settings: SuiteSettings,
     fake: FakeUpstream,
     engine: SearchEngine,
 ) -> AsyncIterator[Stack]:
-    """A deployment that asks Tavily, with little patience."""
-    impatient = {
+    """A deployment that searches with Tavily and has short limits."""
+    limits = {
         "BACKBURNER_WEB_SEARCH__TIMEOUT": "2",
         "BACKBURNER_WEB_SEARCH__ANSWER_BYTES": "300000",
         "BACKBURNER_LIMITS__TURNS": "6",
     }
-    async for one in _searching(
+    async for own_stack in _search_deployment(
         tmp_path_factory.mktemp("search"),
         "tavily",
         engine,
         database_server,
         suite_settings,
         fake,
-        **impatient,
+        **limits,
     ):
-        yield one
+        yield own_stack
 
 
-def asks(query: str, index: int = 0, call_id: str = "call_s") -> Step:
-    """The model searches."""
+def search_call(query: str, index: int = 0, call_id: str = "call_s") -> Step:
+    """The model's call of the search tool."""
     return call(index, call_id, "web_search", json.dumps({"query": query}))
 
 
-def calling(*steps: Step) -> list[Step]:
+def call_turn(*steps: Step) -> list[Step]:
     """A turn that ends with calls."""
     return [*steps, finish("tool_calls"), usage(), done()]
 
 
-async def heard(one: Stack, model: str, **body: Any) -> Stream:
-    """A background stream read to its end, right in every respect."""
-    api = one.api()
+async def read_events(running_stack: Stack, model: str, **body: Any) -> Stream:
+    """Reads a background stream to its end and checks the events, GET and replay."""
+    api = running_stack.api()
     async with api.post_stream(model, background=True, **body) as stream:
         events = await stream.to_end()
     assert_stream_obeys_contract(events)
@@ -125,26 +128,26 @@ async def heard(one: Stack, model: str, **body: Any) -> Stream:
     return stream
 
 
-def told(fake: FakeUpstream, model: str, turn: int = 1) -> JSON:
-    """What the model was told of its first search."""
+def search_result(fake: FakeUpstream, model: str, turn: int = 1) -> JSON:
+    """The output of the first search that the model got."""
     message = next(
         message for message in fake.requests_for(model)[turn].messages if message["role"] == "tool"
     )
-    found: JSON = json.loads(message["content"])
-    return found
+    output: JSON = json.loads(message["content"])
+    return output
 
 
 # Every provider.
 
 
-async def test_a_search_and_an_answer_that_cites(
-    anywhere: tuple[str, Stack], engine: SearchEngine, fake: FakeUpstream
+async def test_an_answer_cites_the_results_of_a_search(
+    provider_stack: tuple[str, Stack], engine: SearchEngine, fake: FakeUpstream
 ) -> None:
-    provider, one = anywhere
+    provider, own_stack = provider_stack
     query = f"weather in Bonn by {provider}"
     engine.set_results(query, RAIN, NEWS)
-    model = fake.script(calling(asks(query)), reply(ANSWER))
-    response = await one.openai().responses.create(
+    model = fake.script(call_turn(search_call(query)), reply(CITING_ANSWER))
+    response = await own_stack.openai().responses.create(
         model=model,
         input="How is the weather?",
         tools=[
@@ -160,41 +163,45 @@ async def test_a_search_and_an_answer_that_cites(
     assert search.type == "web_search_call"
     assert (search.status, search.id[:3]) == ("completed", "ws_")
     assert search.action.to_dict() == {
-        "type": "search", "query": query, "queries": [query], "sources": [{"type": "url", "url": RAIN.url}, {"type": "url", "url": NEWS.url}]
-    }  # fmt: skip
+        "type": "search",
+        "query": query,
+        "queries": [query],
+        "sources": [{"type": "url", "url": RAIN.url}, {"type": "url", "url": NEWS.url}],
+    }
     assert message.type == "message"
     [part] = message.content
     assert part.type == "output_text"
-    assert part.text == ANSWER, "not a character of it is changed"
+    assert part.text == CITING_ANSWER, "the text was changed"
     cited = [
-        (note.url, note.title, part.text[note.start_index : note.end_index])
-        for note in part.annotations
-        if note.type == "url_citation"
+        (annotation.url, annotation.title, part.text[annotation.start_index : annotation.end_index])
+        for annotation in part.annotations
+        if annotation.type == "url_citation"
     ]
     assert cited == [
         (RAIN.url, "The weather", "[The weather](https://weather.example/today)"),
         (NEWS.url, "News", "[nothing](https://news.example/a_(b))"),
     ]
-    assert told(fake, model)["results"] == [
+    assert search_result(fake, model)["results"] == [
         {"title": page.title, "url": page.url, "content": page.content} for page in (RAIN, NEWS)
     ]
-    offered = fake.requests_for(model)[0].body["tools"][0]["function"]
-    assert (offered["name"], offered["parameters"]["required"]) == ("web_search", ["query"])
-    assert offered["description"].endswith("The user is here: Bonn, DE.")
-    [asked] = engine.requests_for(query)
-    assert (asked.method, asked.path, asked.headers["accept"]) == (
-        WIRES[provider][0],
-        WIRES[provider][1],
+    function = fake.requests_for(model)[0].body["tools"][0]["function"]
+    assert (function["name"], function["parameters"]["required"]) == ("web_search", ["query"])
+    assert function["description"].endswith("The user is here: Bonn, DE.")
+    [request] = engine.requests_for(query)
+    assert (request.method, request.path, request.headers["accept"]) == (
+        PROVIDER_REQUESTS[provider][0],
+        PROVIDER_REQUESTS[provider][1],
         "application/json",
     )
-    assert asked.parameters == {
-        name: query if value is None else value for name, value in WIRES[provider][2].items()
+    assert request.parameters == {
+        name: query if value is None else value
+        for name, value in PROVIDER_REQUESTS[provider][2].items()
     }
-    assert asked.headers[WIRES[provider][3]] == WIRES[provider][4]
-    check_response(await one.api().get(response.id))
+    assert request.headers[PROVIDER_REQUESTS[provider][3]] == PROVIDER_REQUESTS[provider][4]
+    check_response(await own_stack.api().get(response.id))
 
 
-WIRES: dict[str, tuple[str, str, JSON, str, str]] = {
+PROVIDER_REQUESTS: dict[str, tuple[str, str, JSON, str, str]] = {
     "tavily": (
         "POST",
         "/search",
@@ -211,91 +218,104 @@ WIRES: dict[str, tuple[str, str, JSON, str, str]] = {
     ),
     "searxng": ("GET", "/search", {"q": None, "format": "json"}, "authorization", f"Bearer {KEY}"),
 }
-"""provider -> method, path, parameters (None: the query), and where the key goes, as each documents it"""
+"""Provider -> method, path, parameters (None: the query), and the header with the key."""
 
 
-async def test_a_search_that_finds_nothing(
-    anywhere: tuple[str, Stack], engine: SearchEngine, fake: FakeUpstream
+async def test_a_search_without_results_is_completed(
+    provider_stack: tuple[str, Stack], engine: SearchEngine, fake: FakeUpstream
 ) -> None:
-    provider, one = anywhere
+    provider, own_stack = provider_stack
     query = f"nothing at all by {provider}"
     engine.set_results(query)
-    model = fake.script(calling(asks(query)), reply("I do not know."))
-    stream = await heard(one, model, tools=[SEARCH])
+    model = fake.script(call_turn(search_call(query)), reply("I do not know."))
+    stream = await read_events(own_stack, model, tools=[SEARCH])
     assert [(item["type"], item["status"]) for item in stream.final["output"]] == [
         ("web_search_call", "completed"),
         ("message", "completed"),
     ]
-    assert told(fake, model) == {"results": [], "note": "Nothing was found."}
+    assert search_result(fake, model) == {"results": [], "note": "Nothing was found."}
 
 
-async def test_domains_are_kept_to(
-    anywhere: tuple[str, Stack], engine: SearchEngine, fake: FakeUpstream
+async def test_results_of_other_domains_never_reach_the_model(
+    provider_stack: tuple[str, Stack], engine: SearchEngine, fake: FakeUpstream
 ) -> None:
-    """Whatever the provider makes of them: what it gives back besides never reaches the model."""
-    provider, one = anywhere
+    """Also if the provider ignores the filter and returns them."""
+    provider, own_stack = provider_stack
     query = f"only some by {provider}"
-    below = Page("Below", "https://deep.weather.example/", "x")
-    alike = Page("Alike", "https://notweather.example/", "x")
+    subdomain = Page("Below", "https://deep.weather.example/", "x")
+    similar = Page("Alike", "https://notweather.example/", "x")
     blocked = Page("Blocked", "https://bad.weather.example/", "x")
     engine.set_results(
-        query, RAIN, NEWS, below, alike, blocked, Page("Script", "javascript:alert(1)", "x")
+        query, RAIN, NEWS, subdomain, similar, blocked, Page("Script", "javascript:alert(1)", "x")
     )
     filters = {
         "allowed_domains": ["https://Weather.example/", "weather.example"],
         "blocked_domains": ["bad.weather.example"],
     }
-    model = fake.script(calling(asks(query)), reply("ok"))
-    await one.api().create(model, tools=[SEARCH | {"filters": filters}])
-    assert [result["url"] for result in told(fake, model)["results"]] == [RAIN.url, below.url]
-    asked = engine.requests_for(query)[0].parameters
+    model = fake.script(call_turn(search_call(query)), reply("ok"))
+    await own_stack.api().create(model, tools=[SEARCH | {"filters": filters}])
+    assert [result["url"] for result in search_result(fake, model)["results"]] == [
+        RAIN.url,
+        subdomain.url,
+    ]
+    parameters = engine.requests_for(query)[0].parameters
     if provider == "tavily":
-        assert (asked["include_domains"], asked["exclude_domains"]) == (
+        assert (parameters["include_domains"], parameters["exclude_domains"]) == (
             ["weather.example"],
             ["bad.weather.example"],
         )
     else:
-        assert asked["q"] == f"{query} site:weather.example -site:bad.weather.example"
+        assert parameters["q"] == f"{query} site:weather.example -site:bad.weather.example"
 
 
 # The stream.
 
 
-async def test_the_stream_tells_a_search_and_its_citations(
-    searching: Stack, engine: SearchEngine, fake: FakeUpstream
+async def test_a_search_and_its_citations_are_streamed(
+    search_stack: Stack, engine: SearchEngine, fake: FakeUpstream
 ) -> None:
     engine.set_results("streamed", RAIN)
     pieces = ["It rains 🌧 ([The wea", "ther](https://weather", ".example/today", ")", "). Done."]
     model = fake.script(
-        calling(text("Let me see. "), asks("streamed")), [text(*pieces), finish(), usage(), done()]
+        call_turn(text("Let me see. "), search_call("streamed")),
+        [text(*pieces), finish(), usage(), done()],
     )
-    stream = await heard(searching, model, tools=[SEARCH])
-    kinds = [event["type"].removeprefix("response.") for event in stream.events]
-    begun = kinds.index("web_search_call.in_progress")
-    assert kinds[begun - 1 : begun + 4] == [
-        "output_item.added", "web_search_call.in_progress", "web_search_call.searching", "web_search_call.completed", "output_item.done",
-    ]  # fmt: skip
-    assert stream.events[begun - 1]["item"]["action"] == {"type": "search"}
-    noted = kinds.index("output_text.annotation.added")
-    assert (kinds[noted - 1], stream.events[noted - 1]["delta"]) == ("output_text.delta", ")"), (
-        "as soon as it is said in full"
-    )
-    assert stream.events[noted]["annotation"] == {
-        "type": "url_citation", "url": RAIN.url, "title": "The weather", "start_index": 12, "end_index": 56
-    }  # fmt: skip
+    stream = await read_events(search_stack, model, tools=[SEARCH])
+    types = [event["type"].removeprefix("response.") for event in stream.events]
+    search_start = types.index("web_search_call.in_progress")
+    assert types[search_start - 1 : search_start + 4] == [
+        "output_item.added",
+        "web_search_call.in_progress",
+        "web_search_call.searching",
+        "web_search_call.completed",
+        "output_item.done",
+    ]
+    assert stream.events[search_start - 1]["item"]["action"] == {"type": "search"}
+    citation = types.index("output_text.annotation.added")
+    assert (types[citation - 1], stream.events[citation - 1]["delta"]) == (
+        "output_text.delta",
+        ")",
+    ), "right after the text that it is about"
+    assert stream.events[citation]["annotation"] == {
+        "type": "url_citation",
+        "url": RAIN.url,
+        "title": "The weather",
+        "start_index": 12,
+        "end_index": 56,
+    }
     assert [item["type"] for item in stream.final["output"]] == [
         "message",
         "web_search_call",
         "message",
     ]
-    assert "sources" not in stream.final["output"][1]["action"], "only for those who ask for them"
+    assert "sources" not in stream.final["output"][1]["action"], "sources need `include`"
     whole_text = stream.final["output"][2]["content"][0]["text"]
     assert whole_text == "".join(pieces)
     assert whole_text[12:56] == "[The weather](https://weather.example/today)"
 
 
-async def test_several_searches_side_by_side_and_one_after_the_other(
-    searching: Stack, engine: SearchEngine, fake: FakeUpstream
+async def test_searches_in_one_turn_and_in_several_turns_keep_their_order(
+    search_stack: Stack, engine: SearchEngine, fake: FakeUpstream
 ) -> None:
     for query, page in (
         ("first", RAIN),
@@ -305,35 +325,44 @@ async def test_several_searches_side_by_side_and_one_after_the_other(
         engine.set_results(query, page)
     cited = f"[a]({RAIN.url}) [b]({NEWS.url}) [c](https://t.example)"
     model = fake.script(
-        calling(asks("first", 0, "a"), asks("second", 1, "b")), calling(asks("third")), reply(cited)
+        call_turn(search_call("first", 0, "a"), search_call("second", 1, "b")),
+        call_turn(search_call("third")),
+        reply(cited),
     )
-    stream = await heard(searching, model, tools=[SEARCH])
+    stream = await read_events(search_stack, model, tools=[SEARCH])
     searches = [
         item["action"]["query"]
         for item in stream.final["output"]
         if item["type"] == "web_search_call"
     ]
     assert searches == ["first", "second", "third"]
-    assert [note["title"] for note in stream.final["output"][-1]["content"][0]["annotations"]] == [
+    assert [
+        annotation["title"]
+        for annotation in stream.final["output"][-1]["content"][0]["annotations"]
+    ] == [
         "The weather",
         "News",
         "T",
     ]
     roles = [message["role"] for message in fake.requests_for(model)[2].messages]
     assert roles == ["user", "assistant", "tool", "tool", "assistant", "tool"]
-    assert stream.final["usage"]["output_tokens"] == 21, "of all three turns"
+    assert stream.final["usage"]["output_tokens"] == 21, "the sum of all three turns"
 
 
-async def test_a_later_response_may_cite_what_an_earlier_one_found(
-    searching: Stack, engine: SearchEngine, fake: FakeUpstream
+async def test_a_later_response_can_cite_an_earlier_search(
+    search_stack: Stack, engine: SearchEngine, fake: FakeUpstream
 ) -> None:
     engine.set_results("earlier", RAIN)
     model = fake.script(
-        calling(asks("earlier")), reply("Rain."), reply(f"As I said: [rain]({RAIN.url}).")
+        call_turn(search_call("earlier")), reply("Rain."), reply(f"As I said: [rain]({RAIN.url}).")
     )
-    first = await searching.api().create(model, tools=[SEARCH])
-    second = await searching.api().create(model, tools=[SEARCH], previous_response_id=first["id"])
-    assert [note["url"] for note in second["output"][0]["content"][0]["annotations"]] == [RAIN.url]
+    first = await search_stack.api().create(model, tools=[SEARCH])
+    second = await search_stack.api().create(
+        model, tools=[SEARCH], previous_response_id=first["id"]
+    )
+    assert [
+        annotation["url"] for annotation in second["output"][0]["content"][0]["annotations"]
+    ] == [RAIN.url]
     assert [message["role"] for message in fake.requests_for(model)[2].messages] == [
         "user",
         "assistant",
@@ -348,138 +377,184 @@ async def test_a_later_response_may_cite_what_an_earlier_one_found(
     ["web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"],
 )
 @pytest.mark.parametrize("choice", ["auto", "required", "itself", "allowed"])
-async def test_every_variant_can_be_chosen(
-    searching: Stack, engine: SearchEngine, fake: FakeUpstream, kind: str, choice: str
+async def test_every_version_of_the_tool_can_be_chosen(
+    search_stack: Stack, engine: SearchEngine, fake: FakeUpstream, kind: str, choice: str
 ) -> None:
     engine.set_results("chosen", RAIN)
-    demands: dict[str, Any] = {
+    choices: dict[str, Any] = {
         "itself": {"type": kind},
         "allowed": {"type": "allowed_tools", "mode": "required", "tools": [{"type": kind}]},
     }
-    chosen = demands.get(choice, choice)
-    model = fake.script(calling(asks("chosen")), reply("ok"))
+    tool_choice = choices.get(choice, choice)
+    model = fake.script(call_turn(search_call("chosen")), reply("ok"))
     tools = [{"type": kind}, {"type": "function", "name": "look"}]
-    response = await searching.api().create(model, tools=tools, tool_choice=chosen)
+    response = await search_stack.api().create(model, tools=tools, tool_choice=tool_choice)
     assert [item["type"] for item in response["output"]] == ["web_search_call", "message"]
-    assert (response["tool_choice"], response["tools"][0]["type"]) == (chosen, kind)
-    first, second = (asked.body for asked in fake.requests_for(model))
+    assert (response["tool_choice"], response["tools"][0]["type"]) == (tool_choice, kind)
+    first, second = (request.body for request in fake.requests_for(model))
     assert first["tool_choice"] == ("auto" if choice == "auto" else "required")
     assert [tool["function"]["name"] for tool in first["tools"]] == (
-        ["web_search"] if choice in demands else ["look", "web_search"]
+        ["web_search"] if choice in choices else ["look", "web_search"]
     )
-    assert second["tool_choice"] == "auto", "a demand that was met is not made again"
+    assert second["tool_choice"] == "auto", "a required call is required once"
 
 
-async def test_how_much_the_model_is_told_follows_the_context_size(
-    searching: Stack, engine: SearchEngine, fake: FakeUpstream
+async def test_the_context_size_sets_how_much_text_the_model_gets(
+    search_stack: Stack, engine: SearchEngine, fake: FakeUpstream
 ) -> None:
     engine.set_results(
         "much", *(Page("t" * 500, f"https://{number}.example/", "x" * 9000) for number in range(30))
     )
     sizes = {}
     for size in ("low", "medium", "high"):
-        model = fake.script(calling(asks("much")), reply("ok"))
-        await searching.api().create(model, tools=[SEARCH | {"search_context_size": size}])
-        results = told(fake, model)["results"]
+        model = fake.script(call_turn(search_call("much")), reply("ok"))
+        await search_stack.api().create(model, tools=[SEARCH | {"search_context_size": size}])
+        results = search_result(fake, model)["results"]
         sizes[size] = (len(results), len(results[0]["content"]), len(results[0]["title"]))
     assert sizes == {"low": (4, 601, 301), "medium": (7, 1501, 301), "high": (12, 4001, 301)}
-    assert [asked.parameters["search_depth"] for asked in engine.requests_for("much")] == [
+    assert [request.parameters["search_depth"] for request in engine.requests_for("much")] == [
         "basic",
         "basic",
         "advanced",
     ]
 
 
-async def test_a_search_among_tools_that_are_added_later(
-    searching: Stack, engine: SearchEngine, fake: FakeUpstream
+async def test_a_search_tool_can_be_added_in_the_input(
+    search_stack: Stack, engine: SearchEngine, fake: FakeUpstream
 ) -> None:
     engine.set_results("added", RAIN)
-    model = fake.script(calling(asks("added")), reply("ok"))
+    model = fake.script(call_turn(search_call("added")), reply("ok"))
     added = {
         "type": "additional_tools",
         "role": "developer",
         "tools": [SEARCH | {"external_web_access": False}],
     }
-    response = await searching.api().create(model, input=[added, {"role": "user", "content": "x"}])
+    response = await search_stack.api().create(
+        model, input=[added, {"role": "user", "content": "x"}]
+    )
     assert [item["type"] for item in response["output"]] == ["web_search_call", "message"]
 
 
-async def test_a_search_and_a_call_for_the_client_in_one_turn(
-    searching: Stack, engine: SearchEngine, fake: FakeUpstream
+async def test_a_search_and_a_client_call_can_be_in_one_turn(
+    search_stack: Stack, engine: SearchEngine, fake: FakeUpstream
 ) -> None:
     engine.set_results("mixed", RAIN)
-    model = fake.script(calling(asks("mixed"), call(1, "call_f", "look", "{}")), reply("ok"))
+    model = fake.script(
+        call_turn(search_call("mixed"), call(1, "call_f", "look", "{}")), reply("ok")
+    )
     tools = [SEARCH, {"type": "function", "name": "look"}]
-    first = await searching.api().create(model, tools=tools)
+    first = await search_stack.api().create(model, tools=tools)
     assert [(item["type"], item["status"]) for item in first["output"]] == [
         ("web_search_call", "completed"),
         ("function_call", "completed"),
     ]
     output = {"type": "function_call_output", "call_id": "call_f", "output": "seen"}
-    await searching.api().create(
+    await search_stack.api().create(
         model, input=[output], previous_response_id=first["id"], tools=tools
     )
     roles = [message["role"] for message in fake.requests_for(model)[1].messages]
-    assert roles == ["user", "assistant", "tool", "assistant", "tool"], "each call with its answer"
+    assert roles == ["user", "assistant", "tool", "assistant", "tool"], "each call has its output"
 
 
-# Trouble with the provider.
+# Failures of the provider.
 
 
-def results(*found: Any) -> Responder:
+def results(*entries: Any) -> Responder:
     """Tavily's answer with these results."""
-    return http_answer(200, json.dumps({"results": list(found)}).encode())
+    return http_answer(200, json.dumps({"results": list(entries)}).encode())
 
 
-TROUBLE: list[tuple[str, Responder, str]] = [
-    ("no key", http_answer(401, b'{"detail": {"error": "Unauthorized"}}'), "refused this server's key"),
-    ("no right", http_answer(403, b"<html>"), "refused this server's key"),
-    ("too often", http_answer(429, b"{}", retry_after="1"), "was asked too often"),
+PROVIDER_FAULTS: list[tuple[str, Responder, str]] = [
+    (
+        "no key",
+        http_answer(401, b'{"detail": {"error": "Unauthorized"}}'),
+        "refused this server's key",
+    ),
+    ("forbidden", http_answer(403, b"<html>"), "refused this server's key"),
+    ("rate limited", http_answer(429, b"{}", retry_after="1"), "was asked too often"),
     ("a server error", http_answer(500, b"{}"), "answered with HTTP 500"),
-    ("no such thing", http_answer(404, b"not found", "text/plain"), "answered with HTTP 404"),
+    ("not found", http_answer(404, b"not found", "text/plain"), "answered with HTTP 404"),
     ("no content", http_answer(204, b""), "answered with HTTP 204"),
-    ("a redirect inside", http_answer(302, b"", location="http://169.254.169.254/latest/meta-data"), "answered with HTTP 302"),
-    ("a page", http_answer(200, b"<!doctype html><html><body>Sign in</body></html>", "text/html"), "answered something that is no JSON"),
+    (
+        "a redirect inside",
+        http_answer(302, b"", location="http://169.254.169.254/latest/meta-data"),
+        "answered with HTTP 302",
+    ),
+    (
+        "a page",
+        http_answer(200, b"<!doctype html><html><body>Sign in</body></html>", "text/html"),
+        "answered something that is no JSON",
+    ),
     ("nothing", http_answer(200, b""), "answered something that is no JSON"),
-    ("half of it", http_answer(200, b'{"results": [{"title"'), "answered something that is no JSON"),
+    (
+        "half of the JSON",
+        http_answer(200, b'{"results": [{"title"'),
+        "answered something that is no JSON",
+    ),
     ("nested too deeply", http_answer(200, b"[" * 200_000), "answered something that is no JSON"),
     ("a list", http_answer(200, b"[]"), "answered something that is no list of results"),
     ("a string", http_answer(200, b'"results"'), "answered something that is no list of results"),
     ("null", http_answer(200, b"null"), "answered something that is no list of results"),
-    ("another object", http_answer(200, b'{"error": "x"}'), "answered something that is no list of results"),
-    ("results that are none", http_answer(200, b'{"results": 5}'), "answered something that is no list of results"),
-    ("results of another kind", results("a", 1, None), "answered something that is no list of results"),
-    ("results without a place", results({"title": "x"}), "answered something that is no list of results"),
-    ("megabytes", http_answer(200, b'{"results": [], "x": "' + b"x" * 2_000_000 + b'"}'), "answered too much"),
-    ("no end", endless(), "answered too much"),
-    ("compressed", http_answer(200, gzip.compress(b'{"results": []}'), content_encoding="gzip"), "sent its answer compressed although it was asked not to"),
-    ("an end in the middle", cut_short(), "could not be reached, or broke off"),
+    (
+        "another object",
+        http_answer(200, b'{"error": "x"}'),
+        "answered something that is no list of results",
+    ),
+    (
+        "results of a wrong type",
+        http_answer(200, b'{"results": 5}'),
+        "answered something that is no list of results",
+    ),
+    (
+        "entries of a wrong type",
+        results("a", 1, None),
+        "answered something that is no list of results",
+    ),
+    (
+        "entries without an address",
+        results({"title": "x"}),
+        "answered something that is no list of results",
+    ),
+    (
+        "megabytes",
+        http_answer(200, b'{"results": [], "x": "' + b"x" * 2_000_000 + b'"}'),
+        "answered too much",
+    ),
+    ("an endless answer", endless(), "answered too much"),
+    (
+        "compressed",
+        http_answer(200, gzip.compress(b'{"results": []}'), content_encoding="gzip"),
+        "sent its answer compressed although it was asked not to",
+    ),
+    ("a broken connection", cut_short(), "could not be reached, or broke off"),
     ("no HTTP", http_answer(200, b""), "could not be reached, or broke off"),
     ("silence", silent(), "did not answer in time"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"), [row[1:] for row in TROUBLE], ids=[row[0] for row in TROUBLE]
+    ("responder", "reason"),
+    [row[1:] for row in PROVIDER_FAULTS],
+    ids=[row[0] for row in PROVIDER_FAULTS],
 )
-async def test_a_search_that_fails_leaves_an_answer_without_it(
-    searching: Stack,
+async def test_a_failed_search_reaches_the_model_and_the_model_answers(
+    search_stack: Stack,
     engine: SearchEngine,
     fake: FakeUpstream,
     request: pytest.FixtureRequest,
-    answer: Responder,
-    why: str,
+    responder: Responder,
+    reason: str,
 ) -> None:
     query = f"trouble {request.node.callspec.id}"
     if query == "trouble no HTTP":
 
-        async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def responder(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
 
-    engine.set_responders(query, answer)
-    model = fake.script(calling(asks(query)), reply("I could not look it up."))
-    stream = await heard(
-        searching, model, tools=[SEARCH], include=["web_search_call.action.sources"]
+    engine.set_responders(query, responder)
+    model = fake.script(call_turn(search_call(query)), reply("I could not look it up."))
+    stream = await read_events(
+        search_stack, model, tools=[SEARCH], include=["web_search_call.action.sources"]
     )
     assert stream.final["status"] == "completed"
     search, message = stream.final["output"]
@@ -488,63 +563,101 @@ async def test_a_search_that_fails_leaves_an_answer_without_it(
         {"type": "search", "query": query, "queries": [query]},
     )
     assert message["content"][0]["text"] == "I could not look it up."
-    tool = fake.requests_for(model)[1].messages[-1]
-    assert tool == {
+    tool_message = fake.requests_for(model)[1].messages[-1]
+    assert tool_message == {
         "role": "tool",
-        "tool_call_id": tool["tool_call_id"],
-        "content": f"Error: The web cannot be searched now: the search provider {why}.",
+        "tool_call_id": tool_message["tool_call_id"],
+        "content": f"Error: The web cannot be searched now: the search provider {reason}.",
     }
     assert len(engine.requests_for(query)) == 1
 
 
-ODD: list[tuple[str, Any, list[JSON]]] = [
-    ("invalid UTF-8", b'{"results": [{"title": "\xff", "url": "https://a.example/", "content": "b\xc3"}]}', [{"title": "\ufffd", "url": "https://a.example/", "content": "b\ufffd"}]),
-    ("what cannot be stored", [{"title": "a\0", "url": "https://a.example/", "content": "\ud800"}], [{"title": "a\ufffd", "url": "https://a.example/", "content": "\ufffd"}]),
-    ("no title, no content", [{"url": "https://a.example/", "title": None, "content": 5}], [{"title": "", "url": "https://a.example/", "content": ""}]),
-    ("the same twice", [{"url": "https://a.example/"}, {"url": "https://a.example/"}], [{"title": "", "url": "https://a.example/", "content": ""}]),
-    ("addresses that are none", [{"url": url} for url in ("", "a.example", "ftp://a.example/", "https://", "https://[", "http://a b/", "https://a.example/" + "x" * 3000)], []),
-]  # fmt: skip
+UNUSUAL_RESULTS: list[tuple[str, Any, list[JSON]]] = [
+    (
+        "invalid UTF-8",
+        b'{"results": [{"title": "\xff", "url": "https://a.example/", "content": "b\xc3"}]}',
+        [{"title": "\ufffd", "url": "https://a.example/", "content": "b\ufffd"}],
+    ),
+    (
+        "characters that cannot be stored",
+        [{"title": "a\0", "url": "https://a.example/", "content": "\ud800"}],
+        [{"title": "a\ufffd", "url": "https://a.example/", "content": "\ufffd"}],
+    ),
+    (
+        "no title, no content",
+        [{"url": "https://a.example/", "title": None, "content": 5}],
+        [{"title": "", "url": "https://a.example/", "content": ""}],
+    ),
+    (
+        "the same twice",
+        [{"url": "https://a.example/"}, {"url": "https://a.example/"}],
+        [{"title": "", "url": "https://a.example/", "content": ""}],
+    ),
+    (
+        "invalid addresses",
+        [
+            {"url": url}
+            for url in (
+                "",
+                "a.example",
+                "ftp://a.example/",
+                "https://",
+                "https://[",
+                "http://a b/",
+                "https://a.example/" + "x" * 3000,
+            )
+        ],
+        [],
+    ),
+]
 
 
-@pytest.mark.parametrize(("found", "shown"), [row[1:] for row in ODD], ids=[row[0] for row in ODD])
-async def test_odd_results_do_no_harm(
-    searching: Stack,
+@pytest.mark.parametrize(
+    ("provider_answer", "expected"),
+    [row[1:] for row in UNUSUAL_RESULTS],
+    ids=[row[0] for row in UNUSUAL_RESULTS],
+)
+async def test_unusual_results_are_cleaned_or_left_out(
+    search_stack: Stack,
     engine: SearchEngine,
     fake: FakeUpstream,
     request: pytest.FixtureRequest,
-    found: Any,
-    shown: list[JSON],
+    provider_answer: Any,
+    expected: list[JSON],
 ) -> None:
-    query = f"odd {request.node.callspec.id}"
+    query = f"unusual {request.node.callspec.id}"
     engine.set_responders(
-        query, http_answer(200, found) if isinstance(found, bytes) else results(*found)
+        query,
+        http_answer(200, provider_answer)
+        if isinstance(provider_answer, bytes)
+        else results(*provider_answer),
     )
-    model = fake.script(calling(asks(query)), reply("ok"))
-    stream = await heard(
-        searching, model, tools=[SEARCH], include=["web_search_call.action.sources"]
+    model = fake.script(call_turn(search_call(query)), reply("ok"))
+    stream = await read_events(
+        search_stack, model, tools=[SEARCH], include=["web_search_call.action.sources"]
     )
     assert stream.final["output"][0]["status"] == "completed"
-    assert told(fake, model)["results"] == shown
+    assert search_result(fake, model)["results"] == expected
     assert [source["url"] for source in stream.final["output"][0]["action"]["sources"]] == [
-        result["url"] for result in shown
+        result["url"] for result in expected
     ]
 
 
-async def test_a_provider_that_is_not_there(
+async def test_an_unreachable_provider_fails_the_search(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    nowhere = {
+    settings = {
         "BACKBURNER_WEB_SEARCH__PROVIDER": "searxng",
         "BACKBURNER_WEB_SEARCH__BASE_URL": "http://127.0.0.1:9",
     }
-    async with private_stack(settings=nowhere) as one:
-        model = fake.script(calling(asks("x")), reply("I could not."))
-        stream = await heard(one, model, tools=[SEARCH])
+    async with private_stack(settings=settings) as own_stack:
+        model = fake.script(call_turn(search_call("x")), reply("I could not."))
+        stream = await read_events(own_stack, model, tools=[SEARCH])
     assert [item["status"] for item in stream.final["output"]] == ["failed", "completed"]
     assert "could not be reached" in fake.requests_for(model)[1].messages[-1]["content"]
 
 
-# Trouble with the model.
+# Failures of the model.
 
 NO_QUERY = [
     "",
@@ -561,12 +674,12 @@ NO_QUERY = [
 
 
 @pytest.mark.parametrize("arguments", NO_QUERY)
-async def test_a_search_for_nothing_fails(
-    searching: Stack, engine: SearchEngine, fake: FakeUpstream, arguments: str
+async def test_a_search_without_a_query_fails(
+    search_stack: Stack, engine: SearchEngine, fake: FakeUpstream, arguments: str
 ) -> None:
     before = len(engine.requests)
-    model = fake.script(calling(call(0, "c", "web_search", arguments)), reply("Sorry."))
-    stream = await heard(searching, model, tools=[SEARCH])
+    model = fake.script(call_turn(call(0, "c", "web_search", arguments)), reply("Sorry."))
+    stream = await read_events(search_stack, model, tools=[SEARCH])
     search, message = stream.final["output"]
     assert (search["status"], search["action"], message["content"][0]["text"]) == (
         "failed",
@@ -580,11 +693,11 @@ async def test_a_search_for_nothing_fails(
     assert len(engine.requests) == before
 
 
-async def test_a_model_that_never_stops_searching_is_stopped(
-    searching: Stack, fake: FakeUpstream
+async def test_a_model_that_never_stops_searching_ends_at_the_limit(
+    search_stack: Stack, fake: FakeUpstream
 ) -> None:
-    model = fake.script(calling(call(0, "c", "web_search", "no JSON")))
-    stream = await heard(searching, model, tools=[SEARCH])
+    model = fake.script(call_turn(call(0, "c", "web_search", "no JSON")))
+    stream = await read_events(search_stack, model, tools=[SEARCH])
     assert (stream.final["status"], stream.final["incomplete_details"]) == (
         "incomplete",
         {"reason": "max_messages"},
@@ -592,14 +705,14 @@ async def test_a_model_that_never_stops_searching_is_stopped(
     assert len(fake.requests_for(model)) == 6
 
 
-async def test_a_search_too_many_is_refused_to_the_model(
-    searching: Stack, engine: SearchEngine, fake: FakeUpstream
+async def test_a_search_over_the_limit_is_refused_to_the_model(
+    search_stack: Stack, engine: SearchEngine, fake: FakeUpstream
 ) -> None:
     engine.set_results("one of two", RAIN)
     model = fake.script(
-        calling(asks("one of two", 0, "a"), asks("two of two", 1, "b")), reply("ok")
+        call_turn(search_call("one of two", 0, "a"), search_call("two of two", 1, "b")), reply("ok")
     )
-    stream = await heard(searching, model, tools=[SEARCH], max_tool_calls=1)
+    stream = await read_events(search_stack, model, tools=[SEARCH], max_tool_calls=1)
     assert [item["status"] for item in stream.final["output"]] == [
         "completed",
         "failed",
@@ -609,50 +722,52 @@ async def test_a_search_too_many_is_refused_to_the_model(
 
 
 async def test_a_long_query_is_shortened(
-    searching: Stack, engine: SearchEngine, fake: FakeUpstream
+    search_stack: Stack, engine: SearchEngine, fake: FakeUpstream
 ) -> None:
-    model = fake.script(calling(asks("long " + "x" * 100_000)), reply("ok"))
-    await searching.api().create(model, tools=[SEARCH])
-    assert max(len(asked.query) for asked in engine.requests_for("long")) == 2000
+    model = fake.script(call_turn(search_call("long " + "x" * 100_000)), reply("ok"))
+    await search_stack.api().create(model, tools=[SEARCH])
+    assert max(len(request.query) for request in engine.requests_for("long")) == 2000
 
 
 # Interruptions.
 
 
 async def test_a_cancel_ends_a_search_at_once(
-    searching: Stack, engine: SearchEngine, fake: FakeUpstream
+    search_stack: Stack, engine: SearchEngine, fake: FakeUpstream
 ) -> None:
     engine.set_responders("cancelled", silent())
-    api = searching.api()
+    api = search_stack.api()
     response_id = await api.create_background(
-        fake.script(calling(asks("cancelled"))), tools=[SEARCH]
+        fake.script(call_turn(search_call("cancelled"))), tools=[SEARCH]
     )
-    [asked] = await until(lambda: engine.requests_for("cancelled"))
+    [request] = await until(lambda: engine.requests_for("cancelled"))
     cancelled = (await api.cancel(response_id)).body
     assert cancelled["status"] == "cancelled"
     assert [(item["type"], item["status"]) for item in cancelled["output"]] == [
         ("web_search_call", "incomplete")
     ]
-    async with asyncio.timeout(1.5):  # the search itself is given two seconds
-        await asked.disconnected.wait()
+    async with asyncio.timeout(1.5):  # the limit of the search itself is two seconds
+        await request.disconnected.wait()
 
 
-async def test_a_search_is_made_again_after_the_death_of_its_worker(
+async def test_a_search_is_repeated_after_the_death_of_its_worker(
     private_stack: PrivateStack, engine: SearchEngine, fake: FakeUpstream
 ) -> None:
     engine.set_results("again", RAIN)
     engine.set_responders("again", silent())
     settings = SHORT_LEASES | {
-        "BACKBURNER_WEB_SEARCH__PROVIDER": "tavily", "BACKBURNER_WEB_SEARCH__BASE_URL": engine.url, "BACKBURNER_WEB_SEARCH__API_KEY": KEY,
-    }  # fmt: skip
-    async with private_stack(settings=settings) as one:
-        model = fake.script(calling(asks("again")), reply(f"[Rain]({RAIN.url})."))
-        response_id = await one.api().create_background(model, tools=[SEARCH])
+        "BACKBURNER_WEB_SEARCH__PROVIDER": "tavily",
+        "BACKBURNER_WEB_SEARCH__BASE_URL": engine.url,
+        "BACKBURNER_WEB_SEARCH__API_KEY": KEY,
+    }
+    async with private_stack(settings=settings) as own_stack:
+        model = fake.script(call_turn(search_call("again")), reply(f"[Rain]({RAIN.url})."))
+        response_id = await own_stack.api().create_background(model, tools=[SEARCH])
         await until(lambda: engine.requests_for("again"))
-        one.kill(one.workers[0])
-        await one.start_worker()
-        ended = await one.api().wait_for_end(response_id)
-        events = [decode(frame) for frame in await one.api().replay(response_id)]
+        own_stack.kill(own_stack.workers[0])
+        await own_stack.start_worker()
+        ended = await own_stack.api().wait_for_end(response_id)
+        events = [decode(frame) for frame in await own_stack.api().replay(response_id)]
     assert_stream_obeys_contract(events)
     assert [(item["type"], item["status"]) for item in ended["output"]] == [
         ("web_search_call", "completed"),
@@ -660,29 +775,29 @@ async def test_a_search_is_made_again_after_the_death_of_its_worker(
     ]
     assert ended["output"][1]["content"][0]["annotations"][0]["url"] == RAIN.url
     assert len(engine.requests_for("again")) == 2
-    assert len(fake.requests_for(model)) == 2, (
-        "the turn that asked for it was stored, and is not said anew"
-    )
+    assert len(fake.requests_for(model)) == 2, "the turn was stored and must not run again"
 
 
 # Secrets.
 
 
-async def test_the_key_is_nowhere(
-    searching: Stack, engine: SearchEngine, fake: FakeUpstream
+async def test_the_providers_key_is_stored_and_logged_nowhere(
+    search_stack: Stack, engine: SearchEngine, fake: FakeUpstream
 ) -> None:
-    """After all the trouble above, at log level debug: not in a log, a row, or anything that a client or a model was told."""
+    """After all failures above, at log level debug: no log, row, event or request has it."""
     engine.set_responders("secret", http_answer(401, f'{{"error": "bad key {KEY}"}}'.encode()))
     engine.set_results("secret", RAIN)
-    model = fake.script(calling(asks("secret")), calling(asks("secret")), reply("ok"))
-    stream = await heard(searching, model, tools=[SEARCH])
+    model = fake.script(
+        call_turn(search_call("secret")), call_turn(search_call("secret")), reply("ok")
+    )
+    stream = await read_events(search_stack, model, tools=[SEARCH])
     assert KEY not in json.dumps(stream.events)
-    assert all(KEY not in json.dumps(asked.body) for asked in fake.requests_for(model))
-    logs = "".join(process.log.read_text(errors="replace") for process in searching.started)
+    assert all(KEY not in json.dumps(request.body) for request in fake.requests_for(model))
+    logs = "".join(process.log.read_text(errors="replace") for process in search_stack.started)
     assert "web_search_failed" in logs
     assert KEY not in logs
     for table in ("responses", "items", "tool_calls", "event_log"):
-        rows = await searching.value(
+        rows = await search_stack.value(
             f"SELECT count(*) FROM {table} WHERE {table}::text LIKE %s", f"%{KEY}%"
         )
         assert rows == 0, table

@@ -1,6 +1,9 @@
-"""Every fault of an upstream, met in all three ways: the right ending, within its limit, in words without internals (design §4.9, §8).
+"""Every fault of an upstream: the right ending, within its limit, without internals in the message.
 
-tests/integration/upstream/test_upstream_faults.py has the everyday ones, with the SDK's retries; here the upstream is asked once.
+Each fault is met by a foreground client, a stream and a background response.
+
+tests/integration/upstream/test_upstream_faults.py has the common faults with the SDK's retries;
+here the upstream is called once.
 """
 
 import asyncio
@@ -57,7 +60,7 @@ from tests.support.upstream_faults import (
 )
 
 FIRST_TOKEN, TOKEN_GAP, TURN, OUTPUT = 1.0, 0.8, 4.0, 6_000_000
-SHORT = {
+SHORT_LIMITS = {
     "BACKBURNER_UPSTREAM__MAX_RETRIES": "0",
     "BACKBURNER_LIMITS__FIRST_TOKEN": str(FIRST_TOKEN),
     "BACKBURNER_LIMITS__TOKEN_GAP": str(TOKEN_GAP),
@@ -65,27 +68,31 @@ SHORT = {
     "BACKBURNER_LIMITS__OUTPUT": str(OUTPUT),
 }
 MEGABYTE = 1_000_000
-HELLO, STOP, END = (
+TEXT_FRAME, FINISH_FRAME, DONE_FRAME = (
     text_event("Hello."),
     b"data: " + chunk_json({}, finish_reason="stop") + b"\n\n",
     b"data: [DONE]\n\n",
 )
-ORDINARY = HELLO + STOP + END
+WHOLE_STREAM = TEXT_FRAME + FINISH_FRAME + DONE_FRAME
 
 
 @pytest.fixture(scope="module")
-async def short(
+async def short_limits_stack(
     tmp_path_factory: pytest.TempPathFactory,
     database_server: Databases,
     suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
-    """A deployment with short limits that asks its upstream once."""
+    """A deployment with short limits that calls its upstream once."""
     async with stack(
-        tmp_path_factory.mktemp("short"), database_server, suite_settings, fake, settings=SHORT
-    ) as one:
-        yield one
-    RUNNING_STACKS.remove(one)
+        tmp_path_factory.mktemp("short"),
+        database_server,
+        suite_settings,
+        fake,
+        settings=SHORT_LIMITS,
+    ) as running:
+        yield running
+    RUNNING_STACKS.remove(running)
 
 
 def cases(rows: list[FaultCase]) -> pytest.MarkDecorator:
@@ -95,84 +102,209 @@ def cases(rows: list[FaultCase]) -> pytest.MarkDecorator:
 # The upstream refuses.
 
 CREDENTIAL = "The upstream refused this server's credential."
-WORDS = "The upstream refused the request: The fake upstream says {}."
+REFUSED = "The upstream refused the request: The fake upstream says {}."
 
-NOWHERE = "The upstream has nothing at /chat/completions (HTTP {0}): its 'base_url' or its 'api' may be wrong. It said: The fake upstream says {0}."
+WRONG_PATH = (
+    "The upstream has nothing at /chat/completions (HTTP {0}): its 'base_url' or its 'api'"
+    " may be wrong. It said: The fake upstream says {0}."
+)
 
 
 def _refusing(code: int, shown: int, error: str, message: str, **more: Any) -> FaultCase:
     return FaultCase(str(code), [status(code)], shown, error, message.format(code), **more)
 
 
-def _wordless(code: int) -> str:
+def _status_only(code: int) -> str:
     return f"The upstream answered with HTTP {code}."
 
 
-LIMITED = {"envelope_code": "rate_limit_exceeded"}
+RATE_LIMITED = {"envelope_code": "rate_limit_exceeded"}
 REFUSALS = [
-    _refusing(400, 400, "invalid_prompt", WORDS),
+    _refusing(400, 400, "invalid_prompt", REFUSED),
     _refusing(401, 401, "server_error", CREDENTIAL),
-    _refusing(402, 502, "server_error", WORDS),
+    _refusing(402, 502, "server_error", REFUSED),
     _refusing(403, 403, "server_error", CREDENTIAL),
-    _refusing(404, 404, "invalid_prompt", NOWHERE),
-    _refusing(405, 502, "server_error", NOWHERE),
-    _refusing(408, 408, "server_error", WORDS),
-    _refusing(409, 502, "server_error", WORDS),
-    _refusing(413, 413, "invalid_prompt", WORDS),
-    _refusing(422, 422, "invalid_prompt", WORDS),
-    _refusing(429, 429, "rate_limit_exceeded", WORDS, **LIMITED),
-    *(_refusing(code, 502, "server_error", _wordless(code)) for code in (500, 501, 502, 503, 504, 529, 599)),
+    _refusing(404, 404, "invalid_prompt", WRONG_PATH),
+    _refusing(405, 502, "server_error", WRONG_PATH),
+    _refusing(408, 408, "server_error", REFUSED),
+    _refusing(409, 502, "server_error", REFUSED),
+    _refusing(413, 413, "invalid_prompt", REFUSED),
+    _refusing(422, 422, "invalid_prompt", REFUSED),
+    _refusing(429, 429, "rate_limit_exceeded", REFUSED, **RATE_LIMITED),
+    *(
+        _refusing(code, 502, "server_error", _status_only(code))
+        for code in (500, 501, 502, 503, 504, 529, 599)
+    ),
     FaultCase(
-        "429 with seconds", [status(429, headers={"retry-after": "7"})], 429, "rate_limit_exceeded", WORDS.format(429),
-        retry_after="7", envelope_code="rate_limit_exceeded",
+        "429 with seconds",
+        [status(429, headers={"retry-after": "7"})],
+        429,
+        "rate_limit_exceeded",
+        REFUSED.format(429),
+        retry_after="7",
+        envelope_code="rate_limit_exceeded",
     ),
     *(
-        FaultCase(f"429 with {odd!r}", [status(429, headers={"retry-after": odd})], 429, "rate_limit_exceeded", WORDS.format(429), **LIMITED)
-        for odd in ("soon", "-1", "1.5", "9" * 30, "Wed, 21 Oct 2099 07:28:00 GMT")
+        FaultCase(
+            f"429 with {value!r}",
+            [status(429, headers={"retry-after": value})],
+            429,
+            "rate_limit_exceeded",
+            REFUSED.format(429),
+            **RATE_LIMITED,
+        )
+        for value in ("soon", "-1", "1.5", "9" * 30, "Wed, 21 Oct 2099 07:28:00 GMT")
     ),
-    FaultCase("429 with zero", [status(429, headers={"retry-after": "0"})], 429, "rate_limit_exceeded", WORDS.format(429), retry_after="1", **LIMITED),
-    FaultCase("503 with seconds", [status(503, headers={"retry-after": "7"})], 502, "server_error", _wordless(503), retry_after="7"),
-]  # fmt: skip
+    FaultCase(
+        "429 with zero",
+        [status(429, headers={"retry-after": "0"})],
+        429,
+        "rate_limit_exceeded",
+        REFUSED.format(429),
+        retry_after="1",
+        **RATE_LIMITED,
+    ),
+    FaultCase(
+        "503 with seconds",
+        [status(503, headers={"retry-after": "7"})],
+        502,
+        "server_error",
+        _status_only(503),
+        retry_after="7",
+    ),
+]
 
 ABOUT_MODEL = {
     "error": {"message": "No such model.", "type": "x", "param": "model", "code": "model_not_found"}
 }
 REFUSING_BODIES = [
-    FaultCase("a web page", [status(400, b"<html>no</html>", {"content-type": "text/html"})], 400, "invalid_prompt", _wordless(400)),
-    FaultCase("nothing", [status(400, b"")], 400, "invalid_prompt", _wordless(400)),
-    FaultCase("half of its JSON", [status(400, b'{"error": {"message": "x')], 400, "invalid_prompt", _wordless(400)),
-    FaultCase("JSON a thousand deep", [status(400, b'{"error":' * 1000 + b"1" + b"}" * 1000)], 400, "invalid_prompt", _wordless(400)),
-    FaultCase("a list", [status(422, b'[{"error": {"message": "x"}}]')], 422, "invalid_prompt", _wordless(422)),
-    FaultCase("a word", [status(422, b'"no"')], 422, "invalid_prompt", _wordless(422)),
-    FaultCase("an error that is a word", [status(400, {"error": "too long"})], 400, "invalid_prompt", _wordless(400)),
-    FaultCase("a number for words", [status(400, {"error": {"message": 7}})], 400, "invalid_prompt", _wordless(400)),
-    FaultCase("detail, as FastAPI", [status(422, {"detail": "no such field"})], 422, "invalid_prompt", "The upstream refused the request: no such field"),
-    FaultCase("our credential", [status(400, {"error": {"message": f"Bad key {SECRET}!"}})], 400, "invalid_prompt", "The upstream refused the request: Bad key …!"),
-    FaultCase("a megabyte of words", [status(400, {"error": {"message": "x" * MEGABYTE}})], 400, "invalid_prompt", _wordless(400)),
-    FaultCase("many words", [status(400, {"error": {"message": "x" * 9000}})], 400, "invalid_prompt", f"The upstream refused the request: {'x' * 500}"),
+    FaultCase(
+        "a web page",
+        [status(400, b"<html>no</html>", {"content-type": "text/html"})],
+        400,
+        "invalid_prompt",
+        _status_only(400),
+    ),
+    FaultCase("nothing", [status(400, b"")], 400, "invalid_prompt", _status_only(400)),
+    FaultCase(
+        "half of its JSON",
+        [status(400, b'{"error": {"message": "x')],
+        400,
+        "invalid_prompt",
+        _status_only(400),
+    ),
+    FaultCase(
+        "JSON a thousand deep",
+        [status(400, b'{"error":' * 1000 + b"1" + b"}" * 1000)],
+        400,
+        "invalid_prompt",
+        _status_only(400),
+    ),
+    FaultCase(
+        "a list",
+        [status(422, b'[{"error": {"message": "x"}}]')],
+        422,
+        "invalid_prompt",
+        _status_only(422),
+    ),
+    FaultCase("a string", [status(422, b'"no"')], 422, "invalid_prompt", _status_only(422)),
+    FaultCase(
+        "an error that is a string",
+        [status(400, {"error": "too long"})],
+        400,
+        "invalid_prompt",
+        _status_only(400),
+    ),
+    FaultCase(
+        "a number as message",
+        [status(400, {"error": {"message": 7}})],
+        400,
+        "invalid_prompt",
+        _status_only(400),
+    ),
+    FaultCase(
+        "detail, as FastAPI",
+        [status(422, {"detail": "no such field"})],
+        422,
+        "invalid_prompt",
+        "The upstream refused the request: no such field",
+    ),
+    FaultCase(
+        "our credential",
+        [status(400, {"error": {"message": f"Bad key {SECRET}!"}})],
+        400,
+        "invalid_prompt",
+        "The upstream refused the request: Bad key …!",
+    ),
+    FaultCase(
+        "a message of a megabyte",
+        [status(400, {"error": {"message": "x" * MEGABYTE}})],
+        400,
+        "invalid_prompt",
+        _status_only(400),
+    ),
+    FaultCase(
+        "a long message",
+        [status(400, {"error": {"message": "x" * 9000}})],
+        400,
+        "invalid_prompt",
+        f"The upstream refused the request: {'x' * 500}",
+    ),
     *(
-        FaultCase(f"text in {codec}", [status(400, {"error": {"message": "no"}}, {"content-type": f"application/json; charset={codec}"})], 400,
-                "invalid_prompt", "The upstream refused the request: no")
+        FaultCase(
+            f"text in {codec}",
+            [
+                status(
+                    400,
+                    {"error": {"message": "no"}},
+                    {"content-type": f"application/json; charset={codec}"},
+                )
+            ],
+            400,
+            "invalid_prompt",
+            "The upstream refused the request: no",
+        )
         for codec in ("hex", "zlib", "rot13", "undefined", "idna", "utf-7", "nonsense", "\xff")
     ),
-    FaultCase("a model it does not have", [status(404, ABOUT_MODEL)], 400, "invalid_prompt", "The requested model '{model}' does not exist.", "model_not_found"),
-    FaultCase("nothing but a status", [raw_bytes(head("content-length: 0", status="500 "))], 502, "server_error", _wordless(500)),
-    FaultCase("no status that there is", [raw_bytes(head("content-length: 0", status="999 X"))], 502, "server_error", _wordless(999)),
-]  # fmt: skip
+    FaultCase(
+        "a model it does not have",
+        [status(404, ABOUT_MODEL)],
+        400,
+        "invalid_prompt",
+        "The requested model '{model}' does not exist.",
+        "model_not_found",
+    ),
+    FaultCase(
+        "nothing but a status",
+        [raw_bytes(head("content-length: 0", status="500 "))],
+        502,
+        "server_error",
+        _status_only(500),
+    ),
+    FaultCase(
+        "an unknown status",
+        [raw_bytes(head("content-length: 0", status="999 X"))],
+        502,
+        "server_error",
+        _status_only(999),
+    ),
+]
 
 
 @cases(REFUSALS)
-async def test_a_refusal_becomes_its_class_of_error(short: Stack, fault: FaultCase) -> None:
-    await assert_fails(short, fault)
+async def test_a_refusal_becomes_its_class_of_error(
+    short_limits_stack: Stack, fault: FaultCase
+) -> None:
+    await assert_fails(short_limits_stack, fault)
 
 
 @cases(REFUSING_BODIES)
-async def test_whatever_a_refusal_holds_does_no_harm(
-    short: Stack, fake: FakeUpstream, fault: FaultCase
+async def test_every_body_of_a_refusal_becomes_a_clean_error(
+    short_limits_stack: Stack, fake: FakeUpstream, fault: FaultCase
 ) -> None:
     if "{model}" in fault.message:
         model = fake.script(fault.script)
-        answer = (await request_three_ways(short, model)).answer
+        answer = (await request_three_ways(short_limits_stack, model)).answer
         assert (answer.status, answer.error["code"], answer.error["param"]) == (
             400,
             "model_not_found",
@@ -180,28 +312,30 @@ async def test_whatever_a_refusal_holds_does_no_harm(
         )
         assert answer.error["message"] == fault.message.format(model=model)
     else:
-        await assert_fails(short, fault)
+        await assert_fails(short_limits_stack, fault)
 
 
 @pytest.mark.parametrize("code", [300, 301, 302, 303, 307, 308])
-async def test_a_redirect_is_never_followed_and_our_credential_goes_nowhere(
-    short: Stack, fake: FakeUpstream, code: int
+async def test_a_redirect_is_not_followed_and_the_credential_not_sent_on(
+    short_limits_stack: Stack, fake: FakeUpstream, code: int
 ) -> None:
-    async with FakeUpstream() as elsewhere:
+    async with FakeUpstream() as other_server:
         message = f"The upstream answered with an unexpected redirect (HTTP {code})."
-        for place in (
-            f"{elsewhere.base_url}/chat/completions",
+        for location in (
+            f"{other_server.base_url}/chat/completions",
             f"{fake.base_url}/chat/completions",
             "/v1/chat/completions",
             "http://[",
             "",
         ):
-            script = [status(code, b"", {"location": place})]
-            await assert_fails(short, FaultCase(place, script, 502, "server_error", message))
-        assert elsewhere.requests == []
+            script = [status(code, b"", {"location": location})]
+            await assert_fails(
+                short_limits_stack, FaultCase(location, script, 502, "server_error", message)
+            )
+        assert other_server.requests == []
 
 
-# The upstream hangs up, or talks nonsense.
+# The upstream disconnects, or sends an invalid stream.
 
 UNREACHABLE = "The upstream could not be reached, or hung up before it answered."
 NO_HTTP = "The upstream sent something that is no HTTP answer."
@@ -215,76 +349,203 @@ SSE = "content-type: text/event-stream"
 RANDOM = random.Random(3).randbytes(20_000)
 
 
-def _bad(name: str, message: str, *script: Step) -> FaultCase:
+def _broken(name: str, message: str, *script: Step) -> FaultCase:
     return FaultCase(name, script, 502, "server_error", message)
 
 
-NONSENSE = [
-    _bad("a reset before the first byte", UNREACHABLE, reset()),
-    _bad("an end before the first byte", UNREACHABLE, drop()),
-    _bad("a reset in the head", UNREACHABLE, raw_bytes(b"HTTP/1.1 200 OK\r\nconte"), reset()),
-    _bad("an end in the head", UNREACHABLE, raw_bytes(b"HTTP/1.1 200 OK\r\nconte"), drop()),
-    _bad("a reset after the head", BROKEN_OFF, raw_bytes(head(SSE, "transfer-encoding: chunked")), reset()),
-    _bad("an end after the head", BROKEN_OFF, raw_bytes(head(SSE, "transfer-encoding: chunked")), drop()),
-    _bad("a reset in the first frame", BROKEN_OFF, raw(b'data: {"choices":[{"del'), reset()),
-    _bad("an end in the first frame", BROKEN_OFF, raw(b'data: {"choices":[{"del'), drop()),
-    _bad("a body shorter than announced", BROKEN_OFF, raw_bytes(head(SSE, "content-length: 1000") + b": x\n\n"), drop()),
-    _bad("no HTTP", NO_HTTP, raw_bytes(b"220 mail.example ESMTP\r\n"), drop()),
-    _bad("random bytes for a head", NO_HTTP, raw_bytes(RANDOM), drop()),
-    _bad("HTTP/2", NO_HTTP, raw_bytes(b"\x00\x00\x12\x04\x00\x00\x00\x00\x00"), drop()),
-    _bad("a length below zero", NO_HTTP, raw_bytes(head(SSE, "content-length: -1")), drop()),
-    _bad("broken chunk sizes", NO_HTTP, raw_bytes(head(SSE, "transfer-encoding: chunked") + b"5\r\n: x\n\n\r\nZZZ\r\n"), hang()),
-    _bad("a header line without end", NO_HTTP, endless(b"x" * 65536, b"HTTP/1.1 200 OK\r\nx: ")),
-    _bad("a reason that is no text", NO_HTTP, raw_bytes(head(SSE, f"content-length: {len(ORDINARY)}", status="200 \xff\xfe") + ORDINARY)),
-    _bad("a web page", TOO_EARLY, status(200, b"<html>\n<p>hello</p>\n</html>\n", {"content-type": "text/html"})),
-    _bad("a web page as a stream", TOO_EARLY, raw(b"<!doctype html>\n<html>\n\n</html>")),
-    _bad("an empty answer", TOO_EARLY, status(200, b"")),
-    _bad("no content", TOO_EARLY, raw_bytes(head(SSE, status="204 No Content"))),
-    _bad("[DONE] at once", TOO_EARLY, done()),
-    _bad("comments and an end", TOO_EARLY, raw(b": a\n\n: b\n\n")),
-    _bad("a finished role and nothing else", TOO_EARLY, delta({"role": "assistant", "content": ""}), done()),
-    _bad("JSON cut off instead of a stream", NO_JSON, status(200, json.dumps(completion(content="x")).encode()[:-10])),
-    _bad("JSON cut off in a frame", NO_JSON, raw(b'data: {"choices":[\n\n')),
-    _bad("JSON cut off at the end", TOO_EARLY, raw(b'data: {"choices":[')),
-    _bad("words for JSON", NO_JSON, raw(b"data: hello\n\n")),
-    _bad("a list for JSON", NO_OBJECT, raw(b"data: [1]\n\n")),
-    _bad("null for JSON", NO_OBJECT, raw(b"data: null\n\n")),
-    _bad("JSON without end in depth", NO_JSON, raw(b"data: " + b'{"a":' * 100_000 + b"\n\n")),
-    _bad("random bytes", TOO_EARLY, raw(RANDOM.replace(b"data:", b"")), raw(b"\n\n")),
-    _bad("random bytes as data", NO_JSON, raw(b"data: " + RANDOM.replace(b"\n", b"").replace(b"\r", b"") + b"\n\n")),
-    _bad("a compressed stream", COMPRESSED, status(200, gzip_bomb(b"data: "), {"content-encoding": "gzip"})),
-    _bad("a compression nobody knows", COMPRESSED, status(200, b"x", {"content-encoding": "zstd, br"})),
-    _bad("a call without a name", "The upstream sent a function call without a name.", delta({"tool_calls": [{"index": 0, "id": "a", "function": {"arguments": "{}"}}]}), finish("tool_calls"), done()),
-    _bad("a reason that is an error", "The upstream reported an error while it was generating.", finish("error"), done()),
-]  # fmt: skip
+BROKEN_STREAMS = [
+    _broken("a reset before the first byte", UNREACHABLE, reset()),
+    _broken("an end before the first byte", UNREACHABLE, drop()),
+    _broken("a reset in the head", UNREACHABLE, raw_bytes(b"HTTP/1.1 200 OK\r\nconte"), reset()),
+    _broken("an end in the head", UNREACHABLE, raw_bytes(b"HTTP/1.1 200 OK\r\nconte"), drop()),
+    _broken(
+        "a reset after the head",
+        BROKEN_OFF,
+        raw_bytes(head(SSE, "transfer-encoding: chunked")),
+        reset(),
+    ),
+    _broken(
+        "an end after the head",
+        BROKEN_OFF,
+        raw_bytes(head(SSE, "transfer-encoding: chunked")),
+        drop(),
+    ),
+    _broken("a reset in the first frame", BROKEN_OFF, raw(b'data: {"choices":[{"del'), reset()),
+    _broken("an end in the first frame", BROKEN_OFF, raw(b'data: {"choices":[{"del'), drop()),
+    _broken(
+        "a body shorter than announced",
+        BROKEN_OFF,
+        raw_bytes(head(SSE, "content-length: 1000") + b": x\n\n"),
+        drop(),
+    ),
+    _broken("no HTTP", NO_HTTP, raw_bytes(b"220 mail.example ESMTP\r\n"), drop()),
+    _broken("random bytes for a head", NO_HTTP, raw_bytes(RANDOM), drop()),
+    _broken("HTTP/2", NO_HTTP, raw_bytes(b"\x00\x00\x12\x04\x00\x00\x00\x00\x00"), drop()),
+    _broken("a length below zero", NO_HTTP, raw_bytes(head(SSE, "content-length: -1")), drop()),
+    _broken(
+        "broken chunk sizes",
+        NO_HTTP,
+        raw_bytes(head(SSE, "transfer-encoding: chunked") + b"5\r\n: x\n\n\r\nZZZ\r\n"),
+        hang(),
+    ),
+    _broken("a header line without end", NO_HTTP, endless(b"x" * 65536, b"HTTP/1.1 200 OK\r\nx: ")),
+    _broken(
+        "a reason that is no text",
+        NO_HTTP,
+        raw_bytes(
+            head(SSE, f"content-length: {len(WHOLE_STREAM)}", status="200 \xff\xfe") + WHOLE_STREAM
+        ),
+    ),
+    _broken(
+        "a web page",
+        TOO_EARLY,
+        status(200, b"<html>\n<p>hello</p>\n</html>\n", {"content-type": "text/html"}),
+    ),
+    _broken("a web page as a stream", TOO_EARLY, raw(b"<!doctype html>\n<html>\n\n</html>")),
+    _broken("an empty answer", TOO_EARLY, status(200, b"")),
+    _broken("no content", TOO_EARLY, raw_bytes(head(SSE, status="204 No Content"))),
+    _broken("[DONE] at once", TOO_EARLY, done()),
+    _broken("comments and an end", TOO_EARLY, raw(b": a\n\n: b\n\n")),
+    _broken(
+        "a role and nothing else", TOO_EARLY, delta({"role": "assistant", "content": ""}), done()
+    ),
+    _broken(
+        "JSON cut off instead of a stream",
+        NO_JSON,
+        status(200, json.dumps(completion(content="x")).encode()[:-10]),
+    ),
+    _broken("JSON cut off in a frame", NO_JSON, raw(b'data: {"choices":[\n\n')),
+    _broken("JSON cut off at the end", TOO_EARLY, raw(b'data: {"choices":[')),
+    _broken("text instead of JSON", NO_JSON, raw(b"data: hello\n\n")),
+    _broken("a list for JSON", NO_OBJECT, raw(b"data: [1]\n\n")),
+    _broken("null for JSON", NO_OBJECT, raw(b"data: null\n\n")),
+    _broken("JSON without end in depth", NO_JSON, raw(b"data: " + b'{"a":' * 100_000 + b"\n\n")),
+    _broken("random bytes", TOO_EARLY, raw(RANDOM.replace(b"data:", b"")), raw(b"\n\n")),
+    _broken(
+        "random bytes as data",
+        NO_JSON,
+        raw(b"data: " + RANDOM.replace(b"\n", b"").replace(b"\r", b"") + b"\n\n"),
+    ),
+    _broken(
+        "a compressed stream",
+        COMPRESSED,
+        status(200, gzip_bomb(b"data: "), {"content-encoding": "gzip"}),
+    ),
+    _broken(
+        "an unknown compression", COMPRESSED, status(200, b"x", {"content-encoding": "zstd, br"})
+    ),
+    _broken(
+        "a call without a name",
+        "The upstream sent a function call without a name.",
+        delta({"tool_calls": [{"index": 0, "id": "a", "function": {"arguments": "{}"}}]}),
+        finish("tool_calls"),
+        done(),
+    ),
+    _broken(
+        "a reason that is an error",
+        "The upstream reported an error while it was generating.",
+        finish("error"),
+        done(),
+    ),
+]
 
 OVERLOADED = "The upstream reported an error: overloaded"
-THROWN = [
-    FaultCase("an error chunk", [chunk({"error": {"message": "overloaded", "code": 500}})], 502, "server_error", OVERLOADED),
-    FaultCase("an error chunk of 429", [chunk({"error": {"message": "overloaded", "code": 429}})], 429, "rate_limit_exceeded", OVERLOADED),
-    FaultCase("an error chunk of 400", [chunk({"error": {"message": "overloaded", "code": 400}})], 400, "invalid_prompt", OVERLOADED),
-    FaultCase("an error of a word", [chunk({"error": "overloaded"})], 502, "server_error", OVERLOADED),
-    FaultCase("an error in a choice", [delta({}, error={"message": "overloaded", "code": 502})], 502, "server_error", OVERLOADED),
-    FaultCase("vLLM's old shape", [chunk({"object": "error", "message": "overloaded", "code": 400})], 400, "invalid_prompt", OVERLOADED),
-    FaultCase("an event of its own", [raw(b'event: error\ndata: {"error": {"message": "overloaded"}}\n\n')], 502, "server_error", OVERLOADED),
-    FaultCase("a bare line", [raw(b': x\n\n{"error": {"message": "overloaded"}}\n')], 502, "server_error", OVERLOADED),
-    FaultCase("a body instead of a stream", [status(200, {"error": {"message": "overloaded"}})], 502, "server_error", OVERLOADED),
-    FaultCase("our credential", [chunk({"error": {"message": f"key {SECRET}", "code": 400}})], 400, "invalid_prompt", "The upstream reported an error: key …"),
-    FaultCase("about our credential", [chunk({"error": {"message": "Bad key sk-1", "code": 401}})], 401, "server_error", "The upstream reported an error: it refused this server's credential"),
-]  # fmt: skip
+ERRORS_IN_STREAM = [
+    FaultCase(
+        "an error chunk",
+        [chunk({"error": {"message": "overloaded", "code": 500}})],
+        502,
+        "server_error",
+        OVERLOADED,
+    ),
+    FaultCase(
+        "an error chunk of 429",
+        [chunk({"error": {"message": "overloaded", "code": 429}})],
+        429,
+        "rate_limit_exceeded",
+        OVERLOADED,
+    ),
+    FaultCase(
+        "an error chunk of 400",
+        [chunk({"error": {"message": "overloaded", "code": 400}})],
+        400,
+        "invalid_prompt",
+        OVERLOADED,
+    ),
+    FaultCase(
+        "an error that is a string",
+        [chunk({"error": "overloaded"})],
+        502,
+        "server_error",
+        OVERLOADED,
+    ),
+    FaultCase(
+        "an error in a choice",
+        [delta({}, error={"message": "overloaded", "code": 502})],
+        502,
+        "server_error",
+        OVERLOADED,
+    ),
+    FaultCase(
+        "vLLM's old shape",
+        [chunk({"object": "error", "message": "overloaded", "code": 400})],
+        400,
+        "invalid_prompt",
+        OVERLOADED,
+    ),
+    FaultCase(
+        "an error event",
+        [raw(b'event: error\ndata: {"error": {"message": "overloaded"}}\n\n')],
+        502,
+        "server_error",
+        OVERLOADED,
+    ),
+    FaultCase(
+        "a bare line",
+        [raw(b': x\n\n{"error": {"message": "overloaded"}}\n')],
+        502,
+        "server_error",
+        OVERLOADED,
+    ),
+    FaultCase(
+        "a body instead of a stream",
+        [status(200, {"error": {"message": "overloaded"}})],
+        502,
+        "server_error",
+        OVERLOADED,
+    ),
+    FaultCase(
+        "our credential",
+        [chunk({"error": {"message": f"key {SECRET}", "code": 400}})],
+        400,
+        "invalid_prompt",
+        "The upstream reported an error: key …",
+    ),
+    FaultCase(
+        "about our credential",
+        [chunk({"error": {"message": "Bad key sk-1", "code": 401}})],
+        401,
+        "server_error",
+        "The upstream reported an error: it refused this server's credential",
+    ),
+]
 
 
-@cases(NONSENSE)
-async def test_nonsense_fails_the_response(short: Stack, fault: FaultCase) -> None:
-    await assert_fails(short, fault)
+@cases(BROKEN_STREAMS)
+async def test_a_broken_stream_fails_the_response(
+    short_limits_stack: Stack, fault: FaultCase
+) -> None:
+    await assert_fails(short_limits_stack, fault)
 
 
-@cases(THROWN)
-async def test_an_error_under_http_200_fails_the_response(short: Stack, fault: FaultCase) -> None:
-    await assert_fails(short, fault)
+@cases(ERRORS_IN_STREAM)
+async def test_an_error_under_http_200_fails_the_response(
+    short_limits_stack: Stack, fault: FaultCase
+) -> None:
+    await assert_fails(short_limits_stack, fault)
 
 
-BREAKS: list[tuple[str, Script, str, str]] = [
+BROKEN_AFTER_OUTPUT: list[tuple[str, Script, str, str]] = [
     ("a reset in a frame", [raw(b'data: {"choices":[{"del'), reset()], "server_error", BROKEN_OFF),
     ("an end in a frame", [raw(b'data: {"choices":[{"del'), drop()], "server_error", BROKEN_OFF),
     ("a proper end in a frame", [raw(b'data: {"choices":[{"del')], "server_error", TOO_EARLY),
@@ -317,21 +578,27 @@ BREAKS: list[tuple[str, Script, str, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("script", "code", "message"), [pytest.param(*row[1:], id=row[0]) for row in BREAKS]
+    ("script", "code", "message"),
+    [pytest.param(*row[1:], id=row[0]) for row in BROKEN_AFTER_OUTPUT],
 )
-@pytest.mark.parametrize("opened", ["text", "thought", "call"])
-async def test_what_breaks_after_the_first_word_keeps_what_was_said(
-    short: Stack, fake: FakeUpstream, script: Script, code: str, message: str, opened: str
+@pytest.mark.parametrize("open_item", ["text", "reasoning", "call"])
+async def test_a_stream_that_breaks_after_output_keeps_the_output(
+    short_limits_stack: Stack,
+    fake: FakeUpstream,
+    script: Script,
+    code: str,
+    message: str,
+    open_item: str,
 ) -> None:
-    begun = {
+    openings = {
         "text": text("so ", "far"),
-        "thought": reasoning("so ", "far"),
+        "reasoning": reasoning("so ", "far"),
         "call": call(0, "call_1", "f", "so ", "far"),
     }
-    model = fake.script([begun[opened], *script])
-    met = await request_three_ways(short, model)
-    assert met.answer.status == 200, met.answer.raw
-    for response in (met.answer.body, met.events[-1]["response"], met.stored):
+    model = fake.script([openings[open_item], *script])
+    outcome = await request_three_ways(short_limits_stack, model)
+    assert outcome.answer.status == 200, outcome.answer.raw
+    for response in (outcome.answer.body, outcome.events[-1]["response"], outcome.stored):
         check_response(response)
         assert (response["status"], response["error"]) == (
             "failed",
@@ -340,15 +607,15 @@ async def test_what_breaks_after_the_first_word_keeps_what_was_said(
         [item] = response["output"]
         assert item["status"] == "incomplete"
         assert "so far" in json.dumps(item)
-    assert_no_internals(met, fake)
+    assert_no_internals(outcome, fake)
     await assert_all_closed(fake, model)
 
 
-# The upstream is silent, or slow: our limits.
+# The upstream is silent or slow: the limits of this server.
 
 
 def _drip(data: bytes) -> Step:
-    """The same bytes ten times a second, for ever."""
+    """Writes the same bytes ten times a second, without end."""
 
     async def step(exchange: Exchange) -> None:
         while True:
@@ -358,71 +625,123 @@ def _drip(data: bytes) -> Step:
     return step
 
 
-FIRST = f"The upstream was silent for longer than the limit of {FIRST_TOKEN:g} s (first_token)."
-STALLS = [
-    FaultCase("nothing at all", [hang()], 504, "server_error", FIRST),
-    FaultCase("half a head", [raw_bytes(b"HTTP/1.1 200 OK\r\nconte"), hang()], 504, "server_error", FIRST),
-    FaultCase("informational answers only", [raw_bytes(b"HTTP/1.1 100 Continue\r\n\r\n" * 50), hang()], 504, "server_error", FIRST),
-    FaultCase("a head and nothing else", [raw_bytes(head(SSE, "transfer-encoding: chunked")), hang()], 504, "server_error", FIRST),
-    FaultCase("half a frame", [raw(b'data: {"choices":'), hang()], 504, "server_error", FIRST),
-    FaultCase("keep-alive comments only", [_drip(b": keep-alive\n\n")], 504, "server_error", FIRST),
-    FaultCase("a comment that never ends", [_drip(b": ")], 504, "server_error", FIRST),
-    FaultCase("empty lines only", [_drip(b"\n")], 504, "server_error", FIRST),
-    FaultCase("events without data only", [_drip(b"event: ping\n\n")], 504, "server_error", FIRST),
-    FaultCase("chunks without a word only", [_drip(b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n')], 504, "server_error", FIRST),
-    FaultCase("JSON that never ends", [raw(b'{"choices":'), _drip(b" ")], 504, "server_error", FIRST),
-    FaultCase("half a refusal", [raw_bytes(head("content-length: 1000", status="500 X") + b"{"), hang()], 504, "server_error", FIRST),
-]  # fmt: skip
+NO_FIRST_TOKEN = (
+    f"The upstream was silent for longer than the limit of {FIRST_TOKEN:g} s (first_token)."
+)
+SILENT_STREAMS = [
+    FaultCase("nothing at all", [hang()], 504, "server_error", NO_FIRST_TOKEN),
+    FaultCase(
+        "half a head",
+        [raw_bytes(b"HTTP/1.1 200 OK\r\nconte"), hang()],
+        504,
+        "server_error",
+        NO_FIRST_TOKEN,
+    ),
+    FaultCase(
+        "informational answers only",
+        [raw_bytes(b"HTTP/1.1 100 Continue\r\n\r\n" * 50), hang()],
+        504,
+        "server_error",
+        NO_FIRST_TOKEN,
+    ),
+    FaultCase(
+        "a head and nothing else",
+        [raw_bytes(head(SSE, "transfer-encoding: chunked")), hang()],
+        504,
+        "server_error",
+        NO_FIRST_TOKEN,
+    ),
+    FaultCase(
+        "half a frame", [raw(b'data: {"choices":'), hang()], 504, "server_error", NO_FIRST_TOKEN
+    ),
+    FaultCase(
+        "keep-alive comments only",
+        [_drip(b": keep-alive\n\n")],
+        504,
+        "server_error",
+        NO_FIRST_TOKEN,
+    ),
+    FaultCase("a comment that never ends", [_drip(b": ")], 504, "server_error", NO_FIRST_TOKEN),
+    FaultCase("empty lines only", [_drip(b"\n")], 504, "server_error", NO_FIRST_TOKEN),
+    FaultCase(
+        "events without data only", [_drip(b"event: ping\n\n")], 504, "server_error", NO_FIRST_TOKEN
+    ),
+    FaultCase(
+        "chunks without text only",
+        [_drip(b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n')],
+        504,
+        "server_error",
+        NO_FIRST_TOKEN,
+    ),
+    FaultCase(
+        "JSON that never ends",
+        [raw(b'{"choices":'), _drip(b" ")],
+        504,
+        "server_error",
+        NO_FIRST_TOKEN,
+    ),
+    FaultCase(
+        "half a refusal",
+        [raw_bytes(head("content-length: 1000", status="500 X") + b"{"), hang()],
+        504,
+        "server_error",
+        NO_FIRST_TOKEN,
+    ),
+]
 
 
-@cases(STALLS)
-async def test_an_upstream_without_a_first_word_is_left_when_its_time_is_up(
-    short: Stack, fault: FaultCase
+@cases(SILENT_STREAMS)
+async def test_an_upstream_without_a_first_token_ends_at_the_limit(
+    short_limits_stack: Stack, fault: FaultCase
 ) -> None:
-    began = time.monotonic()
-    await assert_fails(short, fault)
-    assert FIRST_TOKEN <= time.monotonic() - began < FIRST_TOKEN + 3
+    started = time.monotonic()
+    await assert_fails(short_limits_stack, fault)
+    assert FIRST_TOKEN <= time.monotonic() - started < FIRST_TOKEN + 3
 
 
-ALIVE = {
+KEEP_ALIVES = {
     "comments": b": keep-alive\n\n",
-    "chunks without a word": b'data: {"choices":[{"index":0,"delta":{}}]}\n\n',
-    "usage again and again": b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1}}\n\n',
+    "chunks without text": b'data: {"choices":[{"index":0,"delta":{}}]}\n\n',
+    "repeated usage": b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1}}\n\n',
 }
 
 
-@pytest.mark.parametrize("kept", ALIVE)
-async def test_what_is_no_word_does_not_extend_the_gap_between_two(
-    short: Stack, fake: FakeUpstream, kept: str
+@pytest.mark.parametrize("keep_alive", KEEP_ALIVES)
+async def test_keep_alives_do_not_extend_the_limit_between_two_tokens(
+    short_limits_stack: Stack, fake: FakeUpstream, keep_alive: str
 ) -> None:
-    model = fake.script([text("so far"), _drip(ALIVE[kept])])
-    began = time.monotonic()
-    met = await request_three_ways(short, model)
-    assert TOKEN_GAP <= time.monotonic() - began < TOKEN_GAP + 3
+    model = fake.script([text("so far"), _drip(KEEP_ALIVES[keep_alive])])
+    started = time.monotonic()
+    outcome = await request_three_ways(short_limits_stack, model)
+    assert TOKEN_GAP <= time.monotonic() - started < TOKEN_GAP + 3
     assert (
-        met.stored["error"]["message"]
+        outcome.stored["error"]["message"]
         == f"The upstream was silent for longer than the limit of {TOKEN_GAP:g} s (token_gap)."
     )
-    assert met.stored["output_text"] == "so far"
+    assert outcome.stored["output_text"] == "so far"
     await assert_all_closed(fake, model)
 
 
-async def test_a_slow_upstream_that_keeps_to_the_limits_is_heard_out(
-    short: Stack, fake: FakeUpstream
+async def test_a_slow_upstream_within_the_limits_completes(
+    short_limits_stack: Stack, fake: FakeUpstream
 ) -> None:
     pause = TOKEN_GAP / 2
     model = fake.script(
         [text("one ", "two ", "three ", "four", gap=pause), finish(), usage(), done()]
     )
-    assert (await request_three_ways(short, model)).stored["output_text"] == "one two three four"
+    assert (await request_three_ways(short_limits_stack, model)).stored[
+        "output_text"
+    ] == "one two three four"
 
 
-async def test_a_turn_that_never_ends_is_ended(short: Stack, fake: FakeUpstream) -> None:
+async def test_a_turn_without_end_ends_at_the_limit(
+    short_limits_stack: Stack, fake: FakeUpstream
+) -> None:
     model = fake.script([_drip(text_event("x"))])
-    began = time.monotonic()
-    met = await request_three_ways(short, model)
-    assert TURN <= time.monotonic() - began < TURN + 3
-    for response in (met.answer.body, met.events[-1]["response"], met.stored):
+    started = time.monotonic()
+    outcome = await request_three_ways(short_limits_stack, model)
+    assert TURN <= time.monotonic() - started < TURN + 3
+    for response in (outcome.answer.body, outcome.events[-1]["response"], outcome.stored):
         assert response["error"] == {
             "code": "server_error",
             "message": f"The model's turn took longer than the limit of {TURN:g} s.",
@@ -431,7 +750,7 @@ async def test_a_turn_that_never_ends_is_ended(short: Stack, fake: FakeUpstream)
     await assert_all_closed(fake, model)
 
 
-async def test_the_wall_clock_and_the_wait_in_the_queue_have_their_limits(
+async def test_a_response_ends_at_the_limits_of_wall_clock_and_queue_wait(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     settings = {
@@ -439,114 +758,123 @@ async def test_the_wall_clock_and_the_wait_in_the_queue_have_their_limits(
         "BACKBURNER_LIMITS__WALL_CLOCK": "3",
         "BACKBURNER_LIMITS__QUEUE_WAIT": "1",
     }
-    late, waited = (
+    deadline_message, queue_message = (
         "The response did not finish within the time it is given.",
         "The response waited in the queue for longer than it may.",
     )
-    async with private_stack(streams=1, settings=settings) as one:
-        api = one.api()
+    async with private_stack(streams=1, settings=settings) as own_stack:
+        api = own_stack.api()
         model, never, warm = (
             fake.script([_drip(text_event("x"))]),
             fake.script(reply("never")),
             fake.script(reply("warm")),
         )
 
-        async def hears_its_bells() -> bool:
+        async def gets_messages() -> bool:
             return bool(
                 (await api.wait_for_end(await api.create_background(warm)))["status"] == "completed"
             )
 
-        await until(
-            hears_its_bells, 20
-        )  # a worker counts a moment before its consumer listens, and here a second's wait is too long
+        # A worker counts as claiming before its consumer gets messages; here a second matters.
+        await until(gets_messages, 20)
         running = await api.create_background(model)
         await until(lambda: fake.requests_for(model))
-        async with api.post_stream(model) as busy:  # the slot that is kept for those who wait
+        async with api.post_stream(
+            model
+        ) as busy:  # uses the slot reserved for foreground responses
             await busy.until("response.output_text.delta")
             queued = await api.create_background(never)
             refused = await api.call("POST", "/responses", {"model": never, "input": "Hi."})
-            assert (refused.status, refused.error["message"]) == (504, waited)
+            assert (refused.status, refused.error["message"]) == (504, queue_message)
             assert refused.headers["x-should-retry"] == "false"
             assert (await api.wait_for_end(queued))["error"] == {
                 "code": "server_error",
-                "message": waited,
+                "message": queue_message,
             }
             await busy.to_end()
         for ended in (busy.final, await api.wait_for_end(running)):
             assert (ended["status"], ended["error"]) == (
                 "failed",
-                {"code": "server_error", "message": late},
+                {"code": "server_error", "message": deadline_message},
             )
             assert ended["output_text"].startswith("xxxx")
         assert fake.requests_for(never) == []
         await assert_all_closed(fake, model, count=2)
         silent = fake.script([hang()])
         answer = await api.call("POST", "/responses", {"model": silent, "input": "Hi."})
-        assert (answer.status, answer.error["message"]) == (504, late)
+        assert (answer.status, answer.error["message"]) == (504, deadline_message)
         await assert_all_closed(fake, silent, count=1)
 
 
-# The upstream cannot be reached, or sends us elsewhere.
+# The upstream cannot be reached, or redirects.
 
 
-async def test_nobody_listens_or_only_to_send_us_elsewhere(private_stack: PrivateStack) -> None:
+async def test_an_upstream_that_is_unreachable_or_redirects_is_a_502(
+    private_stack: PrivateStack,
+) -> None:
     port = free_port()
     settings = {
         "BACKBURNER_UPSTREAM__BASE_URL": f"http://127.0.0.1:{port}/v1",
         "BACKBURNER_UPSTREAM__MAX_RETRIES": "0",
     }
-    async with private_stack(settings=settings) as one, FakeUpstream() as elsewhere:
-        met = await request_three_ways(one, "any")
-        assert (met.answer.status, met.answer.error["message"]) == (502, UNREACHABLE)
-        assert met.answer.headers["x-should-retry"] == "false"
+    async with private_stack(settings=settings) as own_stack, FakeUpstream() as other_server:
+        outcome = await request_three_ways(own_stack, "any")
+        assert (outcome.answer.status, outcome.answer.error["message"]) == (502, UNREACHABLE)
+        assert outcome.answer.headers["x-should-retry"] == "false"
         assert (
-            met.stored["error"]
-            == met.events[-1]["response"]["error"]
+            outcome.stored["error"]
+            == outcome.events[-1]["response"]["error"]
             == {"code": "server_error", "message": UNREACHABLE}
         )
-        assert str(port) not in "".join(met.texts())
-        listing = await one.api().call("GET", "/models")
+        assert str(port) not in "".join(outcome.texts())
+        listing = await own_stack.api().call("GET", "/models")
         assert (listing.status, listing.error["message"]) == (
             502,
             "The upstream's list of models could not be read.",
         )
 
-        async def send_away(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def answer_redirect(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
             await reader.readuntil(b"\r\n\r\n")
             writer.write(
-                head(f"location: {elsewhere.base_url}/models", "content-length: 0", status="307 X")
+                head(
+                    f"location: {other_server.base_url}/models", "content-length: 0", status="307 X"
+                )
             )
             writer.close()
 
-        async with await asyncio.start_server(send_away, "127.0.0.1", port):
-            listing = await one.api().call("GET", "/models")
+        async with await asyncio.start_server(answer_redirect, "127.0.0.1", port):
+            listing = await own_stack.api().call("GET", "/models")
             assert listing.status == 502
-            answer = await one.api().call("POST", "/responses", {"model": "any", "input": "Hi."})
+            answer = await own_stack.api().call(
+                "POST", "/responses", {"model": "any", "input": "Hi."}
+            )
             assert (answer.status, answer.error["message"]) == (
                 502,
                 "The upstream answered with an unexpected redirect (HTTP 307).",
             )
-        assert elsewhere.requests == []
+        assert other_server.requests == []
 
 
-# What is odd and right all the same.
+# Unusual streams that are valid all the same.
 
 
 @dataclass(frozen=True, slots=True)
-class Odd:
-    """An answer that breaks with custom and can be understood."""
+class UnusualStream:
+    """An unusual stream, and what it must become."""
 
     name: str
     script: Script
     text: str = "Hello."
     usage: tuple[int, int, int] | None = None
-    """input, output and total tokens"""
+    """Input, output and total tokens."""
     calls: list[tuple[str, str]] = field(default_factory=list)
-    """names and arguments"""
+    """Names and arguments."""
     status: str = "completed"
 
 
-def counted(prompt: int, completion: int) -> JSON:
+def usage_fields(prompt: int, completion: int) -> JSON:
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -554,118 +882,440 @@ def counted(prompt: int, completion: int) -> JSON:
     }
 
 
-def piece(**fields: Any) -> Step:
-    """A chunk with one piece of one call."""
+def call_chunk(**fields: Any) -> Step:
+    """A chunk with a part of one call."""
     return delta({"tool_calls": [fields]})
 
 
-def _named(name: str = "", arguments: str = "") -> JSON:
+def function(name: str = "", arguments: str = "") -> JSON:
     return {"name": name, "arguments": arguments}
 
 
-TWO = [("f", '{"a":1}'), ("g", '{"b":2}')]
+TWO_CALLS = [("f", '{"a":1}'), ("g", '{"b":2}')]
 
 FRAMING = [
-    Odd("CRLF", [raw(ORDINARY.replace(b"\n", b"\r\n"))]),
-    Odd("CR", [raw(ORDINARY.replace(b"\n", b"\r"))]),
-    Odd("a byte at a time", [separate_reads(*(bytes([byte]) for byte in ORDINARY))]),
-    Odd("CRLF a byte at a time", [separate_reads(*(bytes([byte]) for byte in ORDINARY.replace(b"\n", b"\r\n")))]),
-    Odd("comments everywhere", [raw(b": a\n\n" + HELLO + b": b\n: c\n\n" + STOP + b": d\n\n" + END)]),
-    Odd("data on several lines", [raw(HELLO.replace(b', "choices"', b',\ndata: "choices"') + STOP + END)]),
-    Odd("no space after data", [raw(ORDINARY.replace(b"data: ", b"data:"))]),
-    Odd("a byte order mark", [raw(b"\xef\xbb\xbf" + ORDINARY)]),
-    Odd("other fields", [raw(b"id: 1\nevent: x\nretry: 1\n" + ORDINARY)]),
-    Odd("another content type", [status(200, ORDINARY, {"content-type": "text/plain"})]),
-    Odd("a content length", [status(200, ORDINARY, {"content-type": "text/event-stream"})]),
-    Odd("no length and no chunks", [raw_bytes(head(SSE, "connection: close") + ORDINARY), drop()]),
-    Odd("more after [DONE]", [raw(ORDINARY + text_event("more") + b"data: nonsense\n\n")]),
-    Odd("no end after [DONE]", [raw(ORDINARY), hang()]),
-    Odd("no [DONE]", [raw(HELLO + STOP)]),
-    Odd("no [DONE] and no last line", [raw((HELLO + STOP).rstrip(b"\n"))]),
-    Odd("no [DONE] and no end", [raw(HELLO + STOP), hang()]),
-    Odd("no [DONE] and a reset", [raw(HELLO + STOP), reset()]),
-    Odd("no [DONE] and an end in a frame", [raw(HELLO + STOP + b"data: {"), drop()]),
-    Odd("no finish_reason", [raw(HELLO + END)]),
-    Odd("an empty finish_reason", [raw(text_event("Hello.", finish_reason="") + END)]),
-    Odd("a word of the vendor's", [raw(HELLO + STOP.replace(b'"stop"', b'"eos"') + END)]),
-    Odd("the reason beside the words", [raw(text_event("Hello.", finish_reason="stop") + END)]),
-    Odd("JSON instead of a stream", [status(200, completion(content="Hello."))]),
-    Odd("pretty JSON instead of a stream", [status(200, json.dumps(completion(content="Hello."), indent=2).encode())]),
-    Odd("JSON as a stream", [raw(json.dumps(completion(content="Hello.")).encode())]),
-    Odd("a second choice", [chunk({"choices": [{"index": 1, "delta": {"content": "No."}}]}), raw(ORDINARY)]),
-    Odd("content in parts", [delta({"content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo."}]}), raw(STOP + END)]),
-    Odd("words cut in a character", [separate_reads(*(bytes([byte]) for byte in text_event("é").replace(b"\\u00e9", "é".encode()))), raw(STOP + END)], "é"),
-    Odd("the length limit", [raw(HELLO), finish("length"), done()], status="incomplete"),
-    Odd("the content filter", [raw(HELLO), finish("content_filter"), done()], status="incomplete"),
-    Odd("an error after the end", [raw(ORDINARY), chunk({"error": {"message": "late"}})]),
-]  # fmt: skip
+    UnusualStream("CRLF", [raw(WHOLE_STREAM.replace(b"\n", b"\r\n"))]),
+    UnusualStream("CR", [raw(WHOLE_STREAM.replace(b"\n", b"\r"))]),
+    UnusualStream(
+        "one byte at a time", [separate_reads(*(bytes([byte]) for byte in WHOLE_STREAM))]
+    ),
+    UnusualStream(
+        "CRLF a byte at a time",
+        [separate_reads(*(bytes([byte]) for byte in WHOLE_STREAM.replace(b"\n", b"\r\n")))],
+    ),
+    UnusualStream(
+        "comments everywhere",
+        [raw(b": a\n\n" + TEXT_FRAME + b": b\n: c\n\n" + FINISH_FRAME + b": d\n\n" + DONE_FRAME)],
+    ),
+    UnusualStream(
+        "data on several lines",
+        [
+            raw(
+                TEXT_FRAME.replace(b', "choices"', b',\ndata: "choices"')
+                + FINISH_FRAME
+                + DONE_FRAME
+            )
+        ],
+    ),
+    UnusualStream("no space after data", [raw(WHOLE_STREAM.replace(b"data: ", b"data:"))]),
+    UnusualStream("a byte order mark", [raw(b"\xef\xbb\xbf" + WHOLE_STREAM)]),
+    UnusualStream("other fields", [raw(b"id: 1\nevent: x\nretry: 1\n" + WHOLE_STREAM)]),
+    UnusualStream(
+        "another content type", [status(200, WHOLE_STREAM, {"content-type": "text/plain"})]
+    ),
+    UnusualStream(
+        "a content length", [status(200, WHOLE_STREAM, {"content-type": "text/event-stream"})]
+    ),
+    UnusualStream(
+        "no length and no chunks",
+        [raw_bytes(head(SSE, "connection: close") + WHOLE_STREAM), drop()],
+    ),
+    UnusualStream(
+        "more after [DONE]", [raw(WHOLE_STREAM + text_event("more") + b"data: nonsense\n\n")]
+    ),
+    UnusualStream("no end after [DONE]", [raw(WHOLE_STREAM), hang()]),
+    UnusualStream("no [DONE]", [raw(TEXT_FRAME + FINISH_FRAME)]),
+    UnusualStream("no [DONE] and no last line", [raw((TEXT_FRAME + FINISH_FRAME).rstrip(b"\n"))]),
+    UnusualStream("no [DONE] and no end", [raw(TEXT_FRAME + FINISH_FRAME), hang()]),
+    UnusualStream("no [DONE] and a reset", [raw(TEXT_FRAME + FINISH_FRAME), reset()]),
+    UnusualStream(
+        "no [DONE] and an end in a frame", [raw(TEXT_FRAME + FINISH_FRAME + b"data: {"), drop()]
+    ),
+    UnusualStream("no finish_reason", [raw(TEXT_FRAME + DONE_FRAME)]),
+    UnusualStream(
+        "an empty finish_reason", [raw(text_event("Hello.", finish_reason="") + DONE_FRAME)]
+    ),
+    UnusualStream(
+        "a finish_reason of a vendor",
+        [raw(TEXT_FRAME + FINISH_FRAME.replace(b'"stop"', b'"eos"') + DONE_FRAME)],
+    ),
+    UnusualStream(
+        "the reason beside the text", [raw(text_event("Hello.", finish_reason="stop") + DONE_FRAME)]
+    ),
+    UnusualStream("JSON instead of a stream", [status(200, completion(content="Hello."))]),
+    UnusualStream(
+        "pretty JSON instead of a stream",
+        [status(200, json.dumps(completion(content="Hello."), indent=2).encode())],
+    ),
+    UnusualStream("JSON as a stream", [raw(json.dumps(completion(content="Hello.")).encode())]),
+    UnusualStream(
+        "a second choice",
+        [chunk({"choices": [{"index": 1, "delta": {"content": "No."}}]}), raw(WHOLE_STREAM)],
+    ),
+    UnusualStream(
+        "content in parts",
+        [
+            delta({"content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo."}]}),
+            raw(FINISH_FRAME + DONE_FRAME),
+        ],
+    ),
+    UnusualStream(
+        "a character in several reads",
+        [
+            separate_reads(
+                *(bytes([byte]) for byte in text_event("é").replace(b"\\u00e9", "é".encode()))
+            ),
+            raw(FINISH_FRAME + DONE_FRAME),
+        ],
+        "é",
+    ),
+    UnusualStream(
+        "the length limit", [raw(TEXT_FRAME), finish("length"), done()], status="incomplete"
+    ),
+    UnusualStream(
+        "the content filter",
+        [raw(TEXT_FRAME), finish("content_filter"), done()],
+        status="incomplete",
+    ),
+    UnusualStream(
+        "an error after the end", [raw(WHOLE_STREAM), chunk({"error": {"message": "late"}})]
+    ),
+]
 
-COUNTS = [
-    Odd("on a chunk of its own", [raw(HELLO), finish(), usage(5, 2), done()], usage=(5, 2, 7)),
-    Odd("before the words", [usage(5, 2), raw(ORDINARY)], usage=(5, 2, 7)),
-    Odd("beside the reason", [raw(HELLO), chunk({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": counted(5, 2)}), done()], usage=(5, 2, 7)),
-    Odd("on every chunk, the last counts", [*(chunk({"choices": [{"index": 0, "delta": {"content": "o"}}], "usage": counted(5, n)}) for n in (1, 2)), finish(), done()], "oo", (5, 2, 7)),
-    Odd("in the choice", [raw(HELLO), chunk({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "usage": counted(5, 2)}]}), done()], usage=(5, 2, 7)),
-    Odd("in x_groq", [raw(HELLO), chunk({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "x_groq": {"usage": counted(5, 2)}}), done()], usage=(5, 2, 7)),
-    Odd("in a body that is no stream", [status(200, {**completion(content="Hello."), "usage": counted(5, 2)})], usage=(5, 2, 7)),
-    Odd("without a total", [raw(HELLO), finish(), chunk({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}}), done()], usage=(5, 2, 7)),
-    Odd("in words", [raw(HELLO), finish(), chunk({"choices": [], "usage": {"prompt_tokens": "5", "completion_tokens": "2"}}), done()], usage=(5, 2, 7)),
-    Odd("null", [raw(HELLO), finish(), chunk({"choices": [], "usage": None}), done()]),
-    Odd("empty", [raw(HELLO), finish(), chunk({"choices": [], "usage": {}}), done()]),
-    Odd("below zero", [raw(HELLO), finish(), chunk({"choices": [], "usage": {"prompt_tokens": -5, "completion_tokens": -2}}), done()], usage=(0, 0, 0)),
-    Odd("beyond every count", [raw(HELLO), finish(), chunk({"choices": [], "usage": {"prompt_tokens": 10**400, "completion_tokens": 0}}), done()], usage=(2**53, 0, 2**53)),
-    Odd("nowhere", [raw(ORDINARY)]),
-]  # fmt: skip
+USAGES = [
+    UnusualStream(
+        "in a separate chunk", [raw(TEXT_FRAME), finish(), usage(5, 2), done()], usage=(5, 2, 7)
+    ),
+    UnusualStream("before the text", [usage(5, 2), raw(WHOLE_STREAM)], usage=(5, 2, 7)),
+    UnusualStream(
+        "beside the reason",
+        [
+            raw(TEXT_FRAME),
+            chunk(
+                {
+                    "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}],
+                    "usage": usage_fields(5, 2),
+                }
+            ),
+            done(),
+        ],
+        usage=(5, 2, 7),
+    ),
+    UnusualStream(
+        "on every chunk, the last counts",
+        [
+            *(
+                chunk(
+                    {
+                        "choices": [{"index": 0, "delta": {"content": "o"}}],
+                        "usage": usage_fields(5, count),
+                    }
+                )
+                for count in (1, 2)
+            ),
+            finish(),
+            done(),
+        ],
+        "oo",
+        (5, 2, 7),
+    ),
+    UnusualStream(
+        "in the choice",
+        [
+            raw(TEXT_FRAME),
+            chunk(
+                {
+                    "choices": [
+                        {
+                            "index": 0,
+                            "delta": {},
+                            "finish_reason": "stop",
+                            "usage": usage_fields(5, 2),
+                        }
+                    ]
+                }
+            ),
+            done(),
+        ],
+        usage=(5, 2, 7),
+    ),
+    UnusualStream(
+        "in x_groq",
+        [
+            raw(TEXT_FRAME),
+            chunk(
+                {
+                    "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}],
+                    "x_groq": {"usage": usage_fields(5, 2)},
+                }
+            ),
+            done(),
+        ],
+        usage=(5, 2, 7),
+    ),
+    UnusualStream(
+        "in a body that is no stream",
+        [status(200, {**completion(content="Hello."), "usage": usage_fields(5, 2)})],
+        usage=(5, 2, 7),
+    ),
+    UnusualStream(
+        "without a total",
+        [
+            raw(TEXT_FRAME),
+            finish(),
+            chunk({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}}),
+            done(),
+        ],
+        usage=(5, 2, 7),
+    ),
+    UnusualStream(
+        "as strings",
+        [
+            raw(TEXT_FRAME),
+            finish(),
+            chunk({"choices": [], "usage": {"prompt_tokens": "5", "completion_tokens": "2"}}),
+            done(),
+        ],
+        usage=(5, 2, 7),
+    ),
+    UnusualStream(
+        "null", [raw(TEXT_FRAME), finish(), chunk({"choices": [], "usage": None}), done()]
+    ),
+    UnusualStream(
+        "empty", [raw(TEXT_FRAME), finish(), chunk({"choices": [], "usage": {}}), done()]
+    ),
+    UnusualStream(
+        "below zero",
+        [
+            raw(TEXT_FRAME),
+            finish(),
+            chunk({"choices": [], "usage": {"prompt_tokens": -5, "completion_tokens": -2}}),
+            done(),
+        ],
+        usage=(0, 0, 0),
+    ),
+    UnusualStream(
+        "too large",
+        [
+            raw(TEXT_FRAME),
+            finish(),
+            chunk({"choices": [], "usage": {"prompt_tokens": 10**400, "completion_tokens": 0}}),
+            done(),
+        ],
+        usage=(2**53, 0, 2**53),
+    ),
+    UnusualStream("absent", [raw(WHOLE_STREAM)]),
+]
 
 CALLS = [
-    Odd("in one piece", [piece(index=0, id="a", function=_named(*TWO[0])), piece(index=1, id="b", function=_named(*TWO[1])), finish("tool_calls")], "", calls=TWO),
-    Odd("without indices", [piece(id="a", function=_named(*TWO[0])), piece(id="b", function=_named(*TWO[1])), finish("tool_calls")], "", calls=TWO),
-    Odd("without ids or indices", [piece(function=_named(*TWO[0])), piece(function=_named(*TWO[1])), finish("tool_calls")], "", calls=TWO),
-    Odd("all of index zero", [piece(index=0, id="a", function=_named(*TWO[0])), piece(index=0, id="b", function=_named(*TWO[1])), finish("tool_calls")], "", calls=TWO),
-    Odd("one id for both", [piece(index=0, id="a", function=_named(*TWO[0])), piece(index=1, id="a", function=_named(*TWO[1])), finish("tool_calls")], "", calls=TWO),
-    Odd("an id too long", [piece(index=0, id="a" * 500, function=_named(*TWO[0])), finish("tool_calls")], "", calls=TWO[:1]),
-    Odd("an index too large", [piece(index=10**12, id="a", function=_named(*TWO[0])), finish("tool_calls")], "", calls=TWO[:1]),
-    Odd("interleaved", [piece(index=0, id="a", function=_named("f")), piece(index=1, id="b", function=_named("g")), piece(index=0, function=_named("", '{"a":1}')), piece(index=1, function=_named("", '{"b":2}')), finish("tool_calls")], "", calls=TWO),
-    Odd("a name in pieces", [piece(index=0, id="a", function=_named("lo")), piece(index=0, function=_named("ok")), piece(index=0, function=_named("", "{}")), finish("tool_calls")], "", calls=[("look", "{}")]),
-    Odd("a name with every piece", [piece(index=0, id="a", function=_named("f", '{"a"')), piece(index=0, id="a", function=_named("f", ":1}")), finish("tool_calls")], "", calls=TWO[:1]),
-    Odd("a name that comes late", [piece(index=0, id="a", function={}), piece(index=0, function=_named("f")), piece(index=0, function=_named("", "{}")), finish("tool_calls")], "", calls=[("f", "{}")]),
-    Odd("arguments that are no JSON", [call(0, "a", "f", "no", " JSON"), finish("tool_calls")], "", calls=[("f", "no JSON")]),
-    Odd("arguments that are an object", [piece(index=0, id="a", function={"name": "f", "arguments": {"a": 1}}), finish("tool_calls")], "", calls=TWO[:1]),
-    Odd("no arguments", [piece(index=0, id="a", function={"name": "f"}), finish("tool_calls")], "", calls=[("f", "{}")]),
-    Odd("stop instead of tool_calls", [call(0, "a", "f", "{}"), finish("stop")], "", calls=[("f", "{}")]),
-    Odd("no reason at all", [call(0, "a", "f", "{}"), done()], "", calls=[("f", "{}")]),
-    Odd("the old function_call", [delta({"function_call": _named("f", '{"a"')}), delta({"function_call": _named("", ":1}")}), finish("function_call")], "", calls=TWO[:1]),
-    Odd("in a body that is no stream", [status(200, completion(content=None, tool_calls=[{"id": "a", "function": _named(*TWO[0])}, {"id": "b", "function": _named(*TWO[1])}]))], "", calls=TWO),
-    Odd("beside words", [text("Hello."), call(0, "a", "f", "{}"), finish("tool_calls")], calls=[("f", "{}")]),
-]  # fmt: skip
+    UnusualStream(
+        "in one piece",
+        [
+            call_chunk(index=0, id="a", function=function(*TWO_CALLS[0])),
+            call_chunk(index=1, id="b", function=function(*TWO_CALLS[1])),
+            finish("tool_calls"),
+        ],
+        "",
+        calls=TWO_CALLS,
+    ),
+    UnusualStream(
+        "without indices",
+        [
+            call_chunk(id="a", function=function(*TWO_CALLS[0])),
+            call_chunk(id="b", function=function(*TWO_CALLS[1])),
+            finish("tool_calls"),
+        ],
+        "",
+        calls=TWO_CALLS,
+    ),
+    UnusualStream(
+        "without ids or indices",
+        [
+            call_chunk(function=function(*TWO_CALLS[0])),
+            call_chunk(function=function(*TWO_CALLS[1])),
+            finish("tool_calls"),
+        ],
+        "",
+        calls=TWO_CALLS,
+    ),
+    UnusualStream(
+        "all of index zero",
+        [
+            call_chunk(index=0, id="a", function=function(*TWO_CALLS[0])),
+            call_chunk(index=0, id="b", function=function(*TWO_CALLS[1])),
+            finish("tool_calls"),
+        ],
+        "",
+        calls=TWO_CALLS,
+    ),
+    UnusualStream(
+        "one id for both",
+        [
+            call_chunk(index=0, id="a", function=function(*TWO_CALLS[0])),
+            call_chunk(index=1, id="a", function=function(*TWO_CALLS[1])),
+            finish("tool_calls"),
+        ],
+        "",
+        calls=TWO_CALLS,
+    ),
+    UnusualStream(
+        "an id too long",
+        [call_chunk(index=0, id="a" * 500, function=function(*TWO_CALLS[0])), finish("tool_calls")],
+        "",
+        calls=TWO_CALLS[:1],
+    ),
+    UnusualStream(
+        "an index too large",
+        [call_chunk(index=10**12, id="a", function=function(*TWO_CALLS[0])), finish("tool_calls")],
+        "",
+        calls=TWO_CALLS[:1],
+    ),
+    UnusualStream(
+        "interleaved",
+        [
+            call_chunk(index=0, id="a", function=function("f")),
+            call_chunk(index=1, id="b", function=function("g")),
+            call_chunk(index=0, function=function("", '{"a":1}')),
+            call_chunk(index=1, function=function("", '{"b":2}')),
+            finish("tool_calls"),
+        ],
+        "",
+        calls=TWO_CALLS,
+    ),
+    UnusualStream(
+        "a name in pieces",
+        [
+            call_chunk(index=0, id="a", function=function("lo")),
+            call_chunk(index=0, function=function("ok")),
+            call_chunk(index=0, function=function("", "{}")),
+            finish("tool_calls"),
+        ],
+        "",
+        calls=[("look", "{}")],
+    ),
+    UnusualStream(
+        "a name with every piece",
+        [
+            call_chunk(index=0, id="a", function=function("f", '{"a"')),
+            call_chunk(index=0, id="a", function=function("f", ":1}")),
+            finish("tool_calls"),
+        ],
+        "",
+        calls=TWO_CALLS[:1],
+    ),
+    UnusualStream(
+        "a name that comes late",
+        [
+            call_chunk(index=0, id="a", function={}),
+            call_chunk(index=0, function=function("f")),
+            call_chunk(index=0, function=function("", "{}")),
+            finish("tool_calls"),
+        ],
+        "",
+        calls=[("f", "{}")],
+    ),
+    UnusualStream(
+        "arguments that are no JSON",
+        [call(0, "a", "f", "no", " JSON"), finish("tool_calls")],
+        "",
+        calls=[("f", "no JSON")],
+    ),
+    UnusualStream(
+        "arguments that are an object",
+        [
+            call_chunk(index=0, id="a", function={"name": "f", "arguments": {"a": 1}}),
+            finish("tool_calls"),
+        ],
+        "",
+        calls=TWO_CALLS[:1],
+    ),
+    UnusualStream(
+        "no arguments",
+        [call_chunk(index=0, id="a", function={"name": "f"}), finish("tool_calls")],
+        "",
+        calls=[("f", "{}")],
+    ),
+    UnusualStream(
+        "stop instead of tool_calls",
+        [call(0, "a", "f", "{}"), finish("stop")],
+        "",
+        calls=[("f", "{}")],
+    ),
+    UnusualStream("no reason at all", [call(0, "a", "f", "{}"), done()], "", calls=[("f", "{}")]),
+    UnusualStream(
+        "the old function_call",
+        [
+            delta({"function_call": function("f", '{"a"')}),
+            delta({"function_call": function("", ":1}")}),
+            finish("function_call"),
+        ],
+        "",
+        calls=TWO_CALLS[:1],
+    ),
+    UnusualStream(
+        "in a body that is no stream",
+        [
+            status(
+                200,
+                completion(
+                    content=None,
+                    tool_calls=[
+                        {"id": "a", "function": function(*TWO_CALLS[0])},
+                        {"id": "b", "function": function(*TWO_CALLS[1])},
+                    ],
+                ),
+            )
+        ],
+        "",
+        calls=TWO_CALLS,
+    ),
+    UnusualStream(
+        "beside text",
+        [text("Hello."), call(0, "a", "f", "{}"), finish("tool_calls")],
+        calls=[("f", "{}")],
+    ),
+]
 
 
 @pytest.mark.parametrize(
-    "odd",
+    "case",
     [
         pytest.param(row, id=f"{kind}: {row.name}")
-        for kind, rows in (("framing", FRAMING), ("usage", COUNTS), ("calls", CALLS))
+        for kind, rows in (("framing", FRAMING), ("usage", USAGES), ("calls", CALLS))
         for row in rows
     ],
 )
-async def test_what_is_odd_is_understood(short: Stack, fake: FakeUpstream, odd: Odd) -> None:
-    model = fake.script(odd.script)
-    met = await request_three_ways(short, model)
-    assert met.answer.status == 200, met.answer.raw
-    for response in (met.answer.body, met.events[-1]["response"], met.stored):
+async def test_an_unusual_stream_is_understood(
+    short_limits_stack: Stack, fake: FakeUpstream, case: UnusualStream
+) -> None:
+    model = fake.script(case.script)
+    outcome = await request_three_ways(short_limits_stack, model)
+    assert outcome.answer.status == 200, outcome.answer.raw
+    for response in (outcome.answer.body, outcome.events[-1]["response"], outcome.stored):
         check_response(response)
-        assert (response["status"], response["output_text"]) == (odd.status, odd.text)
-        asked = [item for item in response["output"] if item["type"] == "function_call"]
-        assert [(item["name"], item["arguments"]) for item in asked] == odd.calls
-        assert len({item["call_id"] for item in asked}) == len(asked)
-        told = response["usage"]
-        assert odd.usage == (
-            told and (told["input_tokens"], told["output_tokens"], told["total_tokens"])
+        assert (response["status"], response["output_text"]) == (case.status, case.text)
+        calls = [item for item in response["output"] if item["type"] == "function_call"]
+        assert [(item["name"], item["arguments"]) for item in calls] == case.calls
+        assert len({item["call_id"] for item in calls}) == len(calls)
+        reported = response["usage"]
+        assert case.usage == (
+            reported
+            and (reported["input_tokens"], reported["output_tokens"], reported["total_tokens"])
         )
     await assert_all_closed(fake, model)
 
 
-# Much of it. Bounds are generous: they tell what is kept from what passes through.
+# Large streams. The bounds separate buffering a whole stream from passing it through.
 
 
 @pytest.mark.parametrize(
@@ -685,64 +1335,90 @@ async def test_what_is_odd_is_understood(short: Stack, fake: FakeUpstream, odd: 
         "10 000 deltas in one write",
     ],
 )
-async def test_much_is_told_whole(
-    short: Stack, fake: FakeUpstream, script: Script, size: int
+async def test_a_large_answer_arrives_whole(
+    short_limits_stack: Stack, fake: FakeUpstream, script: Script, size: int
 ) -> None:
     model = fake.script(script)
-    met, grown = await memory_growth(
-        [*short.workers, *short.webs], request_three_ways(short, model)
+    outcome, growth = await memory_growth(
+        [*short_limits_stack.workers, *short_limits_stack.webs],
+        request_three_ways(short_limits_stack, model),
     )
-    for response in (met.answer.body, met.events[-1]["response"], met.stored):
+    for response in (outcome.answer.body, outcome.events[-1]["response"], outcome.stored):
         assert (response["status"], len(response["output_text"])) == ("completed", size)
-    assert grown < 600 * MEGABYTE, grown
+    assert growth < 600 * MEGABYTE, growth
     await assert_all_closed(fake, model)
 
 
-TOO_MUCH = [
-    _bad("a line without end", TOO_LONG, endless(b"data: " + b"x" * 65536)),
-    _bad("a JSON body without end", TOO_LONG, endless(b" " * 65536, head("content-type: application/json") + b"{")),
-    _bad("one event of endless lines", TOO_LONG, endless(b"data: x\n" * 8000)),
-    _bad("a comment without end", TOO_LONG, endless(b"x" * 65536, head(SSE) + b": ")),
-    FaultCase("comments without end", [endless(b": x\n\n" * 8000)], 504, "server_error", FIRST),
-    FaultCase("web pages without end", [endless(b"<p>x</p>\n" * 8000)], 504, "server_error", FIRST),
-    _bad("a gzip bomb", COMPRESSED, status(200, gzip_bomb(HELLO), {"content-encoding": "gzip"})),
-    _bad("a refusal without end", _wordless(500), endless(b"x" * 65536, head(status="500 X"))),
-    _bad("a refusal that is a gzip bomb", _wordless(500), status(500, gzip_bomb(b'{"error": {"message": "'), {"content-encoding": "gzip"})),
-    _bad("headers without end", NO_HTTP, endless(b"x-a: y\r\n" * 8000, b"HTTP/1.1 200 OK\r\n")),
-]  # fmt: skip
+ENDLESS = [
+    _broken("a line without end", TOO_LONG, endless(b"data: " + b"x" * 65536)),
+    _broken(
+        "a JSON body without end",
+        TOO_LONG,
+        endless(b" " * 65536, head("content-type: application/json") + b"{"),
+    ),
+    _broken("one event of endless lines", TOO_LONG, endless(b"data: x\n" * 8000)),
+    _broken("a comment without end", TOO_LONG, endless(b"x" * 65536, head(SSE) + b": ")),
+    FaultCase(
+        "comments without end", [endless(b": x\n\n" * 8000)], 504, "server_error", NO_FIRST_TOKEN
+    ),
+    FaultCase(
+        "web pages without end",
+        [endless(b"<p>x</p>\n" * 8000)],
+        504,
+        "server_error",
+        NO_FIRST_TOKEN,
+    ),
+    _broken(
+        "a gzip bomb", COMPRESSED, status(200, gzip_bomb(TEXT_FRAME), {"content-encoding": "gzip"})
+    ),
+    _broken(
+        "a refusal without end", _status_only(500), endless(b"x" * 65536, head(status="500 X"))
+    ),
+    _broken(
+        "a refusal that is a gzip bomb",
+        _status_only(500),
+        status(500, gzip_bomb(b'{"error": {"message": "'), {"content-encoding": "gzip"}),
+    ),
+    _broken("headers without end", NO_HTTP, endless(b"x-a: y\r\n" * 8000, b"HTTP/1.1 200 OK\r\n")),
+]
 
 
-@cases(TOO_MUCH)
-async def test_what_has_no_end_is_cut_off_in_bounded_memory(short: Stack, fault: FaultCase) -> None:
-    began = time.monotonic()
-    _, grown = await memory_growth(short.workers, assert_fails(short, fault, flood=True))
-    assert grown < 200 * MEGABYTE, grown
-    assert time.monotonic() - began < 15
+@cases(ENDLESS)
+async def test_an_endless_stream_is_cut_off_in_bounded_memory(
+    short_limits_stack: Stack, fault: FaultCase
+) -> None:
+    started = time.monotonic()
+    _, growth = await memory_growth(
+        short_limits_stack.workers, assert_fails(short_limits_stack, fault, flood=True)
+    )
+    assert growth < 200 * MEGABYTE, growth
+    assert time.monotonic() - started < 15
 
 
-async def test_a_model_that_says_too_much_is_cut_off_with_what_it_said(
-    short: Stack, fake: FakeUpstream
+async def test_a_model_with_too_much_output_is_cut_off_and_its_output_kept(
+    short_limits_stack: Stack, fake: FakeUpstream
 ) -> None:
     model = fake.script([endless(text_event("x" * 60_000))])
-    met, grown = await memory_growth(
-        [*short.workers, *short.webs], request_three_ways(short, model)
+    outcome, growth = await memory_growth(
+        [*short_limits_stack.workers, *short_limits_stack.webs],
+        request_three_ways(short_limits_stack, model),
     )
-    assert met.answer.status == 200
-    for response in (met.answer.body, met.events[-1]["response"], met.stored):
+    assert outcome.answer.status == 200
+    for response in (outcome.answer.body, outcome.events[-1]["response"], outcome.stored):
         assert response["error"] == {
             "code": "server_error",
             "message": f"The model said more than the limit of {OUTPUT} bytes in one turn.",
         }
         assert 0.9 * OUTPUT < len(response["output_text"]) <= OUTPUT
-    assert grown < 600 * MEGABYTE, grown
+    assert growth < 600 * MEGABYTE, growth
     await assert_all_closed(fake, model)
 
 
-async def test_after_all_that_the_worker_is_the_same_and_says_no_secret(
-    short: Stack, fake: FakeUpstream
+async def test_after_all_faults_no_process_has_died_and_no_log_has_a_secret(
+    short_limits_stack: Stack, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("as ever"))
-    assert (await request_three_ways(short, model)).stored["output_text"] == "as ever"
-    assert len(short.started) == 2, "no process had to be started anew"
-    for process in short.started:
+    assert (await request_three_ways(short_limits_stack, model)).stored["output_text"] == "as ever"
+    assert len(short_limits_stack.started) == 2, "a process was started again"
+    for process in short_limits_stack.started:
         assert SECRET not in process.log.read_text(errors="replace")

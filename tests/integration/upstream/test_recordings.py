@@ -1,4 +1,4 @@
-"""Every recorded stream of a real model, through the whole product: POST, worker, Postgres, Redis, SSE, GET."""
+"""Every recorded stream of a real model end to end: POST, worker, PostgreSQL, Redis, SSE, GET."""
 
 import json
 from typing import Any
@@ -10,14 +10,14 @@ from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.stack import SuiteSettings
 from tests.support.strict_types import check_event, check_response
 
-_surroundings = SuiteSettings()
-_files = sorted(_surroundings.recordings.glob("*.jsonl"))
+_suite_settings = SuiteSettings()
+_files = sorted(_suite_settings.recordings.glob("*.jsonl"))
 _recordings = [
     pytest.param(file.stem, line, json.loads(text), id=f"{file.stem}:{line}")
     for file in _files
     for line, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
 ]
-each = pytest.mark.parametrize(("file", "line", "recorded"), _recordings)
+each_recording = pytest.mark.parametrize(("file", "line", "recorded"), _recordings)
 each_third = [
     pytest.mark.parametrize(("file", "line", "recorded"), _recordings[start::3])
     for start in range(3)
@@ -25,7 +25,7 @@ each_third = [
 
 
 class Expected:
-    """What the chunks say, read as plainly as possible: none of the product's code is used here."""
+    """What the chunks contain, read by simple code that shares nothing with the product."""
 
     def __init__(self, chunks: list[JSON]) -> None:
         choices = [choice for chunk in chunks for choice in chunk["choices"]]
@@ -37,52 +37,52 @@ class Expected:
         self.calls: list[list[str]] = []
         for piece in (piece for delta in deltas for piece in delta.get("tool_calls") or []):
             function = piece["function"]
-            if piece.get("id") and [piece["id"]] not in [found[:1] for found in self.calls]:
+            if piece.get("id") and [piece["id"]] not in [entry[:1] for entry in self.calls]:
                 self.calls.append([piece["id"], function["name"], ""])
             self.calls[-1][2] += function.get("arguments") or ""
         ends = [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]
         self.status = "incomplete" if ends == ["length"] else "completed"
-        counts = [chunk["usage"] for chunk in chunks if chunk.get("usage")]
-        self.usage = _usage(counts[-1]) if counts else None
+        usages = [chunk["usage"] for chunk in chunks if chunk.get("usage")]
+        self.usage = _usage(usages[-1]) if usages else None
         self.tokens = _tokens(choices)
-        self.spoken_tokens = _tokens(
+        self.text_tokens = _tokens(
             [choice for choice in choices if (choice.get("delta") or {}).get("content")]
         )
 
 
 def _tokens(choices: list[JSON]) -> list[str]:
-    scored = [choice["logprobs"]["content"] or [] for choice in choices if choice.get("logprobs")]
-    return [token["token"] for content in scored for token in content]
+    contents = [choice["logprobs"]["content"] or [] for choice in choices if choice.get("logprobs")]
+    return [token["token"] for content in contents for token in content]
 
 
-def _usage(counted: JSON) -> JSON:
-    prompt = counted.get("prompt_tokens_details") or {}
-    completion = counted.get("completion_tokens_details") or {}
+def _usage(usage: JSON) -> JSON:
+    prompt = usage.get("prompt_tokens_details") or {}
+    completion = usage.get("completion_tokens_details") or {}
     return {
-        "input_tokens": counted["prompt_tokens"],
+        "input_tokens": usage["prompt_tokens"],
         "input_tokens_details": {
             "cached_tokens": prompt.get("cached_tokens") or 0,
             "cache_write_tokens": prompt.get("cache_write_tokens") or 0,
         },
-        "output_tokens": counted["completion_tokens"],
+        "output_tokens": usage["completion_tokens"],
         "output_tokens_details": {"reasoning_tokens": completion.get("reasoning_tokens") or 0},
-        "total_tokens": counted["total_tokens"],
+        "total_tokens": usage["total_tokens"],
     }
 
 
 def body(recorded: JSON) -> JSON:
-    """A plain one-message request with the recording's tools; log probabilities are asked for where they were."""
-    asked = recorded["request"]
-    told: JSON = {"input": [{"role": "user", "content": "Please answer as recorded."}]}
-    if tools := asked.get("tools"):
-        told["tools"] = [{**tool["function"], "type": "function"} for tool in tools]
-    if asked.get("logprobs"):
-        told["include"] = ["message.output_text.logprobs"]
-    return told
+    """A one-message request with the recording's tools, and log probabilities if it had them."""
+    request = recorded["request"]
+    body_fields: JSON = {"input": [{"role": "user", "content": "Please answer as recorded."}]}
+    if tools := request.get("tools"):
+        body_fields["tools"] = [{**tool["function"], "type": "function"} for tool in tools]
+    if request.get("logprobs"):
+        body_fields["include"] = ["message.output_text.logprobs"]
+    return body_fields
 
 
 def assert_response_is(response: JSON, recorded: JSON, model: str) -> None:
-    """The final object says what the chunks said."""
+    """Checks that the final object has what the chunks contain."""
     check_response(response)
     expected = Expected(recorded["chunks"])
     output = response["output"]
@@ -97,17 +97,17 @@ def assert_response_is(response: JSON, recorded: JSON, model: str) -> None:
     ] == expected.calls
     assert response["usage"] == expected.usage
     if recorded["request"].get("logprobs"):
-        # Bedrock scores tokens that are no text as well; a Response has no place for those of a function call
+        # Bedrock also scores tokens of function calls; a response has no field for those.
         parts = [part for item in output if item["type"] == "message" for part in item["content"]]
-        told = [score["token"] for part in parts for score in part["logprobs"]]
-        assert _is_part(expected.spoken_tokens, told)
-        assert _is_part(told, expected.tokens)
+        tokens = [score["token"] for part in parts for score in part["logprobs"]]
+        assert _is_part(expected.text_tokens, tokens)
+        assert _is_part(tokens, expected.tokens)
 
 
-def _is_part(some: list[str], whole: list[str]) -> bool:
-    """Whether `some` is what remains of `whole` when items are left out."""
-    rest = iter(whole)
-    return all(item in rest for item in some)
+def _is_part(part: list[str], whole: list[str]) -> bool:
+    """Whether `some` is `whole` with items left out."""
+    remaining = iter(whole)
+    return all(item in remaining for item in part)
 
 
 def _joined(output: list[JSON], item_type: str, part_type: str) -> str:
@@ -118,28 +118,31 @@ def _joined(output: list[JSON], item_type: str, part_type: str) -> str:
 
 
 def assert_stream_is(events: list[JSON], response: JSON) -> None:
-    """The stream obeys the contract, each event is what the SDK's types say, and it tells the same as the final object."""
+    """The stream obeys the contract and the SDK's types and has the response's content."""
     for event in events:
         check_event(event)
     assert_stream_obeys_contract(events)
     assert events[-1]["response"] == response
-    # fold: with one attempt, the items in the order they were opened are the output
+    # With one attempt, the done items in the order of their indexes are the output.
     dones = [event for event in events if event["type"] == "response.output_item.done"]
     assert [
         event["item"] for event in sorted(dones, key=lambda event: int(event["output_index"]))
     ] == response["output"]
 
 
-def test_all_recordings_are_there() -> None:
+def test_all_recordings_exist() -> None:
     if not _files:
-        message = f"no recordings in {_surroundings.recordings} (BACKBURNER_RECORDINGS names another folder)"
-        assert not _surroundings.require_recordings, message
+        message = (
+            f"no recordings in {_suite_settings.recordings}"
+            " (BACKBURNER_RECORDINGS names another folder)"
+        )
+        assert not _suite_settings.require_recordings, message
         pytest.skip(message)
     assert len(_recordings) >= 115
 
 
-@each
-async def test_a_background_stream_tells_what_was_recorded(
+@each_recording
+async def test_a_background_stream_has_the_recorded_output(
     api: Api, file: str, line: int, recorded: Any
 ) -> None:
     model = f"recording:{file}:{line}"
@@ -158,7 +161,7 @@ async def test_a_background_stream_tells_what_was_recorded(
 
 
 @each_third[0]
-async def test_a_foreground_stream_tells_what_was_recorded(
+async def test_a_foreground_stream_has_the_recorded_output(
     api: Api, file: str, line: int, recorded: Any
 ) -> None:
     model = f"recording:{file}:{line}"
@@ -174,7 +177,7 @@ async def test_a_foreground_stream_tells_what_was_recorded(
 
 
 @each_third[1]
-async def test_a_foreground_answer_tells_what_was_recorded(
+async def test_a_foreground_answer_has_the_recorded_output(
     api: Api, file: str, line: int, recorded: Any
 ) -> None:
     model = f"recording:{file}:{line}"
@@ -184,7 +187,7 @@ async def test_a_foreground_answer_tells_what_was_recorded(
 
 
 @each_third[2]
-async def test_a_polled_background_answer_tells_what_was_recorded(
+async def test_a_polled_background_response_has_the_recorded_output(
     api: Api, file: str, line: int, recorded: Any
 ) -> None:
     model = f"recording:{file}:{line}"

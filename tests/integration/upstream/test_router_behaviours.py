@@ -1,6 +1,6 @@
-"""What nomyo-router's own tests ask of its Responses support, asked of this product over a translated upstream, in our own words.
+"""The Responses checks of nomyo-router's own tests, against this product and a chat upstream.
 
-Its native upstreams and its cache have files of their own.
+Other test files cover its native upstreams and its cache.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from tests.support.fake_upstream import (
 from tests.support.stack import SHORT_LEASES
 from tests.support.strict_types import check_response
 
-OURS = re.compile(r"(resp|msg|fc|rs)_[0-9a-f]{32}")
+OUR_ID = re.compile(r"(resp|msg|fc|rs)_[0-9a-f]{32}")
 
 
 async def test_a_responses_request_becomes_a_chat_request_and_back(
@@ -40,19 +40,19 @@ async def test_a_responses_request_becomes_a_chat_request_and_back(
     check_response(response)
     assert (response["output_text"], response["metadata"]) == ("Hello there.", {"a": "b"})
     assert (response["usage"]["input_tokens"], response["usage"]["output_tokens"]) == (11, 7)
-    [asked] = fake.requests_for(model)
-    assert asked.path == "/v1/chat/completions"
-    assert asked.messages == [
+    [request] = fake.requests_for(model)
+    assert request.path == "/v1/chat/completions"
+    assert request.messages == [
         {"role": "system", "content": "Be kind."},
         {"role": "user", "content": "Hi."},
     ]
-    assert (asked.body["temperature"], asked.body["max_completion_tokens"]) == (0.5, 50)
+    assert (request.body["temperature"], request.body["max_completion_tokens"]) == (0.5, 50)
 
 
-async def test_ids_are_ours_whatever_the_upstream_calls_things(
+async def test_ids_are_made_here_and_not_taken_from_the_upstream(
     api: Api, fake: FakeUpstream
 ) -> None:
-    """The id of a call stays the upstream's: it comes back with the output."""
+    """The call id stays the upstream's, because it comes back with the output."""
     model = fake.script(
         [
             text("Let me see."),
@@ -69,12 +69,15 @@ async def test_ids_are_ours_whatever_the_upstream_calls_things(
     }
     async with api.post_stream(model, tools=[tool]) as stream:
         events = await stream.to_end()
-    said, called = stream.final["output"]
-    assert all(OURS.fullmatch(one) for one in (stream.final["id"], said["id"], called["id"]))
-    assert called["call_id"] == "chatcmpl-tool-7"
+    message, call_item = stream.final["output"]
+    assert all(
+        OUR_ID.fullmatch(item_id)
+        for item_id in (stream.final["id"], message["id"], call_item["id"])
+    )
+    assert call_item["call_id"] == "chatcmpl-tool-7"
     assert {event["item_id"] for event in events if "item_id" in event} == {
-        said["id"],
-        called["id"],
+        message["id"],
+        call_item["id"],
     }
     assert {event["response"]["id"] for event in events if "response" in event} == {
         stream.response_id
@@ -83,20 +86,20 @@ async def test_ids_are_ours_whatever_the_upstream_calls_things(
 
 
 async def test_nothing_is_stored_upstream(api: Api, fake: FakeUpstream) -> None:
-    """What a client stores here is stored here only."""
+    """A response stored here is not stored at the upstream too."""
     model = fake.script(reply("ok"))
     for body in ({}, {"store": True}, {"store": False}, {"background": True}):
         response = await api.create(model, **body)
         if body.get("background"):
             await api.wait_for_end(response["id"])
-    for asked in fake.requests_for(model):
+    for request in fake.requests_for(model):
         assert not {"background", "previous_response_id", "conversation", "metadata"} & set(
-            asked.body
+            request.body
         )
-        assert asked.body.get("store", False) is False
+        assert request.body.get("store", False) is False
 
 
-async def test_a_chain_tells_the_upstream_what_user_and_assistant_said_before(
+async def test_a_chain_sends_the_earlier_messages_to_the_upstream(
     api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("A first."), reply("A second."), reply("A third."))
@@ -115,7 +118,7 @@ async def test_a_chain_tells_the_upstream_what_user_and_assistant_said_before(
     ]
 
 
-async def test_a_response_that_was_not_stored_cannot_be_found_or_continued(
+async def test_a_response_with_store_false_can_be_neither_read_nor_continued(
     api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("ok"))
@@ -129,7 +132,7 @@ async def test_a_response_that_was_not_stored_cannot_be_found_or_continued(
     assert (answer.status, answer.error["code"]) == (400, "previous_response_not_found")
 
 
-async def test_what_is_deleted_is_gone_everywhere(api: Api, fake: FakeUpstream) -> None:
+async def test_a_deleted_response_is_a_404_on_every_route(api: Api, fake: FakeUpstream) -> None:
     response_id = (await api.create(fake.script(reply("ok"))))["id"]
     deleted = await api.call("DELETE", f"/responses/{response_id}")
     assert (deleted.status, deleted.body) == (
@@ -139,7 +142,7 @@ async def test_what_is_deleted_is_gone_everywhere(api: Api, fake: FakeUpstream) 
     await _assert_unknown(api, response_id)
 
 
-async def test_an_unknown_id_is_404_everywhere(api: Api) -> None:
+async def test_an_unknown_id_is_a_404_on_every_route(api: Api) -> None:
     await _assert_unknown(api, UNKNOWN_RESPONSE_ID)
 
 
@@ -159,7 +162,7 @@ async def _assert_unknown(api: Api, response_id: str) -> None:
         assert response_id in answer.error["message"]
 
 
-async def test_background_needs_store(api: Api, fake: FakeUpstream) -> None:
+async def test_background_without_store_is_refused(api: Api, fake: FakeUpstream) -> None:
     model = fake.script(reply("ok"))
     answer = await api.call(
         "POST", "/responses", {"model": model, "input": "Go.", "background": True, "store": False}
@@ -175,8 +178,10 @@ async def test_background_needs_store(api: Api, fake: FakeUpstream) -> None:
 async def test_a_background_response_goes_from_queued_to_completed(
     api: Api, fake: FakeUpstream
 ) -> None:
-    opened = asyncio.Event()
-    model = fake.script([text("half"), wait_for(opened), text(" whole"), finish(), usage(), done()])
+    released = asyncio.Event()
+    model = fake.script(
+        [text("half"), wait_for(released), text(" whole"), finish(), usage(), done()]
+    )
     created = await api.create(model, background=True)
     assert (created["status"], created["output"], created["usage"]) == ("queued", [], None)
 
@@ -184,7 +189,7 @@ async def test_a_background_response_goes_from_queued_to_completed(
         return bool((await api.get(created["id"]))["status"] == "in_progress")
 
     await until(running)
-    opened.set()
+    released.set()
     ended = await api.wait_for_end(created["id"])
     assert (ended["status"], ended["output_text"], ended["created_at"]) == (
         "completed",
@@ -197,13 +202,13 @@ async def test_a_background_response_goes_from_queued_to_completed(
 async def test_orphans_are_recovered_at_the_next_start(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    """Everything is killed while one response runs and others wait: whoever starts next finishes them all."""
-    async with private_stack(streams=2, settings=SHORT_LEASES) as one:
+    """All processes are killed while two responses run and two wait; all four complete."""
+    async with private_stack(streams=2, settings=SHORT_LEASES) as running:
         busy = [
-            await one.api().create_background(
-                fake.script([text("half"), hang()], reply(f"whole {nr}"))
+            await running.api().create_background(
+                fake.script([text("half"), hang()], reply(f"whole {number}"))
             )
-            for nr in range(2)
+            for number in range(2)
         ]
         await until(
             lambda: (
@@ -211,13 +216,13 @@ async def test_orphans_are_recovered_at_the_next_start(
             )
         )
         waiting = [
-            await one.api().create_background(fake.script(reply("after all"))) for _ in range(2)
+            await running.api().create_background(fake.script(reply("after all"))) for _ in range(2)
         ]
-        for process in [*one.webs, *one.workers]:
-            one.kill(process)
-        await one.start_web()
-        one.spawn_worker()
-        ended = [await one.api().wait_for_end(response_id) for response_id in [*busy, *waiting]]
+        for process in [*running.webs, *running.workers]:
+            running.kill(process)
+        await running.start_web()
+        running.spawn_worker()
+        ended = [await running.api().wait_for_end(response_id) for response_id in [*busy, *waiting]]
         assert [response["status"] for response in ended] == ["completed"] * 4
         assert [response["output_text"] for response in ended] == [
             "whole 0",
@@ -227,20 +232,20 @@ async def test_orphans_are_recovered_at_the_next_start(
         ]
 
 
-async def test_orphans_that_are_out_of_time_fail_at_the_next_start(
+async def test_orphans_past_their_deadline_fail_at_the_next_start(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     async with private_stack(
         settings={**SHORT_LEASES, "BACKBURNER_LIMITS__WALL_CLOCK": "1"}
-    ) as one:
+    ) as running:
         model = fake.script([text("half"), hang()])
-        async with one.api().post_stream(model, background=True) as stream:
+        async with running.api().post_stream(model, background=True) as stream:
             await stream.until("response.output_text.delta")
-            for process in [*one.webs, *one.workers]:
-                one.kill(process)
-        await one.start_web()
-        one.spawn_worker()
-        ended = await one.api().wait_for_end(stream.response_id)
+            for process in [*running.webs, *running.workers]:
+                running.kill(process)
+        await running.start_web()
+        running.spawn_worker()
+        ended = await running.api().wait_for_end(stream.response_id)
         assert (ended["status"], ended["output_text"]) == ("failed", "half")
         assert "time" in ended["error"]["message"], ended["error"]
         assert len(fake.requests_for(model)) == 1

@@ -1,4 +1,4 @@
-"""What clients see when the upstream refuses, breaks off or talks nonsense (design §4.9, contract §7.2)."""
+"""What clients get when the upstream refuses, disconnects or sends an invalid stream."""
 
 import json
 
@@ -26,16 +26,16 @@ from tests.support.strict_types import check_event, check_response
 
 BEFORE_OUTPUT: list[tuple[str, list[Step], int]] = [
     ("refused", [status(400)], 400),
-    ("our key is wrong", [status(401)], 401),
-    ("our key may not", [status(403)], 403),
+    ("an invalid key", [status(401)], 401),
+    ("a key without the right", [status(403)], 403),
     ("not found", [status(404)], 404),
-    ("slow", [status(408)], 408),
+    ("a timeout", [status(408)], 408),
     ("too large", [status(413)], 413),
     ("unprocessable", [status(422)], 422),
     ("too many requests", [status(429, headers={"retry-after": "7"})], 429),
-    ("broken", [status(500)], 502),
+    ("an internal error", [status(500)], 502),
     ("bad gateway", [status(502)], 502),
-    ("away", [status(503)], 502),
+    ("unavailable", [status(503)], 502),
     ("reset", [reset()], 502),
     ("closed", [drop()], 502),
     ("garbage", [raw(b"data: {nonsense\n\n")], 502),
@@ -108,7 +108,7 @@ AFTER_OUTPUT: list[tuple[str, Step]] = [
 
 @pytest.mark.parametrize("end", [pytest.param(step, id=name) for name, step in AFTER_OUTPUT])
 @pytest.mark.parametrize("background", [True, False], ids=["background", "foreground"])
-async def test_what_breaks_in_the_middle_keeps_what_was_said(
+async def test_a_stream_that_breaks_in_the_middle_keeps_its_output(
     api: Api, fake: FakeUpstream, end: Step, background: bool
 ) -> None:
     model = fake.script([text("so ", "far"), end])
@@ -121,26 +121,26 @@ async def test_what_breaks_in_the_middle_keeps_what_was_said(
     assert stream.final["output_text"] == "so far"
     assert [item["status"] for item in stream.final["output"]] == ["incomplete"]
     assert await api.get(stream.response_id) == stream.final
-    assert len(fake.requests_for(model)) == 1, "what was shown is never asked for a second time"
+    assert len(fake.requests_for(model)) == 1, "a turn with output is never repeated"
 
 
-async def test_passing_errors_are_tried_again_before_the_first_byte(
+async def test_temporary_errors_are_retried_before_the_first_byte(
     api: Api, fake: FakeUpstream
 ) -> None:
-    again = [status(503, headers={"retry-after-ms": "5"}, retry=True)]
-    model = fake.script(again, again, reply("at last"))
+    unavailable = [status(503, headers={"retry-after-ms": "5"}, retry=True)]
+    model = fake.script(unavailable, unavailable, reply("at last"))
     response = await api.create(model)
     assert response["output_text"] == "at last"
     assert len(fake.requests_for(model)) == 3
 
 
-async def test_the_upstreams_own_words_reach_a_foreground_client(
+async def test_the_upstreams_message_reaches_a_foreground_client(
     api: Api, fake: FakeUpstream
 ) -> None:
-    words = "This model's maximum context length is 8 tokens."
+    message = "This model's maximum context length is 8 tokens."
     body: JSON = {
         "error": {
-            "message": words,
+            "message": message,
             "type": "invalid_request_error",
             "param": "messages",
             "code": "context_length_exceeded",
@@ -150,10 +150,10 @@ async def test_the_upstreams_own_words_reach_a_foreground_client(
         "POST", "/responses", {"model": fake.script([status(400, body)]), "input": "Hi."}
     )
     assert answer.status == 400
-    assert words in answer.error["message"]
+    assert message in answer.error["message"]
 
 
-async def test_an_answer_that_is_no_stream_is_still_understood_or_refused(
+async def test_an_answer_without_a_stream_is_accepted_or_refused(
     api: Api, fake: FakeUpstream
 ) -> None:
     whole = {
@@ -178,8 +178,8 @@ async def test_an_answer_that_is_no_stream_is_still_understood_or_refused(
         assert answer.status == 502
 
 
-async def test_odd_but_legal_sse_is_read(api: Api, fake: FakeUpstream) -> None:
-    def spelled(content: str, reason: str | None = None) -> bytes:
+async def test_unusual_but_valid_sse_is_read(api: Api, fake: FakeUpstream) -> None:
+    def chunk_bytes(content: str, reason: str | None = None) -> bytes:
         choice = {"index": 0, "delta": {"content": content}, "finish_reason": reason}
         return json.dumps(
             {
@@ -191,24 +191,24 @@ async def test_odd_but_legal_sse_is_read(api: Api, fake: FakeUpstream) -> None:
             }
         ).encode()
 
-    halves = spelled("é").partition(b'"model"')
-    odd = [
+    halves = chunk_bytes("é").partition(b'"model"')
+    steps = [
         raw(b": a comment\n\n"),
-        raw(b"data:" + spelled("no space, ") + b"\r\n\r\n"),
-        raw(b"event: message\nid: 7\nretry: 10\ndata: " + spelled("with fields, ") + b"\n\n"),
+        raw(b"data:" + chunk_bytes("no space, ") + b"\r\n\r\n"),
+        raw(b"event: message\nid: 7\nretry: 10\ndata: " + chunk_bytes("with fields, ") + b"\n\n"),
         raw(b"data: " + halves[0] + b"\ndata: " + halves[1] + halves[2] + b"\n\n"),
-        raw(b"data: " + spelled("cut ")[:20]),
-        raw(spelled("cut ")[20:] + b"\n"),
-        raw(b"\ndata: " + spelled("end", "stop") + b"\n\n"),
+        raw(b"data: " + chunk_bytes("cut ")[:20]),
+        raw(chunk_bytes("cut ")[20:] + b"\n"),
+        raw(b"\ndata: " + chunk_bytes("end", "stop") + b"\n\n"),
         done(),
     ]
-    response = await api.create(fake.script(odd))
+    response = await api.create(fake.script(steps))
     assert response["output_text"] == "no space, with fields, écut end"
     assert response["status"] == "completed"
 
 
-async def test_calls_without_ids_or_indices_are_kept_apart(api: Api, fake: FakeUpstream) -> None:
-    def piece(name: str, arguments: str) -> Step:
+async def test_calls_without_ids_or_indexes_stay_separate(api: Api, fake: FakeUpstream) -> None:
+    def call_chunk(name: str, arguments: str) -> Step:
         return delta(
             {
                 "tool_calls": [
@@ -218,7 +218,15 @@ async def test_calls_without_ids_or_indices_are_kept_apart(api: Api, fake: FakeU
         )
 
     response = await api.create(
-        fake.script([piece("f", '{"a":1}'), piece("g", '{"b":2}'), finish("stop"), usage(), done()])
+        fake.script(
+            [
+                call_chunk("f", '{"a":1}'),
+                call_chunk("g", '{"b":2}'),
+                finish("stop"),
+                usage(),
+                done(),
+            ]
+        )
     )
     check_response(response)
     assert [(item["name"], item["arguments"]) for item in response["output"]] == [
@@ -228,22 +236,20 @@ async def test_calls_without_ids_or_indices_are_kept_apart(api: Api, fake: FakeU
     assert len({item["call_id"] for item in response["output"]}) == 2
 
 
-async def test_content_and_the_finish_reason_may_share_a_chunk(
-    api: Api, fake: FakeUpstream
-) -> None:
+async def test_content_and_finish_reason_can_be_in_one_chunk(api: Api, fake: FakeUpstream) -> None:
     response = await api.create(
         fake.script([text("a"), delta({"content": "b"}, finish_reason="stop"), done()])
     )
     assert (response["status"], response["output_text"]) == ("completed", "ab")
 
 
-async def test_an_empty_answer_is_complete(api: Api, fake: FakeUpstream) -> None:
+async def test_an_empty_answer_is_completed(api: Api, fake: FakeUpstream) -> None:
     async with api.post_stream(fake.script([finish(), usage(), done()])) as stream:
         assert_stream_obeys_contract(await stream.to_end())
     assert (stream.final["status"], stream.final["output_text"]) == ("completed", "")
 
 
-async def test_arguments_cut_by_the_length_limit_are_incomplete(
+async def test_arguments_cut_off_by_the_length_limit_are_incomplete(
     api: Api, fake: FakeUpstream
 ) -> None:
     response = await api.create(

@@ -3,7 +3,7 @@
 <<<<<<< HEAD
 docs/guarantees.md has the table; tests/integration/upstream/test_fault_table.py has the many ways in which an upstream can reach the limits.
 =======
-docs/reliability.md has the table of limits. tests/integration/upstream/test_fault_table.py has the
+docs/guarantees.md has the table of limits. tests/integration/upstream/test_fault_table.py has the
 ways in which an upstream can reach them.
 >>>>>>> 5663d7f (Name what tests of state, streams, tools and upstreams protect in plain words)
 """

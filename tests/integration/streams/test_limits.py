@@ -1,11 +1,7 @@
 """Limits for stuck work: streamed or not, in the background or not, all clients get one ending.
 
-<<<<<<< HEAD
-docs/guarantees.md has the table; tests/integration/upstream/test_fault_table.py has the many ways in which an upstream can reach the limits.
-=======
 docs/guarantees.md has the table of limits. tests/integration/upstream/test_fault_table.py has the
 ways in which an upstream can reach them.
->>>>>>> 5663d7f (Name what tests of state, streams, tools and upstreams protect in plain words)
 """
 
 import asyncio

@@ -211,13 +211,8 @@ async def test_only_allowed_tools_are_shown_and_called(
     async with open_run(mcp_servers.url("plain"), allowed_tools=allowed) as run:
         (listing,) = await run.prepare()
         assert {entry["name"] for entry in listing["tools"]} == names
-<<<<<<< HEAD
-        assert set(it.toolbox.server_functions()) == names
-        assert "no tool 'weather'" in str(await it.call("weather", {"city": "Rome"}))
-=======
-        assert set(run.toolbox.offered()) == names
+        assert set(run.toolbox.server_functions()) == names
         assert "no tool 'weather'" in str(await run.call("weather", {"city": "Rome"}))
->>>>>>> 5663d7f (Name what tests of state, streams, tools and upstreams protect in plain words)
 
 
 async def test_credentials_are_sent_unchanged_with_every_request(
@@ -273,62 +268,35 @@ async def test_results_of_every_type_become_one_text(mcp_servers: McpServers) ->
 async def test_an_image_reaches_the_model_and_is_named_in_the_output(
     mcp_servers: McpServers,
 ) -> None:
-<<<<<<< HEAD
-    async with asking(mcp_servers.url("plain")) as it:
-        await it.prepare()
-        found = await it.call("picture", {})
-    assert found.fields["output"].startswith("a red pixel\n[image: image/png, ")
-    words, image = found.tool_output
-    assert words == {"type": "input_text", "text": found.fields["output"]}
-    assert image["type"] == "input_image"
-    assert image["image_url"].startswith(f"data:image/png;base64,{PIXEL[:0].decode()}iVBOR")
-=======
     async with open_run(mcp_servers.url("plain")) as run:
         await run.prepare()
         result = await run.call("picture", {})
     assert result.fields["output"].startswith("a red pixel\n[image: image/png, ")
-    text_part, image_part = result.answer
+    text_part, image_part = result.tool_output
     assert text_part == {"type": "input_text", "text": result.fields["output"]}
     assert image_part["type"] == "input_image"
     assert image_part["image_url"].startswith(f"data:image/png;base64,{PIXEL[:0].decode()}iVBOR")
->>>>>>> 5663d7f (Name what tests of state, streams, tools and upstreams protect in plain words)
 
 
 async def test_text_and_images_beyond_the_limit_are_left_out(
     mcp_servers: McpServers,
 ) -> None:
     limits = ToolSettings(time=timedelta(seconds=30), answer=1000, images=2_500_000)
-<<<<<<< HEAD
-    async with asking(mcp_servers.url("plain"), config=settings(tools=limits)) as it:
-        await it.prepare()
-        found = await it.call("gallery", {"count": 3})
-        refused = await it.call("broken", {"why": "y" * 100_000})
-    left_out = "[The rest is left out: the tool's answer was too long.]"
-    assert len(found.fields["output"]) < 1100
-    assert [part["type"] for part in found.tool_output] == [
-=======
     async with open_run(mcp_servers.url("plain"), config=settings(tools=limits)) as run:
         await run.prepare()
         result = await run.call("gallery", {"count": 3})
         error = await run.call("broken", {"why": "y" * 100_000})
     notice = "[The rest is left out: the tool's answer was too long.]"
     assert len(result.fields["output"]) < 1100
-    assert [part["type"] for part in result.answer] == [
->>>>>>> 5663d7f (Name what tests of state, streams, tools and upstreams protect in plain words)
+    assert [part["type"] for part in result.tool_output] == [
         "input_text",
         "input_image",
         "input_image",
         "input_text",
     ]
-<<<<<<< HEAD
-    assert found.tool_output[3]["text"] == left_out
-    assert found.tool_output[0]["text"].endswith(left_out)
-    assert len(json.dumps(refused.fields)) < 1300
-=======
-    assert result.answer[3]["text"] == notice
-    assert result.answer[0]["text"].endswith(notice)
+    assert result.tool_output[3]["text"] == notice
+    assert result.tool_output[0]["text"].endswith(notice)
     assert len(json.dumps(error.fields)) < 1300
->>>>>>> 5663d7f (Name what tests of state, streams, tools and upstreams protect in plain words)
 
 
 async def test_a_tools_error_becomes_a_failed_call(mcp_servers: McpServers) -> None:
@@ -564,15 +532,9 @@ async def test_an_invalid_schema_of_a_server_is_passed_to_the_model(
             ]
         }
     )
-<<<<<<< HEAD
-    async with asking(mcp_servers.url_with_fault("old", "tools/list", fault)) as it:
-        (listing,) = await it.prepare()
-        ((spoken, function),) = it.toolbox.server_functions().items()
-=======
     async with open_run(mcp_servers.url_with_fault("old", "tools/list", fault)) as run:
         (listing,) = await run.prepare()
-        ((model_name, function),) = run.toolbox.offered().items()
->>>>>>> 5663d7f (Name what tests of state, streams, tools and upstreams protect in plain words)
+        ((model_name, function),) = run.toolbox.server_functions().items()
     cleaned = {
         "type": "object",
         "properties": {"n": {"type": "nonsense", "minimum": "many"}},

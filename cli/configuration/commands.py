@@ -54,6 +54,14 @@ def check_configuration(as_json: AsJson = False) -> None:
     )
 
 
+@config_app.command("settings", short_help="Print a page about every setting.")
+def print_settings() -> None:
+    """Print every setting as a Markdown page: variable, key, unit, default, meaning."""
+    from cli.configuration.settings_page import settings_page
+
+    typer.echo(settings_page(), nl=False)
+
+
 @upstream_app.command(
     "check",
     short_help="Find out what an upstream can do.",

@@ -1,0 +1,155 @@
+"""Makes `docs/settings.md` from the settings classes: `backburner config settings`. Pure.
+
+A setting's meaning is the text below it in its class; its unit comes from its type.
+"""
+
+import ast
+import inspect
+import re
+from datetime import timedelta
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from cli.settings import StackSettings
+from models.config.config_source import UNPREFIXED_VARIABLES
+from models.config.settings import Settings
+from models.config.upstream import UpstreamSettings
+from models.config.values import Unit
+
+_HEAD = """\
+<!-- Made by `./dev run config settings > docs/settings.md`; change models/config instead. -->
+# Settings
+
+Each setting has an environment variable and a key in `backburner.toml`; the variable overrides the \
+key. [upstreams.md](upstreams.md) explains the file, upstreams and routes. `backburner config check` \
+shows what is set and where.
+
+Durations are seconds, or text in ISO 8601 (`PT30M`). Lists are separated by commas in the \
+environment. A change takes effect when the process starts again.
+"""
+_UPSTREAMS = """\
+The table `[upstream]` is the upstream named `default`. A table `[upstreams.NAME]` with the same \
+keys is the upstream NAME; its variables are `BACKBURNER_UPSTREAMS__NAME__…`.
+"""
+_UP = """
+## Only for `up`
+
+`BACKBURNER_CONFIG` is the path of the file, for all processes; empty means no file. Without it, \
+`backburner.toml` in the working directory is read.
+"""
+_COLUMNS = "| variable | key | unit or values | default | meaning |\n|---|---|---|---|---|"
+_KIB = 1024
+
+
+def settings_page() -> str:
+    """The page, as Markdown."""
+    groups = {name: _group_of(info) for name, info in Settings.model_fields.items()}
+    single = [name for name, group in groups.items() if group is None]
+    parts = [_HEAD, "## Without a table\n", _table(Settings, single, ())]
+    for name, group in groups.items():
+        if group is None:
+            continue
+        parts += [f"\n## `[{name}]`\n", _first_paragraph(group)]
+        if group is UpstreamSettings:
+            parts.append(_UPSTREAMS)
+        fields = [key for key in group.model_fields if (name, key) != ("upstream", "name")]
+        parts.append(_table(group, fields, (name,)))
+    only_up = [name for name in StackSettings.model_fields if name not in Settings.model_fields]
+    parts += [_UP, _table(StackSettings, only_up, ())]
+    return "\n".join(parts) + "\n"
+
+
+def meanings(group: type[BaseModel]) -> dict[str, str]:
+    """The text below each setting of a class, on one line."""
+    module = ast.parse(Path(inspect.getfile(group)).read_text())
+    [definition] = [
+        node
+        for node in module.body
+        if isinstance(node, ast.ClassDef) and node.name == group.__name__
+    ]
+    texts: dict[str, str] = {}
+    for setting, text in zip(definition.body, definition.body[1:], strict=False):
+        match setting, text:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(meaning))),
+            ):
+                texts[name] = " ".join(meaning.split())
+    return texts
+
+
+def _group_of(info: FieldInfo) -> type[BaseModel] | None:
+    """The class of a table; None for a setting."""
+    kind = info.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def _first_paragraph(group: type[BaseModel]) -> str:
+    text = inspect.cleandoc(group.__doc__ or "").split("\n\n")[0]
+    return re.sub(r"docs/(\w+\.md)", r"[\1](\1)", text) + "\n"
+
+
+def _table(group: type[BaseModel], names: list[str], table: tuple[str, ...]) -> str:
+    texts = meanings(group)
+    rows = [
+        (
+            f"`{_variable((*table, name))}`",
+            f"`{'.'.join((*table, name))}`",
+            _unit(group.model_fields[name]),
+            _default(group.model_fields[name]),
+            texts[name].replace("|", "\\|"),
+        )
+        for name in names
+    ]
+    return "\n".join([_COLUMNS, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def _variable(place: tuple[str, ...]) -> str:
+    return UNPREFIXED_VARIABLES.get(place[0], f"BACKBURNER_{'__'.join(place)}".upper())
+
+
+def _unit(info: FieldInfo) -> str:
+    """The unit of a number, or the values that a setting can have."""
+    units = [entry.name for entry in info.metadata if isinstance(entry, Unit)]
+    return units[0] if units else _values(info.annotation)
+
+
+def _values(kind: Any) -> str:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        [inner] = [argument for argument in arguments if argument is not NoneType]
+        return _values(inner)
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in arguments)
+    if arguments and any(isinstance(entry, Unit) for entry in arguments[1:]):
+        return next(entry.name for entry in arguments[1:] if isinstance(entry, Unit))
+    names = {bool: "`true`, `false`", int: "number", dict: "table", tuple: "list"}
+    if arguments and origin not in names:  # Annotated
+        return _values(arguments[0])
+    return names.get(origin or kind, "text")
+
+
+def _default(info: FieldInfo) -> str:
+    value = info.default
+    if value is PydanticUndefined:
+        return "required"
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
+    if value is None or value in ("", (), {}):
+        return "none"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, timedelta):
+        return f"`{value.total_seconds():.15g}`"
+    if _unit(info) == "bytes":
+        return f"`{value}` ({_binary_size(value)})"
+    return f"`{value}`"
+
+
+def _binary_size(count: int) -> str:
+    return f"{count // _KIB**2} MiB" if count % _KIB**2 == 0 else f"{count // _KIB} KiB"

@@ -1,0 +1,33 @@
+"""docs/settings.md: it is current, and it explains every setting."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from cli.configuration.settings_page import meanings, settings_page
+from models.config.settings import Settings
+
+PAGE = Path(__file__).parents[3] / "docs" / "settings.md"
+GROUPS = [
+    info.annotation
+    for info in Settings.model_fields.values()
+    if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel)
+]
+
+
+def test_the_page_in_the_repository_lists_the_settings_of_this_version() -> None:
+    assert PAGE.read_text() == settings_page(), "./dev run config settings > docs/settings.md"
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.__name__)
+def test_no_setting_is_left_without_a_meaning(group: type[BaseModel]) -> None:
+    assert set(meanings(group)) == set(group.model_fields)
+    assert all(text.endswith(".") for text in meanings(group).values())
+
+
+def test_every_row_has_a_unit_a_default_and_a_meaning() -> None:
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    assert len(rows) > 90
+    assert all(cell.strip() for row in rows for cell in row[1:-1].split(" | "))
+    assert all(row.count(" | ") == 4 for row in rows)

@@ -1,4 +1,4 @@
-"""What a benchmark has found."""
+"""The result of a benchmark."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkResult:
-    """A ratio: what was measured over what it is measured against. `most`: what design §12 promises."""
+    """A ratio of two measurements of the same run. `most` is the largest ratio we promise."""
 
     name: str
     measured: float
@@ -16,21 +16,24 @@ class BenchmarkResult:
 
     @property
     def ratio(self) -> float:
-        """How many times as much."""
+        """The measured value divided by the one it is compared with."""
         return self.measured / self.against
 
     @property
     def is_kept(self) -> bool:
-        """Whether the promise is."""
+        """Whether the ratio is within the limit."""
         return self.ratio <= self.most
 
     def to_text(self) -> str:
-        """One line."""
+        """The result on one line."""
         verdict = "kept" if self.is_kept else "NOT KEPT"
-        return f"{self.name}: {self.ratio:.2f}x ({self.measured:.3g} against {self.against:.3g} {self.unit}; at most {self.most:g}x: {verdict})"
+        return (
+            f"{self.name}: {self.ratio:.2f}x ({self.measured:.3g} against {self.against:.3g} "
+            f"{self.unit}; at most {self.most:g}x: {verdict})"
+        )
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
+        """The result with stable keys, for `--json`."""
         fields = {
             name: getattr(self, name) for name in ("name", "measured", "against", "unit", "most")
         }

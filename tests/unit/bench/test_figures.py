@@ -1,4 +1,4 @@
-"""What `./dev bench` says of a ratio."""
+"""The results that `./dev bench` prints."""
 
 import pytest
 
@@ -9,14 +9,14 @@ from bench.figures import BenchmarkResult
     ("measured", "ratio", "kept", "verdict"),
     [(6.0, 3.0, True, "kept"), (6.1, 3.05, False, "NOT KEPT"), (1.0, 0.5, True, "kept")],
 )
-def test_a_ratio_is_held_against_its_promise(
+def test_a_ratio_above_its_limit_is_reported_as_not_kept(
     measured: float, ratio: float, kept: bool, verdict: str
 ) -> None:
-    figure = BenchmarkResult("create", measured, 2.0, "ms at turn 2", 3.0)
-    assert figure.ratio == pytest.approx(ratio)
-    assert figure.is_kept is kept
+    result = BenchmarkResult("create", measured, 2.0, "ms at turn 2", 3.0)
+    assert result.ratio == pytest.approx(ratio)
+    assert result.is_kept is kept
     assert (
-        figure.to_text()
+        result.to_text()
         == f"create: {ratio:.2f}x ({measured:.3g} against 2 ms at turn 2; at most 3x: {verdict})"
     )
-    assert figure.to_json()["is_kept"] is kept
+    assert result.to_json()["is_kept"] is kept

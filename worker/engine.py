@@ -105,8 +105,8 @@ class Engine:
         for name, work in {
             "tick": self._lease.tick(),
             "publisher": publisher.run(),
-            "journal": journal.run(),
-            "flushes": journal.run_flushes(),
+            "journal": journal.batch_writer.run(),
+            "flushes": journal.flush_writer.run(),
             "control": control.run(),
         }.items():
             self._watch(asyncio.create_task(work, name=name))

@@ -243,7 +243,7 @@ class Machine(RuleBasedStateMachine):
         worker = StepWorker(
             self.pool, settings_for(self.database.dsn, quarantine=quarantine), self.new_id
         )
-        worker.journal_writer._connection = self.world.journal_connection
+        worker.journal_writer.batch_writer.connection = self.world.journal_connection
         self.wait(self.database.register(worker))
         return worker
 

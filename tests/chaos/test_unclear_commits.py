@@ -103,8 +103,8 @@ async def unsure(house: SeededDatabase) -> AsyncIterator[Unsure]:
     hand = StepWorker(pool, settings, lambda prefix: f"{prefix}_{next(numbers)}")
     await house.register(hand)
     yield Unsure(house, proxy, hand)
-    if hand.journal_writer._connection is not None:
-        await hand.journal_writer._connection.close()
+    if hand.journal_writer.batch_writer.connection is not None:
+        await hand.journal_writer.batch_writer.connection.close()
     await pool.close()
     await proxy.close()
 

@@ -1,4 +1,4 @@
-"""The log of one attempt: gives events their numbers and their bytes, and holds what Postgres has not confirmed yet."""
+"""The log of one attempt: numbers and encodes its events, and holds the unconfirmed ones."""
 
 import asyncio
 import itertools
@@ -11,10 +11,21 @@ from models.ownership.claims import Claim, Tail
 from models.redis.channels import events as events_channel
 from models.wire.events import Event, frame
 
+MAX_STATEMENT_BYTES = 4 * 1024 * 1024
+"""Bytes of frames in one statement, or one frame if that is larger.
+
+They are copied several times on their way to Postgres.
+"""
+MAX_ROW_BYTES = 256 * 1024
+"""Bytes of frames of one response in one statement, or one frame if that is larger.
+
+A statement makes one row per response, and readers read whole rows.
+"""
+
 
 @dataclass(slots=True)
 class Block:
-    """Consecutive frames of one response that went into one journal batch. Numbers inclusive."""
+    """Consecutive frames of one response in one journal batch; both numbers are inclusive."""
 
     first: int
     last: int
@@ -26,7 +37,8 @@ class Block:
 class EventLog:
     """Numbers and encodes each event exactly once (I4).
 
-    Frames are *fresh* until a journal batch takes them, then part of the *tail* until a flush that covers them is answered.
+    Frames are *fresh* until a journal batch takes them, then in the *tail* until a flush, a
+    checkpoint or the ending that stores them is confirmed.
     """
 
     claim: Claim
@@ -36,23 +48,23 @@ class EventLog:
     fresh: list[bytes] = field(default_factory=list)
     tail: deque[Block] = field(default_factory=deque)
     size: int = 0
-    """Bytes held here, fresh and tail."""
+    """Bytes of all fresh frames and of the tail."""
     closed: bool = False
     is_journal_paused: bool = False
-    """A statement is storing fresh frames: the journal leaves them alone, they are shown when it is answered."""
+    """A statement stores the fresh frames now, so no journal batch may take them."""
     started_at: float = field(default_factory=time.monotonic)
     has_first_event: bool = False
-    """The first word of this attempt is written."""
+    """An event after `response.in_progress` is written."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a statement writes this response's event log: one at a time."""
+    """Held by the one statement that writes this response's event log."""
 
     @classmethod
     def of(cls, claim: Claim) -> "EventLog":
-        """The log as a new attempt finds it: it goes on after the last stored number."""
+        """The log of a new attempt: it continues after the last stored number."""
         return cls(claim, claim.log_end + 1, events_channel(claim.id), claim.attempt)
 
     def write(self, events: Iterable[Event]) -> int:
-        """Numbers and encodes; returns how many bytes that made. The journal must be told of them (`Journal.wake`)."""
+        """Numbers and encodes the events; returns their bytes. The caller requests a batch."""
         if self.closed:
             return 0
         written = 0
@@ -65,7 +77,7 @@ class EventLog:
         return written
 
     def cut_block(self, batch: int, max_bytes: int) -> Block:
-        """Moves fresh frames into the tail as one block of `batch`: all of them, or as many as are not over `most` bytes, but one at least."""
+        """Moves fresh frames into the tail as one block: as many as fit, and at least one."""
         first = self.next_number - len(self.fresh)
         count = _count_within(max_bytes, map(len, self.fresh))
         block = Block(first, first + count - 1, b"".join(self.fresh[:count]), batch)
@@ -74,14 +86,16 @@ class EventLog:
         return block
 
     def tail_to_flush(self, max_bytes: int) -> Tail:
-        """The tail that went into batches, as a flush writes it: all blocks, or those not over `most` bytes, but one at least."""
+        """The blocks of the tail for one flush: as many as fit, and at least one."""
         count = _count_within(max_bytes, (len(block.frames) for block in self.tail))
         blocks = list(itertools.islice(self.tail, count))
         return Tail(blocks[0].first, blocks[-1].last, b"".join(block.frames for block in blocks))
 
     def unflushed(self, last_event: Event | None = None) -> Tail:
-        """Everything not flushed, fresh frames included, and after it `last_event` under the next number, which stays unwritten here:
-        an ending that loses against a cancel leaves no trace."""
+        """All frames that are not flushed, and `last_event` after them under the next number.
+
+        `last_event` is not added to the log: if a cancel wins over this ending, it never happened.
+        """
         first = self.tail[0].first if self.tail else self.next_number - len(self.fresh)
         frames = b"".join([*(block.frames for block in self.tail), *self.fresh])
         if last_event is None:
@@ -89,12 +103,15 @@ class EventLog:
         return Tail(first, self.next_number, frames + frame(last_event, self.next_number))
 
     def drop_flushed(self, number: int) -> None:
-        """An answered transaction holds everything up to `number`."""
+        """Drops the frames up to `number`, which a confirmed transaction stored."""
         while self.tail and self.tail[0].last <= number:
             self.size -= len(self.tail.popleft().frames)
 
     def take_stored(self, number: int) -> Block | None:
-        """The same for a transaction that also held fresh frames; gives those back, to be shown without having been in any batch."""
+        """Drops the frames up to `number`, which a confirmed transaction stored.
+
+        Returns those that were in no batch, which are still to be published; None if there are none.
+        """
         self.drop_flushed(number)
         first = self.next_number - len(self.fresh)
         stored = self.fresh[: number + 1 - first]
@@ -106,7 +123,7 @@ class EventLog:
         return block
 
     def close(self) -> None:
-        """Nothing is written under this claim any more."""
+        """Drops all frames; later writes are ignored."""
         self.closed = True
         self.fresh.clear()
         self.tail.clear()
@@ -114,5 +131,5 @@ class EventLog:
 
 
 def _count_within(max_bytes: int, sizes: Iterable[int]) -> int:
-    """How many of these, from the first on, are together not over `most`; at least one."""
+    """How many of the first sizes have a sum of at most `max_bytes`; at least one."""
     return max(1, sum(total <= max_bytes for total in itertools.accumulate(sizes)))

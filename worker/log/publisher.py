@@ -1,4 +1,4 @@
-"""The live bus: frames that are already stored are shown on Redis, in one pipe per batch. Redis may be missing; nobody waits for it."""
+"""Publishes stored frames to Redis. Nothing waits for Redis; readers can always read the log."""
 
 import asyncio
 import contextlib
@@ -12,18 +12,18 @@ from models.redis.client import REDIS_ERRORS, REDIS_TIMEOUT
 logger = structlog.get_logger()
 
 _MAX_BACKLOG = 16 * 1024 * 1024
-"""Bytes kept for a slow Redis; beyond it everything waiting is dropped, and readers go to the log."""
-
+"""Bytes that wait for a slow Redis. Beyond it all waiting messages are dropped."""
 
 _BEGIN = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$3\r\nOFF\r\n"
 _END = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$2\r\nON\r\n"
-"""Around a batch: of all its commands only the last is answered, and that answer says all were taken."""
+"""Around a batch: Redis replies only to its last command, which confirms all of them."""
 
 
 class Publisher:
-    """Sends what it is given, in order, packed by back-pressure: while one batch is under way the next one gathers.
+    """Sends messages in order. While one batch is being sent, the next messages gather.
 
-    The commands are packed here and sent on one raw connection of redis-py's: its pipelines cost four times as much an event.
+    The commands are packed here and sent on a raw connection of redis-py: its pipelines cost four
+    times as much per event.
     """
 
     def __init__(self, redis: Redis) -> None:
@@ -35,7 +35,7 @@ class Publisher:
         self._unavailable_until = 0.0
 
     def publish(self, channel: str, payload: bytes) -> None:
-        """Queues one message; never blocks and never fails."""
+        """Queues a message. Never blocks and never raises."""
         if self._bytes > _MAX_BACKLOG:
             self._waiting.clear()
             self._bytes = 0
@@ -48,7 +48,7 @@ class Publisher:
         self._wake.set()
 
     async def run(self) -> None:
-        """Sends for ever."""
+        """Sends what is queued. Never returns."""
         loop = asyncio.get_running_loop()
         try:
             while True:
@@ -61,7 +61,7 @@ class Publisher:
                     await self._send(batch)
                 except REDIS_ERRORS as error:
                     self._unavailable_until = loop.time() + 0.5
-                    logger.warning("bus_away", error=repr(error), dropped=len(batch))
+                    logger.warning("redis_unavailable", error=repr(error), dropped=len(batch))
                     await self._disconnect()
         finally:
             await self._disconnect()
@@ -78,7 +78,7 @@ class Publisher:
         connection, self._connection = self._connection, None
         if connection is not None:
             if (writer := connection._writer) is not None:  # noqa: SLF001
-                # Closed, it would keep what a hung Redis does not take, and wait for it for ever.
+                # `close` would wait forever for a hung Redis to read what is buffered.
                 writer.transport.abort()
             with contextlib.suppress(*REDIS_ERRORS):
                 await connection.disconnect(nowait=True)

@@ -134,11 +134,11 @@ class StepWorker(DatabaseWorker):
         """Writes all new frames to the journal as one batch; the bus keeps what it publishes."""
         logs = [run.log for run in self.runs.values() if run.log.fresh]
         if logs:
-            await self.journal_writer._write_batch(logs)
+            await self.journal_writer.batch_writer.write(logs)
 
     async def flush_all(self) -> None:
         """Moves all tails to the event log."""
-        await self.journal_writer._flush([run.log for run in self.runs.values()], wait=True)
+        await self.journal_writer.flush_writer.flush([run.log for run in self.runs.values()])
 
     async def checkpoint(self, run: StepRun) -> None:
         """Ends the turn and stores it; another turn follows."""

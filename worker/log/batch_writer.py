@@ -1,0 +1,129 @@
+"""Batches: all new frames of all logs of this process as one INSERT into the journal."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import LiteralString
+
+import structlog
+from psycopg import AsyncConnection
+from psycopg.rows import DictRow
+
+from models.config.settings import Settings
+from models.db.arrays import Byteas, Ints, Uuids
+from models.db.database import DATABASE_UNAVAILABLE, Row, connect, fetch_on
+from models.db.queries import statements
+from models.ownership.lease import Lease
+from worker import metrics
+from worker.log.event_log import MAX_ROW_BYTES, MAX_STATEMENT_BYTES, Block, EventLog
+from worker.log.flush_writer import FlushWriter
+from worker.log.open_logs import OpenLogs
+
+logger = structlog.get_logger()
+
+_RETRY_DELAY = 0.5
+"""Seconds between two tries while Postgres is unavailable."""
+
+
+class BatchWriter:
+    """Writes the batches of one process, on a connection that nothing else uses."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        lease: Lease,
+        logs: OpenLogs,
+        flush_writer: FlushWriter,
+        publish: Callable[[EventLog, Block], None],
+    ) -> None:
+        """`publish` is called for each block after Postgres has confirmed its batch."""
+        self.connection: AsyncConnection[DictRow] | None = None
+        self._settings = settings
+        self._lease = lease
+        self._logs = logs
+        self._flush_writer = flush_writer
+        self._publish = publish
+        self._batch = 0
+        """Number of the present or last batch."""
+
+    async def run(self) -> None:
+        """Writes batches: at once after a pause, else one per `journal_gap`. Never returns."""
+        gap = self._settings.worker.journal_gap.total_seconds()
+        while True:
+            await self._logs.batch_requested.wait()
+            self._logs.batch_requested.clear()
+            started_at = time.monotonic()
+            logs = self._logs.take_dirty()
+            if logs:
+                await self.write(logs)
+                await asyncio.sleep(max(0.0, gap - (time.monotonic() - started_at)))
+
+    async def write(self, logs: list[EventLog]) -> None:
+        """Writes the fresh frames of these logs as one batch, then publishes them."""
+        self._batch += 1
+        blocks = list(self._cut_blocks(logs))
+        with metrics.JOURNAL_SECONDS.time():
+            await self._store(blocks)
+        metrics.EVENTS.inc(sum(block.last - block.first + 1 for _, block in blocks))
+        self._logs.confirmed_batch = self._batch
+        for log, block in blocks:
+            self._publish(log, block)
+        self._logs.request_flush([log for log, _ in blocks])
+        await self._logs.notify_waiters()
+
+    def _cut_blocks(self, logs: list[EventLog]) -> Iterator[tuple[EventLog, Block]]:
+        """One block of each log until the statement is full. The rest goes into the next batch."""
+        bytes_left = MAX_STATEMENT_BYTES
+        for log in logs:
+            if bytes_left > 0:
+                block = log.cut_block(self._batch, min(bytes_left, MAX_ROW_BYTES))
+                bytes_left -= len(block.frames)
+                yield log, block
+            if log.fresh:
+                self._logs.mark_dirty(log)
+
+    async def _store(self, blocks: list[tuple[EventLog, Block]]) -> None:
+        """Inserts the batch. If Postgres has truncated the journal, flushes every log first.
+
+        A crash of Postgres truncates the unlogged journal. Frames of earlier batches are then
+        stored nowhere, and would be lost if this process crashed too.
+        """
+        values: dict[str, object] = {
+            "me": self._lease.id,
+            "batch": self._batch,
+            "ids": Uuids([log.claim.id for log, _ in blocks]),
+            "attempts": Ints([log.attempt for log, _ in blocks]),
+            "firsts": Ints([block.first for _, block in blocks]),
+            "lasts": Ints([block.last for _, block in blocks]),
+            "frames": Byteas([block.frames for _, block in blocks]),
+        }
+        while True:
+            row = (await self._execute_with_retry(statements.JOURNAL, values))[0]
+            if row["me"] and row["mark"]:
+                return
+            if not row["me"]:
+                self._lease.exit_process()
+            logger.warning("journal_truncated", batch=self._batch)
+            await self._flush_writer.flush(list(self._logs.all))
+            await self._execute_with_retry(statements.MARK_JOURNAL, {"me": self._lease.id})
+
+    async def _execute_with_retry(self, sql: LiteralString, values: dict[str, object]) -> list[Row]:
+        """The rows of a statement, repeated identically until Postgres confirms it."""
+        while True:
+            await self._lease.wait_until_valid()
+            try:
+                return await fetch_on(await self._connect(), sql, values)
+            except DATABASE_UNAVAILABLE as error:
+                logger.warning("journal_database_unavailable", error=str(error).strip())
+                if self.connection is not None:
+                    await self.connection.close()
+                    self.connection = None
+                await asyncio.sleep(_RETRY_DELAY)
+
+    async def _connect(self) -> AsyncConnection[DictRow]:
+        if self.connection is None:
+            self.connection = await connect(self._settings, str(self._lease.id))
+            # The fence's row lock would cost a disk sync for each batch. Nothing is lost without
+            # one: a crash of Postgres truncates the journal anyway.
+            await self.connection.execute("SET synchronous_commit = off")
+        return self.connection

@@ -13,9 +13,12 @@ import pytest
 from tests.support.api import Api
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.mcp_servers import McpServers
+from tests.support.properties import register_profiles
 from tests.support.stack import RUNNING_STACKS, Databases, Stack, SuiteSettings, databases, stack
 
 PrivateStack = Callable[..., AbstractAsyncContextManager[Stack]]
+
+register_profiles()
 
 _log_sizes = pytest.StashKey[dict[str, int]]()
 

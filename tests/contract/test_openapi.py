@@ -15,7 +15,7 @@ import jsonschema_rs
 import openai.types.responses as sdk
 import requests
 import schemathesis
-from hypothesis import HealthCheck, Phase, given
+from hypothesis import Phase, given
 from hypothesis import strategies as st
 from openai.types.responses import response_create_params
 from pydantic import TypeAdapter
@@ -42,6 +42,7 @@ from tests.support.fake_upstream import (
     text,
     usage,
 )
+from tests.support.properties import examples
 from tests.support.stack import ROOT, Stack
 from tests.support.strict_types import check_event, check_response
 from web.app import create_app
@@ -336,7 +337,7 @@ def test_a_create_tells_every_status_an_upstream_can_cause() -> None:
 # The document's own examples.
 
 
-def examples(part: JSON) -> list[Any]:
+def examples_of(part: JSON) -> list[Any]:
     named = [one["value"] for one in part.get("examples", {}).values()]
     return [part["example"], *named] if "example" in part else named
 
@@ -349,7 +350,7 @@ def test_the_examples_are_what_they_show() -> None:
     ]:
         for answer in told["responses"].values():
             for kind, content in answer.get("content", {}).items():
-                for example in examples(content):
+                for example in examples_of(content):
                     name = content.get("schema", {}).get("$ref", "").rpartition("/")[2] or kind
                     seen[name] += 1
                     (check_stream if name == "text/event-stream" else checked(name))(example)
@@ -388,7 +389,7 @@ def check_stream(stream: str, *, whole: bool = True) -> list[JSON]:
 def test_the_example_requests_are_accepted_here_and_by_the_sdk() -> None:
     content = operations()["create"]["requestBody"]["content"]["application/json"]
     strict = TypeAdapter[Any](response_create_params.ResponseCreateParams)
-    for body in examples(content):
+    for body in examples_of(content):
         require("CreateResponse", body)
         strict.validate_python(body)
         assert refusal_of(body) is None, body
@@ -397,6 +398,7 @@ def test_the_example_requests_are_accepted_here_and_by_the_sdk() -> None:
 # The document and whatever a client may send.
 
 
+@cache
 def generated(operation: str, mode: GenerationMode) -> st.SearchStrategy[Case]:
     """Requests made from the document. Keys are left out of it: they are a matter of their own."""
     open_to_all = {key: value for key, value in document().items() if key != "security"}
@@ -407,16 +409,9 @@ def generated(operation: str, mode: GenerationMode) -> st.SearchStrategy[Case]:
     return told.as_strategy(generation_mode=mode)
 
 
-def bounded(count: int) -> hypothesis.settings:
-    """The same requests every time, so that a failure is one for everybody."""
-    return hypothesis.settings(
-        max_examples=count,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-        phases=[Phase.generate],
-    )
+def generated_examples(count: int) -> hypothesis.settings:
+    """Without the other phases: to shrink a request of this size takes minutes."""
+    return hypothesis.settings(examples(count), phases=[Phase.generate])
 
 
 def as_written(value: Any) -> Any:
@@ -432,7 +427,7 @@ def as_written(value: Any) -> Any:
     )
 
 
-@bounded(100)
+@generated_examples(40)
 @given(case=generated("create", GenerationMode.POSITIVE))
 def test_what_the_document_allows_is_accepted_and_kept_as_it_says(case: Case) -> None:
     body = as_written(case.body)
@@ -461,7 +456,7 @@ def shown(request: CreateRequest) -> JSON:
     return response_object(facts, [])
 
 
-@bounded(100)
+@generated_examples(40)
 @given(case=generated("create", GenerationMode.NEGATIVE))
 def test_what_the_document_forbids_is_refused(case: Case) -> None:
     body = case.body
@@ -648,6 +643,10 @@ async def target_on(stack: Stack) -> Target:
     return Target(api.base_url.removesuffix("/v1"), stack.key, models, known, conversations, items)
 
 
+EXAMPLES = {"create": 20, "cancel": 12}
+"""Operation -> requests of each mode: a create has most to vary, and of responses few can be cancelled."""
+
+
 async def test_the_running_server_answers_as_the_document_says(tool_stack: Stack) -> None:
     target = await target_on(tool_stack)
     for operation, told in operations().items():
@@ -656,7 +655,11 @@ async def test_the_running_server_answers_as_the_document_says(tool_stack: Stack
         )
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)[: 1 + can_be_wrong]:
             await asyncio.to_thread(
-                fuzz, target, operation, mode, bounded(50 if operation == "create" else 12)
+                fuzz,
+                target,
+                operation,
+                mode,
+                generated_examples(EXAMPLES.get(operation, 6)),
             )
     answered = {(operation, code) for operation, code, _ in target.seen}
     assert answered >= {(operation, 200) for operation in operations()}, target.seen

@@ -3,9 +3,8 @@
 import random
 from typing import Any
 
-import hypothesis
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import InvalidRequest
@@ -18,20 +17,10 @@ from tests.support.histories import (
     expected_messages,
     normalize_messages,
 )
+from tests.support.properties import examples
 from worker.translation.chat.request import chat_request
 from worker.translation.dialect import Dialect
 from worker.translation.tool_catalog import build_tool_catalog
-
-
-def bounded(count: int) -> hypothesis.settings:
-    """The same histories every time, so that a failure is one for everybody."""
-    return hypothesis.settings(
-        max_examples=count,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-    )
 
 
 def new_ids() -> Any:
@@ -68,13 +57,13 @@ def flat(turns: list[HistoryTurn]) -> list[JSON]:
     return [item for turn in turns for item in [*turn.input_items, *turn.output_items()]]
 
 
-@bounded(600)
+@examples(300)
 @given(turns=histories())
 def test_a_history_is_told_turn_by_turn(turns: list[HistoryTurn]) -> None:
     assert normalize_messages(messages(flat(turns))) == expected_messages(turns)
 
 
-@bounded(300)
+@examples(150)
 @given(turns=histories())
 def test_what_no_upstream_takes_is_never_told(turns: list[HistoryTurn]) -> None:
     told = messages(flat(turns))
@@ -91,7 +80,7 @@ def test_what_no_upstream_takes_is_never_told(turns: list[HistoryTurn]) -> None:
     assert not {turn.broken_call for turn in turns} & set(called)
 
 
-@bounded(300)
+@examples(150)
 @given(turns=histories(), at=st.integers(0, 10**6))
 def test_every_cut_between_turns_gives_the_same(turns: list[HistoryTurn], at: int) -> None:
     """Where one response ends and the next begins leaves no trace."""
@@ -102,7 +91,7 @@ def test_every_cut_between_turns_gives_the_same(turns: list[HistoryTurn], at: in
     assert begun == expected_messages(turns[:cut], turns[cut].input_items)
 
 
-@bounded(200)
+@examples(100)
 @given(turns=histories())
 def test_one_system_message_changes_nobody_elses_order(turns: list[HistoryTurn]) -> None:
     told = normalize_messages(messages(flat(turns), single_system_message=True))
@@ -114,7 +103,7 @@ def test_one_system_message_changes_nobody_elses_order(turns: list[HistoryTurn])
     ]
 
 
-@bounded(300)
+@examples(150)
 @given(turns=histories(), at=st.integers(0, 10**6))
 def test_an_answer_that_is_missing_or_strange_is_refused(turns: list[HistoryTurn], at: int) -> None:
     items = flat(turns)

@@ -1,17 +1,19 @@
-"""Whatever a native upstream sends, the turn ends, in a stream that obeys the contract: nothing it says breaks the server."""
+"""Whatever a native upstream sends, the turn ends in a stream that obeys the contract."""
 
 import copy
 import json
 import random
 from typing import Any
 
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from models.errors import LimitReached, UpstreamFailed
 from models.wire.snapshot import closing_events, find_unfinished, fold
 from tests.support.chat_turns import JSON, catalog_with, counter, decoded
 from tests.support.contract_rules import assert_items_obey_contract
 from tests.support.native_turns import added, event, message, message_events, terminal_event
+from tests.support.properties import examples
 from worker.translation.responses.translator import NativeTranslator
 from worker.upstream.responses_events import parse_event
 
@@ -66,18 +68,18 @@ SHELL: JSON = {
     "action": {"commands": ["ls"]},
     "status": "completed",
 }
-SEEN: JSON = {
+SEARCH: JSON = {
     "id": "ws",
     "type": "web_search_call",
     "status": "completed",
     "action": {"type": "search", "query": "q"},
 }
 IMAGE: JSON = {"id": "ig", "type": "image_generation_call", "status": "completed", "result": "AA"}
-THOUGHT: JSON = {
+REASONING: JSON = {
     "id": "rs", "type": "reasoning", "status": "completed", "summary": [{"type": "summary_text", "text": "ab"}],
     "content": [{"type": "reasoning_text", "text": "cd"}], "encrypted_content": "blob",
 }  # fmt: skip
-CITED: JSON = {
+CITATION: JSON = {
     "type": "url_citation",
     "url": "https://x",
     "title": "t",
@@ -87,9 +89,9 @@ CITED: JSON = {
 
 
 def whole_turn() -> list[JSON]:
-    """One of everything."""
+    """The events of a turn with an item of each kind."""
 
-    def told(index: int, item: JSON, *inside: JSON, **opening: Any) -> list[JSON]:
+    def item_events(index: int, item: JSON, *inside: JSON, **opening: Any) -> list[JSON]:
         begin = {
             "type": "response.output_item.added",
             "output_index": index,
@@ -104,8 +106,8 @@ def whole_turn() -> list[JSON]:
     return copy.deepcopy(
         [
             {"type": "response.created", "response": {"id": "r", "status": "in_progress", "output": []}},
-            *told(
-                0, THOUGHT,
+            *item_events(
+                0, REASONING,
                 event("reasoning_summary_part.added", 0, item_id="rs", summary_index=0, part={"type": "summary_text", "text": ""}),
                 event("reasoning_summary_text.delta", 0, item_id="rs", summary_index=0, delta="ab"),
                 event("reasoning_summary_text.done", 0, item_id="rs", summary_index=0, text="ab"),
@@ -113,15 +115,15 @@ def whole_turn() -> list[JSON]:
                 summary=[], content=[],
             ),
             *[{**one, "output_index": 1} for one in message_events("Hi")],
-            event("output_text.annotation.added", 1, item_id="up_msg", content_index=0, annotation_index=0, annotation=CITED),
-            *told(2, CALL, event("function_call_arguments.delta", 2, item_id="fc", delta='{"a":1}'), arguments=""),
-            *told(3, CUSTOM, event("custom_tool_call_input.delta", 3, item_id="ct", delta="text"), input=""),
-            *told(4, SHELL),
-            *told(5, SEEN, event("web_search_call.searching", 5, item_id="ws")),
-            *told(6, CODE, event("code_interpreter_call_code.delta", 6, item_id="ci", delta="1+1"), code=""),
-            *told(7, IMAGE, event("image_generation_call.partial_image", 7, item_id="ig", partial_image_index=0, partial_image_b64="AA")),
+            event("output_text.annotation.added", 1, item_id="up_msg", content_index=0, annotation_index=0, annotation=CITATION),
+            *item_events(2, CALL, event("function_call_arguments.delta", 2, item_id="fc", delta='{"a":1}'), arguments=""),
+            *item_events(3, CUSTOM, event("custom_tool_call_input.delta", 3, item_id="ct", delta="text"), input=""),
+            *item_events(4, SHELL),
+            *item_events(5, SEARCH, event("web_search_call.searching", 5, item_id="ws")),
+            *item_events(6, CODE, event("code_interpreter_call_code.delta", 6, item_id="ci", delta="1+1"), code=""),
+            *item_events(7, IMAGE, event("image_generation_call.partial_image", 7, item_id="ig", partial_image_index=0, partial_image_b64="AA")),
             added(8, "slug:gadget", id="x"),
-            terminal_event(THOUGHT, message("Hi"), CALL, CUSTOM, SHELL, SEEN, CODE, IMAGE),
+            terminal_event(REASONING, message("Hi"), CALL, CUSTOM, SHELL, SEARCH, CODE, IMAGE),
         ]
     )  # fmt: skip
 
@@ -141,11 +143,14 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
     return found
 
 
-def spoil(events: list[JSON], chance: random.Random) -> list[bytes]:
-    """Some places hold junk, some events are missing, twice, or elsewhere."""
+def damage(events: list[JSON], chance: random.Random) -> list[bytes]:
+    """Puts junk in some places; removes, repeats and moves some events."""
     for _ in range(chance.randrange(1, 6)):
         one = chance.choice(events)
-        container, key = chance.choice(_places(one))
+        places = _places(one)
+        if not places:
+            continue
+        container, key = chance.choice(places)
         if isinstance(container, dict) and chance.random() < 0.3:
             del container[key]
         else:
@@ -160,39 +165,41 @@ def spoil(events: list[JSON], chance: random.Random) -> list[bytes]:
     return [json.dumps(one).encode() for one in events]
 
 
-@pytest.mark.parametrize("seed", range(600))
-def test_a_spoilt_turn_still_obeys_the_contract(seed: int) -> None:
-    chance = random.Random(seed)
+CHANCE = st.randoms(use_true_random=False)
+
+
+@examples(400)
+@given(chance=CHANCE)
+def test_a_damaged_turn_still_obeys_the_contract(chance: random.Random) -> None:
     translator = NativeTranslator(
         counter(),
         tool_catalog=catalog_with("f", custom=["p"]),
         tag_encrypted=lambda blob: f"kept {blob}",
     )
-    told = []
+    published = []
     try:
-        for payload in spoil(whole_turn(), chance):
-            told += translator.feed(parse_event(payload))
-        told += translator.finish(done_seen=chance.random() < 0.5)
+        for payload in damage(whole_turn(), chance):
+            published += translator.feed(parse_event(payload))
+        published += translator.finish(done_seen=chance.random() < 0.5)
     except (UpstreamFailed, LimitReached):
-        told += translator.close_incomplete()
-    shown = decoded(told)
-    closed = assert_items_obey_contract(shown)
-    assert [item for _, item in sorted(closed.items())] == translator.output == fold(shown)
+        published += translator.close_incomplete()
+    events = decoded(published)
+    closed = assert_items_obey_contract(events)
+    assert [item for _, item in sorted(closed.items())] == translator.output == fold(events)
     json.dumps(translator.output)
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_wherever_it_is_cut_a_recovery_can_close_it(seed: int) -> None:
-    """The next attempt knows only the events that were shown."""
-    chance = random.Random(seed)
+@examples(100)
+@given(length=st.integers(0, len(whole_turn()) - 1))
+def test_wherever_it_is_cut_a_recovery_can_close_it(length: int) -> None:
+    """The next attempt knows only the events that were published."""
     translator = NativeTranslator(counter(), tool_catalog=catalog_with("f", custom=["p"]))
-    events = whole_turn()
-    told = []
-    for one in events[: chance.randrange(len(events))]:
-        told += translator.feed(parse_event(json.dumps(one).encode()))
-    shown = decoded(told)
-    closing = decoded(closing_events(find_unfinished(shown)))
-    assert_items_obey_contract([*shown, *closing])
-    by_us = [*shown, *decoded(translator.close_incomplete())]
-    assert_items_obey_contract(by_us)
-    assert fold([*shown, *closing]) == fold(by_us)
+    published = []
+    for one in whole_turn()[:length]:
+        published += translator.feed(parse_event(json.dumps(one).encode()))
+    events = decoded(published)
+    closing = decoded(closing_events(find_unfinished(events)))
+    assert_items_obey_contract([*events, *closing])
+    closed_by_translator = [*events, *decoded(translator.close_incomplete())]
+    assert_items_obey_contract(closed_by_translator)
+    assert fold([*events, *closing]) == fold(closed_by_translator)

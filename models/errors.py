@@ -4,12 +4,15 @@ Exception
 ├── ApiError                      the client's: one envelope, rendered once, in web/http/errors.py
 │   ├── InvalidRequest            400
 │   ├── Unauthenticated           401
+│   │   └── IncorrectApiKey
 │   ├── NotFound                  404
 │   ├── MethodNotAllowed          405
 │   ├── RequestTooLarge           413
 │   ├── UnsupportedMediaType      415
 │   ├── RunFailed                 as the upstream answered (foreground, not streamed)
+│   ├── InternalError             500
 │   └── Unavailable               503, with Retry-After
+│       └── ServerStopping
 └── RunError                      the run's: turned into an ending in worker/run/end_state.py
     ├── UpstreamFailed            the far side refused, broke off, stalled or talked nonsense
     │   ├── UpstreamBusy          it was not even asked: at its limit, or known to be down
@@ -67,6 +70,13 @@ class Unauthenticated(ApiError):
         self.headers = {"www-authenticate": "Bearer"}
 
 
+class IncorrectApiKey(Unauthenticated):
+    """The API key is unknown or revoked."""
+
+    def __init__(self) -> None:
+        super().__init__("Incorrect API key provided.")
+
+
 class NotFound(ApiError):
     """There is no such thing in this project."""
 
@@ -113,6 +123,20 @@ class Unavailable(ApiError):
     ) -> None:
         super().__init__(message, code="server_error")
         self.headers = {"retry-after": "1"}
+
+
+class ServerStopping(Unavailable):
+    """This process stops; another one can serve the request."""
+
+    def __init__(self) -> None:
+        super().__init__("The server is stopping. Please retry.")
+
+
+class InternalError(ApiError):
+    """An unexpected exception; the log has the traceback."""
+
+    def __init__(self) -> None:
+        super().__init__("The server had an error while processing your request.")
 
 
 class RunFailed(ApiError):

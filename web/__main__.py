@@ -6,33 +6,32 @@ from types import FrameType
 
 import structlog
 import uvicorn
-from fastapi import FastAPI
 
 from models import logs
 from models.config.configuration import load
 from models.db.database import DATABASE_UNAVAILABLE, wait_until_available
-from web.app import create_app
-from web.state import AppState
+from web.app import Application, create_app
+from web.state import started_state
 from web.websocket.protocol import WebSocketProtocol
 
 
 class WebServer(uvicorn.Server):
-    """uvicorn, except that open streams are told at once when a stop is asked for: its own lifespan hook comes after they ended."""
+    """uvicorn, but a signal starts the shutdown of streams at once: uvicorn's lifespan hook runs after they have ended."""
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+    def __init__(self, config: uvicorn.Config, app: Application) -> None:
         super().__init__(config)
         self._app = app
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """SIGTERM or SIGINT."""
-        state: AppState | None = getattr(self._app.state, "app_state", None)
+        state = started_state(self._app)
         if state is not None:
             state.begin_shutdown()
         super().handle_exit(sig, frame)
 
 
 def main() -> None:
-    """Serves until SIGTERM or SIGINT; exits 1 when Postgres cannot be reached."""
+    """Serves until SIGTERM or SIGINT. Exits with 1 if Postgres is unavailable."""
     arguments = argparse.ArgumentParser(
         prog="python -m web", description="A web process: the HTTP API."
     )
@@ -48,7 +47,7 @@ def main() -> None:
     try:
         wait_until_available(settings)
     except DATABASE_UNAVAILABLE as error:
-        structlog.get_logger().critical("database_away", error=str(error).strip())
+        structlog.get_logger().critical("database_unavailable", error=str(error).strip())
         sys.exit(1)
     app = create_app(settings, options.host)
     config = uvicorn.Config(
@@ -58,7 +57,7 @@ def main() -> None:
         loop="uvloop",
         http="httptools",
         ws=WebSocketProtocol,
-        # A larger message ends the connection (1009); one above the limit itself is refused in a frame, and the connection lives on.
+        # uvicorn closes the connection (1009) for a larger message. Up to this size we send an error and keep it open.
         ws_max_size=2 * settings.limits.body,
         ws_ping_interval=settings.web.ping.total_seconds(),
         ws_ping_timeout=settings.web.send_timeout.total_seconds(),

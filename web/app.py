@@ -1,21 +1,21 @@
-"""The web application: routes, errors, and what a process opens and closes."""
+"""The FastAPI application: its routes, its error handlers, and what it opens at the start and closes at the end."""
 
 import contextlib
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
-from starlette.routing import Match
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from models.config.settings import Settings
 from models.errors import MethodNotAllowed
 from models.hosts import is_loopback
 from models.ids import new_item_id
-from web import model_catalog, openapi
+from web import gauges, openapi
 from web.counters import HTTP_RESPONSES
 from web.http import errors
 from web.http.auth import Project
@@ -26,10 +26,11 @@ from web.routes import (
     health,
     input_tokens,
     metrics,
+    models,
     responses,
     websocket,
 )
-from web.state import AppState
+from web.state import AppState, bind_state
 
 _ROUTE_MODULES = (
     health,
@@ -40,37 +41,41 @@ _ROUTE_MODULES = (
     conversations,
     chat,
     websocket,
-    model_catalog,
+    models,
 )
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 
 
 class Application(FastAPI):
-    """FastAPI, except that the document of its routes is ours (web/openapi): FastAPI's own knows neither our bodies nor our errors."""
+    """FastAPI with our own OpenAPI document (web/openapi): FastAPI's does not know our bodies and errors."""
+
+    def __init__(self, settings: Settings, host: str) -> None:
+        """`host` is the address to listen on; /docs and /openapi.json are served on loopback only."""
+        is_local = is_loopback(host)
+        super().__init__(
+            title="Backburner",
+            lifespan=_lifespan,
+            docs_url="/docs" if is_local else None,
+            redoc_url=None,
+            openapi_url="/openapi.json" if is_local else None,
+            redirect_slashes=False,
+        )
+        self.settings = settings
+        self.listen_host = host
 
     def openapi(self) -> dict[str, Any]:
-        """Made when it is first asked for."""
+        """The OpenAPI document, built at the first call."""
         if self.openapi_schema is None:
-            routes = [route for part in _ROUTE_MODULES for route in part.router.routes]
-            self.openapi_schema = openapi.document(routes, self.state.settings)
+            self.openapi_schema = openapi.document(_routes(), self.settings)
         return self.openapi_schema
 
 
-def create_app(settings: Settings, host: str = "127.0.0.1") -> FastAPI:
-    """The application for a process that listens on `host`; its own documentation is served on loopback only."""
-    local = is_loopback(host)
-    app = Application(
-        title="Backburner",
-        lifespan=_lifespan,
-        docs_url="/docs" if local else None,
-        redoc_url=None,
-        openapi_url="/openapi.json" if local else None,
-        redirect_slashes=False,
-    )
-    app.state.settings, app.state.host = settings, host
+def create_app(settings: Settings, host: str = "127.0.0.1") -> Application:
+    """The application of a process that listens on `host`."""
+    app = Application(settings, host)
     errors.install(app)
-    for part in _ROUTE_MODULES:
-        app.include_router(part.router)
+    for module in _ROUTE_MODULES:
+        app.include_router(module.router)
     app.add_api_route("/v1/{rest:path}", _unmatched_path, methods=_METHODS, include_in_schema=False)
     app.add_api_websocket_route("/v1/{rest:path}", websocket.unmatched_path)
     app.add_middleware(RequestIdMiddleware)
@@ -78,10 +83,10 @@ def create_app(settings: Settings, host: str = "127.0.0.1") -> FastAPI:
 
 
 @contextlib.asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    state = await AppState.open(app.state.settings)
-    app.state.app_state, app.state.keys = state, state.keys
-    metrics.bind_gauges(state)
+async def _lifespan(app: Application) -> AsyncIterator[None]:
+    state = await AppState.open(app.settings, app.listen_host)
+    bind_state(app, state)
+    gauges.bind(state)
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
@@ -91,16 +96,16 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await state.close()
 
 
+def _routes() -> Iterator[BaseRoute]:
+    for module in _ROUTE_MODULES:
+        yield from module.router.routes
+
+
 async def _unmatched_path(request: Request, _project: Project) -> Response:
-    """Under /v1 even what does not exist is only told to those with a key (design §8)."""
+    """404 or 405 for a path under /v1 without a matching route; 401 without an API key."""
     allowed: set[str] = set()
-    for route in (
-        route
-        for part in _ROUTE_MODULES
-        for route in part.router.routes
-        if isinstance(route, APIRoute)
-    ):
-        if route.matches(request.scope)[0] is Match.PARTIAL:
+    for route in _routes():
+        if isinstance(route, APIRoute) and route.matches(request.scope)[0] is Match.PARTIAL:
             allowed |= route.methods or set()
     if not allowed:
         raise errors.unknown_url(request)
@@ -110,12 +115,11 @@ async def _unmatched_path(request: Request, _project: Project) -> Response:
 
 
 _RESPONSE_START_TYPES = ("http.response.start", "websocket.accept", "websocket.http.response.start")
-"""The heads of answers; that of a socket which is accepted has the status 101."""
+"""The messages that carry response headers. An accepted WebSocket has the status 101."""
 
 
 class RequestIdMiddleware:
-    """Every answer carries `x-request-id`, which the official clients show in their errors; and every answer is counted. So does the answer
-    to a WebSocket's handshake."""
+    """Adds `x-request-id` to every response and counts it; the official clients show the id in their errors."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

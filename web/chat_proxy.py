@@ -1,13 +1,14 @@
-"""The way of a chat completion through this server: to the model's upstream, and its answer back, byte for byte (docs/adr/0016).
+"""Forwards a chat completion to the model's upstream, and the upstream's response to the client, byte for byte (docs/adr/0016).
 
-No more is held of an answer than one read: while the client takes nothing, nothing is read. Who is told what: the upstream the operator's
-credential and headers and nothing of the client's but the body; the client the upstream's status, its body, and of its headers those that
-say how to read it or when to come again.
+At most one read of a response is in memory: while the client does not receive, nothing is read. The
+upstream gets the operator's credential and headers, and of the client's request only the body. The
+client gets the upstream's status and body, and the few headers that it needs to read or to retry.
 """
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -22,14 +23,16 @@ from models.config.routes import Destination, Routes, limits_of
 from models.config.settings import Settings
 from models.config.upstream import UpstreamSettings
 from models.errors import ApiError, RunFailed
+from web.http.body import is_uncompressed, run_sized
 from web.http.connection import wait_for_disconnect
+from web.stream.sse import SSE_HEADERS
 
 logger = structlog.get_logger()
 
 _READ_BUFFER = 64 * 1024
-"""Bytes of an answer that wait here at most; aiohttp stops reading at twice that."""
+"""Bytes that may wait to be read; aiohttp stops receiving at twice that."""
 _MAX_ERROR_BODY = 1024 * 1024
-"""Bytes of a refusal's body: what is longer is cut."""
+"""Bytes of an error response's body; a longer one is cut."""
 _FORWARDED_HEADERS = ("retry-after", "retry-after-ms", "x-should-retry", "content-length")
 """Headers of the upstream that the client gets, besides the content type."""
 _FORWARDED_CONTENT_TYPES = (
@@ -38,13 +41,13 @@ _FORWARDED_CONTENT_TYPES = (
     "text/plain",
     "application/problem+json",
 )
-"""Content types that are passed on; what calls itself otherwise (a proxy's HTML) is plain text here."""
+"""Content types that are forwarded; any other, such as a proxy's HTML, becomes plain text."""
 _CREDENTIAL_STATUSES = frozenset({401, 403})
-"""The upstream's words about our credential are for operators, not for clients."""
+"""What the upstream writes about our credential is for operators, not for clients."""
 _TRY_NEXT_STATUSES = frozenset({401, 403, 404, 405, 408, 429})
-"""Statuses below 500 after which another upstream may do better with the same request."""
+"""Statuses below 500 after which another upstream may accept the same request."""
 _MIN_SECRET_LENGTH = 8
-"""Characters from which a credential is one: local servers are given words such as `none`."""
+"""Characters from which a credential is secret: shorter ones are words such as `none` for local servers."""
 _EVENT_END = b"\n\n"
 
 _CONNECTION_ERRORS = (aiohttp.ClientError, OSError, ValueError)
@@ -53,43 +56,35 @@ _CONNECTION_ERRORS = (aiohttp.ClientError, OSError, ValueError)
 class ChatProxy:
     """The connections to all upstreams that serve chat completions."""
 
-    def __init__(self, settings: Settings, grace_expired: asyncio.Event) -> None:
-        """`drained`: set when the process gives up what is still under way."""
+    def __init__(self, settings: Settings, routes: Routes, grace_expired: asyncio.Event) -> None:
+        """`grace_expired`: set when the process ends requests that are still running."""
         self._settings = settings
         self._grace_expired = grace_expired
-        self._routes = Routes(settings)
+        self._routes = routes
         self._session: aiohttp.ClientSession | None = None
 
     def has_route(self, model: str) -> bool:
-        """Whether a route leads anywhere; where none are configured, one does for every name."""
+        """Whether an upstream serves the model; without configured routes, one serves every name."""
         return bool(self._routes.find(model))
 
-    async def forward(self, body: dict[str, Any], *, large: bool) -> Response:
-        """The answer of the first of the model's upstreams that gives one. Cancelling closes the connection.
+    async def forward(self, body: dict[str, Any], *, size: int) -> Response:
+        """The response of the first upstream of the model that accepts the request. Cancelling closes the connection.
 
-        Raises RunFailed (502, 504) when none does. `body` is what the client sent, `model` a string with a route; a `large` one is not
-        encoded in the event loop.
+        `body` is the client's, with a model that has a route; `size` is its size in bytes. Raises
+        RunFailed (502, 504) if no upstream responds.
         """
         *others, last = self._routes.find(body["model"])
         for destination in others:
             try:
-                proxied = await self._send(destination, body, large=large)
+                proxied = await self._send(destination, body, size)
             except RunFailed as failure:
-                logger.info(
-                    "upstream_passed_over",
-                    upstream=destination.upstream.name,
-                    reason=failure.message,
-                )
+                _log_skipped(destination, failure.message)
                 continue
             if not proxied.should_try_next:
                 return proxied
             await proxied.close()
-            logger.info(
-                "upstream_passed_over",
-                upstream=destination.upstream.name,
-                reason=f"status {proxied.status_code}",
-            )
-        return await self._send(last, body, large=large)
+            _log_skipped(destination, f"status {proxied.status_code}")
+        return await self._send(last, body, size)
 
     async def close(self) -> None:
         """Closes all connections."""
@@ -97,48 +92,23 @@ class ChatProxy:
             await self._session.close()
 
     async def _send(
-        self, destination: Destination, body: dict[str, Any], *, large: bool
+        self, destination: Destination, body: dict[str, Any], size: int
     ) -> "ProxiedResponse":
-        routed_body = {**body, "model": destination.model}
-        encoded = (
-            await asyncio.to_thread(orjson.dumps, routed_body)
-            if large
-            else orjson.dumps(routed_body)
-        )
-        upstream, limits = (
-            destination.upstream,
-            limits_of(self._settings.limits, destination.upstream),
-        )
-        # A stream begins soon; an answer that comes in one piece begins when the model is done.
-        timeout = (
-            limits.first_token if body.get("stream") is True else limits.turn
-        ).total_seconds()
-        connect = aiohttp.ClientTimeout(
-            total=None, connect=None, sock_connect=upstream.connect_timeout.total_seconds()
-        )
-        request = self._get_session().post(
-            f"{upstream.base_url.rstrip('/')}/chat/completions",
-            params=upstream.query,
-            data=encoded,
-            headers={
-                "authorization": f"Bearer {upstream.api_key.get_secret_value()}",
-                **{name: value.get_secret_value() for name, value in upstream.headers.items()},
-                "content-type": "application/json",
-                "accept": "text/event-stream, application/json",
-                "accept-encoding": "identity",
-            },
-            allow_redirects=False,
-            timeout=connect,
-        )
+        encoded = await run_sized(partial(orjson.dumps, {**body, "model": destination.model}), size)
+        upstream = destination.upstream
+        limits = limits_of(self._settings.limits, upstream)
+        # A stream begins soon; a response in one piece begins when the model has finished.
+        timeout = limits.first_token if body.get("stream") is True else limits.turn
         try:
-            async with asyncio.timeout(timeout):
-                upstream_response = await request
+            async with asyncio.timeout(timeout.total_seconds()):
+                upstream_response = await self._post(upstream, encoded)
         except TimeoutError:
             raise _upstream_error(504, "The upstream did not answer in time.") from None
         except _CONNECTION_ERRORS as error:
             logger.info("upstream_unreachable", upstream=upstream.name, error=type(error).__name__)
             raise _upstream_error(
-                502, "The upstream could not be reached, or hung up before it answered."
+                502,
+                "The upstream could not be reached, or closed the connection before it responded.",
             ) from None
         proxied = ProxiedResponse(
             upstream_response,
@@ -153,11 +123,29 @@ class ChatProxy:
             await proxied.close()
             raise
 
+    async def _post(self, upstream: UpstreamSettings, encoded: bytes) -> aiohttp.ClientResponse:
+        return await self._get_session().post(
+            f"{upstream.base_url.rstrip('/')}/chat/completions",
+            params=upstream.query,
+            data=encoded,
+            headers={
+                "authorization": f"Bearer {upstream.api_key.get_secret_value()}",
+                **{name: value.get_secret_value() for name, value in upstream.headers.items()},
+                "content-type": "application/json",
+                "accept": "text/event-stream, application/json",
+                "accept-encoding": "identity",
+            },
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(
+                total=None, connect=None, sock_connect=upstream.connect_timeout.total_seconds()
+            ),
+        )
+
     def _get_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
-                cookie_jar=aiohttp.DummyCookieJar(),  # one client's must not become another's
+                cookie_jar=aiohttp.DummyCookieJar(),  # no client may get another client's cookies
                 auto_decompress=False,
                 read_bufsize=_READ_BUFFER,
                 trust_env=True,
@@ -166,7 +154,7 @@ class ChatProxy:
 
 
 class ProxiedResponse(Response):
-    """An upstream's answer on its way to the client, as an ASGI application."""
+    """An upstream's response as an ASGI application that sends it to the client."""
 
     def __init__(
         self,
@@ -176,7 +164,7 @@ class ProxiedResponse(Response):
         send_timeout: float,
         grace_expired: asyncio.Event,
     ) -> None:
-        """`send_timeout`: seconds a client may take nothing."""
+        """`send_timeout`: seconds after which a client that does not receive is disconnected."""
         super().__init__(status_code=upstream_response.status)
         self._upstream_response = upstream_response
         self._upstream = upstream
@@ -184,7 +172,7 @@ class ProxiedResponse(Response):
         self._send_timeout = send_timeout
         self._grace_expired = grace_expired
         self._error_body: bytes | None = None
-        """The body of an answer that is no success: short, and read whole before anything is passed on."""
+        """The body of an error response, read completely before anything is sent."""
         content_type = upstream_response.headers.get("content-type", "application/json")
         self._content_type = (
             content_type
@@ -193,49 +181,45 @@ class ProxiedResponse(Response):
         )
 
     async def check_head(self) -> "ProxiedResponse":
-        """Looks at the head, and at all of a refusal. Raises RunFailed for what is no answer to pass on."""
-        upstream_response = self._upstream_response
-        if upstream_response.headers.get("content-encoding", "identity").strip().lower() not in (
-            "",
-            "identity",
-        ):
+        """Checks the status and headers, and reads the body of an error. Raises RunFailed if the response cannot be forwarded."""
+        status = self._upstream_response.status
+        if not is_uncompressed(self._upstream_response.headers):
             raise _upstream_error(
-                502, "The upstream sent a compressed answer although none was asked for."
+                502, "The upstream sent a compressed response although none was requested."
             )
-        if 300 <= upstream_response.status < 400 or upstream_response.status < 200:
+        if 300 <= status < 400 or status < 200:
             raise _upstream_error(
-                502,
-                f"The upstream answered with an unexpected redirect (HTTP {upstream_response.status}).",
+                502, f"The upstream answered with an unexpected redirect (HTTP {status})."
             )
-        if upstream_response.status >= 400:
+        if status >= 400:
             self._error_body = await self._read_error_body()
         return self
 
     @property
     def should_try_next(self) -> bool:
-        """Whether another upstream may do better: it is not the request that was refused."""
+        """Whether another upstream may accept the request: the error is not the request's."""
         status = self._upstream_response.status
         if status == 404 and b"model" in (self._error_body or b"").lower():
             return False
         return status in _TRY_NEXT_STATUSES or status >= 500
 
     async def close(self) -> None:
-        """Gives the connection back; closes it when the answer was not read to its end."""
+        """Releases the connection; closes it if the response was not read to its end."""
         self._upstream_response.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes everything on until the end, or until either side, or this process, has had enough."""
+        """Sends the response until its end, or until the client disconnects or the grace period is over."""
         try:
             async with anyio.create_task_group() as group:
                 for end in (lambda: wait_for_disconnect(receive), self._grace_expired.wait):
                     group.start_soon(_cancel_after, end, group.cancel_scope.cancel)
-                await self._stream_to_client(send, scope["path"])
+                await self._send_to_client(send, scope["path"])
                 group.cancel_scope.cancel()
         finally:
             await self.close()
 
-    async def _stream_to_client(self, send: Send, path: str) -> None:
-        """An answer that breaks off is broken off here too: it is not completed, and the server closes the connection."""
+    async def _send_to_client(self, send: Send, path: str) -> None:
+        """Sends head and body. If the upstream's body ends early, ours is not completed: the web server closes the connection."""
         await send(
             {
                 "type": "http.response.start",
@@ -246,42 +230,44 @@ class ProxiedResponse(Response):
         if self._error_body is not None:
             await send({"type": "http.response.body", "body": self._error_body})
             return
-        last = _EVENT_END
+        last_bytes = _EVENT_END
         try:
             async for chunk in self._read_chunks():
-                last = (last + chunk)[-2:]
+                last_bytes = (last_bytes + chunk)[-2:]
                 async with asyncio.timeout(self._send_timeout):
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except RunFailed as failure:
-            logger.info("upstream_broke_off", upstream=self._upstream.name, reason=failure.message)
-            if last == _EVENT_END and self._content_type.startswith("text/event-stream"):
+            logger.info(
+                "upstream_stream_aborted", upstream=self._upstream.name, reason=failure.message
+            )
+            if last_bytes == _EVENT_END and self._content_type.startswith("text/event-stream"):
                 event = b"data: %b\n\n" % orjson.dumps(failure.body())
                 await send({"type": "http.response.body", "body": event})
             return
         except TimeoutError:
-            logger.info("reader_let_go", path=path)
+            logger.info("slow_client_disconnected", path=path)
             return
         await send({"type": "http.response.body", "body": b""})
 
     async def _read_chunks(self) -> AsyncIterator[bytes]:
-        """What each read brings. Raises RunFailed when the upstream falls silent or breaks off."""
+        """The body, one read at a time. Raises RunFailed if the upstream sends nothing for too long, or too little."""
         loop = asyncio.get_running_loop()
         turn_end = loop.time() + self._limits.turn.total_seconds()
         while True:
-            silence = loop.time() + self._limits.token_gap.total_seconds()
+            gap_end = loop.time() + self._limits.token_gap.total_seconds()
             try:
-                async with asyncio.timeout_at(min(silence, turn_end)):
+                async with asyncio.timeout_at(min(gap_end, turn_end)):
                     chunk = await self._upstream_response.content.readany()
             except TimeoutError:
-                raise _upstream_error(504, "The upstream was silent for too long.") from None
+                raise _upstream_error(504, "The upstream sent no data for too long.") from None
             except _CONNECTION_ERRORS:
-                raise _upstream_error(502, "The connection to the upstream broke off.") from None
+                raise _upstream_error(502, "The upstream closed the connection early.") from None
             if not chunk:
                 return
             yield chunk
 
     async def _read_error_body(self) -> bytes:
-        """Its beginning, without this server's credential, which some upstreams repeat."""
+        """The body of an error response, without this server's credential, which some upstreams repeat."""
         if self._upstream_response.status in _CREDENTIAL_STATUSES:
             self._content_type = "application/json"
             error = RunFailed(
@@ -291,22 +277,22 @@ class ProxiedResponse(Response):
                 code=None,
             )
             return orjson.dumps(error.body())
+        # The status alone is an answer, so a body that cannot be read completely is no further error.
         body = bytearray()
-        with contextlib.suppress(
-            TimeoutError, *_CONNECTION_ERRORS
-        ):  # its status is the answer, whatever else there was to say
+        with contextlib.suppress(TimeoutError, *_CONNECTION_ERRORS):
             async with asyncio.timeout(self._limits.token_gap.total_seconds()):
-                async for chunk in self._upstream_response.content.iter_any():
-                    body += chunk
-                    if len(body) > _MAX_ERROR_BODY:
-                        break
+                await self._read_into(body)
         secret = self._upstream.api_key.get_secret_value()
-        beginning = bytes(body[:_MAX_ERROR_BODY])
+        start = bytes(body[:_MAX_ERROR_BODY])
         return (
-            beginning.replace(secret.encode(), b"...")
-            if len(secret) >= _MIN_SECRET_LENGTH
-            else beginning
+            start.replace(secret.encode(), b"...") if len(secret) >= _MIN_SECRET_LENGTH else start
         )
+
+    async def _read_into(self, body: bytearray) -> None:
+        async for chunk in self._upstream_response.content.iter_any():
+            body += chunk
+            if len(body) > _MAX_ERROR_BODY:
+                return
 
     def _response_headers(self) -> list[tuple[bytes, bytes]]:
         headers = {
@@ -318,7 +304,7 @@ class ProxiedResponse(Response):
         if self._error_body is not None:
             headers["content-length"] = str(len(self._error_body))
         if self._content_type.startswith("text/event-stream"):
-            headers |= {"cache-control": "no-cache", "x-accel-buffering": "no"}
+            headers |= SSE_HEADERS
         return [
             (name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()
         ]
@@ -327,6 +313,10 @@ class ProxiedResponse(Response):
 async def _cancel_after(end: Callable[[], Any], cancel: Callable[[], None]) -> None:
     await end()
     cancel()
+
+
+def _log_skipped(destination: Destination, reason: str) -> None:
+    logger.info("upstream_skipped", upstream=destination.upstream.name, reason=reason)
 
 
 def _upstream_error(status: int, message: str) -> RunFailed:

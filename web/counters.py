@@ -1,4 +1,4 @@
-"""What a web process counts while it serves; web/routes/metrics.py shows it."""
+"""The counters of a web process, shown at `/metrics`."""
 
 from prometheus_client import Counter, Histogram
 
@@ -7,29 +7,31 @@ from models.metrics import SECOND_BUCKETS, new_registry
 REGISTRY = new_registry()
 
 HTTP_RESPONSES = Counter(
-    "backburner_http_answers", "HTTP answers begun, by status.", ["status"], registry=REGISTRY
+    "backburner_http_answers", "HTTP responses started, by status.", ["status"], registry=REGISTRY
 )
 RESPONSES_ACCEPTED = Counter(
     "backburner_responses_accepted",
-    "Responses created, by how the client waits.",
+    "Responses created, by mode (background, foreground).",
     ["mode"],
     registry=REGISTRY,
 )
 RESPONSES_ENDED = Counter(
     "backburner_responses_ended",
-    "Responses this process has ended, by status: cancelled while they were queued, or answered from the cache.",
+    "Responses ended by this process, by status: cancelled in the queue, or completed from the "
+    "cache.",
     ["status"],
     registry=REGISTRY,
 )
 CACHE_LOOKUPS = Counter(
     "backburner_cache_lookups",
-    "Requests that asked for a remembered answer, by what came of it.",
+    "Cache lookups, by result.",
     ["result"],
     registry=REGISTRY,
 )
 CANCEL_SECONDS = Histogram(
     "backburner_cancel_seconds",
-    "From the record of a cancel to the response's ending; one that takes longer than BACKBURNER_WEB__CANCEL_WAIT counts as that.",
+    "Seconds from a cancel request to the end of the response, at most "
+    "BACKBURNER_WEB__CANCEL_WAIT.",
     buckets=SECOND_BUCKETS,
     registry=REGISTRY,
 )

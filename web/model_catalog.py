@@ -1,4 +1,4 @@
-"""/v1/models: what is routed. Of patterns, what their upstreams offer; each upstream's list is remembered for a minute."""
+"""The models that clients can request: the configured names, and for patterns the models of their upstreams."""
 
 import asyncio
 import importlib
@@ -6,32 +6,26 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from fastapi import APIRouter, Request
-from starlette.responses import Response
 
 from models.config.routes import Routes
-from models.config.settings import Settings
 from models.config.upstream import UpstreamSettings
-from models.errors import NotFound, RunFailed
-from web.http.auth import Project
-from web.http.json_responses import json_response
+from models.errors import RunFailed
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-router = APIRouter(prefix="/v1/models")
 logger = structlog.get_logger()
 
 _CACHE_SECONDS = 60.0
 _FAILURE_CACHE_SECONDS = 5.0
-"""Seconds in which an upstream that gave no list is not asked again: nobody waits for it twice."""
+"""Seconds after a failure without a new request, so that not every client waits for an upstream that is down."""
 
 ModelObject = dict[str, Any]
 """`{id, object, created, owned_by}`."""
 
 
 class UpstreamModelList:
-    """One upstream's own list of models."""
+    """The models of one upstream, cached for a minute."""
 
     def __init__(self, settings: UpstreamSettings) -> None:
         self._settings = settings
@@ -41,7 +35,7 @@ class UpstreamModelList:
         self._lock = asyncio.Lock()
 
     async def models(self) -> list[ModelObject] | None:
-        """Its models; None when it has no list for us."""
+        """The upstream's models; None if they could not be read."""
         async with self._lock:
             if time.monotonic() >= self._expires_at:
                 self._models = await self._fetch()
@@ -51,7 +45,7 @@ class UpstreamModelList:
         return self._models
 
     async def _fetch(self) -> list[ModelObject] | None:
-        # A second of CPU that only this route needs: not at start-up, and not in the event loop.
+        # The import takes a second of CPU and only this route needs it: not at start, not in the event loop.
         openai = await asyncio.to_thread(importlib.import_module, "openai")
         try:
             listed = await self._get_client(openai).models.list()
@@ -64,21 +58,17 @@ class UpstreamModelList:
                 }
                 for model in listed.data
             ]
-        except (
-            openai.OpenAIError,
-            TypeError,
-            ValueError,
-            AttributeError,
-        ) as error:  # the SDK checks nothing of what it is sent
+        # The SDK does not check what the upstream sends: a bad body raises any of these.
+        except (openai.OpenAIError, TypeError, ValueError, AttributeError) as error:
             logger.warning(
-                "models_not_listed", upstream=self._settings.name, error=type(error).__name__
+                "model_list_failed", upstream=self._settings.name, error=type(error).__name__
             )
             return None
 
     def _get_client(self, openai: Any) -> "AsyncOpenAI":
         if self._client is None:
             settings = self._settings
-            # No redirects: our credential goes where the operator said, and nowhere else.
+            # No redirects: the credential goes only to the configured address.
             http = openai.DefaultAsyncHttpxClient(follow_redirects=False)
             self._client = openai.AsyncOpenAI(
                 base_url=settings.base_url,
@@ -94,34 +84,37 @@ class UpstreamModelList:
         return self._client
 
     async def close(self) -> None:
-        """Closes its connections."""
+        """Closes the connections."""
         if self._client is not None:
             await self._client.close()
 
 
 class ModelCatalog:
-    """The models that clients can ask for."""
+    """The models that clients can request."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._routes = Routes(settings)
+    def __init__(self, routes: Routes) -> None:
+        self._routes = routes
         self._model_lists = {
-            name: UpstreamModelList(upstream) for name, upstream in self._routes.upstreams.items()
+            name: UpstreamModelList(upstream) for name, upstream in routes.upstreams.items()
         }
 
     async def models(self) -> list[ModelObject]:
-        """Those with a route of their own first. Raises RunFailed (502) when there is nothing to show because no upstream has a list."""
+        """The configured names, then the models of upstreams with patterns.
+
+        Raises RunFailed (502) if there are none and an upstream's models could not be read.
+        """
         by_name: dict[str, ModelObject] = {
             name: _model_object(name, targets[0].upstream)
             for name, targets in self._routes.patterns.items()
             if "*" not in name
         }
         upstreams = self._routes.wildcard_upstreams
-        listings = await asyncio.gather(*(self._model_lists[name].models() for name in upstreams))
-        for upstream, listed in zip(upstreams, listings, strict=True):
-            for model in listed or ():
+        lists = await asyncio.gather(*(self._model_lists[name].models() for name in upstreams))
+        for upstream, upstream_models in zip(upstreams, lists, strict=True):
+            for model in upstream_models or ():
                 for name in self._routes.client_names(upstream, model["id"]):
                     by_name.setdefault(name, {**model, "id": name})
-        if not by_name and None in listings:
+        if not by_name and None in lists:
             raise RunFailed(
                 502,
                 "The upstream's list of models could not be read.",
@@ -131,27 +124,10 @@ class ModelCatalog:
         return list(by_name.values())
 
     async def close(self) -> None:
-        """Closes its connections."""
-        for listing in self._model_lists.values():
-            await listing.close()
+        """Closes the connections."""
+        for model_list in self._model_lists.values():
+            await model_list.close()
 
 
 def _model_object(name: str, upstream: str) -> ModelObject:
     return {"id": name, "object": "model", "created": 0, "owned_by": upstream}
-
-
-@router.get("")
-async def list_models(request: Request, _project: Project) -> Response:
-    """All models."""
-    return json_response(
-        {"object": "list", "data": await request.app.state.app_state.model_catalog.models()}
-    )
-
-
-@router.get("/{model:path}")
-async def one_model(model: str, request: Request, _project: Project) -> Response:
-    """One model; a slash in its name may come as it is or as %2F."""
-    for known in await request.app.state.app_state.model_catalog.models():
-        if known["id"] == model:
-            return json_response(known)
-    raise NotFound(f"The model '{model}' does not exist.", param="model", code="model_not_found")

@@ -1,4 +1,4 @@
-"""One web process put together."""
+"""The objects of one web process: opened at its start, closed at its end, reached by routes through `app_state`."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,24 +6,31 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 import structlog
-from fastapi import Request
+from fastapi import FastAPI
 from redis.asyncio import Redis
+from starlette.requests import HTTPConnection
 
+from models.config.routes import Routes
 from models.config.settings import Settings
 from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch, open_pool
 from models.db.queries import statements
+from models.egress import EgressPolicy
 from models.ownership.lease import Lease
 from models.redis.answer_cache import AnswerCache
 from models.redis.channels import queue_for
 from models.redis.client import redis_client
 from models.redis.queue import JobQueue
+from models.secrets import Sealer
+from models.side_tasks import SideTasks, cancel_all
 from web.chat_proxy import ChatProxy
 from web.conversations import ConversationStore
-from web.http.auth import Keys
+from web.http import auth
 from web.model_catalog import ModelCatalog
 from web.responses.answer_cache import RequestCache
 from web.responses.create import CreateResponse
+from web.responses.insert import InsertResponse
 from web.responses.store import ResponseStore
+from web.responses.validation import RequestValidation
 from web.stream.bus import Bus
 from web.stream.reader import EventReader
 
@@ -34,75 +41,100 @@ _POOL_SIZE = 16
 
 @dataclass
 class AppState:
-    """Everything a route needs. `open` connects, `close` gives back."""
+    """Everything a route needs. `open` connects, `close` disconnects."""
 
     settings: Settings
+    host: str
+    """The address on which the process listens."""
     pool: Pool
     redis: Redis
     lease: Lease
     job_queue: JobQueue
+    routes: Routes
+    sealer: Sealer
+    keys: auth.Keys
     bus: Bus
     event_reader: EventReader
+    cache: AnswerCache
     response_store: ResponseStore
     conversation_store: ConversationStore
     create_response: CreateResponse
-    keys: Keys
     model_catalog: ModelCatalog
     chat_proxy: ChatProxy
-    cache: AnswerCache
-    stopping: bool = False
+    grace_expired: asyncio.Event
+    """Set when the grace period of a stop is over: foreground requests still waiting get 503."""
+    side_tasks: SideTasks
     stop_event: asyncio.Event = field(default_factory=asyncio.Event)
-    """The same, for those who wait for it."""
+    """Set when the process begins to stop."""
     open_sockets: int = 0
-    """WebSockets that are open."""
-    grace_expired: asyncio.Event = field(default_factory=asyncio.Event)
-    """The grace period is over: whoever still waits for a foreground response is told to try elsewhere."""
+    """Number of open WebSockets."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
+    @property
+    def stopping(self) -> bool:
+        """The process has begun to stop."""
+        return self.stop_event.is_set()
+
     @classmethod
-    async def open(cls, settings: Settings) -> "AppState":
-        """Connects and takes up a lease. Raises `psycopg.OperationalError` when Postgres is away."""
+    async def open(cls, settings: Settings, host: str) -> "AppState":
+        """Connects and registers a lease. Raises `psycopg.OperationalError` if Postgres is unavailable."""
         lease = Lease(settings, "web")
         pool = open_pool(settings, str(lease.id), _POOL_SIZE)
         await pool.open(wait=True)
         await asyncio.to_thread(lease.register)
+        state = cls._build(settings, host, lease, pool)
+        state.side_tasks.start(lease.tick(), "tick")
+        state.side_tasks.start(state.bus.run(), "bus")
+        state.side_tasks.start(state.bus.poll_journals(), "poll-journals")
+        state.side_tasks.start(state.bus.poll_idle_readers(), "poll-idle-readers")
+        state.spawn(state.enqueue_waiting())
+        return state
+
+    @classmethod
+    def _build(cls, settings: Settings, host: str, lease: Lease, pool: Pool) -> "AppState":
         redis = redis_client(settings, f"web-control-{lease.id.hex}")
+        cache = AnswerCache(settings, f"web-cache-{lease.id.hex}")
         job_queue = JobQueue(settings)
         bus = Bus(settings, pool, lease.id)
         event_reader = EventReader(pool, bus)
-        cache = AnswerCache(settings, f"web-cache-{lease.id.hex}")
         grace_expired = asyncio.Event()
-        state = cls(
+        routes = Routes(settings)
+        sealer = Sealer(settings.sealing_keys)
+        validation = RequestValidation(settings, routes, EgressPolicy(settings.egress), sealer)
+        return cls(
             settings=settings,
+            host=host,
             pool=pool,
             redis=redis,
             lease=lease,
             job_queue=job_queue,
+            routes=routes,
+            sealer=sealer,
+            keys=auth.Keys(pool),
             bus=bus,
             event_reader=event_reader,
+            cache=cache,
             response_store=ResponseStore(
                 pool, redis, event_reader, cache, settings.web.cancel_wait.total_seconds()
             ),
-            conversation_store=ConversationStore(settings, pool),
+            conversation_store=ConversationStore(settings, pool, validation),
             create_response=CreateResponse(
-                settings, pool, job_queue, lease, RequestCache(settings, pool, cache)
+                settings,
+                pool,
+                sealer,
+                validation,
+                RequestCache(settings.cache, pool, cache, routes, sealer),
+                InsertResponse(pool, lease),
+                job_queue,
             ),
-            keys=Keys(pool),
-            model_catalog=ModelCatalog(settings),
-            cache=cache,
-            chat_proxy=ChatProxy(settings, grace_expired),
+            model_catalog=ModelCatalog(routes),
+            chat_proxy=ChatProxy(settings, routes, grace_expired),
             grace_expired=grace_expired,
+            side_tasks=SideTasks(lease.exit_process),
         )
-        state._exit_on_failure(asyncio.create_task(lease.tick(), name="tick"))
-        state._exit_on_failure(asyncio.create_task(bus.run(), name="bus"))
-        state._exit_on_failure(asyncio.create_task(bus.poll_journals(), name="stand-in"))
-        state._exit_on_failure(asyncio.create_task(bus.poll_idle_readers(), name="silence"))
-        state.spawn(state._enqueue_waiting())
-        return state
 
     def begin_shutdown(self) -> None:
-        """SIGTERM has come: no longer ready; background streams end cleanly, foreground requests drain."""
-        self.stopping = True
+        """Starts the stop: not ready any more; background streams end at once, foreground requests may finish in the grace period."""
         self.stop_event.set()
         self.event_reader.close()
         asyncio.get_running_loop().call_later(
@@ -110,13 +142,12 @@ class AppState:
         )
 
     async def close(self) -> None:
-        """Gives everything back; foreground requests that did not drain are cancelled by the sweep, which sees our lease end."""
-        pending = set(self._tasks)
-        while pending:
-            for task in pending:
-                task.cancel()
-            # Again, if need be: a cancellation that meets another error on its way out is lost.
-            _, pending = await asyncio.wait(pending, timeout=0.5)
+        """Ends all tasks, deregisters the lease and closes all connections.
+
+        Foreground requests that did not finish are cancelled by the sweep, which sees that the lease has ended.
+        """
+        await cancel_all(self._tasks)
+        await self.side_tasks.cancel()
         await asyncio.to_thread(self.job_queue.close)
         await asyncio.to_thread(self.lease.deregister)
         await self.model_catalog.close()
@@ -125,8 +156,14 @@ class AppState:
         await self.redis.aclose()
         await self.pool.close()
 
+    def spawn(self, work: Coroutine[None, None, None]) -> None:
+        """Runs `work` as a task that may last longer than the request it comes from."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     def cancel_abandoned(self, response_id: UUID) -> None:
-        """A foreground client has left: its response is cancelled."""
+        """Cancels a foreground response whose client has disconnected."""
         self.spawn(self._cancel(response_id))
 
     async def _cancel(self, response_id: UUID) -> None:
@@ -135,15 +172,13 @@ class AppState:
                 for row in await fetch(self.pool, statements.RESPONSE, {"id": response_id}):
                     await self.response_store.request_cancel(row, "client_gone")
             except DATABASE_UNAVAILABLE as error:
-                logger.warning(
-                    "cancel_unclear", response=str(response_id), error=str(error).strip()
-                )
+                logger.warning("cancel_retry", response=str(response_id), error=str(error).strip())
                 await asyncio.sleep(0.5)
             else:
                 return
 
-    async def _enqueue_waiting(self) -> None:
-        """Rows whose bell was rung by a process that died before it sounded."""
+    async def enqueue_waiting(self) -> None:
+        """Enqueues open responses whose Celery message was lost, for example with the process that should have sent it."""
         try:
             values = {
                 "interval": self.settings.lease.ring_interval,
@@ -154,27 +189,23 @@ class AppState:
                     row["id"], queue_for(background=row["background"], deaths=row["deaths"])
                 )
         except DATABASE_UNAVAILABLE as error:
-            logger.warning("start_ring_away", error=str(error).strip())  # the sweepers ring as well
-
-    def spawn(self, work: Coroutine[None, None, None]) -> None:
-        """Work that outlives the request it comes from."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _exit_on_failure(self, task: asyncio.Task[None]) -> None:
-        """A side task that dies takes the process along: a front that cannot hear or beat must not serve."""
-        self._tasks.add(task)
-        task.add_done_callback(self._on_side_task_done)
-
-    def _on_side_task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.critical("side_task_died", task=task.get_name(), exc_info=error)
-            self.lease.exit_process()
+            # The sweep of every worker does the same later.
+            logger.warning("enqueue_at_start_failed", error=str(error).strip())
 
 
-def app_state(request: Request) -> AppState:
-    """The process's Front."""
-    state: AppState = request.app.state.app_state
+def bind_state(app: FastAPI, state: AppState) -> None:
+    """Makes `state` the one that `app_state` returns for requests of this application."""
+    app.state.app_state = state
+    auth.bind_keys(app, state.keys)
+
+
+def app_state(connection: HTTPConnection) -> AppState:
+    """The state of the process that serves this request or WebSocket."""
+    state: AppState = connection.app.state.app_state
+    return state
+
+
+def started_state(app: FastAPI) -> AppState | None:
+    """The state of a running application; None before its start is complete."""
+    state: AppState | None = getattr(app.state, "app_state", None)
     return state

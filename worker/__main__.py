@@ -71,7 +71,7 @@ def main() -> None:
             ]
         )
     except DATABASE_UNAVAILABLE as error:
-        structlog.get_logger().critical("database_away", error=str(error).strip())
+        structlog.get_logger().critical("database_unavailable", error=str(error).strip())
         sys.exit(1)
 
 

@@ -24,6 +24,7 @@ from models.redis.answer_cache import AnswerCache
 from models.redis.client import redis_client
 from models.redis.queue import JobQueue
 from models.secrets import Sealer
+from models.side_tasks import SideTasks
 from worker import metrics
 from worker.control import ControlListener
 from worker.log.journal import Journal
@@ -69,7 +70,7 @@ class Engine:
         self._runs: dict[UUID, Run] = {}
         self._claiming: set[UUID] = set()
         self._claim_tasks: set[asyncio.Task[None]] = set()
-        self._side_tasks: set[asyncio.Task[None]] = set()
+        self._side_tasks = SideTasks(self._lease.exit_process)
         self._is_stopping = False
 
     @property
@@ -109,13 +110,13 @@ class Engine:
             "flushes": journal.flush_writer.run(),
             "control": control.run(),
         }.items():
-            self._watch(asyncio.create_task(work, name=name))
+            self._side_tasks.start(work, name)
         metrics.SLOTS.set(self._slots)
         metrics.RUNNING.set_function(lambda: len(self._runs))
         metrics.LEASE_AGE.set_function(lambda: self._lease.age)
         serve(settings.metrics, metrics.REGISTRY)
         await asyncio.to_thread(self._lease.register)
-        self._watch(asyncio.create_task(self._sweeper.run(), name="sweeper"))
+        self._side_tasks.start(self._sweeper.run(), "sweeper")
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
@@ -173,20 +174,10 @@ class Engine:
             for run in list(self._runs.values()):
                 run.stop(StopReason.HAND_OVER)
             await self._wait_until_idle()
-        await self._end_side_tasks()
+        await self._side_tasks.cancel()
         await asyncio.to_thread(self._lease.deregister)
         await self._connections.close()
         logger.info("worker_stopped", worker=str(self._lease.id))
-
-    async def _end_side_tasks(self) -> None:
-        """Cancels them until they have ended: a cancellation that meets another error on its way out is lost."""
-        pending = set(self._side_tasks)
-        while pending:
-            for task in pending:
-                task.cancel()
-            _, pending = await asyncio.wait(pending, timeout=0.5)
-            for task in pending:
-                logger.warning("side_task_lingers", task=task.get_name())
 
     async def _wait_until_idle(self) -> None:
         while self._runs or self._claiming:  # noqa: ASYNC110  (only while stopping)
@@ -222,7 +213,7 @@ class Engine:
                 run.stop(why)
         for response_id, row in ours.items():
             if response_id not in self._runs and response_id not in self._claiming:
-                self._watch(asyncio.create_task(self._give_back(response_id, row["attempt"])))
+                self._side_tasks.start(self._give_back(response_id, row["attempt"]))
 
     async def _give_back(self, response_id: UUID, attempt: int) -> None:
         try:
@@ -230,17 +221,6 @@ class Engine:
             metrics.ATTEMPTS.labels(ReleaseReason.RETURNED.value).inc()
         except DATABASE_UNAVAILABLE as error:
             logger.warning("release_unclear", response=str(response_id), error=str(error).strip())
-
-    def _watch(self, task: asyncio.Task[None]) -> None:
-        """A side task that dies takes the process along: a worker that cannot write, beat or hear must not work."""
-        self._side_tasks.add(task)
-        task.add_done_callback(self._on_side_task_done)
-
-    def _on_side_task_done(self, task: asyncio.Task[None]) -> None:
-        self._side_tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.critical("side_task_died", task=task.get_name(), exc_info=error)
-            self._lease.exit_process()
 
 
 def _count_attempt(run: Run) -> None:

@@ -141,7 +141,7 @@ async def test_readers_that_do_not_read(crowd: Stack, web: Service, fake: FakeUp
         assert grown < 800 * MB
         frames = await crowd.api().replay(response_id)
         assert len(assert_one_stream(frames)) > 10_000
-        await until(lambda: web.log.read_text().count("reader_let_go") >= 40, 30)
+        await until(lambda: web.log.read_text().count("slow_client_disconnected") >= 40, 30)
 
 
 async def test_a_hung_postgres_stops_the_upstreams(

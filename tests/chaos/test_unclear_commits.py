@@ -326,10 +326,10 @@ async def test_intake_of_a_remembered_answer(
         (await api.call("POST", "/conversations", {})).body["id"] if in_conversation else None
     )
     await api.create(model, cache=True)
-    unclear = web.log.read_text().count("create_unclear")
+    unclear = web.log.read_text().count("create_outcome_unknown")
     lose(web.proxies.postgres, b"COMMIT", kind)
     hit = await api.create(model, cache=True, conversation=conversation)
-    assert web.log.read_text().count("create_unclear") == unclear + 1
+    assert web.log.read_text().count("create_outcome_unknown") == unclear + 1
     assert await api.get(hit["id"]) == hit
     assert len(fake.requests_for(model)) == 1
     assert await product.value("SELECT count(*) FROM responses WHERE model = %s", model) == 2

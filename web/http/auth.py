@@ -1,35 +1,41 @@
-"""Who asks: `Authorization: Bearer <key>` becomes a project. A dependency of every route under /v1, never derived from the URL."""
+"""Authentication: `Authorization: Bearer <key>` becomes a project. A dependency of every route under /v1."""
 
 import hmac
 import time
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import Depends
+from fastapi import Depends, FastAPI
 from starlette.requests import HTTPConnection
 
 from models.db.database import Pool, fetch, read
 from models.db.queries import statements
-from models.errors import Unauthenticated
+from models.errors import IncorrectApiKey, Unauthenticated
 from models.keys import hash_key
 
 _KEY_CACHE_SECONDS = 5.0
-"""Seconds a key that was found is believed; a revoked key works for at most this long."""
+"""Seconds for which a valid key is not looked up again; a revoked key works for at most this long."""
 _LAST_USED_INTERVAL = 60.0
-"""Seconds between two notes of when a key was used last."""
+"""Seconds between two updates of a key's `last_used_at`."""
 _MAX_CACHED_KEYS = 10_000
 
 
 class Keys:
-    """Looks keys up, and remembers them for a moment."""
+    """Looks up API keys, with a short-lived cache."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._cached: dict[bytes, tuple[UUID, float]] = {}
         self._last_used_written: dict[UUID, float] = {}
 
-    async def find_project(self, key: str) -> UUID | None:
-        """The project whose valid key this is; None for any other string."""
+    async def require_project(self, key: str) -> UUID:
+        """The project of this key. Raises IncorrectApiKey for a string that is not a valid key."""
+        project = await self._find_project(key)
+        if project is None:
+            raise IncorrectApiKey
+        return project
+
+    async def _find_project(self, key: str) -> UUID | None:
         hashed = hash_key(key)
         cached = self._cached.get(hashed)
         now = time.monotonic()
@@ -52,28 +58,32 @@ class Keys:
             await fetch(self._pool, statements.TOUCH_API_KEY, {"id": key_id})
 
 
+def bind_keys(app: FastAPI, keys: Keys) -> None:
+    """Makes `authenticate` look up the keys of this application's requests in `keys`."""
+    app.state.keys = keys
+
+
 def read_api_key(connection: HTTPConnection) -> str:
-    """The key that the headers bring. Raises Unauthenticated where they bring none, or several."""
+    """The key in the `Authorization` header. Raises Unauthenticated if there is none, or several."""
     headers = connection.headers.getlist("authorization")
     if len(headers) > 1:
         raise Unauthenticated(
-            "You provided more than one Authorization header. Send one: 'Authorization: Bearer YOUR_KEY'."
+            "You provided more than one Authorization header. "
+            "Send one: 'Authorization: Bearer YOUR_KEY'."
         )
     scheme, _, key = headers[0].strip().partition(" ") if headers else ("", "", "")
     if scheme.lower() != "bearer" or not key.strip():
         raise Unauthenticated(
-            "You didn't provide an API key. Send it in an Authorization header: 'Authorization: Bearer YOUR_KEY'."
+            "You didn't provide an API key. "
+            "Send it in an Authorization header: 'Authorization: Bearer YOUR_KEY'."
         )
     return key.strip()
 
 
 async def authenticate(connection: HTTPConnection) -> UUID:
-    """The project of the request's key. Raises Unauthenticated before anything of the request but its headers was looked at."""
+    """The project of the request's key. Raises Unauthenticated; only headers have been read then."""
     keys: Keys = connection.app.state.keys
-    project = await keys.find_project(read_api_key(connection))
-    if project is None:
-        raise Unauthenticated("Incorrect API key provided.")
-    return project
+    return await keys.require_project(read_api_key(connection))
 
 
 Project = Annotated[UUID, Depends(authenticate)]

@@ -1,47 +1,104 @@
-"""A request's body, read within its limit before anything looks at it (design §9)."""
+"""The body of a request, read within the size limit."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
 from fastapi import Request
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 
 from models.errors import InvalidRequest, RequestTooLarge, UnsupportedMediaType
+from models.wire.checks import json_type
 from models.wire.json_input import decode_body
 
 _MAX_DRAIN_BYTES = 256 * 1024 * 1024
 _DRAIN_TIMEOUT = 5.0
-_LARGE_BODY = 256 * 1024
-"""Bytes from which a body is decoded beside the event loop: everybody else's streams would wait for it."""
+_MAX_INLINE_BYTES = 256 * 1024
+
+T = TypeVar("T")
 
 
-async def read_json(request: Request, limit: int) -> Any:
-    """The decoded JSON body. Raises UnsupportedMediaType, RequestTooLarge (before the body is read whole) or InvalidRequest."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise UnsupportedMediaType(
-            f"Unsupported content type: '{kind[:100]}'. Send 'Content-Type: application/json'."
+@dataclass(frozen=True, slots=True)
+class JsonBody:
+    """A decoded JSON body."""
+
+    value: Any
+    size: int
+    """bytes of the encoded body"""
+
+
+async def run_sized(work: Callable[[], T], size: int) -> T:
+    """The result of `work` on a body of `size` bytes; runs in a thread if the body is larger than 256 KiB.
+
+    In the event loop a large body would delay all streams; the largest take longer than a lease lasts.
+    """
+    return await asyncio.to_thread(work) if size > _MAX_INLINE_BYTES else work()
+
+
+async def read_json(request: Request, limit: int) -> JsonBody:
+    """The JSON body, of at most `limit` bytes.
+
+    Raises UnsupportedMediaType, RequestTooLarge (before the whole body is read) or InvalidRequest.
+    """
+    _require_json(request.headers)
+    if _announced_size(request.headers) > limit:
+        raise RequestTooLarge(limit)
+    raw = await _read(request, limit)
+    return JsonBody(await run_sized(partial(decode_body, raw), len(raw)), len(raw))
+
+
+def json_object(value: Any) -> dict[str, Any]:
+    """The value of a body if it is a JSON object. Raises InvalidRequest."""
+    if type(value) is not dict:
+        raise InvalidRequest(
+            f"Invalid body: expected a JSON object, but got {json_type(value)} instead.",
+            code="invalid_type",
         )
-    if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+    return value
+
+
+async def drain(request: Request) -> None:
+    """Reads and drops the rest of the body, at most 256 MiB or 5 s of it, before an error is sent.
+
+    Most clients read the response only after they have sent all of the body. A client that waits for `100 Continue` is not drained.
+    """
+    if getattr(request.state, "body_read", False) or "expect" in request.headers:
+        return
+    try:
+        async with asyncio.timeout(_DRAIN_TIMEOUT):
+            await _drop_body(request)
+    except TimeoutError:
+        return
+
+
+def is_uncompressed(headers: Mapping[str, str]) -> bool:
+    """The body is not compressed."""
+    return headers.get("content-encoding", "identity").strip().lower() in ("", "identity")
+
+
+def _require_json(headers: Headers) -> None:
+    content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":
+        raise UnsupportedMediaType(
+            f"Unsupported content type: '{content_type[:100]}'. "
+            "Send 'Content-Type: application/json'."
+        )
+    if not is_uncompressed(headers):
         raise UnsupportedMediaType(
             "Compressed request bodies are not supported. Send the body without Content-Encoding."
         )
-    content_length = request.headers.get("content-length", "")
-    if (
-        content_length.isascii()
-        and content_length.isdigit()
-        and (len(content_length) > 18 or int(content_length) > limit)
-    ):
-        raise RequestTooLarge(limit)
-    raw = await _read(request, limit)
-    return await asyncio.to_thread(decode_body, raw) if len(raw) > _LARGE_BODY else decode_body(raw)
 
 
-def is_large(headers: Mapping[str, str]) -> bool:
-    """Whether a body is too large to be looked at in the event loop: a million items take ten seconds, and a lease is no longer than that."""
+def _announced_size(headers: Headers) -> float:
+    """The `Content-Length`; 0 without a usable one."""
     content_length = headers.get("content-length", "")
-    return not content_length.isdigit() or int(content_length) > _LARGE_BODY
+    if not (content_length.isascii() and content_length.isdigit()):
+        return 0
+    # `int` refuses thousands of digits.
+    return int(content_length) if len(content_length) <= 18 else float("inf")
 
 
 async def _read(request: Request, limit: int) -> bytes:
@@ -54,26 +111,16 @@ async def _read(request: Request, limit: int) -> bytes:
                 raise RequestTooLarge(limit)
             pieces.append(piece)
     except ClientDisconnect:
-        # Nobody hears this; but it is the client's doing, and no error of ours.
-        raise InvalidRequest("The request body broke off.", code="invalid_json") from None
+        # Nothing can be sent any more, but the log should not show an error of this server.
+        raise InvalidRequest("The request body ended early.", code="invalid_json") from None
     request.state.body_read = True
     return b"".join(pieces)
 
 
-async def drain(request: Request) -> None:
-    """Before a refusal: lets the client finish sending what nobody has read, within bounds.
-
-    Most hear an answer only then, and a connection closed earlier reads as a fault. One that waits to be asked for its body is not asked.
-    """
-    if getattr(request.state, "body_read", False) or "expect" in request.headers:
-        return
+async def _drop_body(request: Request) -> None:
     dropped = 0
-    try:
-        async with asyncio.timeout(_DRAIN_TIMEOUT):
-            while dropped < _MAX_DRAIN_BYTES:
-                message = await request.receive()
-                dropped += len(message.get("body", b""))
-                if not message.get("more_body", False):
-                    return
-    except TimeoutError:
-        return
+    while dropped < _MAX_DRAIN_BYTES:
+        message = await request.receive()
+        dropped += len(message.get("body", b""))
+        if not message.get("more_body", False):
+            return

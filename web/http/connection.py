@@ -1,4 +1,4 @@
-"""A client's end of a connection, while its answer is not there yet."""
+"""The client's side of a connection while its response is computed."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,13 +6,13 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive
 
-from models.errors import Unavailable
+from models.errors import ServerStopping
 
 T = TypeVar("T")
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
-    """Returns when the client has left; its body must have been read before."""
+    """Waits until the client has disconnected. The request body must have been read before."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -20,9 +20,9 @@ async def wait_for_disconnect(receive: Receive) -> None:
 async def cancel_on_disconnect(
     work: Coroutine[Any, Any, T], receive: Receive, grace_expired: asyncio.Event
 ) -> T:
-    """What the work gives. When the client leaves first, or `drained` is set (the process stops), the work is cancelled.
+    """The result of `work`. Cancels it when the client disconnects or `grace_expired` is set.
 
-    Raises Unavailable then, which somebody hears only in the second case.
+    Raises ServerStopping in both cases; a client that has disconnected does not get it.
     """
     working = asyncio.ensure_future(work)
     waiting = (
@@ -34,7 +34,7 @@ async def cancel_on_disconnect(
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        raise Unavailable("The server is stopping. Please retry.")
+        raise ServerStopping
     finally:
-        for each in waiting:
-            each.cancel()
+        for task in waiting:
+            task.cancel()

@@ -1,4 +1,4 @@
-"""Every error leaves through here, in the one envelope (contract §5.1); never a traceback, never FastAPI's own shape."""
+"""Every error as an HTTP response with the one error envelope; never a traceback, never FastAPI's own format."""
 
 import structlog
 from fastapi import FastAPI, Request
@@ -8,7 +8,14 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from models.db.database import DATABASE_UNAVAILABLE
-from models.errors import ApiError, InvalidRequest, MethodNotAllowed, NotFound, Unavailable
+from models.errors import (
+    ApiError,
+    InternalError,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    Unavailable,
+)
 from web.http.auth import authenticate
 from web.http.body import drain
 from web.http.json_responses import json_response
@@ -17,27 +24,43 @@ logger = structlog.get_logger()
 
 
 def install(app: FastAPI) -> None:
-    """Registers the handlers."""
+    """Registers the exception handlers."""
     app.add_exception_handler(ApiError, _on_api_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
-    app.add_exception_handler(Exception, _on_unexpected_error)
-    for away in DATABASE_UNAVAILABLE:
-        app.add_exception_handler(away, _on_database_unavailable)
+    app.add_exception_handler(Exception, _on_other_error)
+    for error_type in DATABASE_UNAVAILABLE:
+        app.add_exception_handler(error_type, _on_other_error)
+
+
+def as_api_error(error: Exception, path: str) -> ApiError:
+    """The error as a client gets it. Logs what operators must know; `path` is the request's."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, DATABASE_UNAVAILABLE):
+        logger.warning("database_unavailable", error=str(error).strip())
+        return Unavailable()
+    logger.error("request_failed", path=path, exc_info=error)
+    return InternalError()
 
 
 def error_response(error: ApiError) -> Response:
-    """The error as an HTTP response. What is our own fault will be so again: the official SDK is told not to retry it."""
+    """The error as an HTTP response. With status 500 the official SDK does not retry: the error would occur again."""
     headers = {"x-should-retry": "false", **error.headers} if error.status == 500 else error.headers
     return json_response(error.body(), status=error.status, headers=headers)
 
 
 def unknown_url(connection: HTTPConnection) -> NotFound:
-    """No route of ours."""
+    """The error for a URL without a route."""
     return NotFound(
         f"Unknown request URL: {connection.scope.get('method', 'GET')} {connection.url.path}.",
         code="unknown_url",
     )
+
+
+def model_not_found(model: str) -> NotFound:
+    """The error for a model without a route, outside /v1/responses."""
+    return NotFound(f"The model '{model}' does not exist.", param="model", code="model_not_found")
 
 
 async def _on_api_error(request: Request, error: Exception) -> Response:
@@ -47,15 +70,15 @@ async def _on_api_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
-    """What the router itself refuses: methods nobody knows, and `/v1` alone. There too the key comes first (design §8)."""
+    """Errors of the router itself: unknown methods, and `/v1` alone. Under /v1 the API key is checked first."""
     assert isinstance(error, HTTPException)
     if f"{request.url.path}/".startswith("/v1/"):
         try:
             await authenticate(request)
         except ApiError as refusal:
             return await _on_api_error(request, refusal)
-        except DATABASE_UNAVAILABLE as away:
-            return await _on_database_unavailable(request, away)
+        except DATABASE_UNAVAILABLE as unavailable:
+            return await _on_other_error(request, unavailable)
     if error.status_code == 405:
         method_error = MethodNotAllowed(f"The method {request.method} is not allowed here.")
         method_error.headers = dict(error.headers or {})
@@ -78,11 +101,5 @@ async def _on_validation_error(_request: Request, error: Exception) -> Response:
     )
 
 
-async def _on_database_unavailable(_request: Request, error: Exception) -> Response:
-    logger.warning("database_away", error=str(error).strip())
-    return error_response(Unavailable())
-
-
-async def _on_unexpected_error(request: Request, error: Exception) -> Response:
-    logger.error("request_broke", path=request.url.path, exc_info=error)
-    return error_response(ApiError("The server had an error while processing your request."))
+async def _on_other_error(request: Request, error: Exception) -> Response:
+    return error_response(as_api_error(error, request.url.path))

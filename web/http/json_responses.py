@@ -1,4 +1,4 @@
-"""JSON out."""
+"""JSON responses and list envelopes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ def json_response(
 
 
 def list_envelope(items: list[Item], limit: int) -> dict[str, Any]:
-    """A page of items (contract §1.1); `found` holds one item more than `limit` when there are more."""
+    """OpenAI's list object with the first `limit` items; `has_more` if there are more than that."""
     page = items[:limit]
     return {
         "object": "list",

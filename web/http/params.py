@@ -1,4 +1,4 @@
-"""Query parameters, checked by hand so that their errors read like all others."""
+"""Query parameters. They are parsed here, not by FastAPI, so that their errors have our envelope and texts."""
 
 import re
 from dataclasses import dataclass
@@ -13,86 +13,93 @@ PAGE_SIZE = 20
 ORDERS = ("asc", "desc")
 
 _INTEGER = re.compile(r"-?[0-9]{1,30}")
-"""What JSON would take; `int` also reads other alphabets' digits, underscores and spaces."""
+"""An integer as in JSON; Python's `int` also accepts other alphabets' digits, underscores and spaces."""
 
 
 def boolean(request: Request, name: str, *, default: bool) -> bool:
     """`true` or `false`. Raises InvalidRequest(invalid_type)."""
-    given = request.query_params.get(name)
-    if given is None:
+    value = request.query_params.get(name)
+    if value is None:
         return default
-    if given not in ("true", "false"):
+    if value not in ("true", "false"):
         raise InvalidRequest(
-            f"Invalid type for '{name}': expected a boolean, but got '{given[:100]}' instead.",
+            f"Invalid type for '{name}': expected a boolean, but got '{value[:100]}' instead.",
             param=name,
             code="invalid_type",
         )
-    return given == "true"
+    return value == "true"
 
 
 def integer(request: Request, name: str, *, minimum: int, maximum: int = 2**31 - 1) -> int | None:
-    """A whole number in range, or None when it was not given. Raises InvalidRequest."""
-    given = request.query_params.get(name)
-    if given is None:
+    """An integer from `minimum` to `maximum`; None without the parameter. Raises InvalidRequest."""
+    value = request.query_params.get(name)
+    if value is None:
         return None
-    if not _INTEGER.fullmatch(given):
+    if not _INTEGER.fullmatch(value):
         raise InvalidRequest(
-            f"Invalid type for '{name}': expected an integer, but got '{given[:100]}' instead.",
+            f"Invalid type for '{name}': expected an integer, but got '{value[:100]}' instead.",
             param=name,
             code="invalid_type",
         )
-    value = int(given)
-    if value < minimum:
+    number = int(value)
+    if number < minimum:
         raise InvalidRequest(
-            f"Invalid '{name}': integer below minimum value. Expected a value >= {minimum}, but got {value} instead.",
+            f"Invalid '{name}': integer below minimum value. "
+            f"Expected a value >= {minimum}, but got {number} instead.",
             param=name,
             code="integer_below_min_value",
         )
-    if value > maximum:
+    if number > maximum:
         raise InvalidRequest(
-            f"Invalid '{name}': integer above maximum value. Expected a value <= {maximum}, but got {value} instead.",
+            f"Invalid '{name}': integer above maximum value. "
+            f"Expected a value <= {maximum}, but got {number} instead.",
             param=name,
             code="integer_above_max_value",
+        )
+    return number
+
+
+def choice(request: Request, name: str, allowed: tuple[str, ...]) -> str | None:
+    """One of `allowed`; None without the parameter. Raises InvalidRequest(invalid_value)."""
+    value = request.query_params.get(name)
+    if value is not None and value not in allowed:
+        supported = " and ".join(f"'{option}'" for option in allowed)
+        raise InvalidRequest(
+            f"Invalid value: '{value[:100]}'. Supported values are: {supported}.",
+            param=name,
+            code="invalid_value",
         )
     return value
 
 
-def choice(request: Request, name: str, allowed: tuple[str, ...]) -> str | None:
-    """One of `allowed`, or None when it was not given. Raises InvalidRequest(invalid_value)."""
-    given = request.query_params.get(name)
-    if given is not None and given not in allowed:
-        supported = " and ".join(f"'{value}'" for value in allowed)
-        raise InvalidRequest(
-            f"Invalid value: '{given[:100]}'. Supported values are: {supported}.",
-            param=name,
-            code="invalid_value",
-        )
-    return given
-
-
 def parse_include(request: Request) -> list[str]:
-    """The values of `include[]`, which clients also spell `include`. Raises InvalidRequest."""
+    """The values of `include[]`, which some clients spell `include`. Raises InvalidRequest."""
     values = request.query_params.getlist("include[]") + request.query_params.getlist("include")
     require_include(values)
     return values
 
 
 def storable_item_id(value: str | None) -> str | None:
-    """An item's id as Postgres takes it: no id holds U+0000; as in bodies it becomes U+FFFD, and names nothing."""
+    """An item id that can be a query parameter of Postgres: U+0000 becomes U+FFFD, as in bodies."""
     return None if value is None else value.replace("\0", "\ufffd")
 
 
 @dataclass(frozen=True, slots=True)
 class Paging:
-    """Which page of a list is wanted."""
+    """The requested page of a list."""
 
     limit: int
     order: str
     after: str | None
 
+    @property
+    def row_limit(self) -> int:
+        """Rows to read: one more than the page has, which shows whether there are more."""
+        return self.limit + 1
+
 
 def paging(request: Request) -> Paging:
-    """`limit`, `order` and `after` of a list (contract §1.1). Raises InvalidRequest."""
+    """`limit`, `order` and `after` of a list. Raises InvalidRequest."""
     limit = integer(request, "limit", **PAGE_SIZES)
     order = choice(request, "order", ORDERS) or "desc"
     return Paging(

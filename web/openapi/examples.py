@@ -4,11 +4,12 @@ from typing import Any
 
 from models.errors import (
     ApiError,
+    IncorrectApiKey,
+    InternalError,
     InvalidRequest,
     NotFound,
     RequestTooLarge,
     RunFailed,
-    Unauthenticated,
     Unavailable,
     UnsupportedMediaType,
 )
@@ -134,7 +135,7 @@ ERRORS: dict[int, ApiError] = {
     400: InvalidRequest(
         "Missing required parameter: 'model'.", param="model", code="missing_required_parameter"
     ),
-    401: Unauthenticated("Incorrect API key provided."),
+    401: IncorrectApiKey(),
     404: NotFound(f"Response with id '{RESPONSE_ID}' not found."),
     413: RequestTooLarge(67_108_864),
     415: UnsupportedMediaType(
@@ -147,9 +148,9 @@ ERRORS: dict[int, ApiError] = {
         code="rate_limit_exceeded",
         retry_after=2,
     ),
-    500: ApiError("The server had an error while processing your request."),
+    500: InternalError(),
     502: RunFailed(
-        502, "The connection to the upstream broke off.", kind="server_error", code=None
+        502, "The upstream closed the connection early.", kind="server_error", code=None
     ),
     503: Unavailable(),
 }

@@ -9,7 +9,7 @@ from models.wire.response import ResponseFacts, response_object
 from web.openapi.meaning import CODES
 from web.openapi.requests import parameter, stored_reader
 from web.openapi.shapes import Schema, const, nullable, object_schema, one_of, reference
-from web.routes.responses import ERROR_TYPES
+from web.routes.foreground import ERROR_TYPES
 
 _STRING: Schema = {"type": "string"}
 _BOOLEAN: Schema = {"type": "boolean"}

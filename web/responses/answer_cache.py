@@ -1,4 +1,4 @@
-"""Which question a request asks, and whether its answer is remembered (docs/cache.md)."""
+"""The cache of answers: the key of a request, and the lookup before it is stored (docs/cache.md)."""
 
 import hashlib
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from uuid import UUID
 
 import orjson
 
+from models.config.groups import CacheSettings
 from models.config.routes import Routes
-from models.config.settings import Settings
 from models.db.database import Pool, read
 from models.db.queries import statements
 from models.redis.answer_cache import AnswerCache, CachedAnswer
@@ -21,17 +21,17 @@ from web.responses.continuation import Continuation
 _EXCLUDED_FROM_KEY = frozenset(
     ("metadata", "user", "safety_identifier", "prompt_cache_key", "stream_options")
 )
-"""Parameters that no answer depends on."""
+"""Parameters that do not change the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheLookup:
-    """What the cache said of one request."""
+    """The result of one lookup."""
 
     key: bytes | None = None
-    """None: its answer can neither be remembered nor found"""
+    """None: the answer cannot be cached"""
     ttl: int | None = None
-    """for which its answer is to be remembered, in seconds; None: not at all"""
+    """seconds for which the worker caches the answer; None: it does not"""
     answer: CachedAnswer | None = None
 
 
@@ -44,32 +44,39 @@ _ZERO_USAGE = {
     "total_tokens": 0,
 }
 WARM_UP = CacheLookup(answer=CachedAnswer([], usage=_ZERO_USAGE))
-"""Of a request for which the model is not to be asked."""
+"""The lookup of a warm-up: an empty answer without a call of the model."""
 
 
 class RequestCache:
-    """One web process's use of the remembered answers."""
+    """Looks requests up in the cache."""
 
-    def __init__(self, settings: Settings, pool: Pool, cache: AnswerCache) -> None:
-        self._settings = settings.cache
+    def __init__(
+        self,
+        settings: CacheSettings,
+        pool: Pool,
+        cache: AnswerCache,
+        routes: Routes,
+        sealer: Sealer,
+    ) -> None:
+        self._settings = settings
         self._pool = pool
         self._cache = cache
-        self._routes = Routes(settings)
-        self._sealer = Sealer(settings.sealing_keys)
+        self._routes = routes
+        self._sealer = sealer
 
     async def lookup(
         self, project: UUID, request: CreateRequest, continuation: Continuation
     ) -> CacheLookup:
-        """Looks for the answer, if the request asks for that. Raises InvalidRequest for a `ttl` that is longer than allowed."""
+        """Looks up the answer if the request has `cache`. Raises InvalidRequest for a `ttl` longer than allowed."""
         if request.cache is None:
             return NO_LOOKUP
-        longest = int(self._settings.longest_ttl.total_seconds())
+        max_ttl = int(self._settings.longest_ttl.total_seconds())
         ttl = (
             int(self._settings.ttl.total_seconds())
             if request.cache.ttl is None
             else request.cache.ttl
         )
-        integer(1, longest)(ttl, "cache.ttl")
+        integer(1, max_ttl)(ttl, "cache.ttl")
         key = await self._key(project, request, continuation)
         answer = await self._cache.find(project, key) if key is not None else None
         CACHE_LOOKUPS.labels("miss" if answer is None else "hit").inc()
@@ -78,7 +85,7 @@ class RequestCache:
     async def _key(
         self, project: UUID, request: CreateRequest, continuation: Continuation
     ) -> bytes | None:
-        """A digest of all that the answer depends on. None where a part of the history is deleted: such a response fails when it is run."""
+        """A digest of everything that the answer depends on. None if a part of the history was deleted: then the response will fail."""
         values = {
             "id": continuation.previous,
             "conversation": continuation.conversation,
@@ -91,11 +98,11 @@ class RequestCache:
             "project": project.hex,
             "model": request.model,
             "served_by": [
-                (each.upstream.name, each.upstream.base_url, each.model)
-                for each in self._routes.find(request.model)
+                (destination.upstream.name, destination.upstream.base_url, destination.model)
+                for destination in self._routes.find(request.model)
             ],
             "said": history["digest"].hex(),
-            # In the order in which they came: of a schema's keys the model makes something, of the parameters' own it does not.
+            # Keys inside a parameter keep their order: the model sees the order of a schema's keys.
             "parameters": sorted(
                 (name, value)
                 for name, value in request.parameters.items()

@@ -1,4 +1,4 @@
-"""What a new response goes on from: another response, or a conversation (design §11, chaining; contract §5)."""
+"""What a new response continues: a previous response or a conversation."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -16,18 +16,21 @@ from models.wire.request import CreateRequest
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """What is known of it before the create; of a conversation, as of one `revision`."""
+    """What a new response continues, as read before it is stored; with a conversation, at one `revision` of it."""
 
     previous: UUID | None = None
     conversation: UUID | None = None
     revision: int | None = None
     open_calls: list[str] = field(default_factory=list)
-    """The ids of the calls that must be answered first."""
+    """The ids of the calls whose outputs the input must contain."""
     existing_item_ids: frozenset[str] = frozenset()
-    """Those of the input's item ids that the conversation has."""
+    """The item ids of the input that the conversation has already."""
 
     def require_new(self, items: list[Item]) -> None:
-        """An item stands in a conversation once: the list could not be paged else. Raises InvalidRequest(param="input")."""
+        """Raises InvalidRequest for an item that the conversation has already.
+
+        Pages of a conversation begin after an item id, so an id must be unique in it.
+        """
         for item in items:
             if item["id"] in self.existing_item_ids:
                 raise duplicate_item(item["id"], "input")
@@ -36,9 +39,9 @@ class Continuation:
 async def load_continuation(
     pool: Pool, project: UUID, request: CreateRequest, unstored_ids: Collection[UUID] = ()
 ) -> Continuation:
-    """The past of a response. `remembered`: unstored responses that it may go on from all the same.
+    """What the request continues. `unstored_ids`: responses with `store: false` that it may continue all the same.
 
-    Raises InvalidRequest or NotFound, naming the parameter.
+    Raises InvalidRequest or NotFound, with the parameter's name.
     """
     if request.conversation is not None:
         try:
@@ -61,7 +64,7 @@ async def load_continuation(
 
 
 async def conversation_row(pool: Pool, project: UUID, public_id: str, items: list[Item]) -> Row:
-    """The conversation behind `conv_…`, as `conversations.READ` gives it. Raises NotFound: another project's is none."""
+    """The row of the conversation `conv_…` in this project, and which of the items it has. Raises NotFound."""
     conversation_id = parse_conversation_id(public_id)
     values = {"id": conversation_id, "project": project, "item_ids": [item["id"] for item in items]}
     rows = await read(pool, conversations.READ, values) if conversation_id is not None else []
@@ -73,9 +76,12 @@ async def conversation_row(pool: Pool, project: UUID, public_id: str, items: lis
 
 
 def conversation_locked() -> InvalidRequest:
-    """Somebody else is at work in the conversation. The words are OpenAI's (contract §5.1); no 409, which the SDK would try again."""
-    message = "Another process is currently operating on this conversation. Please retry in a few seconds."
-    return InvalidRequest(message, param="conversation", code="conversation_locked")
+    """Another response of the conversation is open. OpenAI's text; not 409, which the SDK would retry at once."""
+    return InvalidRequest(
+        "Another process is currently operating on this conversation. Please retry in a few seconds.",
+        param="conversation",
+        code="conversation_locked",
+    )
 
 
 async def _previous_row(

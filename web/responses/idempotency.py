@@ -1,8 +1,9 @@
-"""The same POST again: a client that lost an answer must not start a second job (contract §1, wire facts).
+"""Repeated creates: a client that got no reply to a POST and sends it again must not start a second response.
 
-Two ways to be recognised: an `Idempotency-Key`, kept for 24 hours; and the official SDK's own retries, which carry no key but
-`x-stainless-retry-count`, recognised by their body for a minute. Keys live in `idempotency_keys`, written by the very statement that
-stores the response, so two equal requests at one instant make one response.
+A repeat is recognised in two ways: by its `Idempotency-Key`, for 24 hours; or, for the official
+SDK's retries, which have no key but `x-stainless-retry-count`, by its body, for a minute. The key is
+written by the statement that stores the response, so two equal requests at the same time make one
+response.
 """
 
 import hashlib
@@ -10,9 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import orjson
 
+from models.db.database import Row
 from models.errors import InvalidRequest
 
 _KEY_TTL = timedelta(hours=24)
@@ -22,16 +25,16 @@ _MAX_KEY_LENGTH = 255
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """How a request will be recognised if it comes again."""
+    """What identifies a repeat of a request."""
 
     key: str
     body_hash: bytes
     ttl: timedelta
     replaces: bool
-    """A request that says it is a first try replaces an earlier equal one instead of being taken for its retry."""
+    """The SDK sends this as a first try, so it is not a repeat: an equal key of an earlier request is replaced."""
 
     def sql_values(self) -> dict[str, object]:
-        """The values of the statements that keep it."""
+        """The values of the statements that store the key."""
         return {
             "key": self.key,
             "body_hash": self.body_hash,
@@ -41,12 +44,13 @@ class IdempotencyKey:
 
 
 def parse_idempotency_key(headers: Mapping[str, str], body: Any) -> IdempotencyKey | None:
-    """What the headers say about retries of this request; None when nothing. Raises InvalidRequest for an unusable key."""
+    """The key of a request with these headers; None if its repeats are not recognised. Raises InvalidRequest for an unusable key."""
     key = headers.get("idempotency-key")
     if key is not None:
         if not 0 < len(key) <= _MAX_KEY_LENGTH:
             raise InvalidRequest(
-                f"Invalid 'Idempotency-Key': expected 1 to {_MAX_KEY_LENGTH} characters, but got {len(key)} instead.",
+                f"Invalid 'Idempotency-Key': expected 1 to {_MAX_KEY_LENGTH} characters, "
+                f"but got {len(key)} instead.",
                 param="Idempotency-Key",
                 code="invalid_value",
             )
@@ -56,6 +60,18 @@ def parse_idempotency_key(headers: Mapping[str, str], body: Any) -> IdempotencyK
         return None
     hashed = _hash(body)
     return IdempotencyKey(f"body:{hashed.hex()}", hashed, _SDK_RETRY_TTL, replaces=count == "0")
+
+
+def matched_response_id(row: Row, key: IdempotencyKey) -> UUID:
+    """The response of a stored key equal to `key`. Raises InvalidRequest if it was stored with another body."""
+    if bytes(row["body_hash"]) != key.body_hash:
+        raise InvalidRequest(
+            "This 'Idempotency-Key' was used before with another request body.",
+            param="Idempotency-Key",
+            code="idempotency_key_reused",
+        )
+    existing_id: UUID = row["response_id"]
+    return existing_id
 
 
 def _hash(body: Any) -> bytes:

@@ -1,5 +1,5 @@
-"""Responses that no worker has to run, because all that there is to say is known: remembered answers, and warm-ups (docs/cache.md,
-docs/websocket.md). They are rows, items and events like any other's, stored finished by one transaction."""
+"""Responses that are stored already completed, because no worker has to run them: cache hits (docs/cache.md) and warm-ups
+(docs/websocket.md). They have rows, items and events like every response, stored in one transaction."""
 
 import time
 from collections.abc import Iterable
@@ -20,21 +20,26 @@ from models.wire.response import ResponseFacts, response_object
 from models.wire.retold import replay, with_new_ids
 
 _ROW_BYTES = 64 * 1024
-"""Bytes of frames from which a further row of the event log begins, as a worker's flushes make them."""
+"""Bytes of frames in one row of the event log; about what a worker's flush writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrecomputedResponse:
-    """What `statements.FINISH` stores, and the Response object as it then is."""
+    """A response with its complete output."""
 
     response: dict[str, Any]
+    """the Response object"""
     values: dict[str, object]
+    """of `statements.COMPLETE_PRECOMPUTED`"""
 
 
 def precompute(
     new_id: UUID, facts: ResponseFacts, answer: CachedAnswer, *, first: int
 ) -> PrecomputedResponse:
-    """The response with this answer, under ids of its own. `facts` as of its creation; `first`: the number of its next event."""
+    """The completed response with this answer, whose items get new ids.
+
+    `facts` are those at its creation; `first` is the number of its next event.
+    """
     output = with_new_ids(answer.output, new_item_id)
     completed_at = int(time.time())
     ended = facts.evolve(
@@ -51,14 +56,19 @@ def precompute(
         ResponseCompleted(response),
     ]
     values: dict[str, object] = {
-        "id": new_id, "completed_at": completed_at, "usage": answer.usage and Jsonb(answer.usage), "service_tier": answer.service_tier,
-        "unanswered_calls": unanswered_calls(output), "output": orjson.dumps(output).decode(), **_blocks(events, first),
-    }  # fmt: skip
+        "id": new_id,
+        "completed_at": completed_at,
+        "usage": answer.usage and Jsonb(answer.usage),
+        "service_tier": answer.service_tier,
+        "unanswered_calls": unanswered_calls(output),
+        "output": orjson.dumps(output).decode(),
+        **_blocks(events, first),
+    }
     return PrecomputedResponse(response, values)
 
 
 def _blocks(events: Iterable[Event], first: int) -> dict[str, list[int] | list[bytes]]:
-    """The events, encoded and numbered, in rows of the event log."""
+    """The events as columns of event log rows; numbered from `first`."""
     firsts: list[int] = []
     frames: list[bytearray] = []
     number = first

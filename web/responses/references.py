@@ -1,4 +1,4 @@
-"""Item references: what they mean is looked up before anything is stored (contract §6.1)."""
+"""Item references in an input are replaced by the items before anything is stored."""
 
 from uuid import UUID
 
@@ -12,9 +12,9 @@ from models.wire.items import referenced_ids, substitute_references
 async def resolve_references(
     pool: Pool, project: UUID, items: list[Item], max_bytes: int, where: str = "input"
 ) -> list[Item]:
-    """The items with what their references mean in their place; together that may be `most` bytes.
+    """The items, with each reference replaced by the item it names, at most `max_bytes` of them.
 
-    `where`: the name of the list in the request. Raises InvalidRequest.
+    `where` is the name of the list in the request. Raises InvalidRequest.
     """
     ids = referenced_ids(items)
     if not ids:
@@ -23,6 +23,9 @@ async def resolve_references(
         pool, statements.REFERENCED_ITEMS, {"ids": ids, "project": project, "most": max_bytes}
     )
     if any(row["payload"] is None for row in rows):
-        message = f"The items that '{where}' refers to are larger than {max_bytes} bytes together."
-        raise InvalidRequest(message, param=where, code="input_too_large")
+        raise InvalidRequest(
+            f"The items that '{where}' refers to are larger than {max_bytes} bytes together.",
+            param=where,
+            code="input_too_large",
+        )
     return substitute_references(items, {row["id"]: row["payload"] for row in rows}, where)

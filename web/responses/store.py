@@ -1,4 +1,4 @@
-"""Responses by their id: shown, cancelled, deleted, their input listed; always within one project (I11)."""
+"""Stored responses: showing, cancelling and deleting them, and listing their input. Always within one project (I11)."""
 
 import time
 from collections.abc import Collection
@@ -24,16 +24,17 @@ from models.wire.snapshot import fold_latest_attempt
 from web.counters import CANCEL_SECONDS, RESPONSES_ENDED
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
+from web.responses.opening import opening_event_types
 from web.stream.reader import EventReader
 
 logger = structlog.get_logger()
 
 _STORED_ITEM_KIND = 3
-"""The kind of the rows of AS_IT_STANDS that are items of finished turns."""
+"""The kind of the rows of RUNNING_RESPONSE that are items of finished turns."""
 
 
 class ResponseStore:
-    """One web process's view of the stored responses."""
+    """Reads, cancels and deletes stored responses."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class ResponseStore:
         cache: AnswerCache,
         cancel_wait: float,
     ) -> None:
-        """`cancel_wait`: seconds a cancel waits for the owner to end the response."""
+        """`cancel_wait`: seconds that a cancel waits for the worker to end the response."""
         self._pool = pool
         self._redis = redis
         self._event_reader = event_reader
@@ -51,7 +52,10 @@ class ResponseStore:
         self._cancel_wait = cancel_wait
 
     async def find(self, project: UUID, public_id: str) -> Row:
-        """The row behind `resp_…`. Raises NotFound for another project's, a deleted, an unfinished foreground one: all the same 404."""
+        """The row of the response `resp_…` in this project.
+
+        Raises NotFound, also for a deleted response and for a foreground response that has not ended.
+        """
         parsed_id = parse_response_id(public_id)
         rows = (
             await read(
@@ -65,7 +69,10 @@ class ResponseStore:
         return rows[0]
 
     async def show(self, row: Row, include: Collection[str] = ()) -> dict[str, Any]:
-        """The Response object: the fold of the events so far (I7). `include`: what is asked for now, besides what the create asked for."""
+        """The Response object: the fold of the events so far (I7).
+
+        `include`: values of this request, in addition to those of the create.
+        """
         if row["status"] == Status.IN_PROGRESS:
             row, output = await self._load_running(row)
         else:
@@ -76,7 +83,10 @@ class ResponseStore:
         )
 
     async def cancel(self, row: Row) -> Row:
-        """Cancels a background response and returns its row, ended if its owner was quick enough. Raises InvalidRequest when it cannot be."""
+        """Cancels a background response and returns its row, which has ended unless the worker took longer than `cancel_wait`.
+
+        Raises InvalidRequest for a foreground response, or one that has ended otherwise.
+        """
         if not row["background"]:
             raise InvalidRequest("Cannot cancel a synchronous response.")
         while row["status"] != Status.CANCELLED:
@@ -97,14 +107,19 @@ class ResponseStore:
         return row
 
     async def request_cancel(self, row: Row, reason: str) -> bool:
-        """Ends a queued response, or records that a running one is to end and tells its owner. False when it had ended before."""
-        completed_at = int(time.time())
+        """Ends a queued response, or records the cancel of a running one and notifies its worker.
+
+        `reason` is stored with the response. Returns False if it had ended before.
+        """
         facts = facts_from_row(row).evolve(status=Status.CANCELLED.value)
-        number = 2 if row["background"] else 1
+        number = len(opening_event_types(background=row["background"]))
         values = {
-            "id": row["id"], "completed_at": completed_at, "reason": reason, "number": number,
+            "id": row["id"],
+            "completed_at": int(time.time()),
+            "reason": reason,
+            "number": number,
             "frames": frame(ResponseFailed(response_object(facts, [])), number),
-        }  # fmt: skip
+        }
         if await write_idempotent(self._pool, statements.CANCEL_QUEUED, values):
             RESPONSES_ENDED.labels(Status.CANCELLED.value).inc()
             await self._publish(events_channel(row["id"]), b"")
@@ -115,8 +130,10 @@ class ResponseStore:
         return bool(recorded)
 
     async def delete(self, project: UUID, row: Row) -> None:
-        """Hides the response at once, cancels it if it runs, and deletes it with all it has, its remembered answer too; what cannot be deleted yet the
-        sweep takes."""
+        """Hides the response at once, cancels it if it is open, and deletes it, its items, its events and its cached answer.
+
+        If it has not ended within `cancel_wait`, the sweep deletes it later.
+        """
         scope = {"id": row["id"], "project": project}
         await write_idempotent(self._pool, statements.REQUEST_DELETE, scope)
         if row["status"] not in TERMINAL and await self.request_cancel(row, "deleted"):
@@ -125,34 +142,34 @@ class ResponseStore:
         if row["cache_key"] is not None:
             await self._cache.delete(bytes(row["cache_key"]))
 
-    async def input_items(self, row: Row, paging: Paging) -> dict[str, Any]:
-        """A page of the response's own input, in the list envelope (contract §1.1)."""
-        values = {"id": row["id"], "after": paging.after, "limit": paging.limit + 1}
+    async def input_items(self, response: Row, paging: Paging) -> dict[str, Any]:
+        """A page of the response's input, as OpenAI's list object."""
+        values = {"id": response["id"], "after": paging.after, "limit": paging.row_limit}
         rows = await read(self._pool, statements.INPUT_ITEMS[paging.order], values)
-        return list_envelope([entry["payload"] for entry in rows], paging.limit)
+        return list_envelope([row["payload"] for row in rows], paging.limit)
 
     async def _output_items(self, owner_id: UUID) -> list[Item]:
-        return [
-            entry["payload"]
-            for entry in await read(self._pool, statements.OUTPUT_ITEMS, {"id": owner_id})
-        ]
+        rows = await read(self._pool, statements.OUTPUT_ITEMS, {"id": owner_id})
+        return [row["payload"] for row in rows]
 
     async def _load_running(self, row: Row) -> tuple[Row, list[Item]]:
-        """Row and output of a response that runs, or has ended meanwhile: finished turns, and the fold of what was said since."""
+        """Row and output of a response that was running: the items of finished turns, and the fold of the events since.
+
+        If it has ended meanwhile, the row of its ending.
+        """
         rows = await read(self._pool, statements.RUNNING_RESPONSE, {"id": row["id"]})
-        stored = [one["payload"] for one in rows if one["kind"] == _STORED_ITEM_KIND]
+        stored = [part["payload"] for part in rows if part["kind"] == _STORED_ITEM_KIND]
         if not rows or rows[0]["frames"] != Status.IN_PROGRESS.encode():
-            return (await read(self._pool, statements.RESPONSE, {"id": row["id"]}) or [row])[
-                0
-            ], stored
-        head_row, *blocks = (one for one in rows if one["kind"] != _STORED_ITEM_KIND)
-        number = head_row["first"]
+            ended = await read(self._pool, statements.RESPONSE, {"id": row["id"]})
+            return (ended[0] if ended else row), stored
+        first_row, *blocks = (part for part in rows if part["kind"] != _STORED_ITEM_KIND)
+        number = first_row["first"]
         events: list[tuple[int, dict[str, Any]]] = []
         for block in blocks:
             frames = split_frames(block["frames"])[max(0, number + 1 - block["first"]) :]
             number = max(number, block["last"])
-            events += [(block["attempt"], decode_frame(said)) for said in frames]
-        # A checkpoint between the two looks has moved items from the log to the stored ones.
+            events += [(block["attempt"], decode_frame(encoded)) for encoded in frames]
+        # An item that a checkpoint has just stored is in the log as well.
         ids = {item["id"] for item in stored}
         return row, stored + [item for item in fold_latest_attempt(events) if item["id"] not in ids]
 
@@ -160,9 +177,8 @@ class ResponseStore:
         try:
             await self._redis.publish(channel, payload)
         except REDIS_ERRORS as error:
-            logger.warning(
-                "nudge_unheard", channel=channel, error=str(error)
-            )  # heartbeat and slow looks stand behind it
+            # Nothing is lost: workers see cancels at their heartbeat, readers poll the log.
+            logger.warning("publish_failed", channel=channel, error=str(error))
 
 
 _NOT_CANCELLABLE_MESSAGES = {
@@ -172,8 +188,8 @@ _NOT_CANCELLABLE_MESSAGES = {
 
 
 def facts_from_row(row: Row) -> ResponseFacts:
-    """A row's facts. A foreground response is never `queued` outside (design §4.9)."""
-    previous = row["previous_response_id"]
+    """The facts of a row. Clients see a foreground response in the queue as `in_progress`."""
+    previous, conversation = row["previous_response_id"], row["conversation_id"]
     hidden = row["status"] == Status.QUEUED and not row["background"]
     return ResponseFacts(
         id=response_id(row["id"]),
@@ -184,9 +200,7 @@ def facts_from_row(row: Row) -> ResponseFacts:
         background=row["background"],
         store=row["store"],
         previous_response_id=response_id(previous) if previous is not None else None,
-        conversation_id=conversation_id(row["conversation_id"])
-        if row["conversation_id"] is not None
-        else None,
+        conversation_id=conversation_id(conversation) if conversation is not None else None,
         usage=row["usage"],
         error=row["error"],
         incomplete_reason=row["reason"],

@@ -1,15 +1,15 @@
-"""/v1/chat/completions: handed through to the model's upstream as it comes; nothing is queued, stored or translated."""
+"""/v1/chat/completions: forwarded to the model's upstream; nothing is queued, stored or translated (docs/adr/0016)."""
 
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from models.errors import InvalidRequest, NotFound
-from models.wire.checks import json_type, missing, wrong_type
+from models.wire.checks import missing, wrong_type
 from web.http.auth import Project
-from web.http.body import is_large, read_json
+from web.http.body import json_object, read_json
 from web.http.connection import cancel_on_disconnect
+from web.http.errors import model_not_found
 from web.state import app_state
 
 router = APIRouter(prefix="/v1/chat/completions")
@@ -17,31 +17,24 @@ router = APIRouter(prefix="/v1/chat/completions")
 
 @router.post("")
 async def chat(request: Request, _project: Project) -> Response:
-    """Hands a chat completion through to the model's upstream, streamed or not. Client and upstream hear each other's very bytes; when the
-    client leaves, the upstream's connection is closed."""
+    """Forwards a chat completion to the model's upstream, streamed or not, and its response to the client, unchanged. When the client
+    disconnects, the connection to the upstream is closed."""
     state = app_state(request)
-    body = _validate_body(await read_json(request, state.settings.limits.body))
-    if not state.chat_proxy.has_route(body["model"]):
-        raise NotFound(
-            f"The model '{body['model']}' does not exist.", param="model", code="model_not_found"
-        )
-    # It may take long until the first byte: a client that leaves meanwhile takes the request along.
+    body = await read_json(request, state.settings.limits.body)
+    model = _model_of(json_object(body.value))
+    if not state.chat_proxy.has_route(model):
+        raise model_not_found(model)
+    # The first byte may take long: if the client disconnects before it, the request is cancelled.
     return await cancel_on_disconnect(
-        state.chat_proxy.forward(body, large=is_large(request.headers)),
-        request.receive,
-        state.grace_expired,
+        state.chat_proxy.forward(body.value, size=body.size), request.receive, state.grace_expired
     )
 
 
-def _validate_body(body: Any) -> dict[str, Any]:
-    """What must be known to find the way; everything else is for the upstream to judge."""
-    if not isinstance(body, dict):
-        raise InvalidRequest(
-            f"Invalid body: expected a JSON object, but got {json_type(body)} instead.",
-            code="invalid_type",
-        )
-    if body.get("model") is None:
+def _model_of(body: dict[str, Any]) -> str:
+    """The model; the upstream checks everything else. Raises InvalidRequest."""
+    model = body.get("model")
+    if model is None:
         raise missing("model")
-    if not isinstance(body["model"], str):
-        raise wrong_type("model", "a string", body["model"])
-    return body
+    if not isinstance(model, str):
+        raise wrong_type("model", "a string", model)
+    return model

@@ -1,4 +1,4 @@
-"""/v1/conversations: a few lines a route: parse, call, present."""
+"""/v1/conversations."""
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -14,13 +14,10 @@ router = APIRouter(prefix="/v1/conversations")
 
 @router.post("")
 async def create_conversation(request: Request, project: Project) -> Response:
-    """Creates a conversation, with up to 20 items to begin with."""
+    """Creates a conversation, with up to 20 items."""
     state = app_state(request)
-    return json_response(
-        await state.conversation_store.create(
-            project, await read_json(request, state.settings.limits.body)
-        )
-    )
+    body = await read_json(request, state.settings.limits.body)
+    return json_response(await state.conversation_store.create(project, body.value))
 
 
 @router.get("/{conversation_id}")
@@ -36,23 +33,25 @@ async def update_conversation(conversation_id: str, request: Request, project: P
     """Replaces the conversation's metadata."""
     state = app_state(request)
     body = await read_json(request, state.settings.limits.body)
-    return json_response(await state.conversation_store.update(project, conversation_id, body))
+    return json_response(
+        await state.conversation_store.update(project, conversation_id, body.value)
+    )
 
 
 @router.delete("/{conversation_id}")
 async def delete_conversation(conversation_id: str, request: Request, project: Project) -> Response:
-    """Deletes the conversation; what its responses were given and answered stays with them."""
+    """Deletes the conversation; the input and output of its responses are kept."""
     await app_state(request).conversation_store.delete(project, conversation_id)
     return json_response({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
 
 
 @router.post("/{conversation_id}/items")
 async def add_items(conversation_id: str, request: Request, project: Project) -> Response:
-    """Adds up to 20 items to the conversation's end."""
+    """Appends up to 20 items to the conversation."""
     parse_include(request)
     state = app_state(request)
     body = await read_json(request, state.settings.limits.body)
-    return json_response(await state.conversation_store.add(project, conversation_id, body))
+    return json_response(await state.conversation_store.add(project, conversation_id, body.value))
 
 
 @router.get("/{conversation_id}/items")
@@ -82,7 +81,7 @@ async def retrieve_item(
 async def delete_item(
     conversation_id: str, item_id: str, request: Request, project: Project
 ) -> Response:
-    """Takes an item out of the conversation, and answers with the conversation."""
+    """Removes an item from the conversation; returns the conversation."""
     return json_response(
         await app_state(request).conversation_store.remove_item(
             project, conversation_id, storable_item_id(item_id) or ""

@@ -1,4 +1,4 @@
-"""Liveness and readiness; open to everybody, without secrets."""
+"""Liveness and readiness; without authentication, so the bodies contain no secrets."""
 
 import asyncio
 from functools import cache
@@ -11,26 +11,25 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from models.db.database import DATABASE_UNAVAILABLE, read
-from models.db.queries import statements
+from models.db.queries import operations, statements
 from models.redis.client import REDIS_ERRORS
 from web.http.json_responses import json_response
 from web.state import AppState, app_state
 
 router = APIRouter()
 
-_SCHEMA_REVISION = "SELECT version_num FROM alembic_version"
 _QUERY_TIMEOUT = 5.0
 
 
 @router.get("/healthz")
 async def healthz() -> Response:
-    """The process answers."""
+    """200 while the process runs."""
     return json_response({"status": "ok"})
 
 
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
-    """200 when Postgres answers within 5 s, the schema is the newest, and the process is not stopping; the rest is only reported."""
+    """200 if Postgres responds within 5 s, its schema is the newest and the process is not stopping. Redis and workers are only reported."""
     state = app_state(request)
     report: dict[str, Any] = {
         "ready": False,
@@ -41,7 +40,8 @@ async def readyz(request: Request) -> Response:
     }
     try:
         async with asyncio.timeout(_QUERY_TIMEOUT):
-            report["schema"] = (await read(state.pool, _SCHEMA_REVISION, {}))[0]["version_num"]
+            revisions = await read(state.pool, operations.SCHEMA_REVISION, {})
+            report["schema"] = revisions[0]["version_num"]
             report["workers"] = {
                 row["kind"]: row["live"]
                 for row in await read(state.pool, statements.LIVE_WORKERS, {})

@@ -1,17 +1,14 @@
-"""`GET /v1/responses` with an upgrade: the handshake of a WebSocket (docs/websocket.md). What it is refused is told in HTTP, in the one envelope."""
+"""`GET /v1/responses` with an upgrade: the handshake of a WebSocket (docs/websocket.md). It is refused with an HTTP error."""
 
-import structlog
 from fastapi import APIRouter
 from starlette.websockets import WebSocket
 
 from models.db.database import DATABASE_UNAVAILABLE
-from models.errors import ApiError, Unavailable
+from models.errors import ApiError, ServerStopping, Unavailable
 from web.http.auth import authenticate, read_api_key
-from web.http.errors import error_response, unknown_url
-from web.state import AppState
+from web.http.errors import as_api_error, error_response, unknown_url
+from web.state import app_state
 from web.websocket.session import SocketSession
-
-logger = structlog.get_logger()
 
 router = APIRouter(prefix="/v1/responses")
 
@@ -19,15 +16,15 @@ router = APIRouter(prefix="/v1/responses")
 @router.websocket("")
 async def responses(socket: WebSocket) -> None:
     """Creates as frames in, events as frames out."""
-    state: AppState = socket.app.state.app_state
+    state = app_state(socket)
     try:
-        await _require_key(socket)
+        await authenticate(socket)
         if state.stopping:
-            raise Unavailable("The server is stopping. Please retry.")
+            raise ServerStopping
         if state.open_sockets >= state.settings.web.sockets:
-            raise Unavailable("This server holds as many WebSockets as it may. Please retry.")
-    except ApiError as error:
-        await socket.send_denial_response(error_response(error))
+            raise Unavailable("This server has reached its limit of open WebSockets. Please retry.")
+    except (ApiError, *DATABASE_UNAVAILABLE) as error:
+        await _deny(socket, error)
         return
     state.open_sockets += 1
     try:
@@ -38,18 +35,13 @@ async def responses(socket: WebSocket) -> None:
 
 
 async def unmatched_path(socket: WebSocket) -> None:
-    """No WebSocket of ours; only told to those with a key, as over HTTP (design §8)."""
-    try:
-        await _require_key(socket)
-        raise unknown_url(socket)
-    except ApiError as error:
-        await socket.send_denial_response(error_response(error))
-
-
-async def _require_key(socket: WebSocket) -> None:
-    """Raises Unauthenticated, or Unavailable while Postgres is away."""
+    """404 for a WebSocket elsewhere under /v1; 401 without an API key, as over HTTP."""
     try:
         await authenticate(socket)
-    except DATABASE_UNAVAILABLE as error:
-        logger.warning("database_away", error=str(error).strip())
-        raise Unavailable from error
+        raise unknown_url(socket)
+    except (ApiError, *DATABASE_UNAVAILABLE) as error:
+        await _deny(socket, error)
+
+
+async def _deny(socket: WebSocket, error: Exception) -> None:
+    await socket.send_denial_response(error_response(as_api_error(error, socket.url.path)))

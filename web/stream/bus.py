@@ -1,7 +1,7 @@
-"""The live bus as a web process hears it: one pub/sub connection, fanned out to readers (design §5).
+"""The live bus: one Redis pub/sub connection of a web process, whose messages go to all readers.
 
-The bus is for speed only. What it delivers goes into a reader's inbox; what it loses the reader finds in the logs. While it is away,
-the journals of the workers concerned are read instead, once per process.
+The bus is only for speed. What it loses, a reader finds in the log. While it is disconnected, the
+process polls the journals of the workers whose responses are read.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from uuid import UUID
 
 import structlog
@@ -16,7 +17,7 @@ from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 
 from models.config.settings import Settings
-from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch
+from models.db.database import DATABASE_UNAVAILABLE, Pool, Row, fetch
 from models.db.queries import statements
 from models.deadlines import IdleTimeout
 from models.redis.channels import events
@@ -25,17 +26,17 @@ from models.redis.client import REDIS_ERRORS
 logger = structlog.get_logger()
 
 _PING_INTERVAL = 1.0
-"""Seconds between two pings on the bus; without any answer for twice that it counts as away."""
+"""Seconds between two pings on the bus; without any message for 2.5 times that it counts as disconnected."""
 _SUBSCRIBE_TIMEOUT = 1.0
 _POLL_INTERVAL = 0.25
-"""Seconds between two looks at the journals while the bus is away."""
+"""Seconds between two polls of the journals while the bus is disconnected."""
 _FAST_POLL_AFTER = 2.0
-"""Seconds of silence after which a reader who has just been told something looks at the logs: its worker may have lost Redis (I8)."""
+"""Seconds without a message after which a reader that had just received one reads the log: its worker may have lost Redis (I8)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Consecutive frames of one response under one attempt; numbers inclusive."""
+    """Consecutive frames of one response and one attempt; numbers inclusive."""
 
     attempt: int
     first: int
@@ -45,21 +46,22 @@ class Block:
 
 @dataclass(slots=True, eq=False)
 class Inbox:
-    """What has arrived for one reader. Bounded: what does not fit is dropped, and the reader finds the hole."""
+    """Blocks for one reader. A block that does not fit is dropped; the reader then reads it from the log."""
 
     limit: int
+    """bytes of all blocks"""
     blocks: deque[Block] = field(default_factory=deque)
     size: int = 0
     must_read_log: bool = False
-    """The reader should look at the logs: an ending, a hole, a bus that came back."""
+    """The reader should read the log: an ending, a dropped block, a reconnected bus."""
     idle_seconds: float = 0.0
-    """Seconds since something came."""
+    """Seconds since the last block or notification."""
     poll_fast: bool = False
-    """The last look or wait brought something, so that silence is news."""
+    """Events have just arrived, so a pause may mean that messages are lost."""
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
 
     def put(self, block: Block) -> None:
-        """Takes a block if there is room for it."""
+        """Adds a block if there is room for it, else makes the reader read the log."""
         if self.size + len(block.frames) > self.limit:
             self.wake()
             return
@@ -70,13 +72,13 @@ class Inbox:
         self._ready.set()
 
     def wake(self) -> None:
-        """Sends the reader to the logs."""
+        """Makes the reader read the log."""
         self.must_read_log = True
         self.idle_seconds = 0.0
         self._ready.set()
 
     async def next(self) -> Block | None:
-        """The next block; None when the reader should look at the logs: it was nudged, and a long silence nudges too."""
+        """Waits for the next block; None if the reader should read the log."""
         if not self.blocks and not self.must_read_log:
             self._ready.clear()
             await self._ready.wait()
@@ -89,7 +91,7 @@ class Inbox:
 
 
 class Bus:
-    """One web process's ear."""
+    """The subscriptions of one web process."""
 
     def __init__(self, settings: Settings, pool: Pool, lease_id: UUID) -> None:
         self._settings = settings
@@ -99,21 +101,21 @@ class Bus:
         self._response_ids: dict[str, UUID] = {}
         self._subscription_acks: dict[str, asyncio.Event] = {}
         self._pubsub: PubSub | None = None
-        """Set while the bus is healthy."""
+        """Set while the bus is connected."""
 
     @property
     def healthy(self) -> bool:
-        """The bus answers."""
+        """Redis answers on the bus."""
         return self._pubsub is not None
 
     @property
     def readers(self) -> int:
-        """Inboxes there are: streams, and requests that wait for an ending."""
+        """Number of inboxes: streams, and requests that wait for the end of a response."""
         return sum(map(len, self._inboxes.values()))
 
     @asynccontextmanager
     async def subscribe(self, response_id: UUID) -> AsyncIterator[Inbox]:
-        """An inbox for one reader, after Redis has acknowledged the subscription or has shown that it will not."""
+        """An inbox for one reader, after Redis has confirmed the subscription or has failed to."""
         name = events(response_id)
         inbox = Inbox(self._settings.web.reader_buffer)
         readers = self._inboxes.setdefault(name, set())
@@ -128,13 +130,12 @@ class Bus:
                 await self._unsubscribe_channel(name)
 
     def wake_all(self) -> None:
-        """Sends every reader to the logs."""
-        for readers in self._inboxes.values():
-            for inbox in readers:
-                inbox.wake()
+        """Makes every reader read the log."""
+        for inbox in chain.from_iterable(self._inboxes.values()):
+            inbox.wake()
 
     async def run(self) -> None:
-        """Listens for ever, reconnecting."""
+        """Receives messages for ever; reconnects after errors."""
         while True:
             redis = Redis.from_url(
                 self._settings.redis_url.get_secret_value(),
@@ -147,18 +148,16 @@ class Bus:
                 async with redis.pubsub() as pubsub:
                     await self._listen(pubsub)
             except REDIS_ERRORS as error:
-                logger.warning("bus_away", error=str(error))
+                logger.warning("bus_disconnected", error=str(error))
             finally:
                 self._pubsub = None
                 await redis.aclose()
             await asyncio.sleep(_POLL_INTERVAL)
 
-    # --- healthy ---
-
     async def _listen(self, pubsub: PubSub) -> None:
         async with asyncio.timeout(2 * _PING_INTERVAL):
             await pubsub.subscribe(f"web:{self._lease_id.hex}")
-        # From here on new readers subscribe by themselves; those who are here already are subscribed now.
+        # New readers subscribe themselves from here on; existing readers are subscribed here.
         self._pubsub = pubsub
         if self._inboxes:
             await pubsub.subscribe(*self._inboxes)
@@ -180,7 +179,8 @@ class Bus:
                 await asyncio.sleep(_PING_INTERVAL)
                 await pubsub.ping()
         except REDIS_ERRORS as error:
-            logger.info("bus_pulse_lost", error=str(error))  # the reading side notices the silence
+            # `_listen` sees that no message arrives.
+            logger.info("bus_ping_failed", error=str(error))
 
     def _deliver(self, message: list[bytes]) -> None:
         kind = message[0]
@@ -204,9 +204,8 @@ class Bus:
                 await pubsub.subscribe(name)
                 await ack.wait()
         except REDIS_ERRORS as error:
-            logger.info(
-                "subscription_unheard", error=str(error)
-            )  # the slow look at the logs stands behind it
+            # The reader still gets its events: `poll_idle_readers` makes it read the log.
+            logger.info("subscribe_unconfirmed", error=str(error))
 
     async def _unsubscribe_channel(self, name: str) -> None:
         del self._inboxes[name]
@@ -216,27 +215,22 @@ class Bus:
             try:
                 await self._pubsub.unsubscribe(name)
             except REDIS_ERRORS as error:
-                logger.info("unsubscribe_unheard", error=str(error))
+                logger.info("unsubscribe_failed", error=str(error))
 
     async def poll_idle_readers(self) -> None:
-        """Sends readers to whom nothing has come for a while to the logs: a lost nudge must not leave anybody waiting for ever."""
+        """Makes readers that have received nothing for a while read the log, for ever: a notification may be lost."""
         poll = self._settings.web.poll.total_seconds()
         step = min(_FAST_POLL_AFTER / 2, poll / 2)
         while True:
             await asyncio.sleep(step)
-            for readers in self._inboxes.values():
-                for inbox in readers:
-                    inbox.idle_seconds += step
-                    if inbox.idle_seconds >= (
-                        min(_FAST_POLL_AFTER, poll) if inbox.poll_fast else poll
-                    ):
-                        inbox.poll_fast = False
-                        inbox.wake()
-
-    # --- away ---
+            for inbox in chain.from_iterable(self._inboxes.values()):
+                inbox.idle_seconds += step
+                if inbox.idle_seconds >= (min(_FAST_POLL_AFTER, poll) if inbox.poll_fast else poll):
+                    inbox.poll_fast = False
+                    inbox.wake()
 
     async def poll_journals(self) -> None:
-        """While the bus is away, shows readers what the workers concerned journal, and sends them to the logs once a second for the rest."""
+        """While the bus is disconnected, delivers events from the workers' journals, and makes every reader read the log once a second."""
         while True:
             last: dict[UUID, int] = {}
             polls = 0
@@ -244,7 +238,7 @@ class Bus:
                 try:
                     await self._read_journals(last)
                 except DATABASE_UNAVAILABLE as error:
-                    logger.warning("journals_away", error=str(error).strip())
+                    logger.warning("journal_poll_failed", error=str(error).strip())
                 polls += 1
                 if polls % int(_PING_INTERVAL / _POLL_INTERVAL) == 0:
                     self.wake_all()
@@ -252,28 +246,31 @@ class Bus:
             await asyncio.sleep(_POLL_INTERVAL)
 
     async def _read_journals(self, last: dict[UUID, int]) -> None:
+        """Delivers what the owners of the read responses have journalled; `last` is the last batch read of each worker."""
         for row in await fetch(
             self._pool, statements.OWNERS, {"ids": list(self._response_ids.values())}
         ):
             worker = row["worker"]
             if worker not in last:
-                last[worker] = (await fetch(self._pool, statements.LAST_BATCH, {"worker": worker}))[
-                    0
-                ]["last"]
+                batches = await fetch(self._pool, statements.LAST_BATCH, {"worker": worker})
+                last[worker] = batches[0]["last"]
                 self.wake_all()
                 continue
             for batch in await fetch(
                 self._pool, statements.JOURNAL_BATCHES, {"worker": worker, "last": last[worker]}
             ):
                 last[worker] = batch["batch"]
-                columns = ("response_ids", "attempts", "first_numbers", "last_numbers", "frames")
-                for response_id, *block in zip(*(batch[column] for column in columns), strict=True):
-                    for inbox in self._inboxes.get(events(response_id), ()):
-                        inbox.put(Block(*block))
+                self._deliver_batch(batch)
+
+    def _deliver_batch(self, batch: Row) -> None:
+        columns = ("response_ids", "attempts", "first_numbers", "last_numbers", "frames")
+        for response_id, *block in zip(*(batch[column] for column in columns), strict=True):
+            for inbox in self._inboxes.get(events(response_id), ()):
+                inbox.put(Block(*block))
 
 
 def _distribute(readers: set[Inbox], payload: bytes) -> None:
-    """`<attempt> <first> <last>\\n<frames>`, or nothing at all for an ending: that is read from the log."""
+    """Delivers a message: `<attempt> <first> <last>\\n<frames>`. An empty one announces an ending, which is read from the log."""
     if not payload:
         for inbox in readers:
             inbox.wake()

@@ -1,12 +1,13 @@
-"""Reading a response's one log: live, replayed, or just waited for (design §5, joining).
+"""Reading the event log of a response: live, replayed, or only to wait for its end.
 
-Listen first, then look: subscribe, read the logs beyond what was sent, then show what arrives. A hole sends the reader back to the
-logs; nothing is ever skipped. The bus is a hint, the log is the truth.
+A reader first subscribes to the bus, then reads the log after the last number that it sent, then
+sends what the bus delivers. When a block is missing, it reads the log again, so nothing is ever
+left out: the bus only makes it faster.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass
 from uuid import UUID
 
 import structlog
@@ -15,48 +16,50 @@ from models.db.database import Pool, Row, fetch_when_available, read
 from models.db.queries import statements
 from models.lifecycle import TERMINAL, Status
 from models.wire.events import split_frames
-from web.stream.bus import Block, Bus
+from web.stream.bus import Block, Bus, Inbox
 
 logger = structlog.get_logger()
 
 DONE = b"data: [DONE]\n\n"
 _PAGE_LIMITS = {"page": 64, "bytes": 256 * 1024}
-"""Rows of the event log in one look, and bytes after which there is no further row: what one slow reader may cost this process."""
+"""Rows of one page of the event log, and the bytes after which it ends; limits what a slow reader holds in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """What the logs held beyond a number, in one snapshot."""
+    """The events after a number, read in one snapshot."""
 
     status: Status | None
-    """None: the row is gone"""
+    """None: the row was deleted"""
     blocks: list[Block]
     more: bool
     diverged: bool = False
-    """A later attempt has told anew what this reader was shown."""
+    """A later attempt has replaced events that this reader was sent."""
 
     @property
     def is_last(self) -> bool:
-        """Everything there will ever be has been looked at."""
+        """No further events will come."""
         return self.status is None or (self.status in TERMINAL and not self.more)
 
 
 @dataclass(slots=True)
 class StreamCursor:
-    """How far one reader has come."""
+    """The position of one reader in the log."""
 
     number: int
+    """of the last event sent"""
     attempt: int = 0
-    """of what was sent last; 0 when nothing was yet"""
-    diverged: bool = field(default=False)
-    """A later attempt begins at or below a number already sent: the stated double fault. Better no ending than a mixed stream."""
+    """of the last event sent; 0 before the first"""
+    diverged: bool = False
+    """A later attempt begins at or below a number that was sent (docs/reliability.md). The stream ends, because
+    it would mix two attempts."""
 
     def advance_live(self, block: Block) -> bytes | None:
-        """As `take`, for what the bus brings; None too where another attempt begins: only the log knows at which number."""
+        """As `advance`, for a block from the bus. Returns None also for a later attempt: only the log shows where it begins."""
         return None if block.attempt > self.attempt > 0 else self.advance(block)
 
     def advance(self, block: Block) -> bytes | None:
-        """The block's frames that follow on what was sent, maybe none; None when some are missing before it."""
+        """The frames of the block after the cursor, maybe none; None if events before the block are missing."""
         if block.attempt > self.attempt > 0 and block.first <= self.number:
             self.diverged = True
             return b""
@@ -64,13 +67,18 @@ class StreamCursor:
             return b""
         if block.first > self.number + 1:
             return None
-        known = self.number + 1 - block.first
+        sent = self.number + 1 - block.first
         self.number, self.attempt = block.last, block.attempt
-        return b"".join(split_frames(block.frames)[known:]) if known else block.frames
+        return b"".join(split_frames(block.frames)[sent:]) if sent else block.frames
+
+    def advance_page(self, page: LogPage) -> bytes:
+        """The frames of a page of the log after the cursor."""
+        self.diverged = page.diverged
+        return b"".join(filter(None, map(self.advance, page.blocks)))
 
 
 class EventReader:
-    """Serves any number of readers in one web process."""
+    """Serves all readers of one web process."""
 
     def __init__(self, pool: Pool, bus: Bus) -> None:
         self._pool = pool
@@ -78,26 +86,27 @@ class EventReader:
         self._closing = False
 
     def close(self) -> None:
-        """The process is going: background streams end cleanly at once, their clients resume elsewhere by number."""
+        """The process stops: streams of background responses end at once; their clients can resume by number."""
         self._closing = True
         self._bus.wake_all()
 
     async def follow(
         self, response_id: UUID, after: int, *, background: bool
     ) -> AsyncGenerator[bytes]:
-        """Frames with numbers above `after`, to the terminal event and `[DONE]`. Ends early only when the row is gone, the stream is torn,
-        or this process stops."""
+        """Frames with numbers above `after`, up to the terminal event, then `[DONE]`.
+
+        Without `[DONE]` if the row was deleted, the stream has diverged, or this process stops.
+        """
         cursor = StreamCursor(after)
         async with self._bus.subscribe(response_id) as inbox:
             while True:
                 page = await self._read_page(response_id, cursor)
-                cursor.diverged = page.diverged
-                frames = b"".join(filter(None, map(cursor.advance, page.blocks)))
+                frames = cursor.advance_page(page)
                 if frames:
                     inbox.poll_fast = True
                     yield frames
                 if cursor.diverged:
-                    logger.error("stream_torn", response=str(response_id), number=cursor.number)
+                    logger.error("stream_diverged", response=str(response_id), number=cursor.number)
                     return
                 if page.is_last:
                     if page.status is not None:
@@ -105,30 +114,29 @@ class EventReader:
                     return
                 if self._closing and background:
                     return
-                if page.more:
-                    continue
-                while (block := await inbox.next()) is not None:
-                    live = cursor.advance_live(block)
-                    if live is None:
-                        break
-                    if live:
-                        yield live
+                while not page.more and (live := await _next_live(inbox, cursor)) is not None:
+                    yield live
 
     async def wait_until_ended(self, response_id: UUID, within: float | None = None) -> Row | None:
-        """The row once it has a terminal status, or as it is after `within` seconds (None: however long it takes); None when it is gone."""
-        values = {"id": response_id}
+        """The row when it has a terminal status, or as it is after `within` seconds; None if it was deleted."""
         try:
             async with asyncio.timeout(within), self._bus.subscribe(response_id) as inbox:
-                while True:
-                    inbox.must_read_log = False  # before the look, so that a nudge during it counts
-                    rows = await fetch_when_available(self._pool, statements.RESPONSE, values)
-                    if not rows or rows[0]["status"] in TERMINAL:
-                        return rows[0] if rows else None
-                    while await inbox.next() is not None:
-                        pass
+                return await self._poll_until_ended(response_id, inbox)
         except TimeoutError:
-            rows = await read(self._pool, statements.RESPONSE, values)
+            rows = await read(self._pool, statements.RESPONSE, {"id": response_id})
             return rows[0] if rows else None
+
+    async def _poll_until_ended(self, response_id: UUID, inbox: Inbox) -> Row | None:
+        while True:
+            # Reset before the query, so that a notification during it is not lost.
+            inbox.must_read_log = False
+            rows = await fetch_when_available(self._pool, statements.RESPONSE, {"id": response_id})
+            if not rows:
+                return None
+            if rows[0]["status"] in TERMINAL:
+                return rows[0]
+            while await inbox.next() is not None:
+                pass
 
     async def _read_page(self, response_id: UUID, cursor: StreamCursor) -> LogPage:
         values = {
@@ -140,21 +148,32 @@ class EventReader:
         rows = await fetch_when_available(self._pool, statements.LOG_PAGE, values)
         if not rows:
             return LogPage(None, [], more=False)
-        blocks = [
-            Block(row["attempt"], row["first"], row["last"], row["frames"])
-            for row in rows
-            if row["kind"] == 1
-        ]
+        if rows[0]["first"]:
+            return LogPage(None, [], more=False, diverged=True)
+        blocks = list(_blocks(rows, _LOG_ROW))
         more = (
             len(blocks) == _PAGE_LIMITS["page"]
             or sum(len(block.frames) for block in blocks) >= _PAGE_LIMITS["bytes"]
         )
-        if rows[0]["first"]:
-            return LogPage(None, [], more=False, diverged=True)
         if not more:
-            blocks += [
-                Block(row["attempt"], row["first"], row["last"], row["frames"])
-                for row in rows
-                if row["kind"] == 2
-            ]
+            blocks += _blocks(rows, _JOURNAL_ROW)
         return LogPage(Status(rows[0]["frames"].decode()), blocks, more)
+
+
+_LOG_ROW, _JOURNAL_ROW = 1, 2
+"""Kinds of rows of LOG_PAGE."""
+
+
+def _blocks(rows: list[Row], kind: int) -> Iterator[Block]:
+    for row in rows:
+        if row["kind"] == kind:
+            yield Block(row["attempt"], row["first"], row["last"], row["frames"])
+
+
+async def _next_live(inbox: Inbox, cursor: StreamCursor) -> bytes | None:
+    """Waits for frames from the bus; None if the reader must read the log."""
+    while (block := await inbox.next()) is not None:
+        frames = cursor.advance_live(block)
+        if frames != b"":
+            return frames
+    return None

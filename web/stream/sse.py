@@ -1,4 +1,4 @@
-"""The stream on the wire: bytes that are ready, a comment when it is quiet, and nothing in between (contract §4.1)."""
+"""Server-Sent Events: frames as they are, and a comment while there are none."""
 
 from collections.abc import AsyncIterator
 
@@ -12,25 +12,26 @@ from models.config.groups import WebSettings
 
 logger = structlog.get_logger()
 
-_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+"""Headers that keep caches and proxies from holding a stream back."""
 
 
 class TimeoutEventResponse(EventSourceResponse):
-    """A stream whose reader may take nothing for as long as `send_timeout`, and is then let go: it can resume by number."""
+    """A stream that disconnects a client which receives nothing for `send_timeout` seconds: it can resume by number."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As every ASGI application; the server closes the connection of an answer that was not completed."""
+        """Sends the stream. After a timeout the response is not completed, so the web server closes the connection."""
         try:
             await super().__call__(scope, receive, send)
         except* SendTimeoutError:
-            logger.info("reader_let_go", path=scope["path"])
+            logger.info("slow_client_disconnected", path=scope["path"])
 
 
 def sse_response(frames: AsyncIterator[bytes], settings: WebSettings) -> EventSourceResponse:
-    """Streams `frames`. At shutdown the frames' source is told by its own side (`Relay.close`) and has the grace period to end."""
+    """Streams `frames`. At a stop, `EventReader.close` ends background streams, and foreground ones have the grace period."""
     return TimeoutEventResponse(
         frames,
-        headers=_HEADERS,
+        headers=SSE_HEADERS,
         sep="\n",
         ping=int(settings.ping.total_seconds()),
         ping_message_factory=_keep_alive,

@@ -1,4 +1,4 @@
-"""Frames of the WebSocket: what a client may send, and errors as it is told them (contract §9)."""
+"""The text frames of a WebSocket: creates from the client, events and errors to it (docs/websocket.md)."""
 
 import re
 from dataclasses import dataclass
@@ -17,19 +17,19 @@ _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 @dataclass(frozen=True, slots=True)
 class CreateFrame:
-    """A `response.create`: the body of the POST it stands for, and what belongs to the socket alone."""
+    """A `response.create`: the body of the equivalent POST, and the fields that only a socket has."""
 
     body: dict[str, Any]
     size: int
     """bytes of the frame"""
     stream_id: str | None
-    """The lane; None: the one without a name."""
+    """The lane; None: the lane without a name."""
     generate: bool
     """False: a warm-up."""
 
 
 class FrameRefused(Exception):
-    """A frame that cannot be carried out, and the lane it was meant for, if that could be read."""
+    """A frame with an error, and its lane if that could be read."""
 
     def __init__(self, error: ApiError, stream_id: str | None) -> None:
         super().__init__(error.message)
@@ -55,7 +55,7 @@ def parse_frame(raw: bytes) -> CreateFrame:
 
 
 def error_frame(error: ApiError, stream_id: str | None) -> str:
-    """The error as a frame: with the status a POST would have had, and the headers that would have told more."""
+    """The error as a frame, with the status and headers of the HTTP response that a POST would get."""
     error_object = error.body()["error"]
     if error.headers:
         error_object["headers"] = error.headers
@@ -66,7 +66,7 @@ def error_frame(error: ApiError, stream_id: str | None) -> str:
 
 
 def event_frame(event: bytes, stream_id: str | None) -> str:
-    """One SSE frame (models/wire/events.py) as a text frame: its very JSON, and the name of the lane if it has one."""
+    """One SSE frame (models/wire/events.py) as a text frame: its JSON unchanged, and the lane if it has a name."""
     text = event[event.index(b"\ndata: ") + 7 : -2]
     if stream_id is not None:
         text = b'%b,"stream_id":"%b"}' % (text[:-1], stream_id.encode())
@@ -76,11 +76,12 @@ def event_frame(event: bytes, stream_id: str | None) -> str:
 def _stream_id(value: Any) -> str | None:
     if value is None or (type(value) is str and _STREAM_ID.fullmatch(value)):
         return value
-    message = (
-        "The 'stream_id' field must be a non-empty string with at most 256 characters and may only contain letters, numbers, underscores, "
-        "hyphens, and periods."
+    raise InvalidRequest(
+        "The 'stream_id' field must be a non-empty string with at most 256 characters and may only "
+        "contain letters, numbers, underscores, hyphens, and periods.",
+        param="stream_id",
+        code="invalid_stream_id",
     )
-    raise InvalidRequest(message, param="stream_id", code="invalid_stream_id")
 
 
 def _require_create(kind: Any) -> None:
@@ -89,8 +90,11 @@ def _require_create(kind: Any) -> None:
     if type(kind) is not str:
         raise wrong_type("type", "a string", kind)
     if kind == _STEER:
-        message = "Steering is not supported: cancel by closing the connection, or send a new 'response.create'."
-        raise InvalidRequest(message, code="steering_not_supported")
+        raise InvalidRequest(
+            "Steering is not supported: cancel by closing the connection, or send a new "
+            "'response.create'.",
+            code="steering_not_supported",
+        )
     if kind != CREATE:
         raise unsupported_value("type", kind, (CREATE,))
 
@@ -105,7 +109,7 @@ def _generate(payload: dict[str, Any]) -> bool:
 
 
 def _post_body(payload: dict[str, Any]) -> dict[str, Any]:
-    """What a POST would have as its body. Everything is streamed here, so `stream` says nothing."""
+    """The body of the equivalent POST. Over a socket everything is streamed, so `stream` has no effect."""
     stream, background = payload.pop("stream", None), payload.pop("background", None)
     if stream is not None:
         boolean(stream, "stream")

@@ -1,4 +1,4 @@
-"""WebSockets as uvicorn speaks them, except where our promises need another way of ending one (docs/websocket.md)."""
+"""uvicorn's WebSocket protocol, changed where docs/websocket.md promises another end of a connection."""
 
 import logging
 from typing import Any
@@ -8,12 +8,12 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 
 _CLOSE_TIMEOUT = 1.0
-"""Seconds a client has to answer our close; at shutdown nobody waits longer for one that is gone."""
+"""Seconds a client has to answer a close; a shutdown does not wait longer."""
 _INVALID_PAYLOAD = 1007
 
 _logger = logging.getLogger("web.routes.websocket")
 _logger.setLevel(logging.WARNING)
-"""Else there would be lines for each connection, and the query of its handshake in one of them."""
+"""At lower levels uvicorn logs every connection, with the query of its handshake."""
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
@@ -27,17 +27,17 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self.close_timeout = _CLOSE_TIMEOUT
 
     def shutdown(self) -> None:
-        """The server stops. A socket in use is closed by its own side, which was told (`Front.stop_soon`) and may still have to say an ending."""
+        """The server stops. `SocketSession` closes an open socket, after it has sent the last events."""
         if not self.handshake_complete or self.close_sent:
             super().shutdown()
 
     def keepalive_timeout(self) -> None:
-        """No pong came. What such a peer did not take would keep the connection for ever."""
+        """No pong came. Aborts, because unsent data would keep the connection open for ever."""
         super().keepalive_timeout()
         self.loop.call_later(self.close_timeout, self.transport.abort)
 
     def send_receive_event_to_app(self) -> None:
-        """A message is whole. Text that is no UTF-8 ends the connection (RFC 6455, 8.1), in silence: it is the client's fault."""
+        """A message is complete. Text that is not UTF-8 closes the connection (RFC 6455, 8.1), without an error in the log."""
         if self.curr_msg_data_type == "text" and not _is_utf8(self.frames):
             self.frames = []
             self.conn.send_close(_INVALID_PAYLOAD)

@@ -117,3 +117,6 @@ GAUGES = compile_statement(
 """)
 )
 """The open responses by queue and status, from the partial index of open rows: what has ended is not counted. `oldest` in seconds."""
+
+SCHEMA_REVISION = "SELECT version_num FROM alembic_version"
+"""The migration that the database is at. Raises an error in a database without migrations."""

@@ -256,7 +256,7 @@ async def takes_nothing_of_a_long_answer(lab: Lab) -> None:
             await cut.until("response.output_text.delta")
             proxy.hang()
             ended = await lab.stack.api().wait_for_end(response_id, 40)
-            await until(lambda: "reader_let_go" in lab.stack.webs[0].tail(), 20)
+            await until(lambda: "slow_client_disconnected" in lab.stack.webs[0].tail(), 20)
             proxy.heal()
             with pytest.raises(aiohttp.ClientPayloadError):
                 await cut.to_end()

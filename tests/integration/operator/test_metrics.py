@@ -19,7 +19,7 @@ from tests.support.api import until
 from tests.support.fake_upstream import FakeUpstream, hang, reply, status, text
 from tests.support.stack import SHORT_LEASES, Databases, Service, Stack, SuiteSettings, stack
 from tests.support.worker_rows import SeededDatabase, settings_for
-from web.routes.metrics import Backlog
+from web.gauges import Backlog
 
 TOKEN = "metrics-token-of-the-tests"
 LABELS = {

@@ -31,4 +31,4 @@ def test_without_postgres_a_process_logs_one_line_and_exits_with_1(side: str) ->
     assert started.returncode == 1
     output = started.stdout + started.stderr
     assert "Traceback" not in output
-    assert json.loads(output.splitlines()[-1])["event"] == "database_away"
+    assert json.loads(output.splitlines()[-1])["event"] == "database_unavailable"

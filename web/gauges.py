@@ -1,0 +1,112 @@
+"""Figures that are read when `/metrics` is scraped: gauges of this process, and the open responses in the database."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import Gauge
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from models.db.database import DATABASE_UNAVAILABLE, Pool, Row, read
+from models.db.queries import operations
+from models.lifecycle import TRANSITIONS
+from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
+from web.counters import REGISTRY
+from web.state import AppState
+
+_REFRESH_INTERVAL = 5.0
+"""Seconds for which the result of the backlog query is used again."""
+_QUERY_TIMEOUT = 3.0
+_QUEUES = (INTERACTIVE, BACKGROUND, QUARANTINE)
+
+READERS = Gauge(
+    "backburner_readers",
+    "Streams and waiting requests that this process serves from a response's log.",
+    registry=REGISTRY,
+)
+SOCKETS = Gauge("backburner_sockets", "Open WebSockets of this process.", registry=REGISTRY)
+BUS_HEALTHY = Gauge(
+    "backburner_bus_healthy",
+    "1 while Redis delivers live events to this process; 0: readers are served from Postgres.",
+    registry=REGISTRY,
+)
+LEASE_AGE = Gauge(
+    "backburner_lease_age_seconds",
+    "Seconds since this process's lease was last renewed.",
+    registry=REGISTRY,
+)
+
+
+class Backlog(Collector):
+    """The open responses, counted by one query over open rows."""
+
+    def __init__(self) -> None:
+        self._rows: list[Row] | None = None
+        self._refreshed_at = float("-inf")
+        self._lock = asyncio.Lock()
+
+    async def refresh(self, pool: Pool) -> None:
+        """Runs the query, unless the last result is less than 5 s old.
+
+        While Postgres is unavailable there are no figures, and `backburner_database_up` is 0.
+        """
+        async with self._lock:
+            if time.monotonic() - self._refreshed_at < _REFRESH_INTERVAL:
+                return
+            try:
+                async with asyncio.timeout(_QUERY_TIMEOUT):
+                    self._rows = await read(pool, operations.GAUGES, {})
+            except (*DATABASE_UNAVAILABLE, TimeoutError):
+                self._rows = None
+            self._refreshed_at = time.monotonic()
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """The metric names; runs no query."""
+        return self._families([])
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The result of the last query."""
+        up = GaugeMetricFamily("backburner_database_up", "1 when the last backlog query succeeded.")
+        up.add_metric([], float(self._rows is not None))
+        yield up
+        if self._rows is not None:
+            yield from self._families(self._rows)
+
+    def _families(self, rows: list[Row]) -> list[GaugeMetricFamily]:
+        by_status = GaugeMetricFamily(
+            "backburner_responses", "Open responses by status.", labels=["status"]
+        )
+        depth = GaugeMetricFamily(
+            "backburner_queue_depth",
+            "Responses that wait for a worker, by queue.",
+            labels=["queue"],
+        )
+        oldest = GaugeMetricFamily(
+            "backburner_queue_oldest_seconds",
+            "Age in seconds of the oldest response that waits for a worker, by queue.",
+            labels=["queue"],
+        )
+        for status in TRANSITIONS:
+            by_status.add_metric(
+                [status.value], sum(row["responses"] for row in rows if row["status"] == status)
+            )
+        for queue in _QUEUES:
+            waiting = [row for row in rows if row["waiting"] and row["queue"] == queue]
+            depth.add_metric([queue], sum(row["responses"] for row in waiting))
+            oldest.add_metric(
+                [queue], max((max(0.0, row["oldest"]) for row in waiting), default=0.0)
+            )
+        return [by_status, depth, oldest]
+
+
+BACKLOG = Backlog()
+REGISTRY.register(BACKLOG)
+
+
+def bind(state: AppState) -> None:
+    """Makes the gauges read this state."""
+    READERS.set_function(lambda: state.bus.readers)
+    SOCKETS.set_function(lambda: state.open_sockets)
+    BUS_HEALTHY.set_function(lambda: float(state.bus.healthy))
+    LEASE_AGE.set_function(lambda: state.lease.age)

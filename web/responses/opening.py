@@ -1,0 +1,54 @@
+"""A response at its creation: its id, and the events that are stored together with it."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from models.ids import new_uuid, response_id
+from models.lifecycle import Status
+from models.wire.events import Event, ResponseCreated, ResponseQueued, frame
+from models.wire.request import CreateRequest
+from models.wire.response import ResponseFacts, response_object
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What is known of a response when it is created."""
+
+    id: UUID
+    facts: ResponseFacts
+    response: dict[str, Any]
+    """the Response object"""
+    frames: list[bytes]
+    """the opening events; their numbers begin with 0"""
+
+    @classmethod
+    def of(cls, request: CreateRequest) -> "Opening":
+        """The opening of a new response to this request."""
+        new_id = new_uuid()
+        facts = ResponseFacts(
+            id=response_id(new_id),
+            created_at=int(time.time()),
+            status=(Status.QUEUED if request.background else Status.IN_PROGRESS).value,
+            model=request.model,
+            parameters=request.parameters,
+            background=request.background,
+            store=request.store,
+            previous_response_id=request.previous_response_id,
+            conversation_id=request.conversation,
+        )
+        response = response_object(facts, [])
+        events: list[Event] = [
+            kind(response) for kind in opening_event_types(background=request.background)
+        ]
+        return cls(
+            new_id, facts, response, [frame(event, number) for number, event in enumerate(events)]
+        )
+
+
+def opening_event_types(
+    *, background: bool
+) -> tuple[type[ResponseCreated] | type[ResponseQueued], ...]:
+    """The types of a response's first events, which are stored together with it."""
+    return (ResponseCreated, ResponseQueued) if background else (ResponseCreated,)

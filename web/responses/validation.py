@@ -1,0 +1,235 @@
+"""Checks of a create request before anything is stored: what would fail in every run is refused at once."""
+
+from collections.abc import Collection
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from models.config.routes import Routes
+from models.config.settings import Settings
+from models.db.database import Pool, read
+from models.db.queries import conversations, statements
+from models.egress import EgressPolicy, EgressRefused
+from models.errors import InvalidRequest
+from models.ids import new_item_id
+from models.secrets import Sealer, Unreadable
+from models.wire.checks import shorten
+from models.wire.compaction import newest_compaction
+from models.wire.events import Item
+from models.wire.items import file_places
+from models.wire.mcp import unmet_approvals
+from models.wire.request import CreateRequest, parse_create
+from web.http.body import JsonBody, run_sized
+from web.responses.continuation import Continuation
+
+
+class RequestValidation:
+    """Parses and checks create requests by the settings of this deployment."""
+
+    def __init__(
+        self, settings: Settings, routes: Routes, egress: EgressPolicy, sealer: Sealer
+    ) -> None:
+        self._settings = settings
+        self._routes = routes
+        self._egress = egress
+        self._sealer = sealer
+
+    async def parse(self, body: JsonBody, *, generate: bool) -> CreateRequest:
+        """The create request in `body`. Raises InvalidRequest.
+
+        `generate`: False if the model will not be called, so that `input` may be left out.
+        """
+        model = _model_name(body.value)
+        upstreams = self._routes.find(model)
+        request = await run_sized(
+            partial(
+                parse_create,
+                body.value,
+                new_id=new_item_id,
+                passthrough=self._routes.passthrough(model),
+                ephemeral_background=self._settings.web.ephemeral_background,
+                has_web_search=self._settings.web_search.provider is not None,
+                generate=generate,
+                native=bool(upstreams) and upstreams[0].upstream.api == "responses",
+            ),
+            body.size,
+        )
+        if not upstreams:
+            raise InvalidRequest(
+                f"The requested model '{request.model}' does not exist.",
+                param="model",
+                code="model_not_found",
+            )
+        self.require_fetchable(request.input)
+        self._require_reachable(request)
+        self._require_sealable(request)
+        self._require_compactable(request)
+        return request
+
+    def require_fetchable(self, items: list[Item], where: str = "input") -> None:
+        """Raises InvalidRequest for a file URL whose address the egress rules refuse.
+
+        `where` is the name of the list in the request. An address that a host name resolves to is checked in the run.
+        """
+        for place in file_places(items):
+            self._require_allowed(place.url, place.path(place.item, where))
+
+    def require_readable(self, items: list[Item], project: UUID, where: str = "input") -> None:
+        """Raises InvalidRequest for a compaction item that was not made by this deployment for this project.
+
+        `where` is the name of the list in the request.
+        """
+        for index, item in enumerate(items):
+            if item["type"] != "compaction":
+                continue
+            try:
+                self._sealer.open_token("compaction", project, item["encrypted_content"])
+            except Unreadable:
+                message = (
+                    f"The encrypted content of the compaction '{item['id']}' cannot be read: it was "
+                    "changed, or made by another server, for another project, or with a sealing key "
+                    "that this server no longer has."
+                )
+                raise InvalidRequest(
+                    message,
+                    param=f"{where}[{index}].encrypted_content",
+                    code="invalid_encrypted_content",
+                ) from None
+
+    def _require_reachable(self, request: CreateRequest) -> None:
+        """Raises InvalidRequest for an MCP server whose address the egress rules refuse."""
+        for index, tool in enumerate(request.parameters.get("tools", ())):
+            if tool["type"] == "mcp":
+                url = request.credentials[tool["server_label"]]["server_url"]
+                self._require_allowed(url, f"tools[{index}].server_url")
+
+    def _require_allowed(self, url: str, param: str) -> None:
+        try:
+            self._egress.check_url(url)
+        except EgressRefused as refusal:
+            # The message does not repeat the URL: it may contain a key.
+            raise InvalidRequest(
+                f"Invalid '{param}': {refusal}.", param=param, code="invalid_value"
+            ) from None
+
+    def _require_sealable(self, request: CreateRequest) -> None:
+        """Raises InvalidRequest for credentials if no key is configured to seal them with."""
+        if not request.credentials or self._sealer.has_key:
+            return
+        index = next(
+            index for index, tool in enumerate(request.parameters["tools"]) if tool["type"] == "mcp"
+        )
+        raise InvalidRequest(
+            "Tools of the type 'mcp' are not supported by this server: no sealing key is configured.",
+            param=f"tools[{index}]",
+            code="unsupported_parameter",
+        )
+
+    def _require_compactable(self, request: CreateRequest) -> None:
+        """Raises InvalidRequest for a compaction without a sealing key, or without anything to compact."""
+        last = len(request.input) - 1
+        is_forced = last >= 0 and request.input[last]["type"] == "compaction_trigger"
+        if not self._sealer.has_key and (is_forced or "context_management" in request.parameters):
+            raise InvalidRequest(
+                "Compaction is not supported by this server: no sealing key is configured.",
+                param="context_management"
+                if "context_management" in request.parameters
+                else f"input[{last}]",
+                code="unsupported_parameter",
+            )
+        if (
+            is_forced
+            and last == 0
+            and request.previous_response_id is None
+            and request.conversation is None
+        ):
+            raise InvalidRequest(
+                "Invalid 'input': there is nothing to compact. Send items before it, or a "
+                "'previous_response_id'.",
+                param="input",
+                code="invalid_value",
+            )
+
+
+async def require_valid_approvals(
+    pool: Pool, continuation: Continuation, request: CreateRequest
+) -> None:
+    """Raises InvalidRequest for an approval response without its request, or whose call cannot be made.
+
+    An approved call needs its MCP server among the tools of this request: only they have the credentials.
+    """
+    servers = await require_approval_requests(pool, continuation, request.input)
+    called = {
+        item.get("approval_request_id") for item in request.input if item["type"] == "mcp_call"
+    }
+    for request_id, approval in _approval_responses(request.input).items():
+        if (
+            approval["approve"]
+            and request_id not in called
+            and servers[request_id] not in request.credentials
+        ):
+            raise InvalidRequest(
+                f"The approved call needs the MCP server '{shorten(servers[request_id])}', "
+                "which is not among 'tools'.",
+                param="tools",
+                code="invalid_value",
+            )
+
+
+async def require_approval_requests(
+    pool: Pool, continuation: Continuation, items: list[Item], where: str = "input"
+) -> dict[str, str]:
+    """The approval requests that the items answer: id -> label of the MCP server.
+
+    A request is among the items or in the history before them. Raises InvalidRequest(param=where) if there is none.
+    """
+    approvals = _approval_responses(items)
+    unmet = unmet_approvals(items) if approvals else []
+    servers = {
+        item["id"]: item["server_label"]
+        for item in items
+        if item["type"] == "mcp_approval_request" and item["id"] not in unmet
+    }
+    if unmet and continuation.previous is not None:
+        rows = await read(
+            pool, statements.APPROVAL_REQUESTS, {"id": continuation.previous, "ids": unmet}
+        )
+        servers |= {row["id"]: row["server_label"] for row in rows}
+    if unmet and continuation.conversation is not None:
+        rows = await read(
+            pool, conversations.APPROVAL_REQUESTS, {"id": continuation.conversation, "ids": unmet}
+        )
+        servers |= {row["id"]: row["server_label"] for row in rows}
+    for request_id in approvals:
+        if request_id not in servers:
+            raise InvalidRequest(
+                "No approval request found for MCP approval response with approval_request_id "
+                f"'{shorten(request_id)}'.",
+                param=where,
+            )
+    return servers
+
+
+def drop_compacted(
+    items: list[Item], open_calls: Collection[str]
+) -> tuple[list[Item], Collection[str]]:
+    """The items after the last compaction, and the calls that were open before them.
+
+    A compaction replaces everything before it, so no call is open then.
+    """
+    position = newest_compaction(items)
+    return (items[position + 1 :], ()) if position >= 0 else (items, open_calls)
+
+
+def _approval_responses(items: list[Item]) -> dict[str, Item]:
+    return {
+        item["approval_request_id"]: item
+        for item in items
+        if item["type"] == "mcp_approval_response"
+    }
+
+
+def _model_name(body: Any) -> str:
+    """The requested model; empty if the body has none."""
+    model = body.get("model") if isinstance(body, dict) else None
+    return model if isinstance(model, str) else ""

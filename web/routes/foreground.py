@@ -1,0 +1,61 @@
+"""Waiting for the end of a foreground response, which the client gets as the reply to its POST."""
+
+from fastapi import Request
+
+from models.db.database import Row
+from models.errors import ApiError, RunFailed, ServerStopping
+from models.lifecycle import Status
+from web.http.connection import cancel_on_disconnect
+from web.responses.create import AcceptedResponse
+from web.state import AppState
+
+ERROR_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    424: "external_connector_error",
+    429: "rate_limit_error",
+}
+"""The error `type` for statuses of upstreams and of tools' servers; others have the general type of their class."""
+
+
+async def wait_for_response(state: AppState, accepted: AcceptedResponse, request: Request) -> Row:
+    """The row of the response after its end. Cancels the response if the client disconnects before that.
+
+    Raises RunFailed if it failed before any output, ServerStopping if this process stops first.
+    """
+    try:
+        row = await cancel_on_disconnect(
+            state.event_reader.wait_until_ended(accepted.id), request.receive, state.grace_expired
+        )
+    except ServerStopping:
+        if not accepted.is_repeat:
+            state.cancel_abandoned(accepted.id)
+        raise
+    if row is None:
+        raise ApiError("The server could not finish this response.")
+    if row["status"] == Status.FAILED and row["failure"] is not None:
+        raise _failure(row)
+    return row
+
+
+async def wait_for_completion(
+    state: AppState, accepted: AcceptedResponse, request: Request, error_message: str
+) -> Row:
+    """As `wait_for_response`; raises ApiError with `error_message` if the response has not completed."""
+    row = await wait_for_response(state, accepted, request)
+    if row["status"] != Status.COMPLETED:
+        raise ApiError(error_message)
+    return row
+
+
+def _failure(row: Row) -> RunFailed:
+    failure = row["failure"]
+    status = failure["status"]
+    return RunFailed(
+        status,
+        row["error"]["message"],
+        kind=ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error"),
+        code=failure.get("code"),
+        param=failure.get("param"),
+        retry_after=failure.get("retry_after"),
+    )

@@ -1,4 +1,7 @@
-"""Every recorded stream of a real model end to end: POST, worker, PostgreSQL, Redis, SSE, GET."""
+"""Recorded streams of real models end to end: POST, worker, PostgreSQL, Redis, SSE, GET.
+
+One recording of each kind for each vendor. tests/unit/translation/test_translator_recordings.py reads all of them.
+"""
 
 import json
 from typing import Any
@@ -12,11 +15,30 @@ from tests.support.strict_types import check_event, check_response
 
 _suite_settings = SuiteSettings()
 _files = sorted(_suite_settings.recordings.glob("*.jsonl"))
-_recordings = [
-    pytest.param(file.stem, line, json.loads(text), id=f"{file.stem}:{line}")
+_lines = [
+    (file.stem, line, json.loads(text))
     for file in _files
     for line, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
 ]
+
+
+def _kind(recorded: JSON) -> tuple[bool, ...]:
+    """What the request asked for and what the model sent."""
+    choices = [choice for chunk in recorded["chunks"] for choice in chunk["choices"]]
+    deltas = [choice.get("delta") or {} for choice in choices]
+    return (
+        bool(recorded["request"].get("tools")),
+        bool(recorded["request"].get("logprobs")),
+        any(delta.get("tool_calls") for delta in deltas),
+        any(delta.get("reasoning") or delta.get("reasoning_content") for delta in deltas),
+        any(choice.get("finish_reason") == "length" for choice in choices),
+    )
+
+
+_sample = {
+    (row[0], _kind(row[2])): pytest.param(*row, id=f"{row[0]}:{row[1]}") for row in reversed(_lines)
+}
+_recordings = list(_sample.values())
 each_recording = pytest.mark.parametrize(("file", "line", "recorded"), _recordings)
 each_third = [
     pytest.mark.parametrize(("file", "line", "recorded"), _recordings[start::3])
@@ -138,7 +160,8 @@ def test_all_recordings_exist() -> None:
         )
         assert not _suite_settings.require_recordings, message
         pytest.skip(message)
-    assert len(_recordings) >= 115
+    assert len(_lines) >= 115
+    assert len(_recordings) >= 25
 
 
 @each_recording

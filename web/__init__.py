@@ -1,1 +1,1 @@
-"""The front: accepts requests, stores rows, rings the bell, relays events. It never runs a response."""
+"""The web process: HTTP and WebSocket. It stores requests and streams events; workers run them."""

@@ -16,7 +16,7 @@ from web.websocket.protocol import WebSocketProtocol
 
 
 class WebServer(uvicorn.Server):
-    """uvicorn, but a signal starts the shutdown of streams at once: uvicorn's lifespan hook runs after they have ended."""
+    """uvicorn, but a signal ends streams at once: its lifespan hook runs only after they ended."""
 
     def __init__(self, config: uvicorn.Config, app: Application) -> None:
         super().__init__(config)
@@ -57,7 +57,8 @@ def main() -> None:
         loop="uvloop",
         http="httptools",
         ws=WebSocketProtocol,
-        # uvicorn closes the connection (1009) for a larger message. Up to this size we send an error and keep it open.
+        # uvicorn closes the connection (1009) for a larger message. Up to this size we send an
+        # error and keep it open.
         ws_max_size=2 * settings.limits.body,
         ws_ping_interval=settings.web.ping.total_seconds(),
         ws_ping_timeout=settings.web.send_timeout.total_seconds(),

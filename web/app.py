@@ -1,4 +1,4 @@
-"""The FastAPI application: its routes, its error handlers, and what it opens at the start and closes at the end."""
+"""The FastAPI application: routes, error handlers, and the start and stop of its state."""
 
 import contextlib
 import gc
@@ -47,10 +47,10 @@ _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 
 
 class Application(FastAPI):
-    """FastAPI with our own OpenAPI document (web/openapi): FastAPI's does not know our bodies and errors."""
+    """FastAPI with our own OpenAPI document, which describes our bodies and errors."""
 
     def __init__(self, settings: Settings, host: str) -> None:
-        """`host` is the address to listen on; /docs and /openapi.json are served on loopback only."""
+        """`host`: the address to listen on. /docs and /openapi.json are served only on loopback."""
         is_local = is_loopback(host)
         super().__init__(
             title="Backburner",
@@ -119,7 +119,7 @@ _RESPONSE_START_TYPES = ("http.response.start", "websocket.accept", "websocket.h
 
 
 class RequestIdMiddleware:
-    """Adds `x-request-id` to every response and counts it; the official clients show the id in their errors."""
+    """Adds `x-request-id` to every response and counts it. Official clients show it in errors."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""Forwards a chat completion to the model's upstream, and the upstream's response to the client, byte for byte (docs/adr/0016).
+"""Forwards chat completions to upstreams, and their responses to clients unchanged (ADR 0016).
 
 At most one read of a response is in memory: while the client does not receive, nothing is read. The
 upstream gets the operator's credential and headers, and of the client's request only the body. The
@@ -47,7 +47,7 @@ _CREDENTIAL_STATUSES = frozenset({401, 403})
 _TRY_NEXT_STATUSES = frozenset({401, 403, 404, 405, 408, 429})
 """Statuses below 500 after which another upstream may accept the same request."""
 _MIN_SECRET_LENGTH = 8
-"""Characters from which a credential is secret: shorter ones are words such as `none` for local servers."""
+"""Characters of the shortest secret credential; local servers have words such as `none`."""
 _EVENT_END = b"\n\n"
 
 _CONNECTION_ERRORS = (aiohttp.ClientError, OSError, ValueError)
@@ -64,14 +64,14 @@ class ChatProxy:
         self._session: aiohttp.ClientSession | None = None
 
     def has_route(self, model: str) -> bool:
-        """Whether an upstream serves the model; without configured routes, one serves every name."""
+        """Whether an upstream serves the model. Without configured routes one serves all."""
         return bool(self._routes.find(model))
 
     async def forward(self, body: dict[str, Any], *, size: int) -> Response:
-        """The response of the first upstream of the model that accepts the request. Cancelling closes the connection.
+        """The response of the first upstream of the model that accepts the request.
 
-        `body` is the client's, with a model that has a route; `size` is its size in bytes. Raises
-        RunFailed (502, 504) if no upstream responds.
+        Cancelling closes the connection. `body` is the client's, with a model that has a route;
+        `size` is its size in bytes. Raises RunFailed (502, 504) if no upstream responds.
         """
         *others, last = self._routes.find(body["model"])
         for destination in others:
@@ -181,7 +181,10 @@ class ProxiedResponse(Response):
         )
 
     async def check_head(self) -> "ProxiedResponse":
-        """Checks the status and headers, and reads the body of an error. Raises RunFailed if the response cannot be forwarded."""
+        """Checks the status and headers, and reads the body of an error.
+
+        Raises RunFailed if the response cannot be forwarded.
+        """
         status = self._upstream_response.status
         if not is_uncompressed(self._upstream_response.headers):
             raise _upstream_error(
@@ -208,7 +211,7 @@ class ProxiedResponse(Response):
         self._upstream_response.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the response until its end, or until the client disconnects or the grace period is over."""
+        """Sends the response, unless the client disconnects or the grace period ends first."""
         try:
             async with anyio.create_task_group() as group:
                 for end in (lambda: wait_for_disconnect(receive), self._grace_expired.wait):
@@ -219,7 +222,11 @@ class ProxiedResponse(Response):
             await self.close()
 
     async def _send_to_client(self, send: Send, path: str) -> None:
-        """Sends head and body. If the upstream's body ends early, ours is not completed: the web server closes the connection."""
+        """Sends head and body.
+
+        If the upstream's body ends early, ours is not completed: the web server closes the
+        connection.
+        """
         await send(
             {
                 "type": "http.response.start",
@@ -250,7 +257,10 @@ class ProxiedResponse(Response):
         await send({"type": "http.response.body", "body": b""})
 
     async def _read_chunks(self) -> AsyncIterator[bytes]:
-        """The body, one read at a time. Raises RunFailed if the upstream sends nothing for too long, or too little."""
+        """The body, one read at a time.
+
+        Raises RunFailed if the upstream sends nothing for too long, or too little.
+        """
         loop = asyncio.get_running_loop()
         turn_end = loop.time() + self._limits.turn.total_seconds()
         while True:
@@ -267,7 +277,7 @@ class ProxiedResponse(Response):
             yield chunk
 
     async def _read_error_body(self) -> bytes:
-        """The body of an error response, without this server's credential, which some upstreams repeat."""
+        """The body of an error, without this server's credential, which some upstreams repeat."""
         if self._upstream_response.status in _CREDENTIAL_STATUSES:
             self._content_type = "application/json"
             error = RunFailed(
@@ -277,7 +287,7 @@ class ProxiedResponse(Response):
                 code=None,
             )
             return orjson.dumps(error.body())
-        # The status alone is an answer, so a body that cannot be read completely is no further error.
+        # The status alone is enough: a body that cannot be read is no further error.
         body = bytearray()
         with contextlib.suppress(TimeoutError, *_CONNECTION_ERRORS):
             async with asyncio.timeout(self._limits.token_gap.total_seconds()):

@@ -1,4 +1,7 @@
-"""Stored conversations: creating, showing, changing and deleting them and their items. Always within one project (I11)."""
+"""Stored conversations: creating, showing, changing and deleting them and their items.
+
+Always within one project (I11).
+"""
 
 import time
 from typing import Any
@@ -42,7 +45,7 @@ class ConversationStore:
         self._validation = validation
 
     async def create(self, project: UUID, body: Any) -> dict[str, Any]:
-        """Creates a conversation with its first items. Raises InvalidRequest with nothing stored."""
+        """Creates a conversation with its items. Raises InvalidRequest with nothing stored."""
         metadata, items = parse_conversation(body, new_id=new_item_id)
         items, open_calls = await self._prepare_items(project, items, Continuation())
         values = {
@@ -80,7 +83,7 @@ class ConversationStore:
             row = await self._find_or_none(project, public_id)
 
     async def add(self, project: UUID, public_id: str, body: Any) -> dict[str, Any]:
-        """Appends items; returns them as a list object. Raises InvalidRequest with nothing stored."""
+        """Appends items; returns a list object. Raises InvalidRequest with nothing stored."""
         new_items = parse_addition(body, new_id=new_item_id)
         row = await self._find(project, public_id, new_items)
         while True:
@@ -117,7 +120,10 @@ class ConversationStore:
         return item
 
     async def remove_item(self, project: UUID, public_id: str, item_id: str) -> dict[str, Any]:
-        """Removes an item; returns the Conversation object. An item that belongs to a response too is not deleted."""
+        """Removes an item; returns the Conversation object.
+
+        An item that belongs to a response too is not deleted.
+        """
         await self.item(project, public_id, item_id)
         while True:
             row = await self._find(project, public_id, [{"id": item_id}])
@@ -150,7 +156,10 @@ class ConversationStore:
     async def _prepare_items(
         self, project: UUID, items: list[Item], continuation: Continuation
     ) -> tuple[list[Item], list[str]]:
-        """The items to store, and the ids of the calls that have no output after them. Raises InvalidRequest."""
+        """The items to store, and the ids of the calls that have no output after them.
+
+        Raises InvalidRequest.
+        """
         self._validation.require_fetchable(items, _ITEMS)
         items = await resolve_references(
             self._pool, project, items, self._settings.limits.body, _ITEMS
@@ -161,13 +170,13 @@ class ConversationStore:
 
 
 def _require_idle(row: Row) -> None:
-    """Raises InvalidRequest while a response of the conversation is open: its history must not change."""
+    """Raises InvalidRequest while a response of the conversation is open: it needs this history."""
     if row["is_busy"]:
         raise conversation_locked()
 
 
 def _revision_condition(row: Row, project: UUID) -> dict[str, Any]:
-    """The values of a write that has no effect if the conversation was changed since `row` was read."""
+    """The values of a write that changes nothing if the conversation was changed after `row`."""
     return {"id": row["id"], "project": project, "revision": row["revision"]}
 
 

@@ -1,4 +1,4 @@
-"""Figures that are read when `/metrics` is scraped: gauges of this process, and the open responses in the database."""
+"""Figures read at a scrape of `/metrics`: gauges of this process, and the open responses."""
 
 import asyncio
 import time

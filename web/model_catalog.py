@@ -1,4 +1,4 @@
-"""The models that clients can request: the configured names, and for patterns the models of their upstreams."""
+"""The models that clients can request: configured names, and models of upstreams with patterns."""
 
 import asyncio
 import importlib
@@ -18,7 +18,7 @@ logger = structlog.get_logger()
 
 _CACHE_SECONDS = 60.0
 _FAILURE_CACHE_SECONDS = 5.0
-"""Seconds after a failure without a new request, so that not every client waits for an upstream that is down."""
+"""Seconds without a new request after a failure: not every client waits for a broken upstream."""
 
 ModelObject = dict[str, Any]
 """`{id, object, created, owned_by}`."""
@@ -45,7 +45,8 @@ class UpstreamModelList:
         return self._models
 
     async def _fetch(self) -> list[ModelObject] | None:
-        # The import takes a second of CPU and only this route needs it: not at start, not in the event loop.
+        # The import takes a second of CPU and only this route needs it: not at start, not in the
+        # event loop.
         openai = await asyncio.to_thread(importlib.import_module, "openai")
         try:
             listed = await self._get_client(openai).models.list()

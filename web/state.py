@@ -1,4 +1,4 @@
-"""The objects of one web process: opened at its start, closed at its end, reached by routes through `app_state`."""
+"""The objects of one web process, opened at its start and closed at its end."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -77,7 +77,10 @@ class AppState:
 
     @classmethod
     async def open(cls, settings: Settings, host: str) -> "AppState":
-        """Connects and registers a lease. Raises `psycopg.OperationalError` if Postgres is unavailable."""
+        """Connects and registers a lease.
+
+        Raises `psycopg.OperationalError` if Postgres is unavailable.
+        """
         lease = Lease(settings, "web")
         pool = open_pool(settings, str(lease.id), _POOL_SIZE)
         await pool.open(wait=True)
@@ -134,7 +137,8 @@ class AppState:
         )
 
     def begin_shutdown(self) -> None:
-        """Starts the stop: not ready any more; background streams end at once, foreground requests may finish in the grace period."""
+        """Starts the stop: not ready any more; background streams end at once, foreground requests
+        may finish in the grace period."""
         self.stop_event.set()
         self.event_reader.close()
         asyncio.get_running_loop().call_later(
@@ -144,7 +148,8 @@ class AppState:
     async def close(self) -> None:
         """Ends all tasks, deregisters the lease and closes all connections.
 
-        Foreground requests that did not finish are cancelled by the sweep, which sees that the lease has ended.
+        Foreground requests that did not finish are cancelled by the sweep, which sees that the
+        lease has ended.
         """
         await cancel_all(self._tasks)
         await self.side_tasks.cancel()
@@ -178,7 +183,7 @@ class AppState:
                 return
 
     async def enqueue_waiting(self) -> None:
-        """Enqueues open responses whose Celery message was lost, for example with the process that should have sent it."""
+        """Enqueues open responses whose Celery message was lost, as when its sender crashed."""
         try:
             values = {
                 "interval": self.settings.lease.ring_interval,

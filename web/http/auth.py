@@ -1,4 +1,7 @@
-"""Authentication: `Authorization: Bearer <key>` becomes a project. A dependency of every route under /v1."""
+"""Authentication: `Authorization: Bearer <key>` becomes a project.
+
+A dependency of every route under /v1.
+"""
 
 import hmac
 import time
@@ -14,7 +17,7 @@ from models.errors import IncorrectApiKey, Unauthenticated
 from models.keys import hash_key
 
 _KEY_CACHE_SECONDS = 5.0
-"""Seconds for which a valid key is not looked up again; a revoked key works for at most this long."""
+"""Seconds for which a valid key is cached; a revoked key works for at most this long."""
 _LAST_USED_INTERVAL = 60.0
 """Seconds between two updates of a key's `last_used_at`."""
 _MAX_CACHED_KEYS = 10_000
@@ -64,7 +67,7 @@ def bind_keys(app: FastAPI, keys: Keys) -> None:
 
 
 def read_api_key(connection: HTTPConnection) -> str:
-    """The key in the `Authorization` header. Raises Unauthenticated if there is none, or several."""
+    """The key in the `Authorization` header. Raises Unauthenticated unless there is one."""
     headers = connection.headers.getlist("authorization")
     if len(headers) > 1:
         raise Unauthenticated(
@@ -81,7 +84,7 @@ def read_api_key(connection: HTTPConnection) -> str:
 
 
 async def authenticate(connection: HTTPConnection) -> UUID:
-    """The project of the request's key. Raises Unauthenticated; only headers have been read then."""
+    """The project of the request's key. Reads only headers. Raises Unauthenticated."""
     keys: Keys = connection.app.state.keys
     return await keys.require_project(read_api_key(connection))
 

@@ -31,9 +31,11 @@ class JsonBody:
 
 
 async def run_sized(work: Callable[[], T], size: int) -> T:
-    """The result of `work` on a body of `size` bytes; runs in a thread if the body is larger than 256 KiB.
+    """The result of `work` on a body of `size` bytes; runs in a thread if the body is larger than
+    256 KiB.
 
-    In the event loop a large body would delay all streams; the largest take longer than a lease lasts.
+    In the event loop a large body would delay all streams; the largest take longer than a lease
+    lasts.
     """
     return await asyncio.to_thread(work) if size > _MAX_INLINE_BYTES else work()
 
@@ -63,7 +65,8 @@ def json_object(value: Any) -> dict[str, Any]:
 async def drain(request: Request) -> None:
     """Reads and drops the rest of the body, at most 256 MiB or 5 s of it, before an error is sent.
 
-    Most clients read the response only after they have sent all of the body. A client that waits for `100 Continue` is not drained.
+    Most clients read the response only after they have sent all of the body. A client that waits
+    for `100 Continue` is not drained.
     """
     if getattr(request.state, "body_read", False) or "expect" in request.headers:
         return

@@ -1,4 +1,4 @@
-"""Every error as an HTTP response with the one error envelope; never a traceback, never FastAPI's own format."""
+"""Every error as an HTTP response in OpenAI's envelope; never a traceback or FastAPI's format."""
 
 import structlog
 from fastapi import FastAPI, Request
@@ -45,7 +45,10 @@ def as_api_error(error: Exception, path: str) -> ApiError:
 
 
 def error_response(error: ApiError) -> Response:
-    """The error as an HTTP response. With status 500 the official SDK does not retry: the error would occur again."""
+    """The error as an HTTP response.
+
+    With status 500 the official SDK does not retry: the error would occur again.
+    """
     headers = {"x-should-retry": "false", **error.headers} if error.status == 500 else error.headers
     return json_response(error.body(), status=error.status, headers=headers)
 
@@ -70,7 +73,10 @@ async def _on_api_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
-    """Errors of the router itself: unknown methods, and `/v1` alone. Under /v1 the API key is checked first."""
+    """Errors of the router itself: unknown methods, and `/v1` alone.
+
+    Under /v1 the API key is checked first.
+    """
     assert isinstance(error, HTTPException)
     if f"{request.url.path}/".startswith("/v1/"):
         try:

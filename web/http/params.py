@@ -1,4 +1,7 @@
-"""Query parameters. They are parsed here, not by FastAPI, so that their errors have our envelope and texts."""
+"""Query parameters.
+
+They are parsed here, not by FastAPI, so that their errors have our envelope and texts.
+"""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +16,7 @@ PAGE_SIZE = 20
 ORDERS = ("asc", "desc")
 
 _INTEGER = re.compile(r"-?[0-9]{1,30}")
-"""An integer as in JSON; Python's `int` also accepts other alphabets' digits, underscores and spaces."""
+"""An integer as in JSON; `int` also accepts other digits, underscores and spaces."""
 
 
 def boolean(request: Request, name: str, *, default: bool) -> bool:

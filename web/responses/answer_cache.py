@@ -1,4 +1,4 @@
-"""The cache of answers: the key of a request, and the lookup before it is stored (docs/cache.md)."""
+"""The cache of answers: the key of a request, and its lookup (docs/cache.md)."""
 
 import hashlib
 from dataclasses import dataclass
@@ -67,7 +67,10 @@ class RequestCache:
     async def lookup(
         self, project: UUID, request: CreateRequest, continuation: Continuation
     ) -> CacheLookup:
-        """Looks up the answer if the request has `cache`. Raises InvalidRequest for a `ttl` longer than allowed."""
+        """Looks up the answer if the request has `cache`.
+
+        Raises InvalidRequest for a `ttl` longer than allowed.
+        """
         if request.cache is None:
             return NO_LOOKUP
         max_ttl = int(self._settings.longest_ttl.total_seconds())
@@ -85,7 +88,10 @@ class RequestCache:
     async def _key(
         self, project: UUID, request: CreateRequest, continuation: Continuation
     ) -> bytes | None:
-        """A digest of everything that the answer depends on. None if a part of the history was deleted: then the response will fail."""
+        """A digest of everything that the answer depends on.
+
+        None if a part of the history was deleted: then the response will fail.
+        """
         values = {
             "id": continuation.previous,
             "conversation": continuation.conversation,

@@ -16,7 +16,7 @@ from models.wire.request import CreateRequest
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """What a new response continues, as read before it is stored; with a conversation, at one `revision` of it."""
+    """What a new response continues; a conversation is read at one `revision`."""
 
     previous: UUID | None = None
     conversation: UUID | None = None
@@ -39,9 +39,10 @@ class Continuation:
 async def load_continuation(
     pool: Pool, project: UUID, request: CreateRequest, unstored_ids: Collection[UUID] = ()
 ) -> Continuation:
-    """What the request continues. `unstored_ids`: responses with `store: false` that it may continue all the same.
+    """What the request continues.
 
-    Raises InvalidRequest or NotFound, with the parameter's name.
+    `unstored_ids`: responses with `store: false` that it may continue all the same. Raises
+    InvalidRequest or NotFound, with the parameter's name.
     """
     if request.conversation is not None:
         try:
@@ -64,7 +65,10 @@ async def load_continuation(
 
 
 async def conversation_row(pool: Pool, project: UUID, public_id: str, items: list[Item]) -> Row:
-    """The row of the conversation `conv_…` in this project, and which of the items it has. Raises NotFound."""
+    """The row of the conversation `conv_…` in this project, and which of the items it has.
+
+    Raises NotFound.
+    """
     conversation_id = parse_conversation_id(public_id)
     values = {"id": conversation_id, "project": project, "item_ids": [item["id"] for item in items]}
     rows = await read(pool, conversations.READ, values) if conversation_id is not None else []
@@ -76,9 +80,13 @@ async def conversation_row(pool: Pool, project: UUID, public_id: str, items: lis
 
 
 def conversation_locked() -> InvalidRequest:
-    """Another response of the conversation is open. OpenAI's text; not 409, which the SDK would retry at once."""
+    """Another response of the conversation is open.
+
+    OpenAI's text; not 409, which the SDK would retry at once.
+    """
     return InvalidRequest(
-        "Another process is currently operating on this conversation. Please retry in a few seconds.",
+        "Another process is currently operating on this conversation. "
+        "Please retry in a few seconds.",
         param="conversation",
         code="conversation_locked",
     )

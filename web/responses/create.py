@@ -97,11 +97,13 @@ class CreateResponse:
         generate: bool = True,
         purpose: Purpose = Purpose.ANSWER,
     ) -> AcceptedResponse:
-        """Checks the request, stores the response and enqueues it; a repeated request gets the first one's response.
+        """Checks the request, stores the response and enqueues it; a repeated request gets the
+        first one's response.
 
-        `unstored_ids`: responses with `store: false` that this client may continue all the same. `generate`: False for a
-        warm-up, which ends without output (docs/websocket.md). With the purpose COUNT a worker only counts the input tokens. Raises
-        InvalidRequest or NotFound with nothing stored, or Unavailable with nothing that will run.
+        `unstored_ids`: responses with `store: false` that this client may continue all the same.
+        `generate`: False for a warm-up, which ends without output (docs/websocket.md). With the
+        purpose COUNT a worker only counts the input tokens. Raises InvalidRequest or NotFound with
+        nothing stored, or Unavailable with nothing that will run.
         """
         is_count = purpose is Purpose.COUNT
         request = await self._validation.parse(body, generate=generate and not is_count)
@@ -120,7 +122,7 @@ class CreateResponse:
         return accepted
 
     def _hashable_body(self, body: Any, request: CreateRequest) -> Any:
-        """The body that identifies equal requests, with a fingerprint in the place of credentials: their plain hash could be guessed."""
+        """The body, by which equal requests are recognised, with credentials as a fingerprint."""
         if not request.credentials:
             return body
         tools = [
@@ -138,7 +140,8 @@ class CreateResponse:
     ) -> AcceptedResponse | None:
         """The response that this request made before, if it is in a conversation.
 
-        The first request has changed the conversation, so the checks against it would refuse the second.
+        The first request has changed the conversation, so the checks against it would refuse the
+        second.
         """
         if request.conversation is None or idempotency_key is None or idempotency_key.replaces:
             return None
@@ -168,7 +171,10 @@ class CreateResponse:
     async def _insert_new(
         self, project: UUID, request: CreateRequest, context: _RequestContext
     ) -> AcceptedResponse | None:
-        """Checks the request against what it continues, and stores it. None: its conversation was changed meanwhile."""
+        """Checks the request against what it continues, and stores it.
+
+        None: its conversation was changed meanwhile.
+        """
         continuation = await load_continuation(self._pool, project, request, context.unstored_ids)
         request = await self._check_history(project, request, continuation)
         lookup = (
@@ -215,7 +221,10 @@ class CreateResponse:
     async def _check_history(
         self, project: UUID, request: CreateRequest, continuation: Continuation
     ) -> CreateRequest:
-        """The request with its item references resolved. Raises InvalidRequest if its input does not fit what it continues."""
+        """The request with its item references resolved.
+
+        Raises InvalidRequest if its input does not fit what it continues.
+        """
         continuation.require_new(request.input)
         items = await resolve_references(
             self._pool, project, request.input, self._settings.limits.body

@@ -1,9 +1,10 @@
-"""Repeated creates: a client that got no reply to a POST and sends it again must not start a second response.
+"""Repeated creates: a client that got no reply to a POST and sends it again must not start a second
+response.
 
 A repeat is recognised in two ways: by its `Idempotency-Key`, for 24 hours; or, for the official
-SDK's retries, which have no key but `x-stainless-retry-count`, by its body, for a minute. The key is
-written by the statement that stores the response, so two equal requests at the same time make one
-response.
+SDK's retries, which have no key but `x-stainless-retry-count`, by its body, for a minute. The key
+is written by the statement that stores the response, so two equal requests at the same time make
+one response.
 """
 
 import hashlib
@@ -31,7 +32,7 @@ class IdempotencyKey:
     body_hash: bytes
     ttl: timedelta
     replaces: bool
-    """The SDK sends this as a first try, so it is not a repeat: an equal key of an earlier request is replaced."""
+    """The SDK marks the request as a first try: it replaces an equal key."""
 
     def sql_values(self) -> dict[str, object]:
         """The values of the statements that store the key."""
@@ -44,7 +45,7 @@ class IdempotencyKey:
 
 
 def parse_idempotency_key(headers: Mapping[str, str], body: Any) -> IdempotencyKey | None:
-    """The key of a request with these headers; None if its repeats are not recognised. Raises InvalidRequest for an unusable key."""
+    """The key of a request; None without one. Raises InvalidRequest for an unusable key."""
     key = headers.get("idempotency-key")
     if key is not None:
         if not 0 < len(key) <= _MAX_KEY_LENGTH:
@@ -63,7 +64,10 @@ def parse_idempotency_key(headers: Mapping[str, str], body: Any) -> IdempotencyK
 
 
 def matched_response_id(row: Row, key: IdempotencyKey) -> UUID:
-    """The response of a stored key equal to `key`. Raises InvalidRequest if it was stored with another body."""
+    """The response of a stored key equal to `key`.
+
+    Raises InvalidRequest if it was stored with another body.
+    """
     if bytes(row["body_hash"]) != key.body_hash:
         raise InvalidRequest(
             "This 'Idempotency-Key' was used before with another request body.",

@@ -1,4 +1,4 @@
-"""Storing a new response, with a known outcome even if the connection to Postgres is lost during the commit (I9)."""
+"""Stores new responses; the outcome is known even after a lost connection to Postgres (I9)."""
 
 import asyncio
 from dataclasses import dataclass
@@ -42,11 +42,12 @@ class InsertResponse:
         self._deletions: set[asyncio.Task[None]] = set()
 
     async def insert(self, new: NewResponse) -> UUID | None:
-        """Stores the response; returns its id, or the id of the response that an equal request made before.
+        """Stores the response; returns its id, or the id of the response that an equal request made
+        before.
 
-        Returns None if the conversation was changed after the request was checked against it. If the
-        connection is lost, the same row is inserted once more: it is stored then, or it was stored
-        before. If that fails too, the row is deleted and Unavailable is raised.
+        Returns None if the conversation was changed after the request was checked against it. If
+        the connection is lost, the same row is inserted once more: it is stored then, or it was
+        stored before. If that fails too, the row is deleted and Unavailable is raised.
         """
         try:
             return await self._insert(new)
@@ -94,7 +95,7 @@ class InsertResponse:
         return new.id if rows else None
 
     async def _find_inserted(self, new_id: UUID) -> UUID | None:
-        """Checks whether a first try has stored the response: it has changed the conversation, so a second try inserts nothing."""
+        """The id if a first try stored the response: then a second try inserts nothing."""
         return new_id if await fetch(self._pool, statements.RESPONSE, {"id": new_id}) else None
 
     async def _execute(
@@ -126,7 +127,10 @@ class InsertResponse:
         await asyncio.wait({deletion}, timeout=1)
 
     async def _delete_unclear(self, unclear_id: UUID, project: UUID) -> None:
-        """Deletes the response before it can run. Retries while Postgres is unavailable, until it or the heartbeat succeeds."""
+        """Deletes the response before it can run.
+
+        Retries while Postgres is unavailable, until it or the heartbeat succeeds.
+        """
         while unclear_id in self._lease.unresolved_creates:
             try:
                 await fetch(

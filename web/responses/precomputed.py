@@ -1,5 +1,6 @@
-"""Responses that are stored already completed, because no worker has to run them: cache hits (docs/cache.md) and warm-ups
-(docs/websocket.md). They have rows, items and events like every response, stored in one transaction."""
+"""Responses that are stored already completed, because no worker has to run them: cache hits
+(docs/cache.md) and warm-ups (docs/websocket.md). They have rows, items and events like every
+response, stored in one transaction."""
 
 import time
 from collections.abc import Iterable

@@ -1,4 +1,7 @@
-"""Stored responses: showing, cancelling and deleting them, and listing their input. Always within one project (I11)."""
+"""Stored responses: showing, cancelling and deleting them, and listing their input.
+
+Always within one project (I11).
+"""
 
 import time
 from collections.abc import Collection
@@ -54,7 +57,8 @@ class ResponseStore:
     async def find(self, project: UUID, public_id: str) -> Row:
         """The row of the response `resp_…` in this project.
 
-        Raises NotFound, also for a deleted response and for a foreground response that has not ended.
+        Raises NotFound, also for a deleted response and for a foreground response that has not
+        ended.
         """
         parsed_id = parse_response_id(public_id)
         rows = (
@@ -83,7 +87,8 @@ class ResponseStore:
         )
 
     async def cancel(self, row: Row) -> Row:
-        """Cancels a background response and returns its row, which has ended unless the worker took longer than `cancel_wait`.
+        """Cancels a background response and returns its row, which has ended unless the worker took
+        longer than `cancel_wait`.
 
         Raises InvalidRequest for a foreground response, or one that has ended otherwise.
         """
@@ -130,7 +135,8 @@ class ResponseStore:
         return bool(recorded)
 
     async def delete(self, project: UUID, row: Row) -> None:
-        """Hides the response at once, cancels it if it is open, and deletes it, its items, its events and its cached answer.
+        """Hides the response at once, cancels it if it is open, and deletes it, its items, its
+        events and its cached answer.
 
         If it has not ended within `cancel_wait`, the sweep deletes it later.
         """
@@ -153,7 +159,8 @@ class ResponseStore:
         return [row["payload"] for row in rows]
 
     async def _load_running(self, row: Row) -> tuple[Row, list[Item]]:
-        """Row and output of a response that was running: the items of finished turns, and the fold of the events since.
+        """Row and output of a response that was running: the items of finished turns, and the fold
+        of the events since.
 
         If it has ended meanwhile, the row of its ending.
         """

@@ -1,4 +1,7 @@
-"""Routes that run a response only for its result: `compact` and `input_tokens`. Their bodies become create bodies."""
+"""Routes that run a response only for its result: `compact` and `input_tokens`.
+
+Their bodies become create bodies.
+"""
 
 from collections.abc import Collection
 from typing import Any
@@ -12,7 +15,8 @@ def unstored_create(
 ) -> dict[str, Any]:
     """The supported parameters of `body`, without nulls, and `store: false`.
 
-    Raises InvalidRequest for a body that is not an object, and for a parameter that is neither supported nor ignored.
+    Raises InvalidRequest for a body that is not an object, and for a parameter that is neither
+    supported nor ignored.
     """
     parameters: dict[str, Any] = {}
     for name, value in json_object(body).items():

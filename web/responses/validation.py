@@ -1,4 +1,4 @@
-"""Checks of a create request before anything is stored: what would fail in every run is refused at once."""
+"""Checks of a create request before it is stored: what would fail in every run is refused."""
 
 from collections.abc import Collection
 from functools import partial
@@ -69,13 +69,15 @@ class RequestValidation:
     def require_fetchable(self, items: list[Item], where: str = "input") -> None:
         """Raises InvalidRequest for a file URL whose address the egress rules refuse.
 
-        `where` is the name of the list in the request. An address that a host name resolves to is checked in the run.
+        `where` is the name of the list in the request. An address that a host name resolves to is
+        checked in the run.
         """
         for place in file_places(items):
             self._require_allowed(place.url, place.path(place.item, where))
 
     def require_readable(self, items: list[Item], project: UUID, where: str = "input") -> None:
-        """Raises InvalidRequest for a compaction item that was not made by this deployment for this project.
+        """Raises InvalidRequest for a compaction item that was not made by this deployment for this
+        project.
 
         `where` is the name of the list in the request.
         """
@@ -86,9 +88,9 @@ class RequestValidation:
                 self._sealer.open_token("compaction", project, item["encrypted_content"])
             except Unreadable:
                 message = (
-                    f"The encrypted content of the compaction '{item['id']}' cannot be read: it was "
-                    "changed, or made by another server, for another project, or with a sealing key "
-                    "that this server no longer has."
+                    f"The encrypted content of the compaction '{item['id']}' cannot be read: it "
+                    "was changed, or made by another server, for another project, or with a "
+                    "sealing key that this server no longer has."
                 )
                 raise InvalidRequest(
                     message,
@@ -120,13 +122,14 @@ class RequestValidation:
             index for index, tool in enumerate(request.parameters["tools"]) if tool["type"] == "mcp"
         )
         raise InvalidRequest(
-            "Tools of the type 'mcp' are not supported by this server: no sealing key is configured.",
+            "Tools of the type 'mcp' are not supported by this server: "
+            "no sealing key is configured.",
             param=f"tools[{index}]",
             code="unsupported_parameter",
         )
 
     def _require_compactable(self, request: CreateRequest) -> None:
-        """Raises InvalidRequest for a compaction without a sealing key, or without anything to compact."""
+        """Raises InvalidRequest for a compaction without a sealing key or without a history."""
         last = len(request.input) - 1
         is_forced = last >= 0 and request.input[last]["type"] == "compaction_trigger"
         if not self._sealer.has_key and (is_forced or "context_management" in request.parameters):
@@ -154,9 +157,11 @@ class RequestValidation:
 async def require_valid_approvals(
     pool: Pool, continuation: Continuation, request: CreateRequest
 ) -> None:
-    """Raises InvalidRequest for an approval response without its request, or whose call cannot be made.
+    """Raises InvalidRequest for an approval response without its request, or whose call cannot be
+    made.
 
-    An approved call needs its MCP server among the tools of this request: only they have the credentials.
+    An approved call needs its MCP server among the tools of this request: only they have the
+    credentials.
     """
     servers = await require_approval_requests(pool, continuation, request.input)
     called = {
@@ -181,7 +186,8 @@ async def require_approval_requests(
 ) -> dict[str, str]:
     """The approval requests that the items answer: id -> label of the MCP server.
 
-    A request is among the items or in the history before them. Raises InvalidRequest(param=where) if there is none.
+    A request is among the items or in the history before them. Raises InvalidRequest(param=where)
+    if there is none.
     """
     approvals = _approval_responses(items)
     unmet = unmet_approvals(items) if approvals else []

@@ -1,4 +1,4 @@
-"""/v1/chat/completions: forwarded to the model's upstream; nothing is queued, stored or translated (docs/adr/0016)."""
+"""/v1/chat/completions: forwarded to the upstream; nothing is queued or stored (ADR 0016)."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ router = APIRouter(prefix="/v1/chat/completions")
 
 @router.post("")
 async def chat(request: Request, _project: Project) -> Response:
-    """Forwards a chat completion to the model's upstream, streamed or not, and its response to the client, unchanged. When the client
-    disconnects, the connection to the upstream is closed."""
+    """Forwards a chat completion to the model's upstream, streamed or not, and its response to the
+    client, unchanged. When the client disconnects, the connection to the upstream is closed."""
     state = app_state(request)
     body = await read_json(request, state.settings.limits.body)
     model = _model_of(json_object(body.value))

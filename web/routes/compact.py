@@ -1,4 +1,4 @@
-"""/v1/responses/compact: a foreground response that only compacts its history, shown as a `response.compaction`."""
+"""/v1/responses/compact: a response that only compacts its history."""
 
 from typing import Any
 from uuid import UUID
@@ -35,7 +35,7 @@ _TRIGGER = {"type": "compaction_trigger"}
 
 @router.post("/compact")
 async def compact(request: Request, project: Project) -> Response:
-    """Compacts a history into the newest messages of users, and one item that represents everything else."""
+    """Compacts a history: the newest messages of users, and one item for everything else."""
     state = app_state(request)
     body = await read_json(request, state.settings.limits.body)
     accepted = await state.create_response.create(
@@ -48,7 +48,8 @@ async def compact(request: Request, project: Project) -> Response:
 def to_create_body(body: Any) -> dict[str, Any]:
     """The body of the create: not stored, and the last input item triggers the compaction.
 
-    Raises InvalidRequest for parameters that this route does not have; the create checks the others.
+    Raises InvalidRequest for parameters that this route does not have; the create checks the
+    others.
     """
     create_body = unstored_create(body, SUPPORTED_PARAMETERS, IGNORED_PARAMETERS)
     items = create_body.get("input")

@@ -15,13 +15,14 @@ ERROR_TYPES = {
     424: "external_connector_error",
     429: "rate_limit_error",
 }
-"""The error `type` for statuses of upstreams and of tools' servers; others have the general type of their class."""
+"""The error `type` for a status of an upstream or a tool's server, where it is a special one."""
 
 
 async def wait_for_response(state: AppState, accepted: AcceptedResponse, request: Request) -> Row:
-    """The row of the response after its end. Cancels the response if the client disconnects before that.
+    """The row of the response after its end.
 
-    Raises RunFailed if it failed before any output, ServerStopping if this process stops first.
+    Cancels the response if the client disconnects before that. Raises RunFailed if it failed before
+    any output, ServerStopping if this process stops first.
     """
     try:
         row = await cancel_on_disconnect(
@@ -41,7 +42,7 @@ async def wait_for_response(state: AppState, accepted: AcceptedResponse, request
 async def wait_for_completion(
     state: AppState, accepted: AcceptedResponse, request: Request, error_message: str
 ) -> Row:
-    """As `wait_for_response`; raises ApiError with `error_message` if the response has not completed."""
+    """As `wait_for_response`; raises ApiError(error_message) unless the response completed."""
     row = await wait_for_response(state, accepted, request)
     if row["status"] != Status.COMPLETED:
         raise ApiError(error_message)

@@ -29,7 +29,8 @@ async def healthz() -> Response:
 
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
-    """200 if Postgres responds within 5 s, its schema is the newest and the process is not stopping. Redis and workers are only reported."""
+    """200 if Postgres responds within 5 s, its schema is the newest and the process is not
+    stopping. Redis and workers are only reported."""
     state = app_state(request)
     report: dict[str, Any] = {
         "ready": False,

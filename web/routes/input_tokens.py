@@ -1,4 +1,5 @@
-"""/v1/responses/input_tokens: how many input tokens a request has; a worker counts, because it knows the upstream (docs/state.md)."""
+"""/v1/responses/input_tokens: how many input tokens a request has; a worker counts, because it
+knows the upstream (docs/state.md)."""
 
 from typing import Any
 
@@ -42,7 +43,7 @@ _NOT_COUNTED = "The tokens could not be counted."
 
 @router.post("/input_tokens")
 async def input_tokens(request: Request, project: Project) -> Response:
-    """Counts the input tokens of a request; `x-backburner-token-count` names the source of the number."""
+    """Counts the input tokens; `x-backburner-token-count` names the source of the number."""
     state = app_state(request)
     body = await read_json(request, state.settings.limits.body)
     create_body = to_create_body(body.value)
@@ -64,7 +65,8 @@ async def input_tokens(request: Request, project: Project) -> Response:
 def to_create_body(body: Any) -> dict[str, Any]:
     """The body of the create whose tokens are counted.
 
-    Raises InvalidRequest for parameters that this route does not have; the create checks the others.
+    Raises InvalidRequest for parameters that this route does not have; the create checks the
+    others.
     """
     create_body = unstored_create(body, SUPPORTED_PARAMETERS, ("personality",))
     if body.get("personality") is not None:

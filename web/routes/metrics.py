@@ -16,8 +16,10 @@ router = APIRouter()
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    """This process's figures and those of the open responses, in Prometheus' text format. Served on loopback, or to requests with the
-    metrics token."""
+    """This process's figures and those of the open responses, in Prometheus' text format.
+
+    Served on loopback, or to requests with the metrics token.
+    """
     state = app_state(request)
     is_allowed = scrape_allowed(
         state.settings.metrics, state.host, request.headers.get("authorization")

@@ -112,7 +112,10 @@ def _cache_header(accepted: AcceptedResponse) -> dict[str, str]:
 
 
 async def _stream(state: AppState, accepted: AcceptedResponse) -> AsyncGenerator[bytes]:
-    """The events of a new response. If the client disconnects, a foreground response is cancelled; a background one is not."""
+    """The events of a new response.
+
+    If the client disconnects, a foreground response is cancelled; a background one is not.
+    """
     background = accepted.request.background
     finished = False
     try:

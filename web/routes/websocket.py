@@ -1,4 +1,7 @@
-"""`GET /v1/responses` with an upgrade: the handshake of a WebSocket (docs/websocket.md). It is refused with an HTTP error."""
+"""`GET /v1/responses` with an upgrade: the handshake of a WebSocket (docs/websocket.md).
+
+It is refused with an HTTP error.
+"""
 
 from fastapi import APIRouter
 from starlette.websockets import WebSocket

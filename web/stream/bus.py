@@ -26,12 +26,13 @@ from models.redis.client import REDIS_ERRORS
 logger = structlog.get_logger()
 
 _PING_INTERVAL = 1.0
-"""Seconds between two pings on the bus; without any message for 2.5 times that it counts as disconnected."""
+"""Seconds between two pings on the bus, which ends after 2.5 times that without a message."""
 _SUBSCRIBE_TIMEOUT = 1.0
 _POLL_INTERVAL = 0.25
 """Seconds between two polls of the journals while the bus is disconnected."""
 _FAST_POLL_AFTER = 2.0
-"""Seconds without a message after which a reader that had just received one reads the log: its worker may have lost Redis (I8)."""
+"""Seconds without a message after which a reader that had just received one reads the log: its
+worker may have lost Redis (I8)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,10 @@ class Block:
 
 @dataclass(slots=True, eq=False)
 class Inbox:
-    """Blocks for one reader. A block that does not fit is dropped; the reader then reads it from the log."""
+    """Blocks for one reader.
+
+    A block that does not fit is dropped; the reader then reads it from the log.
+    """
 
     limit: int
     """bytes of all blocks"""
@@ -218,7 +222,7 @@ class Bus:
                 logger.info("unsubscribe_failed", error=str(error))
 
     async def poll_idle_readers(self) -> None:
-        """Makes readers that have received nothing for a while read the log, for ever: a notification may be lost."""
+        """Makes idle readers read the log from time to time: a notification may be lost."""
         poll = self._settings.web.poll.total_seconds()
         step = min(_FAST_POLL_AFTER / 2, poll / 2)
         while True:
@@ -230,7 +234,8 @@ class Bus:
                     inbox.wake()
 
     async def poll_journals(self) -> None:
-        """While the bus is disconnected, delivers events from the workers' journals, and makes every reader read the log once a second."""
+        """While the bus is disconnected, delivers events from the workers' journals, and makes
+        every reader read the log once a second."""
         while True:
             last: dict[UUID, int] = {}
             polls = 0
@@ -246,7 +251,7 @@ class Bus:
             await asyncio.sleep(_POLL_INTERVAL)
 
     async def _read_journals(self, last: dict[UUID, int]) -> None:
-        """Delivers what the owners of the read responses have journalled; `last` is the last batch read of each worker."""
+        """Delivers the workers' new journal batches; `last`: worker -> the last batch delivered."""
         for row in await fetch(
             self._pool, statements.OWNERS, {"ids": list(self._response_ids.values())}
         ):
@@ -270,7 +275,10 @@ class Bus:
 
 
 def _distribute(readers: set[Inbox], payload: bytes) -> None:
-    """Delivers a message: `<attempt> <first> <last>\\n<frames>`. An empty one announces an ending, which is read from the log."""
+    """Delivers a message: `<attempt> <first> <last>\\n<frames>`.
+
+    An empty one announces an ending, which is read from the log.
+    """
     if not payload:
         for inbox in readers:
             inbox.wake()

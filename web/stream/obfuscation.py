@@ -1,7 +1,8 @@
-"""Padding of delta events: on an encrypted connection, the length of an event would reveal the length of the model's token.
+"""Padding of delta events: on an encrypted connection, the length of an event would reveal the
+length of the model's token.
 
-The padding is added while events are sent, never stored. It depends only on the event, so that every
-reader who asks for it gets the same bytes, live or replayed (I4).
+The padding is added while events are sent, never stored. It depends only on the event, so that
+every reader who asks for it gets the same bytes, live or replayed (I4).
 """
 
 import hashlib

@@ -22,7 +22,7 @@ logger = structlog.get_logger()
 
 DONE = b"data: [DONE]\n\n"
 _PAGE_LIMITS = {"page": 64, "bytes": 256 * 1024}
-"""Rows of one page of the event log, and the bytes after which it ends; limits what a slow reader holds in memory."""
+"""Rows of one page of the event log, and bytes after which it ends; both limit memory use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,18 @@ class StreamCursor:
     attempt: int = 0
     """of the last event sent; 0 before the first"""
     diverged: bool = False
-    """A later attempt begins at or below a number that was sent (docs/reliability.md). The stream ends, because
-    it would mix two attempts."""
+    """A later attempt begins at or below a number that was sent (docs/reliability.md). The stream
+    ends, because it would mix two attempts."""
 
     def advance_live(self, block: Block) -> bytes | None:
-        """As `advance`, for a block from the bus. Returns None also for a later attempt: only the log shows where it begins."""
+        """As `advance`, for a block from the bus.
+
+        Returns None also for a later attempt: only the log shows where it begins.
+        """
         return None if block.attempt > self.attempt > 0 else self.advance(block)
 
     def advance(self, block: Block) -> bytes | None:
-        """The frames of the block after the cursor, maybe none; None if events before the block are missing."""
+        """The block's frames after the cursor, maybe none; None if events before it are missing."""
         if block.attempt > self.attempt > 0 and block.first <= self.number:
             self.diverged = True
             return b""
@@ -86,7 +89,7 @@ class EventReader:
         self._closing = False
 
     def close(self) -> None:
-        """The process stops: streams of background responses end at once; their clients can resume by number."""
+        """Ends streams of background responses at once; their clients can resume by number."""
         self._closing = True
         self._bus.wake_all()
 
@@ -118,7 +121,7 @@ class EventReader:
                     yield live
 
     async def wait_until_ended(self, response_id: UUID, within: float | None = None) -> Row | None:
-        """The row when it has a terminal status, or as it is after `within` seconds; None if it was deleted."""
+        """The row when it has ended, or as it is after `within` seconds; None if it was deleted."""
         try:
             async with asyncio.timeout(within), self._bus.subscribe(response_id) as inbox:
                 return await self._poll_until_ended(response_id, inbox)

@@ -17,10 +17,13 @@ SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 class TimeoutEventResponse(EventSourceResponse):
-    """A stream that disconnects a client which receives nothing for `send_timeout` seconds: it can resume by number."""
+    """A stream that disconnects a client which receives nothing for `send_timeout` seconds."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the stream. After a timeout the response is not completed, so the web server closes the connection."""
+        """Sends the stream.
+
+        After a timeout the response is not completed, so the web server closes the connection.
+        """
         try:
             await super().__call__(scope, receive, send)
         except* SendTimeoutError:
@@ -28,7 +31,11 @@ class TimeoutEventResponse(EventSourceResponse):
 
 
 def sse_response(frames: AsyncIterator[bytes], settings: WebSettings) -> EventSourceResponse:
-    """Streams `frames`. At a stop, `EventReader.close` ends background streams, and foreground ones have the grace period."""
+    """Streams `frames`.
+
+    At a stop, `EventReader.close` ends background streams, and foreground ones have the grace
+    period.
+    """
     return TimeoutEventResponse(
         frames,
         headers=SSE_HEADERS,

@@ -1,4 +1,4 @@
-"""The text frames of a WebSocket: creates from the client, events and errors to it (docs/websocket.md)."""
+"""The text frames of a WebSocket: creates, events and errors (docs/websocket.md)."""
 
 import re
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 @dataclass(frozen=True, slots=True)
 class CreateFrame:
-    """A `response.create`: the body of the equivalent POST, and the fields that only a socket has."""
+    """A `response.create`: the body of the equivalent POST, and fields that only a socket has."""
 
     body: dict[str, Any]
     size: int
@@ -55,7 +55,7 @@ def parse_frame(raw: bytes) -> CreateFrame:
 
 
 def error_frame(error: ApiError, stream_id: str | None) -> str:
-    """The error as a frame, with the status and headers of the HTTP response that a POST would get."""
+    """The error as a frame, with the status and headers that a POST would get."""
     error_object = error.body()["error"]
     if error.headers:
         error_object["headers"] = error.headers
@@ -66,7 +66,7 @@ def error_frame(error: ApiError, stream_id: str | None) -> str:
 
 
 def event_frame(event: bytes, stream_id: str | None) -> str:
-    """One SSE frame (models/wire/events.py) as a text frame: its JSON unchanged, and the lane if it has a name."""
+    """One SSE frame as a text frame: its JSON unchanged, and the lane if it has a name."""
     text = event[event.index(b"\ndata: ") + 7 : -2]
     if stream_id is not None:
         text = b'%b,"stream_id":"%b"}' % (text[:-1], stream_id.encode())
@@ -100,7 +100,7 @@ def _require_create(kind: Any) -> None:
 
 
 def _generate(payload: dict[str, Any]) -> bool:
-    """`prompt_cache_options.prewarm` overrides `generate` (openai.types.responses.ResponseCreate)."""
+    """Whether the model is to be called. `prompt_cache_options.prewarm` overrides `generate`."""
     options = payload.get("prompt_cache_options")
     if type(options) is dict and options.get("prewarm") is True:
         return False
@@ -109,7 +109,10 @@ def _generate(payload: dict[str, Any]) -> bool:
 
 
 def _post_body(payload: dict[str, Any]) -> dict[str, Any]:
-    """The body of the equivalent POST. Over a socket everything is streamed, so `stream` has no effect."""
+    """The body of the equivalent POST.
+
+    Over a socket everything is streamed, so `stream` has no effect.
+    """
     stream, background = payload.pop("stream", None), payload.pop("background", None)
     if stream is not None:
         boolean(stream, "stream")

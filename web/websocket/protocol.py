@@ -1,4 +1,4 @@
-"""uvicorn's WebSocket protocol, changed where docs/websocket.md promises another end of a connection."""
+"""uvicorn's WebSocket protocol, but connections end as docs/websocket.md promises."""
 
 import logging
 from typing import Any
@@ -27,7 +27,10 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self.close_timeout = _CLOSE_TIMEOUT
 
     def shutdown(self) -> None:
-        """The server stops. `SocketSession` closes an open socket, after it has sent the last events."""
+        """The server stops.
+
+        `SocketSession` closes an open socket, after it has sent the last events.
+        """
         if not self.handshake_complete or self.close_sent:
             super().shutdown()
 
@@ -37,7 +40,10 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self.loop.call_later(self.close_timeout, self.transport.abort)
 
     def send_receive_event_to_app(self) -> None:
-        """A message is complete. Text that is not UTF-8 closes the connection (RFC 6455, 8.1), without an error in the log."""
+        """A message is complete.
+
+        Text that is not UTF-8 closes the connection (RFC 6455, 8.1), without an error in the log.
+        """
         if self.curr_msg_data_type == "text" and not _is_utf8(self.frames):
             self.frames = []
             self.conn.send_close(_INVALID_PAYLOAD)

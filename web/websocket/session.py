@@ -76,7 +76,7 @@ class SocketSession:
         self._idle.set()
 
     async def serve(self) -> None:
-        """Serves an accepted socket until the client disconnects, the connection's time is over, or the server stops."""
+        """Serves an accepted socket until the client disconnects, its time is over, or we stop."""
         reading = asyncio.create_task(self._read())
         try:
             with suppress(WebSocketDisconnect):
@@ -119,7 +119,10 @@ class SocketSession:
     # --- frames from the client ---
 
     async def _read(self) -> None:
-        """Receives frames until the client disconnects. It never waits for a response: the socket answers pings only while it is read."""
+        """Receives frames until the client disconnects.
+
+        It never waits for a response: the socket answers pings only while it is read.
+        """
         with suppress(WebSocketDisconnect):
             while (message := await self._socket.receive())["type"] != "websocket.disconnect":
                 try:
@@ -160,8 +163,9 @@ class SocketSession:
         ):
             raise FrameRefused(
                 InvalidRequest(
-                    "This WebSocket connection has reached its maximum number of distinct stream IDs "
-                    f"({_MAX_LANES}). Reuse an existing stream_id or open a new WebSocket connection.",
+                    "This WebSocket connection has reached its maximum number of distinct stream "
+                    f"IDs ({_MAX_LANES}). Reuse an existing stream_id or open a new WebSocket "
+                    "connection.",
                     param="stream_id",
                     code="websocket_stream_limit_reached",
                 ),
@@ -256,7 +260,7 @@ class SocketSession:
         return False
 
     def _cancel_if_created(self, creating: asyncio.Task[AcceptedResponse]) -> None:
-        """Cancels the response of a client that disconnected while the response was being stored."""
+        """Cancels the response if it was stored after the client disconnected."""
         if not creating.cancelled() and creating.exception() is None:
             self._state.cancel_abandoned(creating.result().id)
 
@@ -272,7 +276,10 @@ class SocketSession:
             self._unstored_ids.popitem(last=False)
 
     async def _set_retention(self, ids: list[UUID], retention: timedelta) -> None:
-        """Sets how long unstored responses are kept from now on. If Postgres is unavailable, the general retention of unstored ones applies."""
+        """Sets how long unstored responses are kept from now on.
+
+        If Postgres is unavailable, the general retention of unstored ones applies.
+        """
         if not ids:
             return
         try:
@@ -286,7 +293,7 @@ class SocketSession:
 async def _wait_for_first(
     reading: asyncio.Task[None], *events: asyncio.Event, within: float | None = None
 ) -> bool:
-    """Waits until one of the events is set, for at most `within` seconds; returns False if `reading` has ended."""
+    """Waits up to `within` seconds until an event is set. Returns False if `reading` has ended."""
     waiting = {asyncio.create_task(event.wait()) for event in events}
     try:
         await asyncio.wait({reading, *waiting}, timeout=within, return_when=asyncio.FIRST_COMPLETED)

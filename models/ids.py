@@ -5,8 +5,10 @@ import re
 import time
 from uuid import UUID
 
-_RESPONSE = re.compile(r"resp_([0-9a-f]{32})")
-_CONVERSATION = re.compile(r"conv_([0-9a-f]{32})")
+RESPONSE_ID_PATTERN = "resp_[0-9a-f]{32}"
+CONVERSATION_ID_PATTERN = "conv_[0-9a-f]{32}"
+_RESPONSE = re.compile(RESPONSE_ID_PATTERN)
+_CONVERSATION = re.compile(CONVERSATION_ID_PATTERN)
 
 
 def new_uuid() -> UUID:
@@ -30,8 +32,7 @@ def response_id(value: UUID) -> str:
 
 def parse_response_id(text: str) -> UUID | None:
     """The UUID behind `resp_<32 hex>`, or None when no response of ours can have that id."""
-    found = _RESPONSE.fullmatch(text)
-    return UUID(hex=found[1]) if found else None
+    return UUID(hex=text.removeprefix("resp_")) if _RESPONSE.fullmatch(text) else None
 
 
 def conversation_id(value: UUID) -> str:
@@ -41,8 +42,7 @@ def conversation_id(value: UUID) -> str:
 
 def parse_conversation_id(text: str) -> UUID | None:
     """The UUID behind `conv_<32 hex>`, or None when no conversation of ours can have that id."""
-    found = _CONVERSATION.fullmatch(text)
-    return UUID(hex=found[1]) if found else None
+    return UUID(hex=text.removeprefix("conv_")) if _CONVERSATION.fullmatch(text) else None
 
 
 def new_item_id(prefix: str) -> str:

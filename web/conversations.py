@@ -12,7 +12,7 @@ from models.db.database import Jsonb, Pool, Row, read, write_idempotent
 from models.db.queries import conversations
 from models.errors import NotFound
 from models.ids import conversation_id, new_item_id, new_uuid
-from models.wire.checks import shorten
+from models.wire.checks.faults import shorten
 from models.wire.conversation import (
     conversation_object,
     parse_addition,
@@ -20,8 +20,9 @@ from models.wire.conversation import (
     parse_update,
 )
 from models.wire.events import Item
+from models.wire.item_types import CALLS, OUTPUTS
 from models.wire.items import duplicate_item
-from models.wire.pairing import CALLS, OUTPUTS, find_open_calls, unanswered_calls
+from models.wire.pairing import find_open_calls, unanswered_calls
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
 from web.responses.continuation import Continuation, conversation_locked, conversation_row

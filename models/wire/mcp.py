@@ -1,226 +1,64 @@
-"""The `mcp` tool: a server of the Model Context Protocol that this server lists and calls for the model (contract §6.2, design §11).
+"""The `mcp` tool: an MCP server whose tools this server lists and calls for the model.
 
-What only the server itself may know (`authorization`, `headers`, and the path of an address, which may carry a key) is told apart by
-`sealed_apart`: it is never stored plain and never shown. OpenAI shows the same rest of it.
+`authorization`, `headers` and the path of `server_url` (which may contain a key) are credentials:
+`split_credentials` separates them. They are only stored sealed, and never shown. The fields of the
+tool are checked in models/wire/checks/mcp.py.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from models.errors import InvalidRequest
-from models.wire.checks import (
-    array,
-    boolean,
-    choice,
-    json_object,
-    record,
-    shorten,
-    string,
-    too_long,
-    wrong_type,
-)
 from models.wire.events import Item
+from models.wire.item_types import APPROVAL_REQUEST, APPROVAL_RESPONSE
 
 Tool = Mapping[str, Any]
 """A checked `mcp` tool."""
 
-_UNSUPPORTED_ADDRESSES = {
-    "connector_id": "this server has no connectors. Give the address of a remote MCP server in 'server_url'",
-    "tunnel_id": "this server has no tunnels. Give the address of a remote MCP server in 'server_url'",
-    "command": "MCP servers are reached over HTTP only, never started as a command (stdio). Give an address in 'server_url'",
-}
-"""Other ways to name a server -> why not."""
+HIDDEN_FIELDS = ("authorization", "headers")
+"""Fields that a Response never shows."""
 
-_ORIGIN = r"[hH][tT][tT][pP][sS]?://[^\x00-\x20/?#@\\]+"
-_URL = rf"{_ORIGIN}([/?#][^\x00-\x20]*)?"
-"""What can be parted into what is shown and what is sealed; whether it is a good address is the guard's to say (models/egress.py)."""
+CREDENTIAL_FIELDS = ("server_url", *HIDDEN_FIELDS)
+"""Fields that are sealed. Of `server_url`, the origin is stored in plain text too."""
 
-_MAX_HEADERS = 64
-_MAX_HEADER_BYTES = 16 * 1024
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-_TRANSPORT_HEADERS = frozenset(
-    (
-        *(
-            "accept",
-            "accept-encoding",
-            "connection",
-            "content-encoding",
-            "content-length",
-            "content-type",
-            "expect",
-            "host",
-            "keep-alive",
-        ),
-        *(
-            "last-event-id",
-            "mcp-method",
-            "mcp-name",
-            "mcp-protocol-version",
-            "mcp-session-id",
-            "proxy-authorization",
-            "proxy-connection",
-        ),
-        *("te", "trailer", "transfer-encoding", "upgrade"),
-    )
-)
-"""Headers that the transport sets itself."""
-
-_NAMES = array(string(), at_most=10_000)
-_FILTER = record({}, {"tool_names": _NAMES, "read_only": boolean})
-_WORD = choice("always", "never")
-_BY_TOOL = record({}, {"always": _FILTER, "never": _FILTER})
-
-
-def _allowed_tools(value: Any, where: str) -> list[str] | dict[str, Any]:
-    """Names, or a filter."""
-    if type(value) is not list and type(value) is not dict:
-        raise wrong_type(where, "an array of tool names or a filter object", value)
-    kept: list[str] | dict[str, Any] = (
-        _NAMES(value, where) if type(value) is list else _FILTER(value, where)
-    )
-    return kept
-
-
-def _require_approval(value: Any, where: str) -> str | dict[str, Any]:
-    """A word for all tools, or a filter for each of two words."""
-    if type(value) is not str and type(value) is not dict:
-        raise wrong_type(where, "'always', 'never', or an object with filters", value)
-    kept: str | dict[str, Any] = (
-        _WORD(value, where) if type(value) is str else _BY_TOOL(value, where)
-    )
-    return kept
-
-
-def _authorization(value: Any, where: str) -> str:
-    token: str = _TOKEN(value, where)
-    if not _HEADER_VALUE.fullmatch(token):
-        raise _not_a_header(where)
-    return token
-
-
-def _headers(value: Any, where: str) -> dict[str, str]:
-    """Header fields as they are to be sent. An error never repeats a value."""
-    headers = {
-        name: found for name, found in json_object(value, where).items() if found is not None
-    }
-    if len(headers) > _MAX_HEADERS:
-        raise too_long(where, "array", _MAX_HEADERS, len(headers))
-    for name, found in headers.items():
-        place = f"{where}.{shorten(name)}"
-        if not _HEADER_NAME.fullmatch(name):
-            raise InvalidRequest(
-                f"Invalid '{place}': this is not the name of an HTTP header.",
-                param=where,
-                code="invalid_value",
-            )
-        if name.lower() in _TRANSPORT_HEADERS:
-            message = f"Invalid '{place}': the transport sets this header itself."
-            raise InvalidRequest(message, param=where, code="invalid_value")
-        if type(found) is not str:
-            raise wrong_type(place, "a string", found)
-        if not _HEADER_VALUE.fullmatch(found):
-            raise _not_a_header(place)
-    size = sum(len(name) + len(found) for name, found in headers.items())
-    if size > _MAX_HEADER_BYTES:
-        raise too_long(where, "string", _MAX_HEADER_BYTES, size)
-    if len({name.lower() for name in headers}) < len(headers):
-        raise InvalidRequest(
-            f"Invalid '{where}': a header is given twice.", param=where, code="invalid_value"
-        )
-    return headers
-
-
-def _not_a_header(where: str) -> InvalidRequest:
-    message = f"Invalid '{where}': it holds a character that no HTTP header may hold."
-    return InvalidRequest(message, param=where, code="invalid_value")
-
-
-_TOKEN = string(non_empty=True, at_most=_MAX_HEADER_BYTES)
-_MCP_FIELDS = record(
-    {
-        "server_label": string(non_empty=True, at_most=64, pattern="[A-Za-z][A-Za-z0-9_-]*"),
-        "server_url": string(non_empty=True, at_most=8192, pattern=_URL),
-    },
-    {
-        "server_description": string(),
-        "allowed_tools": _allowed_tools,
-        "require_approval": _require_approval,
-        "authorization": _authorization,
-        "headers": _headers,
-    },
-)
-
-
-def mcp_tool(value: Any, where: str) -> dict[str, Any]:
-    """The tool's fields, credentials included; whether its address may be reached is asked later, of the guard.
-
-    Raises InvalidRequest for a way to name a server that is not one of ours, above all for a command to start.
-    """
-    for name, why in _UNSUPPORTED_ADDRESSES.items():
-        if value.get(name) is not None:
-            raise InvalidRequest(
-                f"'{where}.{name}' is not supported: {why}.",
-                param=f"{where}.{name}",
-                code="unsupported_parameter",
-            )
-    tool: dict[str, Any] = _MCP_FIELDS(value, where)
-    if "authorization" in tool and any(
-        name.lower() == "authorization" for name in tool.get("headers", ())
-    ):
-        message = (
-            f"Invalid '{where}': give either 'authorization' or 'headers.Authorization', not both."
-        )
-        raise InvalidRequest(
-            message, param=f"{where}.authorization", code="mutually_exclusive_parameters"
-        )
-    return tool
-
-
-def require_distinct_labels(tools: Sequence[Tool], where: str) -> None:
-    """Raises InvalidRequest when two servers have the same label: items name a server by nothing else."""
-    seen: set[str] = set()
-    for index, tool in enumerate(tools):
-        label = tool.get("server_label")
-        if label in seen:
-            message = f"Invalid '{where}[{index}].server_label': there is already an MCP server with the label '{label}'."
-            raise InvalidRequest(
-                message, param=f"{where}[{index}].server_label", code="invalid_value"
-            )
-        if label is not None:
-            seen.add(label)
+ORIGIN = r"[hH][tT][tT][pP][sS]?://[^\x00-\x20/?#@\\]+"
+"""Pattern for the part of `server_url` that is shown: scheme, host and port."""
 
 
 def split_credentials(
     tools: Sequence[Tool],
 ) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]]:
-    """The tools as they may be stored and shown, and what is to be sealed: server_label -> `server_url`, `authorization`, `headers`."""
+    """The tools without credentials, and server_label -> the credentials, which must be sealed."""
     public: list[dict[str, Any]] = []
-    sealed: dict[str, dict[str, Any]] = {}
+    credentials: dict[str, dict[str, Any]] = {}
     for tool in tools:
         if tool["type"] != "mcp":
             public.append(dict(tool))
             continue
-        sealed[tool["server_label"]] = {
-            name: tool[name] for name in ("server_url", "authorization", "headers") if name in tool
+        credentials[tool["server_label"]] = {
+            name: tool[name] for name in CREDENTIAL_FIELDS if name in tool
         }
-        kept = {
-            name: found for name, found in tool.items() if name not in ("authorization", "headers")
-        }
-        public.append({**kept, "server_url": _origin(tool["server_url"])})
-    return public, sealed
+        public.append({**without_hidden_fields(tool), "server_url": _origin(tool["server_url"])})
+    return public, credentials
+
+
+def without_hidden_fields(tool: Tool) -> dict[str, Any]:
+    """The tool as a Response may show it."""
+    return {name: value for name, value in tool.items() if name not in HIDDEN_FIELDS}
 
 
 def _origin(url: str) -> str:
-    """Scheme, host and port. Some servers give out addresses that hold a key, in the path or in the query."""
-    found = re.match(_ORIGIN, url)
-    assert found is not None
-    return found[0]
+    """Scheme, host and port. Some servers issue URLs with a key in the path or the query."""
+    match = re.match(ORIGIN, url)
+    assert match is not None
+    return match[0]
 
 
 def is_allowed(tool: Tool, name: str, annotations: Mapping[str, Any]) -> bool:
-    """Whether `allowed_tools` lets the model see this one of the server's tools. `annotations` are the server's own words about it."""
+    """Whether `allowed_tools` lets the model see this tool of the server.
+
+    `annotations` are what the server lists about the tool.
+    """
     allowed = tool.get("allowed_tools")
     if allowed is None:
         return True
@@ -230,7 +68,7 @@ def is_allowed(tool: Tool, name: str, annotations: Mapping[str, Any]) -> bool:
 
 
 def needs_approval(tool: Tool, name: str, annotations: Mapping[str, Any]) -> bool:
-    """Whether a call must be approved by the client first. Where nothing is said, it must: that is OpenAI's default too."""
+    """Whether the client must approve a call first. It must by default, as with OpenAI."""
     policy = tool.get("require_approval", "always")
     if isinstance(policy, str):
         return policy == "always"
@@ -240,7 +78,7 @@ def needs_approval(tool: Tool, name: str, annotations: Mapping[str, Any]) -> boo
 
 
 def _matches(tool_filter: Mapping[str, Any], name: str, annotations: Mapping[str, Any]) -> bool:
-    """Whether a filter means this tool: everything it says must be true of it; one that says nothing means none."""
+    """Whether the tool satisfies all conditions of a filter. An empty filter matches no tool."""
     names, read_only = tool_filter.get("tool_names"), tool_filter.get("read_only")
     if names is None and read_only is None:
         return False
@@ -250,24 +88,34 @@ def _matches(tool_filter: Mapping[str, Any], name: str, annotations: Mapping[str
 
 
 def is_read_only(annotations: Mapping[str, Any]) -> bool:
-    """Whether the server says that a tool changes nothing."""
+    """Whether the server lists the tool as one that changes nothing."""
     return annotations.get("readOnlyHint") is True
 
 
 def is_repeatable(annotations: Mapping[str, Any]) -> bool:
-    """Whether the server says that calling a tool twice does no more than calling it once (design §4.6)."""
+    """Whether a second call has no further effect, so that a recovery may repeat it."""
     return is_read_only(annotations) or annotations.get("idempotentHint") is True
 
 
+def approval_requests(items: Iterable[Item]) -> dict[str, Item]:
+    """The approval requests among these items, by id."""
+    return {item["id"]: item for item in items if item["type"] == APPROVAL_REQUEST}
+
+
+def approval_responses(items: Iterable[Item]) -> dict[str, Item]:
+    """The approval responses among these items, by the id of the request that each answers."""
+    return {
+        item["approval_request_id"]: item for item in items if item["type"] == APPROVAL_RESPONSE
+    }
+
+
 def unmet_approvals(items: Sequence[Item]) -> list[str]:
-    """The ids that approval responses among these items name although no approval request before them has such an id."""
+    """The request ids of approval responses that have no approval request before them here."""
     requested: set[str] = set()
     unmet: list[str] = []
     for item in items:
-        if item["type"] == "mcp_approval_request":
+        if item["type"] == APPROVAL_REQUEST:
             requested.add(item["id"])
-        elif (
-            item["type"] == "mcp_approval_response" and item["approval_request_id"] not in requested
-        ):
+        elif item["type"] == APPROVAL_RESPONSE and item["approval_request_id"] not in requested:
             unmet.append(item["approval_request_id"])
     return unmet

@@ -1,14 +1,15 @@
-"""The Response object, built in one place from a row's facts and its output items (contract §3)."""
+"""The Response object, built here from the facts of a row and its output items."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from models.wire.events import Item
+from models.wire.mcp import without_hidden_fields
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseFacts:
-    """What the Response object says besides its output. Times are whole seconds since the epoch."""
+    """What the Response object shows besides its output. Times are in seconds since the epoch."""
 
     id: str
     """`resp_<32 hex>`"""
@@ -16,38 +17,26 @@ class ResponseFacts:
     status: str
     model: str
     parameters: dict[str, Any]
-    """The validated request without input: only what the client set (models/wire/request.py)."""
+    """The checked request without its input: only what the client set (models/wire/request.py)."""
     background: bool = False
     store: bool = True
     previous_response_id: str | None = None
     conversation_id: str | None = None
     usage: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
-    """`{"code", "message"}` when failed"""
+    """`{"code", "message"}` of a failed response."""
     incomplete_reason: str | None = None
     completed_at: int | None = None
     service_tier: str | None = None
-    """The tier that the upstream says it used."""
+    """The tier that the upstream reports."""
 
     def evolve(self, **changes: Any) -> "ResponseFacts":
-        """A copy with `changes` applied."""
+        """A copy with `changes`."""
         return replace(self, **changes)
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A Response as it stands: facts and output."""
-
-    facts: ResponseFacts
-    output: list[Item] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """The full Response object with every key of contract §3."""
-        return response_object(self.facts, self.output)
-
-
 def output_text(output: list[Item]) -> str:
-    """All text of the output's messages, joined (design §11)."""
+    """The text of all messages of the output, joined."""
     return "".join(
         part["text"]
         for item in output
@@ -58,7 +47,7 @@ def output_text(output: list[Item]) -> str:
 
 
 def response_object(facts: ResponseFacts, output: list[Item]) -> dict[str, Any]:
-    """The Response as JSON: every key of contract §3 present, defaults filled in, secrets of tools left out."""
+    """The Response as JSON: every key is present, with defaults; secrets of tools are left out."""
     parameters = facts.parameters
     reasoning = parameters.get("reasoning") or {}
     text = parameters.get("text") or {}
@@ -104,15 +93,15 @@ def response_object(facts: ResponseFacts, output: list[Item]) -> dict[str, Any]:
     return body
 
 
-def _service_tier(known: str | None) -> str:
-    return "default" if known in (None, "auto") else known
+def _service_tier(tier: str | None) -> str:
+    return "default" if tier in (None, "auto") else tier
 
 
 ECHOED_AS_NULL = ("description", "parameters", "strict")
-"""Fields of a function tool that the Response shows as null where the client set none (contract §3)."""
+"""Fields of a function tool that the Response shows as null if the client did not set them."""
 
 
 def _echo(tool: dict[str, Any]) -> dict[str, Any]:
     if tool.get("type") == "function":
         return {**dict.fromkeys(ECHOED_AS_NULL), **tool}
-    return {key: value for key, value in tool.items() if key not in ("authorization", "headers")}
+    return without_hidden_fields(tool)

@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 
 from models.errors import InvalidRequest, RequestTooLarge, UnsupportedMediaType
-from models.wire.checks import json_type
+from models.wire.checks.faults import not_an_object
 from models.wire.json_input import decode_body
 
 _MAX_DRAIN_BYTES = 256 * 1024 * 1024
@@ -55,10 +55,7 @@ async def read_json(request: Request, limit: int) -> JsonBody:
 def json_object(value: Any) -> dict[str, Any]:
     """The value of a body if it is a JSON object. Raises InvalidRequest."""
     if type(value) is not dict:
-        raise InvalidRequest(
-            f"Invalid body: expected a JSON object, but got {json_type(value)} instead.",
-            code="invalid_type",
-        )
+        raise not_an_object(value)
     return value
 
 

@@ -1,6 +1,7 @@
-"""The document at /openapi.json: built from the code's own tables, checked against the running server (tests/contract/test_openapi.py)."""
+"""The document at /openapi.json, built from the code's own tables. tests/contract/test_openapi.py
+compares it with the running server."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from importlib import metadata
 from typing import Any
 
@@ -9,13 +10,14 @@ from starlette.routing import BaseRoute
 
 from models.config.routes import Routes
 from models.config.settings import Settings
+from models.wire.api_schema import Schema, input_scope, stored_scope
 from web.openapi import objects, operations, requests
 from web.openapi.meaning import ABOUT
 
 
 def document(routes: Iterable[BaseRoute], settings: Settings) -> dict[str, Any]:
-    """The OpenAPI document of these routes. Raises KeyError for a route that nobody has described."""
-    described = operations.operations()
+    """The OpenAPI document of these routes. Raises KeyError for a route without a description."""
+    descriptions = operations.operations()
     routing = Routes(settings)
     native = any(upstream.api == "responses" for upstream in routing.upstreams.values())
     paths: dict[str, dict[str, Any]] = {}
@@ -25,7 +27,7 @@ def document(routes: Iterable[BaseRoute], settings: Settings) -> dict[str, Any]:
                 "operationId": route.name,
                 "description": route.description,
                 "tags": [_tag(route.path_format)],
-                **described[route.name],
+                **descriptions[route.name],
             }
             paths.setdefault(route.path_format, {}).update(
                 {method.lower(): operation for method in route.methods or ()}
@@ -46,12 +48,19 @@ def document(routes: Iterable[BaseRoute], settings: Settings) -> dict[str, Any]:
             },
             "headers": operations.HEADERS,
             "responses": operations.errors(settings),
-            "schemas": {
-                **requests.components(routing.all_passthrough, native=native),
-                **objects.components(native=native),
-            },
+            "schemas": _schemas(routing.all_passthrough, native=native),
         },
     }
+
+
+def _schemas(passthrough: Collection[str], *, native: bool) -> dict[str, Schema]:
+    sent, stored = input_scope(), stored_scope()
+    named = {
+        **requests.components(sent, stored, passthrough, native=native),
+        **objects.components(stored, native=native),
+    }
+    requests.show_unset_fields(stored.components["ListedTools"])
+    return {**named, **sent.components, **stored.components}
 
 
 def _version() -> str:

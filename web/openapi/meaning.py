@@ -28,6 +28,15 @@ alive. There are no `id:` and no `retry:` lines. A stream that ends without a te
 on with `GET /v1/responses/{response_id}?stream=true&starting_after=<the last number>`. The stream of a cancelled response ends with
 `response.failed` whose response has the status `cancelled`."""
 
+CREATE_BODY = (
+    "null means absent, for every parameter. Unknown parameters are refused (unless they are null), unknown keys inside items "
+    "and tools are ignored."
+)
+CHAT_BODY = "A body of Chat Completions. Only `model` is looked at, to find the upstream; everything else is the upstream's to judge."
+IGNORED = "Documented by OpenAI or sent by common clients; accepted and ignored."
+IGNORED_BY_COMPACT = "Documented by OpenAI; accepted and ignored."
+PASSTHROUGH = "Handed on to this deployment's upstream as it is."
+
 PARAMETERS: dict[str, str] = {
     "model": "The model, by the name that the upstream knows it by.",
     "input": "What the model is to answer: a text, which is one user message, or items. Every call needs an output after it and every "

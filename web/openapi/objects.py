@@ -3,28 +3,37 @@
 import msgspec
 
 from models.errors import ApiError
+from models.ids import CONVERSATION_ID_PATTERN, RESPONSE_ID_PATTERN
 from models.lifecycle import Status
+from models.wire.api_schema import (
+    Schema,
+    SchemaScope,
+    const,
+    nullable,
+    object_schema,
+    one_of,
+    reference,
+)
+from models.wire.checks.parameters import METADATA
 from models.wire.events import Event
-from models.wire.response import ResponseFacts, response_object
 from web.openapi.meaning import CODES
-from web.openapi.requests import parameter, stored_reader
-from web.openapi.shapes import Schema, const, nullable, object_schema, one_of, reference
+from web.openapi.requests import default_response, request_parameters
 from web.routes.foreground import ERROR_TYPES
 
 _STRING: Schema = {"type": "string"}
 _BOOLEAN: Schema = {"type": "boolean"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _SECONDS: Schema = {"type": "integer", "description": "Seconds since the epoch."}
-_RESPONSE_ID: Schema = {"type": "string", "pattern": "^resp_[0-9a-f]{32}$"}
-_CONVERSATION_ID: Schema = {"type": "string", "pattern": "^conv_[0-9a-f]{32}$"}
+_RESPONSE_ID: Schema = {"type": "string", "pattern": f"^{RESPONSE_ID_PATTERN}$"}
+_CONVERSATION_ID: Schema = {"type": "string", "pattern": f"^{CONVERSATION_ID_PATTERN}$"}
 _ITEM_STATUS: Schema = {"type": "string", "enum": ["in_progress", "completed", "incomplete"]}
 
 
-def components(*, native: bool) -> dict[str, Schema]:
+def components(stored: SchemaScope, *, native: bool) -> dict[str, Schema]:
     """Every schema of what is answered. `native`: there is an upstream that runs tools of its own."""
     items = one_of(_OUTPUT_ITEMS)
     return {
-        "Response": _response(),
+        "Response": _response(stored, native=native),
         "OutputItem": {"anyOf": [items, _NATIVE_ITEM]} if native else items,
         "OutputContent": one_of(_OUTPUT_CONTENT),
         "SummaryText": one_of({"summary_text": object_schema({"text": _STRING})}),
@@ -62,7 +71,7 @@ def components(*, native: bool) -> dict[str, Schema]:
         "InputTokens": object_schema(
             {"object": const("response.input_tokens"), "input_tokens": _COUNT}
         ),
-        "Conversation": _CONVERSATION,
+        "Conversation": _conversation(stored),
         "ConversationItem": {"anyOf": [reference("ListedItem"), reference("OutputItem")]},
         "ConversationItemList": _list(
             reference("ConversationItem"),
@@ -126,51 +135,44 @@ def _error() -> Schema:
 # The Response.
 
 
-def _response() -> Schema:
-    """Its keys, and that all are always there, are read from the function that builds it."""
-    keys = response_object(
-        ResponseFacts(id="", created_at=0, status="completed", model="", parameters={}), []
-    )
-    fields = _RESPONSE_FIELDS | _echoed_parameters()
+def _response(stored: SchemaScope, *, native: bool) -> Schema:
+    """Reads the keys from the function that builds a Response: all of them are always present."""
+    fields = _RESPONSE_FIELDS | _echoed_parameters(stored, native=native)
     return {
         **object_schema(
-            {key: fields[key] for key in keys},
+            {key: fields[key] for key in default_response()},
             {"conversation": object_schema({"id": _CONVERSATION_ID})},
         ),
         "description": "A response as it stands: a snapshot; the stream's terminal event carries the last.",
     }
 
 
-def _echoed_parameters() -> dict[str, Schema]:
-    """What a client set, or its default, as it was kept."""
-    reader = stored_reader()
-    always = (
-        "background",
-        "frequency_penalty",
-        "metadata",
-        "model",
-        "parallel_tool_calls",
-        "presence_penalty",
-        "store",
-        "temperature",
-    )
-    perhaps = (
-        "instructions",
-        "max_output_tokens",
-        "max_tool_calls",
-        "prompt_cache_key",
-        "safety_identifier",
-        "user",
-    )
-    fields = {
-        name: parameter(name, reader)
-        for name in (*always, "tool_choice", "tools", "top_logprobs", "top_p", "truncation")
-    }
-    fields |= {name: nullable(parameter(name, reader)) for name in perhaps}
-    reasoning = parameter("reasoning", reader)["properties"]
-    always_there = {name: nullable(reasoning.pop(name)) for name in ("effort", "summary")}
-    fields["reasoning"] = object_schema(always_there, reasoning)
-    fields["text"] = {"allOf": [parameter("text", reader), {"required": ["format", "verbosity"]}]}
+_ALWAYS_SET = (
+    *("background", "frequency_penalty", "metadata", "model", "parallel_tool_calls"),
+    *("presence_penalty", "store", "temperature", "tool_choice", "tools", "top_logprobs"),
+    *("top_p", "truncation"),
+)
+"""Parameters that a Response shows with their default if the client did not set them."""
+
+_NULL_BY_DEFAULT = (
+    *("instructions", "max_output_tokens", "max_tool_calls", "prompt_cache_key"),
+    *("safety_identifier", "user"),
+)
+
+
+def _echoed_parameters(stored: SchemaScope, *, native: bool) -> dict[str, Schema]:
+    """The parameters of the request as a Response shows them."""
+    parameters = request_parameters(native=native)
+
+    def schema(name: str) -> Schema:
+        return parameters[name].schema(stored)
+
+    fields = {name: schema(name) for name in _ALWAYS_SET}
+    fields |= {name: nullable(schema(name)) for name in _NULL_BY_DEFAULT}
+    reasoning = schema("reasoning")["properties"]
+    always_present = {name: nullable(reasoning.pop(name)) for name in ("effort", "summary")}
+    fields["reasoning"] = object_schema(always_present, reasoning)
+    fields["text"] = {"allOf": [schema("text"), {"required": ["format", "verbosity"]}]}
     return fields
 
 
@@ -384,14 +386,17 @@ _NATIVE_ITEM: Schema = {
     "description": "An item of a tool that the upstream itself runs (`file_search_call`, `code_interpreter_call`, …), as it tells it.",
 }
 
-_CONVERSATION: Schema = object_schema(
-    {
-        "id": _CONVERSATION_ID,
-        "object": const("conversation"),
-        "created_at": _SECONDS,
-        "metadata": parameter("metadata", stored_reader()),
-    }
-)
+
+def _conversation(stored: SchemaScope) -> Schema:
+    return object_schema(
+        {
+            "id": _CONVERSATION_ID,
+            "object": const("conversation"),
+            "created_at": _SECONDS,
+            "metadata": METADATA.schema(stored),
+        }
+    )
+
 
 _READINESS: Schema = object_schema(
     {

@@ -5,12 +5,12 @@ from typing import Any
 
 from models.config.settings import Settings
 from models.errors import ApiError
+from models.wire.api_schema import Schema, const, input_scope, object_schema, reference
+from models.wire.checks.parameters import INCLUDE_VALUE
 from web.http.params import ORDERS, PAGE_SIZE, PAGE_SIZES
 from web.openapi import examples
 from web.openapi.meaning import STATUSES, STREAM
-from web.openapi.requests import include_values
-from web.openapi.shapes import Schema, const, object_schema, reference
-from web.responses.idempotency import _MAX_KEY_LENGTH as LONGEST_KEY
+from web.responses.idempotency import MAX_KEY_LENGTH
 from web.routes.input_tokens import COUNT_HEADER
 from web.routes.responses import EVENT_NUMBERS
 
@@ -305,7 +305,7 @@ _ITEM_ID = _path("item_id", "The id of one of its items.")
 _CREATE_HEADERS = [
     _header(
         "Idempotency-Key",
-        {"type": "string", "minLength": 1, "maxLength": LONGEST_KEY},
+        {"type": "string", "minLength": 1, "maxLength": MAX_KEY_LENGTH},
         "The same key with the same body within 24 hours gets the first request's response instead of a second one, as JSON or as a "
         "stream; with another body it is 400 `idempotency_key_reused`. Retries of the official SDKs are recognised without it, by "
         "`x-stainless-retry-count` and their body, for a minute.",
@@ -316,7 +316,7 @@ _CREATE_HEADERS = [
 _INCLUDE = [
     _query(
         name,
-        {"type": "array", "items": include_values()},
+        {"type": "array", "items": INCLUDE_VALUE.schema(input_scope())},
         "As `include` of a create; checked, and without effect here.",
     )
     for name in ("include[]", "include")

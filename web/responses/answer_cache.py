@@ -13,7 +13,7 @@ from models.db.database import Pool, read
 from models.db.queries import statements
 from models.redis.answer_cache import AnswerCache, CachedAnswer
 from models.secrets import Sealer
-from models.wire.checks import integer
+from models.wire.checks.basic import Integer
 from models.wire.request import CreateRequest
 from web.counters import CACHE_LOOKUPS
 from web.responses.continuation import Continuation
@@ -79,7 +79,7 @@ class RequestCache:
             if request.cache.ttl is None
             else request.cache.ttl
         )
-        integer(1, max_ttl)(ttl, "cache.ttl")
+        Integer(1, max_ttl)(ttl, "cache.ttl")
         key = await self._key(project, request, continuation)
         answer = await self._cache.find(project, key) if key is not None else None
         CACHE_LOOKUPS.labels("miss" if answer is None else "hit").inc()

@@ -21,7 +21,7 @@ from models.errors import InvalidRequest
 
 _KEY_TTL = timedelta(hours=24)
 _SDK_RETRY_TTL = timedelta(minutes=1)
-_MAX_KEY_LENGTH = 255
+MAX_KEY_LENGTH = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ def parse_idempotency_key(headers: Mapping[str, str], body: Any) -> IdempotencyK
     """The key of a request; None without one. Raises InvalidRequest for an unusable key."""
     key = headers.get("idempotency-key")
     if key is not None:
-        if not 0 < len(key) <= _MAX_KEY_LENGTH:
+        if not 0 < len(key) <= MAX_KEY_LENGTH:
             raise InvalidRequest(
-                f"Invalid 'Idempotency-Key': expected 1 to {_MAX_KEY_LENGTH} characters, "
+                f"Invalid 'Idempotency-Key': expected 1 to {MAX_KEY_LENGTH} characters, "
                 f"but got {len(key)} instead.",
                 param="Idempotency-Key",
                 code="invalid_value",

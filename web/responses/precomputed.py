@@ -17,8 +17,8 @@ from models.redis.answer_cache import CachedAnswer
 from models.wire.events import Event, ResponseCompleted, ResponseInProgress, frame
 from models.wire.includes import filter_items
 from models.wire.pairing import unanswered_calls
+from models.wire.replay import replay, with_new_ids
 from models.wire.response import ResponseFacts, response_object
-from models.wire.retold import replay, with_new_ids
 
 _ROW_BYTES = 64 * 1024
 """Bytes of frames in one row of the event log; about what a worker's flush writes."""

@@ -6,7 +6,7 @@ Their bodies become create bodies.
 from collections.abc import Collection
 from typing import Any
 
-from models.wire.request import unknown_parameter
+from models.wire.checks.faults import unknown_create_parameter
 from web.http.body import json_object
 
 
@@ -23,6 +23,6 @@ def unstored_create(
         if value is None or name in ignored:
             continue
         if name not in supported:
-            raise unknown_parameter(name)
+            raise unknown_create_parameter(name)
         parameters[name] = value
     return {**parameters, "store": False}

@@ -13,7 +13,7 @@ from models.egress import EgressPolicy, EgressRefused
 from models.errors import InvalidRequest
 from models.ids import new_item_id
 from models.secrets import Sealer, Unreadable
-from models.wire.checks import shorten
+from models.wire.checks.faults import shorten
 from models.wire.compaction import newest_compaction
 from models.wire.events import Item
 from models.wire.items import file_places

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from models.wire.checks import missing, wrong_type
+from models.wire.checks.faults import missing, wrong_type
 from web.http.auth import Project
 from web.http.body import json_object, read_json
 from web.http.connection import cancel_on_disconnect

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from models.db.database import Row
 from models.ids import response_id
-from models.wire.checks import missing
+from models.wire.checks.faults import missing
 from models.wire.compaction import CompactedHistory
 from web.http.auth import Project
 from web.http.body import JsonBody, read_json

@@ -7,7 +7,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from models.errors import ApiError
-from models.wire.checks import missing, string
+from models.wire.checks.basic import String
+from models.wire.checks.faults import missing
 from models.wire.counting import COUNTED_BY
 from models.wire.purpose import Purpose
 from web.http.auth import Project
@@ -34,7 +35,7 @@ SUPPORTED_PARAMETERS = (
     "truncation",
 )
 """Parameters with the meaning that they have in a create."""
-PERSONALITY = string(at_most=64)
+PERSONALITY = String(at_most=64)
 """The check of `personality`, which only OpenAI's models have; it is ignored."""
 _DEFAULT_MODEL = "default"
 """The model for a request without `model`, if there is a route for it."""

@@ -7,11 +7,13 @@ from typing import Any
 import orjson
 
 from models.errors import ApiError, InvalidRequest
-from models.wire.checks import boolean, json_type, missing, unsupported_value, wrong_type
+from models.wire.checks.basic import Boolean
+from models.wire.checks.faults import missing, not_an_object, unsupported_value, wrong_type
 from models.wire.json_input import decode_body
 
 CREATE = "response.create"
 _STEER = "response.steer"
+_BOOLEAN = Boolean()
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 
@@ -43,10 +45,7 @@ def parse_frame(raw: bytes) -> CreateFrame:
     try:
         payload = decode_body(raw)
         if type(payload) is not dict:
-            raise InvalidRequest(
-                f"Invalid frame: expected a JSON object, but got {json_type(payload)} instead.",
-                code="invalid_type",
-            )
+            raise not_an_object(payload, "frame")
         stream_id = _stream_id(payload.pop("stream_id", None))
         _require_create(payload.pop("type", None))
         return CreateFrame(_post_body(payload), len(raw), stream_id, _generate(payload))
@@ -105,7 +104,7 @@ def _generate(payload: dict[str, Any]) -> bool:
     if type(options) is dict and options.get("prewarm") is True:
         return False
     generate = payload.pop("generate", None)
-    return generate is None or boolean(generate, "generate")
+    return generate is None or _BOOLEAN(generate, "generate")
 
 
 def _post_body(payload: dict[str, Any]) -> dict[str, Any]:
@@ -115,8 +114,8 @@ def _post_body(payload: dict[str, Any]) -> dict[str, Any]:
     """
     stream, background = payload.pop("stream", None), payload.pop("background", None)
     if stream is not None:
-        boolean(stream, "stream")
-    if background is not None and boolean(background, "background"):
+        _BOOLEAN(stream, "stream")
+    if background is not None and _BOOLEAN(background, "background"):
         message = "'background' is not supported over WebSocket. Use POST /v1/responses."
         raise InvalidRequest(message, param="background", code="unsupported_parameter")
     payload["stream"] = True

@@ -12,7 +12,7 @@ from aiohttp.abc import AbstractResolver
 from models.config.groups import EgressSettings
 from models.egress import EgressPolicy, EgressRefused
 from models.errors import UpstreamFailed
-from models.wire.checks import shorten
+from models.wire.checks.faults import shorten
 from models.wire.events import Item
 from models.wire.items import FilePlace, file_places
 from worker.outbound.download import Download, Downloader, DownloadError

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from models.errors import InvalidRequest, UpstreamFailed
-from models.wire.checks import any_json
+from models.wire.checks.basic import without_nulls
 from models.wire.events import Item
 from models.wire.json_input import decode_body
 from worker.translation.turn import SERVICE_TIERS
@@ -141,10 +141,12 @@ def _upstream_event(raw: dict[str, Any], size: int) -> UpstreamEvent:
         name=_text(raw.get("name")),
         logprobs=logprobs_of(raw.get("logprobs")),
         item=_item(raw["item"]) if isinstance(raw.get("item"), dict) else None,
-        part=any_json(raw["part"])
+        part=without_nulls(raw["part"])
         if isinstance(_object(raw.get("part")).get("type"), str)
         else None,
-        annotation=any_json(raw["annotation"]) if isinstance(raw.get("annotation"), dict) else None,
+        annotation=without_nulls(raw["annotation"])
+        if isinstance(raw.get("annotation"), dict)
+        else None,
         image=_text(raw.get("partial_image_b64")),
         size=size,
     )
@@ -238,7 +240,7 @@ def _item(raw: dict[str, Any]) -> Item:
     }
     if fits.get("type") in _OPAQUE:
         return {name: value for name, value in fits.items() if value is not None}
-    kept: Item = any_json(fits)
+    kept: Item = without_nulls(fits)
     if "type" not in kept and "role" in kept:
         kept["type"] = "message"
     return kept

@@ -8,7 +8,12 @@ import jsonschema_rs
 import pytest
 
 from models.errors import InvalidRequest
-from models.wire.json_schema import MAX_ENUM_VALUES, MAX_LEVELS, MAX_PROPERTIES, require_schema
+from models.wire.checks.json_schema import (
+    MAX_ENUM_VALUES,
+    MAX_LEVELS,
+    MAX_PROPERTIES,
+    require_schema,
+)
 
 Json = dict[str, Any]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from models.redis.answer_cache import CachedAnswer
 from models.wire.events import decode_frame, frame
-from models.wire.retold import replay, with_new_ids
+from models.wire.replay import replay, with_new_ids
 from models.wire.snapshot import fold
 from tests.support.contract_rules import assert_items_obey_contract
 

@@ -12,7 +12,7 @@ import msgspec
 
 from models.wire.compaction import PREAMBLE, is_summary, texts_of
 from models.wire.events import Item
-from models.wire.pairing import OUTPUTS
+from models.wire.item_types import OUTPUTS
 
 SYSTEM_PROMPT = """You compact conversations between users and an assistant that may call tools, so that the assistant can go on later without having \
 seen what you leave out. You are given a part of a conversation and write a summary of it. Say what the users want and have decided, what was \

@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from models.wire.events import Item
-from models.wire.pairing import OUTPUTS, is_call, is_output, match_outputs
+from models.wire.item_types import OUTPUTS
+from models.wire.pairing import is_call, is_output, match_outputs
 from models.wire.tools import WEB_SEARCH
 from worker.translation.chat.request import NEVER_FORWARDED
 from worker.translation.history.server_calls import (

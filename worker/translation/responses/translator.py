@@ -21,7 +21,7 @@ from typing import Any
 
 from models.errors import UpstreamFailed
 from models.wire.events import Event
-from models.wire.pairing import CALLS, OUTPUTS
+from models.wire.item_types import CALLS, OUTPUTS
 from models.wire.tools import CallTarget
 from worker.translation.items.server_calls import OpenServerCall
 from worker.translation.items.text_items import OpenItem

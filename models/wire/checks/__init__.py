@@ -1,0 +1,1 @@
+"""What a request may contain: checks that also describe what they accept."""

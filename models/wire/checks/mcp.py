@@ -1,0 +1,194 @@
+"""The `mcp` tool of a request: which server, which of its tools, and with which credentials."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from models.errors import InvalidRequest
+from models.wire.api_schema import NULL, Schema, SchemaScope, whole
+from models.wire.checks.basic import (
+    Array,
+    Boolean,
+    ByJsonType,
+    Check,
+    Choice,
+    Record,
+    String,
+    require_object,
+)
+from models.wire.checks.faults import shorten, too_long, wrong_type
+from models.wire.mcp import HIDDEN_FIELDS, ORIGIN
+
+_UNSUPPORTED_ADDRESSES = {
+    "connector_id": "this server has no connectors. "
+    "Give the address of a remote MCP server in 'server_url'",
+    "tunnel_id": "this server has no tunnels. "
+    "Give the address of a remote MCP server in 'server_url'",
+    "command": "MCP servers are reached over HTTP only, never started as a command (stdio). "
+    "Give an address in 'server_url'",
+}
+"""Fields that name a server in a way that is refused -> the reason."""
+
+_URL = rf"{ORIGIN}([/?#][^\x00-\x20]*)?"
+"""A URL that can be divided into what is shown and what is sealed. Whether it may be fetched is
+decided by models/egress.py."""
+
+_MAX_HEADERS = 64
+_MAX_HEADER_BYTES = 16 * 1024
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_TRANSPORT_HEADERS = frozenset(
+    (
+        *("accept", "accept-encoding", "connection", "content-encoding", "content-length"),
+        *("content-type", "expect", "host", "keep-alive", "last-event-id"),
+        *("mcp-method", "mcp-name", "mcp-protocol-version", "mcp-session-id"),
+        *("proxy-authorization", "proxy-connection"),
+        *("te", "trailer", "transfer-encoding", "upgrade"),
+    )
+)
+"""Headers that the transport sets itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Authorization(Check):
+    """A token that can be sent in a header."""
+
+    def __call__(self, value: Any, where: str) -> str:
+        token = _TOKEN(value, where)
+        if not _HEADER_VALUE.fullmatch(token):
+            raise _invalid_header_value(where)
+        return token
+
+    def schema(self, scope: SchemaScope) -> Schema:
+        return {**_TOKEN.schema(scope), "pattern": whole(_HEADER_VALUE.pattern)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Headers(Check):
+    """HTTP header fields. Their values are secret: an error never repeats one."""
+
+    def __call__(self, value: Any, where: str) -> dict[str, str]:
+        headers = {
+            name: field for name, field in require_object(value, where).items() if field is not None
+        }
+        if len(headers) > _MAX_HEADERS:
+            raise too_long(where, "array", _MAX_HEADERS, len(headers))
+        for name, field in headers.items():
+            _require_header(name, field, where)
+        size = sum(len(name) + len(field) for name, field in headers.items())
+        if size > _MAX_HEADER_BYTES:
+            raise too_long(where, "string", _MAX_HEADER_BYTES, size)
+        if len({name.lower() for name in headers}) < len(headers):
+            raise _invalid(where, f"Invalid '{where}': a header is given twice.")
+        return headers
+
+    def schema(self, scope: SchemaScope) -> Schema:
+        value: Schema = {"type": "string", "pattern": whole(_HEADER_VALUE.pattern)}
+        return {
+            "type": "object",
+            "maxProperties": _MAX_HEADERS,
+            "propertyNames": {"pattern": whole(_HEADER_NAME.pattern)},
+            "additionalProperties": scope.optional(value),
+        }
+
+
+def _require_header(name: str, value: Any, where: str) -> None:
+    place = f"{where}.{shorten(name)}"
+    if not _HEADER_NAME.fullmatch(name):
+        raise _invalid(where, f"Invalid '{place}': this is not the name of an HTTP header.")
+    if name.lower() in _TRANSPORT_HEADERS:
+        raise _invalid(where, f"Invalid '{place}': the transport sets this header itself.")
+    if type(value) is not str:
+        raise wrong_type(place, "a string", value)
+    if not _HEADER_VALUE.fullmatch(value):
+        raise _invalid_header_value(place)
+
+
+def _invalid_header_value(where: str) -> InvalidRequest:
+    return _invalid(
+        where, f"Invalid '{where}': it contains a character that is not allowed in an HTTP header."
+    )
+
+
+def _invalid(where: str, message: str) -> InvalidRequest:
+    return InvalidRequest(message, param=where, code="invalid_value")
+
+
+_BOOLEAN = Boolean()
+_TEXT = String()
+_TOKEN = String(non_empty=True, at_most=_MAX_HEADER_BYTES)
+_TOOL_NAMES = Array(_TEXT, at_most=10_000)
+_FILTER = Record({}, {"tool_names": _TOOL_NAMES, "read_only": _BOOLEAN})
+_ALLOWED_TOOLS = ByJsonType(
+    "an array of tool names or a filter object", {list: _TOOL_NAMES, dict: _FILTER}
+)
+_REQUIRE_APPROVAL = ByJsonType(
+    "'always', 'never', or an object with filters",
+    {str: Choice("always", "never"), dict: Record({}, {"always": _FILTER, "never": _FILTER})},
+)
+_FIELDS = Record(
+    {
+        "server_label": String(non_empty=True, at_most=64, pattern="[A-Za-z][A-Za-z0-9_-]*"),
+        "server_url": String(non_empty=True, at_most=8192, pattern=_URL),
+    },
+    {
+        "server_description": _TEXT,
+        "allowed_tools": _ALLOWED_TOOLS,
+        "require_approval": _REQUIRE_APPROVAL,
+        "authorization": _Authorization(),
+        "headers": _Headers(),
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class McpTool(Check):
+    """An `mcp` tool, credentials included. Whether its URL may be fetched is checked later
+    (models/egress.py). A server that is named in another way, such as by a command to start, is
+    refused."""
+
+    def __call__(self, value: Any, where: str) -> dict[str, Any]:
+        for name, reason in _UNSUPPORTED_ADDRESSES.items():
+            if value.get(name) is not None:
+                raise InvalidRequest(
+                    f"'{where}.{name}' is not supported: {reason}.",
+                    param=f"{where}.{name}",
+                    code="unsupported_parameter",
+                )
+        tool = _FIELDS(value, where)
+        if "authorization" in tool and any(
+            name.lower() == "authorization" for name in tool.get("headers", ())
+        ):
+            message = (
+                f"Invalid '{where}': give either 'authorization' or "
+                "'headers.Authorization', not both."
+            )
+            raise InvalidRequest(
+                message, param=f"{where}.authorization", code="mutually_exclusive_parameters"
+            )
+        return tool
+
+    def schema(self, scope: SchemaScope) -> Schema:
+        schema = _FIELDS.schema(scope)
+        fields = schema["properties"]
+        if scope.is_input:
+            return {
+                **schema,
+                "properties": {**fields, **dict.fromkeys(_UNSUPPORTED_ADDRESSES, NULL)},
+            }
+        shown = {name: field for name, field in fields.items() if name not in HIDDEN_FIELDS}
+        return {**schema, "properties": shown}
+
+
+def require_distinct_labels(tools: Sequence[Mapping[str, Any]], where: str) -> None:
+    """Raises InvalidRequest if two servers have the same label: items name a server only by it."""
+    seen: set[str] = set()
+    for index, tool in enumerate(tools):
+        label = tool.get("server_label")
+        if label in seen:
+            place = f"{where}[{index}].server_label"
+            message = f"Invalid '{place}': there is already an MCP server with the label '{label}'."
+            raise InvalidRequest(message, param=place, code="invalid_value")
+        if label is not None:
+            seen.add(label)

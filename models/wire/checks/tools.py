@@ -1,0 +1,230 @@
+"""`tools` and `tool_choice` of a request, and the tools that items add."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from models.errors import InvalidRequest
+from models.wire.api_schema import Schema, SchemaScope
+from models.wire.checks.basic import (
+    AnyJson,
+    Array,
+    Boolean,
+    ByJsonType,
+    Check,
+    Choice,
+    Component,
+    JsonObject,
+    OpenObject,
+    Record,
+    String,
+    Tagged,
+)
+from models.wire.checks.json_schema import require_schema
+from models.wire.checks.mcp import McpTool, require_distinct_labels
+from models.wire.tools import NATIVE_ONLY_TOOLS, WEB_SEARCH
+
+MAX_TOOLS = 128
+
+_NAME = String(non_empty=True, at_most=128, pattern="[a-zA-Z0-9_-]+")
+_TEXT = String()
+_BOOLEAN = Boolean()
+_EMPTY = Record({})
+_JSON_OBJECT = JsonObject()
+_OPEN_OBJECT = OpenObject()
+
+_FUNCTION = Record(
+    {"name": _NAME},
+    {
+        "description": _TEXT,
+        "parameters": _JSON_OBJECT,
+        "strict": _BOOLEAN,
+        "defer_loading": _BOOLEAN,
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Function(Check):
+    """A function. Its parameters must be a JSON Schema, and a strict one if `strict` is true."""
+
+    def __call__(self, value: Any, where: str) -> dict[str, Any]:
+        tool = _FUNCTION(value, where)
+        if "parameters" in tool:
+            require_schema(
+                tool["parameters"],
+                f"{where}.parameters",
+                f"function '{tool['name']}'",
+                code="invalid_function_parameters",
+                strict=tool.get("strict", False),
+            )
+        return tool
+
+    def schema(self, scope: SchemaScope) -> Schema:
+        return _FUNCTION.schema(scope)
+
+
+_CUSTOM_FORMAT = Tagged(
+    {
+        "text": _EMPTY,
+        "grammar": Record({"syntax": Choice("lark", "regex"), "definition": _TEXT}),
+    },
+)
+_NAMED_TOOLS: dict[str, Check] = {
+    "function": _Function(),
+    "custom": Record(
+        {"name": _NAME},
+        {"description": _TEXT, "format": _CUSTOM_FORMAT, "defer_loading": _BOOLEAN},
+    ),
+}
+_NAMESPACE = Record(
+    {
+        "name": _NAME,
+        "description": _TEXT,
+        "tools": Array(Tagged(_NAMED_TOOLS), at_most=MAX_TOOLS),
+    }
+)
+_TOOL_SEARCH = Record(
+    {"execution": Choice("client")}, {"description": _TEXT, "parameters": _JSON_OBJECT}
+)
+_SHELL = Record({}, {"environment": Tagged({"local": Record({}, {"skills": Array(_OPEN_OBJECT)})})})
+_DOMAINS = Array(String(non_empty=True, at_most=253), at_most=100)
+_WEB_SEARCH = Record(
+    {},
+    {
+        "search_context_size": Choice("low", "medium", "high"),
+        "external_web_access": _BOOLEAN,
+        "filters": Record({}, {"allowed_domains": _DOMAINS, "blocked_domains": _DOMAINS}),
+        "user_location": Record(
+            {},
+            {
+                "type": Choice("approximate"),
+                **dict.fromkeys(("city", "country", "region", "timezone"), _TEXT),
+            },
+        ),
+        "search_content_types": AnyJson(),
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _PassthroughTool(Check):
+    """A tool that a native upstream runs: passed on without a check.
+
+    Secrets for a container are refused, because tools are stored and shown.
+    """
+
+    def __call__(self, value: Any, where: str) -> dict[str, Any]:
+        if _contains_field(value, "domain_secrets"):
+            message = (
+                f"'domain_secrets' inside '{where}' is not supported: "
+                "this server stores and shows the tools of a response."
+            )
+            raise InvalidRequest(message, param=where, code="unsupported_parameter")
+        tool = _OPEN_OBJECT(value, where)
+        tool.pop("type", None)
+        return tool
+
+    def schema(self, _scope: SchemaScope) -> Schema:
+        return {
+            "type": "object",
+            "description": "Passed unchanged to the upstream, "
+            "if the model's upstream supports the Responses API.",
+        }
+
+
+def _contains_field(value: Any, name: str) -> bool:
+    if isinstance(value, dict):
+        return name in value or any(_contains_field(inner, name) for inner in value.values())
+    return isinstance(value, list) and any(_contains_field(inner, name) for inner in value)
+
+
+_CLIENT_TOOLS: dict[str, Check] = {
+    **_NAMED_TOOLS,
+    "namespace": _NAMESPACE,
+    "tool_search": _TOOL_SEARCH,
+    "local_shell": _EMPTY,
+    "shell": _SHELL,
+    "apply_patch": _EMPTY,
+    **dict.fromkeys(sorted(WEB_SEARCH), _WEB_SEARCH),
+}
+_MCP: dict[str, Check] = {"mcp": McpTool()}
+_PASSED_ON: dict[str, Check] = dict.fromkeys(
+    (*NATIVE_ONLY_TOOLS, "shell", "tool_search", *sorted(WEB_SEARCH)), _PassthroughTool()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tools(Check):
+    """Tools without two of the same name in one namespace, because a call carries only names."""
+
+    tools: Component
+
+    def __call__(self, value: Any, where: str) -> list[dict[str, Any]]:
+        tools: list[dict[str, Any]] = self.tools(value, where)
+        _require_distinct_names(tools, where)
+        require_distinct_labels(tools, where)
+        return tools
+
+    def schema(self, scope: SchemaScope) -> Schema:
+        return self.tools.schema(scope)
+
+
+def _tools(component: str, kinds: dict[str, Check]) -> _Tools:
+    return _Tools(Component(component, Array(Tagged(kinds), at_most=MAX_TOOLS)))
+
+
+TOOLS = _tools("Tools", {**_CLIENT_TOOLS, **_MCP})
+"""`tools` of a request to a chat upstream."""
+
+NATIVE_TOOLS = _tools("Tools", {**_CLIENT_TOOLS, **_MCP, **_PASSED_ON})
+"""`tools` of a request to a native upstream, which runs some of them itself."""
+
+ADDED_TOOLS = _tools("AddedTools", _CLIENT_TOOLS)
+"""`tools` of an item. Without MCP servers: their credentials must not be stored and shown as items
+are."""
+
+
+def _require_distinct_names(tools: list[dict[str, Any]], where: str) -> None:
+    seen: set[tuple[str | None, str]] = set()
+    for index, tool in enumerate(tools):
+        if tool["type"] == "namespace":
+            for position, inner in enumerate(tool["tools"]):
+                place = f"{where}[{index}].tools[{position}].name"
+                _require_new(tool["name"], inner["name"], seen, place)
+        elif "name" in tool:
+            _require_new(None, tool["name"], seen, f"{where}[{index}].name")
+
+
+def _require_new(
+    namespace: str | None, name: str, seen: set[tuple[str | None, str]], where: str
+) -> None:
+    if (namespace, name) in seen:
+        message = f"Invalid '{where}': there is already a tool with the name '{name}'."
+        raise InvalidRequest(message, param=where, code="invalid_value")
+    seen.add((namespace, name))
+
+
+_NAMED = Record({"name": _NAME}, {"namespace": _NAME})
+_BUILT_IN_TOOLS = (
+    *sorted(WEB_SEARCH),
+    *("file_search", "code_interpreter", "image_generation"),
+    *("computer", "computer_use", "computer_use_preview"),
+    *("shell", "local_shell", "apply_patch", "programmatic_tool_calling", "tool_search"),
+)
+_CHOICES: dict[str, Check] = {
+    "function": _NAMED,
+    "custom": _NAMED,
+    "mcp": Record({"server_label": _TEXT}, {"name": _TEXT}),
+    **dict.fromkeys(_BUILT_IN_TOOLS, _EMPTY),
+}
+_ALLOWED: dict[str, Check] = {**_CHOICES, "namespace": Record({"name": _NAME})}
+_ALLOWED_TOOLS = Record({"mode": Choice("auto", "required"), "tools": Array(Tagged(_ALLOWED))})
+
+TOOL_CHOICE = ByJsonType(
+    "a string or an object",
+    {
+        str: Choice("none", "auto", "required"),
+        dict: Component("ToolChoiceObject", Tagged({"allowed_tools": _ALLOWED_TOOLS, **_CHOICES})),
+    },
+)
+"""The shape of a `tool_choice`. `require_valid_choice` compares it with the tools."""

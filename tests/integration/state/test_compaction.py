@@ -519,7 +519,7 @@ async def test_without_a_sealing_key_compaction_is_refused(shared_stack: Stack) 
             param,
             "unsupported_parameter",
         )
-        assert "no key" in answer.error["message"]
+        assert "no sealing key" in answer.error["message"]
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,11 @@ from models.wire.events import Item
 from models.wire.request import CreateRequest, parse_create
 from worker.translation.chat.request import chat_request
 from worker.translation.chat.structured import format_instructions
-from worker.translation.chat.translator import ChatTranslator
+from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.translation.responses.request import native_request
 from worker.translation.responses.translator import NativeTranslator
 from worker.translation.tool_catalog import build_tool_catalog
-from worker.translation.turn import Turn
+from worker.translation.turn import Turn, TurnOptions
 from worker.upstream.client import Upstream
 from worker.upstream.dialect import dialect_of
 
@@ -224,14 +224,16 @@ class _FeatureChecks:
         }
         if self._upstream.is_native:
             return native_request(upstream=settings.name, **asked), NativeTranslator(
-                new_item_id, tool_catalog=offered
+                new_item_id, TurnOptions(tool_catalog=offered)
             )
         told = format_instructions(request.parameters.get("text", {}), settings.structured_output)
         translator = ChatTranslator(
             new_item_id,
-            tool_catalog=offered,
-            think_tags=settings.think_tags,
-            fenced=told is not None,
+            ChatOptions(
+                tool_catalog=offered,
+                think_tags=settings.think_tags,
+                fenced=told is not None,
+            ),
         )
         return chat_request(dialect=dialect_of(settings), **asked), translator
 

@@ -48,11 +48,12 @@ from tests.support.strict_types import check_event, check_response
 from web.app import create_app
 from worker.translation.chat import translator
 from worker.translation.history import compaction as _compaction  # noqa: F401 - so that its item is known
-from worker.translation.items import kinds
+from worker.translation.items import client_calls, kinds
 from worker.translation.items import mcp as _mcp  # noqa: F401 - so that its items are known
-from worker.translation.items import text_items as spoken
+from worker.translation.items import text_items as _text_items  # noqa: F401 - so that its items are known
+from worker.translation.items.open_item import OpenItem
 from worker.translation.items.server_calls import OpenServerCall
-from worker.translation.responses.items import NativeItem
+from worker.translation.responses.native_item import NativeItem
 from worker.upstream import chat_chunks, failures
 
 Case = schemathesis.Case[Any]
@@ -217,7 +218,7 @@ def test_the_document_knows_every_event() -> None:
 
 
 def test_the_document_knows_every_item_the_model_can_say() -> None:
-    def leaves(kind: type[spoken.OpenItem]) -> Iterator[type[spoken.OpenItem]]:
+    def leaves(kind: type[OpenItem]) -> Iterator[type[OpenItem]]:
         below = [
             one for one in kind.__subclasses__() if not issubclass(one, NativeItem)
         ]  # these are for the test below
@@ -231,20 +232,20 @@ def test_the_document_knows_every_item_the_model_can_say() -> None:
         for kind in document()["components"]["schemas"]["OutputItem"]["oneOf"]
     }
     said = set()
-    for kind in leaves(spoken.OpenItem):
+    for kind in leaves(OpenItem):
         fields = {"server_label": "s", "name": "f"} if issubclass(kind, OpenServerCall) else {}
         called = (
             ("call_1", offering.CallTarget(kind.kind, "f"))
-            if issubclass(kind, spoken.OpenCall)
+            if issubclass(kind, client_calls.OpenClientCall)
             else ()
         )
         item = kind(
             0,
             "id_1",
-            *(("call_1", "no such tool") if issubclass(kind, spoken.CallOutput) else called),
+            *(("call_1", "no such tool") if issubclass(kind, client_calls.CallOutput) else called),
             **fields,
         )
-        if isinstance(item, spoken.OpenBuiltInCall):
+        if isinstance(item, client_calls.OpenBuiltInCall):
             item.push(
                 json.dumps(
                     {"commands": ["ls"], "command": ["ls"], "type": "delete_file", "path": "a"}

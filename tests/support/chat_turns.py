@@ -10,7 +10,7 @@ from models.wire.events import Event, decode_frame, frame
 from models.wire.snapshot import fold
 from tests.support.contract_rules import assert_items_obey_contract
 from tests.support.strict_types import check_event, check_item, check_usage
-from worker.translation.chat.translator import ChatTranslator
+from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
 from worker.translation.turn import Outcome
 from worker.upstream.chat_chunks import parse_chunk
@@ -97,7 +97,7 @@ def translate(
     chunks: Iterable[JSON | bytes], *, done_seen: bool = True, cut: bool = False, **options: Any
 ) -> TranslatedTurn:
     """Puts the chunks through the parser and a translator, and ends the turn."""
-    translator = ChatTranslator(counter(), **options)
+    translator = ChatTranslator(counter(), ChatOptions(**options))
     told: list[Event] = []
     for chunk in chunks:
         told += translator.feed(

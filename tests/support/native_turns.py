@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from models.wire.events import Event
@@ -11,6 +11,7 @@ from tests.support.chat_turns import JSON, TranslatedTurn, counter, decoded
 from tests.support.contract_rules import assert_items_obey_contract
 from tests.support.strict_types import check_event, check_item, check_usage
 from worker.translation.responses.translator import NativeTranslator
+from worker.translation.turn import TurnOptions
 from worker.upstream.responses_events import parse_event
 
 
@@ -99,10 +100,15 @@ def numbered(events: Iterable[JSON]) -> list[JSON]:
 
 
 def translate_native(
-    events: Iterable[JSON | bytes], *, done_seen: bool = False, cut: bool = False, **options: Any
+    events: Iterable[JSON | bytes],
+    *,
+    done_seen: bool = False,
+    cut: bool = False,
+    tag_encrypted: Callable[[str], str] = str,
+    **options: Any,
 ) -> TranslatedTurn:
     """Puts the events through the parser and a translator, ends the turn, and checks what came out."""
-    translator = NativeTranslator(counter(), **options)
+    translator = NativeTranslator(counter(), TurnOptions(**options), tag_encrypted=tag_encrypted)
     told: list[Event] = []
     for one in events:
         told += translator.feed(

@@ -27,7 +27,7 @@ from models.wire.response import ResponseFacts, response_object
 from models.wire.snapshot import closing_events, find_unfinished, fold_latest_attempt
 from worker.run.end_state import EndState
 from worker.run.output import Output
-from worker.translation.items.text_items import OpenItem
+from worker.translation.items.open_item import OpenItem
 from worker.translation.turn import Turn
 from worker.translation.usage import add_usage
 

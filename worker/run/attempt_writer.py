@@ -19,7 +19,7 @@ from worker.log.journal import Journal
 from worker.run.attempt import Attempt
 from worker.run.end_state import CANCELLED, EndState, internal_error
 from worker.run.output import Entry
-from worker.translation.items.text_items import OpenItem
+from worker.translation.items.open_item import OpenItem
 from worker.translation.turn import Turn
 from worker.uncancellable import run_uncancellable
 

@@ -19,13 +19,14 @@ from worker.metrics import UPSTREAM_TURNS
 from worker.run.context import RunContext
 from worker.run.counting import TokenCount
 from worker.run.reasoning import reasoning_sealer, unseal_reasoning
-from worker.translation.chat.request import chat_request, wants_logprobs
+from worker.translation.chat.request import chat_request
 from worker.translation.chat.structured import format_instructions
-from worker.translation.chat.translator import ChatTranslator
+from worker.translation.chat.translator import ChatOptions, ChatTranslator
+from worker.translation.request_parameters import wants_logprobs
 from worker.translation.responses.request import native_request, tag_encrypted_content
 from worker.translation.responses.translator import NativeTranslator
 from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
-from worker.translation.turn import Outcome, Turn
+from worker.translation.turn import Outcome, Turn, TurnOptions
 from worker.upstream.dialect import dialect_of
 from worker.upstream.failures import (
     NO_SUCH_MODEL,
@@ -212,20 +213,21 @@ class ModelCaller:
         if candidate.upstream.is_native:
             return NativeTranslator(
                 self._resources.new_id,
-                tool_catalog=model_input.tool_catalog,
+                TurnOptions(tool_catalog=model_input.tool_catalog, **self._turn_limits(parameters)),
                 tag_encrypted=partial(tag_encrypted_content, candidate.name),
-                **self._turn_limits(parameters),
             )
         instructions = format_instructions(parameters.get("text", {}), upstream.structured_output)
         return ChatTranslator(
             self._resources.new_id,
-            want_logprobs=wants_logprobs(parameters),
-            tool_catalog=model_input.tool_catalog,
-            **self._turn_limits(parameters),
-            think_tags=upstream.think_tags,
-            fenced=instructions is not None,
-            seal=reasoning_sealer(
-                self._resources.sealer, self._project, parameters, dialect_of(upstream)
+            ChatOptions(
+                want_logprobs=wants_logprobs(parameters),
+                tool_catalog=model_input.tool_catalog,
+                **self._turn_limits(parameters),
+                think_tags=upstream.think_tags,
+                fenced=instructions is not None,
+                seal=reasoning_sealer(
+                    self._resources.sealer, self._project, parameters, dialect_of(upstream)
+                ),
             ),
         )
 

@@ -12,9 +12,9 @@ from models.ownership.claims import Claim, Step
 from models.wire.events import Event, Item
 from models.wire.pairing import unanswered_calls
 from worker.translation.items.kinds import restore_call
+from worker.translation.items.open_item import OpenItem
 from worker.translation.items.server_calls import OpenServerCall
-from worker.translation.items.text_items import OpenItem
-from worker.translation.responses.items import UPSTREAM_TOOL_CALLS
+from worker.translation.responses.upstream_tools import UPSTREAM_TOOL_CALLS
 from worker.translation.usage import add_usage
 
 _NOT_TOOL_CALLS = frozenset(("mcp_list_tools", "mcp_approval_request"))

@@ -17,10 +17,10 @@ from worker.run.context import RunContext
 from worker.run.model_call import ModelCaller
 from worker.run.output import Entry
 from worker.tools.provider import ToolCallError, ToolResult
-from worker.translation.chat.request import relax_tool_choice
 from worker.translation.history.measure import count_tokens
 from worker.translation.history.truncation import shortened_histories
 from worker.translation.items.server_calls import OpenServerCall
+from worker.translation.request_parameters import relax_tool_choice
 from worker.translation.turn import Outcome, Turn
 
 _UNKNOWN_OUTCOME = (

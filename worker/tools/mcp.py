@@ -28,7 +28,8 @@ from worker.tools.mcp_session import (
 )
 from worker.tools.provider import ToolCallError, ToolContext, ToolResult
 from worker.translation.items.mcp import OpenApprovalRequest, OpenListTools, OpenMcpCall
-from worker.translation.items.server_calls import OpenCallFactory, OpenServerCall, ServerFunction
+from worker.translation.items.server_calls import OpenCallFactory, OpenServerCall
+from worker.translation.items.server_tools import ServerFunction
 
 Json = dict[str, Any]
 

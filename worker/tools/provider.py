@@ -11,7 +11,8 @@ from typing import Any, Protocol
 from models.config.settings import Settings
 from models.egress import EgressPolicy
 from models.wire.events import Item
-from worker.translation.items.server_calls import OpenCallFactory, ServerFunction
+from worker.translation.items.server_calls import OpenCallFactory
+from worker.translation.items.server_tools import ServerFunction
 
 ToolOutput = str | list[dict[str, Any]]
 """What the model is told: a text, or parts as in a function call's output (`input_text`, `input_image`, `input_file`)."""

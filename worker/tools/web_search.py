@@ -24,7 +24,8 @@ from worker.outbound.download import guarded_connector
 from worker.tools.provider import ToolCallError, ToolContext, ToolResult
 from worker.tools.search_providers import SEARCH_PROVIDERS, SearchQuery, SearchRequest
 from worker.translation.items.citations import SearchOutput, SearchResult
-from worker.translation.items.server_calls import OpenCallFactory, ServerFunction
+from worker.translation.items.server_calls import OpenCallFactory
+from worker.translation.items.server_tools import ServerFunction
 from worker.translation.items.web_search import OpenWebSearchCall
 
 logger = structlog.get_logger()

@@ -1,1 +1,4 @@
-"""Chat completions to Responses and back. Pure: no I/O, no clock, no randomness of its own."""
+"""Chat Completions and Responses upstreams to our events, and histories to their requests.
+
+Pure: no I/O, no clock, no randomness. Ids come from the caller.
+"""

@@ -1,4 +1,4 @@
-"""How one upstream's Chat Completions differs from OpenAI's: the quirks of its settings that a request must obey."""
+"""How one upstream's Chat Completions differs from OpenAI's, as far as requests depend on it."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,12 +1,11 @@
-"""What the model may call in a turn: every tool as one function of a chat upstream, and back again (contract §7.1).
+"""What the model may call in a turn: every tool as one function of a chat upstream.
 
-A chat upstream knows functions, each under one name of at most 64 characters. The client knows functions, free text tools, built-in
-tools that it runs itself, and namespaces in which names may occur again. So each tool gets a name of its own here, and the table of
-these names is what turns a call back into the right item. Tools that came in the middle of the conversation are offered from there on.
+A chat upstream knows functions, each with one name of at most 64 characters. The client knows
+functions, custom tools, built-in tools that it runs itself, and namespaces that may repeat a name.
+So each tool gets a unique function name here, and the table of these names turns a call into the
+right item. Tools that were added in the middle of the conversation are offered from there on.
 """
 
-import hashlib
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -17,43 +16,46 @@ from models.wire.tools import CallableTool, CallTarget, added_tools, callable_to
 from worker.translation.items.built_in_tools import BUILT_IN_TOOLS
 from worker.translation.items.citations import citation_sources
 from worker.translation.items.custom_tools import CUSTOM_TOOL_ARGUMENT
-from worker.translation.items.server_calls import ServerFunction, matches_choice
+from worker.translation.items.function_names import (
+    MAX_FUNCTION_NAME,
+    usable_characters,
+    with_hash,
+)
+from worker.translation.items.server_tools import ServerFunction, matches_choice
 
 Function = dict[str, Any]
 """A chat function without its name: `description`, `parameters`, `strict`."""
 
-MAX_FUNCTION_NAME = 64
-"""Characters of a function's name that chat upstreams take."""
-
-_UNUSABLE_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
-_HASH_LENGTH = 8
-"""Hex digits that tell apart names which would be the same."""
-
 
 @dataclass(frozen=True, slots=True)
 class ToolCatalog:
-    """What one turn's model may call. Names are those that the upstream is told."""
+    """What the model may call in one turn. Names are the function names that the upstream gets."""
 
     functions: Mapping[str, Function] = field(default_factory=dict)
-    """What is offered, in the order of the tools."""
+    """The offered functions, in the order of the tools."""
     targets: Mapping[str, CallTarget] = field(default_factory=dict)
-    """What a call of each name means; also of tools that are not offered now."""
+    """Function name -> the client tool that a call of it means; includes tools that are not
+    offered now."""
     names: Mapping[CallTarget, str] = field(default_factory=dict)
+    """The reverse of `targets`."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """What the model may cite: URL -> title (worker/translation/items/citations.py)."""
     server_functions: Mapping[str, ServerFunction] = field(default_factory=dict)
-    """What this server runs, also what is not offered now."""
+    """Function name -> the function that this server runs; includes functions that are not
+    offered now."""
     choice: str | dict[str, Any] | None = None
-    """`tool_choice` in the words of chat."""
+    """`tool_choice` of the chat request."""
     callable_names: frozenset[str] | None = None
-    """The only names that may be called, as `tool_choice` has it (contract §7.1: a hard constraint); None: any."""
+    """The only names that `tool_choice` allows (docs/adr/0006); None: all."""
 
     def name_of(self, target: CallTarget) -> str:
-        """What the upstream calls it; for a tool that is gone, what it would be called."""
+        """The tool's function name; for a tool that no longer exists, the name that it would
+        get."""
         return self.names.get(target) or _function_name(target, ())
 
     def to_json(self) -> dict[str, Any]:
-        """`tools` and `tool_choice` of a chat request: upstreams refuse the second without the first."""
+        """`tools` and `tool_choice` of a chat request. Upstreams refuse `tool_choice` without
+        `tools`."""
         if not self.functions:
             return {}
         tools = [
@@ -72,34 +74,35 @@ def build_tool_catalog(
     history: Sequence[Item] = (),
     server_functions: Mapping[str, ServerFunction] = MappingProxyType({}),
 ) -> ToolCatalog:
-    """What the tools and the `tool_choice` of a request offer, together with the tools that its history brings.
+    """The catalog of a request: its tools, its `tool_choice`, and the tools that its history adds.
 
-    `hosted` are the functions that this server runs, by the name the model is to know. A tool to be loaded on demand (`defer_loading`) is
-    held back while there is a search that can load it, unless the choice names it. Of two tools with the same name the later counts.
+    `server_functions` are the functions that this server runs, by the name that the model knows. A
+    tool that is loaded on demand (`defer_loading`) is not offered while a tool search can load it,
+    unless the choice names it. Of two tools with the same name the later one counts.
     """
-    known = {
-        _override_key(each.target): each
-        for each in callable_tools([*parameters.get("tools", ()), *added_tools(history)])
+    client_tools = {
+        _override_key(tool.target): tool
+        for tool in callable_tools([*parameters.get("tools", ()), *added_tools(history)])
     }
     loaded = {
-        id(each.tool)
-        for each in callable_tools(
+        id(found.tool)
+        for found in callable_tools(
             added_tools(item for item in history if item["type"] == "tool_search_output")
         )
     }
-    names = function_names((each.target for each in known.values()), server_functions)
+    names = function_names((tool.target for tool in client_tools.values()), server_functions)
     choice = _ToolChoice(parameters.get("tool_choice"), names, server_functions)
-    searchable = any(target.item == "tool_search_call" for target in names)
+    has_search = any(target.item == "tool_search_call" for target in names)
     functions = {}
-    for each in known.values():
-        name = names[each.target]
-        held_back = (
-            searchable and each.tool.get("defer_loading", False) and id(each.tool) not in loaded
+    for tool in client_tools.values():
+        name = names[tool.target]
+        is_deferred = (
+            has_search and tool.tool.get("defer_loading", False) and id(tool.tool) not in loaded
         )
-        if choice.includes(name) and (not held_back or name in choice.chosen_names):
-            functions[name] = _function(each)
+        if choice.includes(name) and (not is_deferred or name in choice.chosen_names):
+            functions[name] = _function(tool)
     functions |= {
-        name: _server_function(function)
+        name: function.to_json()
         for name, function in server_functions.items()
         if choice.includes(name)
     }
@@ -115,7 +118,7 @@ def build_tool_catalog(
 
 
 class _ToolChoice:
-    """A `tool_choice` in the names that the upstream is told."""
+    """A `tool_choice`, by the function names that the upstream gets."""
 
     def __init__(
         self,
@@ -125,23 +128,27 @@ class _ToolChoice:
     ) -> None:
         self._choice = choice
         self.chosen_names: list[str] = []
-        """The tools it names, in its order; a word names none."""
+        """The functions that it names, in its order. A choice that is a string names none."""
         self._names_client_tools = False
         if choice is None or isinstance(choice, str):
             return
-        chosen = choice["tools"] if choice["type"] == "allowed_tools" else [choice]
-        ours = [
+        entries = choice["tools"] if choice["type"] == "allowed_tools" else [choice]
+        server_names = [
             name
             for name, function in server_functions.items()
-            if any(matches_choice(function.tool, one) for one in chosen)
+            if any(matches_choice(function.tool, entry) for entry in entries)
         ]
-        found = [names[target] for one in chosen for target in match_choice(one, names)]
-        self.chosen_names = list(dict.fromkeys([*found, *ours]))
-        self._names_client_tools = bool(found)
+        client_names = [names[target] for entry in entries for target in match_choice(entry, names)]
+        self.chosen_names = list(dict.fromkeys([*client_names, *server_names]))
+        self._names_client_tools = bool(client_names)
 
     def includes(self, name: str) -> bool:
-        """Whether the upstream is shown the tool. Chat servers other than OpenAI's know no allowed tools: what is not allowed is not
-        offered. Nor do they know a demand for one of a server's tools: then those alone are offered."""
+        """Whether the upstream is offered the function.
+
+        Chat servers other than OpenAI's do not know `allowed_tools`: functions that are not allowed
+        are not offered. They do not know a choice of a server's tools either: then only those are
+        offered.
+        """
         choice = self._choice
         return (
             choice is None
@@ -152,12 +159,13 @@ class _ToolChoice:
 
     @property
     def callable_names(self) -> frozenset[str] | None:
-        """See Offer."""
+        """As in ToolCatalog."""
         return None if self._choice in (None, "auto", "required") else frozenset(self.chosen_names)
 
     @property
     def _requires_one(self) -> bool:
-        """Whether it demands one tool that the client runs: others may be shown, they cannot be called."""
+        """Whether it requires a call of one client tool. Others may be offered too; the upstream
+        cannot call them."""
         return (
             isinstance(self._choice, dict)
             and self._choice["type"] != "allowed_tools"
@@ -165,7 +173,7 @@ class _ToolChoice:
         )
 
     def to_chat(self) -> str | dict[str, Any] | None:
-        """The choice in the words of chat."""
+        """The `tool_choice` of the chat request."""
         choice = self._choice
         if choice is None or isinstance(choice, str):
             return choice
@@ -182,9 +190,10 @@ class _ToolChoice:
 def function_names(
     targets: Iterable[CallTarget], others: Iterable[str] = ()
 ) -> dict[CallTarget, str]:
-    """A name for each target: at most 64 of the characters that chat upstreams take, no two the same and none of `others`.
+    """A function name for each target, as upstreams take it; no two are the same, none is in
+    `others`.
 
-    Tools outside of namespaces keep theirs, if it is short enough.
+    Tools outside of namespaces keep their own name if it is valid.
     """
     names: dict[CallTarget, str] = {}
     taken = set(others)
@@ -197,79 +206,79 @@ def function_names(
 
 
 def _function_name(target: CallTarget, taken: Iterable[str]) -> str:
-    """The tool's own name, its namespace before it; where that cannot be used, as much of it as there is room for, and a mark."""
+    """The namespace and the tool's own name; if that is no valid or free name, the start of it
+    and a hash."""
     wanted = BUILT_IN_TOOLS[target.item].name if target.item in BUILT_IN_TOOLS else target.name
     if target.namespace is not None:
         wanted = f"{target.namespace}__{wanted}"
-    name = _UNUSABLE_CHARACTER.sub("_", wanted)
+    name = usable_characters(wanted)
     tries = 0
     while name != wanted or len(name) > MAX_FUNCTION_NAME or name in taken:
-        mark = hashlib.sha256(
-            f"{target.item}\0{target.namespace}\0{target.name}\0{tries}".encode()
-        ).hexdigest()[:_HASH_LENGTH]
-        wanted = name = (
-            f"{_UNUSABLE_CHARACTER.sub('_', wanted)[: MAX_FUNCTION_NAME - _HASH_LENGTH - 1]}_{mark}"
-        )
+        seed = f"{target.item}\0{target.namespace}\0{target.name}\0{tries}"
+        wanted = name = with_hash(usable_characters(wanted), seed)
         tries += 1
     return name
 
 
 def _override_key(target: CallTarget) -> tuple[str | None, str, str]:
-    """Where a later tool takes an earlier one's place: under the same name, or as the same built-in tool."""
+    """Two tools with the same key: the later one replaces the earlier one. The name, or the kind
+    of a built-in tool."""
     return target.namespace, target.name, "" if target.name else target.item
 
 
-def _server_function(function: ServerFunction) -> Function:
-    described = {} if function.description is None else {"description": function.description}
-    return {**described, "parameters": function.parameters}
-
-
-def _function(each: CallableTool) -> Function:
-    tool, item = each.tool, each.target.item
+def _function(client_tool: CallableTool) -> Function:
+    tool, item = client_tool.tool, client_tool.target.item
     if item in BUILT_IN_TOOLS:
-        known = BUILT_IN_TOOLS[item]
         return {
-            "description": _built_in_description(each),
-            "parameters": tool.get("parameters") or known.parameters,
+            "description": _built_in_description(client_tool),
+            "parameters": tool.get("parameters") or BUILT_IN_TOOLS[item].parameters,
         }
     function: Function = {
         name: tool[name] for name in ("description", "parameters", "strict") if name in tool
     }
     if item == "custom_tool_call":
         function["parameters"] = _custom_tool_parameters(tool)
-    if (
-        "parameters" not in function
-    ):  # one that takes none, which strict upstreams want to hear in full
+    if "parameters" not in function:
+        # The function has no parameters. Strict upstreams want an explicit schema for that.
         closed = {"required": [], "additionalProperties": False} if function.get("strict") else {}
         function["parameters"] = {"type": "object", "properties": {}, **closed}
-    if each.target.namespace is not None:
-        words = (
+    namespace = client_tool.target.namespace
+    if namespace is not None:
+        texts = (
             function.get("description"),
-            f"Part of '{each.target.namespace}': {each.namespace}" if each.namespace else None,
+            f"Part of '{namespace}': {client_tool.namespace}" if client_tool.namespace else None,
         )
-        function["description"] = "\n\n".join(word for word in words if word)
+        function["description"] = "\n\n".join(text for text in texts if text)
     return function
 
 
-def _built_in_description(each: CallableTool) -> str:
-    """The client's own words, or ours; what skills there are."""
-    description: str = each.tool.get("description") or BUILT_IN_TOOLS[each.target.item].description
-    skills = each.tool.get("environment", {}).get("skills", ())
+def _built_in_description(client_tool: CallableTool) -> str:
+    """The client's description or ours, and a list of the skills."""
+    tool = client_tool.tool
+    description: str = (
+        tool.get("description") or BUILT_IN_TOOLS[client_tool.target.item].description
+    )
+    skills = tool.get("environment", {}).get("skills", ())
     if not skills:
         return description
-    told = "\n".join(
+    skill_list = "\n".join(
         f"- {skill.get('name')} ({skill.get('path')}): {skill.get('description')}"
         for skill in skills
     )
-    return f"{description}\n\nThere are skills; read the SKILL.md in a skill's folder before you use it:\n{told}"
+    return (
+        f"{description}\n\n"
+        "There are skills; read the SKILL.md in a skill's folder before you use it:\n"
+        f"{skill_list}"
+    )
 
 
 def _custom_tool_parameters(tool: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a function that stands for a custom tool: one string (worker/translation/items/custom_tools.py takes it out again)."""
+    """The parameters of the function that stands for a custom tool: one string, which
+    worker/translation/items/custom_tools.py unwraps."""
     argument = {"type": "string"}
     shape = tool.get("format", {"type": "text"})
     if shape["type"] == "grammar":
-        # no chat server holds a model to a grammar; it can at least be told
+        # No chat server enforces a grammar; the model can at least read it.
         argument["description"] = (
             f"Must match this {shape['syntax']} grammar:\n{shape['definition']}"
         )

@@ -1,7 +1,9 @@
-"""What one event of a native upstream says, after its oddities are gone (worker/upstream/responses_events.py makes these).
+"""One event of a native upstream, without the differences between servers
+(worker/upstream/responses_events.py makes these).
 
-An event is about an item (by the upstream's own id and index, of which either may be missing or wrong), about a part of it, or about the
-whole response. Events that say nothing we could show come out as `Told()`.
+An event is about an item (by the upstream's id and index; each may be missing or wrong), about a
+part of it, or about the whole response. Events without content that we show become
+`UpstreamEvent()`.
 """
 
 from typing import Any
@@ -14,12 +16,12 @@ from worker.translation.usage import Usage
 
 
 class TerminalState(msgspec.Struct, frozen=True, gc=False):
-    """The terminal event: how the upstream's response stands at its end."""
+    """The terminal event: the upstream's response at its end."""
 
     status: str
     """`completed`, `incomplete` or `failed`."""
     output: list[Item] = []
-    """Its items as the upstream lists them at the end; often all, sometimes none."""
+    """The items that it lists; often all of them, sometimes none."""
     incomplete_reason: str = "max_output_tokens"
     failure: UpstreamFailed | None = None
 
@@ -28,18 +30,19 @@ class UpstreamEvent(msgspec.Struct, frozen=True, gc=False):
     """One event."""
 
     subject: str = ""
-    """Its type without `response.` and its last word: `output_item`, `output_text`, `function_call_arguments`, …"""
+    """Its type without `response.` and the last part: `output_item`, `output_text`,
+    `function_call_arguments`, …"""
     step: str = ""
-    """The last word of its type: `added`, `delta`, `done`, `in_progress`, …"""
+    """The last part of its type: `added`, `delta`, `done`, `in_progress`, …"""
     output_index: int | None = None
     item_id: str = ""
     part_index: int | None = None
-    """Of a part, in the item's content or summary."""
+    """Index of a part in the item's content or summary."""
     delta: str = ""
     full_text: str | None = None
     """The full text or arguments that a `done` repeats."""
     name: str = ""
-    """The function's, where `arguments.done` says it."""
+    """The function's name, in `arguments.done`."""
     logprobs: list[dict[str, Any]] = []
     item: Item | None = None
     """Without nulls."""
@@ -56,10 +59,10 @@ class UpstreamEvent(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def has_output(self) -> bool:
-        """Whether the model, or a tool that the upstream runs, has said or done something."""
+        """Whether the event shows progress of the model, or of a tool that the upstream runs."""
         return bool(self.subject) or self.is_last
 
     @property
     def is_last(self) -> bool:
-        """Whether the upstream has said how it ended."""
+        """Whether this is the terminal event."""
         return self.terminal is not None

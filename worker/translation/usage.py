@@ -1,12 +1,16 @@
-"""What a turn cost: the upstream's count of tokens in, the Responses shape out (contract §3, §7.2)."""
+"""Token usage of a turn: the upstream's counts, and the Responses shape of them."""
 
 from typing import Any
 
 import msgspec
 
+MAX_TOKEN_COUNT = 2**53
+"""The largest count that every JSON reader represents exactly."""
+
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """One upstream's own count. What it did not say is 0; a count nobody sent is no `Usage` at all, never an estimate."""
+    """An upstream's token counts. A count that it did not send is 0; without any count there is
+    no `Usage`, never an estimate."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -16,7 +20,8 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     reasoning_tokens: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """`usage` as the Response object holds it: both details objects are required, zeros not null."""
+        """`usage` of the Response object. Both details objects are required; unknown counts are
+        0, not null."""
         return {
             "input_tokens": self.input_tokens,
             "input_tokens_details": {
@@ -29,10 +34,16 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         }
 
 
-def add_usage(so_far: dict[str, Any] | None, turn: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Two usages in the Responses shape, summed (server-side tool rounds, contract §7.2).
+def bounded_count(count: int | None) -> int:
+    """A count as `Usage` stores it: 0 for None and below, `MAX_TOKEN_COUNT` at most."""
+    return min(max(count or 0, 0), MAX_TOKEN_COUNT)
 
-    A side that is None adds nothing: what is known so far is kept when a later turn is cut before its count came.
+
+def add_usage(so_far: dict[str, Any] | None, turn: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The sum of two usages in the Responses shape.
+
+    None adds nothing: the earlier usage is kept when a later turn is interrupted before its counts
+    arrive.
     """
     if so_far is None or turn is None:
         return turn if so_far is None else so_far

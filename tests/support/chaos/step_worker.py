@@ -36,7 +36,7 @@ from worker.run.end_state import (
 )
 from worker.run.preparation import write_first_events
 from worker.translation.chat.chunk import CallDelta, Chunk
-from worker.translation.chat.translator import ChatTranslator
+from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.translation.turn import Outcome, Turn
 
 NewId = Callable[[str], str]
@@ -127,7 +127,9 @@ class StepWorker(DatabaseWorker):
         attempt = run.attempt
         if attempt.current_turn is None:
             first_index = attempt.output.next_index
-            attempt.current_turn = ChatTranslator(self._new_id, first_index=first_index)
+            attempt.current_turn = ChatTranslator(
+                self._new_id, ChatOptions(first_index=first_index)
+            )
         return attempt.current_turn
 
     async def write_journal(self) -> None:

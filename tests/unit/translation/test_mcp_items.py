@@ -8,9 +8,9 @@ import msgspec
 from models.wire.events import Event, frame
 from models.wire.snapshot import closing_events, find_unfinished, fold
 from worker.translation.chat.chunk import CallDelta, Chunk
-from worker.translation.chat.translator import ChatTranslator
+from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.translation.items.mcp import OpenApprovalRequest, OpenListTools, OpenMcpCall
-from worker.translation.items.server_calls import ServerFunction
+from worker.translation.items.server_tools import ServerFunction
 from worker.translation.tool_catalog import build_tool_catalog
 
 JSON = dict[str, Any]
@@ -47,7 +47,7 @@ def translator(item: type[OpenMcpCall | OpenApprovalRequest]) -> ChatTranslator:
     )
     return ChatTranslator(
         lambda prefix: f"{prefix}_{next(numbers)}",
-        tool_catalog=build_tool_catalog({}, server_functions={"read": function}),
+        ChatOptions(tool_catalog=build_tool_catalog({}, server_functions={"read": function})),
     )
 
 

@@ -21,9 +21,10 @@ from tests.support.native_turns import (
     translate_native,
 )
 from worker.translation.items.mcp import OpenMcpCall
-from worker.translation.items.server_calls import ServerFunction
+from worker.translation.items.server_tools import ServerFunction
 from worker.translation.responses.translator import NativeTranslator
 from worker.translation.tool_catalog import build_tool_catalog
+from worker.translation.turn import TurnOptions
 from worker.translation.upstream_events import UpstreamEvent
 from worker.upstream.responses_events import parse_event
 
@@ -746,7 +747,7 @@ def test_a_shell_of_the_upstream_and_its_output_name_the_same_call() -> None:
 
 
 def test_a_turn_may_not_say_more_than_the_limit() -> None:
-    translator = NativeTranslator(lambda prefix: f"{prefix}_1", output_limit=3000)
+    translator = NativeTranslator(lambda prefix: f"{prefix}_1", TurnOptions(output_limit=3000))
     events = [parse_event(json.dumps(text_delta("x" * 500)).encode())] * 10
     with pytest.raises(LimitReached):
         _fed(translator, events)
@@ -763,7 +764,7 @@ def test_repeating_the_whole_counts_once() -> None:
 
 
 def test_endless_empty_items_reach_the_limit_too() -> None:
-    translator = NativeTranslator(lambda prefix: f"{prefix}_1", output_limit=100_000)
+    translator = NativeTranslator(lambda prefix: f"{prefix}_1", TurnOptions(output_limit=100_000))
     events = [
         parse_event(json.dumps(added(number, "message", id=f"m{number}")).encode())
         for number in range(1000)

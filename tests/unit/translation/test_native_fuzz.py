@@ -15,6 +15,7 @@ from tests.support.contract_rules import assert_items_obey_contract
 from tests.support.native_turns import added, event, message, message_events, terminal_event
 from tests.support.properties import examples
 from worker.translation.responses.translator import NativeTranslator
+from worker.translation.turn import TurnOptions
 from worker.upstream.responses_events import parse_event
 
 JUNK: list[Any] = [
@@ -173,7 +174,7 @@ CHANCE = st.randoms(use_true_random=False)
 def test_a_damaged_turn_still_obeys_the_contract(chance: random.Random) -> None:
     translator = NativeTranslator(
         counter(),
-        tool_catalog=catalog_with("f", custom=["p"]),
+        TurnOptions(tool_catalog=catalog_with("f", custom=["p"])),
         tag_encrypted=lambda blob: f"kept {blob}",
     )
     published = []
@@ -193,7 +194,9 @@ def test_a_damaged_turn_still_obeys_the_contract(chance: random.Random) -> None:
 @given(length=st.integers(0, len(whole_turn()) - 1))
 def test_wherever_it_is_cut_a_recovery_can_close_it(length: int) -> None:
     """The next attempt knows only the events that were published."""
-    translator = NativeTranslator(counter(), tool_catalog=catalog_with("f", custom=["p"]))
+    translator = NativeTranslator(
+        counter(), TurnOptions(tool_catalog=catalog_with("f", custom=["p"]))
+    )
     published = []
     for one in whole_turn()[:length]:
         published += translator.feed(parse_event(json.dumps(one).encode()))

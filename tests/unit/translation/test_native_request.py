@@ -6,7 +6,7 @@ from typing import Any
 from models.wire.items import input_items
 from tests.support.chat_turns import JSON, counter
 from worker.translation.items.mcp import OpenMcpCall
-from worker.translation.items.server_calls import ServerFunction
+from worker.translation.items.server_tools import ServerFunction
 from worker.translation.responses.request import native_request, tag_encrypted_content
 from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
 

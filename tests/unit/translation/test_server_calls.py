@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from tests.support.chat_turns import JSON, counter, decoded
-from worker.translation.chat.request import chat_request, relax_tool_choice
-from worker.translation.chat.translator import ChatTranslator
+from worker.translation.chat.request import chat_request
+from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.translation.items.mcp import OpenMcpCall
-from worker.translation.items.server_calls import ServerFunction, model_tool_name, model_tool_names
+from worker.translation.items.server_tools import ServerFunction, model_tool_name, model_tool_names
+from worker.translation.request_parameters import relax_tool_choice
 from worker.translation.tool_catalog import build_tool_catalog
 from worker.upstream.chat_chunks import parse_chunk
 
@@ -280,8 +281,9 @@ def turn(
 ) -> tuple[ChatTranslator, list[JSON]]:
     translator = ChatTranslator(
         counter(),
-        tool_catalog=build_tool_catalog({"tools": [CLIENTS, *MCP]}, (), OFFERED),
-        **options,
+        ChatOptions(
+            tool_catalog=build_tool_catalog({"tools": [CLIENTS, *MCP]}, (), OFFERED), **options
+        ),
     )
     told_events = []
     for chunk in (*chunks, {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}):
@@ -339,7 +341,9 @@ def test_a_function_that_was_never_offered_is_answered_so_that_the_model_can_go_
 
 
 def test_without_functions_of_ours_an_unknown_name_is_the_clients_to_answer() -> None:
-    translator = ChatTranslator(counter(), tool_catalog=build_tool_catalog({"tools": [CLIENTS]}))
+    translator = ChatTranslator(
+        counter(), ChatOptions(tool_catalog=build_tool_catalog({"tools": [CLIENTS]}))
+    )
     translator.feed(parse_chunk(json.dumps(call(0, "nonsense")).encode()))
     translator.finish(done_seen=True)
     assert not translator.needs_another_turn

@@ -8,7 +8,7 @@ import pytest
 from models.errors import LimitReached
 from tests.support.chat_turns import JSON, call, calls, counter, delta, finish, translate
 from worker.translation.chat.chunk import CallDelta, Chunk
-from worker.translation.chat.translator import ChatTranslator
+from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.translation.usage import add_usage
 
 EVENTS = [
@@ -410,7 +410,10 @@ def _feed_on(translator: ChatTranslator, chunk: Chunk, taken: list[list[JSON]]) 
 
 @pytest.mark.parametrize("chunk", LIMITED)
 def test_a_turn_past_its_limit_is_stopped_before_the_chunk_is_taken(chunk: Chunk) -> None:
-    translator, taken = ChatTranslator(counter(), output_limit=20_000), list[list[JSON]]()
+    translator, taken = (
+        ChatTranslator(counter(), ChatOptions(output_limit=20_000)),
+        list[list[JSON]](),
+    )
     with pytest.raises(LimitReached) as caught:
         _feed_on(translator, chunk, taken)
     assert caught.value.reason == "output_limit"

@@ -21,7 +21,7 @@ from tests.support.chat_turns import (
     translate,
 )
 from tests.support.contract_rules import assert_items_obey_contract
-from worker.translation.chat.translator import ChatTranslator
+from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.translation.items.built_in_tools import BUILT_IN_TOOLS, parse_arguments
 from worker.translation.tool_catalog import build_tool_catalog
 from worker.upstream.chat_chunks import parse_chunk
@@ -238,7 +238,7 @@ def test_what_becomes_an_item_becomes_the_same_arguments_again() -> None:
 
 def test_many_calls_that_are_never_whole_cost_little() -> None:
     """Each new item looks at the first call that waits, not at all of them."""
-    translator = ChatTranslator(counter(), tool_catalog=OFFER)
+    translator = ChatTranslator(counter(), ChatOptions(tool_catalog=OFFER))
     for number in itertools.islice(itertools.count(), 3000):
         translator.feed(
             parse_chunk(

@@ -21,7 +21,7 @@ from tests.support.chat_turns import (
     translate,
 )
 from tests.support.contract_rules import assert_items_obey_contract
-from worker.translation.chat.translator import ChatTranslator
+from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.translation.items.custom_tools import InputUnwrapper
 from worker.upstream.chat_chunks import parse_chunk
 
@@ -178,7 +178,7 @@ def test_whatever_was_left_open_can_be_closed() -> None:
 
 def test_the_closing_says_what_the_translators_cut_says() -> None:
     for length in range(len(CHUNKS)):
-        translator = ChatTranslator(counter(), **TOOLS)
+        translator = ChatTranslator(counter(), ChatOptions(**TOOLS))
         heard = [
             event
             for chunk in CHUNKS[:length]
@@ -220,7 +220,7 @@ def test_a_call_that_is_not_allowed_becomes_no_item_and_fails_the_turn(
 
 def test_nothing_more_is_taken_after_it() -> None:
     translator = ChatTranslator(
-        counter(), tool_catalog=catalog_with("look", custom=["sh"], allowed=["look"])
+        counter(), ChatOptions(tool_catalog=catalog_with("look", custom=["sh"], allowed=["look"]))
     )
     told = translator.feed(
         parse_chunk(

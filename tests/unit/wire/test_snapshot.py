@@ -20,7 +20,7 @@ from tests.support.chat_turns import (
 from tests.support.contract_rules import assert_items_obey_contract
 from tests.support.strict_types import check_event, check_item
 from worker.translation.chat.chunk import Chunk
-from worker.translation.chat.translator import ChatTranslator
+from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.upstream.chat_chunks import parse_chunk
 
 CITED = [{"type": "url_citation", "url_citation": {"url": "https://x"}}]
@@ -77,7 +77,7 @@ def test_whatever_was_left_open_can_be_closed(length: int) -> None:
 
 def test_the_closing_says_what_the_translators_cut_says() -> None:
     for length in range(len(CHUNKS)):
-        translator = ChatTranslator(counter(), want_logprobs=True)
+        translator = ChatTranslator(counter(), ChatOptions(want_logprobs=True))
         heard = [event for chunk in CHUNKS[:length] for event in translator.feed(_parsed(chunk))]
         left = find_unfinished(decoded(heard))
         assert closing_events(left) == translator.close_incomplete()

@@ -1,1 +1,1 @@
-"""Chat Completions: the request out, the chunks of a turn in. Pure."""
+"""Chat upstreams (Chat Completions): the request out, the chunks of a turn in. Pure."""

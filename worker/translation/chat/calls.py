@@ -1,52 +1,57 @@
 """Which call does a piece of a tool call belong to?
 
-Upstreams number calls, or give every call number 0, or none; they send an id once, on every chunk, a fresh one on every chunk, or
-never; a name late, in pieces, or again and again (contract §7.2). The rules, first match wins:
+Some upstreams number the calls, some give every call the number 0, some send no number. They send
+an id once, on every chunk, a new one on every chunk, or never; a name late, in pieces, or
+repeatedly. The rules, first match wins:
 
-1. A piece with an id that was heard before at the same index belongs to that call.
-2. Otherwise it is about the latest call at its index (without an index: the latest of all), unless it starts another:
-   a. a different id together with a name starts another call; a different id without a name does so only when the latest
-      call's arguments are whole, since old vLLM makes up an id per chunk;
-   b. a different name starts another call once arguments have begun. Before that it is the next piece of the name, unless both
-      are names of tools and the two joined are not;
-   c. the same name without an id starts another call when the arguments so far are whole and another object begins.
+1. A piece with an id that came before at the same index belongs to that call.
+2. Otherwise it continues the latest call at its index (without an index: the latest of all), unless
+   it starts another one:
+   a. A different id together with a name starts another call. A different id without a name does so
+      only when the latest call's arguments are complete, since old vLLM makes up an id per chunk.
+   b. A different name starts another call once arguments have begun. Before that it is the next
+      piece of the name, unless both are names of tools and the two joined are not.
+   c. The same name without an id starts another call when the arguments so far are complete and
+      another object begins.
 """
 
 from collections.abc import Collection
 
 from worker.translation.chat.chunk import CallDelta
-from worker.translation.items.server_calls import OpenServerCall
-from worker.translation.items.text_items import OpenCall, is_json_object
+from worker.translation.items.client_calls import is_json_object
+from worker.translation.items.open_item import OpenToolCall
 
 
 class StreamedCall:
-    """A call as the upstream tells it. `item` is its item in the output, once the name is known."""
+    """A call in the upstream's stream. `item` is its item in the output, once the name is known."""
 
     def __init__(self) -> None:
         self.id = ""
         self.name = ""
-        self.item: OpenCall | OpenServerCall | None = None
+        self.item: OpenToolCall | None = None
         self.is_name_final = False
-        """Whether the name is settled: from then on it does not change any more."""
+        """Whether the name is complete: it does not change from then on."""
         self._buffer: list[str] = []
 
     @property
     def arguments(self) -> str:
+        """The arguments so far."""
         return self.item.arguments if self.item is not None else "".join(self._buffer)
 
     @property
     def has_arguments(self) -> bool:
-        """A settled name counts as well: it is settled when arguments begin, or when something else does."""
+        """Whether arguments have begun. A complete name counts too: it is complete when
+        arguments or another item begin."""
         return self.is_name_final or bool(self._buffer)
 
     def buffer_arguments(self, arguments: str) -> None:
-        """Keeps arguments that came before the name."""
+        """Stores arguments that came before the name."""
         if arguments:
             self._buffer.append(arguments)
 
 
 class StreamedCalls:
-    """The calls of one turn, in the order they were first heard of."""
+    """The calls of one turn, in the order of their first pieces."""
 
     def __init__(self, tool_names: Collection[str]) -> None:
         self._tools = frozenset(tool_names)
@@ -56,17 +61,17 @@ class StreamedCalls:
 
     @property
     def any_unnamed(self) -> bool:
-        """Whether arguments came for a call whose name never did."""
+        """Whether a call has arguments but no name."""
         return any(not call.name and call.has_arguments for call in self._all)
 
     def find_call(self, delta: CallDelta) -> StreamedCall | None:
-        """The call this piece continues; None when it starts another."""
+        """The call that this piece continues; None if it starts another one."""
         if (
             delta.id
-            and (met := self._by_id.get((delta.index, delta.id))) is not None
-            and not self._has_other_name(met, delta)
+            and (call := self._by_id.get((delta.index, delta.id))) is not None
+            and not self._has_other_name(call, delta)
         ):
-            return met
+            return call
         latest = (
             self._by_index.get(delta.index)
             if delta.index is not None
@@ -75,14 +80,14 @@ class StreamedCalls:
         return None if latest is None or self._starts_another(latest, delta) else latest
 
     def start(self, delta: CallDelta) -> StreamedCall:
-        """A new call, which from now on is the latest at its index."""
+        """Adds a call; it is now the latest one at its index."""
         call = StreamedCall()
         self._all.append(call)
         self._by_index[delta.index] = call
         return call
 
     def add_id_and_name(self, call: StreamedCall, delta: CallDelta) -> None:
-        """Takes the id and the piece of the name that `delta` brings for `call`."""
+        """Adds the id and the piece of the name in `delta` to `call`."""
         if delta.id and not call.id:
             call.id = delta.id
             self._by_id[delta.index, delta.id] = call

@@ -1,7 +1,8 @@
-"""What one upstream chunk says, after the vendors' oddities are gone (worker/upstream/chat_chunks.py makes these).
+"""One chunk of a chat upstream, without the differences between vendors
+(worker/upstream/chat_chunks.py makes these).
 
-Empty means "nothing said": no field is null where an empty value says the same. So nothing past this point asks what a vendor
-meant.
+An empty value means that the chunk has no such content; a field is never null where an empty value
+means the same. Code behind this point does not need to know any vendor.
 """
 
 from typing import Any
@@ -12,39 +13,44 @@ from worker.translation.usage import Usage
 
 
 class CallDelta(msgspec.Struct, frozen=True, gc=False):
-    """A piece of one tool call. Which call it belongs to is decided in worker/translation/chat/calls.py, never by `index` alone."""
+    """A piece of one tool call. Which call it belongs to is decided in
+    worker/translation/chat/calls.py, never by `index` alone."""
 
     index: int | None = None
-    """The upstream's number of the call; None when it gave none."""
+    """The upstream's number of the call; None if it sent none."""
     id: str = ""
     name: str = ""
     arguments: str = ""
 
 
 class Chunk(msgspec.Struct, frozen=True, gc=False):
-    """One chunk of one turn: the first choice's delta, and what stands beside it."""
+    """One chunk of one turn: the first choice's delta, and the fields beside it."""
 
     content: str = ""
     refusal: str = ""
     reasoning: str = ""
     summary: tuple[tuple[int, str], ...] = ()
-    """Pieces of summaries of what it thinks, `(number of the summary, text)`."""
+    """Pieces of summaries of the reasoning: `(number of the summary, text)`."""
     details: list[dict[str, Any]] = []
-    """`reasoning_details` as the upstream sent them, signatures and all: some want to have them back."""
+    """`reasoning_details` as the upstream sent them, with signatures: some upstreams want them
+    back."""
     calls: tuple[CallDelta, ...] = ()
     logprobs: list[dict[str, Any]] = []
-    """Already in the Responses shape: `{token, logprob, bytes, top_logprobs}`, `bytes` never null."""
+    """Already in the Responses shape: `{token, logprob, bytes, top_logprobs}`, `bytes` never
+    null."""
     annotations: list[dict[str, Any]] = []
-    """Already in the Responses shape, flat: `{"type": "url_citation", url, title, start_index, end_index}`."""
+    """Already in the Responses shape, flat: `{"type": "url_citation", url, title, start_index,
+    end_index}`."""
     finish_reason: str | None = None
-    """`stop`, `length`, `content_filter` or `error`; None while the turn goes on."""
+    """`stop`, `length`, `content_filter` or `error`; None while the turn runs."""
     usage: Usage | None = None
     model: str | None = None
     service_tier: str | None = None
 
     @property
     def has_output(self) -> bool:
-        """Whether the model has said something; many servers send empty chunks to keep the line open."""
+        """Whether the chunk has content of the model. Many servers send empty chunks to keep the
+        connection open."""
         return bool(
             self.content
             or self.reasoning
@@ -56,11 +62,12 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_last(self) -> bool:
-        """Whether the model has said why it stopped."""
+        """Whether the chunk has the finish_reason."""
         return self.finish_reason is not None
 
     def weight(self) -> int:
-        """About how many bytes of memory keeping this chunk costs, for the turn's `output_limit`."""
+        """The approximate memory that this chunk's content takes, in bytes, for the turn's
+        `output_limit`."""
         text = self.content or self.reasoning or self.refusal
         weight = len(text) if text.isascii() else len(text.encode())
         if (
@@ -91,4 +98,4 @@ def _full_weight(chunk: Chunk) -> int:
 _LOGPROB_WEIGHT = 256
 _ANNOTATION_WEIGHT = 256
 _DETAIL_WEIGHT = 256
-"""Bytes a small dict takes in memory, roughly; the limit is a bound, not a measurement."""
+"""Approximate bytes of a small dict in memory. The limit is a bound, not a measurement."""

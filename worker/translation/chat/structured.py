@@ -1,4 +1,5 @@
-"""Structured output: how an upstream is asked for JSON, and what is done where it knows no better way than to be told (contract §7.1)."""
+"""Structured output: the fields that ask an upstream for JSON, and the instructions for
+upstreams that have no such field."""
 
 from typing import Any
 
@@ -26,14 +27,15 @@ def format_fields(text: dict[str, Any], mode: StructuredOutput) -> dict[str, Any
             return {"guided_json": wanted["schema"]}
         case ("json_schema", "json_object"):
             return _JSON_OBJECT_FIELDS
-        case ("json_object", known) if known != "prompt":
+        case ("json_object", other) if other != "prompt":
             return _JSON_OBJECT_FIELDS
         case _:
             return {}
 
 
 def format_instructions(text: dict[str, Any], mode: StructuredOutput) -> str | None:
-    """What the model is told of the format; None where the request says it all."""
+    """Instructions for the model about the format; None if the request's fields express all of
+    it."""
     wanted = text.get("format", {})
     kind = wanted.get("type")
     if kind == "json_object" and mode == "prompt":
@@ -42,41 +44,46 @@ def format_instructions(text: dict[str, Any], mode: StructuredOutput) -> str | N
         return None
     description = f" {wanted['description']}" if wanted.get("description") else ""
     schema = msgspec.json.encode(wanted["schema"]).decode()
-    return f"{_JSON_ONLY} It is called '{wanted['name']}'.{description} It must obey this JSON Schema:\n{schema}"
+    return (
+        f"{_JSON_ONLY} It is called '{wanted['name']}'.{description} "
+        f"It must obey this JSON Schema:\n{schema}"
+    )
 
 
 class FenceStripper:
-    """Takes a code fence off a text that comes in pieces: models that were only told to answer in JSON like to put one around it.
+    """Removes a code fence from a text that comes in pieces: models that get only instructions
+    often put one around JSON.
 
-    A fence is a first line that begins with three backticks and a last line that is three backticks; white space around both goes too.
-    Any other text passes unchanged.
+    A fence is a first line that begins with three backticks and a last line that is three
+    backticks, with the white space around both. Any other text passes unchanged.
     """
 
     def __init__(self) -> None:
         self._buffer = ""
         self._has_fence: bool | None = None
-        """None: not known yet."""
+        """None until it is known."""
 
     def strip(self, text: str) -> str:
-        """What this piece adds; what may yet turn out to be a fence is held back."""
+        """The text that this piece adds. Text that may belong to a fence is held back."""
         if self._has_fence is False:
             return text
-        held, self._buffer = self._buffer + text, ""
+        pending, self._buffer = self._buffer + text, ""
         if self._has_fence is None:
-            started = self._strip_opening(held)
-            if started is None:
-                self._buffer = held
+            content = self._strip_opening(pending)
+            if content is None:
+                self._buffer = pending
                 return ""
-            held = started
-        return self._hold_back_closing(held) if self._has_fence else held
+            pending = content
+        return self._hold_back_closing(pending) if self._has_fence else pending
 
     def flush(self) -> str:
-        """What was held back when the text ended, unless it was the closing fence."""
-        held, self._buffer = self._buffer, ""
-        return "" if self._has_fence and held.strip() == _FENCE else held
+        """The text that was held back when the text ended, unless it was the closing fence."""
+        pending, self._buffer = self._buffer, ""
+        return "" if self._has_fence and pending.strip() == _FENCE else pending
 
     def _strip_opening(self, text: str) -> str | None:
-        """What follows the opening fence, or the text, if it has none; None while that is not known."""
+        """The text after the opening fence; all of the text if it has no fence; None while that
+        is not known."""
         start = text.lstrip()
         if not start.startswith(_FENCE[: len(start)]):
             self._has_fence = False
@@ -91,7 +98,8 @@ class FenceStripper:
         return None
 
     def _hold_back_closing(self, text: str) -> str:
-        """All but an end that may be the closing fence: white space, backticks, white space."""
+        """The text without an end that may be the closing fence: white space, backticks, white
+        space."""
         end = len(text.rstrip().rstrip("`").rstrip())
         self._buffer = text[end:]
         return text[:end]
@@ -99,4 +107,4 @@ class FenceStripper:
 
 _FENCE = "```"
 _MAX_FENCE_LINE = 40
-"""Characters of the line that opens a fence: the name of a language fits."""
+"""Characters of the line that opens a fence: room for the name of a language."""

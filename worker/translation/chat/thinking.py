@@ -1,44 +1,47 @@
-"""`<think>…</think>` at the beginning of a turn's content, for upstreams that leave the thinking in the text (contract §7.2)."""
+"""`<think>…</think>` at the beginning of a turn's content, for upstreams that leave the
+reasoning in the text."""
 
 _TAGS = {"<think>": "</think>", "<reasoning>": "</reasoning>"}
-"""Opening -> closing tag; Bedrock writes the second pair, anew in every chunk"""
+"""Opening -> closing tag. Bedrock writes the second pair, again in every chunk."""
 
 
 class ThinkTagSplitter:
-    """Parts content into what was thought and what was said; tags may be cut anywhere between chunks.
+    """Splits content into reasoning and text. Tags may be cut anywhere between chunks.
 
-    Only tags that open the turn count: later the model may well write about the tag itself. White space between the last tag and the
-    text is dropped.
+    Only tags at the start of the turn count: later the model may write about the tag itself. White
+    space between the last tag and the text is dropped.
     """
 
     def __init__(self) -> None:
         self._buffer = ""
         self._closing = ""
-        """The tag that ends the thinking; empty outside of it."""
+        """The tag that ends the reasoning; empty outside of it."""
         self._has_seen_reasoning = False
         self._is_in_text = False
 
     def split(self, content: str) -> tuple[str, str]:
-        """The reasoning and the text that this content adds; what could still become a tag is held back."""
+        """The reasoning and the text that this content adds. A possible start of a tag is held
+        back."""
         if self._is_in_text:
             return "", content
         text, self._buffer = self._buffer + content, ""
-        thoughts = []
+        reasoning = []
         while text and not self._is_in_text:
             if self._closing:
-                thought, text = self._split_at_closing(text)
-                thoughts.append(thought)
+                piece, text = self._split_at_closing(text)
+                reasoning.append(piece)
             else:
                 text = self._find_opening(text)
-        return "".join(thoughts), text
+        return "".join(reasoning), text
 
     def flush(self) -> tuple[str, str]:
-        """What was held back when the turn ended: it was no tag after all."""
-        held, self._buffer = self._buffer, ""
-        return (held, "") if self._closing else ("", held)
+        """The reasoning and the text that were held back when the turn ended: they were no tag."""
+        pending, self._buffer = self._buffer, ""
+        return (pending, "") if self._closing else ("", pending)
 
     def _find_opening(self, text: str) -> str:
-        """Looks for an opening tag; gives back what follows it, or the text that shows there is none."""
+        """Looks for an opening tag. Returns the text after it, or all of the text if there is
+        none."""
         start = text.lstrip()
         for opening, closing in _TAGS.items():
             if start.startswith(opening):
@@ -51,18 +54,19 @@ class ThinkTagSplitter:
         return start if self._has_seen_reasoning else text
 
     def _split_at_closing(self, text: str) -> tuple[str, str]:
-        """The thought up to the closing tag or to what may become one, and what follows it."""
-        thought, tag, after = text.partition(self._closing)
+        """The reasoning up to the closing tag or to its possible start, and the text after the
+        tag."""
+        reasoning, tag, after = text.partition(self._closing)
         if tag:
             self._closing, self._has_seen_reasoning = "", True
-            return thought, after
+            return reasoning, after
         end = len(text) - _overlap(text, self._closing)
         self._buffer = text[end:]
         return text[:end], ""
 
 
 def _overlap(text: str, tag: str) -> int:
-    """How many characters at the end of the text are a beginning of the tag."""
+    """Characters at the end of the text that are the start of the tag."""
     return next(
         (
             length

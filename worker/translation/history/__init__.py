@@ -1,1 +1,1 @@
-"""A history before it goes to a model: measured, truncated, summed up. Pure."""
+"""A history on its way to a model: walked, measured, truncated, summarised. Pure."""

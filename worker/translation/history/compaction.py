@@ -1,16 +1,16 @@
-"""A compaction while it is made: its item, and the turn of the model that it takes (contract §4.4, §6.1). Pure."""
+"""A compaction in progress: its item, and the turn of the model that writes the summary."""
 
 from collections.abc import Callable
 from typing import Any
 
 from models.wire.events import Compacting, Event, Item
-from worker.translation.items.text_items import OpenItem
-from worker.translation.turn import Outcome, Turn
+from worker.translation.items.open_item import OpenItem
+from worker.translation.turn import Outcome, Turn, TurnOptions
 from worker.translation.usage import add_usage
 
 
 class OpenCompaction(OpenItem):
-    """`compaction`: nothing of it can be told before it is whole."""
+    """`compaction`: its content is sent when it is complete."""
 
     prefix = "cmp"
 
@@ -22,7 +22,7 @@ class OpenCompaction(OpenItem):
         return [self.added(), Compacting(self.id, self.output_index)]
 
     def complete(self, content: str) -> list[Event]:
-        """The closing event: `content` is all there is."""
+        """Sets the content and closes the item."""
         self._encrypted_content = content
         return self.close("completed")
 
@@ -39,17 +39,17 @@ class OpenCompaction(OpenItem):
 
 
 class CompactionTurn(Turn[None]):
-    """What stands for the model's turn while it sums up: one item, and the usage of however many calls that takes."""
+    """The turn of a compaction: one item, and the usage of all calls of the model for it."""
 
     def __init__(self, new_id: Callable[[str], str], *, first_index: int) -> None:
-        super().__init__(new_id, first_index=first_index)
+        super().__init__(new_id, TurnOptions(first_index=first_index))
         self._item = OpenCompaction(first_index, new_id(OpenCompaction.prefix))
         self._items = [self._item]
         self._total_usage: dict[str, Any] | None = None
 
     @property
     def item_id(self) -> str:
-        """The compaction's."""
+        """Id of the compaction."""
         return self._item.id
 
     @property
@@ -58,7 +58,8 @@ class CompactionTurn(Turn[None]):
 
     @property
     def output(self) -> list[Item]:
-        """A compaction that broke off holds nothing, and would be refused if it came back: it is no output."""
+        """The compaction, if it is complete. An incomplete one is empty, and would be refused as
+        input of a later request."""
         return [] if self._item.status != "completed" else super().output
 
     def open_events(self) -> list[Event]:
@@ -66,10 +67,10 @@ class CompactionTurn(Turn[None]):
         return self._item.open_events()
 
     def add_call_usage(self, usage: dict[str, Any] | None) -> None:
-        """What one call has cost."""
+        """Adds the usage of one call."""
         self._total_usage = add_usage(self._total_usage, usage)
 
     def complete(self, content: str) -> list[Event]:
-        """It is done."""
+        """Completes the turn with the compaction's content."""
         self.outcome = Outcome("completed")
         return self._item.complete(content)

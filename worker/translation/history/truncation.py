@@ -1,8 +1,10 @@
-"""What of a history may be left out when it is too long for the model (`truncation: auto`, contract §2). Pure.
+"""Which items of a history are dropped when it is too long for the model (`truncation: auto`).
 
-What belongs together stays together: a call and its output, an approval request and its answer, a thought and what it led to. The
-oldest turns go first, and of a turn first what the model said and last the user's words that it was said to: so a history that begins
-with a user still does. Never left out: instructions, tools that were added, what a compaction has kept, and the newest message of a user.
+Items that belong together are dropped together: a call and its output, an approval request and its
+answer, reasoning and the item after it. The oldest turns go first; of a turn, the model's items go
+before the user's messages that they answer. So a history that begins with a user message still
+does. Never dropped: instructions, added tools, summaries of a compaction, and the newest message of
+a user.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,66 +15,73 @@ from models.wire.pairing import is_call, is_output
 from worker.translation.history.measure import count_tokens
 
 DROPPED_SHARES = (0.125, 0.25, 0.5, 0.75, 1.0)
-"""How much of what may go is left out at the first try, the second, …: a bounded number, soon enough for a history many times too long."""
+"""Share of the droppable tokens that is dropped at the first try, the second, …: few tries, also
+for a history many times too long."""
 
 
 def shortened_histories(
     history: list[Item], share: float = 0.0
 ) -> Iterator[tuple[float, list[Item]]]:
-    """The history without its oldest `share`, then without more and more of it, for as long as that leaves anything out: (share, history)."""
-    shorter = without_oldest(history, share)
-    yield share, shorter
-    for more in (more for more in DROPPED_SHARES if more > share):
-        left = without_oldest(history, more)
-        if len(left) < len(shorter):
-            shorter = left
-            yield more, shorter
+    """The history without its oldest `share`, then without more and more of it, each time as
+    `(share, history)`.
+
+    Ends when nothing more can be dropped.
+    """
+    shortest = without_oldest(history, share)
+    yield share, shortest
+    for larger_share in (larger for larger in DROPPED_SHARES if larger > share):
+        shorter = without_oldest(history, larger_share)
+        if len(shorter) < len(shortest):
+            shortest = shorter
+            yield larger_share, shortest
 
 
 def without_oldest(history: Sequence[Item], share: float) -> list[Item]:
-    """The history without the oldest `share` of what may be left out, by weight; without all of that at 1. The order stays."""
+    """The history without the oldest `share` of its droppable items, by tokens; with share 1
+    without all of them. The order stays."""
     if share <= 0:
         return list(history)
     groups = list(_droppable(history))
     weights = [sum(count_tokens(history[position]) for position in group) for group in groups]
-    left = (1 - share) * sum(weights)
-    gone: set[int] = set()
-    standing = sum(weights)
+    remaining = sum(weights)
+    wanted = (1 - share) * remaining
+    dropped: set[int] = set()
     for group, weight in zip(groups, weights, strict=True):
-        if standing <= left and share < 1:
+        if remaining <= wanted and share < 1:
             break
-        gone.update(group)
-        standing -= weight
-    return [item for position, item in enumerate(history) if position not in gone]
+        dropped.update(group)
+        remaining -= weight
+    return [item for position, item in enumerate(history) if position not in dropped]
 
 
 def _droppable(history: Sequence[Item]) -> Iterator[list[int]]:
-    """Positions that may go, those that go together in one list, in the order in which they go."""
+    """The positions that may be dropped, in the order in which they are dropped; each list is
+    dropped together."""
     newest = max(
         (position for position, item in enumerate(history) if is_from_user(item)), default=-1
     )
     groups: dict[int, list[int]] = {}
     for position, leader in enumerate(_group_leaders(history)):
         groups.setdefault(leader, []).append(position)
-    words: list[list[int]] = []
-    spoken = False
+    user_groups: list[list[int]] = []
+    has_answer = False
     for group in groups.values():
         if any(position == newest or _is_protected(history[position]) for position in group):
             continue
         is_users = is_from_user(history[group[0]])
-        if is_users and spoken:
-            yield from words
-            words, spoken = [], False
+        if is_users and has_answer:
+            yield from user_groups
+            user_groups, has_answer = [], False
         if is_users:
-            words.append(group)
+            user_groups.append(group)
         else:
-            spoken = True
+            has_answer = True
             yield group
-    yield from words
+    yield from user_groups
 
 
 def _group_leaders(history: Sequence[Item]) -> list[int]:
-    """For each position the one that stands for its group."""
+    """For each position the position that represents its group."""
     leaders = list(range(len(history)))
     calls: dict[str, int] = {}
     requests: dict[str, int] = {}
@@ -91,14 +100,14 @@ def _group_leaders(history: Sequence[Item]) -> list[int]:
     return [_leader(leaders, position) for position in range(len(history))]
 
 
-def _merge_groups(leaders: list[int], one: int, other: int) -> None:
-    """Makes one group of two."""
-    leaders[_leader(leaders, one)] = _leader(leaders, other)
+def _merge_groups(leaders: list[int], first: int, second: int) -> None:
+    """Merges the groups of two positions."""
+    leaders[_leader(leaders, first)] = _leader(leaders, second)
 
 
 def _leader(leaders: list[int], position: int) -> int:
     while leaders[position] != position:
-        leaders[position] = leaders[leaders[position]]  # halves the way for whoever asks next
+        leaders[position] = leaders[leaders[position]]  # halves the path for the next search
         position = leaders[position]
     return position
 

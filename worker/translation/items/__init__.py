@@ -1,1 +1,1 @@
-"""The items of a turn, from the first event to the last. Pure."""
+"""The items of a turn, from their first event to their last. Pure."""

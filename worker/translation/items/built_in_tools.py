@@ -1,7 +1,8 @@
-"""Tools that OpenAI's models know by heart and that the client runs: shell, patches, the search for tools (contract §6).
+"""Built-in tools of the Responses API that the client runs: shell, patches, tool search.
 
-A chat upstream is offered a plain function in the place of each; what the model writes as its arguments becomes the fields of the item
-that the client gets, and the item's fields become arguments again when it comes back in the history.
+A chat upstream gets a plain function in the place of each. The arguments that the model writes
+become the fields of the client's item. The fields become arguments again when the item comes back
+in the history.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,33 +18,36 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class BuiltInTool:
-    """One such tool."""
+    """A built-in tool and the function that stands for it."""
 
     name: str
-    """Of the function that stands for it."""
+    """The function's name."""
     description: str
     parameters: Json
     to_fields: Callable[[Json], Json | None]
-    """The arguments -> the item's fields; None when they do not fit."""
+    """The arguments -> the item's fields; None if they are not valid."""
     to_arguments: Callable[[Item], Any]
     """The item -> the arguments."""
 
 
 def parse_arguments(item_type: str, arguments: str) -> Json | None:
-    """The fields that an item of this type gets from the arguments a model wrote; None when no such item can be made of them."""
+    """The fields of an item of this type, from the arguments that a model wrote; None if they
+    are not valid."""
     try:
-        found = decode_body((arguments.strip() or "{}").encode())
+        parsed = decode_body((arguments.strip() or "{}").encode())
     except InvalidRequest:
         return None
-    return BUILT_IN_TOOLS[item_type].to_fields(found) if isinstance(found, dict) else None
+    return BUILT_IN_TOOLS[item_type].to_fields(parsed) if isinstance(parsed, dict) else None
 
 
 def _is_string_list(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(word, str) for word in value)
+    return (
+        isinstance(value, list) and bool(value) and all(isinstance(entry, str) for entry in value)
+    )
 
 
 def _integers(arguments: Json, *names: str) -> Json:
-    """Those of the limits that are usable; a model that makes up another kind of limit has set none."""
+    """Those of these arguments that are valid limits. An invalid limit counts as not set."""
     return {
         name: arguments[name]
         for name in names
@@ -76,23 +80,24 @@ def _local_shell_fields(arguments: Json) -> Json | None:
         or not all(isinstance(value, str) for value in env.values())
     ):
         return None
-    more = {
+    options = {
         **_integers(arguments, "timeout_ms"),
         **_strings(arguments, "user", "working_directory"),
     }
-    return {"action": {"type": "exec", "command": arguments["command"], "env": env, **more}}
+    return {"action": {"type": "exec", "command": arguments["command"], "env": env, **options}}
 
 
 def _patch_fields(arguments: Json) -> Json | None:
-    told = arguments["operation"] if isinstance(arguments.get("operation"), dict) else arguments
-    names = ("type", "path") if told.get("type") == "delete_file" else ("type", "path", "diff")
-    operation = _strings(told, *names)
-    usable = (
+    nested = arguments.get("operation")
+    fields = nested if isinstance(nested, dict) else arguments
+    names = ("type", "path") if fields.get("type") == "delete_file" else ("type", "path", "diff")
+    operation = _strings(fields, *names)
+    is_valid = (
         len(operation) == len(names)
         and operation["type"] in _PATCH_OPERATIONS
         and operation["path"]
     )
-    return {"operation": operation} if usable else None
+    return {"operation": operation} if is_valid else None
 
 
 def _tool_search_fields(arguments: Json) -> Json:
@@ -118,7 +123,10 @@ _TIMEOUT: Json = {
 BUILT_IN_TOOLS: dict[str, BuiltInTool] = {
     "shell_call": BuiltInTool(
         name="shell",
-        description="Runs shell commands on the user's machine. The answer holds each command's standard output, error and outcome.",
+        description=(
+            "Runs shell commands on the user's machine. "
+            "The output contains each command's standard output, standard error and outcome."
+        ),
         parameters=_object_schema(
             {
                 "commands": {
@@ -128,7 +136,7 @@ BUILT_IN_TOOLS: dict[str, BuiltInTool] = {
                 "timeout_ms": _TIMEOUT,
                 "max_output_length": {
                     "type": "integer",
-                    "description": "The most characters of output to give back for each command.",
+                    "description": "The maximum number of output characters for each command.",
                 },
             },
             "commands",
@@ -138,12 +146,17 @@ BUILT_IN_TOOLS: dict[str, BuiltInTool] = {
     ),
     "local_shell_call": BuiltInTool(
         name="local_shell",
-        description="Runs a program on the user's machine, without a shell in between. The answer holds its output.",
+        description=(
+            "Runs a program on the user's machine, without a shell in between. "
+            "The output contains what the program printed."
+        ),
         parameters=_object_schema(
             {
                 "command": {
                     **_STRING_LIST,
-                    "description": 'The program and its arguments, such as ["bash", "-lc", "ls | wc -l"].',
+                    "description": (
+                        'The program and its arguments, such as ["bash", "-lc", "ls | wc -l"].'
+                    ),
                 },
                 "working_directory": {"type": "string"},
                 "timeout_ms": _TIMEOUT,
@@ -159,7 +172,10 @@ BUILT_IN_TOOLS: dict[str, BuiltInTool] = {
     ),
     "apply_patch_call": BuiltInTool(
         name="apply_patch",
-        description="Creates, changes or deletes one file on the user's machine. The answer says whether the patch could be applied.",
+        description=(
+            "Creates, changes or deletes one file on the user's machine. "
+            "The output says whether the patch was applied."
+        ),
         parameters=_object_schema(
             {
                 "type": {"type": "string", "enum": list(_PATCH_OPERATIONS)},
@@ -169,9 +185,12 @@ BUILT_IN_TOOLS: dict[str, BuiltInTool] = {
                 },
                 "diff": {
                     "type": "string",
-                    "description": "Not for delete_file. To create: every line of the file, each with '+' before it. To update: hunks; "
-                    "each begins with a line '@@', optionally followed by the class or function it is in, then lines with ' ' (as it is), "
-                    "'-' (to remove) or '+' (to add) before them.",
+                    "description": (
+                        "Not for delete_file. To create: every line of the file, each with '+' "
+                        "before it. To update: hunks; each begins with a line '@@', optionally "
+                        "followed by the class or function it is in, then lines with ' ' "
+                        "(unchanged), '-' (to remove) or '+' (to add) before them."
+                    ),
                 },
             },
             "type",
@@ -182,7 +201,7 @@ BUILT_IN_TOOLS: dict[str, BuiltInTool] = {
     ),
     "tool_search_call": BuiltInTool(
         name="tool_search",
-        description="Searches for further tools. Those that are found can be called from then on.",
+        description="Searches for more tools. Tools that it returns can be called from then on.",
         parameters=_object_schema(
             {"query": {"type": "string", "description": "What the tool should be able to do."}},
             "query",
@@ -200,4 +219,5 @@ BUILT_IN_TOOLS: dict[str, BuiltInTool] = {
         },
     ),
 }
-"""type of a call's item -> the tool. Computers are only remembered: no upstream is offered one."""
+"""type of a call's item -> the tool. No upstream is offered a computer; its calls only occur in
+histories."""

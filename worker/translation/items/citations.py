@@ -1,7 +1,9 @@
-"""Where a text cites what a search found: markdown links to one of the results, found while the text is being said (contract §4.4). Pure.
+"""Citations of search results in a text: markdown links to a result, recognised while the text
+streams.
 
-The model is told to cite that way (worker/tools/web_search.py). The text stays as it is; a link becomes a `url_citation` whose indices,
-in characters of the part's text, cut out the whole link: `text[start_index:end_index]`. A link to anywhere else is only a link.
+The prompt asks the model to cite that way (worker/tools/web_search.py). The text is not changed. A
+link to a result becomes a `url_citation`; its indices are characters of the part's text and cover
+the whole link: `text[start_index:end_index]`. Other links are no citations.
 """
 
 import re
@@ -13,42 +15,42 @@ import msgspec
 from models.wire.events import Item
 
 _MAX_LINK_LENGTH = 4096
-"""Characters of a link; what is longer is none."""
+"""Characters of a link. A longer link is no citation."""
 
 _LINK = re.compile(
     r"\[(?P<label>(?:[^\[\]\n]|\[[^\[\]\n]*\](?!\())*)\]"
     r"\(<?(?P<url>https?://(?:[^\s()<>\[\]]|\([^\s()<>\[\]]*\))+)>?(?:[ \t]+\"[^\"\n]*\")?[ \t]*\)"
 )
-"""No link holds the beginning of another, and each ends at the first closing bracket that can end it, so that it does not matter how much
-of the text behind it is there already."""
+"""No link contains the start of another one, and each ends at the first bracket that can close
+it. So the result does not depend on how much of the text after it has already arrived."""
 
 
 class CitationFinder:
     """The citations in one text part, as it grows."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
-        """`sources`: URL -> title of what may be cited (`sources_of`)."""
+        """`sources`: URL -> title of what may be cited (`citation_sources`)."""
         self._sources = sources
         self._tail = ""
-        """The end of the text so far in which a link may have begun."""
+        """The end of the text so far that may contain the start of a link."""
         self._tail_start = 0
-        """Characters of the text before that."""
+        """Position of the tail in the text, in characters."""
 
     def find(self, text: str) -> list[dict[str, Any]]:
-        """The annotations that this further piece of the text completes."""
+        """The annotations that the next piece of the text completes."""
         self._tail += text
-        found = []
+        annotations = []
         end = 0
         if ")" in text:
             for link in _LINK.finditer(self._tail):
                 end = link.end()
                 annotation = self._annotation(link)
                 if annotation is not None:
-                    found.append(annotation)
+                    annotations.append(annotation)
         end = max(end, self._tail.rfind("\n", end) + 1, len(self._tail) - _MAX_LINK_LENGTH)
         self._tail_start += end
         self._tail = self._tail[end:]
-        return found
+        return annotations
 
     def _annotation(self, link: re.Match[str]) -> dict[str, Any] | None:
         url = link["url"]
@@ -66,17 +68,17 @@ class CitationFinder:
 
 
 def citation_sources(history: Iterable[Item]) -> dict[str, str]:
-    """URL -> title of all that the searches in this history have found, as the model was told (worker/tools/web_search.py)."""
+    """URL -> title of all results of the searches in this history that the model was shown."""
     sources: dict[str, str] = {}
     for item in history:
-        answer = item.get("answer")
-        if item["type"] == "web_search_call" and isinstance(answer, str):
-            sources |= {_normalise_url(result.url): result.title for result in _results(answer)}
+        output = item.get("answer")
+        if item["type"] == "web_search_call" and isinstance(output, str):
+            sources |= {_normalise_url(result.url): result.title for result in _results(output)}
     return sources
 
 
 class SearchResult(msgspec.Struct, frozen=True):
-    """One thing a search has found."""
+    """One result of a search."""
 
     title: str
     url: str
@@ -84,7 +86,7 @@ class SearchResult(msgspec.Struct, frozen=True):
 
 
 class SearchOutput(msgspec.Struct, frozen=True):
-    """What the model is told of a search, as JSON."""
+    """The output of a search as the model gets it, as JSON."""
 
     results: list[SearchResult]
     note: str = ""
@@ -93,7 +95,7 @@ class SearchOutput(msgspec.Struct, frozen=True):
 def _results(output: str) -> list[SearchResult]:
     try:
         return msgspec.json.decode(output, type=SearchOutput).results
-    except msgspec.MsgspecError:  # an error's words, or cut off for being too long
+    except msgspec.MsgspecError:  # an error's text, or JSON that was cut because it was too long
         return []
 
 

@@ -1,4 +1,4 @@
-"""Every kind of call that this server runs itself, by its item's type. Pure."""
+"""All kinds of calls that this server carries out itself, by the type of their item."""
 
 from models.wire.events import Item
 from worker.translation.items.mcp import OpenListTools, OpenMcpCall

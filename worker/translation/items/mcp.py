@@ -1,4 +1,6 @@
-"""The items of MCP: a listing of a server's tools, a call of one, and the request to approve a call (contract §4.3, §4.4). Pure."""
+"""The items of MCP: a listing of a server's tools, a call of one, and the request to approve a
+call.
+"""
 
 from typing import Any
 
@@ -19,10 +21,12 @@ from worker.translation.items.server_calls import OpenServerCall
 
 
 class OpenListTools(OpenServerCall):
-    """A listing: `server_label`, `tools`; no model asks for it."""
+    """A listing: `server_label`, `tools`. This server starts it, not the model."""
 
     prefix = "mcpl"
     kind = "mcp_list_tools"
+    completed_event = ListToolsCompleted
+    failed_event = ListToolsFailed
 
     def to_json(self) -> Item:
         return {"tools": [], **super().to_json()}
@@ -30,50 +34,48 @@ class OpenListTools(OpenServerCall):
     def open_events(self) -> list[Event]:
         return [self.added(), ListToolsInProgress(self.id, self.output_index)]
 
-    def status_event(self) -> list[Event]:
-        kind = ListToolsCompleted if self.status == "completed" else ListToolsFailed
-        return [kind(self.id, self.output_index)]
-
     def failure_fields(self, message: str) -> dict[str, Any]:
         return {"error": message}
 
 
 class OpenMcpCall(OpenServerCall):
-    """A call: `server_label`, `name`, and `approval_request_id` where it was approved. One that is made with `arguments` has them all."""
+    """A call: `server_label`, `name`, and `approval_request_id` where it was approved.
+
+    A call that is made with a field `arguments` has all of them from the start.
+    """
 
     prefix = "mcp"
     kind = "mcp_call"
+    completed_event = McpCallCompleted
+    failed_event = McpCallFailed
 
     def to_json(self) -> Item:
         item = super().to_json()
         return item if "arguments" in item else {**item, "arguments": self.arguments}
 
     def open_events(self) -> list[Event]:
-        said = self.fields.pop("arguments", None)
+        arguments = self.fields.pop("arguments", None)
         events = [self.added(), McpCallInProgress(self.id, self.output_index)]
-        return events if said is None else [*events, *self.push(said), *self.arguments_done()]
+        if arguments is None:
+            return events
+        return [*events, *self.push(arguments), *self.arguments_done()]
 
     def push(self, arguments: str) -> list[Event]:
         return [*super().push(arguments), McpArgumentsDelta(self.id, self.output_index, arguments)]
 
     def arguments_done(self) -> list[Event]:
-        """Without arguments the model means none: `{}`, as a delta too, so that clients can parse it and the sum still holds."""
         if "arguments" in self.fields:
             return []
-        events: list[Event] = [] if self.arguments.strip() else self.push("{}")
+        events = self.fill_empty_arguments()
         self.fields = {**self.fields, "arguments": self.arguments}
         return [*events, McpArgumentsDone(self.id, self.output_index, self.arguments)]
 
-    def closing_events(self, status: str) -> list[Event]:  # noqa: ARG002 - what was said is said, however the call ends
+    def closing_events(self, status: str) -> list[Event]:  # noqa: ARG002 - the same for every status
         return (
             []
             if "arguments" in self.fields
             else [McpArgumentsDone(self.id, self.output_index, self.arguments)]
         )
-
-    def status_event(self) -> list[Event]:
-        kind = McpCallCompleted if self.status == "completed" else McpCallFailed
-        return [kind(self.id, self.output_index)]
 
     def failure_fields(self, message: str) -> dict[str, Any]:
         return {
@@ -85,7 +87,10 @@ class OpenMcpCall(OpenServerCall):
 
 
 class OpenApprovalRequest(OpenServerCall):
-    """The question whether a call may be made: `server_label`, `name`, `arguments`. It is complete, and done, when it was said in full."""
+    """The request to approve a call: `server_label`, `name`, `arguments`.
+
+    It is completed as soon as its arguments are complete.
+    """
 
     prefix = "mcpr"
     kind = "mcp_approval_request"
@@ -94,7 +99,6 @@ class OpenApprovalRequest(OpenServerCall):
         return {**super().to_json(), "arguments": self.arguments}
 
     def arguments_done(self) -> list[Event]:
-        if not self.arguments.strip():
-            self.push("{}")
+        self.fill_empty_arguments()
         self.status = "completed"
         return [ItemDone(self.output_index, self.to_json())]

@@ -1,4 +1,4 @@
-"""The item of a web search (contract §4.3, §4.4). Pure."""
+"""The item of a web search."""
 
 from models.errors import InvalidRequest
 from models.wire.events import Event, SearchCompleted, Searching, SearchInProgress
@@ -7,10 +7,15 @@ from worker.translation.items.server_calls import OpenServerCall
 
 
 class OpenWebSearchCall(OpenServerCall):
-    """A search: its `action` holds the query as soon as the model has said it in full. Its arguments have no events of their own."""
+    """A search.
+
+    Its `action` gets the query when the arguments are complete; the arguments themselves have no
+    events.
+    """
 
     prefix = "ws"
     kind = "web_search_call"
+    completed_event = SearchCompleted
 
     def __init__(self, output_index: int, item_id: str, **fields: object) -> None:
         super().__init__(output_index, item_id, **{"action": {"type": "search"}, **fields})
@@ -19,20 +24,17 @@ class OpenWebSearchCall(OpenServerCall):
         return [self.added(), SearchInProgress(self.id, self.output_index)]
 
     def arguments_done(self) -> list[Event]:
-        query = _query(self.arguments)
+        query = _query_of(self.arguments)
         if query:
             self.fields = {"action": {"type": "search", "query": query, "queries": [query]}}
         return [Searching(self.id, self.output_index)]
 
-    def status_event(self) -> list[Event]:
-        return [SearchCompleted(self.id, self.output_index)] if self.status == "completed" else []
 
-
-def _query(arguments: str) -> str:
-    """What is to be searched for; empty when the arguments do not say."""
+def _query_of(arguments: str) -> str:
+    """The query in a model's arguments; empty if there is none."""
     try:
-        found = decode_body(arguments.encode())
+        parsed = decode_body(arguments.encode())
     except InvalidRequest:
         return ""
-    query = found.get("query") if isinstance(found, dict) else None
+    query = parsed.get("query") if isinstance(parsed, dict) else None
     return query.strip() if isinstance(query, str) else ""

@@ -1,1 +1,1 @@
-"""An upstream's own Responses API: the request out, the events of a turn in. Pure."""
+"""Native upstreams (Responses API): the request out, the events of a turn in. Pure."""

@@ -1,0 +1,312 @@
+"""A history becomes the messages of a Chat Completions request."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from models.wire.events import Item
+from models.wire.pairing import is_output
+from models.wire.tools import CallTarget, callable_tools
+from worker.translation.dialect import Dialect, ReasoningBack
+from worker.translation.history.walk import AnsweredServerCall, ClientCall, walk_history
+from worker.translation.items.built_in_tools import BUILT_IN_TOOLS
+from worker.translation.items.custom_tools import CUSTOM_TOOL_ARGUMENT
+from worker.translation.items.reasoning import TurnReasoning
+from worker.translation.tool_catalog import ToolCatalog
+
+Message = dict[str, Any]
+Part = dict[str, Any]
+
+_SYSTEM_ROLES = frozenset(("system", "developer"))
+
+
+def chat_messages(
+    instructions: str | None,
+    history: Sequence[Item],
+    dialect: Dialect,
+    tool_catalog: ToolCatalog,
+    reasoning_start: int,
+) -> list[Message]:
+    """The conversation as messages. `instructions` are those of this request alone and come first.
+
+    Reasoning before position `reasoning_start` is left out. So are added tools, which the catalog
+    contains, and calls of server tools whose result is not known: the answer after them contains
+    it.
+    """
+    builder = _MessageBuilder(tool_catalog, dialect.reasoning_back)
+    developer_role = dialect.developer_role
+    if instructions is not None:
+        builder.messages.append({"role": developer_role, "content": instructions})
+    for entry in walk_history(history, tool_catalog.server_functions):
+        if isinstance(entry, ClientCall):
+            builder.add_call(entry.item, entry.output)
+            continue
+        if isinstance(entry, AnsweredServerCall):
+            builder.add_server_call(entry.call, entry.output, entry.turn)
+            continue
+        item = entry.item
+        if is_output(item):
+            builder.mark_output_seen(item["call_id"])
+        elif item["type"] == "message" and item["role"] == "assistant":
+            builder.add_assistant_message(item["content"])
+        elif item["type"] == "reasoning" and entry.position >= reasoning_start:
+            builder.add_reasoning(item)
+        elif item["type"] == "message":
+            role = developer_role if item["role"] == "developer" else item["role"]
+            builder.add_message(role, item["content"])
+    builder.end_turn()
+    return (
+        _with_one_system_message(builder.messages)
+        if dialect.single_system_message
+        else builder.messages
+    )
+
+
+def _with_one_system_message(messages: list[Message]) -> list[Message]:
+    """Joins all system and developer messages into one at the start: some templates refuse a
+    second one."""
+    contents = [message["content"] for message in messages if message["role"] in _SYSTEM_ROLES]
+    if not contents:
+        return messages
+    joined: str | list[Part] = "\n\n".join(
+        content for content in contents if isinstance(content, str)
+    )
+    if not all(isinstance(content, str) for content in contents):
+        joined = [
+            part
+            for content in contents
+            for part in (
+                [{"type": "text", "text": content}] if isinstance(content, str) else content
+            )
+        ]
+    return [
+        {"role": "system", "content": joined},
+        *(message for message in messages if message["role"] not in _SYSTEM_ROLES),
+    ]
+
+
+class _AssistantTurn:
+    """One turn of the model: text, a refusal, calls, and which of the calls have no output yet."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.refusals: list[str] = []
+        self.calls: list[tuple[Item, Item]] = []
+        """Each with its output."""
+        self.pending_calls: set[str] = set()
+        """Ids of the calls whose output comes later in the history."""
+        self.number: int | None = None
+        """Number of the turn in its tool loop, where it is known."""
+        self.reasoning: TurnReasoning | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all its calls have outputs. What the model writes next belongs to a new turn."""
+        return bool(self.calls) and not self.pending_calls
+
+
+class _MessageBuilder:
+    """Items in, chat messages out.
+
+    Chat needs all calls of a turn, and the text around them, in one assistant message, and the
+    outputs right after it. So a turn stays open until its calls have outputs or another role
+    speaks, and its messages are written at its end.
+    """
+
+    def __init__(self, tool_catalog: ToolCatalog, reasoning_back: ReasoningBack) -> None:
+        self.messages: list[Message] = []
+        self._tool_catalog = tool_catalog
+        self._reasoning_back = reasoning_back
+        self._turn = _AssistantTurn()
+        self._pending_reasoning: list[Item] = []
+        """Reasoning that belongs to the turn of the item after it."""
+
+    def add_message(self, role: str, content: list[Part]) -> None:
+        """Adds a message of another role than the assistant's."""
+        self.end_turn()
+        self._pending_reasoning = []
+        self.messages.append({"role": role, "content": _chat_content(content)})
+
+    def add_reasoning(self, item: Item) -> None:
+        """Adds reasoning that the model is to get back."""
+        self._pending_reasoning.append(item)
+        if self._turn.pending_calls:  # some vendors send the reasoning after the call it led to
+            self._attach_reasoning(self._turn)
+
+    def add_assistant_message(self, content: list[Part]) -> None:
+        """Adds a message of the model."""
+        turn = self._attach_reasoning(self._open_turn())
+        text = "".join(part["text"] for part in content if part["type"] == "output_text")
+        if text:
+            turn.texts.append(text)
+        turn.refusals.extend(part["refusal"] for part in content if part["type"] == "refusal")
+
+    def add_call(self, item: Item, output: Item) -> None:
+        """Adds a call of a client tool; its output comes later in the history."""
+        turn = self._attach_reasoning(self._open_turn())
+        turn.calls.append((item, output))
+        turn.pending_calls.add(item["call_id"])
+
+    def add_server_call(self, item: Item, output: Item, number: int | None) -> None:
+        """Adds a call that this server ran, in the turn of this number.
+
+        Without a number, each call has its own turn: a later call may depend on the output of an
+        earlier one.
+        """
+        turn = self._attach_reasoning(
+            self._turn if number is not None and self._turn.number == number else self._open_turn()
+        )
+        turn.number = number
+        turn.calls.append((item, output))
+
+    def mark_output_seen(self, call_id: str) -> None:
+        """The history contains the output of this call."""
+        self._turn.pending_calls.discard(call_id)
+
+    def _open_turn(self) -> _AssistantTurn:
+        if self._turn.is_over:
+            self.end_turn()
+        return self._turn
+
+    def _attach_reasoning(self, turn: _AssistantTurn) -> _AssistantTurn:
+        """Moves the pending reasoning into the turn; returns the turn."""
+        if self._pending_reasoning:
+            turn.reasoning = turn.reasoning or TurnReasoning()
+            for item in self._pending_reasoning:
+                turn.reasoning.add(item)
+            self._pending_reasoning = []
+        return turn
+
+    def end_turn(self) -> None:
+        """Writes the open turn: the assistant's message, one tool message per call, then a user
+        message with images and files."""
+        turn, self._turn = self._turn, _AssistantTurn()
+        if not (turn.texts or turn.refusals or turn.calls):
+            return
+        message: Message = {"role": "assistant", "content": "\n\n".join(turn.texts) or None}
+        if turn.refusals:
+            message["refusal"] = "\n\n".join(turn.refusals)
+        if turn.reasoning is not None:
+            message.update(turn.reasoning.fields(self._reasoning_back, message["content"]))
+        if turn.calls:
+            message["tool_calls"] = [_tool_call(call, self._tool_catalog) for call, _ in turn.calls]
+        self.messages.append(message)
+        attachments: list[Part] = []
+        for call, output in turn.calls:
+            text, attached = _tool_message_content(
+                _output_content(output, self._tool_catalog), call["call_id"]
+            )
+            self.messages.append({"role": "tool", "tool_call_id": call["call_id"], "content": text})
+            attachments += attached
+        if attachments:
+            self.messages.append({"role": "user", "content": attachments})
+
+
+def _tool_call(item: Item, tool_catalog: ToolCatalog) -> dict[str, Any]:
+    kind = item["type"]
+    if kind in BUILT_IN_TOOLS:
+        name, arguments = (
+            tool_catalog.name_of(CallTarget(kind)),
+            _json(BUILT_IN_TOOLS[kind].to_arguments(item)),
+        )
+    else:
+        name = tool_catalog.name_of(CallTarget(kind, item["name"], item.get("namespace")))
+        arguments = (
+            item["arguments"] or "{}"
+            if kind == "function_call"
+            else _json({CUSTOM_TOOL_ARGUMENT: item["input"]})
+        )
+    return {
+        "id": item["call_id"],
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
+
+
+def _output_content(output: Item, tool_catalog: ToolCatalog) -> str | list[Part]:
+    """The content of a call's output for the model: a text, or the parts that the client sent."""
+    match output.get("type"):
+        case "shell_call_output":
+            return _json(
+                [
+                    {name: result[name] for name in ("stdout", "stderr", "outcome")}
+                    for result in output["output"]
+                ]
+            )
+        case "apply_patch_call_output":
+            text: str = output.get("output") or ""
+            return f"{output['status']}: {text}" if text else output["status"]
+        case "tool_search_output":
+            names = [tool_catalog.name_of(tool.target) for tool in callable_tools(output["tools"])]
+            return (
+                f"These tools can be called now: {', '.join(names)}."
+                if names
+                else "No tools were found."
+            )
+        case "computer_call_output":
+            return [
+                {
+                    "type": "input_image",
+                    "image_url": output["output"]["image_url"],
+                    "detail": "auto",
+                }
+            ]
+        case _:
+            content: str | list[Part] = output["output"]
+            return content
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _tool_message_content(output: str | list[Part], call_id: str) -> tuple[str, list[Part]]:
+    """The tool message's text, and the parts that a tool message cannot contain, each after a
+    text that introduces it."""
+    if isinstance(output, str):
+        return output, []
+    texts = []
+    attachments: list[Part] = []
+    for part in output:
+        if part["type"] == "input_text":
+            texts.append(part["text"])
+            continue
+        noun = "image" if part["type"] == "input_image" else "file"
+        texts.append(f"[{noun}: see the next user message]")
+        attachments += [
+            {"type": "text", "text": f"The {noun} that tool call {call_id} returned:"},
+            _chat_part(part),
+        ]
+    return "\n".join(texts), attachments
+
+
+def _chat_content(content: list[Part]) -> str | list[Part]:
+    """The content of a message. A single text stays a string: many local servers refuse lists of
+    parts."""
+    if not content:
+        return ""
+    if len(content) == 1 and content[0]["type"] == "input_text":
+        text: str = content[0]["text"]
+        return text
+    return [_chat_part(part) for part in content]
+
+
+def _chat_part(part: Part) -> Part:
+    match part["type"]:
+        case "input_image":
+            image = {"url": part["image_url"]}
+            detail = part.get("detail", "auto")
+            if detail != "auto":
+                # Chat has no `original`.
+                image["detail"] = "high" if detail == "original" else detail
+            return {"type": "image_url", "image_url": image}
+        case "input_file":
+            return {
+                "type": "file",
+                "file": {name: part[name] for name in ("filename", "file_data") if name in part},
+            }
+        case "input_audio":
+            return {"type": "input_audio", "input_audio": part["input_audio"]}
+        case _:
+            return {"type": "text", "text": part["text"]}

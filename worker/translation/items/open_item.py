@@ -1,0 +1,83 @@
+"""What all open items of a turn have in common.
+
+An item is opened once, grows piece by piece, and is closed once. Its class is its kind; the object
+holds its own place in the output. No item looks at another one. Each method returns the events it
+causes, in the order in which they are sent.
+"""
+
+import io
+from typing import ClassVar
+
+from models.wire.events import Event, Item, ItemAdded, ItemDone
+
+IN_PROGRESS = "in_progress"
+
+
+class OpenItem:
+    """An item of the turn, from its `added` to its `done` event, and afterwards as part of the
+    output.
+    """
+
+    prefix: ClassVar[str]
+    """The prefix of the item's id: `msg`, `rs`, `fc`, …"""
+
+    def __init__(self, output_index: int, item_id: str) -> None:
+        self.output_index = output_index
+        self.id = item_id
+        self.status = IN_PROGRESS
+
+    @property
+    def is_open(self) -> bool:
+        """False once `output_item.done` was sent."""
+        return self.status == IN_PROGRESS
+
+    def to_json(self) -> Item:
+        """The item's present JSON: a new object at every call, because events keep theirs."""
+        raise NotImplementedError
+
+    def closing_events(self, status: str) -> list[Event]:
+        """The events that close what is inside the item, before its own `done`."""
+        raise NotImplementedError
+
+    def added(self) -> Event:
+        """The item's `output_item.added` event. To be called before the item has content."""
+        return ItemAdded(self.output_index, self.to_json())
+
+    def open_events(self) -> list[Event]:
+        """The item's opening events: `added`, then those that its kind has besides."""
+        return [self.added()]
+
+    def close(self, status: str) -> list[Event]:
+        """Closes the item with `status` (`completed` or `incomplete`); returns the events."""
+        events = self.closing_events(status)
+        self.status = status
+        events.append(ItemDone(self.output_index, self.to_json()))
+        return events
+
+
+class OpenToolCall(OpenItem):
+    """A tool call whose arguments arrive in pieces."""
+
+    kind: ClassVar[str]
+    """The item's `type`."""
+
+    def __init__(self, output_index: int, item_id: str) -> None:
+        super().__init__(output_index, item_id)
+        self._arguments = io.StringIO()
+
+    @property
+    def arguments(self) -> str:
+        """The arguments that the upstream has sent so far, unchanged."""
+        return self._arguments.getvalue()
+
+    def push(self, arguments: str) -> list[Event]:
+        """Appends a piece of the arguments."""
+        raise NotImplementedError
+
+    def fill_empty_arguments(self) -> list[Event]:
+        """Appends `{}` to the arguments of a complete call that has none.
+
+        The piece is sent as a delta too: clients can parse the arguments, and the deltas still add
+        up to them.
+        """
+        return [] if self.arguments.strip() else self.push("{}")

@@ -42,6 +42,20 @@ def pytest_configure() -> None:
     os.environ["BACKBURNER_CONFIG"] = ""  # noqa: TID251
 
 
+_SLOW_FIRST = ("tests/chaos", "tests/integration", "tests/contract", "tests/clients", "tests/unit")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a worker of xdist the slow kinds come first: the files of unit tests then fill what is left of the time."""
+    if hasattr(config, "workerinput"):
+        items.sort(
+            key=lambda item: next(
+                (rank for rank, folder in enumerate(_SLOW_FIRST) if item.nodeid.startswith(folder)),
+                0,
+            )
+        )
+
+
 @pytest.fixture(scope="session")
 def suite_settings() -> SuiteSettings:
     """What the environment says to the tests."""

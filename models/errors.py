@@ -1,26 +1,27 @@
 """The error tree.
 
 Exception
-├── ApiError                      the client's: one envelope, rendered once, in web/http/errors.py
-│   ├── InvalidRequest            400
-│   ├── Unauthenticated           401
+├── ApiError                   for a client: web/http/errors.py renders it
+│   ├── InvalidRequest         400
+│   ├── Unauthenticated        401
 │   │   └── IncorrectApiKey
-│   ├── NotFound                  404
-│   ├── MethodNotAllowed          405
-│   ├── RequestTooLarge           413
-│   ├── UnsupportedMediaType      415
-│   ├── RunFailed                 as the upstream answered (foreground, not streamed)
-│   ├── InternalError             500
-│   └── Unavailable               503, with Retry-After
+│   ├── NotFound               404
+│   ├── MethodNotAllowed       405
+│   ├── RequestTooLarge        413
+│   ├── UnsupportedMediaType   415
+│   ├── RunFailed              the status of the upstream's failure (foreground, not streamed)
+│   ├── InternalError          500
+│   └── Unavailable            503, with Retry-After
 │       └── ServerStopping
-└── RunError                      the run's: turned into an ending in worker/run/end_state.py
-    ├── UpstreamFailed            the far side refused, broke off, stalled or talked nonsense
-    │   ├── UpstreamBusy          it was not even asked: at its limit, or known to be down
-    │   └── ToolFailed            so did the server of a tool, and without it the response cannot go on
-    ├── PutOff                    nobody could be asked: back into the queue, for a while
-    ├── LimitReached              one of our own limits ended it
-    ├── Cancelled                 somebody asked for it
-    └── LeaseLost                 the response is somebody else's now: end in silence
+└── RunError                   ends a run: worker/run/end_state.py makes the ending from it
+    ├── UpstreamFailed         the upstream refused, closed the connection, or sent invalid data
+    │   ├── UpstreamUnreached  the request was not sent
+    │   │   └── UpstreamBusy   because the upstream is at its limit, or known to be down
+    │   └── ToolFailed         an MCP server failed, and the response cannot continue without it
+    ├── Deferred               no upstream is available: the response returns to the queue
+    ├── LimitReached           a limit of this server ended the run
+    ├── Cancelled              a cancel was recorded
+    └── LeaseLost              another process owns the response: this one stores no ending
 """
 
 import math
@@ -28,7 +29,7 @@ from typing import Any
 
 
 class ApiError(Exception):
-    """An error a client can cause or must see: HTTP status, and the four keys of the envelope (contract §5.1)."""
+    """An error that a client causes or must see: an HTTP status and OpenAI's error object."""
 
     status = 500
     type = "server_error"
@@ -41,7 +42,7 @@ class ApiError(Exception):
         self.headers: dict[str, str] = {}
 
     def body(self) -> dict[str, Any]:
-        """The envelope: `{"error": {"message", "type", "param", "code"}}`, all four keys always present."""
+        """`{"error": {"message", "type", "param", "code"}}`; all four keys are always present."""
         return {
             "error": {
                 "message": self.message,
@@ -53,14 +54,14 @@ class ApiError(Exception):
 
 
 class InvalidRequest(ApiError):
-    """The request cannot be carried out as it stands."""
+    """The request cannot be carried out in this form."""
 
     status = 400
     type = "invalid_request_error"
 
 
 class Unauthenticated(ApiError):
-    """No API key, or one that is not ours."""
+    """No API key, or an unknown one."""
 
     status = 401
     type = "invalid_request_error"
@@ -78,21 +79,21 @@ class IncorrectApiKey(Unauthenticated):
 
 
 class NotFound(ApiError):
-    """There is no such thing in this project."""
+    """The project has no object with this id."""
 
     status = 404
     type = "invalid_request_error"
 
 
 class MethodNotAllowed(ApiError):
-    """The route exists, the method does not."""
+    """The path exists, but not with this method."""
 
     status = 405
     type = "invalid_request_error"
 
 
 class RequestTooLarge(ApiError):
-    """The body is larger than this server takes."""
+    """The body is larger than the limit, in bytes."""
 
     status = 413
     type = "invalid_request_error"
@@ -104,7 +105,7 @@ class RequestTooLarge(ApiError):
 
 
 class UnsupportedMediaType(ApiError):
-    """The body is not JSON, or is encoded in a way we do not read."""
+    """The body is not JSON, or is compressed."""
 
     status = 415
     type = "invalid_request_error"
@@ -114,7 +115,7 @@ class UnsupportedMediaType(ApiError):
 
 
 class Unavailable(ApiError):
-    """Nothing was stored and nothing will run: try again."""
+    """Nothing was stored and nothing will run: the client can retry."""
 
     status = 503
 
@@ -140,7 +141,10 @@ class InternalError(ApiError):
 
 
 class RunFailed(ApiError):
-    """A foreground, not streamed response that failed before any output: the upstream's own status class (design §4.9)."""
+    """A foreground response, not streamed, that failed before any output.
+
+    The status is the one of the upstream's failure.
+    """
 
     def __init__(
         self,
@@ -162,15 +166,15 @@ class RunFailed(ApiError):
 
 
 class RunError(Exception):
-    """Something ended a run before the model was done."""
+    """The run ended before the model had finished."""
 
 
 class UpstreamFailed(RunError):
-    """The upstream refused, broke off, stalled, or sent what cannot be read.
+    """The upstream refused the request, closed the connection, stalled, or sent invalid data.
 
-    `code` is one of the SDK's response error codes (contract §3); `reason` is our own finer word for operators; `status` is the
-    HTTP status a foreground, not streamed client gets when nothing was output yet; `retry_after` is in seconds. `unsent`: the request
-    never reached it.
+    `code` is the `error.code` of the Response, one of those in OpenAI's SDK. `reason` is a finer
+    one, for logs and metrics. A foreground client, not streamed and without output so far, gets
+    `status` with `envelope_code` and `param`. `retry_after` is in seconds.
     """
 
     def __init__(
@@ -183,12 +187,10 @@ class UpstreamFailed(RunError):
         param: str | None = None,
         retry_after: int | None = None,
         envelope_code: str | None = None,
-        unsent: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
-        self.unsent = unsent
         self.reason = reason
         self.status = status
         self.param = param
@@ -196,8 +198,12 @@ class UpstreamFailed(RunError):
         self.envelope_code = envelope_code
 
 
-class UpstreamBusy(UpstreamFailed):
-    """The upstream was not asked: it is at its limit, or its circuit is open. It may be asked in `seconds`."""
+class UpstreamUnreached(UpstreamFailed):
+    """The request was not sent to the upstream, so the model did no work."""
+
+
+class UpstreamBusy(UpstreamUnreached):
+    """The upstream is at its limit, or its circuit is open. It may accept a request in `seconds`."""
 
     def __init__(
         self,
@@ -216,25 +222,27 @@ class UpstreamBusy(UpstreamFailed):
             status=status,
             retry_after=math.ceil(seconds),
             envelope_code=envelope_code,
-            unsent=True,
         )
         self.seconds = seconds
 
 
+class ToolFailed(UpstreamFailed):
+    """An MCP server refused the connection or could not be reached, and the response needs it.
+
+    Other failures of a tool are passed to the model as the tool's output.
+    """
+
+
 class Deferred(RunError):
-    """No upstream can be asked now, and the response can wait: it goes back into the queue for `seconds`."""
+    """No upstream is available now, and the response can wait: it is queued again in `seconds`."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"put off for {seconds:.1f} s")
+        super().__init__(f"deferred for {seconds:.1f} s")
         self.seconds = seconds
 
 
-class ToolFailed(UpstreamFailed):
-    """The server of a tool refused us, or cannot be asked, and the response cannot go on without it; other faults are told to the model."""
-
-
 class LimitReached(RunError):
-    """One of our own limits ended the run: `reason` names it, `status` is what a foreground client gets."""
+    """A limit of this server, named by `reason`, ended the run. A foreground client gets `status`."""
 
     def __init__(self, message: str, *, reason: str, status: int = 504) -> None:
         super().__init__(message)
@@ -248,4 +256,4 @@ class Cancelled(RunError):
 
 
 class LeaseLost(RunError):
-    """The database no longer counts this response as ours; whatever we still hold of it is void."""
+    """This process no longer owns the response; what it has of it must not be stored (the fence)."""

@@ -18,6 +18,7 @@ from models.lifecycle import Status
 from models.redis.channels import queue_for
 from models.redis.queue import JobQueue
 from models.secrets import Sealer
+from models.wire.mcp import CREDENTIAL_FIELDS
 from models.wire.pairing import require_outputs
 from models.wire.purpose import Purpose, stored_parameters
 from models.wire.request import CreateRequest
@@ -31,9 +32,6 @@ from web.responses.opening import Opening
 from web.responses.precomputed import precompute
 from web.responses.references import resolve_references
 from web.responses.validation import RequestValidation, drop_compacted, require_valid_approvals
-
-_CREDENTIAL_FIELDS = ("authorization", "headers", "server_url")
-"""Fields of an `mcp` tool that are stored only sealed (models/wire/mcp.py)."""
 
 Values = dict[str, object]
 """Values of the statement that inserts a response."""
@@ -126,7 +124,7 @@ class CreateResponse:
         if not request.credentials:
             return body
         tools = [
-            {**tool, **dict.fromkeys(_CREDENTIAL_FIELDS)} if tool["type"] == "mcp" else tool
+            {**tool, **dict.fromkeys(CREDENTIAL_FIELDS)} if tool["type"] == "mcp" else tool
             for tool in body["tools"]
         ]
         return {

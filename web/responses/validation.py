@@ -17,7 +17,7 @@ from models.wire.checks.faults import shorten
 from models.wire.compaction import newest_compaction
 from models.wire.events import Item
 from models.wire.items import file_places
-from models.wire.mcp import unmet_approvals
+from models.wire.mcp import approval_requests, approval_responses, unmet_approvals
 from models.wire.request import CreateRequest, parse_create
 from web.http.body import JsonBody, run_sized
 from web.responses.continuation import Continuation
@@ -167,7 +167,7 @@ async def require_valid_approvals(
     called = {
         item.get("approval_request_id") for item in request.input if item["type"] == "mcp_call"
     }
-    for request_id, approval in _approval_responses(request.input).items():
+    for request_id, approval in approval_responses(request.input).items():
         if (
             approval["approve"]
             and request_id not in called
@@ -189,12 +189,12 @@ async def require_approval_requests(
     A request is among the items or in the history before them. Raises InvalidRequest(param=where)
     if there is none.
     """
-    approvals = _approval_responses(items)
+    approvals = approval_responses(items)
     unmet = unmet_approvals(items) if approvals else []
     servers = {
-        item["id"]: item["server_label"]
-        for item in items
-        if item["type"] == "mcp_approval_request" and item["id"] not in unmet
+        request_id: item["server_label"]
+        for request_id, item in approval_requests(items).items()
+        if request_id not in unmet
     }
     if unmet and continuation.previous is not None:
         rows = await read(
@@ -225,14 +225,6 @@ def drop_compacted(
     """
     position = newest_compaction(items)
     return (items[position + 1 :], ()) if position >= 0 else (items, open_calls)
-
-
-def _approval_responses(items: list[Item]) -> dict[str, Item]:
-    return {
-        item["approval_request_id"]: item
-        for item in items
-        if item["type"] == "mcp_approval_response"
-    }
 
 
 def _model_name(body: Any) -> str:

@@ -17,7 +17,13 @@ from models.egress import EgressRefused
 from models.errors import InvalidRequest, ToolFailed
 from models.wire.events import Item
 from models.wire.json_input import decode_body
-from models.wire.mcp import is_allowed, is_repeatable, needs_approval
+from models.wire.mcp import (
+    approval_requests,
+    approval_responses,
+    is_allowed,
+    is_repeatable,
+    needs_approval,
+)
 from worker.tools.mcp_results import result_of
 from worker.tools.mcp_session import (
     TIMEOUT_ERROR,
@@ -272,17 +278,12 @@ def _new_call(
 
 def _approved_requests(history: Sequence[Item]) -> list[Item]:
     """The approval requests that were granted and whose call is not in the history."""
-    requests = {item["id"]: item for item in history if item["type"] == "mcp_approval_request"}
+    requests = approval_requests(history)
     made = {item.get("approval_request_id") for item in history if item["type"] == "mcp_call"}
-    answers = {
-        item["approval_request_id"]: item["approve"]
-        for item in history
-        if item["type"] == "mcp_approval_response"
-    }
     return [
         requests[id_]
-        for id_, granted in answers.items()
-        if granted and id_ in requests and id_ not in made
+        for id_, response in approval_responses(history).items()
+        if response["approve"] and id_ in requests and id_ not in made
     ]
 
 

@@ -8,7 +8,7 @@ import aiohttp
 import httpx2
 import openai
 
-from models.errors import LimitReached, UpstreamFailed
+from models.errors import LimitReached, UpstreamFailed, UpstreamUnreached
 from models.wire.json_input import clean_text
 from worker.upstream.overflow import OVERFLOW, is_overflow, overflow_failure
 
@@ -130,15 +130,13 @@ def unreachable(error: openai.APIConnectionError) -> UpstreamFailed:
         behind, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError
     ) and not isinstance(behind, TimeoutError)
     if isinstance(error, openai.APITimeoutError) and not hung_up:
-        return UpstreamFailed(
-            "The upstream did not answer in time.",
-            reason="upstream_unreachable",
-            status=504,
-            unsent=True,
+        return UpstreamUnreached(
+            "The upstream did not answer in time.", reason="upstream_unreachable", status=504
         )
-    unsent = isinstance(behind, aiohttp.ClientConnectorError) or not hung_up
+    is_unsent = isinstance(behind, aiohttp.ClientConnectorError) or not hung_up
     message = "The upstream could not be reached, or hung up before it answered."
-    return UpstreamFailed(message, reason="upstream_unreachable", status=502, unsent=unsent)
+    failure = UpstreamUnreached if is_unsent else UpstreamFailed
+    return failure(message, reason="upstream_unreachable", status=502)
 
 
 def broken_off() -> UpstreamFailed:

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import structlog
 
 from models.config.upstream import UpstreamSettings
-from models.errors import LimitReached, UpstreamBusy, UpstreamFailed
+from models.errors import LimitReached, UpstreamBusy, UpstreamFailed, UpstreamUnreached
 from worker import metrics
 from worker.upstream.circuit import Circuit
 
@@ -50,7 +50,7 @@ class Permit:
             return
         self._has_result = True
         upstream, model = self._circuits
-        unsent = isinstance(failure, UpstreamFailed) and failure.unsent
+        unsent = isinstance(failure, UpstreamUnreached)
         down, other = (upstream, model) if unsent else (model, upstream)
         down.record_failure(time.monotonic(), as_probe=down in self._probes)
         if not unsent:

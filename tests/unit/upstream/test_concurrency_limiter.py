@@ -9,13 +9,13 @@ from itertools import count
 import pytest
 
 from models.config.upstream import UpstreamSettings
-from models.errors import LimitReached, UpstreamBusy, UpstreamFailed
+from models.errors import LimitReached, UpstreamBusy, UpstreamFailed, UpstreamUnreached
 from worker.upstream.circuit import Circuit
 from worker.upstream.gate import ConcurrencyLimiter, Permit
 
 NAMES: Iterator[int] = count()
 FAILED = UpstreamFailed("x", reason="upstream_500")
-UNSENT = UpstreamFailed("x", reason="upstream_unreachable", unsent=True)
+UNSENT = UpstreamUnreached("x", reason="upstream_unreachable")
 
 
 def gate(limit: int | None = None, *, wait: float = 60, failures: int = 2) -> ConcurrencyLimiter:

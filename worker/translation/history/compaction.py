@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from models.wire.events import Compacting, Event, Item
+from models.wire.item_types import ID_PREFIXES
 from worker.translation.items.open_item import OpenItem
 from worker.translation.turn import Outcome, Turn, TurnOptions
 from worker.translation.usage import add_usage
@@ -12,7 +13,7 @@ from worker.translation.usage import add_usage
 class OpenCompaction(OpenItem):
     """`compaction`: its content is sent when it is complete."""
 
-    prefix = "cmp"
+    prefix = ID_PREFIXES["compaction"]
 
     def __init__(self, output_index: int, item_id: str) -> None:
         super().__init__(output_index, item_id)

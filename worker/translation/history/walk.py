@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from models.wire.events import Item
+from models.wire.mcp import approval_requests
 from models.wire.pairing import is_call, is_output, match_outputs
 from worker.translation.history.server_calls import (
     as_function_call,
@@ -55,7 +56,7 @@ def walk_history(
     """
     outputs = match_outputs(history)
     answering = set(outputs.values())
-    requests = {item["id"]: item for item in history if item["type"] == "mcp_approval_request"}
+    requests = approval_requests(history)
 
     def server_call(item: Item, output: Item, turn: int | None) -> AnsweredServerCall:
         name = model_tool_name(item, server_functions)

@@ -16,6 +16,7 @@ from models.wire.events import (
     Event,
     Item,
 )
+from models.wire.item_types import ID_PREFIXES
 from models.wire.tools import CallTarget
 from worker.translation.items.built_in_tools import parse_arguments
 from worker.translation.items.custom_tools import InputUnwrapper
@@ -50,7 +51,7 @@ class OpenNamedCall(OpenClientCall):
 class OpenFunctionCall(OpenNamedCall):
     """A call of a function. The client parses its arguments."""
 
-    prefix = "fc"
+    prefix = ID_PREFIXES["function_call"]
     kind = "function_call"
 
     def push(self, arguments: str) -> list[Event]:
@@ -73,7 +74,7 @@ class OpenCustomCall(OpenNamedCall):
     client that string itself.
     """
 
-    prefix = "ctc"
+    prefix = ID_PREFIXES["custom_tool_call"]
     kind = "custom_tool_call"
 
     def __init__(self, output_index: int, item_id: str, call_id: str, target: CallTarget) -> None:
@@ -137,7 +138,7 @@ class OpenBuiltInCall(OpenClientCall):
 class OpenShellCall(OpenBuiltInCall):
     """`shell_call`: each of its commands has its own events."""
 
-    prefix = "sh"
+    prefix = ID_PREFIXES["shell_call"]
     kind = "shell_call"
 
     def initial_fields(self) -> dict[str, Any]:
@@ -150,14 +151,14 @@ class OpenShellCall(OpenBuiltInCall):
 class OpenLocalShellCall(OpenBuiltInCall):
     """`local_shell_call`, the older kind: one program and a list of its arguments."""
 
-    prefix = "lsh"
+    prefix = ID_PREFIXES["local_shell_call"]
     kind = "local_shell_call"
 
 
 class OpenPatchCall(OpenBuiltInCall):
     """`apply_patch_call`: a change of one file."""
 
-    prefix = "apc"
+    prefix = ID_PREFIXES["apply_patch_call"]
     kind = "apply_patch_call"
 
 
@@ -166,7 +167,7 @@ class OpenToolSearchCall(OpenBuiltInCall):
     `tool_search_output`.
     """
 
-    prefix = "tsc"
+    prefix = ID_PREFIXES["tool_search_call"]
     kind = "tool_search_call"
 
 
@@ -190,7 +191,7 @@ class CallOutput(OpenItem):
     It is complete at once.
     """
 
-    prefix = "fco"
+    prefix = ID_PREFIXES["function_call_output"]
 
     def __init__(self, output_index: int, item_id: str, call_id: str, output: str) -> None:
         super().__init__(output_index, item_id)

@@ -17,13 +17,14 @@ from models.wire.events import (
     McpCallFailed,
     McpCallInProgress,
 )
+from models.wire.item_types import ID_PREFIXES
 from worker.translation.items.server_calls import OpenServerCall
 
 
 class OpenListTools(OpenServerCall):
     """A listing: `server_label`, `tools`. This server starts it, not the model."""
 
-    prefix = "mcpl"
+    prefix = ID_PREFIXES["mcp_list_tools"]
     kind = "mcp_list_tools"
     completed_event = ListToolsCompleted
     failed_event = ListToolsFailed
@@ -44,7 +45,7 @@ class OpenMcpCall(OpenServerCall):
     A call that is made with a field `arguments` has all of them from the start.
     """
 
-    prefix = "mcp"
+    prefix = ID_PREFIXES["mcp_call"]
     kind = "mcp_call"
     completed_event = McpCallCompleted
     failed_event = McpCallFailed
@@ -92,7 +93,7 @@ class OpenApprovalRequest(OpenServerCall):
     It is completed as soon as its arguments are complete.
     """
 
-    prefix = "mcpr"
+    prefix = ID_PREFIXES["mcp_approval_request"]
     kind = "mcp_approval_request"
 
     def to_json(self) -> Item:

@@ -22,6 +22,7 @@ from models.wire.events import (
     TextDelta,
     TextDone,
 )
+from models.wire.item_types import ID_PREFIXES
 from worker.translation.items.citations import CitationFinder
 from worker.translation.items.open_item import OpenItem
 from worker.translation.items.reasoning import Seal, reasoning_payload
@@ -175,7 +176,7 @@ class SummaryPart(OpenPart):
 class OpenMessage(OpenItem):
     """The assistant's message: its parts follow each other, only the last one is open."""
 
-    prefix = "msg"
+    prefix = ID_PREFIXES["message"]
 
     def __init__(
         self, output_index: int, item_id: str, sources: Mapping[str, str] = MappingProxyType({})
@@ -232,7 +233,7 @@ class OpenReasoning(OpenItem):
     details that it wants back.
     """
 
-    prefix = "rs"
+    prefix = ID_PREFIXES["reasoning"]
 
     def __init__(self, output_index: int, item_id: str, seal: Seal | None = None) -> None:
         """`seal`: makes `encrypted_content`. None: the item gets none."""

@@ -2,6 +2,7 @@
 
 from models.errors import InvalidRequest
 from models.wire.events import Event, SearchCompleted, Searching, SearchInProgress
+from models.wire.item_types import ID_PREFIXES
 from models.wire.json_input import decode_body
 from worker.translation.items.server_calls import OpenServerCall
 
@@ -13,7 +14,7 @@ class OpenWebSearchCall(OpenServerCall):
     events.
     """
 
-    prefix = "ws"
+    prefix = ID_PREFIXES["web_search_call"]
     kind = "web_search_call"
     completed_event = SearchCompleted
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from models.wire.events import CustomInputDelta, CustomInputDone, Event, Item
+from models.wire.item_types import ID_PREFIXES
 from models.wire.tools import CallTarget
 from worker.translation.items.client_calls import (
     OpenFunctionCall,
@@ -35,7 +36,7 @@ def arguments_text(value: Any) -> str:
 class NativeMessage(NativeItem):
     """The assistant's message."""
 
-    prefix = "msg"
+    prefix = ID_PREFIXES["message"]
     kind = "message"
 
     def __init__(
@@ -100,7 +101,7 @@ class NativeReasoning(NativeItem):
     """The model's reasoning: a summary, the raw text, or both; and often an encrypted form that
     only the upstream can read."""
 
-    prefix = "rs"
+    prefix = ID_PREFIXES["reasoning"]
     kind = "reasoning"
 
     def __init__(
@@ -190,7 +191,7 @@ class NativeCustomCall(OpenNamedCall, NativeItem):
     """A call of one of the client's custom tools. Its input is free text, for the upstream as
     for us."""
 
-    prefix = "ctc"
+    prefix = ID_PREFIXES["custom_tool_call"]
     kind = "custom_tool_call"
 
     def __init__(
@@ -285,16 +286,12 @@ def _shell_action(raw: RawObject) -> dict[str, Any]:
 
 
 PREFIXES = {
-    "computer_call": "cu",
-    "shell_call": "sh",
-    "shell_call_output": "sho",
-    "local_shell_call": "lsh",
-    "apply_patch_call": "apc",
-    "tool_search_call": "tsc",
-    "tool_search_output": "tso",
-    "compaction": "cmp",
-    "program": "prog",
-    "program_output": "progo",
+    kind: ID_PREFIXES[kind]
+    for kind in (
+        *("computer_call", "shell_call", "shell_call_output", "local_shell_call"),
+        *("apply_patch_call", "tool_search_call", "tool_search_output"),
+        *("compaction", "program", "program_output"),
+    )
 }
 """type of an item that is opened when it is complete -> prefix of its id; for other types
 `item`."""

@@ -23,6 +23,7 @@ from models.wire.events import (
     Searching,
     SearchInProgress,
 )
+from models.wire.item_types import ID_PREFIXES
 from worker.translation.responses.native_item import NativeItem
 from worker.translation.responses.parts import RawObject, missing_suffix
 from worker.translation.upstream_events import UpstreamEvent
@@ -86,7 +87,7 @@ class UpstreamToolCall(NativeItem):
 class NativeWebSearch(UpstreamToolCall):
     """`web_search_call`, with the query."""
 
-    prefix = "ws"
+    prefix = ID_PREFIXES["web_search_call"]
     kind = "web_search_call"
     steps = {"in_progress": SearchInProgress, "searching": Searching, "completed": SearchCompleted}
     initial_fields = {"action": {"type": "search"}}
@@ -95,7 +96,7 @@ class NativeWebSearch(UpstreamToolCall):
 class NativeFileSearch(UpstreamToolCall):
     """`file_search_call`: a search in the upstream's own stores."""
 
-    prefix = "fs"
+    prefix = ID_PREFIXES["file_search_call"]
     kind = "file_search_call"
     steps = {
         "in_progress": FileSearchInProgress,
@@ -108,7 +109,7 @@ class NativeFileSearch(UpstreamToolCall):
 class NativeCodeCall(UpstreamToolCall):
     """`code_interpreter_call`: the code comes in deltas."""
 
-    prefix = "ci"
+    prefix = ID_PREFIXES["code_interpreter_call"]
     kind = "code_interpreter_call"
     steps = {
         "in_progress": CodeInProgress,
@@ -160,7 +161,7 @@ class NativeCodeCall(UpstreamToolCall):
 class NativeImage(UpstreamToolCall):
     """`image_generation_call`: previews come before the image."""
 
-    prefix = "ig"
+    prefix = ID_PREFIXES["image_generation_call"]
     kind = "image_generation_call"
     steps = {
         "in_progress": ImageInProgress,

@@ -5,26 +5,30 @@ import secrets
 
 import psycopg
 
+from models.db.database import execute_sync
+from models.db.queries.api_keys import INSERT_API_KEY, INSERT_PROJECT
 from models.ids import new_uuid
 
 
 def new_key() -> str:
-    """A fresh key: `bb-` and 43 URL-safe characters (256 bits)."""
+    """A new key: `bb-` and 43 URL-safe characters (256 random bits)."""
     return f"bb-{secrets.token_urlsafe(32)}"
 
 
 def hash_key(key: str) -> bytes:
-    """The SHA-256 of a key: what is stored, looked up and compared. A key has 256 random bits, so a plain hash is enough."""
+    """The SHA-256 of a key, which is stored and compared. A key has 256 random bits, so a hash
+    without salt is enough."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
 def bootstrap(dsn: str, key: str) -> None:
-    """Makes `key` valid for the project `default`, creating both when they are missing. Idempotent."""
+    """Makes `key` valid for the project `default`; creates both if they do not exist. Idempotent."""
     _store(dsn, "default", key)
 
 
 def create(dsn: str, project: str) -> str:
-    """A new key for the project of that name, which is made when it is missing. The key is returned once and never again."""
+    """Creates a key for the project of that name, and the project if it does not exist. The key is
+    returned here only: it cannot be read from the database later."""
     key = new_key()
     _store(dsn, project, key)
     return key
@@ -32,11 +36,9 @@ def create(dsn: str, project: str) -> str:
 
 def _store(dsn: str, project: str, key: str) -> None:
     with psycopg.connect(dsn) as connection:
-        connection.execute(
-            "INSERT INTO projects (id, name) VALUES (%s, %s) ON CONFLICT (name) DO NOTHING",
-            (new_uuid(), project),
-        )
-        connection.execute(
-            "INSERT INTO api_keys (id, project_id, prefix, hash) SELECT %s, id, %s, %s FROM projects WHERE name = %s ON CONFLICT (hash) DO NOTHING",
-            (new_uuid(), key[:8], hash_key(key), project),
+        execute_sync(connection, INSERT_PROJECT, {"id": new_uuid(), "name": project})
+        execute_sync(
+            connection,
+            INSERT_API_KEY,
+            {"id": new_uuid(), "prefix": key[:8], "hash": hash_key(key), "project": project},
         )

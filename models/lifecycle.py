@@ -30,6 +30,11 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
 TERMINAL = frozenset(status for status in Status if status not in TRANSITIONS)
 
 
+QUARANTINE_THRESHOLD = 2
+"""After so many crashes of its owners since its last checkpoint, a response runs only in a quarantine
+worker, which runs one response at a time. After one crash more it has failed (I5)."""
+
+
 def sources_of(target: Status) -> list[str]:
     """The statuses a row may leave for `target`, sorted, as a WHERE clause wants them."""
     return sorted(status.value for status, targets in TRANSITIONS.items() if target in targets)

@@ -8,8 +8,9 @@ from typing import Any
 from uuid import UUID
 
 from models.config.settings import Settings
-from models.db.database import Jsonb, Pool, Row, read, write_idempotent
+from models.db.database import Jsonb, Pool, fetch_idempotent
 from models.db.queries import conversations
+from models.db.queries.conversations import ConversationRow, UpdatedConversation
 from models.errors import NotFound
 from models.ids import conversation_id, new_item_id, new_uuid
 from models.wire.checks.faults import shorten
@@ -49,16 +50,17 @@ class ConversationStore:
         """Creates a conversation with its items. Raises InvalidRequest with nothing stored."""
         metadata, items = parse_conversation(body, new_id=new_item_id)
         items, open_calls = await self._prepare_items(project, items, Continuation())
+        new_id, created_at = new_uuid(), int(time.time())
         values = {
-            "id": new_uuid(),
+            "id": new_id,
             "project": project,
-            "created_at": int(time.time()),
+            "created_at": created_at,
             "metadata": Jsonb(metadata),
             "items": Jsonb(items),
             "unanswered_calls": open_calls,
         }
-        await write_idempotent(self._pool, conversations.CREATE, values)
-        return _conversation_object(values | {"metadata": metadata})
+        await fetch_idempotent(self._pool, conversations.CREATE, values)
+        return conversation_object(conversation_id(new_id), created_at, metadata)
 
     async def show(self, project: UUID, public_id: str) -> dict[str, Any]:
         """The Conversation object."""
@@ -68,16 +70,16 @@ class ConversationStore:
         """Replaces the metadata; returns the Conversation object."""
         metadata = parse_update(body)
         row = await self._find(project, public_id)
-        values = {"id": row["id"], "project": project, "metadata": Jsonb(metadata)}
-        changed = await write_idempotent(self._pool, conversations.UPDATE, values)
+        values = {"id": row.id, "project": project, "metadata": Jsonb(metadata)}
+        changed = await fetch_idempotent(self._pool, conversations.UPDATE, values)
         return _conversation_object(changed[0] if changed else await self._find(project, public_id))
 
     async def delete(self, project: UUID, public_id: str) -> None:
         """Deletes the conversation. Items that belong to its responses too are not deleted."""
-        row: Row | None = await self._find(project, public_id)
+        row: ConversationRow | None = await self._find(project, public_id)
         while row is not None:
             _require_idle(row)
-            if await write_idempotent(
+            if await fetch_idempotent(
                 self._pool, conversations.DELETE, _revision_condition(row, project)
             ):
                 return
@@ -88,36 +90,38 @@ class ConversationStore:
         new_items = parse_addition(body, new_id=new_item_id)
         row = await self._find(project, public_id, new_items)
         while True:
-            if row["taken"]:
-                raise duplicate_item(row["taken"][0], _ITEMS)
+            if row.existing_item_ids:
+                raise duplicate_item(row.existing_item_ids[0], _ITEMS)
             _require_idle(row)
-            continuation = Continuation(conversation=row["id"], open_calls=row["unanswered_calls"])
+            continuation = Continuation(conversation=row.id, open_calls=row.unanswered_calls)
             items, open_calls = await self._prepare_items(project, new_items, continuation)
             values = _revision_condition(row, project) | {
                 "items": Jsonb(items),
                 "unanswered_calls": open_calls,
             }
-            if await write_idempotent(self._pool, conversations.ADD_ITEMS, values):
+            if await fetch_idempotent(self._pool, conversations.ADD_ITEMS, values):
                 return list_envelope(items, len(items))
             row = await self._find(project, public_id, items)
-            if len(row["taken"]) == len(items):
+            if len(row.existing_item_ids) == len(items):
                 # An earlier try, whose outcome was unknown, has stored them.
                 return list_envelope(items, len(items))
 
     async def page(self, project: UUID, public_id: str, paging: Paging) -> dict[str, Any]:
         """A page of the items, as OpenAI's list object."""
         row = await self._find(project, public_id)
-        values = {"id": row["id"], "after": paging.after, "limit": paging.row_limit}
-        rows = await read(self._pool, conversations.PAGE[paging.order], values)
-        return list_envelope([item["payload"] for item in rows], paging.limit)
+        values = {"id": row.id, "after": paging.after, "limit": paging.row_limit}
+        rows = await fetch_idempotent(self._pool, conversations.PAGE[paging.order], values)
+        return list_envelope(rows, paging.limit)
 
     async def item(self, project: UUID, public_id: str, item_id: str) -> Item:
         """One item. Raises NotFound."""
         row = await self._find(project, public_id)
-        rows = await read(self._pool, conversations.ITEM, {"id": row["id"], "item": item_id})
+        rows = await fetch_idempotent(
+            self._pool, conversations.ITEM, {"id": row.id, "item": item_id}
+        )
         if not rows:
             raise _item_not_found(item_id, public_id)
-        item: Item = rows[0]["payload"]
+        item: Item = rows[0]
         return item
 
     async def remove_item(self, project: UUID, public_id: str, item_id: str) -> dict[str, Any]:
@@ -128,27 +132,29 @@ class ConversationStore:
         await self.item(project, public_id, item_id)
         while True:
             row = await self._find(project, public_id, [{"id": item_id}])
-            if not row["taken"]:
+            if not row.existing_item_ids:
                 # Removed by this request, or by another one.
                 return _conversation_object(row)
             _require_idle(row)
-            values = {"id": row["id"], "types": [*CALLS, *OUTPUTS]}
+            values = {"id": row.id, "types": [*CALLS, *OUTPUTS]}
             remaining_calls = [
-                call
-                for call in await read(self._pool, conversations.CALLS, values)
-                if call["id"] != item_id
+                {"type": call.type, "call_id": call.call_id, "status": call.status}
+                for call in await fetch_idempotent(self._pool, conversations.CALLS, values)
+                if call.id != item_id
             ]
-            await write_idempotent(
+            await fetch_idempotent(
                 self._pool,
                 conversations.REMOVE_ITEM,
                 _revision_condition(row, project)
                 | {"item": item_id, "unanswered_calls": unanswered_calls(remaining_calls)},
             )
 
-    async def _find(self, project: UUID, public_id: str, items: list[Item] | None = None) -> Row:
+    async def _find(
+        self, project: UUID, public_id: str, items: list[Item] | None = None
+    ) -> ConversationRow:
         return await conversation_row(self._pool, project, public_id, items or [])
 
-    async def _find_or_none(self, project: UUID, public_id: str) -> Row | None:
+    async def _find_or_none(self, project: UUID, public_id: str) -> ConversationRow | None:
         try:
             return await self._find(project, public_id)
         except NotFound:
@@ -170,19 +176,19 @@ class ConversationStore:
         return items, list(find_open_calls(*drop_compacted(items, continuation.open_calls), _ITEMS))
 
 
-def _require_idle(row: Row) -> None:
+def _require_idle(row: ConversationRow) -> None:
     """Raises InvalidRequest while a response of the conversation is open: it needs this history."""
-    if row["is_busy"]:
+    if row.is_busy:
         raise conversation_locked()
 
 
-def _revision_condition(row: Row, project: UUID) -> dict[str, Any]:
+def _revision_condition(row: ConversationRow, project: UUID) -> dict[str, Any]:
     """The values of a write that changes nothing if the conversation was changed after `row`."""
-    return {"id": row["id"], "project": project, "revision": row["revision"]}
+    return {"id": row.id, "project": project, "revision": row.revision}
 
 
-def _conversation_object(row: Row) -> dict[str, Any]:
-    return conversation_object(conversation_id(row["id"]), row["created_at"], row["metadata"])
+def _conversation_object(row: ConversationRow | UpdatedConversation) -> dict[str, Any]:
+    return conversation_object(conversation_id(row.id), row.created_at, row.metadata)
 
 
 def _item_not_found(item_id: str, public_id: str) -> NotFound:

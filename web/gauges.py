@@ -8,7 +8,7 @@ from prometheus_client import Gauge
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from models.db.database import DATABASE_UNAVAILABLE, Pool, Row, read
+from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch_idempotent
 from models.db.queries import operations
 from models.lifecycle import TRANSITIONS
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
@@ -42,7 +42,7 @@ class Backlog(Collector):
     """The open responses, counted by one query over open rows."""
 
     def __init__(self) -> None:
-        self._rows: list[Row] | None = None
+        self._rows: list[operations.BacklogRow] | None = None
         self._refreshed_at = float("-inf")
         self._lock = asyncio.Lock()
 
@@ -56,7 +56,7 @@ class Backlog(Collector):
                 return
             try:
                 async with asyncio.timeout(_QUERY_TIMEOUT):
-                    self._rows = await read(pool, operations.GAUGES, {})
+                    self._rows = await fetch_idempotent(pool, operations.GAUGES, {})
             except (*DATABASE_UNAVAILABLE, TimeoutError):
                 self._rows = None
             self._refreshed_at = time.monotonic()
@@ -73,7 +73,7 @@ class Backlog(Collector):
         if self._rows is not None:
             yield from self._families(self._rows)
 
-    def _families(self, rows: list[Row]) -> list[GaugeMetricFamily]:
+    def _families(self, rows: list[operations.BacklogRow]) -> list[GaugeMetricFamily]:
         by_status = GaugeMetricFamily(
             "backburner_responses", "Open responses by status.", labels=["status"]
         )
@@ -89,14 +89,12 @@ class Backlog(Collector):
         )
         for status in TRANSITIONS:
             by_status.add_metric(
-                [status.value], sum(row["responses"] for row in rows if row["status"] == status)
+                [status.value], sum(row.responses for row in rows if row.status == status)
             )
         for queue in _QUEUES:
-            waiting = [row for row in rows if row["waiting"] and row["queue"] == queue]
-            depth.add_metric([queue], sum(row["responses"] for row in waiting))
-            oldest.add_metric(
-                [queue], max((max(0.0, row["oldest"]) for row in waiting), default=0.0)
-            )
+            waiting = [row for row in rows if row.waiting and row.queue == queue]
+            depth.add_metric([queue], sum(row.responses for row in waiting))
+            oldest.add_metric([queue], max((max(0.0, row.oldest) for row in waiting), default=0.0))
         return [by_status, depth, oldest]
 
 

@@ -12,8 +12,15 @@ from starlette.requests import HTTPConnection
 
 from models.config.routes import Routes
 from models.config.settings import Settings
-from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch, open_pool
-from models.db.queries import statements
+from models.db.database import (
+    DATABASE_UNAVAILABLE,
+    Pool,
+    fetch,
+    open_pool,
+    retry_while_unavailable,
+)
+from models.db.queries.read import RESPONSE
+from models.db.queries.sweep import REENQUEUE
 from models.egress import EgressPolicy
 from models.ownership.lease import Lease
 from models.redis.answer_cache import AnswerCache
@@ -172,15 +179,11 @@ class AppState:
         self.spawn(self._cancel(response_id))
 
     async def _cancel(self, response_id: UUID) -> None:
-        while True:
-            try:
-                for row in await fetch(self.pool, statements.RESPONSE, {"id": response_id}):
-                    await self.response_store.request_cancel(row, "client_gone")
-            except DATABASE_UNAVAILABLE as error:
-                logger.warning("cancel_retry", response=str(response_id), error=str(error).strip())
-                await asyncio.sleep(0.5)
-            else:
-                return
+        async def cancel() -> None:
+            for row in await fetch(self.pool, RESPONSE, {"id": response_id}):
+                await self.response_store.request_cancel(row, "client_gone")
+
+        await retry_while_unavailable(cancel, "cancel_retry", response=str(response_id))
 
     async def enqueue_waiting(self) -> None:
         """Enqueues open responses whose Celery message was lost, as when its sender crashed."""
@@ -189,10 +192,9 @@ class AppState:
                 "interval": self.settings.lease.ring_interval,
                 "lease": self.settings.lease.duration,
             }
-            for row in await fetch(self.pool, statements.REENQUEUE, values):
-                self.job_queue.enqueue(
-                    row["id"], queue_for(background=row["background"], deaths=row["deaths"])
-                )
+            for response in await fetch(self.pool, REENQUEUE, values):
+                queue = queue_for(background=response.background, crashes=response.crashes)
+                self.job_queue.enqueue(response.id, queue)
         except DATABASE_UNAVAILABLE as error:
             # The sweep of every worker does the same later.
             logger.warning("enqueue_at_start_failed", error=str(error).strip())

@@ -13,7 +13,8 @@ import structlog
 from redis.asyncio import Redis
 
 from models.config.settings import Settings
-from models.db.database import DATABASE_UNAVAILABLE, Pool, Row, open_pool
+from models.db.database import DATABASE_UNAVAILABLE, Pool, open_pool
+from models.db.queries.leases import OwnedResponse
 from models.egress import EgressPolicy
 from models.errors import LeaseLost
 from models.lifecycle import Status
@@ -198,22 +199,22 @@ class Engine:
 
     # --- the heartbeat's news ---
 
-    def _on_heartbeat(self, sent: float, rows: list[Row]) -> None:
-        self._loop.call_soon_threadsafe(self._reconcile, sent, rows)
+    def _on_heartbeat(self, sent: float, responses: list[OwnedResponse]) -> None:
+        self._loop.call_soon_threadsafe(self._reconcile, sent, responses)
 
-    def _reconcile(self, sent: float, rows: list[Row]) -> None:
+    def _reconcile(self, sent: float, responses: list[OwnedResponse]) -> None:
         """Both ways: what is ours and does not run is given back; what runs and is not ours is stopped; what others
         have asked for is seen here too."""
-        ours = {row["id"]: row for row in rows}
+        ours = {response.id: response for response in responses}
         for response_id, run in list(self._runs.items()):
             row = ours.get(response_id)
-            if (row is None or row["attempt"] != run.claim.attempt) and run.started_at < sent:
+            if (row is None or row.attempt != run.claim.attempt) and run.started_at < sent:
                 run.stop(StopReason.LOST)
             elif row is not None and (why := _requested_stop(row, run)) is not None:
                 run.stop(why)
         for response_id, row in ours.items():
             if response_id not in self._runs and response_id not in self._claiming:
-                self._side_tasks.start(self._give_back(response_id, row["attempt"]))
+                self._side_tasks.start(self._give_back(response_id, row.attempt))
 
     async def _give_back(self, response_id: UUID, attempt: int) -> None:
         try:
@@ -232,11 +233,12 @@ def _count_attempt(run: Run) -> None:
             metrics.count_failure(run.end_state.reason)
 
 
-def _requested_stop(row: Row, run: Run) -> StopReason | None:
-    """What others have asked for, as a row of `statements.MINE` says it; a cancel before all else (I10)."""
-    if row["cancelled"] or row["abandoned"]:
+def _requested_stop(response: OwnedResponse, run: Run) -> StopReason | None:
+    """What others requested of the response; a cancel has precedence (I10)."""
+    if response.cancelled or response.abandoned:
         return StopReason.CANCEL
-    if row["failed"]:
+    if response.failed:
         return StopReason.FAIL
-    # A row that was read before the claim of this run speaks of an attempt that has been given up already.
-    return StopReason.REQUEUE if row["requeued"] and row["attempt"] == run.claim.attempt else None
+    # A row that was read before this run's claim belongs to an attempt that was released.
+    is_current = response.attempt == run.claim.attempt
+    return StopReason.REQUEUE if response.requeued and is_current else None

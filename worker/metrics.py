@@ -133,8 +133,8 @@ for _reason in _OWN_REASONS:
 def count_claim(claim: Claim) -> None:
     """A claim went through."""
     if claim.attempt == 1:
-        QUEUE_WAIT.labels(BACKGROUND if claim.row["background"] else INTERACTIVE).observe(
-            claim.row["seconds_queued"]
+        QUEUE_WAIT.labels(BACKGROUND if claim.row.background else INTERACTIVE).observe(
+            claim.row.seconds_queued
         )
     if claim.seconds_lost is not None:
         ATTEMPTS.labels("died").inc()

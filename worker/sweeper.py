@@ -12,12 +12,10 @@ from uuid import UUID
 
 import psycopg
 import structlog
-from psycopg import AsyncConnection
-from psycopg.rows import DictRow
 
 from models.config.settings import Settings
-from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch, fetch_on
-from models.db.queries import statements
+from models.db.database import DATABASE_UNAVAILABLE, Connection, Pool, execute, fetch
+from models.db.queries import leases, retention, sweep
 from models.ownership.lease import Lease
 from models.redis.channels import queue_for
 from models.redis.queue import JobQueue
@@ -85,10 +83,10 @@ class Sweeper:
         ):
             self._last_purge = time.monotonic()
             # To the end, and not only while batches are full: a chain goes from its last response to its first.
-            while await fetch(self._pool, statements.PURGE, {}):  # noqa: ASYNC110  (it waits for nobody)
+            while await fetch(self._pool, retention.PURGE, {}):  # noqa: ASYNC110  (it waits for nobody)
                 await asyncio.sleep(_PURGE_PAUSE)  # others get their turn
-            await fetch(self._pool, statements.DELETE_OLD_WORKERS, {})
-            await fetch(self._pool, statements.DELETE_EXPIRED_KEYS, {})
+            await execute(self._pool, retention.DELETE_OLD_WORKERS, {})
+            await execute(self._pool, retention.DELETE_EXPIRED_KEYS, {})
 
     # --- reap ---
 
@@ -96,14 +94,14 @@ class Sweeper:
         """Declares dead whose lease has been seen run out, unchanged, for long enough on our own clock: a stalled Postgres or a stepped
         clock reaps nobody."""
         sent_at = time.monotonic()
-        expired = await fetch(self._pool, statements.EXPIRED_LEASES, {})
+        expired = await fetch(self._pool, leases.EXPIRED_LEASES, {})
         now = time.monotonic()
         if now - sent_at > _MAX_QUERY_TIME:
             self._expired_since.clear()
             return
         self._expired_since = {
             key: self._expired_since.get(key, now)
-            for key in ((row["id"], row["expires_at"]) for row in expired)
+            for key in ((lease.id, lease.expires_at) for lease in expired)
         }
         for (worker, expires_at), since in self._expired_since.items():
             if (
@@ -118,18 +116,16 @@ class Sweeper:
                 await self._reap_one(connection, worker, expires_at)
             except psycopg.errors.LockNotAvailable:
                 # A stopped process may hold its row in half a transaction for ever: end its sessions, and try again.
-                await fetch_on(connection, statements.END_SESSIONS, {"name": str(worker)})
+                await execute(connection, leases.END_SESSIONS, {"name": str(worker)})
                 await self._reap_one(connection, worker, expires_at)
 
-    async def _reap_one(
-        self, connection: AsyncConnection[DictRow], worker: UUID, expires_at: datetime
-    ) -> None:
+    async def _reap_one(self, connection: Connection, worker: UUID, expires_at: datetime) -> None:
         async with connection.transaction():
-            await connection.execute("SET LOCAL lock_timeout = '500ms'")
-            if await fetch_on(connection, statements.REAP_LOCK, {"id": worker, "seen": expires_at}):
-                await fetch_on(
+            await execute(connection, leases.SET_LOCK_TIMEOUT, {})
+            if await fetch(connection, leases.REAP_LOCK, {"id": worker, "seen": expires_at}):
+                await execute(
                     connection,
-                    statements.REAP,
+                    leases.REAP,
                     {"id": worker, "ended": f"reaped by {self._lease.id}"},
                 )
                 logger.warning("worker_reaped", dead=str(worker))
@@ -143,25 +139,24 @@ class Sweeper:
             return
         values = {
             "waiting": self._settings.lease.ring_interval,
-            "most": share,
+            "max_rows": share,
             "quarantine": self._settings.quarantine,
             "lease": self._settings.lease.duration,
         }
-        for row in await fetch(self._pool, statements.ORPHANS, values):
-            self._slots.spawn(row["id"])
+        for orphan_id in await fetch(self._pool, sweep.ORPHANS, values):
+            self._slots.spawn(orphan_id)
 
     async def _enqueue_unowned(self) -> None:
         unowned = await fetch(
             self._pool,
-            statements.REENQUEUE,
+            sweep.REENQUEUE,
             {
                 "interval": self._settings.lease.ring_interval,
                 "lease": self._settings.lease.duration,
             },
         )
-        for row in unowned:
-            self._job_queue.enqueue(
-                row["id"], queue_for(background=row["background"], deaths=row["deaths"])
-            )
+        for response in unowned:
+            queue = queue_for(background=response.background, crashes=response.crashes)
+            self._job_queue.enqueue(response.id, queue)
         if unowned:
             logger.info("rung_again", responses=len(unowned))

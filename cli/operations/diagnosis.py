@@ -1,13 +1,13 @@
 """Why a response stands as it does: from facts to a code and a sentence. Pure.
 
-`row` is what `operations.STATE` and `STUCK` return; `live` counts live processes by kind (`statements.LIVE_WORKERS`).
+`live` counts the live processes by kind (leases.LIVE_WORKERS).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from models.db.database import Row
+from models.db.queries.operations import ResponseState
 from models.lifecycle import TERMINAL
 from models.redis.channels import QUARANTINE, queue_for
 
@@ -23,37 +23,37 @@ class Diagnosis:
     why: str
 
 
-def diagnose(row: Row, live: Mapping[str, int]) -> Diagnosis:
+def diagnose(row: ResponseState, live: Mapping[str, int]) -> Diagnosis:
     """What a response is doing or waiting for."""
-    if row["status"] in TERMINAL:
-        return Diagnosis("ended", f"ended as {row['status']}{_reason_suffix(row)}")
-    if row["worker"] is None or row["dead"]:
+    if row.status in TERMINAL:
+        return Diagnosis("ended", f"ended as {row.status}{_reason_suffix(row)}")
+    if row.owner is None or row.owner.dead:
         return _unowned(row, live)
-    owner = process_text(row["kind"], row["pid"], row["host"])
-    if row["expires_at"] < row["now"]:
-        silence = seconds_between(row["expires_at"], row["now"])
+    owner = process_text(row.owner.kind, row.owner.pid, row.owner.host)
+    if row.owner.expires_at < row.now:
+        silence = seconds_between(row.owner.expires_at, row.now)
         return Diagnosis(
             "owner_silent",
             f"the lease of its {owner} ran out {silence:.0f} s ago; the sweep of a live worker will declare it dead",
         )
-    for asked, what in (
-        ("cancel_requested_at", "cancel"),
-        ("fail_requested_at", "fail"),
-        ("requeue_requested_at", "requeue"),
+    for what, requested_at in (
+        ("cancel", row.cancel_requested_at),
+        ("fail", row.fail_requested_at),
+        ("requeue", row.requeue_requested_at),
     ):
-        if row[asked] is not None:
-            since = seconds_between(row[asked], row["now"])
+        if requested_at is not None:
+            since = seconds_between(requested_at, row.now)
             return Diagnosis(
                 f"{what}_requested",
                 f"a {what} was recorded {since:.1f} s ago; its {owner} acts on it at its next heartbeat",
             )
-    if row["deadline"] < row["now"]:
+    if row.deadline < row.now:
         return Diagnosis("late", f"it is past its deadline; its {owner} should be ending it")
-    idle = seconds_between(row["progressed_at"], row["now"])
+    idle = seconds_between(row.progressed_at, row.now)
     if idle < SILENT_AFTER:
         return Diagnosis(
             "running",
-            f"attempt {row['attempt']} runs at {owner}; the last news is {idle:.1f} s old",
+            f"attempt {row.attempt} runs at {owner}; the last news is {idle:.1f} s old",
         )
     return Diagnosis(
         "silent",
@@ -61,17 +61,12 @@ def diagnose(row: Row, live: Mapping[str, int]) -> Diagnosis:
     )
 
 
-def _unowned(row: Row, live: Mapping[str, int]) -> Diagnosis:
-    queue = queue_for(background=row["background"], deaths=row["deaths"])
+def _unowned(row: ResponseState, live: Mapping[str, int]) -> Diagnosis:
+    queue = queue_for(background=row.background, crashes=row.crashes)
     alone = queue == QUARANTINE
-    before = (
-        f"its {process_text(row['kind'], row['pid'], row['host'])} died; " if row["dead"] else ""
-    )
-    decided = next(
-        (word for word in ("cancel", "fail") if row[f"{word}_requested_at"] is not None), None
-    )
-    if decided is None and row["deadline"] < row["now"]:
-        decided = "deadline"
+    dead = row.owner
+    before = f"its {process_text(dead.kind, dead.pid, dead.host)} died; " if dead else ""
+    decided = _decided_end(row)
     takers = (
         live.get("worker", 0) + live.get("quarantine", 0)
         if decided
@@ -87,19 +82,27 @@ def _unowned(row: Row, live: Mapping[str, int]) -> Diagnosis:
     if alone:
         return Diagnosis(
             "quarantined",
-            f"{before}{row['deaths']} processes died with it; it waits for one of {takers} that run such alone, one at a time",
+            f"{before}{row.crashes} processes died with it; it waits for one of {takers} that run such alone, one at a time",
         )
-    if row["resume_at"] is not None and row["resume_at"] > row["now"]:
-        pause = seconds_between(row["now"], row["resume_at"])
+    if row.resume_at is not None and row.resume_at > row.now:
+        pause = seconds_between(row.now, row.resume_at)
         return Diagnosis(
             "put_off",
             f"its upstreams were down or at their limit; a worker takes it again in {pause:.0f} s",
         )
-    rung = f"rung {row['rings'] + 1} times, last {seconds_between(row['enqueued_at'], row['now']):.0f} s ago"
+    rung = f"rung {row.enqueue_count + 1} times, last {seconds_between(row.enqueued_at, row.now):.0f} s ago"
     return Diagnosis(
-        "orphaned" if row["dead"] else "waiting",
+        "orphaned" if dead else "waiting",
         f"{before}it waits in `{queue}`, {rung}; {takers} live workers, none has had room for it",
     )
+
+
+def _decided_end(row: ResponseState) -> str | None:
+    if row.cancel_requested_at is not None:
+        return "cancel"
+    if row.fail_requested_at is not None:
+        return "fail"
+    return "deadline" if row.deadline < row.now else None
 
 
 _END_CAUSES = {
@@ -109,8 +112,8 @@ _END_CAUSES = {
 }
 
 
-def _reason_suffix(row: Row) -> str:
-    return f" ({row['reason']})" if row["reason"] else ""
+def _reason_suffix(row: ResponseState) -> str:
+    return f" ({row.reason})" if row.reason else ""
 
 
 def process_text(kind: str, pid: int, host: str) -> str:

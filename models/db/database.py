@@ -1,52 +1,61 @@
-"""Connections to Postgres: how every session is set up, and the pool.
+"""Connections to Postgres: how each session is set up, the pool, and how statements are run.
 
-Statements are SQLAlchemy Core (models/db/queries/statements.py), compiled once, and run on psycopg directly: SQLAlchemy's async engine costs
-0.3-1 ms more a statement. Sessions are READ COMMITTED, in autocommit, and give up by themselves: a statement after 15 s, an idle
-transaction after 3 s, a silent network before a lease ends.
+Statements are typed objects (models/db/statement.py), and psycopg runs them directly: SQLAlchemy's
+async engine costs 0.3-1 ms more for each statement. Sessions are READ COMMITTED and in autocommit.
+They have limits of their own: a statement of 15 s, an idle transaction of 3 s, and a silent network
+for less time than a lease lasts.
+
+There are these ways to run a statement:
+- `fetch` (rows) and `execute` (no rows): once, on the pool or on a connection. Raise what
+  DATABASE_UNAVAILABLE names; the outcome is then unknown.
+- `fetch_idempotent`: once more after a lost connection. For reads, and for writes that change nothing
+  the second time.
+- `fetch_when_available`, and `retry_while_unavailable` around anything else: repeats until Postgres
+  answers.
+- `fetch_sync` and `execute_sync`: for threads without an event loop (heartbeat, command line).
 """
 
 import asyncio
 import time
-from collections.abc import Mapping
-from typing import Any, LiteralString
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 
 import orjson
 import psycopg
 import structlog
-from psycopg import AsyncConnection, AsyncCursor, Connection
-from psycopg.rows import DictRow, dict_row
+from psycopg import AsyncConnection
+from psycopg.rows import TupleRow, tuple_row
 from psycopg.types.json import Json, Jsonb, set_json_dumps, set_json_loads
 from psycopg_pool import AsyncConnectionPool
-from sqlalchemy import TextClause
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from models.config.settings import Settings
+from models.db.statement import Query, RowT, Statement
 
 logger = structlog.get_logger()
 
 set_json_loads(orjson.loads)
 set_json_dumps(orjson.dumps)
 
-Row = dict[str, Any]
-Pool = AsyncConnectionPool[AsyncConnection[DictRow]]
+Connection = AsyncConnection[TupleRow]
+SyncConnection = psycopg.Connection[TupleRow]
+Pool = AsyncConnectionPool[Connection]
 Parameters = Mapping[str, object]
+ResultT = TypeVar("ResultT")
 
 DATABASE_UNAVAILABLE = (psycopg.OperationalError, psycopg.InterfaceError)
-"""What a statement raises when Postgres is away, restarting, or the connection is gone: its outcome is then unknown.
+"""What a statement raises when Postgres is unreachable or restarts, or when the connection was lost:
+its outcome is then unknown.
 
-A refused lock or a timed-out statement is an OperationalError too; there nothing was written, and repeating is right as well.
+A refused lock and a timed-out statement are OperationalErrors too. Nothing was written then, and it
+is right to repeat the statement.
 """
 
-_dialect = PGDialect_psycopg()  # type: ignore[no-untyped-call]
-
-
-def compile_statement(statement: TextClause) -> LiteralString:
-    """A Core statement as psycopg runs it: SQL with `%(name)s` placeholders. Done once, at import."""
-    return str(statement.compile(dialect=_dialect))
+RETRY_DELAY = 0.5
+"""Seconds between two tries while Postgres is unavailable."""
 
 
 def connection_arguments(settings: Settings, name: str) -> dict[str, Any]:
-    """psycopg's connection arguments: who we are (`application_name`), and what ends a session that hangs."""
+    """psycopg's connection arguments. `name`: the session's `application_name`."""
     return {
         "conninfo": settings.dsn,
         "application_name": name,
@@ -56,43 +65,47 @@ def connection_arguments(settings: Settings, name: str) -> dict[str, Any]:
         "keepalives_interval": 1,
         "keepalives_count": 3,
         "tcp_user_timeout": 8000,
-        "options": "-c statement_timeout=15s -c idle_in_transaction_session_timeout=3s -c default_transaction_isolation=read\\ committed",
-        "row_factory": dict_row,
+        "options": "-c statement_timeout=15s -c idle_in_transaction_session_timeout=3s"
+        " -c default_transaction_isolation=read\\ committed",
+        "row_factory": tuple_row,
     }
 
 
 def open_pool(settings: Settings, name: str, size: int) -> Pool:
-    """A pool of up to `size` connections, not yet open: `await pool.open()` in the loop that will use it."""
+    """A pool of up to `size` connections. The caller opens it (`await pool.open()`) in its loop."""
     arguments = connection_arguments(settings, name)
     conninfo = arguments.pop("conninfo")
     return AsyncConnectionPool(
         conninfo,
-        connection_class=AsyncConnection[DictRow],
+        connection_class=Connection,
         kwargs=arguments,
         min_size=min(2, size),
         max_size=size,
         open=False,
         timeout=5,
-        # Longer, and its attempts lie ever further apart: after 20 s without Postgres the next one would be 11 s away.
+        # The pauses between the attempts of a longer one grow: after 20 s without Postgres the
+        # next attempt would be 11 s away.
         reconnect_timeout=2,
         name=name,
     )
 
 
-async def connect(settings: Settings, name: str) -> AsyncConnection[DictRow]:
-    """One connection outside any pool; raises `psycopg.OperationalError` when Postgres is away."""
-    return await AsyncConnection[DictRow].connect(**connection_arguments(settings, name))
+async def connect(settings: Settings, name: str) -> Connection:
+    """A connection outside any pool. Raises `psycopg.OperationalError` if Postgres is unavailable."""
+    return await Connection.connect(**connection_arguments(settings, name))
 
 
-def connect_sync(settings: Settings, name: str, connect_timeout: int = 3) -> Connection[DictRow]:
-    """The same for a thread of its own (heartbeat) and for the command line; `connect_timeout` in seconds."""
-    return Connection[DictRow].connect(
+def connect_sync(settings: Settings, name: str, connect_timeout: int = 3) -> SyncConnection:
+    """A connection for a thread without an event loop. `connect_timeout` in seconds. Raises
+    `psycopg.OperationalError` if Postgres is unavailable."""
+    return SyncConnection.connect(
         **connection_arguments(settings, name) | {"connect_timeout": connect_timeout}
     )
 
 
 def wait_until_available(settings: Settings, timeout: float = 30) -> None:
-    """Returns once Postgres takes connections; for the start of a process. `within`: seconds, then raises the last of what `AWAY` names."""
+    """Blocks until Postgres accepts connections: for the start of a process. After `timeout` seconds
+    it raises what DATABASE_UNAVAILABLE names."""
     end = time.monotonic() + timeout
     while True:
         try:
@@ -100,70 +113,105 @@ def wait_until_available(settings: Settings, timeout: float = 30) -> None:
         except DATABASE_UNAVAILABLE:
             if time.monotonic() > end:
                 raise
-            time.sleep(0.5)
+            time.sleep(RETRY_DELAY)
         else:
             return
 
 
 async def fetch(
-    pool: Pool, sql: LiteralString, parameters: Parameters, pool_timeout: float | None = None
-) -> list[Row]:
-    """All rows of one autocommitted statement; bytes come over in binary, not as hex. `within`: seconds to wait for a free connection,
-    if not the pool's own."""
-    async with pool.connection(timeout=pool_timeout) as connection:
-        return await fetch_on(connection, sql, parameters)
+    on: Pool | Connection,
+    query: Query[RowT],
+    parameters: Parameters,
+    pool_timeout: float | None = None,
+) -> list[RowT]:
+    """All rows of one statement, on a connection of the pool (autocommitted) or on this connection
+    (in its transaction, if one is open). `pool_timeout`: seconds to wait for a free connection."""
+    if isinstance(on, AsyncConnectionPool):
+        async with on.connection(timeout=pool_timeout) as connection:
+            return await fetch(connection, query, parameters)
+    # In binary, bytea columns are not sent as hex digits.
+    cursor = await on.execute(query.sql, parameters, binary=True)
+    return query.rows(await cursor.fetchall())
 
 
-async def read(pool: Pool, sql: LiteralString, parameters: Parameters) -> list[Row]:
-    """The same for reads, which may be asked twice: after a restart of Postgres the pool's idle connections are all dead, and the first
-    statement on each would fail although Postgres is back. Raises what `AWAY` names when it really is away."""
+async def execute(
+    on: Pool | Connection, statement: Statement | Query[Any], parameters: Parameters
+) -> None:
+    """Runs a statement on the pool or a connection, as `fetch` does. Its rows are not read."""
+    if isinstance(on, AsyncConnectionPool):
+        async with on.connection() as connection:
+            await connection.execute(statement.sql, parameters, binary=True)
+    else:
+        await on.execute(statement.sql, parameters, binary=True)
+
+
+async def fetch_idempotent(pool: Pool, query: Query[RowT], parameters: Parameters) -> list[RowT]:
+    """`fetch`, repeated once after a lost connection. For reads, and for writes that change nothing
+    the second time (cancel, delete). After a restart of Postgres all idle connections of the pool are
+    dead, and the first statement on each would fail although Postgres is back."""
     try:
-        return await fetch(pool, sql, parameters)
+        return await fetch(pool, query, parameters)
     except DATABASE_UNAVAILABLE:
         await pool.check()
-        return await fetch(pool, sql, parameters, pool_timeout=1.0)
+        return await fetch(pool, query, parameters, pool_timeout=1.0)
 
 
-async def write_idempotent(pool: Pool, sql: LiteralString, parameters: Parameters) -> list[Row]:
-    """The same for writes that change nothing when they come twice (cancel, delete): done and unheard is as good as done."""
-    return await read(pool, sql, parameters)
+async def fetch_when_available(
+    pool: Pool, query: Query[RowT], parameters: Parameters
+) -> list[RowT]:
+    """`fetch` for reads that can wait: repeated while Postgres is unavailable (I9)."""
+    return await retry_while_unavailable(
+        lambda: fetch(pool, query, parameters), "database_unavailable_read_waits"
+    )
 
 
-async def fetch_when_available(pool: Pool, sql: LiteralString, parameters: Parameters) -> list[Row]:
-    """The same for reads that can wait: while Postgres is away, asks again every half second (I9)."""
+async def retry_while_unavailable(
+    operation: Callable[[], Awaitable[ResultT]], log_event: str | None = None, **log_fields: str
+) -> ResultT:
+    """Awaits `operation()` until it does not raise what DATABASE_UNAVAILABLE names, and returns its
+    result. Each failed try is logged as `log_event`. The operation must be safe to repeat."""
     while True:
         try:
-            return await fetch(pool, sql, parameters)
+            return await operation()
         except DATABASE_UNAVAILABLE as error:
-            logger.warning("read_waits", error=str(error).strip())
-            await asyncio.sleep(0.5)
+            if log_event is not None:
+                logger.warning(log_event, error=str(error).strip(), **log_fields)
+            await asyncio.sleep(RETRY_DELAY)
 
 
-async def fetch_on(
-    connection: AsyncConnection[DictRow], sql: LiteralString, parameters: Parameters
-) -> list[Row]:
-    """The same on a connection in hand: inside its transaction, if it has one open."""
-    async with AsyncCursor[DictRow](connection, row_factory=dict_row) as cursor:
-        await cursor.execute(sql, parameters, binary=True)
-        return await cursor.fetchall() if cursor.description else []
+def fetch_sync(
+    connection: SyncConnection, query: Query[RowT], parameters: Parameters
+) -> list[RowT]:
+    """All rows of one statement on this connection. Blocks."""
+    return query.rows(connection.execute(query.sql, parameters, binary=True).fetchall())
+
+
+def execute_sync(
+    connection: SyncConnection, statement: Statement | Query[Any], parameters: Parameters
+) -> None:
+    """Runs a statement on this connection. Blocks. Its rows are not read."""
+    connection.execute(statement.sql, parameters, binary=True)
 
 
 __all__ = [
     "DATABASE_UNAVAILABLE",
+    "RETRY_DELAY",
+    "Connection",
     "Json",
     "Jsonb",
     "Parameters",
     "Pool",
-    "Row",
-    "compile_statement",
+    "SyncConnection",
     "connect",
     "connect_sync",
     "connection_arguments",
+    "execute",
+    "execute_sync",
     "fetch",
-    "fetch_on",
+    "fetch_idempotent",
+    "fetch_sync",
     "fetch_when_available",
     "open_pool",
-    "read",
+    "retry_while_unavailable",
     "wait_until_available",
-    "write_idempotent",
 ]

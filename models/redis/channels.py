@@ -2,8 +2,11 @@
 
 from uuid import UUID
 
+from models.lifecycle import QUARANTINE_THRESHOLD
+
 RUN_RESPONSE = "worker.run_response"
-"""The one Celery task. Its only argument is the response's UUID as 32 hex digits: a doorbell, not a job description."""
+"""The one Celery task. Its only argument is the response's UUID as 32 hex digits: the message wakes a
+worker up, the row in the database is the job."""
 
 INTERACTIVE = "interactive"
 BACKGROUND = "background"
@@ -11,25 +14,25 @@ QUARANTINE = "quarantine"
 
 
 def events(response_id: UUID) -> str:
-    """The Redis channel on which a response's frames are shown while it runs."""
+    """The Redis channel to which a response's frames are published while it runs."""
     return f"events:{response_id.hex}"
 
 
 def control(worker_id: UUID) -> str:
-    """The Redis channel on which a worker hears cancels: the payload is a response's UUID as 32 hex digits."""
+    """The Redis channel of a worker's cancels. The payload is a response's UUID as 32 hex digits."""
     return f"control:{worker_id.hex}"
 
 
 def cache_redis_key(key: bytes) -> str:
-    """Where in Redis the answer to this question is remembered (models/redis/answer_cache.py)."""
+    """The Redis key of a cached answer (models/redis/answer_cache.py)."""
     return f"cache:{key.hex()}"
 
 
-def queue_for(*, background: bool, deaths: int) -> str:
-    """Which queue rings for a response (design §4.1, §4.6).
+def queue_for(*, background: bool, crashes: int) -> str:
+    """The Celery queue of a response.
 
-    `deaths` counts the worker processes that died holding it, the present dead owner included.
+    `crashes`: its owners that crashed since its last checkpoint, a dead present owner included.
     """
-    if deaths >= 2:
+    if crashes >= QUARANTINE_THRESHOLD:
         return QUARANTINE
     return BACKGROUND if background else INTERACTIVE

@@ -29,15 +29,16 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from psycopg import AsyncConnection
-from psycopg.rows import DictRow
 
-from models.db.database import Pool, Row, connect, fetch, open_pool
-from models.db.queries import statements
+from models.db.database import Connection, Pool, connect, fetch, open_pool
+from models.db.queries import create as create_queries
+from models.db.queries import end as end_queries
+from models.db.queries import leases, retention
+from models.db.queries import read as read_queries
+from models.db.queries.read import ResponseRow
 from models.errors import LeaseLost
 from models.ids import new_uuid, response_id
-from models.lifecycle import TERMINAL, Status
-from models.ownership.claims import QUARANTINE_THRESHOLD
+from models.lifecycle import QUARANTINE_THRESHOLD, TERMINAL, Status
 from models.redis.answer_cache import AnswerCache
 from models.wire.events import Event, ResponseCreated, ResponseQueued, decode_frame, split_frames
 from models.wire.events import frame as encode_frame
@@ -52,6 +53,7 @@ from tests.support.chaos.step_worker import (
     WorkerExited,
 )
 from tests.support.contract_rules import assert_stream_obeys_contract
+from tests.support.sql import Record, run_sql
 from tests.support.stack import Databases
 from tests.support.worker_rows import SeededDatabase, settings_for
 from web.responses.store import ResponseStore
@@ -76,7 +78,7 @@ class World:
 
     loop: asyncio.AbstractEventLoop
     database: SeededDatabase
-    journal_connection: AsyncConnection[DictRow]
+    journal_connection: Connection
     """The journal connection of all workers: opening one for each would cost more than the rest."""
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -199,7 +201,7 @@ class Machine(RuleBasedStateMachine):
         frames = b"".join(encode_frame(event, number) for number, event in enumerate(events))
         values["frames"] = frames
         response.published.update(_numbered(frames))
-        self.wait(fetch(self.pool, statements.INSERT, values))
+        self.wait(fetch(self.pool, create_queries.INSERT, values))
         self.responses.append(response)
 
     @precondition(lambda self: self.open)
@@ -215,11 +217,11 @@ class Machine(RuleBasedStateMachine):
         response = pick(self.open, index)
         row = self.row(response)
         values = {"id": response.id, "project": self.database.project}
-        self.wait(fetch(self.pool, statements.REQUEST_DELETE, values))
+        self.wait(fetch(self.pool, end_queries.REQUEST_DELETE, values))
         response.delete_requested = True
-        if row["status"] not in TERMINAL:
+        if row.status not in TERMINAL:
             self._cancel(response, self.wait(self.response_store.request_cancel(row, "deleted")))
-        if self.wait(fetch(self.pool, statements.DELETE_ENDED, values)):
+        if self.wait(fetch(self.pool, retention.DELETE_ENDED, values)):
             assert response.status in TERMINAL
             response.is_deleted = True
 
@@ -364,11 +366,11 @@ class Machine(RuleBasedStateMachine):
     def beat(self, worker_index: int) -> None:
         worker = pick(self.processes, worker_index)
         lease = settings_for(self.database.dsn).lease.duration
-        renewed = self.wait(fetch(self.pool, statements.RENEW, {"me": worker.id, "lease": lease}))
+        renewed = self.wait(fetch(self.pool, leases.RENEW, {"me": worker.id, "lease": lease}))
         assert bool(renewed) is not worker.is_declared_dead
         attempts = {
-            row["id"]: row["attempt"]
-            for row in self.wait(fetch(self.pool, statements.OWNED_RESPONSES, {"me": worker.id}))
+            row.id: row.attempt
+            for row in self.wait(fetch(self.pool, leases.OWNED_RESPONSES, {"me": worker.id}))
         }
         if not worker.is_declared_dead:
             assert attempts == {id_: run.claim.attempt for id_, run in worker.runs.items()}
@@ -431,14 +433,14 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def postgres_crashes(self) -> None:
         """Empties the unlogged table; all other tables keep their rows."""
-        self.wait(fetch(self.pool, "DELETE FROM journal", {}))
+        self.wait(run_sql(self.pool, "DELETE FROM journal", {}))
         for worker in self.workers:
             worker.journal_lost = True
 
     @rule()
     def purge(self) -> None:
-        for row in self.wait(fetch(self.pool, statements.PURGE, {})):
-            response = self.response(row["id"])
+        for purged_id in self.wait(fetch(self.pool, retention.PURGE, {})):
+            response = self.response(purged_id)
             assert response.delete_requested
             assert response.status in TERMINAL
             response.is_deleted = True
@@ -475,13 +477,13 @@ class Machine(RuleBasedStateMachine):
             self.wait(work)
         assert self.all_rows() == before
 
-    def all_rows(self) -> list[Row]:
+    def all_rows(self) -> list[Record]:
         ids = [response.id for response in self.responses]
         values = {"ids": ids, "workers": [worker.id for worker in self.workers]}
-        return self.wait(fetch(self.pool, _ALL_ROWS, values))
+        return self.wait(run_sql(self.pool, _ALL_ROWS, values))
 
-    def row(self, response: TrackedResponse) -> Row:
-        return self.wait(fetch(self.pool, statements.RESPONSE, {"id": response.id}))[0]
+    def row(self, response: TrackedResponse) -> ResponseRow:
+        return self.wait(fetch(self.pool, read_queries.RESPONSE, {"id": response.id}))[0]
 
     def _record_published(self, worker: StepWorker) -> None:
         """Notes what the worker published: readers may read it from now on."""
@@ -501,7 +503,7 @@ class Machine(RuleBasedStateMachine):
     def rows_are_as_expected(self) -> None:
         """I3, I5, I10: one owner, rising attempts, one ending, and a cancel beats an ending."""
         ids = [response.id for response in self.responses]
-        rows = {row["id"]: row for row in self.wait(fetch(self.pool, _ROWS, {"ids": ids}))}
+        rows = {row["id"]: row for row in self.wait(run_sql(self.pool, _ROWS, {"ids": ids}))}
         assert set(rows) == {response.id for response in self.open}
         for response in self.open:
             row = rows[response.id]
@@ -516,7 +518,7 @@ class Machine(RuleBasedStateMachine):
             assert not response.cancelled or response.status in ("in_progress", "cancelled")
             self._assert_log_only_grew(response, row)
 
-    def _assert_log_only_grew(self, response: TrackedResponse, row: Row) -> None:
+    def _assert_log_only_grew(self, response: TrackedResponse, row: Record) -> None:
         """I4: numbers without a gap from 0, no event changes, a terminal event ends the log.
 
         The terminal event is there if and only if the row has a terminal status.
@@ -557,7 +559,7 @@ class Machine(RuleBasedStateMachine):
             for reader in self.readers:
                 self.wait(reader.disconnect())
             for table in ("responses", "journal", "workers"):
-                self.wait(fetch(self.pool, f"DELETE FROM {table}", {}))
+                self.wait(run_sql(self.pool, f"DELETE FROM {table}", {}))
 
     def _finish_everything(self) -> None:
         for worker in self.workers:

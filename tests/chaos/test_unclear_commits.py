@@ -14,8 +14,12 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from models.db.database import DATABASE_UNAVAILABLE, Row, connect_sync, fetch, open_pool
-from models.db.queries import statements
+from models.db.database import DATABASE_UNAVAILABLE, connect_sync, fetch, open_pool
+from models.db.queries import claim as claim_queries
+from models.db.queries import create as create_queries
+from models.db.queries import end as end_queries
+from models.db.queries import leases
+from models.db.queries import read as read_queries
 from models.ids import new_uuid
 from models.lifecycle import TERMINAL, Status
 from models.ownership.lease import Lease
@@ -25,6 +29,7 @@ from tests.support.chaos.attempts import assert_one_stream
 from tests.support.chaos.proxy import Proxy, Statements
 from tests.support.chaos.step_worker import StepRun, StepWorker
 from tests.support.fake_upstream import FakeUpstream, hang, reply, text
+from tests.support.sql import run_sql
 from tests.support.stack import RUNNING_STACKS, Databases, Service, Stack, SuiteSettings, stack
 from tests.support.worker_rows import SeededDatabase, settings_for
 
@@ -61,22 +66,20 @@ class Unsure:
 
     async def numbers(self, name: UUID) -> list[int]:
         """The numbers of its event log, frame by frame."""
-        rows = await fetch(self.house.pool, statements.LOG_SINCE, {"id": name, "after": -1})
+        rows = await fetch(self.house.pool, claim_queries.LOG_SINCE, {"id": name, "after": -1})
         return [
-            number
-            for row in rows
-            for number, _ in enumerate(split_frames(row["frames"]), row["first"])
+            number for row in rows for number, _ in enumerate(split_frames(row.frames), row.first)
         ]
 
     async def items(self, name: UUID) -> list[str]:
         return [
-            row["payload"]["type"]
-            for row in await fetch(self.house.pool, statements.OUTPUT_ITEMS, {"id": name})
+            item["type"]
+            for item in await fetch(self.house.pool, read_queries.OUTPUT_ITEMS, {"id": name})
         ]
 
-    async def mine(self) -> list[Row]:
+    async def mine(self) -> list[leases.OwnedResponse]:
         """What its next heartbeat will find."""
-        return await fetch(self.house.pool, statements.OWNED_RESPONSES, {"me": self.hand.id})
+        return await fetch(self.house.pool, leases.OWNED_RESPONSES, {"me": self.hand.id})
 
 
 @pytest.fixture(scope="module")
@@ -115,12 +118,12 @@ async def test_claim(unsure: Unsure, kind: str) -> None:
     lose(unsure.proxy, b"attempt = r.attempt + 1", kind)
     with pytest.raises(DATABASE_UNAVAILABLE):
         await unsure.hand.ownership.take(name)
-    assert [row["id"] for row in await unsure.mine()] == [name] * (kind == DONE)
+    assert [row.id for row in await unsure.mine()] == [name] * (kind == DONE)
     for row in await unsure.mine():
-        await unsure.hand.ownership.release_unknown(name, row["attempt"])
+        await unsure.hand.ownership.release_unknown(name, row.attempt)
     claim = await (await unsure.house.create_worker()).ownership.take(name)
     assert claim is not None
-    assert (claim.attempt, claim.row["deaths"]) == (2 if kind == DONE else 1, 0), (
+    assert (claim.attempt, claim.row.crashes) == (2 if kind == DONE else 1, 0), (
         "no death is counted"
     )
 
@@ -141,10 +144,10 @@ async def test_take_over(unsure: Unsure, kind: str) -> None:
     standing = await unsure.house.response_row(name)
     assert standing["worker"] == (unsure.hand.id if kind == DONE else owner.id)
     for row in await unsure.mine():
-        await unsure.hand.ownership.release_unknown(name, row["attempt"])
+        await unsure.hand.ownership.release_unknown(name, row.attempt)
     claim = await (await unsure.house.create_worker()).ownership.take(name)
     assert claim is not None
-    assert (claim.attempt, claim.row["deaths"], claim.log_end) == (3 if kind == DONE else 2, 1, 5)
+    assert (claim.attempt, claim.row.crashes, claim.log_end) == (3 if kind == DONE else 2, 1, 5)
     assert await unsure.numbers(name) == list(range(6))
 
 
@@ -156,7 +159,7 @@ async def test_journal(unsure: Unsure, kind: str) -> None:
     lose(unsure.proxy, b"INSERT INTO journal", kind)
     await unsure.hand.write_journal()
     question = "SELECT batch, first_numbers FROM journal WHERE worker = %(me)s AND batch > 0 ORDER BY batch"
-    stored = await fetch(unsure.house.pool, question, {"me": unsure.hand.id})
+    stored = await run_sql(unsure.house.pool, question, {"me": unsure.hand.id})
     assert [row["batch"] for row in stored] == [1, 2]
     assert len(unsure.hand.bus.pending) == 1, "shown once, after it was known to be stored"
 
@@ -203,9 +206,9 @@ async def test_finish_while_a_cancel_is_recorded(unsure: Unsure, kind: str) -> N
     ending = asyncio.ensure_future(unsure.hand.finish(telling, Status.COMPLETED, send_twice=False))
     if kind == NEVER:
         await until(lambda: not unsure.proxy._dropped_patterns)
-        assert await fetch(unsure.house.pool, statements.REQUEST_CANCEL, {"id": telling.claim.id})
+        assert await fetch(unsure.house.pool, end_queries.REQUEST_CANCEL, {"id": telling.claim.id})
     ended = await ending
-    late = await fetch(unsure.house.pool, statements.REQUEST_CANCEL, {"id": telling.claim.id})
+    late = await fetch(unsure.house.pool, end_queries.REQUEST_CANCEL, {"id": telling.claim.id})
     assert late == []
     assert ended is (Status.COMPLETED if kind == DONE else Status.CANCELLED)
     assert (await unsure.house.response_row(telling.claim.id))["status"] == ended
@@ -220,7 +223,7 @@ async def test_release(unsure: Unsure, kind: str) -> None:
     await unsure.hand.hand_over(telling)
     claim = await (await unsure.house.create_worker()).ownership.take(telling.claim.id)
     assert claim is not None
-    assert (claim.attempt, claim.row["deaths"], claim.log_end) == (2, 0, last)
+    assert (claim.attempt, claim.row.crashes, claim.log_end) == (2, 0, last)
 
 
 @both_kinds
@@ -234,7 +237,7 @@ async def test_register(unsure: Unsure, kind: str) -> None:
             lease.register()
 
     await _beside(register)
-    rows = await fetch(
+    rows = await run_sql(
         unsure.house.pool, "SELECT dead FROM workers WHERE id = %(id)s", {"id": lease.id}
     )
     assert [row["dead"] for row in rows] == [False] * (kind == DONE)
@@ -463,7 +466,7 @@ async def _insert_without_a_bell(
     house.project = project
     values = house.insert_values(name) | {"model": model}
     async with await psycopg.AsyncConnection.connect(product.dsn, autocommit=True) as connection:
-        await connection.execute(statements.INSERT, values)
+        await connection.execute(create_queries.INSERT.sql, values)
         await connection.execute(
             "UPDATE responses SET enqueued_at = enqueued_at + %s WHERE id = %s", (waits, name)
         )

@@ -8,13 +8,18 @@ import orjson
 
 from models.config.groups import LeaseSettings
 from models.config.settings import Settings
-from models.db.database import Json, Pool, Row, fetch
-from models.db.queries import statements
+from models.db.database import Json, Pool, execute, fetch
+from models.db.queries import claim as claim_queries
+from models.db.queries import create as create_queries
+from models.db.queries import leases
+from models.db.queries import run as run_queries
+from models.db.queries.run import JournalOutcome
 from models.ids import new_uuid
 from models.lifecycle import Status
 from models.ownership.claims import Ending, Ownership, Step, Tail
 from models.ownership.lease import Kind, Lease
 from models.wire.events import ArgumentsDelta, Item, frame
+from tests.support.sql import Record, run_sql
 
 
 def settings_for(dsn: str, *, quarantine: bool = False) -> Settings:
@@ -50,21 +55,21 @@ class DatabaseWorker:
 
     async def journal(
         self, batch: int, response_id: UUID, attempt: int, first: int, last: int
-    ) -> Row:
+    ) -> JournalOutcome:
         """Journals one block."""
         values = {
             "me": self.id, "batch": batch, "ids": [response_id], "attempts": [attempt], "firsts": [first], "lasts": [last], "frames": [frames(first, last)],
         }  # fmt: skip
-        return (await fetch(self.pool, statements.JOURNAL, values))[0]
+        return (await fetch(self.pool, run_queries.JOURNAL, values))[0]
 
     async def flush(
         self, response_id: UUID, attempt: int, first: int, last: int, *, answered: int = 0
-    ) -> list[Row]:
+    ) -> list[UUID]:
         """Flushes one block."""
         values = {
             "me": self.id, "ids": [response_id], "attempts": [attempt], "firsts": [first], "lasts": [last], "frames": [frames(first, last)], "answered": answered,
         }  # fmt: skip
-        return await fetch(self.pool, statements.FLUSH, values)
+        return await fetch(self.pool, run_queries.FLUSH, values)
 
 
 class SeededDatabase:
@@ -77,7 +82,7 @@ class SeededDatabase:
 
     async def create_project(self) -> None:
         """Makes the project."""
-        await fetch(
+        await run_sql(
             self.pool,
             "INSERT INTO projects (id, name) VALUES (%(id)s, 'house')",
             {"id": self.project},
@@ -100,12 +105,12 @@ class SeededDatabase:
             "pid": 1,
             "lease": timedelta(seconds=lease),
         }
-        await fetch(self.pool, statements.REGISTER, values)
-        await fetch(self.pool, statements.MARK_JOURNAL, {"me": worker.id})
+        await execute(self.pool, leases.REGISTER, values)
+        await execute(self.pool, leases.MARK_JOURNAL, {"me": worker.id})
 
     async def declare_dead(self, worker: DatabaseWorker) -> None:
         """Declares the worker dead."""
-        await fetch(self.pool, statements.REAP, {"id": worker.id, "ended": "test"})
+        await execute(self.pool, leases.REAP, {"id": worker.id, "ended": "test"})
 
     async def create_response(
         self, *, background: bool = True, web: UUID | None = None, previous: UUID | None = None
@@ -114,7 +119,7 @@ class SeededDatabase:
         name = new_uuid()
         await fetch(
             self.pool,
-            statements.INSERT,
+            create_queries.INSERT,
             self.insert_values(name, background=background, web=web, previous=previous),
         )
         return name
@@ -136,16 +141,16 @@ class SeededDatabase:
             "traceparent": None, "key_id": None, "sealed": None, "items": orjson.dumps([item]).decode(), "last": last, "frames": frames(0, last), "cache_key": None, "cache_ttl": None,
         }  # fmt: skip
 
-    async def response_row(self, name: UUID) -> Row:
+    async def response_row(self, name: UUID) -> Record:
         """The whole row."""
-        return (await fetch(self.pool, "SELECT * FROM responses WHERE id = %(id)s", {"id": name}))[
-            0
-        ]
+        return (
+            await run_sql(self.pool, "SELECT * FROM responses WHERE id = %(id)s", {"id": name})
+        )[0]
 
     async def log_ranges(self, name: UUID) -> list[tuple[int, int, int]]:
         """(first, last, attempt) of each row of its event log."""
-        rows = await fetch(self.pool, statements.LOG_SINCE, {"id": name, "after": -1})
-        return [(row["first"], row["last"], row["attempt"]) for row in rows]
+        rows = await fetch(self.pool, claim_queries.LOG_SINCE, {"id": name, "after": -1})
+        return [(row.first, row.last, row.attempt) for row in rows]
 
 
 def ending(status: Status, first: int, last: int) -> Ending:

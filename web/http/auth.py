@@ -11,8 +11,8 @@ from uuid import UUID
 from fastapi import Depends, FastAPI
 from starlette.requests import HTTPConnection
 
-from models.db.database import Pool, fetch, read
-from models.db.queries import statements
+from models.db.database import Pool, execute, fetch_idempotent
+from models.db.queries.api_keys import FIND_API_KEY, TOUCH_API_KEY
 from models.errors import IncorrectApiKey, Unauthenticated
 from models.keys import hash_key
 
@@ -44,21 +44,21 @@ class Keys:
         now = time.monotonic()
         if cached is not None and cached[1] > now:
             return cached[0]
-        rows = await read(self._pool, statements.FIND_API_KEY, {"hash": hashed})
-        if not rows or not hmac.compare_digest(bytes(rows[0]["hash"]), hashed):
+        rows = await fetch_idempotent(self._pool, FIND_API_KEY, {"hash": hashed})
+        if not rows or not hmac.compare_digest(rows[0].hash, hashed):
             self._cached.pop(hashed, None)
             return None
         if len(self._cached) > _MAX_CACHED_KEYS:
             self._cached.clear()
-        project: UUID = rows[0]["project_id"]
+        project = rows[0].project_id
         self._cached[hashed] = (project, now + _KEY_CACHE_SECONDS)
-        await self._record_use(rows[0]["id"], now)
+        await self._record_use(rows[0].id, now)
         return project
 
     async def _record_use(self, key_id: UUID, now: float) -> None:
         if now - self._last_used_written.get(key_id, -_LAST_USED_INTERVAL) >= _LAST_USED_INTERVAL:
             self._last_used_written[key_id] = now
-            await fetch(self._pool, statements.TOUCH_API_KEY, {"id": key_id})
+            await execute(self._pool, TOUCH_API_KEY, {"id": key_id})
 
 
 def bind_keys(app: FastAPI, keys: Keys) -> None:

@@ -9,8 +9,8 @@ import orjson
 
 from models.config.groups import CacheSettings
 from models.config.routes import Routes
-from models.db.database import Pool, read
-from models.db.queries import statements
+from models.db.database import Pool, fetch_idempotent
+from models.db.queries.history import HISTORY_DIGEST
 from models.redis.answer_cache import AnswerCache, CachedAnswer
 from models.secrets import Sealer
 from models.wire.checks.basic import Integer
@@ -97,8 +97,8 @@ class RequestCache:
             "conversation": continuation.conversation,
             "items": orjson.dumps(request.input).decode(),
         }
-        history = (await read(self._pool, statements.HISTORY_DIGEST, values))[0]
-        if history["broken"]:
+        history = (await fetch_idempotent(self._pool, HISTORY_DIGEST, values))[0]
+        if history.broken:
             return None
         question: dict[str, Any] = {
             "project": project.hex,
@@ -107,7 +107,7 @@ class RequestCache:
                 (destination.upstream.name, destination.upstream.base_url, destination.model)
                 for destination in self._routes.find(request.model)
             ],
-            "said": history["digest"].hex(),
+            "said": history.digest.hex(),
             # Keys inside a parameter keep their order: the model sees the order of a schema's keys.
             "parameters": sorted(
                 (name, value)

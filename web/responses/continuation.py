@@ -4,8 +4,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from models.db.database import Pool, Row, read
-from models.db.queries import conversations, statements
+from models.db.database import Pool, fetch_idempotent
+from models.db.queries import conversations
+from models.db.queries.conversations import ConversationRow
+from models.db.queries.history import PREVIOUS_RESPONSE, PreviousResponse
 from models.errors import InvalidRequest, NotFound
 from models.ids import parse_conversation_id, parse_response_id
 from models.lifecycle import TRANSITIONS, Status
@@ -50,28 +52,34 @@ async def load_continuation(
         except NotFound as error:
             error.param = "conversation"
             raise
-        if row["is_busy"]:
+        if row.is_busy:
             raise conversation_locked()
         return Continuation(
-            conversation=row["id"],
-            revision=row["revision"],
-            open_calls=row["unanswered_calls"],
-            existing_item_ids=frozenset(row["taken"]),
+            conversation=row.id,
+            revision=row.revision,
+            open_calls=row.unanswered_calls,
+            existing_item_ids=frozenset(row.existing_item_ids),
         )
     if request.previous_response_id is None:
         return Continuation()
-    row = await _previous_row(pool, project, request.previous_response_id, unstored_ids)
-    return Continuation(previous=row["id"], open_calls=row["unanswered_calls"])
+    previous = await _previous_row(pool, project, request.previous_response_id, unstored_ids)
+    return Continuation(previous=previous.id, open_calls=previous.unanswered_calls)
 
 
-async def conversation_row(pool: Pool, project: UUID, public_id: str, items: list[Item]) -> Row:
+async def conversation_row(
+    pool: Pool, project: UUID, public_id: str, items: list[Item]
+) -> ConversationRow:
     """The row of the conversation `conv_…` in this project, and which of the items it has.
 
     Raises NotFound.
     """
     conversation_id = parse_conversation_id(public_id)
     values = {"id": conversation_id, "project": project, "item_ids": [item["id"] for item in items]}
-    rows = await read(pool, conversations.READ, values) if conversation_id is not None else []
+    rows = (
+        await fetch_idempotent(pool, conversations.READ, values)
+        if conversation_id is not None
+        else []
+    )
     if not rows:
         raise NotFound(
             f"Conversation with id '{public_id}' not found.", code="conversation_not_found"
@@ -94,17 +102,23 @@ def conversation_locked() -> InvalidRequest:
 
 async def _previous_row(
     pool: Pool, project: UUID, public_id: str, unstored_ids: Collection[UUID]
-) -> Row:
+) -> PreviousResponse:
     response_id = parse_response_id(public_id)
-    values = {"id": response_id, "project": project, "remembered": response_id in unstored_ids}
-    rows = await read(pool, statements.PREVIOUS_RESPONSE, values) if response_id is not None else []
+    values = {
+        "id": response_id,
+        "project": project,
+        "include_unstored": response_id in unstored_ids,
+    }
+    rows = (
+        await fetch_idempotent(pool, PREVIOUS_RESPONSE, values) if response_id is not None else []
+    )
     if not rows:
         raise InvalidRequest(
             f"Previous response with id '{public_id}' not found.",
             param="previous_response_id",
             code="previous_response_not_found",
         )
-    if Status(rows[0]["status"]) in TRANSITIONS:
+    if Status(rows[0].status) in TRANSITIONS:
         raise InvalidRequest(
             f"Previous response with id '{public_id}' has not finished yet.",
             param="previous_response_id",

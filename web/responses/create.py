@@ -12,8 +12,9 @@ from uuid import UUID
 import orjson
 
 from models.config.settings import Settings
-from models.db.database import Json, Pool, read
-from models.db.queries import statements
+from models.db.database import Json, Pool, fetch_idempotent
+from models.db.queries.create import FIND_IDEMPOTENCY_KEY
+from models.db.queries.read import RESPONSE
 from models.lifecycle import Status
 from models.redis.channels import queue_for
 from models.redis.queue import JobQueue
@@ -143,9 +144,9 @@ class CreateResponse:
         """
         if request.conversation is None or idempotency_key is None or idempotency_key.replaces:
             return None
-        rows = await read(
+        rows = await fetch_idempotent(
             self._pool,
-            statements.FIND_IDEMPOTENCY_KEY,
+            FIND_IDEMPOTENCY_KEY,
             {"project": project, "key": idempotency_key.key},
         )
         if not rows:
@@ -163,8 +164,8 @@ class CreateResponse:
 
     async def _was_cached(self, existing_id: UUID) -> bool:
         """Whether the answer of an existing response is from the cache."""
-        rows = await read(self._pool, statements.RESPONSE, {"id": existing_id})
-        return any(row["cache_key"] is not None and row["cache_ttl"] is None for row in rows)
+        rows = await fetch_idempotent(self._pool, RESPONSE, {"id": existing_id})
+        return any(row.cache_key is not None and row.cache_ttl is None for row in rows)
 
     async def _insert_new(
         self, project: UUID, request: CreateRequest, context: _RequestContext
@@ -207,7 +208,7 @@ class CreateResponse:
         if precomputed is not None:
             RESPONSES_ENDED.labels(Status.COMPLETED.value).inc()
         else:
-            self._job_queue.enqueue(opening.id, queue_for(background=request.background, deaths=0))
+            self._job_queue.enqueue(opening.id, queue_for(background=request.background, crashes=0))
         return AcceptedResponse(
             opening.id,
             request,

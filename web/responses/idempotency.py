@@ -16,7 +16,7 @@ from uuid import UUID
 
 import orjson
 
-from models.db.database import Row
+from models.db.queries.create import KeyHolder
 from models.errors import InvalidRequest
 
 _KEY_TTL = timedelta(hours=24)
@@ -39,7 +39,7 @@ class IdempotencyKey:
         return {
             "key": self.key,
             "body_hash": self.body_hash,
-            "kept": self.ttl,
+            "lifetime": self.ttl,
             "replaces": self.replaces,
         }
 
@@ -63,19 +63,18 @@ def parse_idempotency_key(headers: Mapping[str, str], body: Any) -> IdempotencyK
     return IdempotencyKey(f"body:{hashed.hex()}", hashed, _SDK_RETRY_TTL, replaces=count == "0")
 
 
-def matched_response_id(row: Row, key: IdempotencyKey) -> UUID:
+def matched_response_id(holder: KeyHolder, key: IdempotencyKey) -> UUID:
     """The response of a stored key equal to `key`.
 
     Raises InvalidRequest if it was stored with another body.
     """
-    if bytes(row["body_hash"]) != key.body_hash:
+    if holder.body_hash != key.body_hash:
         raise InvalidRequest(
             "This 'Idempotency-Key' was used before with another request body.",
             param="Idempotency-Key",
             code="idempotency_key_reused",
         )
-    existing_id: UUID = row["response_id"]
-    return existing_id
+    return holder.response_id
 
 
 def _hash(body: Any) -> bytes:

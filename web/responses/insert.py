@@ -2,14 +2,23 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import LiteralString
 from uuid import UUID
 
 import psycopg
 import structlog
 
-from models.db.database import DATABASE_UNAVAILABLE, Pool, Row, fetch, fetch_on, read
-from models.db.queries import statements
+from models.db.database import (
+    DATABASE_UNAVAILABLE,
+    Pool,
+    execute,
+    fetch,
+    fetch_idempotent,
+    retry_while_unavailable,
+)
+from models.db.queries import create
+from models.db.queries.end import COMPLETE_PRECOMPUTED
+from models.db.queries.read import RESPONSE
+from models.db.statement import Query
 from models.db.tables import ONE_OPEN_PER_CONVERSATION
 from models.errors import Unavailable
 from models.ownership.lease import Lease
@@ -67,12 +76,12 @@ class InsertResponse:
             return await self._insert_in_conversation(new, pool_timeout)
         key = new.idempotency_key
         if key is None:
-            await self._execute(statements.INSERT, new, pool_timeout)
+            await self._execute(create.INSERT, new, pool_timeout)
             return new.id
-        while not await self._execute(statements.INSERT_WITH_KEY, new, pool_timeout):
-            for holder in await read(
+        while not await self._execute(create.INSERT_WITH_KEY, new, pool_timeout):
+            for holder in await fetch_idempotent(
                 self._pool,
-                statements.IDEMPOTENCY_KEY_HOLDER,
+                create.IDEMPOTENCY_KEY_HOLDER,
                 {"project": new.project, "key": key.key},
             ):
                 return matched_response_id(holder, key)
@@ -82,9 +91,9 @@ class InsertResponse:
         self, new: NewResponse, pool_timeout: float | None
     ) -> UUID | None:
         statement = (
-            statements.INSERT_IN_CONVERSATION
+            create.INSERT_IN_CONVERSATION
             if new.idempotency_key is None
-            else statements.INSERT_IN_CONVERSATION_WITH_KEY
+            else create.INSERT_IN_CONVERSATION_WITH_KEY
         )
         try:
             rows = await self._execute(statement, new, pool_timeout)
@@ -96,11 +105,11 @@ class InsertResponse:
 
     async def _find_inserted(self, new_id: UUID) -> UUID | None:
         """The id if a first try stored the response: then a second try inserts nothing."""
-        return new_id if await fetch(self._pool, statements.RESPONSE, {"id": new_id}) else None
+        return new_id if await fetch(self._pool, RESPONSE, {"id": new_id}) else None
 
     async def _execute(
-        self, statement: LiteralString, new: NewResponse, pool_timeout: float | None
-    ) -> list[Row]:
+        self, statement: Query[UUID], new: NewResponse, pool_timeout: float | None
+    ) -> list[UUID]:
         values = new.values | {"web": self._lease.id}
         if new.idempotency_key is not None:
             values |= new.idempotency_key.sql_values()
@@ -110,9 +119,9 @@ class InsertResponse:
             self._pool.connection(timeout=pool_timeout) as connection,
             connection.transaction(),
         ):
-            rows = await fetch_on(connection, statement, values)
+            rows = await fetch(connection, statement, values)
             if rows:
-                await fetch_on(connection, statements.COMPLETE_PRECOMPUTED, new.precomputed.values)
+                await execute(connection, COMPLETE_PRECOMPUTED, new.precomputed.values)
             return rows
 
     async def _begin_deletion(self, new: NewResponse) -> None:
@@ -131,20 +140,14 @@ class InsertResponse:
 
         Retries while Postgres is unavailable, until it or the heartbeat succeeds.
         """
-        while unclear_id in self._lease.unresolved_creates:
-            try:
-                await fetch(
-                    self._pool,
-                    statements.DELETE_UNCLEAR_CREATE,
-                    {"id": unclear_id, "project": project},
-                )
-                await fetch(self._pool, statements.DELETE_UNCLEAR_SECRETS, {"id": unclear_id})
-            except DATABASE_UNAVAILABLE as error:
-                logger.warning(
-                    "delete_unclear_create_failed",
-                    response=str(unclear_id),
-                    error=str(error).strip(),
-                )
-                await asyncio.sleep(0.5)
-            else:
+        unclear = {"id": unclear_id, "project": project}
+
+        async def delete() -> None:
+            if unclear_id in self._lease.unresolved_creates:
+                await execute(self._pool, create.DELETE_UNCLEAR_CREATE, unclear)
+                await execute(self._pool, create.DELETE_UNCLEAR_SECRETS, unclear)
                 self._lease.unresolved_creates.pop(unclear_id, None)
+
+        await retry_while_unavailable(
+            delete, "delete_unclear_create_failed", response=str(unclear_id)
+        )

@@ -31,7 +31,7 @@ class PrecomputedResponse:
     response: dict[str, Any]
     """the Response object"""
     values: dict[str, object]
-    """of `statements.COMPLETE_PRECOMPUTED`"""
+    """of `end.COMPLETE_PRECOMPUTED`"""
 
 
 def precompute(

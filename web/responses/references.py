@@ -2,8 +2,8 @@
 
 from uuid import UUID
 
-from models.db.database import Pool, read
-from models.db.queries import statements
+from models.db.database import Pool, fetch_idempotent
+from models.db.queries.history import REFERENCED_ITEMS
 from models.errors import InvalidRequest
 from models.wire.events import Item
 from models.wire.items import referenced_ids, substitute_references
@@ -19,13 +19,14 @@ async def resolve_references(
     ids = referenced_ids(items)
     if not ids:
         return items
-    rows = await read(
-        pool, statements.REFERENCED_ITEMS, {"ids": ids, "project": project, "most": max_bytes}
+    rows = await fetch_idempotent(
+        pool, REFERENCED_ITEMS, {"ids": ids, "project": project, "max_bytes": max_bytes}
     )
-    if any(row["payload"] is None for row in rows):
+    items_by_id = {row.id: row.payload for row in rows if row.payload is not None}
+    if any(row.payload is None for row in rows):
         raise InvalidRequest(
             f"The items that '{where}' refers to are larger than {max_bytes} bytes together.",
             param=where,
             code="input_too_large",
         )
-    return substitute_references(items, {row["id"]: row["payload"] for row in rows}, where)
+    return substitute_references(items, items_by_id, where)

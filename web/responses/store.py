@@ -11,8 +11,10 @@ from uuid import UUID
 import structlog
 from redis.asyncio import Redis
 
-from models.db.database import Pool, Row, read, write_idempotent
-from models.db.queries import statements
+from models.db.database import Pool, fetch_idempotent
+from models.db.queries import end, retention
+from models.db.queries import read as read_queries
+from models.db.queries.read import ResponseRow
 from models.errors import InvalidRequest, NotFound
 from models.ids import conversation_id, parse_response_id, response_id
 from models.lifecycle import TERMINAL, Status
@@ -31,9 +33,6 @@ from web.responses.opening import opening_event_types
 from web.stream.reader import EventReader
 
 logger = structlog.get_logger()
-
-_STORED_ITEM_KIND = 3
-"""The kind of the rows of RUNNING_RESPONSE that are items of finished turns."""
 
 
 class ResponseStore:
@@ -54,7 +53,7 @@ class ResponseStore:
         self._cache = cache
         self._cancel_wait = cancel_wait
 
-    async def find(self, project: UUID, public_id: str) -> Row:
+    async def find(self, project: UUID, public_id: str) -> ResponseRow:
         """The row of the response `resp_…` in this project.
 
         Raises NotFound, also for a deleted response and for a foreground response that has not
@@ -62,8 +61,8 @@ class ResponseStore:
         """
         parsed_id = parse_response_id(public_id)
         rows = (
-            await read(
-                self._pool, statements.VISIBLE_RESPONSE, {"id": parsed_id, "project": project}
+            await fetch_idempotent(
+                self._pool, read_queries.VISIBLE_RESPONSE, {"id": parsed_id, "project": project}
             )
             if parsed_id is not None
             else []
@@ -72,110 +71,108 @@ class ResponseStore:
             raise NotFound(f"Response with id '{public_id}' not found.")
         return rows[0]
 
-    async def show(self, row: Row, include: Collection[str] = ()) -> dict[str, Any]:
+    async def show(self, row: ResponseRow, include: Collection[str] = ()) -> dict[str, Any]:
         """The Response object: the fold of the events so far (I7).
 
         `include`: values of this request, in addition to those of the create.
         """
-        if row["status"] == Status.IN_PROGRESS:
+        if row.status == Status.IN_PROGRESS:
             row, output = await self._load_running(row)
         else:
-            output = await self._output_items(row["id"])
+            output = await self._output_items(row.id)
         return response_object(
             facts_from_row(row),
-            filter_items(output, {*include, *row["parameters"].get("include", ())}),
+            filter_items(output, {*include, *row.parameters.get("include", ())}),
         )
 
-    async def cancel(self, row: Row) -> Row:
+    async def cancel(self, row: ResponseRow) -> ResponseRow:
         """Cancels a background response and returns its row, which has ended unless the worker took
         longer than `cancel_wait`.
 
         Raises InvalidRequest for a foreground response, or one that has ended otherwise.
         """
-        if not row["background"]:
+        if not row.background:
             raise InvalidRequest("Cannot cancel a synchronous response.")
-        while row["status"] != Status.CANCELLED:
-            if row["status"] in TERMINAL:
+        while row.status != Status.CANCELLED:
+            if row.status in TERMINAL:
                 raise InvalidRequest(
                     _NOT_CANCELLABLE_MESSAGES.get(
-                        row["status"], "Cannot cancel a response in terminal state."
+                        row.status, "Cannot cancel a response in terminal state."
                     )
                 )
             started = time.monotonic()
             if await self.request_cancel(row, "cancelled"):
-                ended = (
-                    await self._event_reader.wait_until_ended(row["id"], self._cancel_wait) or row
-                )
+                ended = await self._event_reader.wait_until_ended(row.id, self._cancel_wait) or row
                 CANCEL_SECONDS.observe(time.monotonic() - started)
                 return ended
-            row = (await read(self._pool, statements.RESPONSE, {"id": row["id"]}) or [row])[0]
+            row = (
+                await fetch_idempotent(self._pool, read_queries.RESPONSE, {"id": row.id}) or [row]
+            )[0]
         return row
 
-    async def request_cancel(self, row: Row, reason: str) -> bool:
+    async def request_cancel(self, row: ResponseRow, reason: str) -> bool:
         """Ends a queued response, or records the cancel of a running one and notifies its worker.
 
         `reason` is stored with the response. Returns False if it had ended before.
         """
         facts = facts_from_row(row).evolve(status=Status.CANCELLED.value)
-        number = len(opening_event_types(background=row["background"]))
+        number = len(opening_event_types(background=row.background))
         values = {
-            "id": row["id"],
+            "id": row.id,
             "completed_at": int(time.time()),
             "reason": reason,
             "number": number,
             "frames": frame(ResponseFailed(response_object(facts, [])), number),
         }
-        if await write_idempotent(self._pool, statements.CANCEL_QUEUED, values):
+        if await fetch_idempotent(self._pool, end.CANCEL_QUEUED, values):
             RESPONSES_ENDED.labels(Status.CANCELLED.value).inc()
-            await self._publish(events_channel(row["id"]), b"")
+            await self._publish(events_channel(row.id), b"")
             return True
-        recorded = await write_idempotent(self._pool, statements.REQUEST_CANCEL, {"id": row["id"]})
-        if recorded and recorded[0]["worker"] is not None:
-            await self._publish(control(recorded[0]["worker"]), row["id"].hex.encode())
+        recorded = await fetch_idempotent(self._pool, end.REQUEST_CANCEL, {"id": row.id})
+        if recorded and recorded[0].worker is not None:
+            await self._publish(control(recorded[0].worker), row.id.hex.encode())
         return bool(recorded)
 
-    async def delete(self, project: UUID, row: Row) -> None:
+    async def delete(self, project: UUID, row: ResponseRow) -> None:
         """Hides the response at once, cancels it if it is open, and deletes it, its items, its
         events and its cached answer.
 
         If it has not ended within `cancel_wait`, the sweep deletes it later.
         """
-        scope = {"id": row["id"], "project": project}
-        await write_idempotent(self._pool, statements.REQUEST_DELETE, scope)
-        if row["status"] not in TERMINAL and await self.request_cancel(row, "deleted"):
-            await self._event_reader.wait_until_ended(row["id"], self._cancel_wait)
-        await write_idempotent(self._pool, statements.DELETE_ENDED, scope)
-        if row["cache_key"] is not None:
-            await self._cache.delete(bytes(row["cache_key"]))
+        scope = {"id": row.id, "project": project}
+        await fetch_idempotent(self._pool, end.REQUEST_DELETE, scope)
+        if row.status not in TERMINAL and await self.request_cancel(row, "deleted"):
+            await self._event_reader.wait_until_ended(row.id, self._cancel_wait)
+        await fetch_idempotent(self._pool, retention.DELETE_ENDED, scope)
+        if row.cache_key is not None:
+            await self._cache.delete(row.cache_key)
 
-    async def input_items(self, response: Row, paging: Paging) -> dict[str, Any]:
+    async def input_items(self, response: ResponseRow, paging: Paging) -> dict[str, Any]:
         """A page of the response's input, as OpenAI's list object."""
-        values = {"id": response["id"], "after": paging.after, "limit": paging.row_limit}
-        rows = await read(self._pool, statements.INPUT_ITEMS[paging.order], values)
-        return list_envelope([row["payload"] for row in rows], paging.limit)
+        values = {"id": response.id, "after": paging.after, "limit": paging.row_limit}
+        rows = await fetch_idempotent(self._pool, read_queries.INPUT_ITEMS[paging.order], values)
+        return list_envelope(rows, paging.limit)
 
     async def _output_items(self, owner_id: UUID) -> list[Item]:
-        rows = await read(self._pool, statements.OUTPUT_ITEMS, {"id": owner_id})
-        return [row["payload"] for row in rows]
+        return await fetch_idempotent(self._pool, read_queries.OUTPUT_ITEMS, {"id": owner_id})
 
-    async def _load_running(self, row: Row) -> tuple[Row, list[Item]]:
+    async def _load_running(self, row: ResponseRow) -> tuple[ResponseRow, list[Item]]:
         """Row and output of a response that was running: the items of finished turns, and the fold
         of the events since.
 
         If it has ended meanwhile, the row of its ending.
         """
-        rows = await read(self._pool, statements.RUNNING_RESPONSE, {"id": row["id"]})
-        stored = [part["payload"] for part in rows if part["kind"] == _STORED_ITEM_KIND]
-        if not rows or rows[0]["frames"] != Status.IN_PROGRESS.encode():
-            ended = await read(self._pool, statements.RESPONSE, {"id": row["id"]})
+        parts = await fetch_idempotent(self._pool, read_queries.RUNNING_RESPONSE, {"id": row.id})
+        stored = [part.item for part in parts if part.item is not None]
+        if not parts or parts[0].status != Status.IN_PROGRESS:
+            ended = await fetch_idempotent(self._pool, read_queries.RESPONSE, {"id": row.id})
             return (ended[0] if ended else row), stored
-        first_row, *blocks = (part for part in rows if part["kind"] != _STORED_ITEM_KIND)
-        number = first_row["first"]
+        number = parts[0].checkpoint_number
         events: list[tuple[int, dict[str, Any]]] = []
-        for block in blocks:
-            frames = split_frames(block["frames"])[max(0, number + 1 - block["first"]) :]
-            number = max(number, block["last"])
-            events += [(block["attempt"], decode_frame(encoded)) for encoded in frames]
+        for block in (part.block for part in parts if part.block is not None):
+            frames = split_frames(block.frames)[max(0, number + 1 - block.first) :]
+            number = max(number, block.last)
+            events += [(block.attempt, decode_frame(encoded)) for encoded in frames]
         # An item that a checkpoint has just stored is in the log as well.
         ids = {item["id"] for item in stored}
         return row, stored + [item for item in fold_latest_attempt(events) if item["id"] not in ids]
@@ -194,23 +191,23 @@ _NOT_CANCELLABLE_MESSAGES = {
 }
 
 
-def facts_from_row(row: Row) -> ResponseFacts:
+def facts_from_row(row: ResponseRow) -> ResponseFacts:
     """The facts of a row. Clients see a foreground response in the queue as `in_progress`."""
-    previous, conversation = row["previous_response_id"], row["conversation_id"]
-    hidden = row["status"] == Status.QUEUED and not row["background"]
+    previous, conversation = row.previous_response_id, row.conversation_id
+    hidden = row.status == Status.QUEUED and not row.background
     return ResponseFacts(
-        id=response_id(row["id"]),
-        created_at=row["created_at"],
-        status=Status.IN_PROGRESS.value if hidden else row["status"],
-        model=row["model"],
-        parameters=row["parameters"],
-        background=row["background"],
-        store=row["store"],
+        id=response_id(row.id),
+        created_at=row.created_at,
+        status=Status.IN_PROGRESS.value if hidden else row.status,
+        model=row.model,
+        parameters=row.parameters,
+        background=row.background,
+        store=row.store,
         previous_response_id=response_id(previous) if previous is not None else None,
         conversation_id=conversation_id(conversation) if conversation is not None else None,
-        usage=row["usage"],
-        error=row["error"],
-        incomplete_reason=row["reason"],
-        completed_at=row["completed_at"],
-        service_tier=row["service_tier"],
+        usage=row.usage,
+        error=row.error,
+        incomplete_reason=row.reason,
+        completed_at=row.completed_at,
+        service_tier=row.service_tier,
     )

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from models.config.routes import Routes
 from models.config.settings import Settings
-from models.db.database import Pool, read
-from models.db.queries import conversations, statements
+from models.db.database import Pool, fetch_idempotent
+from models.db.queries.history import APPROVAL_REQUESTS, CONVERSATION_APPROVAL_REQUESTS
 from models.egress import EgressPolicy, EgressRefused
 from models.errors import InvalidRequest
 from models.ids import new_item_id
@@ -197,15 +197,15 @@ async def require_approval_requests(
         if request_id not in unmet
     }
     if unmet and continuation.previous is not None:
-        rows = await read(
-            pool, statements.APPROVAL_REQUESTS, {"id": continuation.previous, "ids": unmet}
+        rows = await fetch_idempotent(
+            pool, APPROVAL_REQUESTS, {"id": continuation.previous, "ids": unmet}
         )
-        servers |= {row["id"]: row["server_label"] for row in rows}
+        servers |= {row.id: row.server_label for row in rows}
     if unmet and continuation.conversation is not None:
-        rows = await read(
-            pool, conversations.APPROVAL_REQUESTS, {"id": continuation.conversation, "ids": unmet}
+        rows = await fetch_idempotent(
+            pool, CONVERSATION_APPROVAL_REQUESTS, {"id": continuation.conversation, "ids": unmet}
         )
-        servers |= {row["id"]: row["server_label"] for row in rows}
+        servers |= {row.id: row.server_label for row in rows}
     for request_id in approvals:
         if request_id not in servers:
             raise InvalidRequest(

@@ -6,7 +6,7 @@ from uuid import UUID
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from models.db.database import Row
+from models.db.queries.read import ResponseRow
 from models.ids import response_id
 from models.wire.checks.faults import missing
 from models.wire.compaction import CompactedHistory
@@ -64,13 +64,13 @@ def to_create_body(body: Any) -> dict[str, Any]:
     return {**create_body, "input": items}
 
 
-async def _compaction_object(state: AppState, project: UUID, row: Row) -> dict[str, Any]:
+async def _compaction_object(state: AppState, project: UUID, row: ResponseRow) -> dict[str, Any]:
     item = (await state.response_store.show(row))["output"][-1]
     unsealed = state.sealer.open_token("compaction", project, item["encrypted_content"])
     return {
-        "id": response_id(row["id"]),
+        "id": response_id(row.id),
         "object": "response.compaction",
-        "created_at": row["created_at"],
+        "created_at": row.created_at,
         "output": [*CompactedHistory.from_json(unsealed).user_messages, item],
-        "usage": row["usage"],
+        "usage": row.usage,
     }

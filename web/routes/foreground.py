@@ -1,8 +1,10 @@
 """Waiting for the end of a foreground response, which the client gets as the reply to its POST."""
 
+from typing import Any
+
 from fastapi import Request
 
-from models.db.database import Row
+from models.db.queries.read import ResponseRow
 from models.errors import ApiError, RunFailed, ServerStopping
 from models.lifecycle import Status
 from web.http.connection import cancel_on_disconnect
@@ -18,7 +20,9 @@ ERROR_TYPES = {
 """The error `type` for a status of an upstream or a tool's server, where it is a special one."""
 
 
-async def wait_for_response(state: AppState, accepted: AcceptedResponse, request: Request) -> Row:
+async def wait_for_response(
+    state: AppState, accepted: AcceptedResponse, request: Request
+) -> ResponseRow:
     """The row of the response after its end.
 
     Cancels the response if the client disconnects before that. Raises RunFailed if it failed before
@@ -34,27 +38,26 @@ async def wait_for_response(state: AppState, accepted: AcceptedResponse, request
         raise
     if row is None:
         raise ApiError("The server could not finish this response.")
-    if row["status"] == Status.FAILED and row["failure"] is not None:
-        raise _failure(row)
+    if row.status == Status.FAILED and row.failure is not None:
+        raise _failure(row.failure, row.error)
     return row
 
 
 async def wait_for_completion(
     state: AppState, accepted: AcceptedResponse, request: Request, error_message: str
-) -> Row:
+) -> ResponseRow:
     """As `wait_for_response`; raises ApiError(error_message) unless the response completed."""
     row = await wait_for_response(state, accepted, request)
-    if row["status"] != Status.COMPLETED:
+    if row.status != Status.COMPLETED:
         raise ApiError(error_message)
     return row
 
 
-def _failure(row: Row) -> RunFailed:
-    failure = row["failure"]
+def _failure(failure: dict[str, Any], error: dict[str, Any] | None) -> RunFailed:
     status = failure["status"]
     return RunFailed(
         status,
-        row["error"]["message"],
+        error["message"] if error is not None else "",
         kind=ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error"),
         code=failure.get("code"),
         param=failure.get("param"),

@@ -10,8 +10,9 @@ from alembic.script import ScriptDirectory
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from models.db.database import DATABASE_UNAVAILABLE, read
-from models.db.queries import operations, statements
+from models.db.database import DATABASE_UNAVAILABLE, fetch_idempotent
+from models.db.queries.leases import LIVE_WORKERS
+from models.db.queries.operations import SCHEMA_REVISION
 from models.redis.client import REDIS_ERRORS
 from web.http.json_responses import json_response
 from web.state import AppState, app_state
@@ -41,12 +42,9 @@ async def readyz(request: Request) -> Response:
     }
     try:
         async with asyncio.timeout(_QUERY_TIMEOUT):
-            revisions = await read(state.pool, operations.SCHEMA_REVISION, {})
-            report["schema"] = revisions[0]["version_num"]
-            report["workers"] = {
-                row["kind"]: row["live"]
-                for row in await read(state.pool, statements.LIVE_WORKERS, {})
-            }
+            report["schema"] = (await fetch_idempotent(state.pool, SCHEMA_REVISION, {}))[0]
+            workers = await fetch_idempotent(state.pool, LIVE_WORKERS, {})
+            report["workers"] = {count.kind: count.live for count in workers}
         report["database"] = "ok"
     except (*DATABASE_UNAVAILABLE, TimeoutError) as error:
         report["database"] = f"unreachable: {type(error).__name__}"

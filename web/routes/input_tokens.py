@@ -56,7 +56,7 @@ async def input_tokens(request: Request, project: Project) -> Response:
         project, JsonBody(create_body, body.size), request.headers, purpose=Purpose.COUNT
     )
     row = await wait_for_completion(state, accepted, request, _NOT_COUNTED)
-    usage = row["usage"]
+    usage = row.usage
     if usage is None:
         raise ApiError(_NOT_COUNTED)
     counted = {"object": "response.input_tokens", "input_tokens": usage["input_tokens"]}

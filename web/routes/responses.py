@@ -49,13 +49,13 @@ async def retrieve(response_id: str, request: Request, project: Project) -> Resp
     row = await state.response_store.find(project, response_id)
     if not stream:
         return json_response(await state.response_store.show(row, include))
-    if not row["background"]:
+    if not row.background:
         raise InvalidRequest(
             "This response cannot be streamed because it was not created with background=true.",
             param="stream",
             code="invalid_request_error",
         )
-    frames = state.event_reader.follow(row["id"], -1 if after is None else after, background=True)
+    frames = state.event_reader.follow(row.id, -1 if after is None else after, background=True)
     return sse_response(obfuscate(frames) if obfuscated else frames, state.settings.web)
 
 

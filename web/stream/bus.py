@@ -17,8 +17,9 @@ from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 
 from models.config.settings import Settings
-from models.db.database import DATABASE_UNAVAILABLE, Pool, Row, fetch
-from models.db.queries import statements
+from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch
+from models.db.queries.common import LogBlock
+from models.db.queries.read import JOURNAL_BATCHES, LAST_BATCH, OWNERS, JournalBatch
 from models.deadlines import IdleTimeout
 from models.redis.channels import events
 from models.redis.client import REDIS_ERRORS
@@ -35,16 +36,6 @@ _FAST_POLL_AFTER = 2.0
 worker may have lost Redis (I8)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Consecutive frames of one response and one attempt; numbers inclusive."""
-
-    attempt: int
-    first: int
-    last: int
-    frames: bytes
-
-
 @dataclass(slots=True, eq=False)
 class Inbox:
     """Blocks for one reader.
@@ -54,7 +45,7 @@ class Inbox:
 
     limit: int
     """bytes of all blocks"""
-    blocks: deque[Block] = field(default_factory=deque)
+    blocks: deque[LogBlock] = field(default_factory=deque)
     size: int = 0
     must_read_log: bool = False
     """The reader should read the log: an ending, a dropped block, a reconnected bus."""
@@ -64,7 +55,7 @@ class Inbox:
     """Events have just arrived, so a pause may mean that messages are lost."""
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def put(self, block: Block) -> None:
+    def put(self, block: LogBlock) -> None:
         """Adds a block if there is room for it, else makes the reader read the log."""
         if self.size + len(block.frames) > self.limit:
             self.wake()
@@ -81,7 +72,7 @@ class Inbox:
         self.idle_seconds = 0.0
         self._ready.set()
 
-    async def next(self) -> Block | None:
+    async def next(self) -> LogBlock | None:
         """Waits for the next block; None if the reader should read the log."""
         if not self.blocks and not self.must_read_log:
             self._ready.clear()
@@ -252,26 +243,21 @@ class Bus:
 
     async def _read_journals(self, last: dict[UUID, int]) -> None:
         """Delivers the workers' new journal batches; `last`: worker -> the last batch delivered."""
-        for row in await fetch(
-            self._pool, statements.OWNERS, {"ids": list(self._response_ids.values())}
-        ):
-            worker = row["worker"]
+        response_ids = list(self._response_ids.values())
+        for worker in await fetch(self._pool, OWNERS, {"ids": response_ids}):
             if worker not in last:
-                batches = await fetch(self._pool, statements.LAST_BATCH, {"worker": worker})
-                last[worker] = batches[0]["last"]
+                last[worker] = (await fetch(self._pool, LAST_BATCH, {"worker": worker}))[0]
                 self.wake_all()
                 continue
-            for batch in await fetch(
-                self._pool, statements.JOURNAL_BATCHES, {"worker": worker, "last": last[worker]}
-            ):
-                last[worker] = batch["batch"]
+            new = {"worker": worker, "last": last[worker]}
+            for batch in await fetch(self._pool, JOURNAL_BATCHES, new):
+                last[worker] = batch.batch
                 self._deliver_batch(batch)
 
-    def _deliver_batch(self, batch: Row) -> None:
-        columns = ("response_ids", "attempts", "first_numbers", "last_numbers", "frames")
-        for response_id, *block in zip(*(batch[column] for column in columns), strict=True):
+    def _deliver_batch(self, batch: JournalBatch) -> None:
+        for response_id, block in batch.blocks():
             for inbox in self._inboxes.get(events(response_id), ()):
-                inbox.put(Block(*block))
+                inbox.put(block)
 
 
 def _distribute(readers: set[Inbox], payload: bytes) -> None:
@@ -285,6 +271,6 @@ def _distribute(readers: set[Inbox], payload: bytes) -> None:
         return
     head, _, frames = payload.partition(b"\n")
     attempt, first, last = map(int, head.split())
-    block = Block(attempt, first, last, frames)
+    block = LogBlock(attempt, first, last, frames)
     for inbox in readers:
         inbox.put(block)

@@ -6,17 +6,18 @@ left out: the bus only makes it faster.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from uuid import UUID
 
 import structlog
 
-from models.db.database import Pool, Row, fetch_when_available, read
-from models.db.queries import statements
+from models.db.database import Pool, fetch_idempotent, fetch_when_available
+from models.db.queries.common import LogBlock
+from models.db.queries.read import LOG_PAGE, RESPONSE, ResponseRow
 from models.lifecycle import TERMINAL, Status
 from models.wire.events import split_frames
-from web.stream.bus import Block, Bus, Inbox
+from web.stream.bus import Bus, Inbox
 
 logger = structlog.get_logger()
 
@@ -31,7 +32,7 @@ class LogPage:
 
     status: Status | None
     """None: the row was deleted"""
-    blocks: list[Block]
+    blocks: list[LogBlock]
     more: bool
     diverged: bool = False
     """A later attempt has replaced events that this reader was sent."""
@@ -54,14 +55,14 @@ class StreamCursor:
     """A later attempt begins at or below a number that was sent (docs/reliability.md). The stream
     ends, because it would mix two attempts."""
 
-    def advance_live(self, block: Block) -> bytes | None:
+    def advance_live(self, block: LogBlock) -> bytes | None:
         """As `advance`, for a block from the bus.
 
         Returns None also for a later attempt: only the log shows where it begins.
         """
         return None if block.attempt > self.attempt > 0 else self.advance(block)
 
-    def advance(self, block: Block) -> bytes | None:
+    def advance(self, block: LogBlock) -> bytes | None:
         """The block's frames after the cursor, maybe none; None if events before it are missing."""
         if block.attempt > self.attempt > 0 and block.first <= self.number:
             self.diverged = True
@@ -120,23 +121,25 @@ class EventReader:
                 while not page.more and (live := await _next_live(inbox, cursor)) is not None:
                     yield live
 
-    async def wait_until_ended(self, response_id: UUID, within: float | None = None) -> Row | None:
+    async def wait_until_ended(
+        self, response_id: UUID, within: float | None = None
+    ) -> ResponseRow | None:
         """The row when it has ended, or as it is after `within` seconds; None if it was deleted."""
         try:
             async with asyncio.timeout(within), self._bus.subscribe(response_id) as inbox:
                 return await self._poll_until_ended(response_id, inbox)
         except TimeoutError:
-            rows = await read(self._pool, statements.RESPONSE, {"id": response_id})
+            rows = await fetch_idempotent(self._pool, RESPONSE, {"id": response_id})
             return rows[0] if rows else None
 
-    async def _poll_until_ended(self, response_id: UUID, inbox: Inbox) -> Row | None:
+    async def _poll_until_ended(self, response_id: UUID, inbox: Inbox) -> ResponseRow | None:
         while True:
             # Reset before the query, so that a notification during it is not lost.
             inbox.must_read_log = False
-            rows = await fetch_when_available(self._pool, statements.RESPONSE, {"id": response_id})
+            rows = await fetch_when_available(self._pool, RESPONSE, {"id": response_id})
             if not rows:
                 return None
-            if rows[0]["status"] in TERMINAL:
+            if rows[0].status in TERMINAL:
                 return rows[0]
             while await inbox.next() is not None:
                 pass
@@ -148,29 +151,19 @@ class EventReader:
             "attempt": cursor.attempt,
             **_PAGE_LIMITS,
         }
-        rows = await fetch_when_available(self._pool, statements.LOG_PAGE, values)
+        rows = await fetch_when_available(self._pool, LOG_PAGE, values)
         if not rows:
             return LogPage(None, [], more=False)
-        if rows[0]["first"]:
+        if rows[0].is_rewritten:
             return LogPage(None, [], more=False, diverged=True)
-        blocks = list(_blocks(rows, _LOG_ROW))
+        blocks = [row.block for row in rows if row.block is not None and not row.is_journalled]
         more = (
             len(blocks) == _PAGE_LIMITS["page"]
             or sum(len(block.frames) for block in blocks) >= _PAGE_LIMITS["bytes"]
         )
         if not more:
-            blocks += _blocks(rows, _JOURNAL_ROW)
-        return LogPage(Status(rows[0]["frames"].decode()), blocks, more)
-
-
-_LOG_ROW, _JOURNAL_ROW = 1, 2
-"""Kinds of rows of LOG_PAGE."""
-
-
-def _blocks(rows: list[Row], kind: int) -> Iterator[Block]:
-    for row in rows:
-        if row["kind"] == kind:
-            yield Block(row["attempt"], row["first"], row["last"], row["frames"])
+            blocks += [row.block for row in rows if row.block is not None and row.is_journalled]
+        return LogPage(Status(rows[0].status), blocks, more)
 
 
 async def _next_live(inbox: Inbox, cursor: StreamCursor) -> bytes | None:

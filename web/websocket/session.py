@@ -16,8 +16,8 @@ from uuid import UUID
 import structlog
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from models.db.database import DATABASE_UNAVAILABLE, write_idempotent
-from models.db.queries import statements
+from models.db.database import DATABASE_UNAVAILABLE, fetch_idempotent
+from models.db.queries.retention import EXTEND_UNSTORED
 from models.errors import (
     ApiError,
     InvalidRequest,
@@ -283,8 +283,8 @@ class SocketSession:
         if not ids:
             return
         try:
-            await write_idempotent(
-                self._state.pool, statements.EXTEND_UNSTORED, {"ids": ids, "kept": retention}
+            await fetch_idempotent(
+                self._state.pool, EXTEND_UNSTORED, {"ids": ids, "lifetime": retention}
             )
         except DATABASE_UNAVAILABLE as error:
             logger.warning("socket_retention_unset", error=str(error).strip())

@@ -2,17 +2,23 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from typing import LiteralString
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager
 
 import structlog
-from psycopg import AsyncConnection
-from psycopg.rows import DictRow
 
 from models.config.settings import Settings
 from models.db.arrays import Byteas, Ints, Uuids
-from models.db.database import DATABASE_UNAVAILABLE, Row, connect, fetch_on
-from models.db.queries import statements
+from models.db.database import (
+    DATABASE_UNAVAILABLE,
+    Connection,
+    connect,
+    execute,
+    fetch,
+    retry_while_unavailable,
+)
+from models.db.queries.leases import MARK_JOURNAL, SET_JOURNAL_COMMIT
+from models.db.queries.run import JOURNAL, JournalOutcome
 from models.ownership.lease import Lease
 from worker import metrics
 from worker.log.event_log import MAX_ROW_BYTES, MAX_STATEMENT_BYTES, Block, EventLog
@@ -20,9 +26,6 @@ from worker.log.flush_writer import FlushWriter
 from worker.log.open_logs import OpenLogs
 
 logger = structlog.get_logger()
-
-_RETRY_DELAY = 0.5
-"""Seconds between two tries while Postgres is unavailable."""
 
 
 class BatchWriter:
@@ -37,7 +40,7 @@ class BatchWriter:
         publish: Callable[[EventLog, Block], None],
     ) -> None:
         """`publish` is called for each block after Postgres has confirmed its batch."""
-        self.connection: AsyncConnection[DictRow] | None = None
+        self.connection: Connection | None = None
         self._settings = settings
         self._lease = lease
         self._logs = logs
@@ -98,32 +101,39 @@ class BatchWriter:
             "frames": Byteas([block.frames for _, block in blocks]),
         }
         while True:
-            row = (await self._execute_with_retry(statements.JOURNAL, values))[0]
-            if row["me"] and row["mark"]:
-                return
-            if not row["me"]:
+            outcome = await retry_while_unavailable(
+                lambda: self._insert(values), "journal_database_unavailable"
+            )
+            if not outcome.live:
                 self._lease.exit_process()
+            if outcome.marked:
+                return
             logger.warning("journal_truncated", batch=self._batch)
             await self._flush_writer.flush(list(self._logs.all))
-            await self._execute_with_retry(statements.MARK_JOURNAL, {"me": self._lease.id})
+            await retry_while_unavailable(self._mark_journal, "journal_database_unavailable")
 
-    async def _execute_with_retry(self, sql: LiteralString, values: dict[str, object]) -> list[Row]:
-        """The rows of a statement, repeated identically until Postgres confirms it."""
-        while True:
-            await self._lease.wait_until_valid()
-            try:
-                return await fetch_on(await self._connect(), sql, values)
-            except DATABASE_UNAVAILABLE as error:
-                logger.warning("journal_database_unavailable", error=str(error).strip())
-                if self.connection is not None:
-                    await self.connection.close()
-                    self.connection = None
-                await asyncio.sleep(_RETRY_DELAY)
+    async def _insert(self, values: dict[str, object]) -> JournalOutcome:
+        async with self._connected() as connection:
+            return (await fetch(connection, JOURNAL, values))[0]
 
-    async def _connect(self) -> AsyncConnection[DictRow]:
-        if self.connection is None:
-            self.connection = await connect(self._settings, str(self._lease.id))
-            # The fence's row lock would cost a disk sync for each batch. Nothing is lost without
-            # one: a crash of Postgres truncates the journal anyway.
-            await self.connection.execute("SET synchronous_commit = off")
-        return self.connection
+    async def _mark_journal(self) -> None:
+        async with self._connected() as connection:
+            await execute(connection, MARK_JOURNAL, {"me": self._lease.id})
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncGenerator[Connection]:
+        """The connection, opened if necessary, and closed if Postgres becomes unavailable.
+
+        Waits until the lease is valid.
+        """
+        await self._lease.wait_until_valid()
+        try:
+            if self.connection is None:
+                self.connection = await connect(self._settings, str(self._lease.id))
+                await execute(self.connection, SET_JOURNAL_COMMIT, {})
+            yield self.connection
+        except DATABASE_UNAVAILABLE:
+            if self.connection is not None:
+                await self.connection.close()
+                self.connection = None
+            raise

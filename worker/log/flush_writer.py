@@ -5,24 +5,18 @@ Each flush also deletes the journal batches of which every frame is flushed.
 
 import asyncio
 
-import structlog
-
 from models.config.settings import Settings
 from models.db.arrays import Byteas, Ints, Uuids
-from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch
-from models.db.queries import statements
+from models.db.database import Pool, fetch, retry_while_unavailable
+from models.db.queries.run import FLUSH
 from models.ownership.claims import Tail
 from models.ownership.lease import Lease
 from worker import metrics
 from worker.log.event_log import MAX_ROW_BYTES, MAX_STATEMENT_BYTES, EventLog
 from worker.log.open_logs import OpenLogs
 
-logger = structlog.get_logger()
-
 _MAX_LOGS = 200
 """Logs in one statement."""
-_RETRY_DELAY = 0.5
-"""Seconds between two tries while Postgres is unavailable."""
 
 
 class FlushWriter:
@@ -90,16 +84,13 @@ class FlushWriter:
             "frames": Byteas([tail.frames for _, tail in tails]),
             "answered": deletable,
         }
-        while True:
+
+        async def flush() -> bool:
             await self._lease.wait_until_valid()
-            try:
-                if not await fetch(self._pool, statements.FLUSH, values):
-                    self._lease.exit_process()
-            except DATABASE_UNAVAILABLE as error:
-                logger.warning("flush_database_unavailable", error=str(error).strip())
-                await asyncio.sleep(_RETRY_DELAY)
-            else:
-                return
+            return bool(await fetch(self._pool, FLUSH, values))
+
+        if not await retry_while_unavailable(flush, "flush_database_unavailable"):
+            self._lease.exit_process()
 
     def _deletable_batch(self) -> int:
         """The last batch of which every frame is in a confirmed flush, checkpoint or ending."""

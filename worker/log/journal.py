@@ -99,4 +99,4 @@ def _observe_first_event(log: EventLog) -> None:
     log.has_first_event = True
     if log.attempt == 1:
         seconds_running = time.monotonic() - log.started_at
-        metrics.FIRST_EVENT_SECONDS.observe(log.claim.row["seconds_queued"] + seconds_running)
+        metrics.FIRST_EVENT_SECONDS.observe(log.claim.row.seconds_queued + seconds_running)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from models.db.database import Row
+from models.db.queries.claim import CheckpointedItem
 from models.ids import conversation_id, response_id
 from models.lifecycle import Status
 from models.ownership.claims import Claim, Ending, Step, Tail
@@ -51,7 +51,7 @@ class Attempt:
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
-        parameters, self.stored_purpose = split_stored_parameters(claim.row["parameters"])
+        parameters, self.stored_purpose = split_stored_parameters(claim.row.parameters)
         self.facts = _facts(claim, parameters)
         self.output = Output(claim, [])
         self.current_turn: Turn[Any] | None = None
@@ -77,17 +77,17 @@ class Attempt:
         """The first event of the first attempt."""
         return [ResponseInProgress(response_object(self.facts, []))]
 
-    def resume(self, rows: list[Row]) -> list[Event]:
+    def resume(self, rows: list[CheckpointedItem]) -> list[Event]:
         """Restores the state that earlier attempts stored; returns the first events of this one.
 
-        `rows`: the checkpointed output (`statements.CHECKPOINTED_OUTPUT`). The events close the
-        items that the last attempt left open, as `incomplete`.
+        `rows`: the output up to the last checkpoint. The events close the items that the last
+        attempt left open, as `incomplete`.
         """
         self.output = output = Output(self.claim, rows)
         seen = [
-            (attempt, decode_frame(frame))
-            for attempt, block in self.claim.frames
-            for frame in split_frames(block)
+            (block.attempt, decode_frame(frame))
+            for block in self.claim.blocks
+            for frame in split_frames(block.frames)
         ]
         events = [event for _, event in seen]
         unfinished = find_unfinished(events)
@@ -178,15 +178,15 @@ class Attempt:
 
 def _facts(claim: Claim, parameters: dict[str, Any]) -> ResponseFacts:
     row = claim.row
-    previous, conversation = row["previous_response_id"], row["conversation_id"]
+    previous, conversation = row.previous_response_id, row.conversation_id
     return ResponseFacts(
-        id=response_id(row["id"]),
-        created_at=row["created_at"],
+        id=response_id(row.id),
+        created_at=row.created_at,
         status=Status.IN_PROGRESS.value,
-        model=row["model"],
+        model=row.model,
         parameters=parameters,
-        background=row["background"],
-        store=row["store"],
+        background=row.background,
+        store=row.store,
         previous_response_id=response_id(previous) if previous is not None else None,
         conversation_id=conversation_id(conversation) if conversation is not None else None,
     )

@@ -62,7 +62,7 @@ class ModelCaller:
         self._output = context.output
         self._resources = context.resources
         self._facts = context.attempt.facts
-        self._project = context.attempt.claim.row["project_id"]
+        self._project = context.attempt.claim.row.project_id
         self._has_emitted = False
         """Whether events of the present call were written."""
 

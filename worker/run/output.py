@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from models.db.database import Row
+from models.db.queries.claim import CheckpointedItem
 from models.ownership.claims import Claim, Step
 from models.wire.events import Event, Item
 from models.wire.pairing import unanswered_calls
@@ -43,12 +43,11 @@ class Entry:
 class Output:
     """The output that is stored: at the claim, and after each step."""
 
-    def __init__(self, claim: Claim, rows: list[Row]) -> None:
-        """`rows`: the checkpointed output (`statements.CHECKPOINTED_OUTPUT`)."""
+    def __init__(self, claim: Claim, rows: list[CheckpointedItem]) -> None:
         self.entries = [_entry(position, row) for position, row in enumerate(rows)]
-        self.next_index: int = claim.row["next_output_index"]
-        self.turns: int = claim.row["turns"]
-        self.usage: dict[str, Any] | None = claim.row["usage"]
+        self.next_index: int = claim.row.next_output_index
+        self.turns: int = claim.row.turns
+        self.usage: dict[str, Any] | None = claim.row.usage
         self.service_tier: str | None = None
         self.upstream: str | None = None
         """Name of the upstream of the last turn."""
@@ -190,14 +189,14 @@ def history_item(item: Item, turn: int | None, tool_output: Any) -> Item:
     return {**item, "turn": turn, "answer": tool_output}
 
 
-def _entry(position: int, row: Row) -> Entry:
+def _entry(position: int, row: CheckpointedItem) -> Entry:
     entry = Entry(
         position,
-        row["payload"],
-        turn=row["turn"],
-        tool_output=row["answer"],
-        is_started=row["started_attempt"] is not None,
+        row.payload,
+        turn=row.turn,
+        tool_output=row.result,
+        is_started=row.started_attempt is not None,
     )
-    if row["finished"] is False:
-        entry.call = restore_call(row["output_index"], entry.item)
+    if row.finished is False and row.output_index is not None:
+        entry.call = restore_call(row.output_index, entry.item)
     return entry

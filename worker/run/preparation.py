@@ -5,7 +5,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from models.db.database import Pool, fetch_when_available
-from models.db.queries import statements
+from models.db.queries.claim import CHECKPOINTED_OUTPUT, SECRETS
+from models.db.queries.history import HISTORY
 from models.errors import ToolFailed, UpstreamFailed
 from models.secrets import Sealed, Unreadable
 from models.wire.events import Item
@@ -37,7 +38,7 @@ async def prepare_run(
         purpose = Purpose.COMPACT
     row = attempt.claim.row
     compactions = Compactions(
-        row["project_id"],
+        row.project_id,
         resources.sealer,
         resources.settings.compaction,
         attempt.facts.parameters,
@@ -69,9 +70,7 @@ async def write_first_events(attempt: Attempt, writer: AttemptWriter, pool: Pool
     if attempt.is_first:
         writer.write(attempt.start())
         return
-    rows = await fetch_when_available(
-        pool, statements.CHECKPOINTED_OUTPUT, {"id": attempt.claim.id}
-    )
+    rows = await fetch_when_available(pool, CHECKPOINTED_OUTPUT, {"id": attempt.claim.id})
     writer.write(attempt.resume(rows))
 
 
@@ -85,8 +84,8 @@ async def _shielded(work: Coroutine[Any, Any, ResultT]) -> ResultT:
 
 async def _load_history(attempt: Attempt, resources: Resources) -> tuple[list[Item], int]:
     """All items before the output, and how many of the last ones are this response's input."""
-    rows = await fetch_when_available(resources.pool, statements.HISTORY, {"id": attempt.claim.id})
-    if any(row["broken"] for row in rows):
+    rows = await fetch_when_available(resources.pool, HISTORY, {"id": attempt.claim.id})
+    if any(row.broken for row in rows):
         raise UpstreamFailed(
             "A response or conversation that this one continues has been deleted.",
             code="invalid_prompt",
@@ -95,9 +94,10 @@ async def _load_history(attempt: Attempt, resources: Resources) -> tuple[list[It
             param="previous_response_id",
             envelope_code="previous_response_not_found",
         )
-    rows = [row for row in rows if row["payload"] is not None]
-    items = [history_item(row["payload"], row["turn"], row["answer"]) for row in rows]
-    return items, sum(row["depth"] == 0 for row in rows)
+    items = [
+        history_item(row.payload, row.turn, row.result) for row in rows if row.payload is not None
+    ]
+    return items, sum(row.depth == 0 for row in rows)
 
 
 async def _open_toolbox(attempt: Attempt, resources: Resources, history: list[Item]) -> Toolbox:
@@ -111,11 +111,11 @@ async def _open_toolbox(attempt: Attempt, resources: Resources, history: list[It
 async def _load_credentials(attempt: Attempt, resources: Resources) -> dict[str, Any]:
     """The client's credentials for MCP servers: server_label -> `authorization`, `headers`."""
     response_id = attempt.claim.id
-    rows = await fetch_when_available(resources.pool, statements.SECRETS, {"id": response_id})
+    rows = await fetch_when_available(resources.pool, SECRETS, {"id": response_id})
     if not rows:
         return {}
     try:
-        return resources.sealer.open(response_id, Sealed(rows[0]["key_id"], rows[0]["sealed"]))
+        return resources.sealer.open(response_id, Sealed(rows[0].key_id, rows[0].sealed))
     except Unreadable:
         message = (
             "The credentials for this response's MCP servers can no longer be read: "

@@ -137,7 +137,7 @@ class Run:
         """Does the work within the response's wall clock limit; None: the process stops."""
         if self.claim.end_reason is not None:
             raise error_of_end_reason(self.claim.end_reason)
-        wall_clock = asyncio.timeout(max(0.0, self.claim.row["seconds_left"]))
+        wall_clock = asyncio.timeout(max(0.0, self.claim.row.seconds_left))
         try:
             async with wall_clock:
                 self._context = await prepare_run(
@@ -161,13 +161,12 @@ class Run:
         Before the ending is published: a client that then repeats the request gets the answer.
         """
         row = self.claim.row
-        if end_state.status is not Status.COMPLETED or not row["cache_ttl"]:
+        key, ttl = row.cache_key, row.cache_ttl
+        if end_state.status is not Status.COMPLETED or key is None or not ttl:
             return
         final = self._attempt.final_output()
         answer = CachedAnswer(final.items, final.usage, final.service_tier)
-        await self._resources.cache.store(
-            row["project_id"], bytes(row["cache_key"]), row["cache_ttl"], answer
-        )
+        await self._resources.cache.store(row.project_id, key, ttl, answer)
 
     async def _release(self) -> None:
         """Gives the response up, with its log stored. The next attempt closes the open items."""
@@ -179,7 +178,7 @@ class Run:
         await self._writer.release(reason, self._retry_delay)
         self._release_reason = reason
         if self._retry_delay is None:
-            queue = queue_for(background=self._attempt.facts.background, deaths=0)
+            queue = queue_for(background=self._attempt.facts.background, crashes=0)
             self._resources.job_queue.enqueue(self.claim.id, queue)
 
     def _jittered_delay(self, seconds: float) -> timedelta:

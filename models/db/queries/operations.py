@@ -1,22 +1,96 @@
-"""What operators ask and request, as statements: `backburner explain`, `stuck`, `workers`, `requeue`, `fail`, `drain`, and the gauges.
+"""What the operator's commands read and request (`backburner explain`, `stuck`, `workers`, `requeue`,
+`fail`, `drain`), and the figures of `/metrics` and `/readyz`.
 
-Operators change nothing themselves (design §4.2): requests are columns, and who acts on them is the owner's heartbeat, or the sweep
-where nobody runs the response. Times come back as Postgres has them, durations in seconds.
+An operator's command changes no response itself. A request is a column. The owner acts on it at its
+next heartbeat; without an owner, the next sweep does. Times come back as Postgres has them,
+durations in seconds.
 """
 
-from sqlalchemy import text
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
 
-from models.db.database import compile_statement
-from models.lifecycle import TRANSITIONS
+from models.db.queries.common import OPEN, journal_of
+from models.db.statement import Query, column
+from models.lifecycle import QUARANTINE_THRESHOLD
 
-_OPEN = "(" + ", ".join(f"'{status}'" for status in sorted(TRANSITIONS)) + ")"
+_CRASHES = "r.deaths + (w.dead IS TRUE)::int"
+"""Owners of `r` that crashed since its last checkpoint, with its present owner `w` if that is dead."""
 
-_STATE = """
-    SELECT r.id, r.status, r.background, r.model, r.attempt, r.turns, r.rings, r.created_at, r.started_at, r.enqueued_at, r.deadline,
-           r.resume_at, r.upstream, r.previous_response_id, r.conversation_id,
-           r.cancel_requested_at, r.fail_requested_at, r.requeue_requested_at, r.delete_requested_at, r.completed_at, r.reason, r.error,
-           r.deaths + (w.dead IS TRUE)::int AS deaths, r.worker, w.kind, w.host, w.pid, w.dead, w.drain_requested_at,
-           w.expires_at, clock_timestamp() AS now, progress.at AS progressed_at
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The process that owns a response, dead or alive."""
+
+    id: UUID
+    kind: str
+    host: str
+    pid: int
+    dead: bool
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseState:
+    """A response, its owner, and when it last made progress."""
+
+    id: UUID
+    status: str
+    background: bool
+    model: str
+    attempt: int
+    turns: int
+    enqueue_count: int
+    """how often it was put into the queue again since it was last released"""
+    created_at: datetime
+    started_at: datetime | None
+    enqueued_at: datetime
+    deadline: datetime
+    resume_at: datetime | None
+    """deferred: not claimed before this time, except to end it"""
+    upstream: str | None
+    previous_response_id: UUID | None
+    conversation_id: UUID | None
+    cancel_requested_at: datetime | None
+    fail_requested_at: datetime | None
+    requeue_requested_at: datetime | None
+    delete_requested_at: datetime | None
+    completed_at: datetime | None
+    reason: str | None
+    error: dict[str, Any] | None
+    crashes: int
+    """owners that crashed since the last checkpoint, a dead owner without a successor included"""
+    worker: UUID | None
+    """the owner; the columns from `kind` to `expires_at` are the owner's, null without one"""
+    kind: str | None
+    host: str | None
+    pid: int | None
+    dead: bool | None
+    expires_at: datetime | None
+    now: datetime
+    progressed_at: datetime
+    """when it was created, claimed, released, or when events were stored, whichever was last"""
+
+    @property
+    def owner(self) -> Owner | None:
+        """The owner; None for a response that no process owns."""
+        if self.worker is None or self.kind is None or self.host is None or self.pid is None:
+            return None
+        if self.dead is None or self.expires_at is None:
+            return None
+        return Owner(self.worker, self.kind, self.host, self.pid, self.dead, self.expires_at)
+
+
+_COLUMNS = f"""
+    r.id, r.status, r.background, r.model, r.attempt, r.turns, r.rings AS enqueue_count, r.created_at, r.started_at, r.enqueued_at, r.deadline,
+    r.resume_at, r.upstream, r.previous_response_id, r.conversation_id,
+    r.cancel_requested_at, r.fail_requested_at, r.requeue_requested_at, r.delete_requested_at, r.completed_at, r.reason, r.error,
+    {_CRASHES} AS crashes, r.worker, w.kind, w.host, w.pid, w.dead, w.expires_at,
+    clock_timestamp() AS now, progress.at AS progressed_at"""
+
+_STATE = f"""
+    SELECT {_COLUMNS}
     FROM responses r LEFT JOIN workers w ON w.id = r.worker
     CROSS JOIN LATERAL (
         SELECT greatest(r.created_at,
@@ -24,99 +98,199 @@ _STATE = """
                         (SELECT greatest(a.claimed_at, a.ended_at) FROM attempts a WHERE a.response_id = r.id ORDER BY a.attempt DESC LIMIT 1)) AS at
     ) progress
 """
-"""How a response stands. `deaths` counts a dead owner that nobody has succeeded yet; `progressed_at`: created, claimed, given back, or
-something it said was stored, whichever was last."""
 
-STATE = compile_statement(text(f"{_STATE} WHERE r.id = :id"))
+STATE = Query(f"{_STATE} WHERE r.id = :id", ResponseState)
+"""Selects a response for an operator. No row: there is none of that id."""
 
-STUCK = compile_statement(
-    text(f"""
-    SELECT * FROM ({_STATE} WHERE r.status IN {_OPEN}) open
-    WHERE progressed_at < now - CAST(:idle AS interval) ORDER BY progressed_at, id LIMIT :most
-""")
+STUCK = Query(
+    f"""
+    SELECT * FROM ({_STATE} WHERE r.status IN {OPEN}) open
+    WHERE progressed_at < now - CAST(:idle AS interval) ORDER BY progressed_at, id LIMIT :max_rows
+    """,
+    ResponseState,
 )
-"""Open responses without progress for longer than `idle`, the longest first."""
+"""Selects the open responses without progress for longer than `idle`, the longest first."""
 
-ATTEMPTS = compile_statement(
-    text("SELECT * FROM attempts WHERE response_id = :id ORDER BY attempt")
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """A claim, and how the attempt ended."""
+
+    attempt: int
+    worker: UUID
+    kind: str
+    host: str
+    pid: int
+    claimed_at: datetime
+    turns_ended_at: list[datetime]
+    """of each turn that another followed"""
+    outcome: str | None
+    """None: it runs, or it has ended the response"""
+    ended_at: datetime | None
+
+
+ATTEMPTS = Query(
+    """
+    SELECT attempt, worker, kind, host, pid, claimed_at, turns_ended_at, outcome, ended_at
+    FROM attempts WHERE response_id = :id ORDER BY attempt
+    """,
+    AttemptRow,
 )
 
-LOG_SUMMARY = compile_statement(
-    text("""
+
+@dataclass(frozen=True, slots=True)
+class LogSummary:
+    """What an attempt has written to the event log."""
+
+    attempt: int
+    blocks: int
+    first: int
+    last: int
+    bytes: int
+    first_at: datetime | None
+    last_at: datetime | None
+    longest_pause: float | None
+    """between two flushes, in seconds"""
+
+
+LOG_SUMMARY = Query(
+    """
     SELECT attempt, count(*) AS blocks, min(first_number) AS first, max(last_number) AS last, sum(size)::bigint AS bytes,
            min(stored_at) AS first_at, max(stored_at) AS last_at, extract(epoch FROM max(pause))::float AS longest_pause
     FROM (SELECT attempt, first_number, last_number, octet_length(frames) AS size, stored_at,
                  stored_at - lag(stored_at) OVER (PARTITION BY attempt ORDER BY first_number) AS pause
           FROM event_log WHERE response_id = :id) block
     GROUP BY attempt ORDER BY attempt
-""")
+    """,
+    LogSummary,
 )
-"""What each attempt has put into the event log, and its longest pause between two flushes, in seconds."""
 
-LAST_JOURNALLED = compile_statement(
-    text("""
-    SELECT max(j.last_numbers[array_position(j.response_ids, r.id)]) AS last
-    FROM responses r JOIN workers w ON w.id = r.worker JOIN journal j ON j.worker = w.id AND j.batch > w.flushed_batch
+
+@dataclass(frozen=True, slots=True)
+class LastJournalled:
+    """The last event that readers have received and no flush has stored yet; None: there is none."""
+
+    last: int | None
+
+
+LAST_JOURNALLED = Query(
+    f"""
+    SELECT max(j.last_numbers[p.n]) AS last
+    FROM responses r JOIN workers w ON w.id = r.worker {journal_of("r.id")}
     WHERE r.id = :id
-""")
+    """,
+    LastJournalled,
 )
-"""The last event that readers have been shown and no flush holds yet; null when there is none."""
 
-WORKERS = compile_statement(
-    text("""
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A process, and how many responses it owns."""
+
+    id: UUID
+    kind: str
+    host: str
+    pid: int
+    started_at: datetime
+    expires_at: datetime
+    dead: bool
+    ended: str | None
+    drain_requested_at: datetime | None
+    now: datetime
+    running: int
+
+
+WORKERS = Query(
+    """
     SELECT w.id, w.kind, w.host, w.pid, w.started_at, w.expires_at, w.dead, w.ended, w.drain_requested_at, clock_timestamp() AS now,
            (SELECT count(*) FROM responses r WHERE r.worker = w.id) AS running
     FROM workers w
     WHERE NOT w.dead OR w.expires_at > clock_timestamp() - CAST(:since AS interval)
           OR EXISTS (SELECT 1 FROM responses r WHERE r.worker = w.id)
     ORDER BY w.dead, w.kind, w.started_at
-""")
+    """,
+    WorkerRow,
 )
-"""The living, and the dead whose lease would have ended within `since` or who still hold responses."""
+"""Selects the live processes, and those dead ones whose lease ran out within `since` or that still
+own responses."""
 
-REQUEST_REQUEUE = compile_statement(
-    text(f"""
+REQUEST_REQUEUE = column(
+    f"""
     UPDATE responses SET requeue_requested_at = coalesce(requeue_requested_at, clock_timestamp())
-    WHERE id = :id AND status IN {_OPEN} AND cancel_requested_at IS NULL AND fail_requested_at IS NULL RETURNING id, attempt
-""")
+    WHERE id = :id AND status IN {OPEN} AND cancel_requested_at IS NULL AND fail_requested_at IS NULL RETURNING id
+    """,
+    UUID,
 )
-"""Another worker is to go on with it. Its owner gives it back at its next heartbeat; without an owner it is rung by the next sweep."""
+"""Records that another worker is to run the response. The owner releases it at its next heartbeat;
+without an owner the next sweep enqueues it. No row: it has ended, or a cancel or fail is recorded."""
 
-REQUEST_FAIL = compile_statement(
-    text(f"""
+REQUEST_FAIL = column(
+    f"""
     UPDATE responses SET fail_requested_at = coalesce(fail_requested_at, clock_timestamp())
-    WHERE id = :id AND status IN {_OPEN} AND cancel_requested_at IS NULL RETURNING id, attempt
-""")
+    WHERE id = :id AND status IN {OPEN} AND cancel_requested_at IS NULL RETURNING id
+    """,
+    UUID,
 )
-"""It is to end as failed. Its owner ends it at its next heartbeat; without an owner the next sweep does. A recorded cancel goes before."""
+"""Records that the response is to end as failed. The owner ends it at its next heartbeat; without an
+owner the next sweep does. No row: it has ended, or a cancel is recorded."""
 
-FIND_WORKERS = compile_statement(
-    text("""
-    SELECT w.id, w.kind, w.host, w.pid, w.dead, w.expires_at < clock_timestamp() AS expired FROM workers w
+
+@dataclass(frozen=True, slots=True)
+class FoundProcess:
+    """A process that a name may mean."""
+
+    id: UUID
+    kind: str
+    host: str
+    pid: int
+    dead: bool
+
+
+FIND_WORKERS = Query(
+    """
+    SELECT w.id, w.kind, w.host, w.pid, w.dead FROM workers w
     WHERE w.host = :name OR replace(w.id::text, '-', '') LIKE CAST(:prefix AS text) || '%' ORDER BY w.dead, w.started_at
-""")
+    """,
+    FoundProcess,
 )
-"""Who is meant by a worker's id, the beginning of one, or a host's name."""
+"""Selects the processes with this host's name, or whose id begins with `prefix` (hex digits)."""
 
-REQUEST_DRAIN = compile_statement(
-    text("""
+REQUEST_DRAIN = column(
+    """
     UPDATE workers SET drain_requested_at = coalesce(drain_requested_at, clock_timestamp()) WHERE id = ANY(:ids) AND NOT dead RETURNING id
-""")
+    """,
+    UUID,
 )
-"""These processes are to hand over and go, as on SIGTERM; their heartbeats see it."""
+"""Records that these processes are to hand over their responses and stop, as on SIGTERM. Each sees
+it at its next heartbeat."""
 
-STILL_RUNNING = compile_statement(text("SELECT id FROM workers WHERE id = ANY(:ids) AND NOT dead"))
-"""Which of these are not gone yet."""
+STILL_RUNNING = column("SELECT id FROM workers WHERE id = ANY(:ids) AND NOT dead", UUID)
+"""Selects those of the processes `ids` that are not dead yet."""
 
-GAUGES = compile_statement(
-    text(f"""
-    SELECT CASE WHEN r.deaths + (w.dead IS TRUE)::int >= 2 THEN 'quarantine' WHEN r.background THEN 'background' ELSE 'interactive' END AS queue,
+
+@dataclass(frozen=True, slots=True)
+class BacklogRow:
+    """Open responses with the same queue, status and `waiting`."""
+
+    queue: str
+    status: str
+    waiting: bool
+    """no live worker owns them"""
+    responses: int
+    oldest: float
+    """seconds since the creation of the oldest"""
+
+
+GAUGES = Query(
+    f"""
+    SELECT CASE WHEN {_CRASHES} >= {QUARANTINE_THRESHOLD} THEN 'quarantine' WHEN r.background THEN 'background' ELSE 'interactive' END AS queue,
            r.status, r.status = 'queued' OR r.worker IS NULL OR w.dead IS TRUE AS waiting, count(*) AS responses,
            extract(epoch FROM clock_timestamp() - min(r.created_at))::float AS oldest
-    FROM responses r LEFT JOIN workers w ON w.id = r.worker WHERE r.status IN {_OPEN} GROUP BY 1, 2, 3
-""")
+    FROM responses r LEFT JOIN workers w ON w.id = r.worker WHERE r.status IN {OPEN} GROUP BY 1, 2, 3
+    """,
+    BacklogRow,
 )
-"""The open responses by queue and status, from the partial index of open rows: what has ended is not counted. `oldest` in seconds."""
+"""Counts the open responses, with the partial index of open rows: ended ones cost nothing."""
 
-SCHEMA_REVISION = "SELECT version_num FROM alembic_version"
-"""The migration that the database is at. Raises an error in a database without migrations."""
+SCHEMA_REVISION = column("SELECT version_num FROM alembic_version", str)
+"""The newest migration that this database has."""

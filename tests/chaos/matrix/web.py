@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
+from models.db.queries import read as read_queries
 from tests.support.api import Api, decode, until
+from tests.support.chaos.fragments import fragment
 from tests.support.chaos.lab import PAST_THE_LEASE, Lab, Victim
 from tests.support.chaos.load import ALL, Load, LoadKind
 from tests.support.chaos.proxy import Proxy
@@ -19,8 +21,12 @@ web = Victim("web", workers=1, settings={"BACKBURNER_LEASE__DURATION": "8"})
 """Its lease is longer than a create takes to be refused."""
 reader = Victim("reader", settings={"BACKBURNER_WEB__SEND_TIMEOUT": "3"})
 
-VISIBLE = b"r.delete_requested_at IS NULL AND (r.background OR"
-RUNNING = b"SELECT 0 AS kind, one.attempt"
+VISIBLE = fragment(
+    read_queries.VISIBLE_RESPONSE, "r.delete_requested_at IS NULL AND (r.background OR"
+)
+RUNNING = fragment(
+    read_queries.RUNNING_RESPONSE, "SELECT id, status, checkpoint_number, worker FROM responses"
+)
 WEB_POOL = 16
 CANCELLED_WITH_FIRST_WEB = [LoadKind.WAITING]
 """Of a load on web processes 0 and 1, in turn: the foreground member whose client is at the first."""

@@ -6,7 +6,9 @@ that is unheard the process is frozen or killed.
 
 from collections.abc import Iterable
 
+from models.db.queries import claim, leases, run
 from tests.support.api import decode, until
+from tests.support.chaos.fragments import fragment
 from tests.support.chaos.lab import Lab, Victim
 from tests.support.chaos.load import DELTA, Load, LoadKind
 from tests.support.chaos.proxy import HeldAnswer
@@ -16,13 +18,13 @@ from tests.support.stack import Service
 worker = Victim("worker", webs=1, workers=3)
 sweeper = Victim("sweeper", webs=1, workers=3, settings={"BACKBURNER_WORKER__POOL_SIZE": "1"})
 
-JOURNAL = b"INSERT INTO journal"
-RENEW = b"UPDATE workers SET expires_at"
-LOCK = b"IS NOT NULL AS started"
-"""Of the statement that locks a response which is about to be taken over, inside the transaction that does it."""
-REAP_LOCK = b"NOT dead AND expires_at ="
-EXPIRED = b"expires_at < clock_timestamp() ORDER BY id"
-CLAIM_FRESH = b"r.worker IS NULL AND r.attempt = 0"
+JOURNAL = fragment(run.JOURNAL, "INSERT INTO journal")
+RENEW = fragment(leases.RENEW, "UPDATE workers SET expires_at")
+LOCK = fragment(claim.LOCK_ORPHAN, "IS NOT NULL AS started")
+"""Of the statement that locks a response in the transaction that claims it from a dead worker."""
+REAP_LOCK = fragment(leases.REAP_LOCK, "NOT dead AND expires_at =")
+EXPIRED = fragment(leases.EXPIRED_LEASES, "expires_at < clock_timestamp() ORDER BY id")
+CLAIM_FRESH = fragment(claim.CLAIM_FRESH, "r.worker IS NULL AND r.attempt = 0")
 
 
 class WorkerLoad:

@@ -3,16 +3,24 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from uuid import UUID
 
 import psycopg
 import pytest
 
-from models.db.database import fetch, fetch_on, open_pool
-from models.db.queries import statements
+from models.db.database import execute, fetch, open_pool
+from models.db.queries import claim as claim_queries
+from models.db.queries import create as create_queries
+from models.db.queries import end as end_queries
+from models.db.queries import leases
+from models.db.queries import read as read_queries
+from models.db.queries import sweep as sweep_queries
+from models.db.queries.run import JournalOutcome
 from models.errors import Cancelled, LeaseLost
 from models.ids import new_uuid
 from models.lifecycle import Status
 from models.ownership.claims import EndReason, Tail
+from tests.support.sql import run_sql
 from tests.support.stack import Databases
 from tests.support.worker_rows import SeededDatabase, ending, frames, settings_for, turn
 
@@ -84,8 +92,8 @@ async def test_of_many_claims_of_an_orphan_exactly_one_wins_and_adopts_its_journ
             if claim is not None
         ]
         assert len(won) == 1
-        assert (won[0].attempt, won[0].log_end, won[0].row["deaths"]) == (2, 9, 1)
-        assert b"".join(block for _, block in won[0].frames) == frames(2, 9)
+        assert (won[0].attempt, won[0].log_end, won[0].row.crashes) == (2, 9, 1)
+        assert b"".join(block.frames for block in won[0].blocks) == frames(2, 9)
         assert await database.log_ranges(response_id) == [
             (0, 1, 0),
             (2, 4, 1),
@@ -135,7 +143,7 @@ async def test_a_worker_declared_dead_can_write_nothing(database: SeededDatabase
     assert claim is not None
     await database.declare_dead(owner)
     before = await database.response_row(response_id)
-    assert (await owner.journal(1, response_id, 1, 2, 3))["me"] == 0
+    assert not (await owner.journal(1, response_id, 1, 2, 3)).live
     assert await owner.flush(response_id, 1, 2, 3) == []
     for write in (
         owner.ownership.end(claim, ending(Status.COMPLETED, 2, 3)),
@@ -158,7 +166,7 @@ async def test_a_dead_workers_write_raises_lease_lost_although_a_cancel_is_recor
     response_id = await database.create_response()
     claim = await owner.ownership.take(response_id)
     assert claim is not None
-    await fetch(database.pool, statements.REQUEST_CANCEL, {"id": response_id})
+    await fetch(database.pool, end_queries.REQUEST_CANCEL, {"id": response_id})
     await database.declare_dead(owner)
     with pytest.raises(LeaseLost):
         await owner.ownership.release(claim, Tail(2, 3, frames(2, 3)))
@@ -171,22 +179,22 @@ async def test_an_open_fenced_transaction_blocks_the_reaper_but_not_the_heartbea
 ) -> None:
     owner = await database.create_worker(lease=-60)
     seen = (
-        await fetch(
+        await run_sql(
             database.pool, "SELECT expires_at FROM workers WHERE id = %(id)s", {"id": owner.id}
         )
     )[0]["expires_at"]
     reap = {"id": owner.id, "seen": seen}
     async with database.pool.connection() as fenced, database.pool.connection() as reaper:
         async with fenced.transaction():
-            assert await fetch_on(fenced, statements.FENCE, {"me": owner.id})
+            assert await fetch(fenced, claim_queries.FENCE_ALONE, {"me": owner.id})
             await reaper.execute("SET lock_timeout = '300ms'")
             with pytest.raises(psycopg.errors.LockNotAvailable):
-                await fetch_on(reaper, statements.REAP_LOCK, reap)
-        assert await fetch_on(reaper, statements.REAP_LOCK, reap)
+                await fetch(reaper, leases.REAP_LOCK, reap)
+        assert await fetch(reaper, leases.REAP_LOCK, reap)
         async with fenced.transaction():
-            assert await fetch_on(fenced, statements.FENCE, {"me": owner.id})
-            assert await fetch_on(
-                reaper, statements.RENEW, {"me": owner.id, "lease": timedelta(seconds=60)}
+            assert await fetch(fenced, claim_queries.FENCE_ALONE, {"me": owner.id})
+            assert await fetch(
+                reaper, leases.RENEW, {"me": owner.id, "lease": timedelta(seconds=60)}
             )
         await reaper.execute("RESET lock_timeout")
 
@@ -194,14 +202,11 @@ async def test_an_open_fenced_transaction_blocks_the_reaper_but_not_the_heartbea
 async def test_a_lease_renewed_since_it_was_seen_is_not_reaped(database: SeededDatabase) -> None:
     owner = await database.create_worker(lease=-60)
     expired = {
-        row["id"]: row["expires_at"]
-        for row in await fetch(database.pool, statements.EXPIRED_LEASES, {})
+        row.id: row.expires_at for row in await fetch(database.pool, leases.EXPIRED_LEASES, {})
     }
-    await fetch(database.pool, statements.RENEW, {"me": owner.id, "lease": timedelta(seconds=-30)})
+    await fetch(database.pool, leases.RENEW, {"me": owner.id, "lease": timedelta(seconds=-30)})
     assert (
-        await fetch(
-            database.pool, statements.REAP_LOCK, {"id": owner.id, "seen": expired[owner.id]}
-        )
+        await fetch(database.pool, leases.REAP_LOCK, {"id": owner.id, "seen": expired[owner.id]})
         == []
     )
 
@@ -214,7 +219,7 @@ async def test_a_cancel_and_an_ending_race_and_exactly_one_wins(database: Seeded
         assert claim is not None
         ended, recorded = await asyncio.gather(
             owner.ownership.end(claim, ending(Status.COMPLETED, 2, 3)),
-            fetch(database.pool, statements.REQUEST_CANCEL, {"id": response_id}),
+            fetch(database.pool, end_queries.REQUEST_CANCEL, {"id": response_id}),
             return_exceptions=True,
         )
         row = await database.response_row(response_id)
@@ -257,7 +262,7 @@ async def test_a_released_response_is_claimed_without_a_death_and_its_old_claim_
     await owner.ownership.release(old, Tail(2, 5, frames(2, 5)))
     claim = await other.ownership.take(response_id)
     assert claim is not None
-    assert (claim.attempt, claim.row["deaths"], claim.log_end) == (2, 0, 5)
+    assert (claim.attempt, claim.row.crashes, claim.log_end) == (2, 0, 5)
     for write in (
         owner.ownership.end(old, ending(Status.COMPLETED, 6, 6)),
         owner.ownership.release(old, Tail(6, 6, frames(6, 6))),
@@ -277,7 +282,7 @@ async def test_a_checkpoint_resets_the_deaths_and_is_repeated_without_effect(
     await database.declare_dead(first)
     claim = await second.ownership.take(response_id)
     assert claim is not None
-    assert claim.row["deaths"] == 1
+    assert claim.row.crashes == 1
     item = {"id": "msg_9", "type": "message"}
     for _ in range(2):
         await second.ownership.checkpoint(
@@ -290,8 +295,8 @@ async def test_a_checkpoint_resets_the_deaths_and_is_repeated_without_effect(
         row["checkpoint_number"],
         row["next_output_index"],
     ) == (0, 1, 4, 1)
-    stored = await fetch(database.pool, statements.OUTPUT_ITEMS, {"id": response_id})
-    assert [row["payload"] for row in stored] == [item]
+    stored = await fetch(database.pool, read_queries.OUTPUT_ITEMS, {"id": response_id})
+    assert stored == [item]
 
 
 async def test_the_journal_reports_a_new_row_a_repeated_row_and_a_lost_marker(
@@ -300,12 +305,20 @@ async def test_the_journal_reports_a_new_row_a_repeated_row_and_a_lost_marker(
     owner = await database.create_worker()
     response_id = await database.create_response()
     await owner.ownership.take(response_id)
-    assert await owner.journal(1, response_id, 1, 2, 3) == {"me": 1, "mark": 1, "ins": 1}
-    assert await owner.journal(1, response_id, 1, 2, 3) == {"me": 1, "mark": 1, "ins": 0}
-    await fetch(database.pool, "DELETE FROM journal WHERE worker = %(id)s", {"id": owner.id})
-    assert await owner.journal(2, response_id, 1, 4, 5) == {"me": 1, "mark": 0, "ins": 0}
-    await fetch(database.pool, statements.MARK_JOURNAL, {"me": owner.id})
-    assert await owner.journal(2, response_id, 1, 4, 5) == {"me": 1, "mark": 1, "ins": 1}
+    assert await owner.journal(1, response_id, 1, 2, 3) == JournalOutcome(
+        live=True, marked=True, stored=True
+    )
+    assert await owner.journal(1, response_id, 1, 2, 3) == JournalOutcome(
+        live=True, marked=True, stored=False
+    )
+    await run_sql(database.pool, "DELETE FROM journal WHERE worker = %(id)s", {"id": owner.id})
+    assert await owner.journal(2, response_id, 1, 4, 5) == JournalOutcome(
+        live=True, marked=False, stored=False
+    )
+    await execute(database.pool, leases.MARK_JOURNAL, {"me": owner.id})
+    assert await owner.journal(2, response_id, 1, 4, 5) == JournalOutcome(
+        live=True, marked=True, stored=True
+    )
 
 
 async def test_a_flush_removes_the_batches_of_confirmed_flushes_and_keeps_the_marker(
@@ -317,7 +330,7 @@ async def test_a_flush_removes_the_batches_of_confirmed_flushes_and_keeps_the_ma
     for batch in (1, 2, 3):
         await owner.journal(batch, response_id, 1, 2 * batch, 2 * batch + 1)
     await owner.flush(response_id, 1, 2, 5, answered=2)
-    left = await fetch(
+    left = await run_sql(
         database.pool,
         "SELECT batch FROM journal WHERE worker = %(id)s ORDER BY batch",
         {"id": owner.id},
@@ -325,14 +338,11 @@ async def test_a_flush_removes_the_batches_of_confirmed_flushes_and_keeps_the_ma
     assert [row["batch"] for row in left] == [0, 3]
     page = await fetch(
         database.pool,
-        statements.LOG_PAGE,
+        read_queries.LOG_PAGE,
         {"id": response_id, "after": 1, "attempt": 0, "page": 10, "bytes": 10_000},
     )
-    assert [(row["kind"], row["first"], row["last"]) for row in page] == [
-        (0, 0, 0),
-        (1, 2, 5),
-        (2, 6, 7),
-    ]
+    blocks = [(row.is_journalled, row.block.first, row.block.last) for row in page if row.block]
+    assert blocks == [(False, 2, 5), (True, 6, 7)]
 
 
 async def test_a_page_of_the_log_stops_after_the_row_that_fills_it(
@@ -346,10 +356,10 @@ async def test_a_page_of_the_log_stops_after_the_row_that_fills_it(
     size = len(frames(2, 2))
     page = await fetch(
         database.pool,
-        statements.LOG_PAGE,
+        read_queries.LOG_PAGE,
         {"id": response_id, "after": 1, "attempt": 0, "page": 10, "bytes": 2 * size + 1},
     )
-    assert [row["first"] for row in page if row["kind"] == 1] == [2, 3, 4]
+    assert [row.block.first for row in page if row.block] == [2, 3, 4]
 
 
 @pytest.mark.parametrize("stored", ["flushed", "journalled"])
@@ -378,8 +388,8 @@ async def test_a_page_reports_that_a_later_attempt_replaced_events_a_reader_has(
             "page": 10,
             "bytes": 10_000,
         }
-        page = await fetch(database.pool, statements.LOG_PAGE, values)
-        assert page[0]["first"] == torn, (shown, attempt)
+        page = await fetch(database.pool, read_queries.LOG_PAGE, values)
+        assert page[0].is_rewritten == torn, (shown, attempt)
 
 
 async def test_a_create_answered_503_never_runs_in_either_order_of_insert_and_delete(
@@ -390,22 +400,26 @@ async def test_a_create_answered_503_never_runs_in_either_order_of_insert_and_de
     project_values = {"project": database.project}
     async with database.pool.connection() as creating:
         async with creating.transaction():
-            await fetch_on(creating, statements.INSERT, database.insert_values(late))
+            await fetch(creating, create_queries.INSERT, database.insert_values(late))
             deleting = asyncio.create_task(
                 fetch(
-                    database.pool, statements.DELETE_UNCLEAR_CREATE, {"id": late, **project_values}
+                    database.pool,
+                    create_queries.DELETE_UNCLEAR_CREATE,
+                    {"id": late, **project_values},
                 )
             )
             waiting = (
                 "SELECT count(*) AS n FROM pg_stat_activity"
                 " WHERE wait_event_type = 'Lock' AND query LIKE '%%create_refused%%'"
             )
-            while (await fetch(database.pool, waiting, {}))[0]["n"] == 0:  # noqa: ASYNC110  (a lock elsewhere)
+            while (await run_sql(database.pool, waiting, {}))[0]["n"] == 0:  # noqa: ASYNC110  (a lock elsewhere)
                 await asyncio.sleep(0.01)
         assert await deleting
-    await fetch(database.pool, statements.DELETE_UNCLEAR_CREATE, {"id": early, **project_values})
+    await fetch(
+        database.pool, create_queries.DELETE_UNCLEAR_CREATE, {"id": early, **project_values}
+    )
     with pytest.raises(psycopg.errors.UniqueViolation):
-        await fetch(database.pool, statements.INSERT, database.insert_values(early))
+        await fetch(database.pool, create_queries.INSERT, database.insert_values(early))
     for response_id in (late, early):
         assert await worker.ownership.take(response_id) is None
         assert (await database.response_row(response_id))["status"] == "cancelled"
@@ -423,7 +437,7 @@ async def test_a_response_that_killed_two_processes_runs_alone_and_fails_after_t
     assert await normal.ownership.take(response_id) is None
     claim = await alone.ownership.take(response_id)
     assert claim is not None
-    assert (claim.row["deaths"], claim.end_reason) == (2, None)
+    assert (claim.row.crashes, claim.end_reason) == (2, None)
     await database.declare_dead(alone)
     last = await normal.ownership.take(response_id)
     assert last is not None
@@ -451,8 +465,8 @@ async def test_a_cancelled_an_overdue_and_an_abandoned_response_are_claimed_only
     claim = await released.ownership.take(cancelled)
     assert claim is not None
     await released.ownership.release(claim, Tail(2, 1, b""))
-    await fetch(database.pool, statements.REQUEST_CANCEL, {"id": cancelled})
-    await fetch(
+    await fetch(database.pool, end_queries.REQUEST_CANCEL, {"id": cancelled})
+    await run_sql(
         database.pool,
         "UPDATE responses SET deadline = created_at - interval '10 years' WHERE id = %(id)s",
         {"id": late},
@@ -466,10 +480,9 @@ async def test_a_cancelled_an_overdue_and_an_abandoned_response_are_claimed_only
     assert claim is not None
     assert claim.end_reason is EndReason.CANCELLED, "its client has left: it never starts"
     owned = {
-        row["id"]: row
-        for row in await fetch(database.pool, statements.OWNED_RESPONSES, {"me": taker.id})
+        row.id: row for row in await fetch(database.pool, leases.OWNED_RESPONSES, {"me": taker.id})
     }
-    assert owned[left]["abandoned"] is True
+    assert owned[left].abandoned is True
 
 
 async def test_a_sweep_leaves_a_new_response_until_its_web_process_has_renewed_its_lease(
@@ -485,7 +498,7 @@ async def test_a_sweep_leaves_a_new_response_until_its_web_process_has_renewed_i
         await database.create_response(web=dead.id),
     )
     await database.declare_dead(dead)
-    await fetch(
+    await run_sql(
         database.pool,
         "UPDATE responses SET enqueued_at = clock_timestamp() - interval '1 minute'",
         {},
@@ -493,28 +506,28 @@ async def test_a_sweep_leaves_a_new_response_until_its_web_process_has_renewed_i
     lease = timedelta(seconds=600)
     values = {
         "waiting": timedelta(0),
-        "most": 100,
+        "max_rows": 100,
         "quarantine": False,
         "lease": lease,
         "interval": timedelta(0),
     }
 
-    async def taken() -> set[object]:
-        return {row["id"] for row in await fetch(database.pool, statements.ORPHANS, values)} & {
+    async def taken() -> set[UUID]:
+        return set(await fetch(database.pool, sweep_queries.ORPHANS, values)) & {
             unconfirmed,
             left,
         }
 
-    await fetch(
+    await run_sql(
         database.pool,
         "UPDATE workers SET expires_at = expires_at - interval '2 minutes' WHERE id = %(id)s",
         {"id": web.id},
     )
     assert await taken() == {left}
-    enqueued_ids = {row["id"] for row in await fetch(database.pool, statements.REENQUEUE, values)}
+    enqueued_ids = {row.id for row in await fetch(database.pool, sweep_queries.REENQUEUE, values)}
     assert left in enqueued_ids
     assert unconfirmed not in enqueued_ids
-    await fetch(database.pool, statements.RENEW, {"me": web.id, "lease": lease})
+    await fetch(database.pool, leases.RENEW, {"me": web.id, "lease": lease})
     assert await taken() == {unconfirmed, left}
 
 
@@ -533,7 +546,7 @@ async def test_a_queued_response_is_cancelled_at_once_unless_it_was_claimed_firs
         }
         claim, ended = await asyncio.gather(
             worker.ownership.take(response_id),
-            fetch(database.pool, statements.CANCEL_QUEUED, values),
+            fetch(database.pool, end_queries.CANCEL_QUEUED, values),
         )
         assert (claim is None) is bool(ended)
         assert (await database.response_row(response_id))["status"] == (

@@ -1,34 +1,35 @@
-"""Every statement fits the schema, and the migrations make the schema that the tables declare."""
+"""Every statement fits the schema and its row type, and the migrations make the declared tables."""
 
+import importlib
+import inspect
+import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from alembic import command
 from alembic.config import Config
+from psycopg.pq import ExecStatus
 from sqlalchemy import create_engine
 
-from models.db.queries import conversations, operations, statements
+from models.db import queries
+from models.db.statement import Query, Statement
 from tests.support.stack import Databases
 
 ROOT = Path(__file__).parents[3]
 
 
-def _all() -> Iterator[tuple[str, str]]:
-    constants = [
-        (f"{module.__name__}.{name}", value)
-        for module in (statements, operations, conversations)
-        for name, value in vars(module).items()
-    ]
-    for qualified, value in constants:
-        name = qualified.rpartition(".")[2]
-        if name.isupper() and not name.startswith("_"):
-            if isinstance(value, str):
-                yield qualified, value
-            elif name in {"END", "INPUT_ITEMS", "PAGE"}:
-                yield from ((f"{qualified}[{key}]", sql) for key, sql in value.items())
+def _all() -> Iterator[tuple[str, Statement | Query[Any]]]:
+    for module_info in pkgutil.iter_modules(queries.__path__):
+        module = importlib.import_module(f"{queries.__name__}.{module_info.name}")
+        for name, value in vars(module).items():
+            named = value.items() if isinstance(value, dict) and name.isupper() else [("", value)]
+            for key, statement in named:
+                if isinstance(statement, Statement | Query):
+                    yield f"{module_info.name}.{name}{key and f'[{key}]'}", statement
 
 
 STATEMENTS = dict(_all())
@@ -39,18 +40,37 @@ async def dsn(database_server: Databases) -> str:
     return await database_server.create_copy()
 
 
+def test_all_statements_are_found_by_these_tests() -> None:
+    assert len(STATEMENTS) > 70
+    assert {"end.END[completed]", "read.INPUT_ITEMS[asc]", "read.LOG_PAGE"} <= STATEMENTS.keys()
+
+
 @pytest.mark.parametrize("name", sorted(STATEMENTS))
-def test_a_statement_fits_the_schema(name: str, dsn: str) -> None:
+def test_a_statement_fits_the_schema_and_its_columns_have_the_names_of_its_row(
+    name: str, dsn: str
+) -> None:
+    statement = STATEMENTS[name]
     parameters: list[str] = []
 
-    def number_parameter(match: re.Match[str]) -> str:
+    def number(match: re.Match[str]) -> str:
         if match[1] not in parameters:
             parameters.append(match[1])
         return f"${parameters.index(match[1]) + 1}"
 
-    sql = re.sub(r"%\((\w+)\)s", number_parameter, STATEMENTS[name]).replace("%%", "%")
+    sql = re.sub(r"%\((\w+)\)s", number, statement.sql).replace("%%", "%")
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(f"PREPARE fits AS {sql}".encode())
+        prepared = connection.pgconn.prepare(b"fits", sql.encode())
+        assert prepared.status == ExecStatus.COMMAND_OK, prepared.error_message
+        described = connection.pgconn.describe_prepared(b"fits")
+        columns = [described.fname(index) for index in range(described.nfields)]
+    if isinstance(statement, Statement):
+        assert columns == []
+        return
+    fields = list(inspect.signature(statement.from_row).parameters)
+    if fields == ["value"]:
+        assert len(columns) == 1
+    else:
+        assert [column and column.decode() for column in columns] == fields
 
 
 def test_the_migrations_make_the_declared_tables_and_run_down_and_up_again(dsn: str) -> None:

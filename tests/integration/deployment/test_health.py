@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from cli.embedded.process import StartFailed
 from cli.health import live_kind
 from cli.main import app
-from models.db.queries import statements
+from models.db.queries import leases
 from models.ids import new_uuid
 from tests.support.stack import Databases
 
@@ -34,10 +34,10 @@ def _announce(
     me = new_uuid()
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(
-            statements.REGISTER, {"me": me, "kind": kind, "host": host, "pid": 1, "lease": lease}
+            leases.REGISTER.sql, {"me": me, "kind": kind, "host": host, "pid": 1, "lease": lease}
         )
         if dead:
-            connection.execute(statements.DEREGISTER, {"me": me})
+            connection.execute(leases.DEREGISTER.sql, {"me": me})
 
 
 @pytest.mark.parametrize("kind", ["web", "worker", "quarantine"])

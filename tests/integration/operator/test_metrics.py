@@ -12,11 +12,13 @@ from pydantic import SecretStr
 
 from cli.embedded.process import free_port
 from models.config.groups import MetricsSettings
-from models.db.database import fetch, fetch_on, open_pool
-from models.db.queries import operations, statements
+from models.db.database import fetch, open_pool
+from models.db.queries import create as create_queries
+from models.db.queries import operations
 from models.metrics import scrape_allowed
 from tests.support.api import until
 from tests.support.fake_upstream import FakeUpstream, hang, reply, status, text
+from tests.support.sql import run_sql
 from tests.support.stack import SHORT_LEASES, Databases, Service, Stack, SuiteSettings, stack
 from tests.support.worker_rows import SeededDatabase, settings_for
 from web.gauges import Backlog
@@ -365,15 +367,17 @@ async def test_the_backlog_is_counted_by_the_index_of_open_rows(database_server:
     response_ids = [await database.create_response() for _ in range(400)]
     for response_id in response_ids[5:]:
         await fetch(
-            pool, statements.DELETE_UNCLEAR_CREATE, {"id": response_id, "project": database.project}
+            pool,
+            create_queries.DELETE_UNCLEAR_CREATE,
+            {"id": response_id, "project": database.project},
         )
     async with pool.connection() as connection:
         await connection.execute("ANALYZE responses")
-        plan = await fetch_on(connection, f"EXPLAIN {operations.GAUGES}", {})
-        [gauge] = await fetch_on(connection, operations.GAUGES, {})
+        plan = await run_sql(connection, f"EXPLAIN {operations.GAUGES.sql}", {})
+        [gauge] = await fetch(connection, operations.GAUGES, {})
     await pool.close()
     assert any("ix_responses_open" in row["QUERY PLAN"] for row in plan), plan
-    assert (gauge["queue"], gauge["status"], gauge["waiting"], gauge["responses"]) == (
+    assert (gauge.queue, gauge.status, gauge.waiting, gauge.responses) == (
         "background",
         "queued",
         True,

@@ -3,11 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
-from models.db.database import Row, fetch, open_pool
-from models.db.queries import operations, statements
+from models.db.database import fetch, open_pool
+from models.db.queries import end as end_queries
+from models.db.queries import leases, operations
+from models.db.queries import sweep as sweep_queries
 from models.errors import Cancelled
 from models.lifecycle import Status
 from models.ownership.claims import EndReason, ReleaseReason, Tail
@@ -35,21 +38,20 @@ async def database(database_server: Databases) -> AsyncIterator[SeededDatabase]:
     await pool.close()
 
 
-async def _owned(worker: DatabaseWorker) -> dict[object, Row]:
+async def _owned(worker: DatabaseWorker) -> dict[object, leases.OwnedResponse]:
     return {
-        row["id"]: row
-        for row in await fetch(worker.pool, statements.OWNED_RESPONSES, {"me": worker.id})
+        row.id: row for row in await fetch(worker.pool, leases.OWNED_RESPONSES, {"me": worker.id})
     }
 
 
-async def _orphans(worker: DatabaseWorker, *, quarantine: bool) -> set[object]:
+async def _orphans(worker: DatabaseWorker, *, quarantine: bool) -> set[UUID]:
     values = {
         "waiting": timedelta(days=1),
-        "most": 1000,
+        "max_rows": 1000,
         "quarantine": quarantine,
         "lease": timedelta(seconds=10),
     }
-    return {row["id"] for row in await fetch(worker.pool, statements.ORPHANS, values)}
+    return set(await fetch(worker.pool, sweep_queries.ORPHANS, values))
 
 
 async def test_a_fail_and_an_ending_race_and_the_ending_is_kept(database: SeededDatabase) -> None:
@@ -76,13 +78,13 @@ async def test_a_fail_and_a_cancel_race_and_the_cancel_wins(database: SeededData
         failed, _, recorded = await asyncio.gather(
             owner.ownership.end(claim, ending(Status.FAILED, 2, 3)),
             fetch(database.pool, operations.REQUEST_FAIL, {"id": response_id}),
-            fetch(database.pool, statements.REQUEST_CANCEL, {"id": response_id}),
+            fetch(database.pool, end_queries.REQUEST_CANCEL, {"id": response_id}),
             return_exceptions=True,
         )
         if recorded:
             assert isinstance(failed, Cancelled)
             assert await fetch(database.pool, operations.REQUEST_FAIL, {"id": response_id}) == []
-            assert (await _owned(owner))[response_id]["cancelled"] is True
+            assert (await _owned(owner))[response_id].cancelled is True
             await owner.ownership.end(claim, ending(Status.CANCELLED, 2, 3))
         assert (await database.response_row(response_id))["status"] == (
             "cancelled" if recorded else "failed"
@@ -103,7 +105,7 @@ async def test_a_fail_and_a_claim_race_and_the_worker_that_claims_learns_of_the_
         assert claim is not None
         assert (claim.end_reason is EndReason.FAILED_BY_OPERATOR) or (await _owned(worker))[
             response_id
-        ]["failed"] is True
+        ].failed
 
 
 async def test_a_queued_response_that_is_to_fail_is_claimed_by_any_worker_and_only_ended(
@@ -129,7 +131,7 @@ async def test_a_released_response_that_is_to_fail_never_runs_again_and_a_cancel
         assert claim is not None
         await fetch(database.pool, operations.REQUEST_FAIL, {"id": response_id})
         if cancels:
-            await fetch(database.pool, statements.REQUEST_CANCEL, {"id": response_id})
+            await fetch(database.pool, end_queries.REQUEST_CANCEL, {"id": response_id})
         await owner.ownership.release(claim, Tail(2, 1, b""))
         last = await taker.ownership.take(response_id)
         assert last is not None
@@ -167,11 +169,11 @@ async def test_a_requeue_and_a_claim_race_and_the_response_has_one_owner(
         assert requested
         assert claim is not None
         assert await other.ownership.take(response_id) is None, "a request alone frees nothing"
-        if (await _owned(worker))[response_id]["requeued"]:
+        if (await _owned(worker))[response_id].requeued:
             await worker.ownership.release(claim, Tail(2, 1, b""), ReleaseReason.REQUEUED)
             again = await other.ownership.take(response_id)
             assert again is not None
-            assert (again.row["deaths"], (await _owned(other))[response_id]["requeued"]) == (
+            assert (again.row.crashes, (await _owned(other))[response_id].requeued) == (
                 0,
                 False,
             )
@@ -182,15 +184,15 @@ async def test_a_requeue_of_a_response_without_an_owner_is_enqueued_once_by_the_
 ) -> None:
     response_id = await database.create_response()
     sweep = {"interval": timedelta(days=1), "lease": timedelta(seconds=10)}
-    enqueued = await fetch(database.pool, statements.REENQUEUE, sweep)
-    assert response_id not in {row["id"] for row in enqueued}
+    enqueued = await fetch(database.pool, sweep_queries.REENQUEUE, sweep)
+    assert response_id not in {row.id for row in enqueued}
     await fetch(database.pool, operations.REQUEST_REQUEUE, {"id": response_id})
     assert response_id in await _orphans(await database.create_worker(), quarantine=False)
     assert response_id in {
-        row["id"] for row in await fetch(database.pool, statements.REENQUEUE, sweep)
+        row.id for row in await fetch(database.pool, sweep_queries.REENQUEUE, sweep)
     }
     assert response_id not in {
-        row["id"] for row in await fetch(database.pool, statements.REENQUEUE, sweep)
+        row.id for row in await fetch(database.pool, sweep_queries.REENQUEUE, sweep)
     }
 
 
@@ -207,10 +209,10 @@ async def test_a_drain_reaches_the_worker_by_its_heartbeat_and_takes_nothing_by_
         assert requested
         assert claim is not None
         [renewed] = await fetch(
-            database.pool, statements.RENEW, {"me": worker.id, "lease": timedelta(seconds=600)}
+            database.pool, leases.RENEW, {"me": worker.id, "lease": timedelta(seconds=600)}
         )
-        assert renewed["draining"] is True
-        assert (await worker.journal(1, response_id, 1, 2, 3))["me"] == 1
+        assert renewed.draining is True
+        assert (await worker.journal(1, response_id, 1, 2, 3)).live
         await worker.ownership.release(claim, Tail(2, 3, frames(2, 3)))
     await database.declare_dead(worker)
     assert await fetch(database.pool, operations.REQUEST_DRAIN, {"ids": [worker.id]}) == []
@@ -239,11 +241,11 @@ async def test_every_attempt_is_listed_with_its_outcome(database: SeededDatabase
     rows = await fetch(database.pool, operations.ATTEMPTS, {"id": response_id})
     attempts = [
         (
-            row["attempt"],
-            row["worker"],
-            row["outcome"],
-            len(row["turns_ended_at"]),
-            row["ended_at"] is not None,
+            row.attempt,
+            row.worker,
+            row.outcome,
+            len(row.turns_ended_at),
+            row.ended_at is not None,
         )
         for row in rows
     ]

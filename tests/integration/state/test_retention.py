@@ -7,11 +7,13 @@ from uuid import UUID
 import pytest
 
 from models.db.database import fetch, open_pool
-from models.db.queries import statements
+from models.db.queries import end as end_queries
+from models.db.queries import retention
 from models.lifecycle import Status
 from tests.conftest import PrivateStack
 from tests.support.api import until
 from tests.support.fake_upstream import FakeUpstream, reply, wait_for
+from tests.support.sql import run_sql
 from tests.support.stack import Databases
 from tests.support.worker_rows import SeededDatabase, ending, settings_for
 
@@ -37,7 +39,7 @@ async def _create_ended(database: SeededDatabase, previous: UUID | None = None) 
 
 
 async def _expire(database: SeededDatabase, *response_ids: UUID) -> None:
-    await fetch(
+    await run_sql(
         database.pool,
         "UPDATE responses SET expires_at = now() - interval '1 second' WHERE id = ANY(%(ids)s)",
         {"ids": list(response_ids)},
@@ -45,7 +47,7 @@ async def _expire(database: SeededDatabase, *response_ids: UUID) -> None:
 
 
 async def _purge(database: SeededDatabase) -> set[UUID]:
-    return {row["id"] for row in await fetch(database.pool, statements.PURGE, {})}
+    return set(await fetch(database.pool, retention.PURGE, {}))
 
 
 async def _rows_of(database: SeededDatabase, response_id: UUID) -> int:
@@ -53,7 +55,7 @@ async def _rows_of(database: SeededDatabase, response_id: UUID) -> int:
         "SELECT (SELECT count(*) FROM items WHERE response_id = %(id)s)"
         " + (SELECT count(*) FROM event_log WHERE response_id = %(id)s) AS n"
     )
-    count: int = (await fetch(database.pool, count_rows, {"id": response_id}))[0]["n"]
+    count: int = (await run_sql(database.pool, count_rows, {"id": response_id}))[0]["n"]
     return count
 
 
@@ -74,7 +76,7 @@ async def test_a_response_that_another_continues_is_kept_until_that_one_is_purge
 ) -> None:
     parent = await _create_ended(database)
     child = await _create_ended(database, previous=parent)
-    await fetch(database.pool, "UPDATE responses SET store = %(store)s", {"store": store})
+    await run_sql(database.pool, "UPDATE responses SET store = %(store)s", {"store": store})
     await _expire(database, parent)
     assert await _purge(database) == set()
     await _expire(database, child)
@@ -96,7 +98,7 @@ async def test_a_deleted_response_is_purged_although_another_continues_it(
     parent = await _create_ended(database)
     await _create_ended(database, previous=parent)
     await fetch(
-        database.pool, statements.REQUEST_DELETE, {"id": parent, "project": database.project}
+        database.pool, end_queries.REQUEST_DELETE, {"id": parent, "project": database.project}
     )
     assert await _purge(database) == {parent}
 

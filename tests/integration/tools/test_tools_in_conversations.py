@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from models.db.database import fetch, open_pool
-from models.db.queries import statements
+from models.db.queries import retention
 from models.ids import parse_response_id
 from tests.support.api import JSON, Api
 from tests.support.fake_upstream import FakeUpstream, reply
 from tests.support.mcp_servers import McpServers
+from tests.support.sql import run_sql
 from tests.support.stack import Stack
 from tests.support.tool_turns import counting_server, tool_turn
 from tests.support.worker_rows import settings_for
@@ -32,12 +33,12 @@ async def expire(stack: Stack, api: Api, response_id: str) -> None:
     pool = open_pool(settings_for(stack.dsn), "purging", 1)
     await pool.open(wait=True)
     values = {"id": parse_response_id(response_id)}
-    await fetch(
+    await run_sql(
         pool,
         "UPDATE responses SET expires_at = now() - interval '1 second' WHERE id = %(id)s",
         values,
     )
-    assert values["id"] in {row["id"] for row in await fetch(pool, statements.PURGE, {})}
+    assert values["id"] in await fetch(pool, retention.PURGE, {})
     await pool.close()
 
 

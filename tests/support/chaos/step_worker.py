@@ -14,12 +14,13 @@ from uuid import UUID
 
 from models.config.settings import Settings
 from models.db.database import Pool
+from models.db.queries.common import LogBlock
 from models.lifecycle import Status
 from models.ownership.claims import Claim, ReleaseReason
 from models.redis.channels import events as events_channel
 from models.wire.events import Event, decode_frame, split_frames
 from tests.support.worker_rows import DatabaseWorker
-from web.stream.bus import Block, Inbox, _distribute
+from web.stream.bus import Inbox, _distribute
 from web.stream.reader import DONE, EventReader
 from worker.log.event_log import EventLog
 from worker.log.journal import Journal
@@ -206,7 +207,7 @@ class StepInbox(Inbox):
         await asyncio.wait({reading, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
 
-    async def next(self) -> Block | None:
+    async def next(self) -> LogBlock | None:
         self.idle.set()
         await self._go.wait()
         self._go.clear()

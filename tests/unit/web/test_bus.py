@@ -8,8 +8,9 @@ import pytest
 
 from models.config.settings import Settings
 from models.db.database import Pool
+from models.db.queries.common import LogBlock
 from web.stream import bus as module
-from web.stream.bus import Block, Bus
+from web.stream.bus import Bus
 
 
 async def test_who_was_just_told_something_looks_soon_and_others_do_not(
@@ -23,7 +24,7 @@ async def test_who_was_just_told_something_looks_soon_and_others_do_not(
     )
     async with bus.subscribe(uuid4()) as told, bus.subscribe(uuid4()) as waiting:
         watch = asyncio.create_task(bus.poll_idle_readers())
-        told.put(Block(1, 0, 0, b"data: {}\n\n"))
+        told.put(LogBlock(1, 0, 0, b"data: {}\n\n"))
         assert await told.next() is not None
         async with asyncio.timeout(10):
             assert await told.next() is None

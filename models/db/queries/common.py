@@ -1,0 +1,125 @@
+"""Pieces of SQL that several statements share: each rule of a WHERE clause is written here once.
+
+Each write of a worker begins with the fence: the worker's row in `workers`, not dead, locked FOR
+KEY SHARE. A reaper locks that row FOR UPDATE, which conflicts with the fence. A heartbeat is a
+plain UPDATE of non-key columns, which does not conflict (FOR SHARE would starve it). Then the
+responses are locked, in id order where there are several. Everything is READ COMMITTED and, where
+possible, one autocommitted statement.
+
+Why the statements have their shapes:
+- A claim tests EXISTS (a dead owner), never NOT EXISTS (a live owner). The second form let two
+  live owners claim the same response.
+- A reap locks FOR UPDATE first. A bare UPDATE that sets `dead` fences nothing.
+- A flush needs only the fence, because only a live worker itself releases its responses.
+- A change of status names the statuses it may leave (models/lifecycle.py). No code reads a status,
+  decides, and then writes.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from models.db.statement import Query, column
+from models.lifecycle import TERMINAL, TRANSITIONS
+
+
+def sql_list(values: Iterable[str]) -> str:
+    """`('a', 'b')`: constants of this code, sorted, for `IN`."""
+    return "(" + ", ".join(f"'{value}'" for value in sorted(values)) + ")"
+
+
+OPEN = sql_list(TRANSITIONS)
+"""The statuses of a response that has not ended."""
+ENDED = sql_list(TERMINAL)
+"""The terminal statuses."""
+
+FENCE = "me AS MATERIALIZED (SELECT id FROM workers WHERE id = :me AND NOT dead FOR KEY SHARE)"
+"""`me`: this process's row, or nothing once the process was declared dead."""
+
+DEAD_OWNER = "EXISTS (SELECT 1 FROM workers w WHERE w.id = r.worker AND w.dead)"
+ORPHAN = f"(r.worker IS NULL OR {DEAD_OWNER})"
+"""A response that no live process owns. It may be queued, released, or the owner was reaped."""
+CRASHES_OF_ORPHAN = "(r.deaths + (r.worker IS NOT NULL)::int)"
+"""Owners of an orphan that crashed since its last checkpoint. An orphan that still names an owner
+adds one: that owner is dead."""
+ABANDONED = "(NOT r.background AND EXISTS (SELECT 1 FROM workers w WHERE w.id = r.web AND w.dead))"
+"""A foreground response whose waiting web process is dead. No client will read it."""
+NOT_DEFERRED = "(r.resume_at IS NULL OR r.resume_at <= clock_timestamp())"
+"""Not deferred, or deferred until a time that has passed."""
+WEB_HAS_RENEWED = """(r.attempt > 0 OR r.rings > 0 OR NOT EXISTS (
+            SELECT 1 FROM workers c WHERE c.id = r.web AND NOT c.dead
+            AND c.expires_at - CAST(:lease AS interval) < r.enqueued_at + interval '3 seconds'))"""
+"""A new response that a sweep may claim or enqueue: the web process that stored it has renewed its
+lease since. Before it renews, a web process deletes the creates that it answered with 503
+(models/ownership/lease.py). So a create with an unclear outcome does not run before the outcome is
+known (I9)."""
+
+INSERT_INTO_LOG = "INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)"
+UPDATE_ITEMS_CONVERSATION = (
+    "UPDATE items i SET conversation_id = updated.conversation_id FROM updated"
+)
+
+
+def visible_outside(response: str) -> str:
+    """Whether other requests may see that the response exists: a foreground one only once it has
+    ended. `response`: the alias of `responses`."""
+    return f"({response}.background OR {response}.status NOT IN {OPEN})"
+
+
+def expires_at_end(completed_at: str) -> str:
+    """The value of `expires_at` when response `r` ends: one with `store: false` is kept for ten
+    minutes, so that its client can still read it."""
+    return f"CASE WHEN r.store THEN r.expires_at ELSE {completed_at} + interval '10 minutes' END"
+
+
+def insert_items(
+    source: str,
+    *,
+    response: str = "CAST(NULL AS uuid)",
+    conversation: str = "CAST(NULL AS uuid)",
+    direction: str = "input",
+    items: str = ":items",
+    position: str = "0",
+    on_conflict: str = "",
+) -> str:
+    """An INSERT of the JSON array `items`, in order, from `position` on, for each row of `source`.
+
+    `response` and `conversation` are expressions over `source`.
+    """
+    return f"""
+        INSERT INTO items (response_id, conversation_id, direction, position, item_id, type, payload)
+        SELECT {response}, {conversation}, '{direction}', {position} + e.nr - 1, e.value ->> 'id', e.value ->> 'type', e.value
+        FROM {source} CROSS JOIN jsonb_array_elements(CAST({items} AS jsonb)) WITH ORDINALITY AS e (value, nr) ORDER BY e.nr {on_conflict}"""
+
+
+def journal_of(response: str) -> str:
+    """Joins, behind `workers w`, the batches `j` of its journal that no flush covers; `p.n` is the
+    place of the response in the batch's arrays, or null. `response`: an expression for its id."""
+    return f"""JOIN journal j ON j.worker = w.id AND j.batch > w.flushed_batch
+            CROSS JOIN LATERAL (SELECT array_position(j.response_ids, {response}) AS n) p"""
+
+
+def item_pages(owner: str, key: str) -> dict[str, Query[dict[str, object]]]:
+    """Pages of a list of items, by `order`: the payloads that follow the item `after` (null: from
+    the start), at most `limit`. `owner`: a condition on `{item}`; `key`: the column that orders."""
+    return {
+        order: column(
+            f"""
+            SELECT i.payload FROM items i WHERE {owner.format(item="i")}
+            AND (CAST(:after AS text) IS NULL OR i.{key} {comparison}
+                 (SELECT a.{key} FROM items a WHERE {owner.format(item="a")} AND a.item_id = :after LIMIT 1))
+            ORDER BY i.{key} {order} LIMIT :limit
+            """,
+            dict,
+        )
+        for order, comparison in (("asc", ">"), ("desc", "<"))
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class LogBlock:
+    """Frames with consecutive numbers, `first` to `last`, that one attempt wrote."""
+
+    attempt: int
+    first: int
+    last: int
+    frames: bytes

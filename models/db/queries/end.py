@@ -1,0 +1,126 @@
+"""How a response ends, and the requests to cancel it."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from models.db.queries.common import (
+    FENCE,
+    INSERT_INTO_LOG,
+    expires_at_end,
+    insert_items,
+    sql_list,
+)
+from models.db.queries.run import INSERT_TAIL, OWNED, insert_output
+from models.db.statement import Query, column
+from models.lifecycle import TERMINAL, Status, sources_of
+
+_JOINS_CONVERSATION = frozenset((Status.COMPLETED, Status.INCOMPLETE))
+"""A response with such an end becomes part of its conversation, unless it only read it
+(`store: false`)."""
+
+_CHANGED_ITEMS = "jsonb_array_elements(CAST(:changed AS jsonb)) AS e (value)"
+
+_UPDATE_CONVERSATION = """updated_conversation AS (
+             UPDATE conversations c SET revision = c.revision + 1, unanswered_calls = :unanswered_calls FROM updated WHERE c.id = updated.conversation_id)"""
+"""For the response in `updated`, which becomes part of its conversation."""
+
+_EXPIRES_AT = expires_at_end("to_timestamp(:completed_at)")
+
+
+def _end(status: Status) -> str:
+    condition = "" if status is Status.CANCELLED else "AND r.cancel_requested_at IS NULL"
+    conversation = (
+        "CASE WHEN r.store THEN r.conversation_id END"
+        if status in _JOINS_CONVERSATION
+        else "CAST(NULL AS uuid)"
+    )
+    return f"""
+        WITH {FENCE},
+             updated AS (UPDATE responses r SET status = '{status}', worker = NULL, turns = r.turns + CAST(:turns AS int), usage = :usage, error = :error,
+                                upstream = coalesce(:upstream, r.upstream), service_tier = :service_tier, reason = :reason, failure = :failure,
+                                unanswered_calls = :unanswered_calls, completed_at = to_timestamp(:completed_at), expires_at = {_EXPIRES_AT}
+                         FROM me WHERE {OWNED} AND r.status IN {sql_list(sources_of(status))} {condition} RETURNING r.id, {conversation} AS conversation_id),
+             {INSERT_TAIL}, {insert_output("updated.conversation_id")},
+             changed AS (UPDATE items i SET payload = e.value -> 'item', conversation_id = updated.conversation_id FROM updated CROSS JOIN {_CHANGED_ITEMS}
+                         WHERE i.response_id = updated.id AND i.direction = 'output' AND i.position = CAST(e.value ->> 'position' AS int)),
+             joined_items AS (UPDATE items i SET conversation_id = updated.conversation_id FROM updated
+                              WHERE updated.conversation_id IS NOT NULL AND i.response_id = updated.id
+                                AND (i.direction = 'input' OR i.position NOT IN (SELECT CAST(e.value ->> 'position' AS int) FROM {_CHANGED_ITEMS}))),
+             {_UPDATE_CONVERSATION},
+             deleted_secrets AS (DELETE FROM job_secrets s USING updated WHERE s.response_id = updated.id)
+        SELECT id FROM updated
+    """
+
+
+END = {status: column(_end(status), UUID) for status in sorted(TERMINAL)}
+"""The ending of a response that this worker runs, by terminal status, in one transaction: the last
+items, the items of calls that were still running (`changed`), the tail of the log with the terminal
+event, status and usage. The secrets are deleted; input and output become part of the conversation. No
+row: see OWNERSHIP_STATE. A recorded cancel permits only the ending `cancelled` (I10)."""
+
+COMPLETE_PRECOMPUTED = column(
+    f"""
+    WITH updated AS (UPDATE responses r SET status = 'completed', started_at = clock_timestamp(), completed_at = to_timestamp(:completed_at), usage = :usage,
+                            service_tier = :service_tier, unanswered_calls = :unanswered_calls, expires_at = {
+        _EXPIRES_AT
+    }
+                     WHERE r.id = :id RETURNING r.id, CASE WHEN r.store THEN r.conversation_id END AS conversation_id),
+         logged AS ({INSERT_INTO_LOG}
+                    SELECT updated.id, b.first, b.last, 0, b.frames
+                    FROM updated CROSS JOIN unnest(CAST(:firsts AS int[]), CAST(:lasts AS int[]), CAST(:frames AS bytea[])) AS b (first, last, frames)),
+         stored AS ({
+        insert_items(
+            "updated",
+            response="updated.id",
+            conversation="updated.conversation_id",
+            direction="output",
+            items=":output",
+        )
+    }),
+         joined_items AS (UPDATE items i SET conversation_id = updated.conversation_id FROM updated
+                          WHERE updated.conversation_id IS NOT NULL AND i.response_id = updated.id),
+         {_UPDATE_CONVERSATION}
+    SELECT id FROM updated
+    """,
+    UUID,
+)
+"""Ends a response that no worker has to run, in the transaction that inserts it: no other session
+sees it queued."""
+
+CANCEL_QUEUED = column(
+    f"""
+    WITH updated AS (UPDATE responses SET status = 'cancelled', cancel_requested_at = clock_timestamp(), completed_at = to_timestamp(:completed_at),
+                            reason = :reason
+                     WHERE id = :id AND status IN ('queued') AND 'queued' IN {sql_list(sources_of(Status.CANCELLED))} AND worker IS NULL AND attempt = 0
+                     RETURNING id),
+         logged AS ({INSERT_INTO_LOG} SELECT id, :number, :number, 0, CAST(:frames AS bytea) FROM updated),
+         deleted_secrets AS (DELETE FROM job_secrets s USING updated WHERE s.response_id = updated.id)
+    SELECT id FROM updated
+    """,
+    UUID,
+)
+"""Ends a response that no worker has claimed yet, with its terminal event behind its first events. No
+row: it has been claimed (REQUEST_CANCEL), or it has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCancel:
+    """A cancel that the owner acts on. `worker`: the owner, or None for an orphan."""
+
+    worker: UUID | None
+
+
+REQUEST_CANCEL = Query(
+    """
+    UPDATE responses SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp())
+    WHERE id = :id AND status = 'in_progress' RETURNING worker
+    """,
+    RecordedCancel,
+)
+"""Records that a running response is to be cancelled. No row: it is queued, or it has ended."""
+REQUEST_DELETE = column(
+    "UPDATE responses SET delete_requested_at = clock_timestamp() WHERE id = :id AND project_id = :project RETURNING id",
+    UUID,
+)
+"""Hides a response from the API. Its rows are deleted once it has ended (retention.DELETE_ENDED and
+PURGE)."""

@@ -1,0 +1,219 @@
+"""Responses and their logs, as clients read them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from models.db.queries.common import OPEN, LogBlock, item_pages, journal_of, visible_outside
+from models.db.statement import Query, column
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseRow:
+    """A response as its row describes it. Times in whole seconds since the epoch."""
+
+    id: UUID
+    status: str
+    model: str
+    parameters: dict[str, Any]
+    background: bool
+    store: bool
+    previous_response_id: UUID | None
+    conversation_id: UUID | None
+    usage: dict[str, Any] | None
+    error: dict[str, Any] | None
+    """{code, message}"""
+    reason: str | None
+    """why it is incomplete, or a finer code of ours for a failure"""
+    service_tier: str | None
+    failure: dict[str, Any] | None
+    """{status, type, code, param, retry_after} for a foreground client that got no output"""
+    attempt: int
+    cache_key: bytes | None
+    cache_ttl: int | None
+    created_at: int
+    completed_at: int | None
+
+
+_SELECT_RESPONSE = """
+    SELECT r.id, r.status, r.model, r.parameters, r.background, r.store, r.previous_response_id, r.conversation_id, r.usage, r.error, r.reason,
+           r.service_tier, r.failure, r.attempt, r.cache_key, r.cache_ttl,
+           extract(epoch FROM r.created_at)::bigint AS created_at, floor(extract(epoch FROM r.completed_at))::bigint AS completed_at
+    FROM responses r WHERE r.id = :id"""
+
+RESPONSE = Query(_SELECT_RESPONSE, ResponseRow)
+"""Selects a response by id, whatever its project. No row: it was deleted."""
+VISIBLE_RESPONSE = Query(
+    _SELECT_RESPONSE
+    + f" AND r.project_id = :project AND r.delete_requested_at IS NULL AND {visible_outside('r')} AND (r.background OR r.store)"
+    f" AND (r.store OR r.status IN {OPEN} OR r.expires_at > clock_timestamp())",
+    ResponseRow,
+)
+"""Selects a response that the project may see. No row: it belongs to another project, is deleted, is
+a foreground response that has not ended, or was not to be stored and its time is over (I11)."""
+
+INPUT_ITEMS = item_pages("{item}.response_id = :id AND {item}.direction = 'input'", "position")
+"""Pages of a response's own input."""
+OUTPUT_ITEMS = column(
+    "SELECT payload FROM items WHERE response_id = :id AND direction = 'output' ORDER BY position",
+    dict,
+)
+"""Selects the output items that are stored: all of a response that has ended, else those of finished
+turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPageRow:
+    """One block of a page of a log, and the state of the response in the same snapshot."""
+
+    status: str
+    is_rewritten: bool
+    """a later attempt has written other events under numbers that the reader has sent already"""
+    is_journalled: bool
+    """the block comes from the owner's journal, not from the event log"""
+    block: LogBlock | None
+    """None: there is nothing after the number"""
+
+    @classmethod
+    def from_row(
+        cls,
+        status: str,
+        is_rewritten: bool,
+        is_journalled: bool | None,
+        attempt: int | None,
+        first: int | None,
+        last: int | None,
+        frames: bytes | None,
+    ) -> "LogPageRow":
+        """A row of LOG_PAGE; the last five columns are null together."""
+        return cls(status, is_rewritten, bool(is_journalled), _block(attempt, first, last, frames))
+
+
+def _block(
+    attempt: int | None, first: int | None, last: int | None, frames: bytes | None
+) -> LogBlock | None:
+    if attempt is None or first is None or last is None or frames is None:
+        return None
+    return LogBlock(attempt, first, last, frames)
+
+
+LOG_PAGE = Query(
+    f"""
+    WITH response AS MATERIALIZED (
+        SELECT r.id, r.status, r.worker, CAST(:attempt AS int) > 0 AND r.attempt <> :attempt AND (EXISTS (
+                   SELECT 1 FROM event_log e WHERE e.response_id = r.id AND e.attempt > :attempt AND e.first_number <= :after
+               ) OR EXISTS (
+                   SELECT 1 FROM workers w {journal_of("r.id")}
+                   WHERE w.id = r.worker AND p.n IS NOT NULL AND j.attempts[p.n] > :attempt AND j.first_numbers[p.n] <= :after
+               )) AS is_rewritten
+        FROM responses r WHERE r.id = :id
+    ),
+    blocks AS (
+        SELECT false AS is_journalled, page.attempt, page.first_number AS first, page.last_number AS last, page.frames
+        FROM (SELECT e.*, sum(octet_length(e.frames)) OVER (ORDER BY e.first_number) - octet_length(e.frames) AS before
+              FROM (SELECT * FROM event_log WHERE response_id = :id AND last_number > :after ORDER BY first_number LIMIT :page) e) page
+        WHERE page.before < CAST(:bytes AS bigint)
+        UNION ALL
+        SELECT true, j.attempts[p.n], j.first_numbers[p.n], j.last_numbers[p.n], j.frames[p.n]
+        FROM response JOIN workers w ON w.id = response.worker {journal_of("response.id")}
+        WHERE p.n IS NOT NULL AND j.last_numbers[p.n] > :after
+    )
+    SELECT response.status, response.is_rewritten, blocks.is_journalled, blocks.attempt, blocks.first, blocks.last, blocks.frames
+    FROM response LEFT JOIN blocks ON true ORDER BY blocks.is_journalled, blocks.first, blocks.last
+    """,
+    LogPageRow.from_row,
+)
+"""Selects a page of a response's log beyond the number `after`, all in one snapshot (I7): its state,
+the blocks of the event log, then those of its owner's journal. No row: the response was deleted.
+
+At most `page` blocks of the event log, and none after those that fill `bytes`. `attempt`: whose
+events the reader has sent last, 0 for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningResponseRow:
+    """A part of a running response: a block of its log, or an item of its finished turns. The first
+    row may be without either."""
+
+    status: str
+    checkpoint_number: int
+    """the log up to this number belongs to finished turns"""
+    block: LogBlock | None
+    item: dict[str, Any] | None
+
+    @classmethod
+    def from_row(
+        cls,
+        status: str,
+        checkpoint_number: int,
+        attempt: int | None,
+        first: int | None,
+        last: int | None,
+        frames: bytes | None,
+        item: dict[str, Any] | None,
+    ) -> "RunningResponseRow":
+        """A row of RUNNING_RESPONSE; the columns of the block are null together."""
+        return cls(status, checkpoint_number, _block(attempt, first, last, frames), item)
+
+
+RUNNING_RESPONSE = Query(
+    f"""
+    WITH response AS MATERIALIZED (SELECT id, status, checkpoint_number, worker FROM responses WHERE id = :id),
+    parts AS (
+        SELECT 1 AS source, 0 AS position, e.attempt, e.first_number AS first, e.last_number AS last, e.frames, NULL::jsonb AS item
+        FROM response JOIN event_log e ON e.response_id = response.id AND e.last_number > response.checkpoint_number
+        UNION ALL
+        SELECT 2, 0, j.attempts[p.n], j.first_numbers[p.n], j.last_numbers[p.n], j.frames[p.n], NULL
+        FROM response JOIN workers w ON w.id = response.worker {journal_of("response.id")}
+        WHERE p.n IS NOT NULL AND j.last_numbers[p.n] > response.checkpoint_number
+        UNION ALL
+        SELECT 3, i.position, NULL, NULL, NULL, NULL, i.payload
+        FROM response JOIN items i ON i.response_id = response.id AND i.direction = 'output'
+    )
+    SELECT response.status, response.checkpoint_number, parts.attempt, parts.first, parts.last, parts.frames, parts.item
+    FROM response LEFT JOIN parts ON true ORDER BY parts.source, parts.position, parts.first, parts.last
+    """,
+    RunningResponseRow.from_row,
+)
+"""Selects what a running response consists of: the blocks of the event log and the journal beyond
+the checkpoint, then the items up to it. All in one snapshot: if a turn ended between two reads, it
+would be shown twice or not at all (I7). No row: the response was deleted."""
+
+OWNERS = column(
+    "SELECT DISTINCT worker FROM responses WHERE id = ANY(:ids) AND worker IS NOT NULL", UUID
+)
+"""Selects the workers that own the responses `ids`."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalBatch:
+    """A batch of a worker's journal: five lists with one entry for each response."""
+
+    batch: int
+    response_ids: list[UUID]
+    attempts: list[int]
+    first_numbers: list[int]
+    last_numbers: list[int]
+    frames: list[bytes]
+
+    def blocks(self) -> Iterator[tuple[UUID, LogBlock]]:
+        """The batch as (response, block) pairs."""
+        lists = self.response_ids, self.attempts, self.first_numbers, self.last_numbers, self.frames
+        for response_id, attempt, first, last, frames in zip(*lists, strict=True):
+            yield response_id, LogBlock(attempt, first, last, frames)
+
+
+JOURNAL_BATCHES = Query(
+    """
+    SELECT batch, response_ids, attempts, first_numbers, last_numbers, frames FROM journal
+    WHERE worker = :worker AND batch > :last ORDER BY batch LIMIT 200
+    """,
+    JournalBatch,
+)
+"""Selects the batches of a worker that are newer than `last`, for a web process that Redis does not
+notify: it reads them once and distributes them to its readers."""
+LAST_BATCH = column(
+    "SELECT coalesce(max(batch), 0) AS last FROM journal WHERE worker = :worker", int
+)
+"""The number of a worker's newest batch, 0 if there is none."""

@@ -1,0 +1,166 @@
+"""What a worker writes while it runs a response: journal, flushes, checkpoints, and its release."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from models.db.queries.common import FENCE, INSERT_INTO_LOG, insert_items
+from models.db.statement import Query, column
+
+
+@dataclass(frozen=True, slots=True)
+class JournalOutcome:
+    """What became of a batch."""
+
+    live: bool
+    """False: this process was declared dead; it must exit"""
+    marked: bool
+    """False: a crash of Postgres has emptied the journal; all tails must be flushed first"""
+    stored: bool
+    """False: an earlier try has stored the batch"""
+
+
+JOURNAL = Query(
+    f"""
+    WITH {FENCE},
+         mark AS (SELECT 1 FROM journal, me WHERE worker = me.id AND batch = 0),
+         ins AS (INSERT INTO journal (worker, batch, response_ids, attempts, first_numbers, last_numbers, frames)
+                 SELECT me.id, CAST(:batch AS bigint), CAST(:ids AS uuid[]), CAST(:attempts AS int[]), CAST(:firsts AS int[]),
+                        CAST(:lasts AS int[]), CAST(:frames AS bytea[]) FROM me, mark
+                 ON CONFLICT DO NOTHING RETURNING 1)
+    SELECT (SELECT count(*) FROM me) > 0 AS live, (SELECT count(*) FROM mark) > 0 AS marked, (SELECT count(*) FROM ins) > 0 AS stored
+    """,
+    JournalOutcome,
+)
+"""Inserts a batch of frames into this worker's journal. One row. If `live` and `marked`, the batch is
+stored, now or by an earlier try, and may be published."""
+
+FLUSH = column(
+    f"""
+    WITH {FENCE},
+         logged AS ({INSERT_INTO_LOG}
+                    SELECT t.id, t.first, t.last, t.attempt, t.frames
+                    FROM me CROSS JOIN unnest(CAST(:ids AS uuid[]), CAST(:firsts AS int[]), CAST(:lasts AS int[]), CAST(:attempts AS int[]),
+                                              CAST(:frames AS bytea[])) AS t (id, first, last, attempt, frames)
+                    JOIN responses r ON r.id = t.id AND r.worker = me.id AND r.attempt = t.attempt
+                    ORDER BY t.id
+                    ON CONFLICT DO NOTHING),
+         trimmed AS (DELETE FROM journal USING me WHERE journal.worker = me.id AND batch > 0 AND batch <= CAST(:answered AS bigint)),
+         marked AS (UPDATE workers SET flushed_batch = :answered FROM me WHERE workers.id = me.id AND workers.flushed_batch < CAST(:answered AS bigint))
+    SELECT id FROM me
+    """,
+    UUID,
+)
+"""Appends the tails of many responses to the event log, and deletes the journal's batches up to
+`answered`: those that transactions with a known outcome cover. No row: this process was declared
+dead."""
+
+OWNED = "r.id = :id AND r.worker = me.id AND r.attempt = :attempt AND r.status = 'in_progress'"
+"""The response `r` runs in this process, as this attempt."""
+INSERT_TAIL = f"""logged AS ({INSERT_INTO_LOG}
+                   SELECT id, CAST(:first AS int), CAST(:last AS int), CAST(:attempt AS int), CAST(:frames AS bytea) FROM updated
+                   WHERE CAST(:first AS int) <= CAST(:last AS int) ON CONFLICT DO NOTHING)"""
+"""Appends the tail of the response in `updated`, unless the tail is empty."""
+
+
+def insert_output(conversation: str = "CAST(NULL AS uuid)") -> str:
+    """Inserts output `items` from `position` on, of the response in `updated`."""
+    insert = insert_items(
+        "updated",
+        response="updated.id",
+        conversation=conversation,
+        direction="output",
+        position="CAST(:position AS int)",
+        on_conflict="ON CONFLICT DO NOTHING",
+    )
+    return f"stored AS ({insert})"
+
+
+CHECKPOINT = column(
+    f"""
+    WITH {FENCE},
+         updated AS (UPDATE responses r SET turns = r.turns + CAST(:turns AS int), deaths = 0, usage = :usage, upstream = coalesce(:upstream, r.upstream),
+                            checkpoint_number = :last, next_output_index = :next_output_index
+                     FROM me WHERE {OWNED} AND r.checkpoint_number < CAST(:last AS int) RETURNING r.id),
+         {INSERT_TAIL}, {insert_output()},
+         called AS (INSERT INTO tool_calls (response_id, position, output_index, turn, finished)
+                    SELECT updated.id, c.position, c.output_index, c.turn, c.finished
+                    FROM updated CROSS JOIN jsonb_to_recordset(CAST(:calls AS jsonb)) AS c (position int, output_index int, turn int, finished bool)
+                    ON CONFLICT DO NOTHING),
+         recorded AS (UPDATE attempts a SET turns_ended_at = a.turns_ended_at || clock_timestamp() FROM updated
+                      WHERE a.response_id = updated.id AND a.attempt = CAST(:attempt AS int) AND CAST(:turns AS int) > 0)
+    SELECT id FROM updated
+    """,
+    UUID,
+)
+"""Stores a finished turn that another follows: its items, those calls among them that this server
+runs, and the log up to them. `turns` is 0 for calls that run before the model's first turn. No row:
+see OWNERSHIP_STATE."""
+
+START_CALL = column(
+    f"""
+    WITH {FENCE},
+         updated AS (SELECT r.id FROM responses r, me WHERE {OWNED} AND r.cancel_requested_at IS NULL FOR NO KEY UPDATE OF r),
+         started AS (UPDATE tool_calls c SET started_attempt = CAST(:attempt AS int) FROM updated
+                     WHERE c.response_id = updated.id AND c.position = CAST(:position AS int) AND NOT c.finished)
+    SELECT id FROM updated
+    """,
+    UUID,
+)
+"""Records that a tool call is about to run: from now until FINISH_CALL its outcome is unknown. No
+row: a cancel is recorded, so the call must not run; or see OWNERSHIP_STATE."""
+
+FINISH_CALL = column(
+    f"""
+    WITH {FENCE},
+         updated AS (UPDATE responses r SET checkpoint_number = greatest(r.checkpoint_number, CAST(:last AS int)) FROM me WHERE {OWNED} RETURNING r.id),
+         {INSERT_TAIL},
+         replaced_item AS (UPDATE items i SET payload = CAST(:item AS jsonb) FROM updated
+                           WHERE i.response_id = updated.id AND i.direction = 'output' AND i.position = CAST(:position AS int)),
+         finished AS (UPDATE tool_calls c SET finished = true, answer = CAST(:result AS jsonb) FROM updated
+                      WHERE c.response_id = updated.id AND c.position = CAST(:position AS int))
+    SELECT id FROM updated
+    """,
+    UUID,
+)
+"""Stores the result of a tool call: its item, what the model receives, and the log up to the item's
+done event. No row: see OWNERSHIP_STATE."""
+
+RELEASE = column(
+    f"""
+    WITH {FENCE},
+         updated AS (UPDATE responses r SET worker = NULL, rings = 0, enqueued_at = clock_timestamp(), requeue_requested_at = NULL,
+                            resume_at = clock_timestamp() + CAST(:pause AS interval)
+                     FROM me WHERE {OWNED} RETURNING r.id),
+         {INSERT_TAIL},
+         recorded AS (UPDATE attempts a SET outcome = CAST(:outcome AS text), ended_at = clock_timestamp() FROM updated
+                      WHERE a.response_id = updated.id AND a.attempt = CAST(:attempt AS int)),
+         dropped AS (DELETE FROM attempts a USING updated WHERE CAST(:outcome AS text) = 'put_off' AND a.response_id = updated.id
+                     AND a.attempt < CAST(:attempt AS int) AND a.outcome = 'put_off' AND a.turns_ended_at = '{{}}')
+    SELECT id FROM updated
+    """,
+    UUID,
+)
+"""Releases a response with its log complete: no crash is counted. `outcome`: why, as in `attempts`.
+`pause`: for how long no worker may claim it, or null. Of attempts that were deferred one after
+another only the last is kept, because a response may wait for a day. No row: see OWNERSHIP_STATE."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnershipState:
+    """Who owns a response, and how far it is."""
+
+    status: str
+    worker: UUID | None
+    attempt: int
+    cancelled: bool
+    checkpoint_number: int
+
+
+OWNERSHIP_STATE = Query(
+    """
+    SELECT status, worker, attempt, cancel_requested_at IS NOT NULL AS cancelled, checkpoint_number FROM responses WHERE id = :id
+    """,
+    OwnershipState,
+)
+"""Selects why a fenced write changed nothing: an earlier try has done it, a cancel was recorded
+first, or this process does not own the response any more. No row: it was deleted."""

@@ -1,0 +1,57 @@
+"""A SQL statement as an object: its text, compiled once, and the type of the rows it returns.
+
+The texts are written with `:name` parameters. SQLAlchemy's `text()` compiles each of them at
+import to psycopg's form (`%(name)s`, a literal `%` doubled). psycopg runs them
+(models/db/database.py). SQLAlchemy sends nothing to Postgres here: its other part in this project
+is the table definitions that Alembic compares with the database (models/db/tables.py).
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, LiteralString, TypeVar
+
+from sqlalchemy import text
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+
+RowT = TypeVar("RowT")
+
+_dialect = PGDialect_psycopg()  # type: ignore[no-untyped-call]
+
+
+def _compile(sql: str) -> LiteralString:
+    return str(text(sql).compile(dialect=_dialect))
+
+
+class Statement:
+    """A statement that returns no rows. `sql` is in psycopg's form."""
+
+    __slots__ = ("sql",)
+
+    def __init__(self, sql: str) -> None:
+        self.sql = _compile(sql)
+
+
+class Query(Generic[RowT]):
+    """A statement that returns rows, and how a row is made. `sql` is in psycopg's form."""
+
+    __slots__ = ("from_row", "sql")
+
+    def __init__(self, sql: str, from_row: Callable[..., RowT]) -> None:
+        """`from_row`: called with a row's columns in the order of the SELECT or RETURNING list.
+        Its parameters carry the names of the columns
+        (tests/integration/database/test_statements.py)."""
+        self.sql = _compile(sql)
+        self.from_row = from_row
+
+    def rows(self, records: Iterable[tuple[Any, ...]]) -> list[RowT]:
+        """The typed rows of what psycopg fetched."""
+        from_row = self.from_row
+        return [from_row(*record) for record in records]
+
+
+def column(sql: str, value_type: type[RowT]) -> Query[RowT]:  # noqa: ARG001  (only for mypy)
+    """A query of one column: its rows are the bare values."""
+    return Query(sql, _first)
+
+
+def _first(value: Any) -> Any:
+    return value

@@ -60,11 +60,13 @@ from web.responses.store import ResponseStore
 from web.stream.reader import EventReader
 
 T = TypeVar("T")
-MAX_RESPONSES, MAX_WORKERS, MAX_READERS = 3, 6, 4
+MAX_OPEN_RESPONSES, MAX_RESPONSES, MAX_WORKERS, MAX_READERS = 3, 6, 6, 4
 TERMINAL_TYPES = {"response.completed", "response.incomplete", "response.failed"}
 TEXTS = st.sampled_from(["a", "b ", "\n\n", "é" * 50])
 ANY = st.integers(0, 11)
 """An index into the present objects of a kind, modulo their number."""
+RARELY = st.sampled_from([False, False, False, True])
+"""Whether a step happens that leaves little to do for the steps after it."""
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +122,10 @@ class TrackedResponse:
     """The frames in `event_log` at the last check."""
     published: dict[int, bytes] = field(default_factory=dict)
     """Sequence number -> frame, for all frames that a reader may have read by now."""
+    stored_ids: list[str] = field(default_factory=list)
+    """Ids of the output items at the last checkpoint."""
+    checkpoint_number: int = -1
+    """Number of the last event that the last checkpoint stored."""
     double_fault: bool = False
     """Postgres lost the journal, then the worker that still had its content crashed.
 
@@ -166,6 +172,10 @@ class Machine(RuleBasedStateMachine):
         return [response for response in self.responses if not response.is_deleted]
 
     @property
+    def unended(self) -> list[TrackedResponse]:
+        return [response for response in self.open if response.status not in TERMINAL]
+
+    @property
     def runs(self) -> list[tuple[StepWorker, StepRun]]:
         return [(worker, run) for worker in self.processes for run in worker.runs.values()]
 
@@ -181,7 +191,9 @@ class Machine(RuleBasedStateMachine):
 
     # --- clients ---
 
-    @precondition(lambda self: len(self.responses) < MAX_RESPONSES)
+    @precondition(
+        lambda self: len(self.responses) < MAX_RESPONSES and len(self.unended) < MAX_OPEN_RESPONSES
+    )
     @rule(background=st.booleans())
     def create(self, background: bool) -> None:
         response = TrackedResponse(new_uuid(), background)
@@ -205,15 +217,19 @@ class Machine(RuleBasedStateMachine):
         self.responses.append(response)
 
     @precondition(lambda self: self.open)
-    @rule(index=ANY)
-    def cancel(self, index: int) -> None:
+    @rule(index=ANY, happens=RARELY)
+    def cancel(self, index: int, happens: bool) -> None:
+        if not happens:
+            return
         response = pick(self.open, index)
         request = self.response_store.request_cancel(self.row(response), "cancelled")
         self._cancel(response, self.wait(request))
 
     @precondition(lambda self: self.open)
-    @rule(index=ANY)
-    def delete(self, index: int) -> None:
+    @rule(index=ANY, happens=RARELY)
+    def delete(self, index: int, happens: bool) -> None:
+        if not happens:
+            return
         response = pick(self.open, index)
         row = self.row(response)
         values = {"id": response.id, "project": self.database.project}
@@ -285,32 +301,75 @@ class Machine(RuleBasedStateMachine):
         response.owner, response.status = worker, "in_progress"
         response.attempt += 1
 
-    @precondition(lambda self: self.runs)
+    def _turn_run(self, index: int) -> tuple[StepWorker, StepRun] | None:
+        """A run that can produce output; if there is none, a worker claims a response first.
+
+        Hypothesis leaves out some rules in each example. Without this, few examples would have both
+        a claim and something to do after it.
+        """
+        if not self._turn_runs():
+            self._claim_any()
+        runs = self._turn_runs()
+        return pick(runs, index) if runs else None
+
+    def _turn_runs(self) -> list[tuple[StepWorker, StepRun]]:
+        return [(worker, run) for worker, run in self.runs if run.claim.end_reason is None]
+
+    def _claim_any(self) -> None:
+        if not self.unended and len(self.responses) < MAX_RESPONSES:
+            self.create(background=True)
+        if all(worker.is_declared_dead or worker.quarantine for worker in self.processes):
+            self.start_worker(quarantine=False)
+        for worker_index, worker in enumerate(self.processes):
+            for response in [] if worker.is_declared_dead else self.unended:
+                self.claim(worker_index=worker_index, index=self.open.index(response))
+
     @rule(index=ANY, text=TEXTS, call=st.sampled_from([None, None, 0, 1]))
     def append(self, index: int, text: str, call: int | None) -> None:
-        worker, run = pick(self.runs, index)
-        if run.claim.end_reason is None:
+        if target := self._turn_run(index):
+            worker, run = target
             worker.append_delta(run, text, call=call)
 
-    @precondition(lambda self: self.runs)
     @rule(index=ANY, text=TEXTS, lost=st.booleans())
     def append_and_publish(self, index: int, text: str, lost: bool) -> None:
         """The usual case: a chunk is journaled at once, then delivered, or `lost` by Redis."""
-        worker, _ = pick(self.runs, index)
-        self.append(index=index, text=text, call=None)
+        if target := self._turn_run(index):
+            worker, run = target
+            worker.append_delta(run, text)
+            self._publish_all(worker, lost=lost)
+
+    def _publish_all(self, worker: StepWorker, *, lost: bool) -> None:
         self.journal(worker_index=self.processes.index(worker))
         while worker.bus.pending:
             publishing = [worker for worker in self.workers if worker.bus.pending]
             self.publish(worker_index=publishing.index(worker), drops=lost)
 
-    @precondition(lambda self: self.runs)
     @rule(index=ANY, text=TEXTS)
     def survive_a_postgres_crash(self, index: int, text: str) -> None:
         """Postgres loses the journal between two chunks; the live worker stores its content again."""
         self.append_and_publish(index=index, text=text, lost=False)
         self.postgres_crashes()
-        if self.runs:
-            self.append_and_publish(index=index, text=text, lost=False)
+        self.append_and_publish(index=index, text=text, lost=False)
+
+    @rule(index=ANY, worker_index=ANY, text=TEXTS, call=st.sampled_from([None, 0]))
+    def continue_after_a_crash(
+        self, index: int, worker_index: int, text: str, call: int | None
+    ) -> None:
+        """The owner is declared dead in the middle of an item; the next attempt begins another."""
+        target = self._turn_run(index)
+        if target is None:
+            return
+        worker, run = target
+        worker.append_delta(run, text)
+        self._publish_all(worker, lost=False)
+        response = self.response(run.claim.id)
+        if worker is response.owner:
+            position = self.open.index(response)
+            self.lose_the_owner(index=position, worker_index=worker_index, crash=False)
+        owner = response.owner
+        if owner is not None and response.id in owner.runs and not owner.is_declared_dead:
+            owner.append_delta(owner.runs[response.id], text, call=call)
+            self._publish_all(owner, lost=False)
 
     @precondition(lambda self: self.open)
     @rule(index=ANY, worker_index=ANY, crash=st.booleans())
@@ -386,27 +445,34 @@ class Machine(RuleBasedStateMachine):
 
     # --- turns and endings ---
 
-    @precondition(lambda self: self.runs)
     @rule(index=ANY)
     def checkpoint(self, index: int) -> None:
-        worker, run = pick(self.runs, index)
-        if run.claim.end_reason is not None:
+        target = self._turn_run(index)
+        if target is None:
             return
+        worker, run = target
         if worker.is_declared_dead:
             self.assert_rejected(worker.checkpoint(run))
             worker.has_exited = True
             return
         self.wait(worker.checkpoint(run))
         self._record_published(worker)
-        self.response(run.claim.id).deaths = 0
+        response = self.response(run.claim.id)
+        response.deaths = 0
+        response.stored_ids = [item["id"] for item in run.attempt.output.items]
+        response.checkpoint_number = run.log.next_number - 1
 
-    @precondition(lambda self: self.runs)
     @rule(
         index=ANY,
         status=st.sampled_from([Status.COMPLETED, Status.INCOMPLETE, Status.FAILED]),
         twice=st.booleans(),
+        appends=st.booleans(),
     )
-    def finish(self, index: int, status: Status, twice: bool) -> None:
+    def finish(self, index: int, status: Status, twice: bool, appends: bool) -> None:
+        if appends:
+            self.append(index=index, text="a", call=None)
+        if not self.runs:
+            return
         worker, run = pick(self.runs, index)
         response = self.response(run.claim.id)
         if worker.is_declared_dead:
@@ -418,9 +484,12 @@ class Machine(RuleBasedStateMachine):
         assert ended is (Status.CANCELLED if response.cancelled else wanted)
         response.status, response.owner = ended.value, None
 
-    @precondition(lambda self: self.runs)
-    @rule(index=ANY)
-    def hand_over(self, index: int) -> None:
+    @rule(index=ANY, appends=st.booleans())
+    def hand_over(self, index: int, appends: bool) -> None:
+        if appends:
+            self.append(index=index, text="a", call=None)
+        if not self.runs:
+            return
         worker, run = pick(self.runs, index)
         if worker.is_declared_dead:
             self.assert_rejected(worker.hand_over(run))
@@ -594,7 +663,20 @@ class Machine(RuleBasedStateMachine):
         }
         assert all(done[item["id"]] == item for item in final["output"])
         ids = [item["id"] for item in final["output"]]
+        assert ids == self._expected_ids(response)
         assert [item["id"] for item in fold(events) if item["id"] in ids] == ids
+
+    def _expected_ids(self, response: TrackedResponse) -> list[str]:
+        """The items of the last checkpoint, and of the last attempt that began one after it."""
+        values = {"id": response.id, "after": response.checkpoint_number}
+        ids: dict[int, list[str]] = {}
+        for row in self.wait(fetch(self.pool, statements.LOG_SINCE, values)):
+            for number, frame in _numbered(row["frames"]):
+                event = decode_frame(frame)
+                is_new = event["type"] == "response.output_item.added"
+                if is_new and number > response.checkpoint_number:
+                    ids.setdefault(row["attempt"], []).append(event["item"]["id"])
+        return response.stored_ids + (ids[max(ids)] if ids else [])
 
     def _assert_read_to_end(self, reader: StepReader) -> None:
         self.wait(reader.to_end())

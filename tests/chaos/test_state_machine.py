@@ -31,6 +31,7 @@ from hypothesis.stateful import (
 )
 
 from models.db.database import Connection, Pool, connect, fetch, open_pool
+from models.db.queries import claim as claim_queries
 from models.db.queries import create as create_queries
 from models.db.queries import end as end_queries
 from models.db.queries import leases, retention
@@ -670,12 +671,12 @@ class Machine(RuleBasedStateMachine):
         """The items of the last checkpoint, and of the last attempt that began one after it."""
         values = {"id": response.id, "after": response.checkpoint_number}
         ids: dict[int, list[str]] = {}
-        for row in self.wait(fetch(self.pool, statements.LOG_SINCE, values)):
-            for number, frame in _numbered(row["frames"]):
+        for block in self.wait(fetch(self.pool, claim_queries.LOG_SINCE, values)):
+            for number, frame in _numbered(block.frames):
                 event = decode_frame(frame)
                 is_new = event["type"] == "response.output_item.added"
                 if is_new and number > response.checkpoint_number:
-                    ids.setdefault(row["attempt"], []).append(event["item"]["id"])
+                    ids.setdefault(block.attempt, []).append(event["item"]["id"])
         return response.stored_ids + (ids[max(ids)] if ids else [])
 
     def _assert_read_to_end(self, reader: StepReader) -> None:

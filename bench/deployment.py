@@ -13,11 +13,11 @@ from typing import Any
 
 import aiohttp
 
+from cli.database.migrate import migrate
 from cli.embedded.postgres import Postgres
 from cli.embedded.process import Process, free_port
 from cli.embedded.registrations import RegisteredWorkers
 from cli.embedded.valkey import Valkey
-from cli.migrate import migrate
 from cli.settings import ROOT
 from models import keys
 

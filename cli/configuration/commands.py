@@ -1,36 +1,45 @@
-"""The commands for what a deployment is told: `config check` and `upstream check`."""
+"""The commands for a configuration: `config check`, `config settings`, `upstream check`."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.embedded.supervisor import print_status
-from cli.options import EXIT_BAD_CONFIGURATION
+from cli.errors import CommandFailed
+from cli.options import EXIT_BAD_CONFIGURATION, AsJson, exit_on_failure
+from cli.output import as_json as to_json
 
 if TYPE_CHECKING:
+    from models.config.groups import LimitSettings
+    from models.config.routes import Routes
     from models.config.settings import Settings
+    from models.config.upstream import UpstreamSettings
 
 EXIT_UNUSABLE, EXIT_INCOMPLETE = 1, 4
-"""Exit codes beside 0 and 2; docs/upstreams.md explains them."""
+"""Exit statuses besides 0 and 2; docs/upstreams.md explains them."""
 
 config_app = typer.Typer(
     help="The configuration: environment and backburner.toml.", no_args_is_help=True
 )
 upstream_app = typer.Typer(help="Upstreams.", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
 
-
-# Imports wait until a command needs them, as in cli/main.py.
+# Commands import when they run, as in cli/main.py.
 @config_app.command(
     "check",
-    short_help="Name the mistakes in it, or show what it amounts to.",
-    epilog=f"Exit codes: 0 it is right; {EXIT_BAD_CONFIGURATION} it is not, and no process would start.",
+    short_help="Name the mistakes in it, or show the effective configuration.",
+    epilog=(
+        f"Exit codes: 0 valid; {EXIT_BAD_CONFIGURATION} invalid, and no process would "
+        "start with it."
+    ),
 )
 def check_configuration(as_json: AsJson = False) -> None:
-    """Read the environment and backburner.toml as every process does. Name each mistake with its file and line or its variable; without any,
-    show upstreams, routes, and what else is not as by default and where it is set. Keys are not shown."""
-    from cli import report
+    """Read the environment and backburner.toml as every process does.
+
+    Name each mistake with its file and line, or its variable. Without mistakes, show upstreams,
+    routes, and each setting that differs from its default, with its source. Keys are not shown.
+    """
+    from cli.configuration import report
     from cli.configuration.effective import effective_configuration
     from cli.settings import configured_settings
     from models.config.config_file import find_config_file, read_config_file
@@ -39,16 +48,15 @@ def check_configuration(as_json: AsJson = False) -> None:
     try:
         settings = configured_settings()
     except BadSettings as bad:
-        told = (
-            report.as_json({"ok": False, "mistakes": bad.mistakes})
+        typer.echo(
+            to_json({"ok": False, "mistakes": bad.mistakes})
             if as_json
             else "\n".join(map(str, bad.mistakes))
         )
-        typer.echo(told)
         raise typer.Exit(EXIT_BAD_CONFIGURATION) from bad
     facts = effective_configuration(settings, read_config_file(find_config_file()))
     typer.echo(
-        report.as_json({"ok": True, "mistakes": [], "effective": facts})
+        to_json({"ok": True, "mistakes": [], "effective": facts})
         if as_json
         else report.configuration(facts)
     )
@@ -66,8 +74,9 @@ def print_settings() -> None:
     "check",
     short_help="Find out what an upstream can do.",
     epilog=(
-        f"Exit codes: 0 everything works; {EXIT_UNUSABLE} it gives no answer, or there is none of this name; {EXIT_BAD_CONFIGURATION} wrong usage, or a mistake "
-        f"in the configuration; {EXIT_INCOMPLETE} it answers, but not everything works."
+        f"Exit codes: 0 everything works; {EXIT_UNUSABLE} it gives no answer, or there is none of "
+        f"this name; {EXIT_BAD_CONFIGURATION} wrong usage, or a mistake in the configuration; "
+        f"{EXIT_INCOMPLETE} it answers, but not everything works."
     ),
 )
 def check_upstream(
@@ -80,67 +89,68 @@ def check_upstream(
     model: Annotated[
         str | None,
         typer.Option(
-            help="The model to ask, as the upstream calls it.",
+            help="The upstream's model name.",
             show_default="one that is routed there, else the first it lists",
         ),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(min=1, help="For the first word of each answer, and between two.")
+        float,
+        typer.Option(min=1, help="Timeout for the first token and between two tokens."),
     ] = 60,
     as_json: AsJson = False,
 ) -> None:
-    """Ask an upstream a dozen short questions, as a worker would, and tell what works: text, stream, usage, tools, parallel tools, tool_choice,
-    structured output, images, reasoning."""
+    """Send an upstream a dozen short requests, as a worker would, and show what works.
+
+    The requests try text, stream, usage, tools, parallel tools, tool_choice, structured output,
+    images and reasoning.
+    """
     import asyncio
 
-    from cli import report
+    from cli.configuration import report
     from cli.configuration.conformance import NoModel, check_conformance
     from cli.settings import configured_settings
-    from models.config.configuration import BadSettings
+    from models.config.routes import Routes
 
-    try:
+    with exit_on_failure(EXIT_UNUSABLE):
         settings = configured_settings()
-    except BadSettings as bad:
-        for mistake in bad.mistakes:
-            print_status(f"backburner: {mistake}")
-        raise typer.Exit(EXIT_BAD_CONFIGURATION) from bad
-    upstream, limits, routed = _select_upstream(settings, name, seconds)
-    try:
-        found = asyncio.run(check_conformance(upstream, limits, model or routed))
-    except NoModel as missing:
-        print_status(
-            f"backburner: {upstream.base_url} gives no list of models; name one with --model"
-        )
-        raise typer.Exit(EXIT_UNUSABLE) from missing
-    typer.echo(report.as_json(found) if as_json else report.conformance(found))
+        routes = Routes(settings)
+        upstream = _select_upstream(routes, name)
+        try:
+            result = asyncio.run(
+                check_conformance(
+                    upstream, _limits(settings, seconds), model or _routed_model(routes, name)
+                )
+            )
+        except NoModel as error:
+            raise CommandFailed(
+                f"{upstream.base_url} gives no list of models; name one with --model"
+            ) from error
+    typer.echo(to_json(result) if as_json else report.conformance(result))
     raise typer.Exit(
-        0 if found.is_complete else EXIT_INCOMPLETE if found.is_usable else EXIT_UNUSABLE
+        0 if result.is_complete else EXIT_INCOMPLETE if result.is_usable else EXIT_UNUSABLE
     )
 
 
-def _select_upstream(settings: "Settings", name: str, seconds: float) -> Any:
-    """The upstream of this name, limits for a conversation with it, and the name of a model that is routed there, or None."""
-    from datetime import timedelta
+def _select_upstream(routes: "Routes", name: str) -> "UpstreamSettings":
+    """The upstream of this name. Raises CommandFailed."""
+    configured = {key: value for key, value in routes.upstreams.items() if value.base_url}
+    if name not in configured:
+        names = ", ".join(sorted(configured)) or "none"
+        raise CommandFailed(f"there is no upstream '{name}'; configured: {names}")
+    return configured[name]
 
-    from models.config.routes import Routes
 
-    routes = Routes(settings)
-    upstream = routes.upstreams.get(name)
-    if upstream is None or not upstream.base_url:
-        known = (
-            ", ".join(sorted(known for known, each in routes.upstreams.items() if each.base_url))
-            or "none"
-        )
-        print_status(f"backburner: there is no upstream '{name}'; configured: {known}")
-        raise typer.Exit(EXIT_UNUSABLE)
-    patience = {"first_token": timedelta(seconds=seconds), "token_gap": timedelta(seconds=seconds)}
-    ends = [
-        (pattern, target)
+def _limits(settings: "Settings", seconds: float) -> "LimitSettings":
+    timeout = timedelta(seconds=seconds)
+    return settings.limits.model_copy(update={"first_token": timeout, "token_gap": timeout})
+
+
+def _routed_model(routes: "Routes", name: str) -> str | None:
+    """A model's name at this upstream, from a route without a `*`."""
+    models = (
+        target.model or pattern
         for pattern, targets in routes.patterns.items()
         for target in targets
         if target.upstream == name
-    ]
-    named = (
-        target.model or pattern for pattern, target in ends if "*" not in (target.model or pattern)
     )
-    return upstream, settings.limits.model_copy(update=patience), next(named, None)
+    return next((model for model in models if "*" not in model), None)

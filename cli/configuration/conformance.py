@@ -1,7 +1,8 @@
-"""What an upstream can do, found out by asking it: `backburner upstream check`.
+"""Finds out what an upstream can do, by sending it requests: `backburner upstream check`.
 
-Each question is asked as a worker would ask it, through the same translation, so what works here works in responses. Models are no
-programs: a feature that is offered and not taken up is told as such, not as a fault of the upstream.
+Each request goes through the same translation as a worker's, so what works here works in responses.
+A model may ignore a feature that the upstream accepts: that is `unused`, not a fault of the
+upstream.
 """
 
 import json
@@ -57,11 +58,11 @@ _PERSON = {
 
 
 class FeatureStatus(StrEnum):
-    """What came of a question."""
+    """The result of a check."""
 
     WORKS = "works"
     UNUSED = "unused"
-    """It was taken without complaint, and the model made nothing of it."""
+    """The upstream accepted the request, and the model did not use the feature."""
     FAILS = "fails"
     UNTRIED = "untried"
 
@@ -87,17 +88,17 @@ class Conformance:
 
     @property
     def is_usable(self) -> bool:
-        """It answers at all."""
+        """Whether it answers."""
         return bool(self.findings) and self.findings[0].verdict is FeatureStatus.WORKS
 
     @property
     def is_complete(self) -> bool:
-        """Everything works."""
+        """Whether everything works."""
         return all(finding.verdict is FeatureStatus.WORKS for finding in self.findings)
 
 
 class NoModel(Exception):
-    """Nobody said which model to ask, and the upstream has no list."""
+    """No model was named, and the upstream gives no list of models."""
 
 
 @dataclass(slots=True)
@@ -106,7 +107,7 @@ class TurnResult:
 
     items: list[Item] = field(default_factory=list)
     chunk_count: int = 0
-    """In which its words came."""
+    """Chunks that brought output."""
     usage: dict[str, Any] | None = None
 
     @property
@@ -124,18 +125,18 @@ class TurnResult:
 async def check_conformance(
     settings: UpstreamSettings, limits: LimitSettings, model: str | None
 ) -> Conformance:
-    """Asks all questions, one after another. Raises NoModel."""
+    """Runs all checks, one after another. Raises NoModel if `model` is None and none is listed."""
     upstream = Upstream(settings, limits, 4)
     try:
-        asked = model or await _first_listed_model(settings)
-        interview = _FeatureChecks(upstream, settings, limits, asked)
+        model_name = model or await _first_listed_model(settings)
+        checks = _FeatureChecks(upstream, settings, limits, model_name).checks
         findings: list[Finding] = []
-        for feature, question in interview.checks.items():
+        for feature, check in checks.items():
             if findings and findings[0].verdict is not FeatureStatus.WORKS:
                 findings.append(Finding(feature, FeatureStatus.UNTRIED, ""))
             else:
-                findings.append(await _run_check(feature, question))
-        return Conformance(settings.name, settings.base_url, settings.api, asked, findings)
+                findings.append(await _run_check(feature, check))
+        return Conformance(settings.name, settings.base_url, settings.api, model_name, findings)
     finally:
         await upstream.close()
 
@@ -171,11 +172,14 @@ async def _run_check(
 _WRONG_ADDRESS_REASONS = frozenset(
     {"upstream_garbage", "upstream_301", "upstream_302", "upstream_307", "upstream_308"}
 )
-_WRONG_ADDRESS_HINT = " That address does not seem to speak the API: is base_url what a client would use, with /v1, and is `api` right?"
+_WRONG_ADDRESS_HINT = (
+    " That address does not look like this API: is base_url what a client would use, with /v1, "
+    "and is `api` right?"
+)
 
 
 class _FeatureChecks:
-    """The questions, in order; the first decides whether there is any point in the others."""
+    """The checks, in order. If the first one fails, the others are not run."""
 
     def __init__(
         self, upstream: Upstream, settings: UpstreamSettings, limits: LimitSettings, model: str
@@ -198,81 +202,85 @@ class _FeatureChecks:
         }
 
     async def _run_turn(self, input_value: Any, **parameters: Any) -> TurnResult:
-        """One turn. Raises what would end a response."""
+        """Runs one turn. Raises the error that would end a response."""
         request = parse_create(
             {"model": self._model, "input": input_value, **parameters}, new_id=new_item_id
         )
         body, translator = self._build_request(request)
-        turn, spoken = self._upstream.call(body), TurnResult()
+        turn, result = self._upstream.call(body), TurnResult()
         async with aclosing(turn.chunks()) as reads:
             async for chunks in reads:
-                spoken.chunk_count += sum(bool(translator.feed(chunk)) for chunk in chunks)
+                result.chunk_count += sum(bool(translator.feed(chunk)) for chunk in chunks)
         translator.finish(done_seen=turn.done_seen)
         if translator.outcome is not None and translator.outcome.failure is not None:
             raise translator.outcome.failure
-        spoken.items, spoken.usage = translator.output, translator.usage
-        return spoken
+        result.items, result.usage = translator.output, translator.usage
+        return result
 
     def _build_request(self, request: CreateRequest) -> tuple[dict[str, Any], Turn[Any]]:
-        """The body for the upstream, and who understands its answer."""
-        settings, offered = self._settings, build_tool_catalog(request.parameters)
-        asked: dict[str, Any] = {
+        """The body for the upstream, and the turn that reads its answer."""
+        settings, catalog = self._settings, build_tool_catalog(request.parameters)
+        arguments: dict[str, Any] = {
             "model": self._model,
             "parameters": request.parameters,
             "history": request.input,
-            "tool_catalog": offered,
+            "tool_catalog": catalog,
         }
         if self._upstream.is_native:
-            return native_request(upstream=settings.name, **asked), NativeTranslator(
-                new_item_id, TurnOptions(tool_catalog=offered)
+            return native_request(upstream=settings.name, **arguments), NativeTranslator(
+                new_item_id, TurnOptions(tool_catalog=catalog)
             )
-        told = format_instructions(request.parameters.get("text", {}), settings.structured_output)
+        instructions = format_instructions(
+            request.parameters.get("text", {}), settings.structured_output
+        )
         translator = ChatTranslator(
             new_item_id,
             ChatOptions(
-                tool_catalog=offered,
+                tool_catalog=catalog,
                 think_tags=settings.think_tags,
-                fenced=told is not None,
+                fenced=instructions is not None,
             ),
         )
-        return chat_request(dialect=dialect_of(settings), **asked), translator
+        return chat_request(dialect=dialect_of(settings), **arguments), translator
 
     async def _text(self) -> tuple[FeatureStatus, str]:
         self._text_turn = await self._run_turn(
-            "Count from one to ten in words, and say nothing else."
+            "Count from one to ten in words, and write nothing else."
         )
         return _status_of(
-            bool(self._text_turn.text), _quote(self._text_turn.text), "it answered without a word"
+            bool(self._text_turn.text), _quote(self._text_turn.text), "the answer was empty"
         )
 
     async def _stream(self) -> tuple[FeatureStatus, str]:
-        pieces = self._text_turn.chunk_count
-        return _status_of(pieces > 1, f"in {pieces} pieces", "the whole answer came in one piece")
+        chunks = self._text_turn.chunk_count
+        return _status_of(chunks > 1, f"in {chunks} chunks", "the whole answer came in one chunk")
 
     async def _usage(self) -> tuple[FeatureStatus, str]:
         usage = self._text_turn.usage or {}
         counted = f"{usage.get('input_tokens')} tokens in, {usage.get('output_tokens')} out"
-        return _status_of(bool(self._text_turn.usage), counted, "none was sent; responses say null")
+        return _status_of(
+            bool(self._text_turn.usage), counted, "none was sent; responses have null"
+        )
 
     async def _tools(self) -> tuple[FeatureStatus, str]:
-        spoken = await self._run_turn("What is the weather in Paris now?", tools=[_WEATHER])
+        result = await self._run_turn("What is the weather in Paris now?", tools=[_WEATHER])
         return _status_of(
-            _is_call(spoken.calls),
-            _format_calls(spoken.calls),
-            "the model called nothing, or not as the tool's schema says",
+            _is_call(result.calls),
+            _format_calls(result.calls),
+            "the model made no call, or one that does not fit the tool's schema",
         )
 
     async def _parallel(self) -> tuple[FeatureStatus, str]:
         question = "What is the weather in Paris, and what in Rome? Call the tool for both at once."
-        spoken = await self._run_turn(question, tools=[_WEATHER], parallel_tool_calls=True)
-        both = len(spoken.calls) > 1 and _is_call(spoken.calls)
+        result = await self._run_turn(question, tools=[_WEATHER], parallel_tool_calls=True)
+        both = len(result.calls) > 1 and _is_call(result.calls)
         return _status_of(
-            both, _format_calls(spoken.calls), f"calls in one turn: {len(spoken.calls)}"
+            both, _format_calls(result.calls), f"calls in one turn: {len(result.calls)}"
         )
 
     async def _choice(self) -> tuple[FeatureStatus, str]:
         forced = {"named": {"type": "function", "name": "get_weather"}, "required": "required"}
-        kept = [
+        obeyed = [
             how
             for how, choice in forced.items()
             if (await self._run_turn("Say hello.", tools=[_WEATHER], tool_choice=choice)).calls
@@ -282,19 +290,19 @@ class _FeatureChecks:
                 "What is the weather in Paris now?", tools=[_WEATHER], tool_choice="none"
             )
         ).calls:
-            kept.append("none")
-        ignored = [how for how in (*forced, "none") if how not in kept]
-        return _status_of(not ignored, ", ".join(kept), f"not obeyed: {', '.join(ignored)}")
+            obeyed.append("none")
+        ignored = [how for how in (*forced, "none") if how not in obeyed]
+        return _status_of(not ignored, ", ".join(obeyed), f"not obeyed: {', '.join(ignored)}")
 
     async def _structured(self) -> tuple[FeatureStatus, str]:
         schema = {"type": "json_schema", "name": "person", "schema": _PERSON, "strict": True}
-        spoken = await self._run_turn(
+        result = await self._run_turn(
             "Ada is 36 years old. Give her name and age.", text={"format": schema}
         )
         return _status_of(
-            _is_person(spoken.text),
-            _quote(spoken.text),
-            f"not as the schema says: {_quote(spoken.text)}",
+            _is_person(result.text),
+            _quote(result.text),
+            f"does not fit the schema: {_quote(result.text)}",
         )
 
     async def _images(self) -> tuple[FeatureStatus, str]:
@@ -302,20 +310,20 @@ class _FeatureChecks:
             {"type": "input_text", "text": "Which colour is this? One word."},
             {"type": "input_image", "image_url": _RED},
         ]
-        spoken = await self._run_turn([{"role": "user", "content": parts}])
+        result = await self._run_turn([{"role": "user", "content": parts}])
         return _status_of(
-            "red" in spoken.text.lower(),
-            _quote(spoken.text),
-            f"it did not see that it is red: {_quote(spoken.text)}",
+            "red" in result.text.lower(),
+            _quote(result.text),
+            f"it did not name the colour: {_quote(result.text)}",
         )
 
     async def _reasoning(self) -> tuple[FeatureStatus, str]:
-        spoken = await self._run_turn("How many r are in strawberry?", reasoning={"effort": "low"})
-        thought = any(item["type"] == "reasoning" for item in spoken.items)
+        result = await self._run_turn("How many r are in strawberry?", reasoning={"effort": "low"})
+        has_reasoning = any(item["type"] == "reasoning" for item in result.items)
         return _status_of(
-            thought,
-            "the model's thoughts are shown",
-            "the effort was taken, and no thoughts were shown",
+            has_reasoning,
+            "reasoning is returned",
+            "the effort was accepted, but no reasoning was returned",
         )
 
 
@@ -324,7 +332,7 @@ def _status_of(works: bool, detail: str, failure_detail: str) -> tuple[FeatureSt
 
 
 def _is_call(calls: list[Item]) -> bool:
-    """All are whole, and of the tool's schema."""
+    """Whether there are calls, and all fit the tool's schema."""
     return bool(calls) and all(
         call["name"] == "get_weather" and set(_parse_object(call["arguments"])) == {"city"}
         for call in calls
@@ -332,16 +340,16 @@ def _is_call(calls: list[Item]) -> bool:
 
 
 def _is_person(text: str) -> bool:
-    found = _parse_object(text)
-    return set(found) == {"name", "age"} and isinstance(found["age"], int)
+    person = _parse_object(text)
+    return set(person) == {"name", "age"} and isinstance(person["age"], int)
 
 
 def _parse_object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _format_calls(calls: list[Item]) -> str:

@@ -1,4 +1,4 @@
-"""The configuration as processes will see it, without its secrets: `backburner config check`."""
+"""The configuration that processes use, without its secrets: `backburner config check`."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from models.config.config_file import ConfigFile
 from models.config.configuration import origin
-from models.config.routes import DEFAULT, Routes
+from models.config.routes import Routes
 from models.config.settings import Settings
 from models.config.upstream import UpstreamSettings
 
@@ -28,7 +28,7 @@ _SECRET = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ChangedSetting:
-    """A setting that is not as by default. `source`: `environment NAME`, or `file, line N`."""
+    """A setting that is set. `source` is `environment NAME` or `file, line N`."""
 
     key: str
     value: Any
@@ -37,7 +37,7 @@ class ChangedSetting:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamSummary:
-    """A configured upstream; of its key only where it comes from, of headers and query only the names."""
+    """A configured upstream: the source of its key, and the names of its headers and parameters."""
 
     name: str
     base_url: str
@@ -48,7 +48,7 @@ class UpstreamSummary:
 
 @dataclass(frozen=True, slots=True)
 class RouteSummary:
-    """One route; `targets` in the order in which they are asked."""
+    """One route; `targets` in the order in which they are tried."""
 
     pattern: str
     targets: list[dict[str, str]]
@@ -56,7 +56,7 @@ class RouteSummary:
 
 @dataclass(frozen=True, slots=True)
 class EffectiveConfiguration:
-    """All of it. `routes` in the order in which they count for a model that several match."""
+    """The configuration. Of several routes that match a model, the first one wins."""
 
     file: str | None
     upstreams: list[UpstreamSummary]
@@ -65,7 +65,7 @@ class EffectiveConfiguration:
 
 
 def effective_configuration(settings: Settings, file: ConfigFile) -> EffectiveConfiguration:
-    """What these settings amount to."""
+    """Summarises settings; `file` gives the line of each key."""
     routes = Routes(settings)
     return EffectiveConfiguration(
         file=str(file.path) if file.path is not None else None,
@@ -98,22 +98,23 @@ def _summarize_upstream(
     upstream: UpstreamSettings, settings: Settings, file: ConfigFile
 ) -> UpstreamSummary:
     place = ("upstreams", upstream.name) if upstream.name in settings.upstreams else ("upstream",)
-    assert upstream.name == DEFAULT or len(place) == 2
     key = origin((*place, "api_key"), file)
     if key == "default":
         key = "none" if upstream.api_key_env is None else f"environment {upstream.api_key_env}"
-    shown = [
+    settings_of_upstream = [
         value
         for value in _changed_settings(upstream, place, file)
         if value.key not in ("name", "base_url", "api", "api_key", "api_key_env")
     ]
-    return UpstreamSummary(upstream.name, upstream.base_url, upstream.api, key, shown)
+    return UpstreamSummary(
+        upstream.name, upstream.base_url, upstream.api, key, settings_of_upstream
+    )
 
 
 def _changed_settings(
     setting: Any, place: tuple[str, ...], file: ConfigFile
 ) -> list[ChangedSetting]:
-    """The values of a group that somebody has set; of secret ones only that they are."""
+    """The values of a group that are set; secret values are hidden."""
     if not isinstance(setting, BaseModel):
         source = origin(place, file)
         return (

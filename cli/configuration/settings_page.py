@@ -25,9 +25,9 @@ _HEAD = """\
 <!-- Made by `./dev run config settings > docs/settings.md`; change models/config instead. -->
 # Settings
 
-Each setting has an environment variable and a key in `backburner.toml`; the variable overrides the \
-key. [upstreams.md](upstreams.md) explains the file, upstreams and routes. `backburner config check` \
-shows what is set and where.
+Each setting has an environment variable and a key in `backburner.toml`; the variable overrides \
+the key. [upstreams.md](upstreams.md) explains the file, upstreams and routes. \
+`backburner config check` shows what is set and where.
 
 Durations are seconds, or text in ISO 8601 (`PT30M`). Lists are separated by commas in the \
 environment. A change takes effect when the process starts again.

@@ -1,1 +1,2 @@
-"""PostgreSQL and Valkey from wheels, supervised by us (docs/adr/0001)."""
+"""The single-machine stack of `up`: databases, web, workers, and their supervisor
+(docs/adr/0001)."""

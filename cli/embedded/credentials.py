@@ -1,4 +1,4 @@
-"""The secrets of a single-machine stack, made once and kept in its data folder."""
+"""The secrets of a single-machine stack: made once, stored in its data folder."""
 
 import json
 import os
@@ -6,13 +6,13 @@ import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cli.embedded.process import StartFailed
+from cli.errors import CommandFailed
 from models import keys
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """What `credentials.json` holds."""
+    """The content of `credentials.json`."""
 
     api_key: str
     database_password: str
@@ -22,26 +22,31 @@ class Credentials:
 
 
 def load_or_create(path: Path, api_key: str | None) -> Credentials:
-    """The stored credentials, or new ones, stored 0600. `api_key` fixes the first key when there are none yet."""
+    """The stored credentials, else new ones, which are stored with mode 0600.
+
+    `api_key` is the API key of new credentials; None makes a random one. Raises CommandFailed if
+    the file is damaged.
+    """
     if path.exists():
         try:
             return Credentials(**json.loads(path.read_text()))
         except (ValueError, TypeError) as error:
-            raise StartFailed(
-                f"{path} is damaged; restore it, or move the whole data folder away to start anew"
+            raise CommandFailed(
+                f"{path} is damaged; restore it, or move the whole data folder away to "
+                "start from nothing"
             ) from error
-    made = Credentials(
+    credentials = Credentials(
         api_key=api_key or keys.new_key(),
         database_password=secrets.token_urlsafe(32),
         redis_password=secrets.token_urlsafe(32),
         sealing_key=secrets.token_urlsafe(32),
     )
-    write_private(path, json.dumps(asdict(made), indent=2) + "\n")
-    return made
+    write_private(path, json.dumps(asdict(credentials), indent=2) + "\n")
+    return credentials
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace the file in one step, readable by its owner alone: nobody sees half of it, not even after a power cut."""
+    """Replaces a file atomically, also across a power failure; only its owner can read it."""
     unfinished = path.with_name(f"{path.name}.unfinished")
     unfinished.unlink(missing_ok=True)
     with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

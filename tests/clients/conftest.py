@@ -2,7 +2,7 @@
 
 import pytest
 
-from cli.demo_upstream import reply_to
+from cli.demo_upstream.replies import reply_to
 from tests.support.clients.scripted_model import answer_from_prompt
 from tests.support.fake_upstream import (
     FakeUpstream,

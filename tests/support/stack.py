@@ -22,10 +22,10 @@ from psycopg import sql
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from cli.database.migrate import migrate
 from cli.embedded.postgres import Postgres
 from cli.embedded.process import Process, free_port
 from cli.embedded.valkey import Valkey
-from cli.migrate import migrate
 from models import keys
 from tests.support.api import Api, until
 from tests.support.chaos.proxy import ProcessProxies, Proxy

@@ -7,8 +7,8 @@ import psycopg
 import pytest
 from typer.testing import CliRunner
 
-from cli.embedded.process import StartFailed
-from cli.health import live_kind
+from cli.database.health import live_kind
+from cli.errors import CommandFailed
 from cli.main import app
 from models.db.queries import leases
 from models.ids import new_uuid
@@ -47,25 +47,25 @@ def test_a_process_with_a_lease_is_well(dsn: str, kind: str) -> None:
 
 
 def test_nobody_is_not_well(dsn: str) -> None:
-    with pytest.raises(StartFailed, match="holds a lease"):
+    with pytest.raises(CommandFailed, match="holds a lease"):
         live_kind(dsn)
 
 
 def test_one_whose_lease_ran_out_is_not_well(dsn: str) -> None:
     _announce(dsn, lease=timedelta(seconds=-1))
-    with pytest.raises(StartFailed, match="holds a lease"):
+    with pytest.raises(CommandFailed, match="holds a lease"):
         live_kind(dsn)
 
 
 def test_one_that_has_stopped_is_not_well(dsn: str) -> None:
     _announce(dsn, dead=True)
-    with pytest.raises(StartFailed, match="holds a lease"):
+    with pytest.raises(CommandFailed, match="holds a lease"):
         live_kind(dsn)
 
 
 def test_another_hosts_process_says_nothing_of_ours(dsn: str) -> None:
     _announce(dsn, host="elsewhere")
-    with pytest.raises(StartFailed, match="holds a lease"):
+    with pytest.raises(CommandFailed, match="holds a lease"):
         live_kind(dsn)
 
 
@@ -76,7 +76,7 @@ def test_a_successor_counts_beside_its_dead_predecessor(dsn: str) -> None:
 
 
 def test_a_database_that_is_away_is_one_sentence() -> None:
-    with pytest.raises(StartFailed, match="the database did not answer: ") as failed:
+    with pytest.raises(CommandFailed, match="the database did not answer: ") as failed:
         live_kind("postgresql://nobody:secret-word@127.0.0.1:1/none")
     assert "secret-word" not in str(failed.value)
     assert "\n" not in str(failed.value)

@@ -20,7 +20,7 @@ import psutil
 import psycopg
 import pytest
 
-from cli.demo_upstream import MARK
+from cli.demo_upstream.replies import MARK
 from cli.embedded.credentials import Credentials
 from cli.embedded.data_folder import DataFolder
 from cli.embedded.postgres import Postgres

@@ -1,0 +1,1 @@
+"""Commands for the database: its schema, and the health check that reads it."""

@@ -1,0 +1,204 @@
+"""What the demo models reply to a chat completion request. Pure, except for random ids."""
+
+import json
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+MARK = "[Backburner demo upstream]"
+WORD_DELAYS = {"demo": 0.05, "demo-slow": 1.0, "demo-tools": 0.05}
+"""The models, and the seconds between two words of each."""
+SLOW_WORDS = 60
+MAX_ECHO = 64 * 1024
+"""Most characters of a message that are repeated."""
+
+MAX_DEPTH = 8
+"""Levels of an example; a schema may refer to itself."""
+
+EXAMPLES: dict[str, Any] = {
+    "integer": 1,
+    "number": 1.5,
+    "boolean": True,
+    "array": [],
+    "object": {},
+    "null": None,
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function call."""
+
+    name: str
+    arguments: str
+    id: str = field(default_factory=lambda: f"call_{secrets.token_hex(12)}")
+
+
+@dataclass(frozen=True)
+class DemoReply:
+    """A reply: reasoning first, then a text or a call. The words, joined, are the text."""
+
+    words: list[str]
+    call: Call | None
+    finish_reason: str
+    reasoning: list[str] = field(default_factory=list)
+
+
+class BadRequest(Exception):
+    """A request that cannot be answered. The message is the reason."""
+
+
+def reply_to(body: dict[str, Any]) -> DemoReply:
+    """The reply to a chat completion request for one of the demo models."""
+    reasoning = (
+        split_words(f"{MARK} I pretend to think.")
+        if body.get("reasoning_effort") not in (None, "none")
+        else []
+    )
+    call = _call_for(body) if body["model"] == "demo-tools" else None
+    if call:
+        return DemoReply([], call, "tool_calls", reasoning)
+    words = split_words(_json_for(body) or _text_for(body))
+    limit = body.get("max_completion_tokens") or body.get("max_tokens")
+    if isinstance(limit, int) and len(reasoning) + len(words) > limit:
+        return DemoReply(words[: max(0, limit - len(reasoning))], None, "length", reasoning[:limit])
+    return DemoReply(words, None, "stop", reasoning)
+
+
+def _text_for(body: dict[str, Any]) -> str:
+    last = body["messages"][-1]
+    if body["model"] == "demo-slow":
+        start = f"{MARK} I say one word a second for a minute:"
+        return " ".join(
+            [start, *(str(number) for number in range(1, SLOW_WORDS - len(start.split()) + 1))]
+        )
+    if last.get("role") == "tool":
+        return f"{MARK} The tool answered: {_text_of(last)[:MAX_ECHO]}"
+    if body["model"] == "demo-tools":
+        return f"{MARK} Send a function tool and I will call it. You said: {_last_user_text(body)}"
+    return f"{MARK} You said: {_last_user_text(body)}"
+
+
+def _call_for(body: dict[str, Any]) -> Call | None:
+    """A call of the first function; None without functions, or after a tool's result."""
+    functions = [
+        tool["function"]
+        for tool in body.get("tools") or []
+        if isinstance(tool, dict) and isinstance(tool.get("function"), dict)
+    ]
+    if (
+        not functions
+        or body.get("tool_choice") == "none"
+        or body["messages"][-1].get("role") == "tool"
+    ):
+        return None
+    schema = functions[0].get("parameters") or {}
+    arguments = {
+        name: _example(property_schema, _last_user_text(body))
+        for name, property_schema in (schema.get("properties") or {}).items()
+    }
+    return Call(str(functions[0].get("name")), json.dumps(arguments))
+
+
+def _json_for(body: dict[str, Any]) -> str | None:
+    """An example of the JSON that the request asks for, or None."""
+    response_format = body.get("response_format")
+    kind = response_format.get("type") if isinstance(response_format, dict) else None
+    if kind == "json_object":
+        return json.dumps({"demo": MARK, "you_said": _last_user_text(body)})
+    schema = (
+        (response_format.get("json_schema") or {}).get("schema")
+        if kind == "json_schema" and isinstance(response_format, dict)
+        else None
+    )
+    return (
+        json.dumps(_example(schema, _last_user_text(body), schema))
+        if isinstance(schema, dict)
+        else None
+    )
+
+
+def _example(schema: Any, text: str, root: Any = None, depth: int = 0) -> Any:
+    """A value with the types of a schema; strings are `text`. References are resolved in `root`."""
+    if not isinstance(schema, dict) or depth > MAX_DEPTH:
+        return text
+    if isinstance(schema.get("$ref"), str):
+        return _example(_resolve_reference(root, schema["$ref"]), text, root, depth + 1)
+    if isinstance(schema.get("anyOf"), list) and schema["anyOf"]:
+        return _example(schema["anyOf"][-1 if depth > MAX_DEPTH // 2 else 0], text, root, depth + 1)
+    if schema.get("enum"):
+        return schema["enum"][0]
+    if "const" in schema:
+        return schema["const"]
+    kind = schema.get("type")
+    if kind == "array" and isinstance(schema.get("items"), dict) and depth <= MAX_DEPTH // 2:
+        return [_example(schema["items"], text, root, depth + 1)]
+    if kind == "object" and isinstance(schema.get("properties"), dict):
+        return {
+            name: _example(property_schema, text, root, depth + 1)
+            for name, property_schema in schema["properties"].items()
+        }
+    return (
+        EXAMPLES.get(kind[0] if isinstance(kind, list) and kind else kind, text) if kind else text
+    )
+
+
+def _resolve_reference(root: Any, reference: str) -> Any:
+    for step in reference.split("/")[1:]:
+        root = root.get(step) if isinstance(root, dict) else None
+    return root
+
+
+def _last_user_text(body: dict[str, Any]) -> str:
+    texts = [_text_of(message) for message in body["messages"] if message.get("role") == "user"]
+    return (texts[-1] if texts else "nothing")[:MAX_ECHO]
+
+
+def _text_of(message: dict[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        return " ".join(
+            str(part.get("text", ""))
+            for part in content
+            if isinstance(part, dict) and part.get("type") == "text"
+        )
+    return str(content or "")
+
+
+def split_words(text: str) -> list[str]:
+    """Words, each with the space before it; joined, they are the text."""
+    first, *rest = text.split(" ")
+    return [first, *(f" {word}" for word in rest)]
+
+
+def usage_of(body: dict[str, Any], reply: DemoReply) -> dict[str, Any]:
+    """The usage of a reply; each word counts as a token."""
+    prompt = sum(len(_text_of(message).split()) for message in body["messages"])
+    completion = len(reply.reasoning) + (
+        len(reply.words) or len(reply.call.arguments.split() if reply.call else ())
+    )
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": len(reply.reasoning)},
+    }
+
+
+def parse(raw: bytes) -> dict[str, Any]:
+    """The body of a chat completion request. Raises BadRequest."""
+    try:
+        body = json.loads(raw)
+    except ValueError as error:
+        raise BadRequest("the body is not JSON") from error
+    if not isinstance(body, dict) or not isinstance(body.get("model"), str):
+        raise BadRequest("the body must be an object with a `model`")
+    messages = body.get("messages")
+    if (
+        not isinstance(messages, list)
+        or not messages
+        or not all(isinstance(message, dict) for message in messages)
+    ):
+        raise BadRequest("`messages` must be a list of objects, and not empty")
+    return body

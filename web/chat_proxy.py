@@ -130,7 +130,7 @@ class ChatProxy:
             data=encoded,
             headers={
                 "authorization": f"Bearer {upstream.api_key.get_secret_value()}",
-                **{name: value.get_secret_value() for name, value in upstream.headers.items()},
+                **upstream.plain_headers,
                 "content-type": "application/json",
                 "accept": "text/event-stream, application/json",
                 "accept-encoding": "identity",

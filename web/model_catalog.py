@@ -74,9 +74,7 @@ class UpstreamModelList:
             self._client = openai.AsyncOpenAI(
                 base_url=settings.base_url,
                 api_key=settings.api_key.get_secret_value(),
-                default_headers={
-                    name: value.get_secret_value() for name, value in settings.headers.items()
-                },
+                default_headers=settings.plain_headers,
                 default_query=dict(settings.query),
                 max_retries=1,
                 timeout=10.0,

@@ -142,14 +142,13 @@ async def check_conformance(
 
 
 async def _first_listed_model(settings: UpstreamSettings) -> str:
-    headers = {name: value.get_secret_value() for name, value in settings.headers.items()}
     key = settings.api_key.get_secret_value()
     async with openai.AsyncOpenAI(
         base_url=settings.base_url,
         api_key=key,
         max_retries=0,
         timeout=10.0,
-        default_headers=headers,
+        default_headers=settings.plain_headers,
         default_query=dict(settings.query),
     ) as client:
         try:

@@ -90,6 +90,11 @@ class UpstreamSettings(Group):
     circuit_pause: Duration = timedelta(seconds=10)
     """How long it then makes no call; doubles with each failed probe, up to four times."""
 
+    @property
+    def plain_headers(self) -> dict[str, str]:
+        """`headers` as they are sent."""
+        return {name: value.get_secret_value() for name, value in self.headers.items()}
+
     @field_validator("base_url")
     @classmethod
     def _check_base_url(cls, value: str) -> str:

@@ -9,7 +9,7 @@ There are these ways to run a statement:
 - `fetch` (rows) and `execute` (no rows): once, on the pool or on a connection. Raise what
   DATABASE_UNAVAILABLE names; the outcome is then unknown.
 - `fetch_idempotent`: once more after a lost connection. For reads, and for writes that change nothing
-  the second time.
+  the second time. `find_by_id` reads one row that way.
 - `fetch_when_available`, and `retry_while_unavailable` around anything else: repeats until Postgres
   answers.
 - `fetch_sync` and `execute_sync`: for threads without an event loop (heartbeat, command line).
@@ -19,6 +19,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
+from uuid import UUID
 
 import orjson
 import psycopg
@@ -156,6 +157,17 @@ async def fetch_idempotent(pool: Pool, query: Query[RowT], parameters: Parameter
         return await fetch(pool, query, parameters, pool_timeout=1.0)
 
 
+async def find_by_id(
+    pool: Pool, query: Query[RowT], row_id: UUID | None, **parameters: object
+) -> RowT | None:
+    """The row with this `:id`, read with `fetch_idempotent`; None if there is none. Reads nothing if
+    `row_id` is None: a client's text that cannot be an id."""
+    if row_id is None:
+        return None
+    rows = await fetch_idempotent(pool, query, {"id": row_id, **parameters})
+    return rows[0] if rows else None
+
+
 async def fetch_when_available(
     pool: Pool, query: Query[RowT], parameters: Parameters
 ) -> list[RowT]:
@@ -211,6 +223,7 @@ __all__ = [
     "fetch_idempotent",
     "fetch_sync",
     "fetch_when_available",
+    "find_by_id",
     "open_pool",
     "retry_while_unavailable",
     "wait_until_available",

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from models.db.database import Pool, fetch_idempotent
+from models.db.database import Pool, find_by_id
 from models.db.queries import conversations
 from models.db.queries.conversations import ConversationRow
 from models.db.queries.history import PREVIOUS_RESPONSE, PreviousResponse
@@ -73,18 +73,18 @@ async def conversation_row(
 
     Raises NotFound.
     """
-    conversation_id = parse_conversation_id(public_id)
-    values = {"id": conversation_id, "project": project, "item_ids": [item["id"] for item in items]}
-    rows = (
-        await fetch_idempotent(pool, conversations.READ, values)
-        if conversation_id is not None
-        else []
+    row = await find_by_id(
+        pool,
+        conversations.READ,
+        parse_conversation_id(public_id),
+        project=project,
+        item_ids=[item["id"] for item in items],
     )
-    if not rows:
+    if row is None:
         raise NotFound(
             f"Conversation with id '{public_id}' not found.", code="conversation_not_found"
         )
-    return rows[0]
+    return row
 
 
 def conversation_locked() -> InvalidRequest:
@@ -104,24 +104,23 @@ async def _previous_row(
     pool: Pool, project: UUID, public_id: str, unstored_ids: Collection[UUID]
 ) -> PreviousResponse:
     response_id = parse_response_id(public_id)
-    values = {
-        "id": response_id,
-        "project": project,
-        "include_unstored": response_id in unstored_ids,
-    }
-    rows = (
-        await fetch_idempotent(pool, PREVIOUS_RESPONSE, values) if response_id is not None else []
+    row = await find_by_id(
+        pool,
+        PREVIOUS_RESPONSE,
+        response_id,
+        project=project,
+        include_unstored=response_id in unstored_ids,
     )
-    if not rows:
+    if row is None:
         raise InvalidRequest(
             f"Previous response with id '{public_id}' not found.",
             param="previous_response_id",
             code="previous_response_not_found",
         )
-    if Status(rows[0].status) in TRANSITIONS:
+    if Status(row.status) in TRANSITIONS:
         raise InvalidRequest(
             f"Previous response with id '{public_id}' has not finished yet.",
             param="previous_response_id",
             code="previous_response_not_ready",
         )
-    return rows[0]
+    return row

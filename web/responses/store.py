@@ -11,9 +11,8 @@ from uuid import UUID
 import structlog
 from redis.asyncio import Redis
 
-from models.db.database import Pool, fetch_idempotent
-from models.db.queries import end, retention
-from models.db.queries import read as read_queries
+from models.db.database import Pool, fetch_idempotent, find_by_id
+from models.db.queries import end, read, retention
 from models.db.queries.read import ResponseRow
 from models.errors import InvalidRequest, NotFound
 from models.ids import conversation_id, parse_response_id, response_id
@@ -59,17 +58,12 @@ class ResponseStore:
         Raises NotFound, also for a deleted response and for a foreground response that has not
         ended.
         """
-        parsed_id = parse_response_id(public_id)
-        rows = (
-            await fetch_idempotent(
-                self._pool, read_queries.VISIBLE_RESPONSE, {"id": parsed_id, "project": project}
-            )
-            if parsed_id is not None
-            else []
+        row = await find_by_id(
+            self._pool, read.VISIBLE_RESPONSE, parse_response_id(public_id), project=project
         )
-        if not rows:
+        if row is None:
             raise NotFound(f"Response with id '{public_id}' not found.")
-        return rows[0]
+        return row
 
     async def show(self, row: ResponseRow, include: Collection[str] = ()) -> dict[str, Any]:
         """The Response object: the fold of the events so far (I7).
@@ -105,9 +99,7 @@ class ResponseStore:
                 ended = await self._event_reader.wait_until_ended(row.id, self._cancel_wait) or row
                 CANCEL_SECONDS.observe(time.monotonic() - started)
                 return ended
-            row = (
-                await fetch_idempotent(self._pool, read_queries.RESPONSE, {"id": row.id}) or [row]
-            )[0]
+            row = await find_by_id(self._pool, read.RESPONSE, row.id) or row
         return row
 
     async def request_cancel(self, row: ResponseRow, reason: str) -> bool:
@@ -150,11 +142,11 @@ class ResponseStore:
     async def input_items(self, response: ResponseRow, paging: Paging) -> dict[str, Any]:
         """A page of the response's input, as OpenAI's list object."""
         values = {"id": response.id, "after": paging.after, "limit": paging.row_limit}
-        rows = await fetch_idempotent(self._pool, read_queries.INPUT_ITEMS[paging.order], values)
+        rows = await fetch_idempotent(self._pool, read.INPUT_ITEMS[paging.order], values)
         return list_envelope(rows, paging.limit)
 
     async def _output_items(self, owner_id: UUID) -> list[Item]:
-        return await fetch_idempotent(self._pool, read_queries.OUTPUT_ITEMS, {"id": owner_id})
+        return await fetch_idempotent(self._pool, read.OUTPUT_ITEMS, {"id": owner_id})
 
     async def _load_running(self, row: ResponseRow) -> tuple[ResponseRow, list[Item]]:
         """Row and output of a response that was running: the items of finished turns, and the fold
@@ -162,11 +154,10 @@ class ResponseStore:
 
         If it has ended meanwhile, the row of its ending.
         """
-        parts = await fetch_idempotent(self._pool, read_queries.RUNNING_RESPONSE, {"id": row.id})
+        parts = await fetch_idempotent(self._pool, read.RUNNING_RESPONSE, {"id": row.id})
         stored = [part.item for part in parts if part.item is not None]
         if not parts or parts[0].status != Status.IN_PROGRESS:
-            ended = await fetch_idempotent(self._pool, read_queries.RESPONSE, {"id": row.id})
-            return (ended[0] if ended else row), stored
+            return await find_by_id(self._pool, read.RESPONSE, row.id) or row, stored
         number = parts[0].checkpoint_number
         events: list[tuple[int, dict[str, Any]]] = []
         for block in (part.block for part in parts if part.block is not None):

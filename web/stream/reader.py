@@ -12,7 +12,7 @@ from uuid import UUID
 
 import structlog
 
-from models.db.database import Pool, fetch_idempotent, fetch_when_available
+from models.db.database import Pool, fetch_when_available, find_by_id
 from models.db.queries.common import LogBlock
 from models.db.queries.read import LOG_PAGE, RESPONSE, ResponseRow
 from models.lifecycle import TERMINAL, Status
@@ -38,9 +38,9 @@ class LogPage:
     """A later attempt has replaced events that this reader was sent."""
 
     @property
-    def is_last(self) -> bool:
-        """No further events will come."""
-        return self.status is None or (self.status in TERMINAL and not self.more)
+    def has_end(self) -> bool:
+        """The page contains the last event of the response."""
+        return self.status in TERMINAL and not self.more
 
 
 @dataclass(slots=True)
@@ -112,11 +112,10 @@ class EventReader:
                 if cursor.diverged:
                     logger.error("stream_diverged", response=str(response_id), number=cursor.number)
                     return
-                if page.is_last:
-                    if page.status is not None:
-                        yield DONE
+                if page.has_end:
+                    yield DONE
                     return
-                if self._closing and background:
+                if page.status is None or (self._closing and background):
                     return
                 while not page.more and (live := await _next_live(inbox, cursor)) is not None:
                     yield live
@@ -129,8 +128,7 @@ class EventReader:
             async with asyncio.timeout(within), self._bus.subscribe(response_id) as inbox:
                 return await self._poll_until_ended(response_id, inbox)
         except TimeoutError:
-            rows = await fetch_idempotent(self._pool, RESPONSE, {"id": response_id})
-            return rows[0] if rows else None
+            return await find_by_id(self._pool, RESPONSE, response_id)
 
     async def _poll_until_ended(self, response_id: UUID, inbox: Inbox) -> ResponseRow | None:
         while True:

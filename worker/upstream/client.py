@@ -215,10 +215,7 @@ class Upstream:
             api_key=settings.api_key.get_secret_value(),
             max_retries=settings.max_retries,
             # No compression: a small body could unpack into more than we have memory for.
-            default_headers={
-                **{name: value.get_secret_value() for name, value in settings.headers.items()},
-                "accept-encoding": "identity",
-            },
+            default_headers={**settings.plain_headers, "accept-encoding": "identity"},
             default_query=dict(settings.query),
             http_client=self._http,
         )

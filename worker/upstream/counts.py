@@ -111,7 +111,7 @@ async def _post(
         base.rpartition("/")[0] + path.removeprefix("..") if path.startswith("../") else base + path
     )
     headers = {
-        **{name: value.get_secret_value() for name, value in settings.headers.items()},
+        **settings.plain_headers,
         "authorization": f"Bearer {settings.api_key.get_secret_value()}",
         "content-type": "application/json",
         "accept-encoding": "identity",

@@ -87,7 +87,7 @@ def _unowned(row: ResponseState, live: Mapping[str, int]) -> Diagnosis:
     if row.resume_at is not None and row.resume_at > row.now:
         pause = seconds_between(row.now, row.resume_at)
         return Diagnosis(
-            "put_off",
+            "deferred",
             f"its upstreams were down or at their limit; a worker takes it again in {pause:.0f} s",
         )
     rung = f"rung {row.enqueue_count + 1} times, last {seconds_between(row.enqueued_at, row.now):.0f} s ago"

@@ -26,7 +26,7 @@ _RELEASE_TEXTS = {
     "handed_over": "handed over by its worker, which was stopping",
     "requeued": "given back, as an operator had asked",
     "returned": "given back unrun: the answer to its claim had been lost",
-    "put_off": "put off: its upstreams were down or at their limit",
+    "deferred": "deferred: its upstreams were down or at their limit",
     "died": "died with its worker, whose lease ran out",
 }
 _REQUEST_TEXTS = {

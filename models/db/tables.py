@@ -1,4 +1,9 @@
-"""The rows (design §3). The migrations make them; `alembic check` in the tests holds the two together."""
+"""The tables, as Alembic compares them with the database. The migrations create them.
+
+A test (tests/integration/database/test_statements.py) runs `alembic check`: it fails if the
+migrations and this file differ. No statement is built from these objects; the statements are text
+(models/db/statement.py).
+"""
 
 from sqlalchemy import (
     ARRAY,
@@ -23,7 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from models.lifecycle import Status
+from models.lifecycle import TRANSITIONS, Status
 
 metadata = MetaData(
     naming_convention={
@@ -37,9 +42,15 @@ metadata = MetaData(
 
 _timestamp = DateTime(timezone=True)
 _statuses = ", ".join(f"'{status}'" for status in Status)
+_is_open = "status IN ({})".format(", ".join(f"'{status}'" for status in TRANSITIONS))
+
+RETIRED_COLUMNS = frozenset((("responses", "rings"), ("responses", "streamed")))
+"""(table, column) of columns that no code uses any more. They stay in the database for processes of
+the previous release, which may run during an update; `alembic check` ignores them (migrations/env.py).
+The migration of the next release drops them."""
 
 ONE_OPEN_PER_CONVERSATION = "uq_responses_conversation_running"
-"""The index that lets one response of a conversation be open."""
+"""The unique index that allows one open response in a conversation."""
 
 projects = Table(
     "projects",
@@ -71,7 +82,7 @@ workers = Table(
     Column("started_at", _timestamp, nullable=False, server_default=func.now()),
     Column("expires_at", _timestamp, nullable=False),
     Column("dead", Boolean, nullable=False, server_default=text("false")),
-    Column("ended", Text, comment="how it ended: stopped, or reaped by which worker"),
+    Column("ended", Text, comment="how it ended: stopped, or reaped by which process"),
     Column(
         "flushed_batch",
         BigInteger,
@@ -82,7 +93,7 @@ workers = Table(
     Column(
         "drain_requested_at",
         _timestamp,
-        comment="an operator wants it to hand over and go; its heartbeat sees that",
+        comment="an operator wants it to hand over its responses and stop",
     ),
     CheckConstraint("kind IN ('worker', 'quarantine', 'web')", name="kind"),
 )
@@ -99,14 +110,14 @@ conversations = Table(
         BigInteger,
         nullable=False,
         server_default=text("0"),
-        comment="+1 with everything said or begun in it",
+        comment="+1 with every item added and every response started",
     ),
     Column(
         "unanswered_calls",
         ARRAY(Text),
         nullable=False,
         server_default=text("'{}'"),
-        comment="call ids that must be answered next",
+        comment="ids of the calls that must be answered next",
     ),
 )
 
@@ -118,7 +129,6 @@ responses = Table(
     Column("status", Text, nullable=False),
     Column("background", Boolean, nullable=False),
     Column("store", Boolean, nullable=False),
-    Column("streamed", Boolean, nullable=False),
     Column("model", Text, nullable=False),
     Column(
         "parameters",
@@ -130,13 +140,15 @@ responses = Table(
     Column(
         "conversation_id",
         Uuid,
-        comment="no foreign key: a response goes on saying where it was said",
+        comment="no foreign key: kept after the conversation is deleted",
     ),
     Column("usage", JSONB),
-    Column("upstream", Text, comment="which answered the last turn, by its configured name"),
-    Column("service_tier", Text, comment="the tier that the upstream says it used"),
+    Column(
+        "upstream", Text, comment="the configured name of the upstream that answered the last turn"
+    ),
+    Column("service_tier", Text, comment="the tier that the upstream reported"),
     Column("error", JSONB, comment="{code, message} as the API shows it"),
-    Column("reason", Text, comment="why it is incomplete, or our own finer word for a failure"),
+    Column("reason", Text, comment="why it is incomplete, or a finer code for a failure"),
     Column(
         "failure",
         JSONB,
@@ -147,11 +159,13 @@ responses = Table(
     Column("completed_at", _timestamp, comment="when it reached a terminal status"),
     Column("expires_at", _timestamp, nullable=False),
     Column("deadline", _timestamp, nullable=False),
-    Column("worker", Uuid, ForeignKey("workers.id"), comment="the owner; null when nobody runs it"),
+    Column(
+        "worker", Uuid, ForeignKey("workers.id"), comment="the owner; null if no process owns it"
+    ),
     Column(
         "web",
         Uuid,
-        comment="the web process a foreground client waits at; no foreign key, so that forgetting a process scans nothing",
+        comment="the web process that stored it, where a foreground client waits; no foreign key, so that deleting a process scans nothing",
     ),
     Column(
         "attempt",
@@ -165,21 +179,32 @@ responses = Table(
         SmallInteger,
         nullable=False,
         server_default=text("0"),
-        comment="owners that died since the last checkpoint",
+        comment="owners that crashed since the last checkpoint",
     ),
-    Column("enqueued_at", _timestamp, nullable=False, comment="when its bell was rung last"),
-    Column("rings", SmallInteger, nullable=False, server_default=text("0")),
     Column(
-        "resume_at", _timestamp, comment="put off: nobody is to take it before, unless to end it"
+        "enqueued_at",
+        _timestamp,
+        nullable=False,
+        comment="when it was last put into the Celery queue",
+    ),
+    Column(
+        "enqueue_count",
+        SmallInteger,
+        nullable=False,
+        server_default=text("0"),
+        comment="how often it was put into the Celery queue again since it was last released",
+    ),
+    Column(
+        "resume_at", _timestamp, comment="deferred: not claimed before this time, except to end it"
     ),
     Column("cancel_requested_at", _timestamp),
     Column(
-        "delete_requested_at", _timestamp, comment="gone from the API; purged once it has ended"
+        "delete_requested_at", _timestamp, comment="hidden from the API; deleted once it has ended"
     ),
     Column(
         "requeue_requested_at",
         _timestamp,
-        comment="an operator wants another worker to go on with it; null again once it was given up",
+        comment="an operator wants another worker to run it; null again once it was released",
     ),
     Column("fail_requested_at", _timestamp, comment="an operator wants it to end as failed"),
     Column("turns", Integer, nullable=False, server_default=text("0")),
@@ -208,27 +233,25 @@ responses = Table(
     Column(
         "cache_key",
         LargeBinary,
-        comment="under which its answer is remembered, where the request asked for that",
+        comment="the cache key of its answer, if the request asked for that",
     ),
     Column(
         "cache_ttl",
         Integer,
-        comment="for how many seconds; null: the answer was itself a remembered one",
+        comment="for how many seconds the answer is cached; null: it came from the cache",
     ),
     CheckConstraint(f"status IN ({_statuses})", name="status"),
     Index(
         "ix_responses_open",
         "enqueued_at",
-        postgresql_where=text("status IN ('queued', 'in_progress')"),
+        postgresql_where=text(_is_open),
     ),
     Index("ix_responses_worker", "worker", postgresql_where=text("worker IS NOT NULL")),
     Index(
         ONE_OPEN_PER_CONVERSATION,
         "conversation_id",
         unique=True,
-        postgresql_where=text(
-            "conversation_id IS NOT NULL AND status IN ('queued', 'in_progress')"
-        ),
+        postgresql_where=text(f"conversation_id IS NOT NULL AND {_is_open}"),
     ),
     Index(
         "ix_responses_previous_response_id",
@@ -236,7 +259,8 @@ responses = Table(
         postgresql_where=text("previous_response_id IS NOT NULL"),
     ),
     Index("ix_responses_expires_at", "expires_at"),
-    # A running row is updated in place: room on its page keeps those updates off the indexes.
+    # The row of a running response is updated often. Free space on its page lets Postgres do that
+    # without changing the indexes.
     postgresql_with={"fillfactor": "70"},
 )
 
@@ -249,15 +273,15 @@ items = Table(
         "conversation_id",
         Uuid,
         ForeignKey("conversations.id", ondelete="CASCADE"),
-        comment="set when it becomes part of it: added directly, or with the end of its response",
+        comment="set when it becomes part of the conversation: added directly, or with the end of its response",
     ),
     Column("direction", Text, nullable=False),
     Column("position", Integer, nullable=False),
     Column("item_id", Text, nullable=False),
     Column("type", Text, nullable=False),
     Column("payload", JSONB, nullable=False),
-    Column("turn", Integer, comment="of tool_calls, once its response is gone"),
-    Column("answer", JSONB, comment="of tool_calls, once its response is gone"),
+    Column("turn", Integer, comment="copied from tool_calls when its response is deleted"),
+    Column("answer", JSONB, comment="copied from tool_calls when its response is deleted"),
     CheckConstraint("direction IN ('input', 'output')", name="direction"),
     CheckConstraint("response_id IS NOT NULL OR conversation_id IS NOT NULL", name="owned"),
     UniqueConstraint("response_id", "direction", "position"),
@@ -273,7 +297,8 @@ items = Table(
         "item_id",
         postgresql_where=text("conversation_id IS NOT NULL"),
     ),
-    # An item reference asks for the newest item of its id; clients choose ids, so there may be very many of one.
+    # An item reference selects the newest item with its id. Clients choose ids, so very many items
+    # may have the same one.
     Index("ix_items_item_id", "item_id", "id"),
 )
 
@@ -293,18 +318,18 @@ tool_calls = Table(
         "turn",
         Integer,
         nullable=False,
-        comment="in which the model asked for it; 0: before the first",
+        comment="the turn in which the model asked for it; 0: before the first",
     ),
     Column(
         "started_attempt",
         Integer,
-        comment="the attempt that began to run it last; not finished besides: its outcome is unknown",
+        comment="the attempt that began to run it last; if it is not finished, its outcome is unknown",
     ),
     Column("finished", Boolean, nullable=False),
     Column(
         "answer",
         JSONB,
-        comment="what the model was told, where the item does not say it: a text, or parts",
+        comment="what the model received, where the item does not contain it: a text, or parts",
     ),
 )
 
@@ -316,7 +341,7 @@ event_log = Table(
     Column("last_number", Integer, nullable=False),
     Column("attempt", Integer, nullable=False),
     Column(
-        "frames", LargeBinary, nullable=False, comment="the SSE bytes as every reader gets them"
+        "frames", LargeBinary, nullable=False, comment="the SSE bytes that every reader receives"
     ),
     Column("stored_at", _timestamp, server_default=text("clock_timestamp()")),
 )
@@ -330,7 +355,7 @@ attempts = Table(
         "worker",
         Uuid,
         nullable=False,
-        comment="no foreign key: this outlives the worker's row, and so names its process as well",
+        comment="no foreign key: this row is kept longer than the worker's, so it also names the process",
     ),
     Column("kind", Text, nullable=False),
     Column("host", Text, nullable=False),
@@ -345,10 +370,12 @@ attempts = Table(
     ),
     Column("outcome", Text, comment="null: it runs, or has ended the response"),
     Column(
-        "ended_at", _timestamp, comment="with an outcome; of one that died: when its lease ran out"
+        "ended_at", _timestamp, comment="set with an outcome; after a crash: when the lease ran out"
     ),
+    # 'put_off' is the name of 'deferred' in processes of the previous release.
     CheckConstraint(
-        "outcome IN ('handed_over', 'requeued', 'returned', 'put_off', 'died')", name="outcome"
+        "outcome IN ('handed_over', 'requeued', 'returned', 'deferred', 'put_off', 'died')",
+        name="outcome",
     ),
 )
 
@@ -357,7 +384,10 @@ journal = Table(
     metadata,
     Column("worker", Uuid, primary_key=True),
     Column(
-        "batch", BigInteger, primary_key=True, comment="0 is the marker written at registration"
+        "batch",
+        BigInteger,
+        primary_key=True,
+        comment="0 is the marker that is written at registration",
     ),
     Column("response_ids", ARRAY(Uuid), nullable=False),
     Column("attempts", ARRAY(Integer), nullable=False),

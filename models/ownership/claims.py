@@ -57,7 +57,7 @@ class ReleaseReason(StrEnum):
     REQUEUED = "requeued"
     RETURNED = "returned"
     """claimed, but the reply was lost: it never ran"""
-    DEFERRED = "put_off"
+    DEFERRED = "deferred"
     """no upstream was available: no worker claims it for a while"""
 
 

@@ -219,7 +219,7 @@ async def test_release(unsure: Unsure, kind: str) -> None:
     """The hand-over of a stopping worker."""
     telling = await unsure.telling()
     last = telling.log.next_number - 1
-    lose(unsure.proxy, b"SET worker = NULL, rings", kind)
+    lose(unsure.proxy, b"SET worker = NULL, enqueue_count", kind)
     await unsure.hand.hand_over(telling)
     claim = await (await unsure.house.create_worker()).ownership.take(telling.claim.id)
     assert claim is not None

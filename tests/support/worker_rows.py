@@ -136,7 +136,7 @@ class SeededDatabase:
         last = 1 if background else 0
         item = {"id": "msg_1", "type": "message", "role": "user", "content": []}
         return {
-            "id": name, "project": self.project, "background": background, "store": True, "streamed": False, "model": "m", "parameters": Json({}),
+            "id": name, "project": self.project, "background": background, "store": True, "model": "m", "parameters": Json({}),
             "previous": previous, "conversation": None, "created_at": 1_800_000_000, "retention": timedelta(days=30), "queue_wait": timedelta(days=3650), "web": web,
             "traceparent": None, "key_id": None, "sealed": None, "items": orjson.dumps([item]).decode(), "last": last, "frames": frames(0, last), "cache_key": None, "cache_ttl": None,
         }  # fmt: skip

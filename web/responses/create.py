@@ -238,7 +238,6 @@ class CreateResponse:
         return {
             "background": request.background,
             "store": request.store,
-            "streamed": request.stream,
             "model": request.model,
             "parameters": Json(stored_parameters(request.parameters, purpose)),
             "items": orjson.dumps(request.input).decode(),

@@ -64,7 +64,7 @@ def _claim(conditions: str) -> Query[ClaimedRow]:
                           SELECT claimed.id, claimed.attempt, me.id, me.kind, me.host, me.pid FROM claimed, me)
         SELECT id, project_id, attempt, deaths AS crashes, background, store, model, parameters, previous_response_id, conversation_id,
                extract(epoch FROM created_at)::bigint AS created_at, extract(epoch FROM deadline - clock_timestamp())::float AS seconds_left,
-               extract(epoch FROM clock_timestamp() - CASE WHEN rings = 0 THEN enqueued_at ELSE created_at END)::float AS seconds_queued,
+               extract(epoch FROM clock_timestamp() - CASE WHEN enqueue_count = 0 THEN enqueued_at ELSE created_at END)::float AS seconds_queued,
                checkpoint_number, next_output_index, turns, usage, traceparent, cache_key, cache_ttl
         FROM claimed
         """,

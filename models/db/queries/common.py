@@ -45,7 +45,7 @@ ABANDONED = "(NOT r.background AND EXISTS (SELECT 1 FROM workers w WHERE w.id = 
 """A foreground response whose waiting web process is dead. No client will read it."""
 NOT_DEFERRED = "(r.resume_at IS NULL OR r.resume_at <= clock_timestamp())"
 """Not deferred, or deferred until a time that has passed."""
-WEB_HAS_RENEWED = """(r.attempt > 0 OR r.rings > 0 OR NOT EXISTS (
+WEB_HAS_RENEWED = """(r.attempt > 0 OR r.enqueue_count > 0 OR NOT EXISTS (
             SELECT 1 FROM workers c WHERE c.id = r.web AND NOT c.dead
             AND c.expires_at - CAST(:lease AS interval) < r.enqueued_at + interval '3 seconds'))"""
 """A new response that a sweep may claim or enqueue: the web process that stored it has renewed its
@@ -54,9 +54,6 @@ lease since. Before it renews, a web process deletes the creates that it answere
 known (I9)."""
 
 INSERT_INTO_LOG = "INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)"
-UPDATE_ITEMS_CONVERSATION = (
-    "UPDATE items i SET conversation_id = updated.conversation_id FROM updated"
-)
 
 
 def visible_outside(response: str) -> str:

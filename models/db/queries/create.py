@@ -31,9 +31,9 @@ _BUMP_REVISION = """
 def _insert(first: str = "", source: str = "") -> str:
     return f"""
     WITH {first}
-         row AS (INSERT INTO responses (id, project_id, status, background, store, streamed, model, parameters, previous_response_id,
+         row AS (INSERT INTO responses (id, project_id, status, background, store, model, parameters, previous_response_id,
                                         conversation_id, created_at, expires_at, deadline, enqueued_at, web, traceparent, cache_key, cache_ttl)
-                 SELECT :id, :project, 'queued', :background, :store, :streamed, :model, :parameters, :previous,
+                 SELECT :id, :project, 'queued', :background, :store, :model, :parameters, :previous,
                         CAST(:conversation AS uuid), to_timestamp(:created_at), to_timestamp(:created_at) + CAST(:retention AS interval),
                         to_timestamp(:created_at) + CAST(:queue_wait AS interval), clock_timestamp(), :web, :traceparent, CAST(:cache_key AS bytea),
                         CAST(:cache_ttl AS int) {source}
@@ -82,9 +82,9 @@ FIND_IDEMPOTENCY_KEY = Query(
 
 DELETE_UNCLEAR_CREATE = column(
     """
-    INSERT INTO responses (id, project_id, status, background, store, streamed, model, parameters, created_at, completed_at, expires_at, deadline,
+    INSERT INTO responses (id, project_id, status, background, store, model, parameters, created_at, completed_at, expires_at, deadline,
                            enqueued_at, reason, delete_requested_at)
-    VALUES (:id, :project, 'cancelled', true, true, false, '', '{}', clock_timestamp(), clock_timestamp(), clock_timestamp() + interval '1 hour',
+    VALUES (:id, :project, 'cancelled', true, true, '', '{}', clock_timestamp(), clock_timestamp(), clock_timestamp() + interval '1 hour',
             clock_timestamp(), clock_timestamp(), 'create_refused', clock_timestamp())
     ON CONFLICT (id) DO UPDATE SET status = 'cancelled', completed_at = clock_timestamp(), reason = 'create_refused',
                                    delete_requested_at = clock_timestamp(), expires_at = clock_timestamp() + interval '1 hour'

@@ -83,7 +83,7 @@ class ResponseState:
 
 
 _COLUMNS = f"""
-    r.id, r.status, r.background, r.model, r.attempt, r.turns, r.rings AS enqueue_count, r.created_at, r.started_at, r.enqueued_at, r.deadline,
+    r.id, r.status, r.background, r.model, r.attempt, r.turns, r.enqueue_count, r.created_at, r.started_at, r.enqueued_at, r.deadline,
     r.resume_at, r.upstream, r.previous_response_id, r.conversation_id,
     r.cancel_requested_at, r.fail_requested_at, r.requeue_requested_at, r.delete_requested_at, r.completed_at, r.reason, r.error,
     {_CRASHES} AS crashes, r.worker, w.kind, w.host, w.pid, w.dead, w.expires_at,
@@ -131,11 +131,13 @@ class AttemptRow:
 
 ATTEMPTS = Query(
     """
-    SELECT attempt, worker, kind, host, pid, claimed_at, turns_ended_at, outcome, ended_at
+    SELECT attempt, worker, kind, host, pid, claimed_at, turns_ended_at,
+           CASE outcome WHEN 'put_off' THEN 'deferred' ELSE outcome END AS outcome, ended_at
     FROM attempts WHERE response_id = :id ORDER BY attempt
     """,
     AttemptRow,
 )
+"""Selects the attempts of a response. 'put_off' is 'deferred' as the previous release writes it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,14 +128,14 @@ done event. No row: see OWNERSHIP_STATE."""
 RELEASE = column(
     f"""
     WITH {FENCE},
-         updated AS (UPDATE responses r SET worker = NULL, rings = 0, enqueued_at = clock_timestamp(), requeue_requested_at = NULL,
+         updated AS (UPDATE responses r SET worker = NULL, enqueue_count = 0, enqueued_at = clock_timestamp(), requeue_requested_at = NULL,
                             resume_at = clock_timestamp() + CAST(:pause AS interval)
                      FROM me WHERE {OWNED} RETURNING r.id),
          {INSERT_TAIL},
          recorded AS (UPDATE attempts a SET outcome = CAST(:outcome AS text), ended_at = clock_timestamp() FROM updated
                       WHERE a.response_id = updated.id AND a.attempt = CAST(:attempt AS int)),
-         dropped AS (DELETE FROM attempts a USING updated WHERE CAST(:outcome AS text) = 'put_off' AND a.response_id = updated.id
-                     AND a.attempt < CAST(:attempt AS int) AND a.outcome = 'put_off' AND a.turns_ended_at = '{{}}')
+         dropped AS (DELETE FROM attempts a USING updated WHERE CAST(:outcome AS text) = 'deferred' AND a.response_id = updated.id
+                     AND a.attempt < CAST(:attempt AS int) AND a.outcome IN ('deferred', 'put_off') AND a.turns_ended_at = '{{}}')
     SELECT id FROM updated
     """,
     UUID,

@@ -30,10 +30,10 @@ REENQUEUE = Query(
     WITH unowned AS MATERIALIZED (
         SELECT r.id, r.background, {CRASHES_OF_ORPHAN} AS crashes FROM responses r
         WHERE r.status IN {OPEN} AND {ORPHAN} AND {WEB_HAS_RENEWED} AND (r.requeue_requested_at IS NOT NULL
-          OR {NOT_DEFERRED} AND r.enqueued_at + CAST(:interval AS interval) * power(2, least(r.rings, 6)) < clock_timestamp())
+          OR {NOT_DEFERRED} AND r.enqueued_at + CAST(:interval AS interval) * power(2, least(r.enqueue_count, 6)) < clock_timestamp())
         ORDER BY r.enqueued_at LIMIT 200 FOR UPDATE OF r SKIP LOCKED
     )
-    UPDATE responses SET enqueued_at = clock_timestamp(), rings = responses.rings + 1, requeue_requested_at = NULL, resume_at = NULL
+    UPDATE responses SET enqueued_at = clock_timestamp(), enqueue_count = responses.enqueue_count + 1, requeue_requested_at = NULL, resume_at = NULL
     FROM unowned WHERE responses.id = unowned.id
     RETURNING responses.id, unowned.background, unowned.crashes
     """,

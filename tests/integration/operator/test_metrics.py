@@ -44,7 +44,7 @@ LABELS = {
         "handed_over",
         "requeued",
         "returned",
-        "put_off",
+        "deferred",
         "answered",
         "failed",
         "busy",

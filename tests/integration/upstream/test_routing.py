@@ -585,7 +585,7 @@ async def test_a_deferred_response_survives_the_death_of_its_worker(
                 ]
                 for response_id in ids
             ]
-            return "put_off" in states
+            return "deferred" in states
 
         await until(deferred)
         own_stack.kill(own_stack.workers[0])
@@ -599,5 +599,5 @@ async def test_a_deferred_response_survives_the_death_of_its_worker(
                     assert_stream_obeys_contract(await stream.to_end())
             assert len(back.requests_for("any")) == len(ids)
         settings = await backburner(own_stack, "explain", ids[0])
-        assert "put off: its upstreams were down or at their limit" in settings.out
+        assert "deferred: its upstreams were down or at their limit" in settings.out
         assert "its last turn was answered by the upstream down" in settings.out

@@ -1,11 +1,13 @@
-"""The guard: where this server may connect on behalf of a client (design §9). Judgement only, no I/O.
+"""The guard: where this server may connect on behalf of a client. Decides only, without I/O.
 
-Whoever fetches asks twice. `inspect` looks at the address as it is written and gives back a plain spelling of it, the only one that may
-be used from then on, so that no two parsers can read it differently. `require` looks at each address that is about to be connected to:
-at the socket, after every look-up, so a name whose answers change between check and use gains nothing (worker/outbound/download.py).
+Every fetch is checked twice. `check_url` checks the URL as text and returns its normal form, and
+only that form may be used, so that no two parsers can read the URL differently. `check_address`
+checks each address at the socket, after every DNS lookup, so a name whose address changes between
+check and use does not get through (worker/outbound/download.py).
 
-Only what is public is allowed. That is told by the registries of IANA (special-purpose addresses, IPv4 and IPv6), not by Python's
-`is_global`, whose answers change between releases. What a deployment allows besides stands in its settings.
+Only public addresses are allowed, and what the settings allow in addition. The IANA registries of
+special-purpose addresses (IPv4 and IPv6) decide what is public. Python's `is_global` does not: its
+results change between releases.
 """
 
 import re
@@ -21,28 +23,32 @@ Network = IPv4Network | IPv6Network
 _MAX_URL = 8192
 _PORTS = {"http": 80, "https": 443}
 _UNPRIVILEGED = 1024
-"""Below it only the web's own two ports: the others belong to mail, shells and the like, which can be made to act by a mere request."""
+"""Below this port, only the two ports of HTTP are allowed. The others belong to mail, shells and
+similar services, which may act on an HTTP request."""
 
 _FORBIDDEN_CHARACTERS = re.compile(r"[\x00-\x20\x7f\\]")
-"""Control characters, spaces, backslashes: parsers disagree about them, and no URL needs them."""
+"""Control characters, spaces, backslashes. Parsers disagree about them, and no URL needs them."""
 _NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(\.(?!-)[a-z0-9_-]{1,63})*")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _SAFE = "%/:=&?~+!$,;'@()*[]"
-"""Characters of a path and query that stay as they are."""
+"""Characters of a path and query that are not quoted."""
 
 
 class EgressRefused(Exception):
-    """The server does not connect there. The message is for the client: it names no address that the client did not write."""
+    """The server does not connect there.
+
+    The message is for the client, and contains no address that the client did not send.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class FetchTarget:
-    """A URL that may be asked for, in its plain spelling."""
+    """A URL that passed the check, in its normal form."""
 
     url: str
     scheme: str
     host: str
-    """Lower case, without brackets and without a closing dot."""
+    """In lower case, without brackets and without a dot at the end."""
     port: int
 
 
@@ -59,7 +65,11 @@ class EgressPolicy:
                 self._names.add(entry.lower().rstrip("."))
 
     def check_url(self, url: str) -> FetchTarget:
-        """The target that `url` names. Raises Refused for what is no plain http(s) URL or names an address that is not allowed."""
+        """The normal form of a URL.
+
+        Raises EgressRefused if it is not a plain http(s) URL, or if its host is an address that is
+        not allowed.
+        """
         target = _parse_url(url)
         literal = _parse_address(target.host)
         if literal is not None:
@@ -67,17 +77,16 @@ class EgressPolicy:
         return target
 
     def allows_host(self, host: str) -> bool:
-        """Whether the deployment allows this name, whatever its address and port."""
+        """Whether the settings allow this name, with any address and port."""
         return host in self._names
 
     def check_address(self, address: str, port: int) -> None:
-        """Raises Refused unless a connection to this numeric address may be opened."""
-        found = _parse_address(
-            address.partition("%")[0]
-        )  # a scope such as fe80::1%eth0 changes nothing about the answer
-        if found is None:
+        """Raises EgressRefused unless a connection to this numeric address is allowed."""
+        without_scope = address.partition("%")[0]  # of an address such as fe80::1%eth0
+        parsed = _parse_address(without_scope)
+        if parsed is None:
             raise EgressRefused("its address cannot be read")
-        self._check(found, port)
+        self._check(parsed, port)
 
     def _check(self, address: Address, port: int) -> None:
         inner = _embedded_ipv4(address)
@@ -96,14 +105,14 @@ def _network(entry: str) -> Network | None:
         return None
 
 
-# --- the URL as it is written ------------------------------------------------------------------------------------------------
+# --- the URL as text ------------------------------------------------------------------------------
 
 
 def _parse_url(url: str) -> FetchTarget:
     if len(url) > _MAX_URL:
         raise EgressRefused(f"its address is longer than {_MAX_URL} characters")
     if _FORBIDDEN_CHARACTERS.search(url):
-        raise EgressRefused("its address holds a character that no URL may hold")
+        raise EgressRefused("its address contains a character that is not allowed in a URL")
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -129,7 +138,10 @@ def _parse_url(url: str) -> FetchTarget:
 
 
 def _host(text: str, *, bracketed: bool) -> str:
-    """The host's plain spelling: IPv6, dotted IPv4, or a name in ASCII. Full-width digits and the like become what they look like."""
+    """The normal form of a host: IPv6, dotted IPv4, or a name in ASCII.
+
+    Full-width digits and similar characters become the ASCII characters that they look like.
+    """
     if bracketed:
         try:
             return str(IPv6Address(text)) if "%" not in text else _raise_bad_host()
@@ -142,7 +154,8 @@ def _host(text: str, *, bracketed: bool) -> str:
     if len(host) > 253 or not _NAME.fullmatch(host):
         return _raise_bad_host()
     if _NUMBER.fullmatch(host.rpartition(".")[2]):
-        # ends in a number, so every client takes it for IPv4 (WHATWG URL §3.5): then in decimal, four parts, no leading zero
+        # Every client reads a host that ends in a number as IPv4 (WHATWG URL, "host parsing"). Only
+        # four decimal numbers without leading zeros are accepted.
         try:
             return str(IPv4Address(host))
         except ValueError:
@@ -161,23 +174,24 @@ def _parse_address(host: str) -> Address | None:
         return None
 
 
-# --- addresses ---------------------------------------------------------------------------------------------------------------
+# --- addresses ------------------------------------------------------------------------------------
 
 _NAT64 = IPv6Network("64:ff9b::/96")
 
 
 def _embedded_ipv4(address: Address) -> Address:
-    """The IPv4 address that a connection to this IPv6 address ends at, where there is one; what counts is where it ends."""
+    """The IPv4 address that a connection to this IPv6 address reaches, if it has one in it."""
     if isinstance(address, IPv4Address):
         return address
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
-    # DNS64 gives these for every host without IPv6: where it is in use, they are the public internet
+    # With DNS64, every host without IPv6 has such an address, so public hosts have them too.
     return IPv4Address(int(address) & 0xFFFF_FFFF) if address in _NAT64 else address
 
 
 _UNICAST = IPv6Network("2000::/3")
-"""What IANA has opened for global unicast; IPv4-compatible, unique local, link-local, site-local and multicast addresses lie outside."""
+"""The range for global unicast. IPv4-compatible, unique local, link-local, site-local and multicast
+addresses are outside of it."""
 
 _SPECIAL: list[Network] = [
     ip_network(block)
@@ -210,7 +224,8 @@ _SPECIAL: list[Network] = [
 ]
 
 _ISATAP = 0x00005EFE
-"""The middle of an interface id that carries an IPv4 address; with the universal bit set 0x02005efe."""
+"""The first half of an interface id that has an IPv4 address in the second half. With the universal
+bit it is 0x02005efe."""
 
 
 def _is_public(address: Address) -> bool:

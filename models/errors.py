@@ -203,7 +203,7 @@ class UpstreamUnreached(UpstreamFailed):
 
 
 class UpstreamBusy(UpstreamUnreached):
-    """The upstream is at its limit, or its circuit is open. It may accept a request in `seconds`."""
+    """The upstream is at its limit, or its circuit is open. Retry in `seconds`."""
 
     def __init__(
         self,
@@ -242,7 +242,7 @@ class Deferred(RunError):
 
 
 class LimitReached(RunError):
-    """A limit of this server, named by `reason`, ended the run. A foreground client gets `status`."""
+    """A limit of this server ended the run; `reason` names it. Foreground clients get `status`."""
 
     def __init__(self, message: str, *, reason: str, status: int = 504) -> None:
         super().__init__(message)
@@ -256,4 +256,4 @@ class Cancelled(RunError):
 
 
 class LeaseLost(RunError):
-    """This process no longer owns the response; what it has of it must not be stored (the fence)."""
+    """This process no longer owns the response; the fence rejects its writes."""

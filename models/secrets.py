@@ -1,9 +1,11 @@
-"""What clients trust us with (MCP tokens and headers), sealed while it rests: AES-256-GCM, bound to its response (design §3); and what we
-trust clients with: tokens that only this deployment can open, bound to a kind and a project (contract §6.1: `encrypted_content`).
+"""Encryption at rest with AES-256-GCM.
 
-Keys come from `BACKBURNER_SECRET_KEYS`. The first seals, all of them open, so a key is replaced by putting a new one before it and
-taking the old one away once everything that it sealed has ended; tokens that clients keep need their key for as long as they are to be
-accepted. What is sealed names its key by a digest, never by its place.
+Two things are sealed: credentials of MCP servers, bound to their response; and tokens that clients
+keep (`encrypted_content`), which only this deployment can open, bound to a kind and a project.
+
+Keys come from `BACKBURNER_SECRET_KEYS`. The first key seals; all keys open. To replace a key, put a
+new one before it, and remove the old one after everything that it sealed has ended. Tokens need
+their key for as long as they must be accepted. Sealed data names its key by a digest.
 """
 
 import base64
@@ -24,23 +26,27 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 KEY_BYTES = 32
 _NONCE_BYTES = 12
 _TOKEN = re.compile(r"bbs1\.([0-9a-f]{16})\.([A-Za-z0-9_-]+)")
-"""A token: how it is sealed, the key's id, and nonce, ciphertext and tag in URL-safe base64 without padding."""
+"""A token: the version of its format, the key's id, and nonce, ciphertext and tag in URL-safe
+base64 without padding."""
 
 TokenKind = Literal["compaction", "reasoning", "cache"]
-"""What a token may stand for; one kind is never taken for another."""
+"""What a token contains. A token of one kind cannot be opened as another."""
 
 
 class NoKey(Exception):
-    """This deployment has no key, so it keeps no secrets."""
+    """The deployment has no key, so it cannot seal."""
 
 
 class Unreadable(Exception):
-    """What was sealed cannot be opened: its key is not among ours, or it belongs to another response or project, or it was changed."""
+    """Sealed data cannot be opened.
+
+    Its key is missing, it belongs to another response or project, or it was changed.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """As it rests in `job_secrets`."""
+    """The form that is stored in `job_secrets`."""
 
     key_id: str
     sealed: bytes
@@ -48,10 +54,10 @@ class Sealed:
 
 
 class Sealer:
-    """Seals and opens with one deployment's keys."""
+    """Seals and opens with the keys of one deployment."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
-        """`keys` of 32 bytes each, the one that seals first; maybe none."""
+        """`keys` have 32 bytes each; the first one seals. There may be none."""
         self._keys = {_key_id(key): AESGCM(key) for key in keys}
         self._sealing_key_id = next(iter(self._keys), None)
         self._fingerprint_key = hmac.digest(keys[0], b"fingerprint", "sha256") if keys else None
@@ -62,58 +68,56 @@ class Sealer:
         return self._sealing_key_id is not None
 
     def seal(self, response: UUID, payload: dict[str, Any]) -> Sealed:
-        """JSON, sealed for this response alone. Raises NoKey."""
-        if self._sealing_key_id is None:
-            raise NoKey
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        sealed = self._keys[self._sealing_key_id].encrypt(
-            nonce, orjson.dumps(payload), response.bytes
-        )
-        return Sealed(self._sealing_key_id, nonce + sealed)
+        """Seals JSON for this response only. Raises NoKey."""
+        return self._encrypt(payload, response.bytes)
 
     def open(self, response: UUID, sealed: Sealed) -> dict[str, Any]:
-        """What was sealed. Raises Unreadable."""
-        key = self._keys.get(sealed.key_id)
-        if key is None:
-            raise Unreadable
-        try:
-            opened: dict[str, Any] = orjson.loads(
-                key.decrypt(
-                    sealed.sealed[:_NONCE_BYTES], sealed.sealed[_NONCE_BYTES:], response.bytes
-                )
-            )
-        except (InvalidTag, ValueError):
-            raise Unreadable from None
-        return opened
+        """The JSON that was sealed. Raises Unreadable."""
+        payload: dict[str, Any] = self._decrypt(sealed, response.bytes)
+        return payload
 
     def seal_token(self, kind: TokenKind, project: UUID, payload: Any) -> str:
-        """Any JSON, sealed into ASCII text of letters, digits, `-`, `_` and `.` for a client of this project to keep. Raises NoKey."""
-        if self._sealing_key_id is None:
-            raise NoKey
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        sealed = self._keys[self._sealing_key_id].encrypt(
-            nonce, orjson.dumps(payload), _associated_data(kind, project)
-        )
-        return f"bbs1.{self._sealing_key_id}.{base64.urlsafe_b64encode(nonce + sealed).decode().rstrip('=')}"
+        """Seals JSON into a token for clients of this project. Raises NoKey.
+
+        A token has only letters, digits, `-`, `_` and `.`.
+        """
+        sealed = self._encrypt(payload, _associated_data(kind, project))
+        encoded = base64.urlsafe_b64encode(sealed.sealed).decode().rstrip("=")
+        return f"bbs1.{sealed.key_id}.{encoded}"
 
     def open_token(self, kind: TokenKind, project: UUID, token: str) -> Any:
-        """What `token` was made of. Raises Unreadable, also for text that never was a token."""
+        """The JSON in the token. Raises Unreadable, also for text that is no token."""
         parts = _TOKEN.fullmatch(token)
-        key = self._keys.get(parts[1]) if parts is not None else None
-        if parts is None or key is None:
+        if parts is None:
             raise Unreadable
         try:
             sealed = base64.urlsafe_b64decode(parts[2] + "=" * (-len(parts[2]) % 4))
-            return orjson.loads(
-                key.decrypt(
-                    sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _associated_data(kind, project)
-                )
-            )
+        except ValueError:
+            raise Unreadable from None
+        return self._decrypt(Sealed(parts[1], sealed), _associated_data(kind, project))
+
+    def _encrypt(self, payload: Any, associated_data: bytes) -> Sealed:
+        if self._sealing_key_id is None:
+            raise NoKey
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        ciphertext = self._keys[self._sealing_key_id].encrypt(
+            nonce, orjson.dumps(payload), associated_data
+        )
+        return Sealed(self._sealing_key_id, nonce + ciphertext)
+
+    def _decrypt(self, sealed: Sealed, associated_data: bytes) -> Any:
+        key = self._keys.get(sealed.key_id)
+        if key is None:
+            raise Unreadable
+        nonce, ciphertext = sealed.sealed[:_NONCE_BYTES], sealed.sealed[_NONCE_BYTES:]
+        try:
+            return orjson.loads(key.decrypt(nonce, ciphertext, associated_data))
         except (InvalidTag, ValueError):
             raise Unreadable from None
 
     def fingerprint(self, payload: dict[str, Any]) -> str:
-        """Tells equal secrets from others, and nothing else about them to whoever lacks the key: a bare hash could be guessed at."""
+        """A digest that is equal for equal secrets. Without the key it reveals nothing about them;
+        a plain hash would confirm guesses. Raises NoKey."""
         if self._fingerprint_key is None:
             raise NoKey
         return hmac.digest(
@@ -122,7 +126,10 @@ class Sealer:
 
 
 def parse_keys(text: str) -> list[bytes]:
-    """The keys in a comma-separated list of URL-safe base64, padded or not. Raises ValueError, which shows nothing of them."""
+    """The keys in a comma-separated list of URL-safe base64, padded or not.
+
+    Raises ValueError, whose message has no part of a key.
+    """
     keys = []
     for number, entry in enumerate(
         (part.strip() for part in text.split(",") if part.strip()), start=1
@@ -142,7 +149,7 @@ def parse_keys(text: str) -> list[bytes]:
 
 
 def _associated_data(kind: str, project: UUID) -> bytes:
-    """The associated data of a token; never that of a response's secrets, which is 16 bytes long."""
+    """For a token. It differs from that of a response's secrets, which always has 16 bytes."""
     return b"token %b of %b" % (kind.encode(), project.bytes)
 
 

@@ -1,4 +1,4 @@
-"""Names both sides must agree on: Celery queues and task, Redis channels."""
+"""Names that web and workers share: of the Celery task and its queues, Redis channels and keys."""
 
 from uuid import UUID
 

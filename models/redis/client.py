@@ -1,4 +1,4 @@
-"""Redis for short commands, from either side."""
+"""The Redis client for short commands."""
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -8,15 +8,18 @@ from redis.exceptions import RedisError
 from models.config.settings import Settings
 
 REDIS_ERRORS = (RedisError, OSError, TimeoutError, RuntimeError)
-"""What a command raises when Redis is away or the connection is gone. RuntimeError is how uvloop refuses to write to a transport that was
-closed a moment ago."""
+"""What a command raises if Redis is unavailable or the connection is closed. uvloop raises
+RuntimeError for a write to a transport that was closed a moment ago."""
 
 REDIS_TIMEOUT = 1.0
-"""Seconds without an answer after which we go on without Redis."""
+"""Seconds after which a command without a reply fails."""
 
 
 def redis_client(settings: Settings, name: str, timeout: float = REDIS_TIMEOUT) -> Redis:
-    """A client that takes `patience` seconds to connect or to be answered, and does not retry by itself. Not for blocking reads."""
+    """A client whose connects and commands fail after `timeout` seconds, without retries.
+
+    Not for blocking reads. `name` is the name of the connection in Redis.
+    """
     return Redis.from_url(
         settings.redis_url.get_secret_value(),
         client_name=name,

@@ -1,7 +1,8 @@
-"""The bell: one Celery message per response, sent from a thread of its own (design §4.1).
+"""Sends one Celery message for each response to run, from a thread.
 
-`send_task` blocks for half a millisecond, and with a hung Redis for as long as its timeouts; neither may happen in an event loop. A
-bell that is not heard fails nothing: the row is the queue entry, and sweepers ring again.
+`send_task` blocks for half a millisecond, and for its timeouts if Redis hangs, which must not
+happen in an event loop. A lost message does no harm: the row is the job, and a sweep enqueues it
+again.
 """
 
 import queue
@@ -25,13 +26,14 @@ BROKER_OPTIONS = {
     "retry_on_timeout": False,
     "max_retries": 0,
 }
-"""For sending. Measured: with the defaults a Redis that accepts and never answers blocks a sender for more than 25 s."""
+"""For sending. With the defaults, a Redis that accepts connections and never replies blocks a
+sender for more than 25 s (measured)."""
 _BACKLOG = 10_000
-"""Bells waiting for a slow Redis; more are dropped, the sweep finds their rows."""
+"""Messages that wait for a slow Redis. Further ones are dropped; a sweep enqueues their rows."""
 
 
 class JobQueue:
-    """Rings without blocking the caller."""
+    """Enqueues responses without blocking the caller."""
 
     def __init__(self, settings: Settings) -> None:
         self._celery = Celery(broker=settings.redis_url.get_secret_value(), set_as_current=False)
@@ -43,22 +45,22 @@ class JobQueue:
             broker_pool_limit=1,
         )
         self._waiting: queue.Queue[tuple[UUID, str] | None] = queue.Queue(_BACKLOG)
-        self._thread = threading.Thread(target=self._run, name="bell", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="job-queue", daemon=True)
         self._thread.start()
 
     def enqueue(self, response_id: UUID, queue_name: str) -> None:
-        """Asks a worker of that queue to look at the response. Returns at once; never fails."""
+        """Wakes a worker of that queue for the response. Returns at once; never fails."""
         try:
             self._waiting.put_nowait((response_id, queue_name))
         except queue.Full:
-            logger.warning("bell_dropped", response=str(response_id))
+            logger.warning("enqueue_dropped", response=str(response_id))
 
     def close(self) -> None:
-        """Rings what is waiting, for at most two seconds, and ends. Blocks."""
+        """Sends the waiting messages, for at most two seconds. Blocks."""
         try:
             self._waiting.put_nowait(None)
         except queue.Full:
-            logger.warning("bell_closed_full")
+            logger.warning("enqueue_backlog_lost")
         self._thread.join(timeout=2)
 
     def _run(self) -> None:
@@ -73,5 +75,5 @@ class JobQueue:
                     ignore_result=True,
                 )
             except (OperationalError, RedisError, OSError) as error:
-                logger.warning("bell_unheard", response=str(response_id), error=str(error))
+                logger.warning("enqueue_failed", response=str(response_id), error=str(error))
         self._celery.close()

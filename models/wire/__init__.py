@@ -1,1 +1,1 @@
-"""The wire's own types: requests, items, events, the Response object, and the fold from events to a snapshot. Pure."""
+"""The API's types: requests and their checks, items, events, the Response object. Pure."""

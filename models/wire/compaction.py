@@ -1,8 +1,9 @@
-"""Compaction items: what stands in for the history before them (contract §6.1, §9; docs/state.md). Pure.
+"""Compaction items, which replace the history before them (docs/state.md). Pure.
 
-A compaction holds, sealed in its `encrypted_content`, all that is needed to go on without the items before it: instructions, the newest
-messages of users as they were, a summary of everything else, and what the model has not answered yet. Whoever sends the item back,
-or goes on from a response that has it, may drop what stood before.
+The `encrypted_content` of a compaction is sealed. It has all that a model needs instead of the
+items before it: instructions, the newest user messages, a summary of everything else, and the
+messages that the model has not answered yet. A client that sends the item back, or continues a
+response that has it, may leave out the items before it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,33 +11,35 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.wire.events import Item
+from models.wire.item_types import ADDS_TOOLS
 
 Unseal = Callable[[str], Any]
-"""`encrypted_content` -> what `Compacted.to_json` made."""
+"""`encrypted_content` -> the result of `CompactedHistory.to_json`."""
 
-PREAMBLE = "Earlier parts of this conversation were left out to save room. This is a summary of them, for you to go on from:\n\n"
-"""What the summary begins with when a model is told it."""
+PREAMBLE = (
+    "Earlier parts of this conversation were left out to save room. "
+    "This is a summary of them, for you to go on from:\n\n"
+)
+"""The beginning of the message that gives the summary to a model."""
 
 _INSTRUCTION_ROLES = frozenset(("system", "developer"))
-_TOOL_ITEMS = frozenset(("additional_tools", "tool_search_output"))
-"""Items that add tools to those of the request."""
 _DATA = "data:"
 
 
 @dataclass(frozen=True, slots=True)
 class CompactedHistory:
-    """What a compaction item holds; all but the summary are items."""
+    """The content of a compaction item."""
 
     instructions: list[Item]
-    """System and developer messages, and tools that were added."""
+    """System and developer messages, and items that add tools."""
     kept_messages: list[Item]
-    """The newest messages of users, oldest first."""
+    """The newest user messages, in their order."""
     summary: str
     latest: list[Item]
-    """What was said after the model's last word, and waits for its next."""
+    """The items after the last output of the model."""
 
     def to_json(self) -> dict[str, Any]:
-        """As it is sealed."""
+        """The form that is sealed."""
         return {
             "v": 1,
             "instructions": self.instructions,
@@ -47,17 +50,17 @@ class CompactedHistory:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "CompactedHistory":
-        """The reverse."""
+        """From the form that was sealed."""
         return cls(data["instructions"], data["kept"], data["summary"], data["latest"])
 
     @property
     def user_messages(self) -> list[Item]:
-        """Those that are kept, oldest first."""
+        """The user messages in it, in their order."""
         return [item for item in (*self.kept_messages, *self.latest) if is_from_user(item)]
 
 
 def newest_compaction(items: Sequence[Item]) -> int:
-    """The position of the last compaction item; -1 when there is none."""
+    """The position of the last compaction item; -1 if there is none."""
     return max(
         (position for position, item in enumerate(items) if item["type"] == "compaction"),
         default=-1,
@@ -65,34 +68,40 @@ def newest_compaction(items: Sequence[Item]) -> int:
 
 
 def expand_compaction(items: list[Item], unseal: Unseal) -> list[Item]:
-    """The items with what the newest compaction holds in the place of it and of everything before it.
+    """The items, with the content of the newest compaction instead of it and the items before it.
 
-    Instructions that stand before it are taken as they stand there: the client may have changed them since. Tools that were listed stay
-    listed. Raises what `read` raises; `items` are given back when there is no compaction among them.
+    Instructions among the items before it are preferred to those in the compaction, because the
+    client may have changed them. Lists of MCP tools before it stay. Raises what `unseal` raises.
+    Returns `items` if there is no compaction among them.
     """
     position = newest_compaction(items)
     if position < 0:
         return items
-    held = CompactedHistory.from_json(unseal(items[position]["encrypted_content"]))
+    compacted = CompactedHistory.from_json(unseal(items[position]["encrypted_content"]))
     before = items[:position]
-    latest = {item["id"] for item in held.latest}
-    at_hand = [item for item in before if is_instruction(item) and item["id"] not in latest]
-    # What an older compaction held of them is no longer at hand, so then the list there is not whole.
-    instructions = held.instructions if not at_hand or newest_compaction(before) >= 0 else at_hand
-    listed = [item for item in before if item["type"] == "mcp_list_tools"]
-    summary = [_summary(held.summary, items[position]["id"])] if held.summary else []
+    latest = {item["id"] for item in compacted.latest}
+    instructions = [item for item in before if is_instruction(item) and item["id"] not in latest]
+    if not instructions or newest_compaction(before) >= 0:
+        # After an older compaction the list is not complete: that compaction has some of them.
+        instructions = compacted.instructions
+    tool_lists = [item for item in before if item["type"] == "mcp_list_tools"]
+    summary = [_summary(compacted.summary, items[position]["id"])] if compacted.summary else []
     return [
         *instructions,
-        *listed,
-        *held.kept_messages,
+        *tool_lists,
+        *compacted.kept_messages,
         *summary,
-        *held.latest,
+        *compacted.latest,
         *items[position + 1 :],
     ]
 
 
 def compact_history(history: Sequence[Item], summary: str, max_characters: int) -> CompactedHistory:
-    """What stands for this history, itself opened. `room`: characters of older messages of users that are kept, the newest first."""
+    """The content of a compaction of this history, whose own compactions are expanded.
+
+    Of the user messages before the unanswered ones, the newest are kept whose text is together at
+    most `max_characters`.
+    """
     first = first_unanswered(history)
     return CompactedHistory(
         instructions=[_as_instruction(item) for item in history[:first] if is_instruction(item)],
@@ -105,7 +114,7 @@ def compact_history(history: Sequence[Item], summary: str, max_characters: int) 
 
 
 def first_unanswered(history: Sequence[Item]) -> int:
-    """Where that begins which was said to the model since it spoke last: the messages of users and developers at the end."""
+    """The position after the last output of the model: only new messages and tool lists follow."""
     first = len(history)
     while first > 0 and _is_new_input(history[first - 1]):
         first -= 1
@@ -119,24 +128,24 @@ def _is_new_input(item: Item) -> bool:
 
 
 def is_from_user(item: Item) -> bool:
-    """Whether a user said it."""
+    """Whether it is a message of a user."""
     return item["type"] == "message" and item["role"] == "user" and not is_summary(item)
 
 
 def is_tool_listing(item: Item) -> bool:
-    """Whether it says what can be called, and nothing else."""
+    """Whether it only lists tools."""
     return item["type"] in ("additional_tools", "mcp_list_tools")
 
 
 def is_instruction(item: Item) -> bool:
-    """Whether it tells the model how to behave or what it may call, so that it stays."""
+    """Whether it instructs the model or adds tools, so that a compaction keeps it."""
     if item["type"] == "message":
         return item["role"] in _INSTRUCTION_ROLES
-    return item["type"] in _TOOL_ITEMS
+    return item["type"] in ADDS_TOOLS
 
 
 def is_summary(item: Item) -> bool:
-    """Whether it is the summary of a compaction, as a model is told it."""
+    """Whether it is the message that gives a compaction's summary to a model."""
     content = item.get("content")
     if item["type"] != "message" or not content:
         return False
@@ -155,7 +164,7 @@ def _summary(text: str, item_id: str) -> Item:
 
 
 def _as_instruction(item: Item) -> Item:
-    """Found tools lose the search that found them."""
+    """The output of a tool search becomes added tools, without the search."""
     if item["type"] != "tool_search_output":
         return item
     return {
@@ -168,8 +177,8 @@ def _as_instruction(item: Item) -> Item:
 
 
 def _newest(messages: Sequence[Item], max_characters: int) -> list[Item]:
-    """The newest of these that have room, oldest first, without the data of their images and files."""
-    kept: list[Item] = []
+    """The newest messages within the limit, in their order, without data of images and files."""
+    newest: list[Item] = []
     for message in reversed(messages):
         light = {**message, "content": [_without_data(part) for part in message["content"]]}
         max_characters -= sum(
@@ -177,8 +186,8 @@ def _newest(messages: Sequence[Item], max_characters: int) -> list[Item]:
         )
         if max_characters < 0:
             break
-        kept.append(light)
-    return kept[::-1]
+        newest.append(light)
+    return newest[::-1]
 
 
 def _without_data(part: dict[str, Any]) -> dict[str, Any]:
@@ -197,7 +206,7 @@ def _without_data(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def texts_of(parts: Iterable[dict[str, Any]]) -> str:
-    """What the parts of a message or an output say, with a word for what is no text."""
+    """The text of the parts of a message or an output, with a placeholder for other parts."""
     texts = []
     for part in parts:
         light = _without_data(part) if part["type"].startswith("input_") else part

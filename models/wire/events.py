@@ -1,7 +1,8 @@
-"""The stream's events, and their one encoding.
+"""The events of a stream, and their only encoding.
 
-An event here has no number: numbers belong to the log (design §5), which calls `frame` exactly once per event. The bytes that
-`frame` returns are what rests in Postgres and what every reader gets. Field order is the wire's.
+An event here has no sequence number: the log assigns it, and calls `frame` once for each event. The
+bytes that `frame` returns are stored in Postgres and sent to every reader (I4). The order of the
+fields is the order on the wire.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ Item = dict[str, Any]
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="type"):
-    """Something that happened to a response; the tag is the wire's `type`."""
+    """A change of a response. The tag is the `type` on the wire."""
 
 
 class ResponseCreated(Event, frozen=True, tag="response.created"):
@@ -318,7 +319,7 @@ TERMINAL_EVENTS: dict[str, type[ResponseCompleted | ResponseIncomplete | Respons
     "completed": ResponseCompleted,
     "incomplete": ResponseIncomplete,
     "failed": ResponseFailed,
-    "cancelled": ResponseFailed,  # contract §4.4: the stream has no `response.cancelled` (design §11)
+    "cancelled": ResponseFailed,  # OpenAI's streams have no `response.cancelled` (docs/wire.md)
 }
 """status -> the event that ends the stream of a response with that status."""
 
@@ -334,7 +335,10 @@ def _head(kind: type[Event]) -> bytes:
 
 
 def frame(event: Event, sequence_number: int) -> bytes:
-    """The event as one SSE frame: `event: <type>\\ndata: <one line of JSON>\\n\\n`, LF only (contract §4.1). About 0.7 µs a delta."""
+    """The event as one SSE frame: `event: <type>\\ndata: <one line of JSON>\\n\\n`, with LF only.
+
+    Takes about 0.7 µs for a delta.
+    """
     kind = type(event)
     return b'%b%b,"sequence_number":%d}\n\n' % (
         _heads.get(kind) or _head(kind),
@@ -344,12 +348,16 @@ def frame(event: Event, sequence_number: int) -> bytes:
 
 
 def split_frames(block: bytes) -> list[bytes]:
-    """The single frames of a stored block, each with its closing empty line. JSON on one line holds no raw LF, so the cut is safe."""
+    """The frames of a stored block, each with its empty line at the end.
+
+    The JSON has no raw LF, so an empty line always ends a frame.
+    """
     return [part + b"\n\n" for part in block.split(b"\n\n")[:-1]]
 
 
 def iter_frames(block: bytes) -> Iterator[bytes]:
-    """The same, one at a time: for who may have to wait between two, and should not hold the whole block twice meanwhile."""
+    """The same, one at a time: a caller that waits between frames needs no second copy of the
+    block."""
     start = 0
     while (end := block.find(b"\n\n", start)) >= 0:
         yield block[start : end + 2]
@@ -358,5 +366,5 @@ def iter_frames(block: bytes) -> Iterator[bytes]:
 
 def decode_frame(frame_bytes: bytes) -> dict[str, Any]:
     """The JSON of one frame, `sequence_number` included."""
-    found: dict[str, Any] = msgspec.json.decode(frame_bytes[frame_bytes.index(b"\ndata: ") + 7 :])
-    return found
+    event: dict[str, Any] = msgspec.json.decode(frame_bytes[frame_bytes.index(b"\ndata: ") + 7 :])
+    return event

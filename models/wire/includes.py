@@ -1,7 +1,8 @@
-"""What of the stored items is shown only to who asks for it by `include` (contract §2.1).
+"""Fields of stored items that are shown only if `include` names them.
 
-Of the values that the API knows, those that concern tools and log probabilities decide what a run stores; addresses of images are always
-shown, because items that are listed are also sent back. Sealed reasoning is stored for the runs to come and shown on demand.
+Of the values of `include`, those about tools and log probabilities decide what a run stores. URLs
+of images are always shown, because clients send listed items back. Sealed reasoning is always
+stored, for later runs, and shown only on request.
 """
 
 from collections.abc import Collection
@@ -12,7 +13,7 @@ SEALED_REASONING = "reasoning.encrypted_content"
 
 
 def filter_items(items: list[Item], include: Collection[str]) -> list[Item]:
-    """The items as somebody sees them who asked for this much."""
+    """The items as a client with this `include` sees them."""
     if SEALED_REASONING in include:
         return items
     return [
@@ -24,7 +25,8 @@ def filter_items(items: list[Item], include: Collection[str]) -> list[Item]:
 
 
 def filter_events(events: list[Event], include: Collection[str]) -> list[Event]:
-    """The events of a run as its readers see them: an item that is done holds no more than a GET of it shows (I7)."""
+    """The events of a run as its readers see them: a done item has the same fields as in a GET
+    (I7)."""
     if SEALED_REASONING in include:
         return events
     return [

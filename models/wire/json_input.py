@@ -1,4 +1,4 @@
-"""A client's bytes become JSON that nothing behind this edge can trip over (design §9)."""
+"""Decodes JSON from clients and upstreams into values that can be stored and encoded again."""
 
 import json
 import math
@@ -11,10 +11,11 @@ import orjson
 from models.errors import InvalidRequest
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
-"""What Postgres (U+0000) and every UTF-8 encoder (lone surrogates) refuse."""
+"""Postgres refuses U+0000; UTF-8 encoders refuse lone surrogates."""
 
 _SPARE_LEVELS = 64
-"""Levels kept free around a body: events and rows wrap what it holds, and orjson writes 254 levels at most."""
+"""Levels reserved around a body: events and rows contain it, and orjson writes at most 254
+levels."""
 
 _decode = msgspec.json.Decoder().decode
 
@@ -22,8 +23,9 @@ _decode = msgspec.json.Decoder().decode
 def decode_body(raw: bytes) -> Any:
     """The JSON value in `raw`.
 
-    What comes out can be stored and encoded: no NaN or Infinity, no integer beyond 64 bits, at most 190 levels; U+D800-DFFF and
-    U+0000 have become U+FFFD in values and keys. Raises InvalidRequest(code="invalid_json") for everything else.
+    It can be stored and encoded: it has no NaN or Infinity, no integer beyond 64 bits, and at most
+    190 levels. Lone surrogates and U+0000 become U+FFFD, in values and keys. Raises
+    InvalidRequest(code="invalid_json") for everything else.
     """
     try:
         body = _parse(raw)
@@ -31,7 +33,7 @@ def decode_body(raw: bytes) -> Any:
         raise _invalid_json("it is nested too deeply") from None
     except UnicodeDecodeError as fault:
         raise _invalid_json(f"it is not UTF-8 (byte {fault.start})") from None
-    except ValueError as fault:  # msgspec's and json's errors are ValueErrors, and so are integers of thousands of digits
+    except ValueError as fault:  # from msgspec, from json, or for an integer of thousands of digits
         raise _invalid_json(str(fault)) from None
     _require_encodable(body)
     return body
@@ -41,7 +43,8 @@ def _parse(raw: bytes) -> Any:
     try:
         body = _decode(raw)
     except msgspec.DecodeError:
-        # msgspec refuses lone surrogates, which clients do send; it says so in several ways, so we ask the bytes instead
+        # msgspec refuses lone surrogates, which clients do send. Its messages for them vary, so
+        # this looks for their escapes in the bytes.
         if b"\\ud" not in raw and b"\\uD" not in raw:
             raise
         return clean_json(
@@ -62,24 +65,24 @@ def _finite(digits: str) -> float:
 
 
 def clean_text(text: str) -> str:
-    """The text with U+FFFD for what can be neither stored nor encoded. Every edge that hostile text comes in by uses this one."""
+    """The text with U+FFFD for each character that cannot be stored or encoded."""
     return _UNSTORABLE.sub("\ufffd", text)
 
 
 def clean_json(value: Any) -> Any:
-    """JSON with `storable` text, in keys and values."""
+    """JSON with clean text in keys and values."""
     kind = type(value)
     if kind is str:
         return clean_text(value)
     if kind is dict:
-        return {clean_text(key): clean_json(found) for key, found in value.items()}
+        return {clean_text(key): clean_json(inner) for key, inner in value.items()}
     if kind is list:
-        return [clean_json(found) for found in value]
+        return [clean_json(inner) for inner in value]
     return value
 
 
 def _require_encodable(body: Any) -> None:
-    """Encodes once, for the refusals alone: at 1 GB/s that is cheaper than any walk in Python."""
+    """Encodes the body to find what cannot be encoded: at 1 GB/s faster than a walk in Python."""
     wrapped = body
     for _ in range(_SPARE_LEVELS):
         wrapped = [wrapped]

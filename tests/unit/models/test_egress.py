@@ -14,7 +14,7 @@ IPV4 = "an IPv4 address must be written as four decimal numbers"
 HOST = "its host name is not valid"
 SCHEME = "its address must begin with http:// or https://"
 USER = "its address must not hold a user name or password"
-CHARACTER = "its address holds a character that no URL may hold"
+CHARACTER = "its address contains a character that is not allowed in a URL"
 BROKEN = "its address is not a valid URL"
 
 HOSTILE_URLS = [

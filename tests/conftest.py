@@ -13,6 +13,7 @@ import pytest
 from tests.support.api import Api
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.mcp_servers import McpServers
+from tests.support.process_logs import tails
 from tests.support.properties import register_profiles
 from tests.support.stack import RUNNING_STACKS, Databases, Stack, SuiteSettings, databases, stack
 
@@ -185,7 +186,7 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed:
         for one in _with_logs():
-            if text := one.tails(4000, item.stash.get(_log_sizes, {})):
+            if text := tails(one.started, 4000, item.stash.get(_log_sizes, {})):
                 report.sections.append(
                     (f"logs of {one.folder.name} at {time.strftime('%H:%M:%S')}", text)
                 )

@@ -8,14 +8,13 @@ from typing import Any
 
 from models.wire.events import Event, decode_frame, frame
 from models.wire.snapshot import fold
+from tests.support.api import JSON
 from tests.support.contract_rules import assert_items_obey_contract
 from tests.support.strict_types import check_event, check_item, check_usage
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
 from worker.translation.turn import Outcome
 from worker.upstream.chat_chunks import parse_chunk
-
-JSON = dict[str, Any]
 
 
 def counter() -> Callable[[str], str]:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.api import ENDINGS
+
 Event = dict[str, Any]
 
-TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed"})
-SNAPSHOTS = TERMINAL | {"response.created", "response.queued", "response.in_progress"}
+SNAPSHOTS = ENDINGS | {"response.created", "response.queued", "response.in_progress"}
 
 PART_DELTAS = {
     "response.output_text.delta": ("response.output_text.done", "output_text", "text"),
@@ -73,7 +74,7 @@ def assert_stream_obeys_contract(
     beyond 0 the items that were added before it are unknown here, so only numbers and endings are checked."""
     numbers = [event["sequence_number"] for event in events]
     assert numbers == list(range(first, first + len(events))), f"holes or repeats in {numbers}"
-    endings = [position for position, event in enumerate(events) if event["type"] in TERMINAL]
+    endings = [position for position, event in enumerate(events) if event["type"] in ENDINGS]
     if terminal:
         assert endings == [len(events) - 1], (
             f"one terminal event, and it is last; found at {endings} of {len(events)}"
@@ -114,7 +115,7 @@ def _check_snapshots(events: Sequence[Event]) -> None:
     kinds = [event["type"] for event in told]
     assert len(set(kinds)) == len(kinds), f"a snapshot event twice in {kinds}"
     assert len({event["response"]["id"] for event in told}) <= 1, "response.id changed"
-    openings = [kind for kind in kinds if kind not in TERMINAL]
+    openings = [kind for kind in kinds if kind not in ENDINGS]
     order = [
         kind
         for kind in ("response.created", "response.queued", "response.in_progress")

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, cast
 
-JSON = dict[str, Any]
+from tests.support.api import JSON
+
 ALWAYS_LISTED_MODEL = "resident"
 """A model that is always listed, so that a list fetched before any script was registered has something to show."""
 Step = Callable[["Exchange"], Awaitable[None]]

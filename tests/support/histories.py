@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-JSON = dict[str, Any]
+from tests.support.api import JSON
+
 ChatMessage = tuple[str, Any]
 """(role, content); of assistants (role, (text, refusal, ids of calls)), of tools (role, (id of the call, content))."""
 

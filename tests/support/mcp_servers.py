@@ -30,7 +30,8 @@ from mcp.server.mcpserver import Image
 from mcp.server.sse import SseServerTransport
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-JSON = dict[str, Any]
+from tests.support.api import JSON
+
 Transport = Literal["mcp", "sse"]
 
 PIXEL = base64.b64decode(

@@ -9,7 +9,8 @@ import json
 import time
 from typing import Any
 
-from tests.support.fake_upstream import JSON, Exchange, Step
+from tests.support.api import JSON
+from tests.support.fake_upstream import Exchange, Step
 
 USAGE = {
     "input_tokens": 11,

@@ -7,7 +7,8 @@ from typing import Any
 
 from models.wire.events import Event
 from models.wire.snapshot import fold
-from tests.support.chat_turns import JSON, TranslatedTurn, counter, decoded
+from tests.support.api import JSON
+from tests.support.chat_turns import TranslatedTurn, counter, decoded
 from tests.support.contract_rules import assert_items_obey_contract
 from tests.support.strict_types import check_event, check_item, check_usage
 from worker.translation.responses.translator import NativeTranslator

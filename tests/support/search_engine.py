@@ -11,10 +11,9 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-JSON = dict[str, Any]
+from tests.support.api import JSON
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypedDict, Unpack, cast
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
@@ -31,6 +31,7 @@ from tests.support.api import Api, until
 from tests.support.chaos.proxy import ProcessProxies, Proxy
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.fork_server import Launch, fork_server
+from tests.support.process_logs import tails, tracebacks
 
 ROOT = Path(__file__).parents[2]
 SHORT_LEASES = {
@@ -210,17 +211,19 @@ class Service(Process):
             f"{self.name} ended with {self.exit_code()}"
         )
 
+    async def is_healthy(self, session: aiohttp.ClientSession) -> bool:
+        """Whether a web process answers /healthz with 200. Raises AssertionError if it has ended."""
+        assert self.running(), f"{self.name} ended:\n{self.tail()}"
+        try:
+            async with session.get(f"http://127.0.0.1:{self.port}/healthz") as answer:
+                status: int = answer.status
+                return status == 200
+        except aiohttp.ClientConnectionError:
+            return False
+
     def tail(self, size: int = 6000, after: int = 0) -> str:
         """The end of its log."""
         return self.log.read_bytes()[after:][-size:].decode(errors="replace")
-
-
-def _tracebacks(log: str) -> list[str]:
-    """The tracebacks in a log: inside its JSON lines, and those the interpreter wrote itself."""
-    head = "Traceback (most recent call last)"
-    lines = log.splitlines(keepends=True)
-    inside = [line.replace("\\n", "\n") for line in lines if line.startswith("{") and head in line]
-    return inside + "".join(line for line in lines if not line.startswith("{")).split(head)[1:]
 
 
 @dataclass(slots=True)
@@ -303,7 +306,7 @@ class Stack:
         process = self.spawn_web(port)
         self.webs.remove(process)
         try:
-            await until(lambda: self._healthz(process), 60)
+            await until(lambda: process.is_healthy(self.session), 60)
         finally:
             self.webs.append(process)
         return process
@@ -326,15 +329,6 @@ class Stack:
     async def wait_until_claiming(self, process: Service) -> None:
         """Wait until this worker has announced itself."""
         await until(lambda: self._is_claiming(process), 60)
-
-    async def _healthz(self, process: Service) -> bool:
-        assert process.running(), f"{process.name} ended:\n{process.tail()}"
-        try:
-            async with self.session.get(f"http://127.0.0.1:{process.port}/healthz") as answer:
-                status: int = answer.status
-                return status == 200
-        except aiohttp.ClientConnectionError:
-            return False
 
     async def _is_claiming(self, process: Service) -> bool:
         """Whether the database knows a live worker with this process' pid."""
@@ -410,30 +404,13 @@ class Stack:
         for process in running:
             process.kill()
         faults = [str(result) for result in results if isinstance(result, BaseException)]
-        assert not faults, f"{faults}\n{self.tails(1500)}"
-        assert not died, f"{died} died during the tests\n{self.tails(1500)}"
+        assert not faults, f"{faults}\n{tails(self.started, 1500)}"
+        assert not died, f"{died} died during the tests\n{tails(self.started, 1500)}"
         assert not (found := self.tracebacks()), "\n".join(found[:5])
 
     def tracebacks(self) -> list[str]:
-        """Every traceback in the logs that nothing forgives: whose, when, and its innermost lines."""
-        found = [
-            (process.name, text)
-            for process in self.started
-            for text in _tracebacks(process.log.read_text(errors="replace"))
-        ]
-        return [
-            f"── {name} ──\n{text[:300]}\n…\n{text[-2000:]}"
-            for name, text in found
-            if not any(words in text for words in self.allowed_tracebacks)
-        ]
-
-    def tails(self, size: int = 6000, after: dict[str, int] | None = None) -> str:
-        """The ends of all logs, for a failure's report."""
-        return "\n".join(
-            f"── {process.name} ──\n{text}"
-            for process in self.started
-            if (text := process.tail(size, (after or {}).get(process.name, 0)))
-        )
+        """The tracebacks in the logs of all its processes that are not allowed."""
+        return tracebacks(self.started, self.allowed_tracebacks)
 
 
 _redis_numbers = itertools.cycle(range(1, 16))
@@ -443,66 +420,91 @@ RUNNING_STACKS: list[Stack] = []
 """The stacks of the session and of the present test: their logs are shown with a failing test."""
 
 
+class StackOptions(TypedDict, total=False):
+    """What a deployment can have beside the defaults: one web process, one worker of 200 slots."""
+
+    webs: int
+    workers: int
+    streams: int
+    """Slots of a worker."""
+    quarantine: bool
+    """Also starts a quarantine worker."""
+    allowed_tracebacks: tuple[str, ...]
+    settings: dict[str, str]
+    """Variables of the environment, by name."""
+    proxied: bool
+    signed: bool
+
+
 @asynccontextmanager
 async def stack(
     folder: Path,
     server_databases: Databases,
     suite_settings: SuiteSettings,
     fake: FakeUpstream,
-    *,
-    webs: int = 1,
-    workers: int = 1,
-    streams: int = 200,
-    quarantine: bool = False,
-    allowed_tracebacks: tuple[str, ...] = (),
-    settings: dict[str, str] | None = None,
-    proxied: bool = False,
-    signed: bool = False,
+    **options: Unpack[StackOptions],
 ) -> AsyncIterator[Stack]:
-    """A deployment with a database and a Redis of its own, ready to serve."""
-    valkey = None
+    """A deployment with a database and a Redis of its own, ready to serve; stopped and checked at the end."""
+    async with (
+        _redis_server(folder, suite_settings) as (redis_url, valkey),
+        _client_session() as session,
+    ):
+        one = Stack(
+            folder,
+            await server_databases.create_copy(),
+            redis_url,
+            valkey,
+            fake,
+            session,
+            options.get("settings", {}),
+            options.get("allowed_tracebacks", ()),
+            proxied=options.get("proxied", False),
+            signed=options.get("signed", False),
+        )
+        keys.bootstrap(one.dsn, one.key)
+        RUNNING_STACKS.append(one)  # until the test is reported
+        try:
+            await _start_processes(one, options)
+            yield one
+        except BaseException:
+            for process in one.started:
+                process.kill()
+            raise
+        else:
+            await one.close()
+        finally:
+            await asyncio.gather(*(proxies.close() for proxies in one.proxies()))
+
+
+async def _start_processes(one: Stack, options: StackOptions) -> None:
+    """Returns when every web process answers and every worker claims."""
+    streams = options.get("streams", 200)
+    spawned = [one.spawn_worker(streams=streams) for _ in range(options.get("workers", 1))]
+    if options.get("quarantine"):
+        spawned.append(one.spawn_worker(quarantine=True))
+    await asyncio.gather(*(one.start_web() for _ in range(options.get("webs", 1))))
+    await asyncio.gather(*(one.wait_until_claiming(process) for process in spawned))
+
+
+@asynccontextmanager
+async def _redis_server(
+    folder: Path, suite_settings: SuiteSettings
+) -> AsyncIterator[tuple[str, Valkey | None]]:
+    """The URL of a database on REDIS_URL's server, or a server in `folder`, stopped at the end."""
     if suite_settings.redis_url is not None:
-        redis_url = _with_path(suite_settings.redis_url, str(next(_redis_numbers)))
-    else:
-        valkey = Valkey(folder / "valkey", folder, port=free_port(), password=secrets.token_hex(8))
-        valkey.start()
-        redis_url = valkey.url
-    timeout = aiohttp.ClientTimeout(total=110)
+        yield _with_path(suite_settings.redis_url, str(next(_redis_numbers))), None
+        return
+    valkey = Valkey(folder / "valkey", folder, port=free_port(), password=secrets.token_hex(8))
+    valkey.start()
     try:
-        # force_close: a web process killed by one test must not leave its dead connections to the next
-        async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, force_close=True), timeout=timeout
-        ) as session:
-            dsn = await server_databases.create_copy()
-            one = Stack(
-                folder,
-                dsn,
-                redis_url,
-                valkey,
-                fake,
-                session,
-                settings or {},
-                allowed_tracebacks,
-                proxied=proxied,
-                signed=signed,
-            )
-            keys.bootstrap(one.dsn, one.key)
-            RUNNING_STACKS.append(one)  # until the test is reported
-            try:
-                spawned = [one.spawn_worker(streams=streams) for _ in range(workers)]
-                if quarantine:
-                    spawned.append(one.spawn_worker(quarantine=True))
-                await asyncio.gather(*(one.start_web() for _ in range(webs)))
-                await asyncio.gather(*(one.wait_until_claiming(process) for process in spawned))
-                yield one
-            except BaseException:
-                for process in one.started:
-                    process.kill()
-                raise
-            else:
-                await one.close()
-            finally:
-                await asyncio.gather(*(wires.close() for wires in one.proxies()))
+        yield valkey.url, valkey
     finally:
-        if valkey is not None:
-            valkey.stop()
+        valkey.stop()
+
+
+def _client_session() -> aiohttp.ClientSession:
+    """A session without limits, whose connections are not used again: a web process may have been killed between two requests."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, force_close=True),
+        timeout=aiohttp.ClientTimeout(total=110),
+    )

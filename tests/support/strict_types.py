@@ -10,9 +10,8 @@ from typing import Any, Literal, get_args, get_origin
 import openai.types.responses as sdk
 from openai import BaseModel
 
+from tests.support.api import JSON
 from tests.support.contract_rules import SERVER_TOOL_EVENTS
-
-JSON = dict[str, Any]
 
 _NEVER_NULL = {
     *(

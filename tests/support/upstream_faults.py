@@ -190,5 +190,5 @@ def completion(**message: Any) -> JSON:
 
 
 def gzip_bomb(begin: bytes = b"") -> bytes:
-    """64 MB that travel as 64 KB."""
-    return gzip.compress(begin + b" " * 64_000_000)
+    """64 MB that travel as 300 KB."""
+    return gzip.compress(begin + b" " * 64_000_000, compresslevel=1)

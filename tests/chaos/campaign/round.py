@@ -13,7 +13,8 @@ from tests.chaos.audit.record import ResponseTrace, RunRecord
 from tests.chaos.audit.sources import tool_log
 from tests.chaos.campaign.deployment import Deployment
 from tests.chaos.campaign.plan import Client, Plan, PlannedFault
-from tests.support.chaos.recording_client import TERMINAL, RecordedClients
+from tests.support.api import TERMINAL
+from tests.support.chaos.recording_client import RecordedClients
 from tests.support.fake_upstream import (
     Exchange,
     Script,

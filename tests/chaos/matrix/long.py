@@ -174,5 +174,5 @@ async def postgres_is_away_for_twenty_seconds(lab: Lab) -> None:
     await asyncio.to_thread(server.start)
     fault.end = time.monotonic()
     await assert_nobody_died(lab, load)
-    assert len(unheard) > 2
+    assert unheard
     assert not any(map(lab.fake.requests_for, unheard))

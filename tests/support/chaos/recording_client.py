@@ -39,11 +39,10 @@ from tests.chaos.audit.record import (
 )
 from tests.chaos.audit.sources import upstream_log
 from tests.chaos.audit.sse import parse
-from tests.support.api import until
+from tests.support.api import TERMINAL, until
 from tests.support.fake_upstream import Script
 from tests.support.stack import Service, Stack
 
-TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
 _runs = itertools.count(1)
 
 

@@ -12,10 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.support.api import TERMINAL
+from tests.support.api import JSON, TERMINAL
 from tests.support.clients.recorder import RecordedExchange
 
-JSON = dict[str, Any]
 FOLDER = Path(__file__).parents[2] / "clients" / "requests"
 _MAX_LENGTHS = {"description": 30, "x-codex-turn-metadata": 2}
 """Characters kept of a text that nobody acts on, if not 100: clients send pages of instructions."""

@@ -5,14 +5,13 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 import aiohttp
 from aiohttp import web
 
-JSON = dict[str, Any]
+from tests.support.api import ENDINGS, JSON
+
 _FORWARDED_HEADERS = ("authorization", "content-type", "openai-beta", "idempotency-key")
-_ENDINGS = ("response.completed", "response.incomplete", "response.failed")
 
 
 @dataclass(slots=True)
@@ -97,7 +96,7 @@ class Recorder:
         return client
 
     def _record_event(self, event: JSON) -> None:
-        if event["type"] in _ENDINGS:
+        if event["type"] in ENDINGS:
             self.exchanges[-1].status = 200
             self.exchanges[-1].answer = event["response"]
         elif event["type"] == "error":

@@ -11,8 +11,8 @@ import json
 import re
 from typing import Any
 
+from tests.support.api import JSON
 from tests.support.fake_upstream import (
-    JSON,
     Step,
     UpstreamRequest,
     call,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from models.errors import InvalidRequest
 from models.wire.items import input_items
 from models.wire.pairing import require_outputs
+from tests.support.api import JSON
 from tests.support.histories import (
-    JSON,
     HistoryGenerator,
     HistoryTurn,
     expected_messages,

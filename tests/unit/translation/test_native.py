@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from models.errors import LimitReached, UpstreamFailed
-from tests.support.chat_turns import JSON, catalog_with
+from tests.support.api import JSON
+from tests.support.chat_turns import catalog_with
 from tests.support.native_turns import (
     added,
     done,

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from models.errors import LimitReached, UpstreamFailed
 from models.wire.snapshot import closing_events, find_unfinished, fold
-from tests.support.chat_turns import JSON, catalog_with, counter, decoded
+from tests.support.api import JSON
+from tests.support.chat_turns import catalog_with, counter, decoded
 from tests.support.contract_rules import assert_items_obey_contract
 from tests.support.native_turns import added, event, message, message_events, terminal_event
 from tests.support.properties import examples

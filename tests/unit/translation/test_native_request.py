@@ -4,7 +4,8 @@ import copy
 from typing import Any
 
 from models.wire.items import input_items
-from tests.support.chat_turns import JSON, counter
+from tests.support.api import JSON
+from tests.support.chat_turns import counter
 from worker.translation.items.mcp import OpenMcpCall
 from worker.translation.items.server_tools import ServerFunction
 from worker.translation.responses.request import native_request, tag_encrypted_content

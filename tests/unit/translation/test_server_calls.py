@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.chat_turns import JSON, counter, decoded
+from tests.support.api import JSON
+from tests.support.chat_turns import counter, decoded
 from worker.translation.chat.request import chat_request
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.translation.items.mcp import OpenMcpCall

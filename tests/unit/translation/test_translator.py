@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from models.errors import LimitReached
-from tests.support.chat_turns import JSON, call, calls, counter, delta, finish, translate
+from tests.support.api import JSON
+from tests.support.chat_turns import call, calls, counter, delta, finish, translate
 from worker.translation.chat.chunk import CallDelta, Chunk
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.translation.usage import add_usage

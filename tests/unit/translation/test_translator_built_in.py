@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.wire.snapshot import closing_events, find_unfinished, fold
+from tests.support.api import JSON
 from tests.support.chat_turns import (
-    JSON,
     TranslatedTurn,
     call,
     calls,

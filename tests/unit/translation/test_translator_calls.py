@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.chat_turns import JSON, call, calls, catalog_with, delta, finish, translate
+from tests.support.api import JSON
+from tests.support.chat_turns import call, calls, catalog_with, delta, finish, translate
 
 TOOLS = ("get", "get_weather", "get_time", "ping")
 LONG = "x" * 65

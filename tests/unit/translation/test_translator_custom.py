@@ -7,8 +7,8 @@ import pytest
 
 from models.errors import UpstreamFailed
 from models.wire.snapshot import closing_events, find_unfinished, fold
+from tests.support.api import JSON
 from tests.support.chat_turns import (
-    JSON,
     TranslatedTurn,
     brief,
     call,

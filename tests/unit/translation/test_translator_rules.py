@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.chat_turns import JSON, call, calls, delta, finish, translate
+from tests.support.api import JSON
+from tests.support.chat_turns import call, calls, delta, finish, translate
 from tests.support.contract_rules import assert_stream_obeys_contract
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from models.errors import UpstreamFailed
-from tests.support.chat_turns import JSON, delta, finish
+from tests.support.api import JSON
+from tests.support.chat_turns import delta, finish
 from worker.translation.chat.chunk import CallDelta, Chunk
 from worker.translation.usage import Usage
 from worker.upstream.chat_chunks import parse_chunk

@@ -6,17 +6,8 @@ import random
 import pytest
 
 from models.wire.snapshot import closing_events, find_unfinished, fold
-from tests.support.chat_turns import (
-    JSON,
-    brief,
-    call,
-    calls,
-    counter,
-    decoded,
-    delta,
-    finish,
-    translate,
-)
+from tests.support.api import JSON
+from tests.support.chat_turns import brief, call, calls, counter, decoded, delta, finish, translate
 from tests.support.contract_rules import assert_items_obey_contract
 from tests.support.strict_types import check_event, check_item
 from worker.translation.chat.chunk import Chunk

@@ -1,0 +1,48 @@
+"""The logs of a deployment's processes: their ends for a failing test, and the tracebacks that no test allows."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+
+class LoggedProcess(Protocol):
+    """A process with a log file."""
+
+    name: str
+    log: Path
+
+    def tail(self, size: int, after: int) -> str:
+        """The end of its log: at most `size` bytes, none before the offset `after`."""
+
+
+def tracebacks(processes: Iterable[LoggedProcess], allowed: tuple[str, ...]) -> list[str]:
+    """The tracebacks in the logs that contain none of the `allowed` texts, each with its process' name and innermost lines."""
+    found = [
+        (process.name, text)
+        for process in processes
+        for text in _tracebacks(process.log.read_text(errors="replace"))
+    ]
+    return [
+        f"── {name} ──\n{text[:300]}\n…\n{text[-2000:]}"
+        for name, text in found
+        if not any(part in text for part in allowed)
+    ]
+
+
+def tails(
+    processes: Iterable[LoggedProcess], size: int, after: dict[str, int] | None = None
+) -> str:
+    """The ends of the logs, each at most `size` bytes; `after`: the offset to begin at, by process name."""
+    return "\n".join(
+        f"── {process.name} ──\n{text}"
+        for process in processes
+        if (text := process.tail(size, (after or {}).get(process.name, 0)))
+    )
+
+
+def _tracebacks(log: str) -> list[str]:
+    """The tracebacks in a log: inside its JSON lines, and those that the interpreter wrote itself."""
+    head = "Traceback (most recent call last)"
+    lines = log.splitlines(keepends=True)
+    inside = [line.replace("\\n", "\n") for line in lines if line.startswith("{") and head in line]
+    return inside + "".join(line for line in lines if not line.startswith("{")).split(head)[1:]

@@ -13,13 +13,15 @@ from models.config.configuration import load
 from models.db.database import DATABASE_UNAVAILABLE, wait_until_available
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
 from worker.app import create_app
+from worker.slots import slots_for
 
-_FILES_PER_STREAM = 2
+_FILES_PER_SLOT = 2
 _RESERVED_FILES = 200
+"""Open files for everything that is not a response: pools, Redis, logs, libraries."""
 
 
 def main() -> None:
-    """Runs until SIGTERM; exits 1 when it cannot start."""
+    """Runs until SIGTERM. Exits with 1 if it cannot start."""
     arguments = argparse.ArgumentParser(
         prog="python -m worker", description="A worker process: claims responses and runs them."
     )
@@ -27,28 +29,31 @@ def main() -> None:
         "--streams",
         type=int,
         default=1000,
-        help="background responses run at a time (default 1000); a ninth of that is added for foreground ones",
+        help="background responses at a time (default 1000); "
+        "one ninth more slots are reserved for foreground responses",
     )
     arguments.add_argument(
         "--quarantine",
         action="store_true",
-        help="run alone what has killed two processes before; one at a time",
+        help="run only responses whose worker crashed twice, one at a time",
     )
     args = arguments.parse_args()
     settings = load()
     settings = settings.model_copy(update={"quarantine": args.quarantine or settings.quarantine})
-    slots = 1 if settings.quarantine else -(-args.streams * 10 // 9)
+    slots = 1 if settings.quarantine else slots_for(args.streams)
     kind = "quarantine" if settings.quarantine else "worker"
     logs.configure(settings.log_level, process=kind)
-    max_slots = (_raise_file_limit() - _RESERVED_FILES) // _FILES_PER_STREAM
+    max_slots = (_raise_file_limit() - _RESERVED_FILES) // _FILES_PER_SLOT
     if slots > max_slots:
         structlog.get_logger().critical(
-            "too_many_streams", slots=slots, most=max_slots, why="the limit of open files"
+            "too_many_streams", slots=slots, max_slots=max_slots, reason="the limit of open files"
         )
         sys.exit(1)
     warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
     queues = QUARANTINE if settings.quarantine else f"{INTERACTIVE},{BACKGROUND}"
     options = [
+        "--quiet",
+        "worker",
         "--concurrency",
         str(slots),
         "--queues",
@@ -57,19 +62,13 @@ def main() -> None:
         f"{kind}-{os.getpid()}@%h",
         "--loglevel",
         "WARNING",
+        "--without-gossip",
+        "--without-mingle",
+        "--without-heartbeat",
     ]
     try:
         wait_until_available(settings)
-        create_app(settings).worker_main(
-            [
-                "--quiet",
-                "worker",
-                *options,
-                "--without-gossip",
-                "--without-mingle",
-                "--without-heartbeat",
-            ]
-        )
+        create_app(settings).worker_main(options)
     except DATABASE_UNAVAILABLE as error:
         structlog.get_logger().critical("database_unavailable", error=str(error).strip())
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""The Celery application of a worker: `python -m worker`, or `python -m celery -A worker.app worker`."""
+"""The Celery application of `python -m worker`, or of `python -m celery -A worker.app worker`."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from models.redis.channels import RUN_RESPONSE
 
 
 class WorkerApp(Celery):
-    """Celery with our settings in hand, for the pool."""
+    """A Celery application with the settings, which the pool reads."""
 
     settings: Settings
 
 
 def create_app(settings: Settings) -> WorkerApp:
-    """A worker's Celery application. Its one task is run by worker/pool.py, not by Celery's tracer."""
+    """The Celery application of a worker. Its only task is run by worker/pool.py, not by Celery."""
     app = WorkerApp("backburner", broker=settings.redis_url.get_secret_value(), set_as_current=True)
     app.settings = settings
     app.conf.update(
@@ -25,7 +25,7 @@ def create_app(settings: Settings) -> WorkerApp:
         task_serializer="json",
         accept_content=["json"],
         task_ignore_result=True,
-        # A message is a doorbell: losing or doubling one is harmless, and one that is held back would only be in the way.
+        # A message is only a wake-up: a lost or repeated one is harmless, so none is kept back.
         task_acks_late=False,
         worker_prefetch_multiplier=1,
         worker_disable_prefetch=True,
@@ -49,20 +49,20 @@ def create_app(settings: Settings) -> WorkerApp:
 
 
 def _run_response(response_id: str) -> None:
-    raise RuntimeError(f"{response_id}: run by the pool, never called")
+    raise RuntimeError(f"{response_id}: the pool runs this task, it is never called")
 
 
 def _attach_consumer(sender: Any, **_: object) -> None:
-    """The pool stops and resumes one of the consumer's queues."""
+    """Gives the pool the consumer, whose background queue it stops and resumes."""
     sender.pool.consumer = sender
 
 
 def _skip_logging_setup(**_: object) -> None:
-    """That anybody listens to this signal keeps Celery from configuring logging."""
+    """Does nothing. Celery configures no logging if this signal has a receiver."""
 
 
 def __getattr__(name: str) -> WorkerApp:
-    """`app`, made from the environment when `celery -A worker.app` asks for it: nothing is configured by an import alone."""
+    """Makes `app` from the environment when `celery -A worker.app` reads it, not on import."""
     if name != "app":
         raise AttributeError(name)
     return create_app(load())

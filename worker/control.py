@@ -1,4 +1,7 @@
-"""The control channel: cancels, heard at once. The heartbeat hears them too, within two seconds, when Redis is away (I10)."""
+"""The control channel: Redis delivers cancels at once.
+
+While Redis is unavailable the heartbeat delivers them, within two seconds (I10).
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -13,9 +16,12 @@ from models.redis.client import REDIS_ERRORS
 
 logger = structlog.get_logger()
 
+_RECONNECT_DELAY = 0.5
+"""Seconds."""
+
 
 class ControlListener:
-    """Listens for the ids of responses whose cancel has been recorded."""
+    """Receives the ids of responses with a recorded cancel."""
 
     def __init__(
         self, settings: Settings, worker_id: UUID, on_cancel: Callable[[UUID], None]
@@ -26,25 +32,34 @@ class ControlListener:
         self._on_cancel = on_cancel
 
     async def run(self) -> None:
-        """Listens for ever, reconnecting."""
+        """Listens, and reconnects after an error. Never returns."""
         while True:
-            # A blocking read needs a client without redis-py's default socket timeout; the health check notices a dead connection.
-            redis = Redis.from_url(
-                self._url,
-                client_name=f"control-{self._worker_id.hex}",
-                socket_timeout=None,
-                socket_connect_timeout=2,
-                socket_keepalive=True,
-                health_check_interval=5,
-            )
+            redis = self._connect()
             try:
-                async with redis.pubsub() as channel:
-                    await channel.subscribe(self._channel)
-                    async for message in channel.listen():
-                        if message["type"] == "message":
-                            self._on_cancel(UUID(hex=message["data"].decode()))
+                await self._listen(redis)
             except REDIS_ERRORS as error:
-                logger.warning("control_away", error=str(error))
-                await asyncio.sleep(0.5)
+                logger.warning("control_channel_unavailable", error=str(error))
+                await asyncio.sleep(_RECONNECT_DELAY)
             finally:
                 await redis.aclose()
+
+    def _connect(self) -> Redis:
+        """A client without redis-py's default socket timeout, which would end a blocking read.
+
+        The health check detects a dead connection.
+        """
+        return Redis.from_url(
+            self._url,
+            client_name=f"control-{self._worker_id.hex}",
+            socket_timeout=None,
+            socket_connect_timeout=2,
+            socket_keepalive=True,
+            health_check_interval=5,
+        )
+
+    async def _listen(self, redis: Redis) -> None:
+        async with redis.pubsub() as channel:
+            await channel.subscribe(self._channel)
+            async for message in channel.listen():
+                if message["type"] == "message":
+                    self._on_cancel(UUID(hex=message["data"].decode()))

@@ -1,7 +1,7 @@
-"""One worker process put together: identity, connections, and the runs it holds. Everything here lives in the pool's event loop.
+"""One worker process: its lease, its connections and its runs, all in the pool's event loop.
 
-A bell (a Celery message) and the sweeper both come to `claim_and_run`; the heartbeat, the control channel and SIGTERM come to the
-runs through here.
+A Celery message and the sweeper both start a response with `claim_and_run`. The heartbeat, the
+control channel and SIGTERM stop runs through the engine.
 """
 
 import asyncio
@@ -34,6 +34,7 @@ from worker.run.counting import RequestTokenCounter
 from worker.run.end_state import StopReason
 from worker.run.resources import Resources
 from worker.run.runner import Run
+from worker.slots import reserved_slots
 from worker.sweeper import Sweeper
 from worker.upstream.upstreams import Upstreams
 
@@ -42,7 +43,7 @@ logger = structlog.get_logger()
 
 @dataclass(slots=True)
 class Connections:
-    """What is opened at start and closed at the end."""
+    """The connections of the process, opened at its start and closed at its end."""
 
     pool: Pool
     redis: Redis
@@ -51,6 +52,7 @@ class Connections:
     cache: AnswerCache
 
     async def close(self) -> None:
+        """Closes all of them."""
         await asyncio.to_thread(self.job_queue.close)
         await self.upstreams.close()
         await self.cache.close()
@@ -59,12 +61,13 @@ class Connections:
 
 
 class Engine:
-    """A worker process. `slots` is how many responses it runs at a time; the last tenth of them is for those who wait on the line."""
+    """A worker process."""
 
     def __init__(self, settings: Settings, slots: int) -> None:
+        """`slots`: how many responses run at a time (worker/slots.py)."""
         self._settings = settings
         self._slots = slots
-        self._reserve = slots // 10
+        self._reserved = reserved_slots(slots)
         self._lease = Lease(
             settings, "quarantine" if settings.quarantine else "worker", self._on_heartbeat
         )
@@ -76,57 +79,70 @@ class Engine:
 
     @property
     def free(self) -> int:
-        """Responses that could still begin."""
+        """Free slots; none while the process stops."""
         return 0 if self._is_stopping else self._slots - len(self._runs) - len(self._claiming)
 
     @property
     def free_for_background(self) -> int:
-        """The same, without what is kept for interactive responses."""
-        return max(0, self.free - self._reserve)
+        """Free slots without those reserved for foreground responses."""
+        return max(0, self.free - self._reserved)
 
     async def start(self) -> None:
-        """Connects, takes up the lease and begins to sweep: from here on this worker counts. Raises when Postgres is away."""
+        """Connects, registers the lease and begins to sweep.
+
+        Raises what DATABASE_UNAVAILABLE names if Postgres is unavailable.
+        """
         settings = self._settings
         self._loop = asyncio.get_running_loop()
         pool = open_pool(settings, str(self._lease.id), settings.worker.pool_size)
         await pool.open(wait=True)
-        live = redis_client(settings, f"worker-{self._lease.id.hex}")
-        cache = AnswerCache(settings, f"worker-cache-{self._lease.id.hex}")
-        self._connections = Connections(
-            pool, live, Upstreams(settings, self._slots), JobQueue(settings), cache
+        redis = redis_client(settings, f"worker-{self._lease.id.hex}")
+        self._connections = connections = Connections(
+            pool=pool,
+            redis=redis,
+            upstreams=Upstreams(settings, self._slots),
+            job_queue=JobQueue(settings),
+            cache=AnswerCache(settings, f"worker-cache-{self._lease.id.hex}"),
         )
-        publisher = Publisher(live)
+        publisher = Publisher(redis)
         journal = Journal(settings, self._lease, pool, publisher)
         self._ownership = Ownership(pool, self._lease, settings)
         self._resources = Resources(
-            settings, self._ownership, journal, publisher, pool, self._connections.upstreams, self._connections.job_queue,
-            EgressPolicy(settings.egress), Sealer(settings.sealing_keys), RequestTokenCounter(), cache,
-        )  # fmt: skip
-        self._sweeper = Sweeper(settings, self._lease, pool, self, self._connections.job_queue)
+            settings=settings,
+            ownership=self._ownership,
+            journal=journal,
+            publisher=publisher,
+            pool=pool,
+            upstreams=connections.upstreams,
+            job_queue=connections.job_queue,
+            egress=EgressPolicy(settings.egress),
+            sealer=Sealer(settings.sealing_keys),
+            token_counter=RequestTokenCounter(),
+            cache=connections.cache,
+        )
+        sweeper = Sweeper(settings, self._lease, pool, self, connections.job_queue)
         control = ControlListener(settings, self._lease.id, self.cancel)
-        for name, work in {
-            "tick": self._lease.tick(),
-            "publisher": publisher.run(),
-            "journal": journal.batch_writer.run(),
-            "flushes": journal.flush_writer.run(),
-            "control": control.run(),
-        }.items():
-            self._side_tasks.start(work, name)
-        metrics.SLOTS.set(self._slots)
-        metrics.RUNNING.set_function(lambda: len(self._runs))
-        metrics.LEASE_AGE.set_function(lambda: self._lease.age)
-        serve(settings.metrics, metrics.REGISTRY)
+        self._side_tasks.start(self._lease.tick(), "tick")
+        self._side_tasks.start(publisher.run(), "publisher")
+        self._side_tasks.start(journal.batch_writer.run(), "journal")
+        self._side_tasks.start(journal.flush_writer.run(), "flushes")
+        self._side_tasks.start(control.run(), "control")
+        self._serve_metrics()
         await asyncio.to_thread(self._lease.register)
-        self._side_tasks.start(self._sweeper.run(), "sweeper")
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 50)
+        self._side_tasks.start(sweeper.run(), "sweeper")
+        _tune_garbage_collector()
         logger.info(
             "worker_ready", worker=str(self._lease.id), slots=self._slots, kind=self._lease.kind
         )
 
+    def _serve_metrics(self) -> None:
+        metrics.SLOTS.set(self._slots)
+        metrics.RUNNING.set_function(lambda: len(self._runs))
+        metrics.LEASE_AGE.set_function(lambda: self._lease.age)
+        serve(self._settings.metrics, metrics.REGISTRY)
+
     async def claim_and_run(self, response_id: UUID) -> None:
-        """Claims the response if it is to be had, and runs it to its end. A bell for anything else is simply dropped."""
+        """Claims the response and runs it to its end. Does nothing if it cannot be claimed."""
         if (
             self.free <= 0
             or response_id in self._runs
@@ -151,19 +167,22 @@ class Engine:
             _count_attempt(run)
 
     def spawn(self, response_id: UUID) -> None:
-        """The same without a bell, for the sweeper."""
+        """Starts `claim_and_run` as a task, without a Celery message: for the sweeper."""
         task = asyncio.create_task(self.claim_and_run(response_id))
         self._claim_tasks.add(task)
         task.add_done_callback(self._claim_tasks.discard)
 
     def cancel(self, response_id: UUID) -> None:
-        """A cancel was recorded for this response."""
+        """Stops the response if it runs here: a cancel was recorded for it."""
         run = self._runs.get(response_id)
         if run is not None:
             run.stop(StopReason.CANCEL)
 
     async def stop(self) -> None:
-        """Hands everything over (design §4.7): what ends within the grace period ends; the rest is released, its log complete."""
+        """Stops the process.
+
+        Runs that do not end within the grace period are handed over, with their logs stored.
+        """
         self._is_stopping = True
         for run in self._runs.values():
             run.drain()
@@ -189,43 +208,59 @@ class Engine:
         try:
             return await self._ownership.take(response_id)
         except DATABASE_UNAVAILABLE as error:
-            # If the claim went through all the same, the next heartbeat finds it among ours, not running, and gives it back.
-            logger.warning("claim_unclear", response=str(response_id), error=str(error).strip())
+            # If Postgres has stored the claim, the next heartbeat finds and releases it.
+            logger.warning(
+                "claim_outcome_unknown", response=str(response_id), error=str(error).strip()
+            )
         except LeaseLost:
-            logger.warning("claim_refused", response=str(response_id))
+            logger.warning("claim_fenced", response=str(response_id))
         finally:
             self._claiming.discard(response_id)
         return None
 
-    # --- the heartbeat's news ---
+    # --- heartbeat ---
 
     def _on_heartbeat(self, sent: float, responses: list[OwnedResponse]) -> None:
         self._loop.call_soon_threadsafe(self._reconcile, sent, responses)
 
     def _reconcile(self, sent: float, responses: list[OwnedResponse]) -> None:
-        """Both ways: what is ours and does not run is given back; what runs and is not ours is stopped; what others
-        have asked for is seen here too."""
-        ours = {response.id: response for response in responses}
-        for response_id, run in list(self._runs.items()):
-            row = ours.get(response_id)
-            if (row is None or row.attempt != run.claim.attempt) and run.started_at < sent:
-                run.stop(StopReason.LOST)
-            elif row is not None and (why := _requested_stop(row, run)) is not None:
-                run.stop(why)
-        for response_id, row in ours.items():
-            if response_id not in self._runs and response_id not in self._claiming:
-                self._side_tasks.start(self._give_back(response_id, row.attempt))
+        """Compares the runs of this process with what the database says it owns.
 
-    async def _give_back(self, response_id: UUID, attempt: int) -> None:
+        Stops a run that it no longer owns, or that others have asked to stop. Releases a response
+        that it owns and does not run. `sent`: monotonic time at which the query was sent; its
+        result may lack a run that started later.
+        """
+        owned = {response.id: response for response in responses}
+        for response_id, run in list(self._runs.items()):
+            response = owned.get(response_id)
+            is_current = response is not None and response.attempt == run.claim.attempt
+            if not is_current and run.started_at < sent:
+                run.stop(StopReason.LOST)
+            elif response is not None and (reason := _requested_stop(response, run)) is not None:
+                run.stop(reason)
+        for response_id, response in owned.items():
+            if response_id not in self._runs and response_id not in self._claiming:
+                self._side_tasks.start(self._release_unknown(response_id, response.attempt))
+
+    async def _release_unknown(self, response_id: UUID, attempt: int) -> None:
         try:
             await self._ownership.release_unknown(response_id, attempt)
             metrics.ATTEMPTS.labels(ReleaseReason.RETURNED.value).inc()
         except DATABASE_UNAVAILABLE as error:
-            logger.warning("release_unclear", response=str(response_id), error=str(error).strip())
+            logger.warning(
+                "release_outcome_unknown", response=str(response_id), error=str(error).strip()
+            )
+
+
+def _tune_garbage_collector() -> None:
+    """What is loaded at the start is never collected; later collections are rarer."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def _count_attempt(run: Run) -> None:
-    """What became of an attempt, for the metrics."""
+    """Counts the outcome of an attempt, and the ending if there is one."""
     metrics.ATTEMPTS.labels(run.outcome).inc()
     if run.end_state is not None:
         metrics.RESPONSES_ENDED.labels(run.end_state.status.value).inc()

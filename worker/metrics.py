@@ -1,4 +1,7 @@
-"""What a worker process counts. Observed per batch, per claim and per ending, never per event: the hot path must not feel it."""
+"""The metrics of a worker process.
+
+They are observed per batch, claim, turn and ending, never per event, which would cost too much.
+"""
 
 import re
 
@@ -15,7 +18,7 @@ RUNNING = Gauge("backburner_running", "Responses this worker runs now.", registr
 SLOTS = Gauge("backburner_slots", "Responses this worker can run at a time.", registry=REGISTRY)
 LEASE_AGE = Gauge(
     "backburner_lease_age_seconds",
-    "Since the last renewal of this process's lease.",
+    "Seconds since this process last renewed its lease.",
     registry=REGISTRY,
 )
 QUEUE_WAIT = Histogram(
@@ -33,7 +36,8 @@ FIRST_EVENT_SECONDS = Histogram(
 )
 ATTEMPTS = Counter(
     "backburner_attempts",
-    "Attempts by how they parted; those that died are counted by their successor.",
+    "Attempts by outcome. An attempt whose process crashed is counted when the response is "
+    "claimed again.",
     ["outcome"],
     registry=REGISTRY,
 )
@@ -62,9 +66,12 @@ CIRCUITS_OPEN = Gauge(
     registry=REGISTRY,
 )
 UPSTREAM_TURNS = Counter(
-    "backburner_upstream_turns", "Turns put to an upstream: answered, failed, or busy when it was not even asked.", ["upstream", "outcome"],
+    "backburner_upstream_turns",
+    "Upstream calls by outcome: answered, failed, or busy "
+    "(not sent: limit reached or circuit open).",
+    ["upstream", "outcome"],
     registry=REGISTRY,
-)  # fmt: skip
+)
 FAILURES = Counter(
     "backburner_failures",
     "Responses that failed for another reason.",
@@ -72,11 +79,13 @@ FAILURES = Counter(
     registry=REGISTRY,
 )
 DEATHS = Counter(
-    "backburner_deaths", "Processes that this worker has declared dead.", registry=REGISTRY
+    "backburner_deaths",
+    "Worker processes whose expired lease this worker has reaped.",
+    registry=REGISTRY,
 )
 RECOVERY = Histogram(
     "backburner_recovery_seconds",
-    "From the end of a dead worker's lease to the claim of its response.",
+    "From the expiry of a crashed worker's lease to the next claim of its response.",
     buckets=SECOND_BUCKETS,
     registry=REGISTRY,
 )
@@ -112,9 +121,17 @@ _UPSTREAM_REASONS = {
     "output_limit": "output_limit",
 }
 _OWN_REASONS = (
-    "deadline", "queue_wait", "too_many_deaths", "failed_by_operator", "internal_error", "file_unavailable", "history_deleted",
-    "secrets_unreadable", "other",
-)  # fmt: skip
+    "deadline",
+    "queue_wait",
+    "too_many_deaths",
+    "failed_by_operator",
+    "internal_error",
+    "file_unavailable",
+    "history_deleted",
+    "secrets_unreadable",
+    "other",
+)
+"""Reasons that are labels; any further reason is counted as `other`."""
 
 for _queue in (INTERACTIVE, BACKGROUND):
     QUEUE_WAIT.labels(_queue)
@@ -131,7 +148,7 @@ for _reason in _OWN_REASONS:
 
 
 def count_claim(claim: Claim) -> None:
-    """A claim went through."""
+    """Counts a claim: the wait of a first one, the recovery time of one after a crash."""
     if claim.attempt == 1:
         QUEUE_WAIT.labels(BACKGROUND if claim.row.background else INTERACTIVE).observe(
             claim.row.seconds_queued
@@ -142,7 +159,7 @@ def count_claim(claim: Claim) -> None:
 
 
 def count_failure(reason: str | None) -> None:
-    """A response has failed; `reason` as in `responses.reason`, of which there may be ever new ones."""
+    """Counts a failed response. `reason`: the column `responses.reason`."""
     known = error_class(reason or "")
     if known is not None:
         UPSTREAM_ERRORS.labels(known).inc()
@@ -151,7 +168,7 @@ def count_failure(reason: str | None) -> None:
 
 
 def error_class(reason: str) -> str | None:
-    """The class of an upstream's failure: one of a fixed set; None when no upstream is to blame."""
+    """The class of an upstream's failure, one of a fixed set; None for any other failure."""
     status = re.fullmatch(r"upstream_(\d{3})", reason)
     if status:
         return _STATUS_CLASSES.get(status[1]) or _BY_FIRST_DIGIT.get(status[1][0], "other")

@@ -1,10 +1,10 @@
-"""A Celery pool that is an asyncio event loop: a thousand streams in one process (design §6, ADR 0002).
+"""A Celery pool that runs a thousand responses in one asyncio event loop (ADR 0002).
 
-Celery's own thread (the hub) accepts messages; a uvloop in a second thread runs the responses. Everything that touches a Celery
-request goes back through `hub.call_soon` onto Celery's thread. Messages are acknowledged when they are accepted: a message is a
-doorbell, and what it rings for is in Postgres.
+Celery's thread (the hub) accepts messages; a uvloop in a second thread runs the responses. All code
+that touches a Celery request runs on Celery's thread, through `hub.call_soon`. A message is
+acknowledged when it is accepted: it is only a wake-up, the job is the row in Postgres.
 
-Chosen by the setting `worker_pool`; `-P` accepts only Celery's own names.
+The setting `worker_pool` selects this pool, because Celery's option `-P` knows only its own pools.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from kombu.serialization import loads
 
 from models.redis.channels import BACKGROUND
 from worker.engine import Engine
+from worker.slots import reserved_slots
 
 if TYPE_CHECKING:
     from celery.worker.consumer.consumer import Consumer
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 logger = structlog.get_logger()
 
 _STOP_SLACK = 10.0
-"""Seconds beyond the grace period after which the process ends with what is left: sweepers find it."""
+"""Seconds after the grace period in which runs are handed over. Then the process exits anyway:
+sweeps of other workers find the responses that it still owns."""
 
 
 def _noop() -> None:
@@ -40,18 +42,18 @@ def _noop() -> None:
 
 
 class Job:
-    """What Celery holds of a running task: something it can refer to weakly, and terminate."""
+    """A running task as Celery sees it: it keeps a weak reference and can terminate it."""
 
     def __init__(self, cancel: Callable[[], object]) -> None:
         self._cancel = cancel
 
     def terminate(self, _signum: int) -> None:
-        """Celery's revoke; our own cancels do not come this way."""
+        """Called by Celery's revoke. Cancels of responses arrive in worker/control.py."""
         self._cancel()
 
 
 class AsyncioPool(BasePool):
-    """Runs `worker.run_response` in an event loop of its own."""
+    """Runs the task `worker.run_response` in an event loop."""
 
     signal_safe = False
     uses_semaphore = False
@@ -59,7 +61,10 @@ class AsyncioPool(BasePool):
     task_join_will_block = False
 
     def on_start(self) -> None:
-        """Starts the loop and the engine in it; returns when the process can claim. Raises when Postgres is away."""
+        """Starts the event loop and the engine; returns when the process can claim responses.
+
+        Raises what DATABASE_UNAVAILABLE names if Postgres is unavailable.
+        """
         self.consumer: Consumer | None = None
         self.hub: Hub | None = None
         self.jobs: set[Job] = set()
@@ -72,22 +77,22 @@ class AsyncioPool(BasePool):
         worker_shutting_down.connect(self._wake, weak=False)
 
     def _wake(self, **_: object) -> None:
-        """SIGTERM: Celery's poll would go on sleeping until its next timer. Through our loop, because the signal may have hit anywhere."""
+        """Wakes Celery's poll after SIGTERM, which would else sleep until its next timer.
+
+        Through the event loop, because a signal can interrupt any line of Celery's thread.
+        """
         if self.hub is not None:
             self.loop.call_soon_threadsafe(self.hub.call_soon, _noop)
 
     def register_with_event_loop(self, hub: "Hub") -> None:
-        """Celery's own loop, on whose thread all its callbacks belong."""
+        """Takes Celery's event loop: all callbacks of Celery are called on its thread."""
         self.hub = hub
 
-    def on_apply(self, *positional: Any, **keywords: Any) -> Job:  # type: ignore[override]  # celery-types says None; Celery takes a job
-        """Takes one message: accepted (and acknowledged) now, run in the loop."""
-        args, callback, accept_callback = (
-            positional[1],
-            keywords["callback"],
-            keywords["accept_callback"],
-        )
-        _task, _id, _request, body, content_type, content_encoding = args
+    # celery-types declares None as the result, but Celery uses the returned job.
+    def on_apply(self, *positional: Any, **keywords: Any) -> Job:  # type: ignore[override]
+        """Accepts (and acknowledges) one message and starts its response in the event loop."""
+        callback, accept_callback = keywords["callback"], keywords["accept_callback"]
+        _task, _id, _request, body, content_type, content_encoding = positional[1]
         arguments, _, _ = loads(
             bytes(body), content_type, content_encoding, accept={"application/json"}
         )
@@ -97,7 +102,7 @@ class AsyncioPool(BasePool):
             self.engine.claim_and_run(UUID(hex=arguments[0])), self.loop
         )
         job = Job(future.cancel)
-        self.jobs.add(job)  # Celery keeps only a weak reference
+        self.jobs.add(job)  # Celery keeps a weak reference only
 
         def done(_: object) -> None:
             assert self.hub is not None
@@ -108,27 +113,24 @@ class AsyncioPool(BasePool):
         return job
 
     def _finish_job(self, job: Job, future: Any, callback: Any, started_at: float) -> None:
-        """On Celery's thread: the request is over."""
+        """Reports the end of the task to Celery. Runs on Celery's thread."""
         self.jobs.discard(job)
         self._throttle_background()
         error = None if future.cancelled() else future.exception()
+        seconds = time.monotonic() - started_at
         if error is None:
-            callback((0, None, time.monotonic() - started_at))
+            callback((0, None, seconds))
         else:
-            callback(
-                (
-                    1,
-                    ExceptionInfo((type(error), error, error.__traceback__)),
-                    time.monotonic() - started_at,
-                )
-            )
+            callback((1, ExceptionInfo((type(error), error, error.__traceback__)), seconds))
 
     def _throttle_background(self) -> None:
-        """The last tenth of the streams is for those who wait on the line: past nine tenths `background` is left to other workers."""
+        """Stops consuming the background queue while only reserved slots are free."""
         if self.consumer is None or self.app.settings.quarantine:
             return
-        # A bell that was just accepted is a job before it is a claim; what the sweeper took is a run without being a job.
-        free = min(self.engine.free_for_background, self.limit - self.limit // 10 - len(self.jobs))
+        # The engine does not count a message that was accepted and not claimed yet; `jobs` does not
+        # count an orphan that the sweep has claimed.
+        unreserved = self.limit - reserved_slots(self.limit)
+        free = min(self.engine.free_for_background, unreserved - len(self.jobs))
         if self._consumes_background and free <= 0:
             self._consumes_background = False
             self.consumer.cancel_task_queue(BACKGROUND)
@@ -137,19 +139,19 @@ class AsyncioPool(BasePool):
             self.consumer.add_task_queue(BACKGROUND)
 
     def on_stop(self) -> None:
-        """SIGTERM: hands over (design §4.7), on Celery's main thread, after it has stopped consuming."""
+        """Stops the engine. Celery calls this on its main thread after it has stopped consuming."""
         grace = self.app.settings.worker.grace.total_seconds()
         stopping = asyncio.run_coroutine_threadsafe(self.engine.stop(), self.loop)
         try:
             stopping.result(timeout=grace + _STOP_SLACK)
         except TimeoutError:
-            logger.warning("stopped_unfinished", running=len(self.jobs))
+            logger.warning("stop_timeout", running=len(self.jobs))
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(timeout=2)
 
     def on_terminate(self) -> None:
-        """A cold stop hands over just the same."""
+        """Celery's cold shutdown: stops the engine in the same way."""
         self.on_stop()
 
     def terminate_job(self, pid: int, signal: object = None) -> None:
-        """Every job has this process's pid: a job is ended through `Job.terminate`, never by a signal."""
+        """Does nothing: all jobs share this process's pid, so none may be ended by a signal."""

@@ -1,7 +1,7 @@
-"""The sweep (design §4.6): at start and every two seconds, in every worker, without a leader.
+"""The sweep: a periodic task in every worker, without a leader.
 
-*Reap* processes whose lease has run out, *ring* for responses nobody runs, *take* some of them without a bell, *purge* what has
-expired. The same code recovers on one laptop and on a hundred workers.
+It reaps processes with an expired lease, claims some orphans, re-enqueues the others, and purges
+what has expired (docs/architecture.md).
 """
 
 import asyncio
@@ -24,15 +24,15 @@ from worker import metrics
 logger = structlog.get_logger()
 
 _MAX_QUERY_TIME = 1.0
-"""Seconds: a slower answer of Postgres proves nothing about anybody's lease."""
+"""Seconds. If a query took longer, Postgres was stalled and could not renew leases either."""
 _PURGE_PAUSE = 0.1
-"""Seconds in which others get their turn."""
+"""Seconds between two batches of a purge, for other statements."""
 _TAKE_FRACTION = 4
-"""A sweeper takes at most this fraction (1/n) of its free streams at a time without a bell."""
+"""One sweep claims orphans for at most one of this many free slots; other workers get the rest."""
 
 
 class Slots(Protocol):
-    """Where taken responses run."""
+    """The slots in which claimed orphans run (the engine)."""
 
     @property
     def free_for_background(self) -> int: ...
@@ -41,7 +41,7 @@ class Slots(Protocol):
 
 
 class Sweeper:
-    """One worker's sweep."""
+    """The sweep of one worker."""
 
     def __init__(
         self, settings: Settings, lease: Lease, pool: Pool, slots: Slots, job_queue: JobQueue
@@ -51,21 +51,21 @@ class Sweeper:
         self._pool = pool
         self._slots = slots
         self._expired_since: dict[tuple[UUID, datetime], float] = {}
-        """(worker, the expires_at it had) -> when, on our own clock, that was first seen expired."""
+        """(worker, its `expires_at`) -> monotonic time at which it was first seen expired."""
         self._job_queue = job_queue
         self._last_purge = 0.0
 
     async def run(self) -> None:
-        """Sweeps for ever."""
+        """Sweeps. Never returns."""
         while True:
             try:
                 await self._sweep()
             except DATABASE_UNAVAILABLE as error:
-                logger.warning("sweep_away", error=str(error).strip())
+                logger.warning("sweep_database_unavailable", error=str(error).strip())
             await asyncio.sleep(self._pause())
 
     def _pause(self) -> float:
-        """Seconds to the next sweep; sooner when an expired lease will have been watched for long enough before that."""
+        """Seconds to the next sweep: less if a process can be reaped before a regular one."""
         observe = self._settings.lease.observe.total_seconds()
         next_reap = min(
             (since + observe - time.monotonic() for since in self._expired_since.values()),
@@ -75,39 +75,40 @@ class Sweeper:
 
     async def _sweep(self) -> None:
         await self._reap()
-        await self._take()
-        await self._enqueue_unowned()
-        if (
-            time.monotonic() - self._last_purge
-            > self._settings.worker.purge_interval.total_seconds()
-        ):
+        await self._claim_orphans()
+        await self._reenqueue()
+        purge_interval = self._settings.worker.purge_interval.total_seconds()
+        if time.monotonic() - self._last_purge > purge_interval:
             self._last_purge = time.monotonic()
-            # To the end, and not only while batches are full: a chain goes from its last response to its first.
-            while await fetch(self._pool, retention.PURGE, {}):  # noqa: ASYNC110  (it waits for nobody)
-                await asyncio.sleep(_PURGE_PAUSE)  # others get their turn
-            await execute(self._pool, retention.DELETE_OLD_WORKERS, {})
-            await execute(self._pool, retention.DELETE_EXPIRED_KEYS, {})
+            await self._purge()
+
+    async def _purge(self) -> None:
+        # Until nothing is left, not until a batch is small: each batch may free the previous
+        # responses of a chain.
+        while await fetch(self._pool, retention.PURGE, {}):  # noqa: ASYNC110 - not a wait
+            await asyncio.sleep(_PURGE_PAUSE)
+        await execute(self._pool, retention.DELETE_OLD_WORKERS, {})
+        await execute(self._pool, retention.DELETE_EXPIRED_KEYS, {})
 
     # --- reap ---
 
     async def _reap(self) -> None:
-        """Declares dead whose lease has been seen run out, unchanged, for long enough on our own clock: a stalled Postgres or a stepped
-        clock reaps nobody."""
+        """Reaps processes whose lease was expired and unchanged for the setting `lease.observe`.
+
+        The time is measured on this process's monotonic clock: neither a stalled Postgres nor a
+        changed system clock makes a live process look dead.
+        """
         sent_at = time.monotonic()
         expired = await fetch(self._pool, leases.EXPIRED_LEASES, {})
         now = time.monotonic()
         if now - sent_at > _MAX_QUERY_TIME:
             self._expired_since.clear()
             return
-        self._expired_since = {
-            key: self._expired_since.get(key, now)
-            for key in ((lease.id, lease.expires_at) for lease in expired)
-        }
+        keys = [(lease.id, lease.expires_at) for lease in expired]
+        self._expired_since = {key: self._expired_since.get(key, now) for key in keys}
+        observe = self._settings.lease.observe.total_seconds()
         for (worker, expires_at), since in self._expired_since.items():
-            if (
-                worker != self._lease.id
-                and now - since >= self._settings.lease.observe.total_seconds()
-            ):
+            if worker != self._lease.id and now - since >= observe:
                 await self._declare_dead(worker, expires_at)
 
     async def _declare_dead(self, worker: UUID, expires_at: datetime) -> None:
@@ -115,7 +116,7 @@ class Sweeper:
             try:
                 await self._reap_one(connection, worker, expires_at)
             except psycopg.errors.LockNotAvailable:
-                # A stopped process may hold its row in half a transaction for ever: end its sessions, and try again.
+                # A suspended process can hold the lock of its row forever in an open transaction.
                 await execute(connection, leases.END_SESSIONS, {"name": str(worker)})
                 await self._reap_one(connection, worker, expires_at)
 
@@ -123,40 +124,33 @@ class Sweeper:
         async with connection.transaction():
             await execute(connection, leases.SET_LOCK_TIMEOUT, {})
             if await fetch(connection, leases.REAP_LOCK, {"id": worker, "seen": expires_at}):
-                await execute(
-                    connection,
-                    leases.REAP,
-                    {"id": worker, "ended": f"reaped by {self._lease.id}"},
-                )
-                logger.warning("worker_reaped", dead=str(worker))
+                values = {"id": worker, "ended": f"reaped by {self._lease.id}"}
+                await execute(connection, leases.REAP, values)
+                logger.warning("worker_reaped", reaped=str(worker))
                 metrics.DEATHS.inc()
 
-    # --- take and ring ---
+    # --- orphans ---
 
-    async def _take(self) -> None:
-        share = -(-self._slots.free_for_background // _TAKE_FRACTION)
-        if not share or not self._lease.is_fresh:
+    async def _claim_orphans(self) -> None:
+        max_rows = -(-self._slots.free_for_background // _TAKE_FRACTION)
+        if not max_rows or not self._lease.is_fresh:
             return
         values = {
             "waiting": self._settings.lease.ring_interval,
-            "max_rows": share,
+            "max_rows": max_rows,
             "quarantine": self._settings.quarantine,
             "lease": self._settings.lease.duration,
         }
         for orphan_id in await fetch(self._pool, sweep.ORPHANS, values):
             self._slots.spawn(orphan_id)
 
-    async def _enqueue_unowned(self) -> None:
-        unowned = await fetch(
-            self._pool,
-            sweep.REENQUEUE,
-            {
-                "interval": self._settings.lease.ring_interval,
-                "lease": self._settings.lease.duration,
-            },
-        )
-        for response in unowned:
+    async def _reenqueue(self) -> None:
+        """Sends the Celery message again for responses that still have no owner."""
+        lease = self._settings.lease
+        values = {"interval": lease.ring_interval, "lease": lease.duration}
+        responses = await fetch(self._pool, sweep.REENQUEUE, values)
+        for response in responses:
             queue = queue_for(background=response.background, crashes=response.crashes)
             self._job_queue.enqueue(response.id, queue)
-        if unowned:
-            logger.info("rung_again", responses=len(unowned))
+        if responses:
+            logger.info("responses_requeued", responses=len(responses))

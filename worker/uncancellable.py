@@ -1,4 +1,4 @@
-"""What must not be left half done."""
+"""Runs work that must not be cancelled half-way."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,9 +8,10 @@ ResultT = TypeVar("ResultT")
 
 
 async def run_uncancellable(work: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """What `work` gives or raises. A cancellation that comes meanwhile is passed on once it has ended, whatever came out of it.
+    """Returns what `work` returns. A cancellation is raised after the work has ended.
 
-    For a write together with the notes we keep of it: were it dropped in the middle, nobody would know whether it is stored.
+    For a write to Postgres together with the change of this process's state that follows it: if
+    it was cancelled between the two, the state would be wrong.
     """
     task = asyncio.ensure_future(work)
     cancellation: asyncio.CancelledError | None = None
@@ -22,5 +23,6 @@ async def run_uncancellable(work: Coroutine[Any, Any, ResultT]) -> ResultT:
     if cancellation is None:
         return task.result()
     if not task.cancelled():
-        task.exception()  # looked at, so that nobody reports it as lost: whoever was cancelled finds out the same by itself
+        # Retrieved, so that asyncio does not log it. The next write of the run fails the same way.
+        task.exception()
     raise cancellation

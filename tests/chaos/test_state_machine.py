@@ -1,4 +1,4 @@
-"""The invariants I3-I7 and I10 (docs/guarantees.md) after every step, for any order of steps and faults.
+"""I3-I7 and I10 (docs/guarantees.md) hold after every step, for any order of steps and faults.
 
 Hypothesis chooses the steps of workers, readers, clients and faults, on a real Postgres. Workers,
 readers and the bus are in tests/support/chaos/step_worker.py: the product's code, one step at a
@@ -347,7 +347,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(index=ANY, text=TEXTS)
     def survive_a_postgres_crash(self, index: int, text: str) -> None:
-        """Postgres loses the journal between two chunks; the live worker stores its content again."""
+        """Postgres loses the journal between two chunks; the worker stores its content again."""
         self.append_and_publish(index=index, text=text, lost=False)
         self.postgres_crashes()
         self.append_and_publish(index=index, text=text, lost=False)
@@ -650,7 +650,7 @@ class Machine(RuleBasedStateMachine):
         self.rows_are_as_expected()
 
     def _assert_consistent(self, response: TrackedResponse) -> None:
-        """I6, I7: the stored items are the fold of the log, and GET returns the terminal event's."""
+        """I6, I7: GET returns the items of the terminal event, which are the fold of the log."""
         events = [decode_frame(frame) for frame in split_frames(response.log)]
         assert_stream_obeys_contract(events)
         final = events[-1]["response"]

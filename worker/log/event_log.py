@@ -110,7 +110,7 @@ class EventLog:
     def take_stored(self, number: int) -> Block | None:
         """Drops the frames up to `number`, which a confirmed transaction stored.
 
-        Returns those that were in no batch, which are still to be published; None if there are none.
+        Returns those that were in no batch and are not published yet; None if there are none.
         """
         self.drop_flushed(number)
         first = self.next_number - len(self.fresh)

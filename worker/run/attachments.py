@@ -1,6 +1,7 @@
-"""Files by URL: fetched before the turn and put into the history as data, because chat completions know no `file_url` (contract §7.1).
+"""Files by URL: downloaded before the first turn and put into the history as data.
 
-Only this attempt's copy of the history holds them; what is stored and shown keeps the address that the client sent.
+Chat Completions has no `file_url` (docs/wire.md). Only this attempt's copy of the history holds the
+data; what is stored and shown keeps the client's URL.
 """
 
 import asyncio
@@ -27,10 +28,11 @@ async def with_files(
     history_parameter: str = "previous_response_id",
     skipped: int = 0,
 ) -> list[Item]:
-    """The history with every `file_url` replaced by the file itself; `history` is not changed, and is given back if there is none.
+    """The history with the file itself in place of every `file_url`; `history` is not changed.
 
-    The last `own` items are the response's own input, behind `skipped` others that are not here: an error names them as the client numbered
-    them, and those before by the parameter that brought them, `before`. Raises UpstreamFailed, which a client that waits sees as a 400 (design §4.9).
+    The last `own_count` items are this response's input; `skipped` input items before them are not
+    in the history. An error names an input item by the client's own index, and any earlier item by
+    `history_parameter`. Raises UpstreamFailed, which a waiting client receives as a 400.
     """
     places = list(file_places(history))
     if not places:

@@ -152,7 +152,7 @@ class Compactions:
     ) -> str:
         """A summary of all texts: in one call, or in parts if they are too long for the model.
 
-        Each part is sent with the summary of the parts before it. A part that is too long is halved.
+        Each part is sent with the summary of the earlier parts. A part that is too long is halved.
         """
         parameters = {
             name: value

@@ -1,4 +1,4 @@
-"""How many tokens a request has: the upstream's own count where it offers one, else a tokenizer that is present, else an estimate."""
+"""How many tokens a request has: by the upstream, else by a local tokenizer, else an estimate."""
 
 import asyncio
 import importlib
@@ -19,21 +19,21 @@ CountSource = Literal["upstream", "tokenizer", "estimate"]
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """Tokens, and who counted them."""
+    """A number of tokens, and where it comes from."""
 
     tokens: int
     source: CountSource
 
 
 class RequestTokenCounter:
-    """Counts for a whole process. A vocabulary is read once, when it is first needed."""
+    """Counts for the whole process. Each tokenizer is loaded once, when it is first used."""
 
     def __init__(self) -> None:
         self._token_counters: dict[str, TokenCounter | None] = {}
         self._load_lock = asyncio.Lock()
 
     async def count(self, candidate: Candidate, body: dict[str, Any]) -> TokenCount:
-        """Tokens of what `body`, as it would be sent that way, tells the model."""
+        """Input tokens of `body`, the request as it would be sent to this candidate."""
         counted = await candidate.upstream.count(body)
         if counted is not None:
             return TokenCount(counted, "upstream")
@@ -55,12 +55,13 @@ class RequestTokenCounter:
 
 
 def _load_tokenizer(path: str) -> TokenCounter | None:
-    """The tokenizer in a `tokenizer.json`; None, and a word to the operator, when it cannot be read."""
+    """The tokenizer of a `tokenizer.json`; None and a log entry if it cannot be read."""
     try:
         library = importlib.import_module("tokenizers")
         tokenizer = library.Tokenizer.from_file(path)
-    except Exception as error:  # noqa: BLE001 - the library raises this very class for a file that it cannot read
-        logger.error("tokenizer_unreadable", path=path, error=str(error))  # noqa: TRY400 - a mistake in the settings, no fault of ours
+    except Exception as error:  # noqa: BLE001 - what the library raises for an unreadable file
+        # A wrong setting needs no traceback.
+        logger.error("tokenizer_unreadable", path=path, error=str(error))  # noqa: TRY400
         return None
     return partial(_token_count, tokenizer)
 

@@ -1,4 +1,7 @@
-"""Reasoning between turns: sealed for the client to keep, opened when it comes back (worker/translation/items/reasoning.py)."""
+"""Seals the reasoning that an upstream wants back in a later turn, and unseals it.
+
+The client keeps it as `encrypted_content` (worker/translation/items/reasoning.py).
+"""
 
 from functools import partial
 from typing import Any
@@ -11,15 +14,18 @@ from worker.translation.dialect import Dialect
 from worker.translation.items.reasoning import Seal
 
 _SIGNED_FORMS = ("reasoning_details", "thinking_blocks")
-"""Ways in which upstreams want more back than can be shown."""
+"""Dialects in which the upstream wants back more than the visible text."""
 _KIND: TokenKind = "reasoning"
 
 
 def reasoning_sealer(
     sealer: Sealer, project: UUID, parameters: dict[str, Any], dialect: Dialect
 ) -> Seal | None:
-    """What makes `encrypted_content`: where the client asks for it, and where the upstream wants more back than can be shown, in which case
-    it is only stored. None: there is to be none, also for want of a key."""
+    """Makes `encrypted_content`; None if none is made.
+
+    It is made if the client asks for it, or if the upstream wants back more than the visible text;
+    in that case it is stored and not shown. Without a sealing key none is made.
+    """
     if not sealer.has_key or (
         SEALED_REASONING not in parameters.get("include", ())
         and dialect.reasoning_back not in _SIGNED_FORMS
@@ -31,9 +37,10 @@ def reasoning_sealer(
 def unseal_reasoning(
     history: list[Item], sealer: Sealer, project: UUID, dialect: Dialect
 ) -> list[Item]:
-    """The history, where each reasoning item that we have sealed says what is inside (`sealed`), if the upstream is to be told.
+    """The history with the unsealed content of each reasoning item under `sealed`.
 
-    What we cannot open was sealed by another server, for another project or with a key that is gone: it says nothing, and harms nothing.
+    Items that cannot be unsealed stay as they are: they were sealed by another server, for another
+    project or with a removed key. Nothing is unsealed for an upstream that takes no reasoning back.
     """
     if dialect.reasoning_back == "none":
         return history
@@ -45,8 +52,8 @@ def unseal_reasoning(
     ]
 
 
-def _seal(sealer: Sealer, project: UUID, kept: dict[str, Any]) -> str:
-    return sealer.seal_token(_KIND, project, kept)
+def _seal(sealer: Sealer, project: UUID, content: dict[str, Any]) -> str:
+    return sealer.seal_token(_KIND, project, content)
 
 
 def _unseal(item: Item, sealer: Sealer, project: UUID) -> Item:

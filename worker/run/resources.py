@@ -1,4 +1,4 @@
-"""What runs work with; one for the whole process."""
+"""The settings, connections and writers that all runs of a process share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from worker.upstream.upstreams import Upstreams
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Settings, connections and writers of a worker process."""
+    """One object for the whole worker process."""
 
     settings: Settings
     ownership: Ownership
@@ -33,3 +33,4 @@ class Resources:
     token_counter: RequestTokenCounter
     cache: AnswerCache
     new_id: Callable[[str], str] = new_item_id
+    """Makes an item id with this prefix."""

@@ -166,7 +166,8 @@ async def loses_its_postgres_for_a_moment(lab: Lab) -> None:
     crew.load.release_second_word()
     await until(
         lambda: all(
-            words in crew.victim.tail(10**6) for words in ("journal_away", "heartbeat_unreachable")
+            words in crew.victim.tail(10**6)
+            for words in ("journal_database_unavailable", "heartbeat_unreachable")
         )
     )
     await _while_others_work(lab, crew.others)

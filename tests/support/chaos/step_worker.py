@@ -1,7 +1,7 @@
 """Workers, readers and a bus that the state machine runs step by step.
 
-All of it is the product's code: Attempt, AttemptWriter, Ownership, Journal, EventLog, ChatTranslator,
-EventReader, the statements. Left out are time, processes and the upstream.
+All of it is the product's code: Attempt, AttemptWriter, Ownership, Journal, EventLog,
+ChatTranslator, EventReader, the statements. Left out are time, processes and the upstream.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ class StepWorker(DatabaseWorker):
         raise WorkerExited
 
     async def claim(self, response_id: UUID) -> StepRun | None:
-        """Claims the response and writes the attempt's first events; None if it is not claimable."""
+        """Claims the response and writes the first events; None if it cannot be claimed."""
         claim = await self.ownership.take(response_id)
         if claim is None:
             return None
@@ -115,7 +115,7 @@ class StepWorker(DatabaseWorker):
         return run
 
     def append_delta(self, run: StepRun, text: str, *, call: int | None = None) -> None:
-        """Feeds one chunk of the upstream: text, or a part of the arguments of call number `call`."""
+        """Feeds one chunk of the upstream: text, or a part of the arguments of a call."""
         if call is None:
             chunk = Chunk(content=text)
         else:

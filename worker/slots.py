@@ -1,0 +1,14 @@
+"""How the slots of a worker are divided: one in ten is reserved for foreground responses."""
+
+_RESERVED_FRACTION = 10
+"""One slot in this many is reserved."""
+
+
+def slots_for(background: int) -> int:
+    """The slots of a worker that runs this many background responses at a time."""
+    return -(-background * _RESERVED_FRACTION // (_RESERVED_FRACTION - 1))
+
+
+def reserved_slots(slots: int) -> int:
+    """How many of the slots only foreground responses use."""
+    return slots // _RESERVED_FRACTION

@@ -5,7 +5,7 @@ from uuid import UUID
 from models.lifecycle import QUARANTINE_THRESHOLD
 
 RUN_RESPONSE = "worker.run_response"
-"""The one Celery task. Its only argument is the response's UUID as 32 hex digits: the message wakes a
+"""The only Celery task. Its argument is the response's UUID as 32 hex digits: the message wakes a
 worker up, the row in the database is the job."""
 
 INTERACTIVE = "interactive"
@@ -19,7 +19,7 @@ def events(response_id: UUID) -> str:
 
 
 def control(worker_id: UUID) -> str:
-    """The Redis channel of a worker's cancels. The payload is a response's UUID as 32 hex digits."""
+    """The Redis channel of a worker's cancels: UUIDs of responses as 32 hex digits."""
     return f"control:{worker_id.hex}"
 
 

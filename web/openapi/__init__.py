@@ -11,13 +11,14 @@ from starlette.routing import BaseRoute
 from models.config.routes import Routes
 from models.config.settings import Settings
 from models.wire.api_schema import Schema, input_scope, stored_scope
-from web.openapi import objects, operations, requests
+from web.openapi import objects, parts, requests
 from web.openapi.meaning import ABOUT
+from web.openapi.operations import operations
 
 
 def document(routes: Iterable[BaseRoute], settings: Settings) -> dict[str, Any]:
     """The OpenAPI document of these routes. Raises KeyError for a route without a description."""
-    descriptions = operations.operations()
+    descriptions = operations()
     routing = Routes(settings)
     native = any(upstream.api == "responses" for upstream in routing.upstreams.values())
     paths: dict[str, dict[str, Any]] = {}
@@ -46,8 +47,8 @@ def document(routes: Iterable[BaseRoute], settings: Settings) -> dict[str, Any]:
                     "description": "An API key of a project.",
                 }
             },
-            "headers": operations.HEADERS,
-            "responses": operations.errors(settings),
+            "headers": parts.header_components(),
+            "responses": parts.error_components(settings),
             "schemas": _schemas(routing.all_passthrough, native=native),
         },
     }

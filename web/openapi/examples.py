@@ -1,4 +1,4 @@
-"""Examples, made by the code that makes the real thing."""
+"""Examples, made by the same code as real responses."""
 
 from typing import Any
 
@@ -157,7 +157,7 @@ ERRORS: dict[int, ApiError] = {
 
 
 def response(*, ended: bool) -> Json:
-    """A background response as it was accepted, or as it ended."""
+    """A background response: as accepted, or after its end."""
     if not ended:
         return response_object(_INITIAL_FACTS, [])
     return response_object(

@@ -1,98 +1,135 @@
-"""What only a sentence can say: the meaning of parameters, of error codes, of statuses."""
+"""The prose of the API document: the meaning of parameters, error codes, statuses and headers."""
 
-ABOUT = """A self-hosted server for the OpenAI Responses API, built for background work that survives its machines.
+from web.routes.input_tokens import COUNT_HEADER
 
-**Keys.** Everything under `/v1` wants `Authorization: Bearer <key>`; without a good key every path there is 401, whether it exists or not.
-With one, an unknown path is 404 `unknown_url`, and a method that a path does not have is 405 with `Allow`.
+ABOUT = """\
+A self-hosted server for the OpenAI Responses API, for background work that survives a crash of its
+processes.
 
-**Errors.** Every error is the envelope `{"error": {"message", "type", "param", "code"}}`, all four keys present. Where it helps, the
-official clients are told by `x-should-retry: false` not to try again. Every answer carries `x-request-id`. What is no
-HTTP at all is told so in plain text, with status 400.
+**Keys.** Every path under `/v1` requires `Authorization: Bearer <key>`. Without a valid key, every
+path there is 401, whether it exists or not. With one, an unknown path is 404 `unknown_url`, and a
+method that a path does not have is 405 with `Allow`.
 
-**Background.** `POST /v1/responses` with `background: true` answers at once with status `queued`; poll `GET /v1/responses/{response_id}`
-until the status is none of `queued` and `in_progress`, or read its events with `?stream=true`, from any number on with `starting_after`.
-A foreground response cannot be found by its id before it has ended, and only afterwards if it is stored; when its client leaves, it is
-cancelled.
+**Errors.** Every error is `{"error": {"message", "type", "param", "code"}}`, with all four keys.
+`x-should-retry: false` tells the official clients not to retry. Every response has `x-request-id`.
+A request that is not valid HTTP gets a 400 in plain text.
 
-**WebSocket.** `GET /v1/responses` with an upgrade and the same key: `response.create` frames, whose fields are those of the POST's body, are answered
-with the events as frames, one JSON text each. A request can ask for a remembered answer with `cache`. Both are described in the documentation.
+**Background.** `POST /v1/responses` with `background: true` returns at once with status `queued`.
+Poll `GET /v1/responses/{response_id}` until the status is neither `queued` nor `in_progress`, or
+read its events with `?stream=true`, from any number on with `starting_after`. A foreground response
+cannot be retrieved before it has ended, and afterwards only if it is stored. It is cancelled when
+its client disconnects.
 
-**JSON** is UTF-8, nested at most 190 deep; integers fit in 64 bits and are written without a fraction (`16`, not `16.0`); U+0000 and lone
-surrogates become U+FFFD.
+**WebSocket.** `GET /v1/responses` with an upgrade and the same key: send `response.create` frames
+with the fields of the POST's body, and receive the events as frames, one JSON text each.
+`cache` allows a cached answer. The documentation describes both.
+
+**JSON** is UTF-8, with at most 190 levels. Integers fit in 64 bits and have no fraction (`16`, not
+`16.0`). U+0000 and lone surrogates become U+FFFD.
 """
 
-STREAM = """Server-Sent Events, LF only. Each event is one block: `event: <type>`, then `data: <the event as one line of JSON>`, then an
-empty line; `event` equals the `type` inside. `sequence_number` counts from 0 without holes, the same for every reader and every replay.
-The terminal event is followed by `data: [DONE]`, which has no number. Lines that begin with `:` are comments that keep the connection
-alive. There are no `id:` and no `retry:` lines. A stream that ends without a terminal event was cut off: for a background response, go
-on with `GET /v1/responses/{response_id}?stream=true&starting_after=<the last number>`. The stream of a cancelled response ends with
-`response.failed` whose response has the status `cancelled`."""
+STREAM = """\
+Server-Sent Events, with LF only. Each event is one block: `event: <type>`, then `data: <the event
+as one line of JSON>`, then an empty line; `event` equals the `type` in the JSON. `sequence_number`
+counts from 0 without gaps, and is the same for every reader and every replay. After the terminal
+event comes `data: [DONE]`, which has no number. Lines that begin with `:` are comments that keep
+the connection alive. There are no `id:` and no `retry:` lines. A stream without a terminal event
+was interrupted: for a background response, continue with
+`GET /v1/responses/{response_id}?stream=true&starting_after=<the last number>`. The stream of a
+cancelled response ends with `response.failed`, whose response has the status `cancelled`."""
 
 CREATE_BODY = (
-    "null means absent, for every parameter. Unknown parameters are refused (unless they are null), unknown keys inside items "
-    "and tools are ignored."
+    "null means absent, for every parameter. Unknown parameters are refused (unless they are "
+    "null). Unknown keys inside items and tools are ignored."
 )
-CHAT_BODY = "A body of Chat Completions. Only `model` is looked at, to find the upstream; everything else is the upstream's to judge."
+CHAT_BODY = (
+    "A body of Chat Completions. This server reads only `model`, to select the upstream. The "
+    "upstream checks everything else."
+)
+CHAT_RESPONSE = (
+    "The response of the upstream, byte for byte. The upstream's errors have its own status and "
+    "body, in any form."
+)
 IGNORED = "Documented by OpenAI or sent by common clients; accepted and ignored."
 IGNORED_BY_COMPACT = "Documented by OpenAI; accepted and ignored."
-PASSTHROUGH = "Handed on to this deployment's upstream as it is."
+PASSTHROUGH = "Passed unchanged to this deployment's upstream."
+IDEMPOTENCY_KEY = (
+    "The same key with the same body within 24 hours gets the first request's response instead of "
+    "a second one, as JSON or as a stream. With another body it is 400 `idempotency_key_reused`. "
+    "Retries of the official SDKs are recognised without it, by `x-stainless-retry-count` and "
+    "their body, for a minute."
+)
 
 PARAMETERS: dict[str, str] = {
-    "model": "The model, by the name that the upstream knows it by.",
-    "input": "What the model is to answer: a text, which is one user message, or items. Every call needs an output after it and every "
-    "output a call before it, in the input and the responses it goes on from together. Item ids must differ. It may only be empty with "
-    "`previous_response_id` or `conversation`. A `file_url` is fetched by this server, from public addresses only, unless this deployment allows others.",
-    "instructions": "A system message for this response alone; not inherited through `previous_response_id`.",
-    "previous_response_id": "The response to go on from, of the same project and finished. What it was given and what it answered comes "
-    "before `input`.",
-    "conversation": "The conversation to speak in: its id, or an object that holds it as `id`. Its items come before `input`; input and "
-    "output become part of it when the response has ended as `completed` or `incomplete`, unless `store` is false. While a response of it "
-    "runs, another one is 400 `conversation_locked`. Excludes `previous_response_id`.",
-    "store": "Whether the response can be fetched after its end. `background` needs it, unless this deployment allows otherwise.",
-    "background": "Answer at once and run on the server, whatever becomes of the connection.",
-    "stream": "Answer with the events as Server-Sent Events.",
-    "stream_options": "Only with `stream`. `include_obfuscation: true` pads the events of deltas, so that their length tells nothing of what they say.",
-    "include": "Further output to include. `message.output_text.logprobs` asks for log probabilities, "
-    "`web_search_call.action.sources` for what searches have found; the others are accepted without effect.",
-    "tools": "What the model may call. Web search is left out where the server has no provider for it. Names must differ within a "
-    "namespace. `shell`, `local_shell`, `apply_patch` and `tool_search` are run by the client. The tools of an `mcp` server are listed "
-    "and called by this server; its credentials and the path of its address are never shown again. Where the model's upstream speaks the "
-    "Responses API itself, tools that it runs (`file_search`, `code_interpreter`, …) are handed on to it; elsewhere they are refused.",
-    "tool_choice": "Whether and what the model must call; what it names must be among `tools` or the tools that "
-    "`input` adds, and `required` needs some.",
+    "model": "The model, by its name in the upstream.",
+    "input": "A text, which is one user message, or items. Every call needs an output after it and "
+    "every output a call before it, in the input together with what it continues. Item ids must "
+    "differ. It may only be empty with `previous_response_id` or `conversation`. This server "
+    "fetches a `file_url`, only from public addresses unless this deployment allows others.",
+    "instructions": "A system message for this response only. Not inherited through "
+    "`previous_response_id`.",
+    "previous_response_id": "The response to continue. It must belong to the same project and have "
+    "finished. Its input and output come before `input`.",
+    "conversation": "The conversation to use: its id, or an object with the id as `id`. Its items "
+    "come before `input`. Input and output are added to it when the response ends as `completed` "
+    "or `incomplete`, unless `store` is false. While one of its responses runs, another one is 400 "
+    "`conversation_locked`. Excludes `previous_response_id`.",
+    "store": "Whether the response can be retrieved after its end. `background` requires it, "
+    "unless this deployment allows otherwise.",
+    "background": "Return at once and run on the server, independent of the connection.",
+    "stream": "Return the events as Server-Sent Events.",
+    "stream_options": "Only with `stream`. `include_obfuscation: true` pads the delta events, so "
+    "that their length reveals nothing about their text.",
+    "include": "Further output to include. `message.output_text.logprobs` adds log probabilities, "
+    "`web_search_call.action.sources` the results of searches, `reasoning.encrypted_content` the "
+    "sealed reasoning. The other values have no effect.",
+    "tools": "The tools that the model may call. Web search is left out if the server has no "
+    "provider for it. Names must differ within a namespace. The client runs `shell`, "
+    "`local_shell`, `apply_patch` and `tool_search`. This server lists and calls the tools of an "
+    "`mcp` server; its credentials and the path of its address are never shown again. Tools that a "
+    "model's upstream runs itself (`file_search`, `code_interpreter`, …) are passed to it if it "
+    "supports the Responses API; otherwise they are refused.",
+    "tool_choice": "Whether the model must call a tool, and which. The tool must be among `tools` "
+    "or the tools that `input` adds; `required` needs at least one.",
     "parallel_tool_calls": "Whether the model may call several tools in one turn.",
-    "max_tool_calls": "The most calls of built-in tools.",
-    "max_output_tokens": "The most tokens the model may produce, reasoning included.",
+    "max_tool_calls": "The largest number of calls of built-in tools.",
+    "max_output_tokens": "The largest number of tokens the model may produce, with reasoning.",
     "temperature": "Sampling temperature.",
-    "top_p": "Nucleus sampling: the share of probability that is looked at.",
-    "presence_penalty": "Handed on to the model.",
-    "frequency_penalty": "Handed on to the model.",
-    "top_logprobs": "How many alternatives to give for each token.",
-    "text": "The form of the text: plain, JSON, or JSON after a schema; and how verbose.",
-    "reasoning": "How much the model is to think, and what of that is shown. `generate_summary` is the old name of `summary`.",
-    "truncation": "What to do when the upstream says that the request is too long for the model: `auto` leaves out the oldest turns and tries "
-    "again, `disabled` refuses (foreground) or fails (background).",
-    "context_management": "When the context has more than `compact_threshold` tokens before a turn of the model, or is too long for it, the "
-    "history is summed up: a `compaction` item takes its place. Without a threshold this server has one of its own.",
-    "metadata": "Up to 16 pairs, keys up to 64 characters, values up to 512; shown in the Response.",
-    "service_tier": "Handed on; the Response tells the tier that was used.",
-    "user": "Deprecated by OpenAI; echoed.",
-    "safety_identifier": "Echoed.",
-    "prompt_cache_key": "Echoed.",
-    "cache": "No parameter of OpenAI's. The answer may be one that this project got before to exactly the same question, and is remembered "
-    "for it: for `ttl` seconds, or as long as this server does by default. `x-cache` says whether it was. Answers for which "
-    "tools were run on the server are not remembered.",
+    "top_p": "Nucleus sampling: the share of probability to choose from.",
+    "presence_penalty": "Passed to the model.",
+    "frequency_penalty": "Passed to the model.",
+    "top_logprobs": "How many alternatives to return for each token.",
+    "text": "The format of the text (plain, JSON, or JSON that follows a schema) and its "
+    "verbosity.",
+    "reasoning": "How much the model reasons, and what of that is shown. `generate_summary` is the "
+    "old name of `summary`.",
+    "truncation": "What to do if the upstream reports that the request is too long for the model: "
+    "`auto` leaves out the oldest turns and tries again; `disabled` refuses the request "
+    "(foreground) or fails the response (background).",
+    "context_management": "If the context has more than `compact_threshold` tokens before a turn, "
+    "or is too long for the model, the history is compacted: a `compaction` item replaces it. "
+    "Without a threshold, this server uses its default.",
+    "metadata": "Up to 16 pairs, keys up to 64 characters, values up to 512. "
+    "Shown in the Response.",
+    "service_tier": "Passed to the model. The Response shows the tier that was used.",
+    "user": "Deprecated by OpenAI. Shown in the Response.",
+    "safety_identifier": "Shown in the Response.",
+    "prompt_cache_key": "Shown in the Response.",
+    "cache": "Not a parameter of OpenAI. The answer may be one that this project got before for "
+    "exactly the same request. A new answer is cached for `ttl` seconds, or for this server's "
+    "default. `x-cache` reports whether the answer came from the cache. Answers for which the "
+    "server ran tools are not cached.",
     "prompt": "Not supported: this server keeps no prompt templates.",
 }
 
 CODES: dict[str, str] = {
-    "invalid_json": "the body is no JSON that can be stored",
-    "invalid_type": "a value has another type than it must have",
-    "invalid_value": "a value is none of those supported, or has a wrong form",
-    "invalid_request_error": "a stream was asked of a foreground response",
-    "missing_required_parameter": "a field that is needed is absent or null",
+    "invalid_json": "the body is not JSON that can be stored",
+    "invalid_type": "a value has the wrong type",
+    "invalid_value": "a value is not supported, or has a wrong form",
+    "invalid_request_error": "a stream was requested for a foreground response",
+    "missing_required_parameter": "a required field is absent or null",
     "unknown_parameter": "the Responses API has no such parameter",
-    "unsupported_parameter": "this server does not do what the parameter asks",
+    "unsupported_parameter": "this server does not support the parameter",
     "mutually_exclusive_parameters": "two parameters exclude each other",
     "integer_below_min_value": "a number is too small",
     "integer_above_max_value": "a number is too large",
@@ -103,47 +140,65 @@ CODES: dict[str, str] = {
     "object_above_max_properties": "an object has too many keys",
     "empty_string": "a text is empty",
     "empty_array": "a list is empty",
-    "invalid_json_schema": "the schema of `text.format` is none, or cannot be obeyed strictly",
-    "invalid_function_parameters": "the parameters of a function are no JSON Schema, or one that cannot be obeyed strictly",
-    "input_too_large": "the items that are referred to are too large together",
-    "invalid_encrypted_content": "a compaction that was changed, or is not one of this server and project",
-    "context_length_exceeded": "the upstream says that the request is too long for the model",
-    "item_not_found": "an item reference names nothing that is stored",
-    "conversation_not_found": "there is no such conversation",
+    "invalid_json_schema": "the schema of `text.format` is not valid, or not valid as a strict one",
+    "invalid_function_parameters": "the parameters of a function are not a valid JSON Schema, or "
+    "not valid as a strict one",
+    "input_too_large": "the referenced items are together too large",
+    "invalid_encrypted_content": "a compaction was changed, or belongs to another server "
+    "or project",
+    "context_length_exceeded": "the upstream reports that the request is too long for the model",
+    "item_not_found": "the item of a reference is not stored",
+    "conversation_not_found": "the conversation does not exist",
     "conversation_locked": "a response of the conversation is running",
-    "previous_response_not_found": "there is no such response to go on from",
-    "previous_response_not_ready": "the response to go on from has not finished",
-    "idempotency_key_reused": "the key came before with another body",
+    "previous_response_not_found": "the response to continue does not exist",
+    "previous_response_not_ready": "the response to continue has not finished",
+    "idempotency_key_reused": "the key was used before with another body",
     "model_not_found": "the model does not exist",
-    "invalid_api_key": "no key, or one that is not ours",
-    "unknown_url": "no such path",
-    "request_too_large": "the body is larger than this server takes",
+    "invalid_api_key": "no API key, or an unknown one",
+    "unknown_url": "the path does not exist",
+    "request_too_large": "the body is larger than the limit of this server",
     "unsupported_media_type": "the body is not JSON, or is compressed",
-    "rate_limit_exceeded": "the upstream wants fewer requests",
+    "rate_limit_exceeded": "the upstream limits the rate of requests",
     "http_error": "the tools of an MCP server could not be listed",
     "server_error": "nothing was stored and nothing will run",
     "invalid_stream_id": "over WebSocket: the name of a lane has a wrong form",
-    "websocket_stream_limit_reached": "over WebSocket: the connection has used as many names of lanes as it may",
-    "websocket_queue_full": "over WebSocket: too much waits on the connection",
-    "websocket_connection_limit_reached": "over WebSocket: the connection's time is over",
+    "websocket_stream_limit_reached": "over WebSocket: the connection has used the largest number "
+    "of lane names",
+    "websocket_queue_full": "over WebSocket: too many requests are queued on the connection",
+    "websocket_connection_limit_reached": "over WebSocket: the connection has reached its maximum "
+    "age",
     "steering_not_supported": "over WebSocket: `response.steer` is not supported",
 }
 """`error.code` -> when a client gets it."""
 
 STATUSES: dict[int, str] = {
-    400: "The request cannot be carried out as it stands; nothing was stored. Also: the upstream refused it (foreground).",
-    401: "No API key, or one that is not ours.",
+    400: "The request is not valid; nothing was stored. Or the upstream refused it (foreground).",
+    401: "No API key, or an unknown one.",
     403: "The upstream refused this server (foreground, before any output).",
-    404: "There is no such thing in this project.",
+    404: "The project has no such object.",
     408: "The upstream timed out the request (foreground, before any output).",
-    413: "The body is larger than this server takes.",
+    413: "The body is too large.",
     415: "The body is not JSON, or is compressed.",
-    422: "The upstream could not process the request (foreground, before any output). This server itself never answers 422.",
+    422: "The upstream could not process the request (foreground, before any output). This server "
+    "itself never returns 422.",
     424: "The tools of an MCP server could not be listed (foreground, before any output).",
-    429: "The upstream wants fewer requests (foreground, before any output).",
-    500: "A fault of this server.",
-    502: "The upstream is away, broke off or talked nonsense.",
-    503: "The database is away, or the server is stopping: nothing was stored and nothing will run.",
-    504: "The upstream took too long, or one of this server's own limits ended the run (foreground, before any output).",
+    429: "The upstream limits the rate of requests (foreground, before any output).",
+    500: "An internal error of this server.",
+    502: "The upstream is unreachable, closed the connection, or sent an invalid response.",
+    503: "The database is unavailable, or the server is stopping: nothing was stored and nothing "
+    "will run.",
+    504: "The upstream took too long, or a limit of this server ended the run (foreground, before "
+    "any output).",
 }
-"""Status of an error -> what it means."""
+"""Status of an error -> its meaning."""
+
+HEADER_MEANINGS = {
+    "x-request-id": "The id of this request in the server's logs.",
+    "x-should-retry": "Sent if a retry would not help. The official clients obey it.",
+    COUNT_HEADER: "The source of the number: the model's upstream, a tokenizer on this server, or "
+    "an estimate from the length.",
+    "retry-after": "Seconds to wait.",
+    "x-cache": "Sent if the request has `cache`: whether the answer is a cached one.",
+    "www-authenticate": "Sent if this server itself requires a key.",
+}
+"""Header of a response -> its meaning."""

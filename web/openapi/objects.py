@@ -1,4 +1,4 @@
-"""What the server answers with: the Response and its output items, lists, models, events, errors."""
+"""What the server returns: the Response and its output items, lists, models, events, errors."""
 
 import msgspec
 
@@ -30,7 +30,7 @@ _ITEM_STATUS: Schema = {"type": "string", "enum": ["in_progress", "completed", "
 
 
 def components(stored: SchemaScope, *, native: bool) -> dict[str, Schema]:
-    """Every schema of what is answered. `native`: there is an upstream that runs tools of its own."""
+    """Every schema of a response. `native`: a configured upstream supports the Responses API."""
     items = one_of(_OUTPUT_ITEMS)
     return {
         "Response": _response(stored, native=native),
@@ -143,7 +143,8 @@ def _response(stored: SchemaScope, *, native: bool) -> Schema:
             {key: fields[key] for key in default_response()},
             {"conversation": object_schema({"id": _CONVERSATION_ID})},
         ),
-        "description": "A response as it stands: a snapshot; the stream's terminal event carries the last.",
+        "description": "The current state of a response. "
+        "The terminal event of a stream has the final state.",
     }
 
 
@@ -208,10 +209,10 @@ _RESPONSE_FIELDS: dict[str, Schema] = {
     "service_tier": _STRING,
     "usage": {
         **nullable(reference("Usage")),
-        "description": "What the upstream counted, over all turns; null when it sent no count.",
+        "description": "The upstream's counts, over all turns; null if it sent none.",
     },
 }
-"""The fields that are no echo."""
+"""The fields that are not parameters of the request."""
 
 _TOKEN: dict[str, Schema] = {
     "token": _STRING,
@@ -250,7 +251,7 @@ def _output_item(optional: dict[str, Schema] | None = None, /, **fields: Schema)
 
 
 def _server_tool_item(fields: dict[str, Schema], **optional: Schema) -> Schema:
-    """The item of a tool that this server runs; it can fail."""
+    """The item of a server tool; it can fail."""
     status = {**_ITEM_STATUS, "enum": [*_ITEM_STATUS["enum"], "failed"]}
     return object_schema({"id": _STRING, "status": status, **fields}, optional)
 
@@ -269,11 +270,11 @@ _CALL_ID: Schema = {
     "type": "string",
     "minLength": 1,
     "maxLength": 64,
-    "description": "Names the call in its output; not the item's id.",
+    "description": "The id of the call, which its output repeats. Not the id of the item.",
 }
 
 _NAMESPACED: dict[str, Schema] = {
-    "namespace": {"type": "string", "description": "The namespace that the tool was offered in."}
+    "namespace": {"type": "string", "description": "The namespace that the tool belongs to."}
 }
 _STRINGS: Schema = {"type": "array", "items": _STRING}
 
@@ -281,7 +282,7 @@ _OUTPUT_ITEMS: dict[str, Schema] = {
     "compaction": _output_item(
         encrypted_content={
             "type": "string",
-            "description": "What stands for the history before it; only this server can read it.",
+            "description": "Replaces the history before it. Only this server can read it.",
         }
     ),
     "message": _output_item(
@@ -291,7 +292,8 @@ _OUTPUT_ITEMS: dict[str, Schema] = {
         {
             "encrypted_content": {
                 "type": "string",
-                "description": "The reasoning, sealed: sent back, it reaches the model again. Only where `include` asks for it.",
+                "description": "The sealed reasoning. If it is sent back, "
+                "the model gets it again. Only with `include`.",
             }
         },
         summary={"type": "array", "items": reference("SummaryText")},
@@ -365,7 +367,8 @@ _OUTPUT_ITEMS: dict[str, Schema] = {
                     "sources": {
                         "type": "array",
                         "items": object_schema({"type": const("url"), "url": _STRING}),
-                        "description": 'What the search has found; only with `include: ["web_search_call.action.sources"]`.',
+                        "description": "The results. "
+                        "Only with `web_search_call.action.sources` in `include`.",
                     },
                 },
             )
@@ -373,7 +376,7 @@ _OUTPUT_ITEMS: dict[str, Schema] = {
     ),
     "mcp_approval_request": _output_item(server_label=_STRING, name=_STRING, arguments=_STRING),
 }
-"""type -> what the model can put into `output`."""
+"""type -> an item that can be in `output`."""
 
 _NATIVE_ITEM: Schema = {
     **object_schema(
@@ -383,7 +386,8 @@ _NATIVE_ITEM: Schema = {
             "status": {"enum": ["in_progress", "completed", "incomplete", "failed"]},
         }
     ),
-    "description": "An item of a tool that the upstream itself runs (`file_search_call`, `code_interpreter_call`, …), as it tells it.",
+    "description": "An item of a tool that the upstream runs itself (`file_search_call`, "
+    "`code_interpreter_call`, …), as the upstream sent it.",
 }
 
 
@@ -404,16 +408,16 @@ _READINESS: Schema = object_schema(
         "stopping": _BOOLEAN,
         "database": _STRING,
         "schema": nullable(
-            {"type": "string", "description": "The revision that the database was migrated to."}
+            {"type": "string", "description": "The migration revision of the database."}
         ),
         "workers": {
             "type": "object",
             "additionalProperties": _COUNT,
-            "description": "Kind of process -> how many are alive.",
+            "description": "Kind of process -> number of live processes.",
         },
         "redis": {
             "type": "string",
-            "description": "Only reported: the server works on without Redis, slower.",
+            "description": "Only reported: without Redis the server works, but slower.",
         },
     }
 )
@@ -429,10 +433,10 @@ _EVENT_FIELDS: dict[str, Schema] = {
     "annotation": reference("Annotation"),
     "logprobs": _LOGPROBS,
 }
-"""Fields of events that hold objects -> what they hold."""
+"""Fields of events with objects -> their schema."""
 _PADDING: Schema = {
     "type": "string",
-    "description": "Only with `include_obfuscation`: means nothing.",
+    "description": "Padding without meaning. Only with `include_obfuscation`.",
 }
 _SCALAR_TYPES: dict[object, Schema] = {int: _COUNT, str: _STRING}
 

@@ -1,351 +1,329 @@
-"""The routes: their parameters, bodies and answers, every status included."""
+"""The operations of all routes: parameters, bodies and responses, with every status."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from models.config.settings import Settings
-from models.errors import ApiError
-from models.wire.api_schema import Schema, const, input_scope, object_schema, reference
+from models.wire.api_schema import input_scope
 from models.wire.checks.parameters import INCLUDE_VALUE
 from web.http.params import ORDERS, PAGE_SIZE, PAGE_SIZES
 from web.openapi import examples
-from web.openapi.meaning import STATUSES, STREAM
+from web.openapi.meaning import CHAT_RESPONSE, IDEMPOTENCY_KEY, STATUSES
+from web.openapi.parts import (
+    EVENT_STREAM,
+    JSON,
+    Json,
+    header_parameter,
+    headers,
+    operation,
+    path_parameter,
+    query_parameter,
+    request_body,
+    response,
+)
 from web.responses.idempotency import MAX_KEY_LENGTH
 from web.routes.input_tokens import COUNT_HEADER
 from web.routes.responses import EVENT_NUMBERS
 
-Json = dict[str, Any]
-
-_JSON = "application/json"
 _UPSTREAM_STATUSES = (400, 401, 403, 404, 408, 413, 422, 424, 429, 502, 504)
-"""What a foreground response that is not streamed is answered with when its run failed before any output (design §4.9)."""
-
-HEADERS: dict[str, Json] = {
-    "x-request-id": {
-        "schema": {"type": "string"},
-        "description": "Names this request in the server's logs.",
-        "required": True,
-    },
-    "x-should-retry": {
-        "schema": {"const": "false"},
-        "description": "Sent when trying again would not help; the official clients obey it.",
-    },
-    COUNT_HEADER: {
-        "schema": {"enum": ["upstream", "tokenizer", "estimate"]},
-        "description": "Who counted: the model's upstream, a tokenizer on this server, or nobody: an estimate from the length.",
-    },
-    "retry-after": {
-        "schema": {"type": "string", "pattern": "^[1-9][0-9]*$"},
-        "description": "Seconds to wait.",
-    },
-    "x-cache": {
-        "schema": {"type": "string", "enum": ["hit", "miss"]},
-        "description": "Where the request asked for `cache`: whether the answer is a remembered one.",
-    },
-    "www-authenticate": {
-        "schema": {"const": "Bearer"},
-        "description": "Sent when it is this server that wants a key.",
-    },
-}
-_STATUS_HEADERS = {401: ("www-authenticate",), 429: ("retry-after",), 503: ("retry-after",)}
+"""The status of a foreground response, not streamed, that failed before any output."""
 
 
 def operations() -> dict[str, Json]:
     """Name of a route's function -> its operation."""
     return {
-        "create": _operation(
+        **_response_operations(),
+        **_one_shot_operations(),
+        **_conversation_operations(),
+        **_model_operations(),
+        **_process_operations(),
+    }
+
+
+def _response_operations() -> dict[str, Json]:
+    return {
+        "create": operation(
             "Create a response",
-            {"200": _response("The response: as accepted (background), or as it ended.", "Response", _CREATE_EXAMPLES, "x-cache", stream=True)},
-            *_UPSTREAM_STATUSES, 415,
+            {
+                "200": response(
+                    "The response: as accepted (background), or after its end.",
+                    "Response",
+                    {
+                        "in the background": examples.response(ended=False),
+                        "ended": examples.response(ended=True),
+                    },
+                    "x-cache",
+                    stream=True,
+                )
+            },
+            *_UPSTREAM_STATUSES,
+            415,
             parameters=_CREATE_HEADERS,
-            requestBody=_body("CreateResponse", examples.REQUESTS),
+            body=request_body("CreateResponse", examples.REQUESTS),
         ),
-        "retrieve": _operation(
+        "retrieve": operation(
             "Get a response, or its events",
-            {"200": _response("The response as it stands.", "Response", {"ended": examples.response(ended=True)}, stream=True)},
-            400, 401, 404,
-            parameters=[_RESPONSE_ID, *_STREAM_QUERY, *_INCLUDE],
+            {
+                "200": response(
+                    "The response in its current state.",
+                    "Response",
+                    {"ended": examples.response(ended=True)},
+                    stream=True,
+                )
+            },
+            *(400, 401, 404),
+            parameters=[_RESPONSE_ID, *_STREAM_QUERY, *_INCLUDE_IN_RESPONSE],
         ),
-        "delete": _operation(
-            "Delete a response", {"200": _response("It is gone, with all that was stored with it.", "DeletedResponse")}, 401, 404,
+        "delete": operation(
+            "Delete a response",
+            {"200": response("Deleted, with everything stored with it.", "DeletedResponse")},
+            *(401, 404),
             parameters=[_RESPONSE_ID],
         ),
-        "cancel": _operation(
-            "Cancel a background response", {"200": _response("The cancelled response.", "Response")}, 400, 401, 404,
+        "cancel": operation(
+            "Cancel a background response",
+            {"200": response("The cancelled response.", "Response")},
+            *(400, 401, 404),
             parameters=[_RESPONSE_ID],
         ),
-        "input_items": _operation(
+        "input_items": operation(
             "List a response's input",
-            {"200": _response("A page of input items.", "InputItemList", {"one item": examples.input_items()})},
-            400, 401, 404,
+            {
+                "200": response(
+                    "A page of input items.", "InputItemList", {"one item": examples.input_items()}
+                )
+            },
+            *(400, 401, 404),
             parameters=[_RESPONSE_ID, *_PAGING, *_INCLUDE],
         ),
-        "compact": _operation(
-            "Sum up a history", {"200": _response("The messages of users that are kept, and what stands for all.", "Compaction")},
-            *_UPSTREAM_STATUSES, 415,
-            requestBody=_body("CompactResponse", {"a chain": {"model": "demo", "previous_response_id": examples.RESPONSE_ID}}),
-        ),
-        "input_tokens": _operation(
-            "Count a request's tokens", {"200": _response("The count.", "InputTokens", None, COUNT_HEADER)}, *_UPSTREAM_STATUSES, 415,
-            requestBody=_body("CountInputTokens", {"a text": {"model": "demo", "input": "Say hello."}}),
-        ),
-        **_conversation_operations(),
-        "chat": _operation(
-            "Create a chat completion",
+    }
+
+
+def _one_shot_operations() -> dict[str, Json]:
+    history = {"a history": {"model": "demo", "previous_response_id": examples.RESPONSE_ID}}
+    return {
+        "compact": operation(
+            "Compact a history",
             {
-                "200": {"description": _CHAT_DESCRIPTION, "headers": _headers(), "content": {_JSON: {"schema": {"type": "object"}}, "text/event-stream": _CHAT_STREAM}},
-                **{str(status): _proxied_error(status) for status in (*_UPSTREAM_STATUSES, 409, 500, 503) if status not in (401, 403, 424)},
+                "200": response(
+                    "The user messages that are kept, and the compaction item.", "Compaction"
+                )
             },
-            401, 403, 415,
-            requestBody=_body("ChatCompletion", examples.CHATS),
+            *_UPSTREAM_STATUSES,
+            415,
+            body=request_body("CompactResponse", history),
         ),
-        "list_models": _operation("List the models", {"200": _response("What is routed, else what the upstream offers.", "ModelList")}, 401, 502),
-        "one_model": _operation(
-            "Get a model", {"200": _response("The model.", "Model")}, 401, 404, 502,
-            parameters=[_path("model", "A slash may come as it is or as %2F.")],
+        "input_tokens": operation(
+            "Count a request's tokens",
+            {"200": response("The count.", "InputTokens", None, COUNT_HEADER)},
+            *_UPSTREAM_STATUSES,
+            415,
+            body=request_body(
+                "CountInputTokens", {"a text": {"model": "demo", "input": "Say hello."}}
+            ),
         ),
-        "healthz": _operation("Whether the process answers", {"200": _response("It does.", "Alive")}, security=[]),
-        "readyz": _operation(
-            "Whether the process can serve",
-            {"200": _response("It can.", "Readiness"), "503": _response("It cannot, or is stopping.", "Readiness")},
-            security=[],
-        ),
-        "metrics": _operation(
-            "Figures for Prometheus",
-            {"200": {"description": "Prometheus' text format.", "headers": _headers(), "content": {"text/plain": {"schema": {"type": "string"}}}}},
-            401, 404,
-            security=[],
-        ),
-    }  # fmt: skip
+    }
 
 
 def _conversation_operations() -> dict[str, Json]:
-    conversation_response = _response(
-        "The conversation.", "Conversation", {"a conversation": examples.conversation()}
-    )
-    items_response = _response(
-        "Items, in the list envelope.", "ConversationItemList", {"one item": examples.input_items()}
-    )
+    conversation = {
+        "200": response(
+            "The conversation.", "Conversation", {"a conversation": examples.conversation()}
+        )
+    }
+    items = {
+        "200": response(
+            "Items, in the list envelope.",
+            "ConversationItemList",
+            {"one item": examples.input_items()},
+        )
+    }
+    metadata = {"metadata": {"topic": "tides"}}
     return {
-        "create_conversation": _operation(
-            "Create a conversation", {"200": conversation_response}, 400, 401, 413, 415,
-            requestBody=_body("CreateConversation", {"with a first item": examples.ITEMS | {"metadata": {"topic": "tides"}}, "empty": {}}),
+        "create_conversation": operation(
+            "Create a conversation",
+            conversation,
+            *(400, 401, 413, 415),
+            body=request_body(
+                "CreateConversation",
+                {"with a first item": examples.ITEMS | metadata, "empty": {}},
+            ),
         ),
-        "retrieve_conversation": _operation("Get a conversation", {"200": conversation_response}, 401, 404, parameters=[_CONVERSATION_ID]),
-        "update_conversation": _operation(
-            "Update a conversation", {"200": conversation_response}, 400, 401, 404, 413, 415,
-            parameters=[_CONVERSATION_ID], requestBody=_body("UpdateConversation", {"a topic": {"metadata": {"topic": "tides"}}}),
+        "retrieve_conversation": operation(
+            "Get a conversation", conversation, *(401, 404), parameters=[_CONVERSATION_ID]
         ),
-        "delete_conversation": _operation(
+        "update_conversation": operation(
+            "Update a conversation",
+            conversation,
+            *(400, 401, 404, 413, 415),
+            parameters=[_CONVERSATION_ID],
+            body=request_body("UpdateConversation", {"a topic": metadata}),
+        ),
+        "delete_conversation": operation(
             "Delete a conversation",
-            {"200": _response("It is gone; what responses were given and answered stays with them.", "DeletedConversation")}, 400, 401, 404,
+            {
+                "200": response(
+                    "Deleted. The input and output of its responses are kept.",
+                    "DeletedConversation",
+                )
+            },
+            *(400, 401, 404),
             parameters=[_CONVERSATION_ID],
         ),
-        "add_items": _operation(
-            "Add items to a conversation", {"200": items_response}, 400, 401, 404, 413, 415,
-            parameters=[_CONVERSATION_ID, *_INCLUDE], requestBody=_body("AddItems", {"one item": examples.ITEMS}),
+        "add_items": operation(
+            "Add items to a conversation",
+            items,
+            *(400, 401, 404, 413, 415),
+            parameters=[_CONVERSATION_ID, *_INCLUDE],
+            body=request_body("AddItems", {"one item": examples.ITEMS}),
         ),
-        "list_items": _operation(
-            "List a conversation's items", {"200": items_response}, 400, 401, 404, parameters=[_CONVERSATION_ID, *_PAGING, *_INCLUDE],
+        "list_items": operation(
+            "List a conversation's items",
+            items,
+            *(400, 401, 404),
+            parameters=[_CONVERSATION_ID, *_PAGING, *_INCLUDE],
         ),
-        "retrieve_item": _operation(
-            "Get an item of a conversation", {"200": _response("The item.", "ConversationItem")}, 400, 401, 404,
+        "retrieve_item": operation(
+            "Get an item of a conversation",
+            {"200": response("The item.", "ConversationItem")},
+            *(400, 401, 404),
             parameters=[_CONVERSATION_ID, _ITEM_ID, *_INCLUDE],
         ),
-        "delete_item": _operation(
-            "Take an item out of a conversation", {"200": conversation_response}, 400, 401, 404, parameters=[_CONVERSATION_ID, _ITEM_ID],
+        "delete_item": operation(
+            "Remove an item from a conversation",
+            conversation,
+            *(400, 401, 404),
+            parameters=[_CONVERSATION_ID, _ITEM_ID],
         ),
-    }  # fmt: skip
-
-
-def errors(settings: Settings) -> dict[str, Json]:
-    """The answers that are errors, as components."""
-    meanings = STATUSES | {413: STATUSES[413] + f" The limit is {settings.limits.body} bytes."}
-    return {
-        f"Error{status}": _error_response(status, meaning) for status, meaning in meanings.items()
     }
 
 
-def _error_response(status: int, meaning: str) -> Json:
-    error: ApiError | None = examples.ERRORS.get(status)
-    example = {} if error is None else {"example": error.body()}
-    own = _headers("x-should-retry", *_STATUS_HEADERS.get(status, ()))
+def _model_operations() -> dict[str, Json]:
     return {
-        "description": meaning,
-        "headers": own,
-        "content": {_JSON: {"schema": reference("Error"), **example}},
+        "chat": operation(
+            "Create a chat completion",
+            {**_CHAT_RESPONSES, "200": _CHAT_RESPONSE},
+            *(401, 403, 415),
+            body=request_body("ChatCompletion", examples.CHATS),
+        ),
+        "list_models": operation(
+            "List the models",
+            {"200": response("The configured routes, and the upstreams' models.", "ModelList")},
+            *(401, 502),
+        ),
+        "one_model": operation(
+            "Get a model",
+            {"200": response("The model.", "Model")},
+            *(401, 404, 502),
+            parameters=[path_parameter("model", "A slash may be sent unchanged or as %2F.")],
+        ),
     }
 
 
-def _headers(*names: str) -> Json:
-    return {name: {"$ref": f"#/components/headers/{name}"} for name in ("x-request-id", *names)}
-
-
-def _operation(summary: str, responses: dict[str, Json], *error_statuses: int, **more: Any) -> Json:
-    always = (500, 503) if "security" not in more else (500,)
-    error_responses = {
-        str(status): {"$ref": f"#/components/responses/Error{status}"}
-        for status in sorted({*error_statuses, *always})
+def _process_operations() -> dict[str, Json]:
+    prometheus = {
+        "description": "Prometheus' text format.",
+        "headers": headers(),
+        "content": {"text/plain": {"schema": {"type": "string"}}},
     }
     return {
-        "summary": summary,
-        **more,
-        "responses": {
-            **responses,
-            **{
-                status: error_responses[status]
-                for status in error_responses
-                if status not in responses
+        "healthz": operation(
+            "Liveness", {"200": response("The process is alive.", "Alive")}, public=True
+        ),
+        "readyz": operation(
+            "Readiness",
+            {
+                "200": response("The process can serve requests.", "Readiness"),
+                "503": response("It cannot, or it is stopping.", "Readiness"),
             },
-        },
+            public=True,
+        ),
+        "metrics": operation(
+            "Metrics for Prometheus", {"200": prometheus}, *(401, 404), public=True
+        ),
     }
 
 
 def _proxied_error(status: int) -> Json:
-    """A refusal of this server's, or of the upstream's in whatever words it has."""
+    """An error of this server, or of the upstream with whatever body it has."""
     content = {"schema": {"type": "object", "description": "`Error`, or the upstream's own body."}}
     return {
-        "description": STATUSES.get(status, "What the upstream says."),
-        "headers": _headers(),
-        "content": {_JSON: content, "text/plain": {}},
+        "description": STATUSES.get(status, "The meaning depends on the upstream."),
+        "headers": headers(),
+        "content": {JSON: content, "text/plain": {}},
     }
 
 
-def _response(
-    description: str,
-    name: str,
-    bodies: Mapping[str, Json] | None = None,
-    *headers: str,
-    stream: bool = False,
-) -> Json:
-    content: Json = {_JSON: {"schema": reference(name)}}
-    if bodies:
-        content[_JSON]["examples"] = {title: {"value": value} for title, value in bodies.items()}
-    if stream:
-        content["text/event-stream"] = {
-            "itemSchema": _SSE_BLOCK,
-            "examples": {"a short answer": {"value": examples.stream()}},
-        }
-    return {"description": description, "headers": _headers(*headers), "content": content}
-
-
-def _body(name: str, bodies: Mapping[str, Json]) -> Json:
-    body_examples = {title: {"value": body} for title, body in bodies.items()}
-    return {
-        "required": True,
-        "content": {_JSON: {"schema": reference(name), "examples": body_examples}},
-    }
-
-
-def _query(name: str, schema: Schema, description: str) -> Json:
-    return {
-        "name": name,
-        "in": "query",
-        "required": False,
-        "schema": schema,
-        "description": description,
-    }
-
-
-def _header(name: str, schema: Schema, description: str) -> Json:
-    return {
-        "name": name,
-        "in": "header",
-        "required": False,
-        "schema": schema,
-        "description": description,
-    }
-
-
-def _path(name: str, description: str) -> Json:
-    return {
-        "name": name,
-        "in": "path",
-        "required": True,
-        "schema": {"type": "string", "minLength": 1},
-        "description": description,
-    }
-
-
-_CREATE_EXAMPLES = {
-    "in the background": examples.response(ended=False),
-    "ended": examples.response(ended=True),
-}
-
-_EVENT = {"type": "string", "contentMediaType": _JSON, "contentSchema": reference("StreamEvent")}
-_SSE_BLOCK: Schema = {
-    "description": STREAM,
-    "anyOf": [
-        {
-            **object_schema({"event": {"type": "string"}, "data": _EVENT}),
-            "description": "An event.",
+_CHAT_RESPONSE: Json = {
+    "description": CHAT_RESPONSE,
+    "headers": headers(),
+    "content": {
+        JSON: {"schema": {"type": "object"}},
+        EVENT_STREAM: {
+            "itemSchema": {
+                "type": "object",
+                "description": "A chunk as the upstream sends it; `[DONE]` comes last.",
+            }
         },
-        {**object_schema({"data": const("[DONE]")}), "description": "The end."},
-    ],
+    },
 }
-"""One block of a stream, in OpenAPI 3.2's words for Server-Sent Events, which FastAPI writes into 3.1 documents as well."""
-
-_CHAT_DESCRIPTION = "What the upstream answers, byte for byte. Its own refusals come with its own status and body, whatever that looks like."
-_CHAT_STREAM: Json = {
-    "itemSchema": {
-        "type": "object",
-        "description": "A chunk as the upstream sends it; `[DONE]` comes last.",
-    }
+_CHAT_RESPONSES = {
+    str(status): _proxied_error(status)
+    for status in (*_UPSTREAM_STATUSES, 409, 500, 503)
+    if status not in (401, 403, 424)
 }
 
-_RESPONSE_ID = _path(
-    "response_id", "`resp_` and 32 hexadecimal digits; whatever else it is, is not found."
+_RESPONSE_ID = path_parameter(
+    "response_id", "`resp_` and 32 hexadecimal digits. Any other value is not found."
 )
-
-_CONVERSATION_ID = _path(
-    "conversation_id", "`conv_` and 32 hexadecimal digits; whatever else it is, is not found."
+_CONVERSATION_ID = path_parameter(
+    "conversation_id", "`conv_` and 32 hexadecimal digits. Any other value is not found."
 )
-_ITEM_ID = _path("item_id", "The id of one of its items.")
+_ITEM_ID = path_parameter("item_id", "The id of one of its items.")
 
 _CREATE_HEADERS = [
-    _header(
+    header_parameter(
         "Idempotency-Key",
         {"type": "string", "minLength": 1, "maxLength": MAX_KEY_LENGTH},
-        "The same key with the same body within 24 hours gets the first request's response instead of a second one, as JSON or as a "
-        "stream; with another body it is 400 `idempotency_key_reused`. Retries of the official SDKs are recognised without it, by "
-        "`x-stainless-retry-count` and their body, for a minute.",
+        IDEMPOTENCY_KEY,
     ),
-    _header("traceparent", {"type": "string"}, "W3C trace context."),
+    header_parameter("traceparent", {"type": "string"}, "W3C trace context."),
 ]
 
-_INCLUDE = [
-    _query(
-        name,
-        {"type": "array", "items": INCLUDE_VALUE.schema(input_scope())},
-        "As `include` of a create; checked, and without effect here.",
-    )
-    for name in ("include[]", "include")
-]
+
+def _include(effect: str) -> list[Json]:
+    values = {"type": "array", "items": INCLUDE_VALUE.schema(input_scope())}
+    description = f"The values of `include` of a create request. {effect}"
+    return [query_parameter(name, values, description) for name in ("include[]", "include")]
+
+
+_INCLUDE = _include("They have no effect here.")
+_INCLUDE_IN_RESPONSE = _include(
+    "`reasoning.encrypted_content` shows the sealed reasoning; the others have no effect here."
+)
 
 _STREAM_QUERY = [
-    _query(
+    query_parameter(
         "stream",
         {"type": "boolean", "default": False},
-        "Answer with the events, those so far and those to come; only of a background response.",
+        "Stream all events, past and future. Only for a background response.",
     ),
-    _query(
+    query_parameter(
         "starting_after",
         {"type": "integer", **EVENT_NUMBERS},
         "With `stream`: only events with a higher `sequence_number`.",
     ),
-    _query(
+    query_parameter(
         "include_obfuscation",
         {"type": "boolean", "default": False},
-        "Pad the events of deltas, so that their length tells nothing of what they say.",
+        "Pad the delta events, so that their length reveals nothing about their text.",
     ),
 ]
 
 _PAGING = [
-    _query("limit", {"type": "integer", **PAGE_SIZES, "default": PAGE_SIZE}, "Items on a page."),
-    _query(
+    query_parameter(
+        "limit", {"type": "integer", **PAGE_SIZES, "default": PAGE_SIZE}, "Items on a page."
+    ),
+    query_parameter(
         "order",
         {"type": "string", "enum": list(ORDERS), "default": "desc"},
-        "By place in the list; `desc` shows the last one first.",
+        "The order of the list; `desc` shows the last item first.",
     ),
-    _query("after", {"type": "string"}, "The id of the item after which the page begins."),
+    query_parameter("after", {"type": "string"}, "The id of the last item of the page before."),
 ]

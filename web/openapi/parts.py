@@ -1,0 +1,157 @@
+"""The parts that operations are made of: parameters, bodies, responses, headers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config.settings import Settings
+from models.wire.api_schema import Schema, const, object_schema, reference
+from web.openapi import examples
+from web.openapi.meaning import HEADER_MEANINGS, STATUSES, STREAM
+from web.routes.input_tokens import COUNT_HEADER
+
+Json = dict[str, Any]
+
+JSON = "application/json"
+EVENT_STREAM = "text/event-stream"
+
+_HEADER_SCHEMAS: dict[str, Schema] = {
+    "x-request-id": {"type": "string"},
+    "x-should-retry": {"const": "false"},
+    COUNT_HEADER: {"enum": ["upstream", "tokenizer", "estimate"]},
+    "retry-after": {"type": "string", "pattern": "^[1-9][0-9]*$"},
+    "x-cache": {"type": "string", "enum": ["hit", "miss"]},
+    "www-authenticate": {"const": "Bearer"},
+}
+_STATUS_HEADERS = {401: ("www-authenticate",), 429: ("retry-after",), 503: ("retry-after",)}
+
+
+def header_components() -> dict[str, Json]:
+    """Every header of a response, as components."""
+    always = {"x-request-id": {"required": True}}
+    return {
+        name: {"schema": schema, "description": HEADER_MEANINGS[name], **always.get(name, {})}
+        for name, schema in _HEADER_SCHEMAS.items()
+    }
+
+
+def error_components(settings: Settings) -> dict[str, Json]:
+    """Every error response, as components."""
+    meanings = STATUSES | {413: STATUSES[413] + f" The limit is {settings.limits.body} bytes."}
+    return {
+        f"Error{status}": _error_response(status, meaning) for status, meaning in meanings.items()
+    }
+
+
+def _error_response(status: int, meaning: str) -> Json:
+    error = examples.ERRORS.get(status)
+    example = {} if error is None else {"example": error.body()}
+    return {
+        "description": meaning,
+        "headers": headers("x-should-retry", *_STATUS_HEADERS.get(status, ())),
+        "content": {JSON: {"schema": reference("Error"), **example}},
+    }
+
+
+def operation(
+    summary: str,
+    responses: Mapping[str, Json],
+    *error_statuses: int,
+    parameters: Sequence[Json] = (),
+    body: Json | None = None,
+    public: bool = False,
+) -> Json:
+    """An operation. `responses` has those that are no errors of this server, by status.
+
+    `public`: without an API key.
+    """
+    always = (500,) if public else (500, 503)
+    errors = {
+        str(status): {"$ref": f"#/components/responses/Error{status}"}
+        for status in sorted({*error_statuses, *always})
+        if str(status) not in responses
+    }
+    optional = {
+        "parameters": list(parameters) or None,
+        "requestBody": body,
+        "security": [] if public else None,
+    }
+    return {
+        "summary": summary,
+        **{name: value for name, value in optional.items() if value is not None},
+        "responses": {**responses, **errors},
+    }
+
+
+def headers(*names: str) -> Json:
+    """The headers of a response; all have `x-request-id`."""
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in ("x-request-id", *names)}
+
+
+def response(
+    description: str,
+    name: str,
+    bodies: Mapping[str, Json] | None = None,
+    *header_names: str,
+    stream: bool = False,
+) -> Json:
+    """A JSON response: the component `name`, with examples. `stream`: or a stream of events."""
+    content: Json = {JSON: {"schema": reference(name)}}
+    if bodies:
+        content[JSON]["examples"] = {title: {"value": value} for title, value in bodies.items()}
+    if stream:
+        content[EVENT_STREAM] = {
+            "itemSchema": _SSE_BLOCK,
+            "examples": {"a short answer": {"value": examples.stream()}},
+        }
+    return {"description": description, "headers": headers(*header_names), "content": content}
+
+
+def request_body(name: str, bodies: Mapping[str, Json]) -> Json:
+    """A JSON body: the component `name`, with examples."""
+    body_examples = {title: {"value": body} for title, body in bodies.items()}
+    return {
+        "required": True,
+        "content": {JSON: {"schema": reference(name), "examples": body_examples}},
+    }
+
+
+def query_parameter(name: str, schema: Schema, description: str) -> Json:
+    """An optional parameter of the query."""
+    return {
+        "name": name,
+        "in": "query",
+        "required": False,
+        "schema": schema,
+        "description": description,
+    }
+
+
+def header_parameter(name: str, schema: Schema, description: str) -> Json:
+    """An optional header of the request."""
+    return {**query_parameter(name, schema, description), "in": "header"}
+
+
+def path_parameter(name: str, description: str) -> Json:
+    """A part of the path."""
+    return {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string", "minLength": 1},
+        "description": description,
+    }
+
+
+_EVENT = {"type": "string", "contentMediaType": JSON, "contentSchema": reference("StreamEvent")}
+_SSE_BLOCK: Schema = {
+    "description": STREAM,
+    "anyOf": [
+        {
+            **object_schema({"event": {"type": "string"}, "data": _EVENT}),
+            "description": "An event.",
+        },
+        {**object_schema({"data": const("[DONE]")}), "description": "The end."},
+    ],
+}
+"""One block of a stream, as OpenAPI 3.2 describes Server-Sent Events. FastAPI writes this into 3.1
+documents too."""

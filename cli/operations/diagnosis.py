@@ -1,4 +1,4 @@
-"""Why a response stands as it does: from facts to a code and a sentence. Pure.
+"""Why a response is in its state: a code and a sentence, from its row. Pure.
 
 `live` counts the live processes by kind (leases.LIVE_WORKERS).
 """
@@ -12,12 +12,12 @@ from models.lifecycle import TERMINAL
 from models.redis.channels import QUARANTINE, queue_for
 
 SILENT_AFTER = 30.0
-"""Seconds without anything new after which a response with a live owner counts as silent."""
+"""Seconds without progress after which a response with a live owner counts as silent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """`state` is one of a fixed set of words, for programs; `why` a sentence, for people."""
+    """`state` is one of a fixed set of codes, for programs; `why` is a sentence, for people."""
 
     state: str
     why: str
@@ -34,7 +34,8 @@ def diagnose(row: ResponseState, live: Mapping[str, int]) -> Diagnosis:
         silence = seconds_between(row.owner.expires_at, row.now)
         return Diagnosis(
             "owner_silent",
-            f"the lease of its {owner} ran out {silence:.0f} s ago; the sweep of a live worker will declare it dead",
+            f"the lease of its {owner} expired {silence:.0f} s ago; "
+            "the sweep of a live worker will declare it dead",
         )
     for what, requested_at in (
         ("cancel", row.cancel_requested_at),
@@ -45,71 +46,65 @@ def diagnose(row: ResponseState, live: Mapping[str, int]) -> Diagnosis:
             since = seconds_between(requested_at, row.now)
             return Diagnosis(
                 f"{what}_requested",
-                f"a {what} was recorded {since:.1f} s ago; its {owner} acts on it at its next heartbeat",
+                f"a {what} was recorded {since:.1f} s ago; "
+                f"its {owner} acts on it at its next heartbeat",
             )
     if row.deadline < row.now:
-        return Diagnosis("late", f"it is past its deadline; its {owner} should be ending it")
+        return Diagnosis("late", f"it is past its deadline; its {owner} should end it soon")
     idle = seconds_between(row.progressed_at, row.now)
     if idle < SILENT_AFTER:
         return Diagnosis(
             "running",
-            f"attempt {row.attempt} runs at {owner}; the last news is {idle:.1f} s old",
+            f"attempt {row.attempt} runs in {owner}; last event {idle:.1f} s ago",
         )
     return Diagnosis(
         "silent",
-        f"its {owner} lives, but nothing new came for {idle:.0f} s: it waits for its upstream or a tool",
+        f"its {owner} is alive, but produced nothing for {idle:.0f} s: "
+        "it waits for its upstream or a tool",
     )
 
 
 def _unowned(row: ResponseState, live: Mapping[str, int]) -> Diagnosis:
+    """Why a response without a live owner waits."""
     queue = queue_for(background=row.background, crashes=row.crashes)
-    alone = queue == QUARANTINE
+    quarantined = queue == QUARANTINE
     dead = row.owner
     before = f"its {process_text(dead.kind, dead.pid, dead.host)} died; " if dead else ""
-    decided = _decided_end(row)
-    takers = (
-        live.get("worker", 0) + live.get("quarantine", 0)
-        if decided
-        else live.get("quarantine" if alone else "worker", 0)
-    )
-    if not takers:
-        return Diagnosis(
-            "no_worker",
-            f"{before}it waits in `{queue}`, and no {'quarantine worker' if alone else 'worker'} lives",
-        )
-    if decided:
-        return Diagnosis("to_be_ended", f"{before}{_END_CAUSES[decided]}; the next sweep ends it")
-    if alone:
+    end_cause = _end_cause(row)
+    kind = "quarantine" if quarantined else "worker"
+    workers = live.get("worker", 0) + live.get("quarantine", 0) if end_cause else live.get(kind, 0)
+    if not workers:
+        name = "quarantine worker" if quarantined else "worker"
+        return Diagnosis("no_worker", f"{before}it waits in `{queue}`, and no {name} is alive")
+    if end_cause:
+        return Diagnosis("to_be_ended", f"{before}{end_cause}; the next sweep ends it")
+    if quarantined:
         return Diagnosis(
             "quarantined",
-            f"{before}{row.crashes} processes died with it; it waits for one of {takers} that run such alone, one at a time",
+            f"{before}{row.crashes} processes died with it; it waits for one of {workers} "
+            "quarantine workers, which run such responses one at a time",
         )
     if row.resume_at is not None and row.resume_at > row.now:
         pause = seconds_between(row.now, row.resume_at)
         return Diagnosis(
             "deferred",
-            f"its upstreams were down or at their limit; a worker takes it again in {pause:.0f} s",
+            f"its upstreams were down or at their limit; a worker claims it again in {pause:.0f} s",
         )
-    rung = f"rung {row.enqueue_count + 1} times, last {seconds_between(row.enqueued_at, row.now):.0f} s ago"
+    times, last = row.enqueue_count + 1, seconds_between(row.enqueued_at, row.now)
     return Diagnosis(
         "orphaned" if dead else "waiting",
-        f"{before}it waits in `{queue}`, {rung}; {takers} live workers, none has had room for it",
+        f"{before}it waits in `{queue}`, enqueued {times} times, last {last:.0f} s ago; "
+        f"{workers} live workers, none had a free slot",
     )
 
 
-def _decided_end(row: ResponseState) -> str | None:
+def _end_cause(row: ResponseState) -> str | None:
+    """Why the next sweep ends a response; None if it does not."""
     if row.cancel_requested_at is not None:
-        return "cancel"
+        return "a cancel was recorded"
     if row.fail_requested_at is not None:
-        return "fail"
-    return "deadline" if row.deadline < row.now else None
-
-
-_END_CAUSES = {
-    "cancel": "a cancel was recorded",
-    "fail": "an operator asked for it to fail",
-    "deadline": "it is past its deadline",
-}
+        return "an operator asked for it to fail"
+    return "it is past its deadline" if row.deadline < row.now else None
 
 
 def _reason_suffix(row: ResponseState) -> str:
@@ -117,10 +112,10 @@ def _reason_suffix(row: ResponseState) -> str:
 
 
 def process_text(kind: str, pid: int, host: str) -> str:
-    """How a process is named in sentences."""
+    """The name of a process in sentences."""
     return f"{'quarantine worker' if kind == 'quarantine' else kind} process {pid} on {host}"
 
 
 def seconds_between(earlier: datetime, later: datetime) -> float:
-    """Never negative: a creation time comes from another clock, and in whole seconds."""
+    """Seconds, at least 0: a creation time comes from another clock, in whole seconds."""
     return max(0.0, (later - earlier).total_seconds())

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from cli.operations.diagnosis import process_text
-from cli.operations.queries import (
+from cli.operations.facts import (
     DrainResult,
     Explanation,
     OperatorRequest,

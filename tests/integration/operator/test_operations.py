@@ -140,7 +140,7 @@ async def test_explain_shows_that_a_cached_answer_was_not_run(
     assert [moment["what"] for moment in facts["timeline"]] == ["created", "ended"]
     assert (
         facts["timeline"][-1]["text"]
-        == "ended as completed (its answer was known when it was created)"
+        == "ended as completed (answered from the cache, or a warm-up)"
     )
 
 
@@ -250,7 +250,7 @@ async def test_an_ended_response_can_be_neither_failed_nor_requeued(
     await own_stack.api().cancel(response_id)
     result = await backburner(own_stack, command, response_id)
     assert result.code == REFUSED
-    assert "has ended already, as cancelled" in result.err
+    assert "has already ended as cancelled" in result.err
     assert (await own_stack.api().get(response_id))["status"] == "cancelled"
 
 
@@ -281,7 +281,7 @@ async def test_a_drain_needs_an_id_that_matches_exactly_one_process(own_stack: S
     ambiguous_id = str((await command_facts(own_stack, "workers"))[0]["id"])[:6]
     result = await backburner(own_stack, "drain", ambiguous_id)
     assert result.code == REFUSED
-    assert "give more of it" in result.err
+    assert "use a longer one" in result.err
     assert all(process.running() for process in own_stack.started)
 
 

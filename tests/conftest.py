@@ -1,4 +1,4 @@
-"""Fixtures: one shared deployment per session, private ones for the tests that kill things, and the logs of both with a failure."""
+"""Fixtures: deployments shared by a session, private ones, and their logs with a failing test."""
 
 import os
 import secrets
@@ -25,7 +25,7 @@ _log_sizes = pytest.StashKey[dict[str, int]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """What tests/clients can be told (docs/clients.md)."""
+    """Adds the options of tests/clients (docs/clients.md)."""
     parser.addoption(
         "--live",
         action="store_true",
@@ -34,24 +34,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--record",
         action="store_true",
-        help="with --live: keep what they sent in tests/clients/requests",
+        help="with --live: write what they sent to tests/clients/requests",
     )
 
 
 def pytest_configure() -> None:
-    """A developer's own backburner.toml is none of the tests' business, not even while they are collected."""
+    """Ignores a developer's backburner.toml, also while tests are collected."""
     os.environ["BACKBURNER_CONFIG"] = ""  # noqa: TID251
 
 
-_SLOW_FIRST = ("tests/chaos", "tests/integration", "tests/contract", "tests/clients", "tests/unit")
+_ORDER = ("tests/contract", "tests/clients", "tests/chaos", "tests/integration", "tests/unit")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In a worker of xdist the slow kinds come first: the files of unit tests then fill what is left of the time."""
+    """Orders the files for xdist. Unit tests come last: many small files keep all workers busy.
+
+    Chaos tests, which are sensitive to load, begin when `./dev check`, which .ci/run starts with
+    the tests, has ended.
+    """
     if hasattr(config, "workerinput"):
         items.sort(
             key=lambda item: next(
-                (rank for rank, folder in enumerate(_SLOW_FIRST) if item.nodeid.startswith(folder)),
+                (rank for rank, folder in enumerate(_ORDER) if item.nodeid.startswith(folder)),
                 0,
             )
         )
@@ -59,13 +63,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def suite_settings() -> SuiteSettings:
-    """What the environment says to the tests."""
+    """Settings of the tests, from the environment."""
     return SuiteSettings()
 
 
 @pytest.fixture(scope="session")
 async def fake(suite_settings: SuiteSettings) -> AsyncIterator[FakeUpstream]:
-    """The one thing that is not real: the upstream."""
+    """The scripted upstream, the only double that all tests share."""
     recordings = suite_settings.recordings if suite_settings.recordings.is_dir() else None
     async with FakeUpstream(recordings) as upstream:
         yield upstream
@@ -74,7 +78,7 @@ async def fake(suite_settings: SuiteSettings) -> AsyncIterator[FakeUpstream]:
 
 @pytest.fixture(scope="session")
 async def mcp_servers() -> AsyncIterator[McpServers]:
-    """Real MCP servers, and how to make them misbehave."""
+    """Real MCP servers that tests can make misbehave."""
     async with McpServers() as running:
         yield running
     assert not running.faults, running.faults
@@ -84,9 +88,9 @@ async def mcp_servers() -> AsyncIterator[McpServers]:
 async def database_server(
     tmp_path_factory: pytest.TempPathFactory, suite_settings: SuiteSettings
 ) -> AsyncIterator[Databases]:
-    """The session's PostgreSQL."""
-    async with databases(tmp_path_factory.mktemp("servers"), suite_settings) as found:
-        yield found
+    """The PostgreSQL server of the session."""
+    async with databases(tmp_path_factory.mktemp("servers"), suite_settings) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -96,7 +100,7 @@ async def shared_stack(
     suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
-    """The deployment that ordinary tests share: two web processes, one worker. Nobody kills anything here."""
+    """The deployment of ordinary tests: two web processes, one worker. Tests must not break it."""
     small_bodies = {"BACKBURNER_LIMITS__BODY": "4000000"}
     async with stack(
         tmp_path_factory.mktemp("shared"),
@@ -117,7 +121,10 @@ async def tool_stack(
     suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
-    """Shared too: one web process, one worker, that may talk to MCP servers on this machine and can seal. A tool may take 3 s."""
+    """Shared as well: one web process and one worker that may call MCP servers on this machine.
+
+    It has a key to seal credentials. A tool call may take 3 s.
+    """
     settings = {
         "BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8",
         "BACKBURNER_SECRET_KEYS": secrets.token_urlsafe(32),
@@ -133,9 +140,11 @@ async def tool_stack(
 def private_stack(
     tmp_path: Path, database_server: Databases, suite_settings: SuiteSettings, fake: FakeUpstream
 ) -> Iterator[PrivateStack]:
-    """`async with private(workers=2, …) as stack`: a deployment of the test's own, to do its worst to."""
+    """`async with private_stack(workers=2, …) as own_stack`: a deployment for one test, which may
+    break it.
+    """
     before = len(RUNNING_STACKS)
-    yield lambda **wishes: stack(tmp_path, database_server, suite_settings, fake, **wishes)
+    yield lambda **options: stack(tmp_path, database_server, suite_settings, fake, **options)
     del RUNNING_STACKS[before:]
 
 
@@ -153,26 +162,26 @@ def client(shared_stack: Stack) -> openai.AsyncOpenAI:
 
 @pytest.fixture
 def embedded_redis(suite_settings: SuiteSettings) -> None:
-    """For tests that kill Redis: not with somebody else's."""
+    """Skips tests that kill Redis where REDIS_URL names the server."""
     if suite_settings.redis_url is not None:
-        pytest.skip("REDIS_URL names a server that is not ours to kill")
+        pytest.skip("REDIS_URL names a server that tests must not kill")
 
 
 @pytest.fixture
 def embedded_postgres(suite_settings: SuiteSettings) -> None:
-    """For tests that kill PostgreSQL: not with somebody else's."""
+    """Skips tests that kill PostgreSQL where DATABASE_URL names the server."""
     if suite_settings.database_url is not None:
-        pytest.skip("DATABASE_URL names a server that is not ours to kill")
+        pytest.skip("DATABASE_URL names a server that tests must not kill")
 
 
 def _with_logs() -> list[Stack]:
-    """A campaign takes the folders of its deployments along when it ends."""
+    """The stacks whose logs still exist: a campaign moves the folders of its deployments."""
     return [one for one in RUNNING_STACKS if one.folder.is_dir()]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Remember how long the logs are, so that a failure shows only what was written during the test."""
+    """Notes the sizes of the logs, so that a failure shows only what the test wrote."""
     item.stash[_log_sizes] = {
         process.name: process.log.stat().st_size for one in _with_logs() for process in one.started
     }
@@ -182,7 +191,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the processes' logs with a failure."""
+    """Adds the processes' logs to the report of a failure."""
     report = yield
     if report.failed:
         for one in _with_logs():

@@ -1,4 +1,7 @@
-"""A raw client of one web process: it sees statuses, headers and the very bytes, where the openai client sees objects."""
+"""A raw client of one web process.
+
+It sees statuses, headers and bytes; the openai client hides them.
+"""
 
 import asyncio
 import io
@@ -15,7 +18,7 @@ JSON = dict[str, Any]
 T = TypeVar("T")
 TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
 UNKNOWN_RESPONSE_ID = "resp_01a1fc89ade272e095a74eaedfc80911"
-"""An id as ours are, of no response; always the same, because it stands in the names of tests."""
+"""A well-formed id of no response. It is constant because names of tests contain it."""
 ENDINGS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
@@ -26,21 +29,25 @@ async def until(
 @overload
 async def until(condition: Callable[[], T], within: float = 10, *, every: float = 0.02) -> T: ...
 async def until(condition: Callable[[], Any], within: float = 10, *, every: float = 0.02) -> Any:
-    """Wait until `condition()` is true, and return what it gave; an AssertionError with its last value after `within` seconds."""
+    """Waits until `condition()` is true and returns its value.
+
+    Raises AssertionError with the last value after `within` seconds; `every`: seconds between two
+    tries.
+    """
     end = time.monotonic() + within
     while True:
-        found = condition()
-        if isinstance(found, Awaitable):
-            found = await found
-        if found:
-            return found
+        value = condition()
+        if isinstance(value, Awaitable):
+            value = await value
+        if value:
+            return value
         if time.monotonic() > end:
-            raise AssertionError(f"not within {within} s; the last value was {found!r}")
+            raise AssertionError(f"not within {within} s; the last value was {value!r}")
         await asyncio.sleep(every)
 
 
 class StreamRefused(AssertionError):
-    """A stream was asked for, and the answer was no stream."""
+    """The answer to a request for a stream was no stream."""
 
     def __init__(self, status: int, body: str) -> None:
         super().__init__(f"{status}: {body}")
@@ -49,7 +56,7 @@ class StreamRefused(AssertionError):
 
 @dataclass(slots=True)
 class HttpResponse:
-    """A whole HTTP answer."""
+    """A complete HTTP answer."""
 
     status: int
     headers: Mapping[str, str]
@@ -61,7 +68,7 @@ class HttpResponse:
 
     @property
     def error(self) -> JSON:
-        """The envelope's inside; all four keys are always there (contract §5.1)."""
+        """The object in the error envelope. It always has all four keys (docs/wire.md)."""
         body = self.body
         assert set(body) == {"error"}, body
         assert set(body["error"]) == {"message", "type", "param", "code"}, body
@@ -70,7 +77,10 @@ class HttpResponse:
 
 
 def decode(frame: bytes) -> JSON:
-    """The event in a frame: `event: <type>`, then one `data:` line, LF only, nothing else (contract §4.1)."""
+    """The event in a frame.
+
+    A frame has `event: <type>`, one `data:` line, only LF, nothing else.
+    """
     head, data, end, rest = frame.split(b"\n")
     assert b"\r" not in frame
     assert end == rest == b"", frame
@@ -82,16 +92,16 @@ def decode(frame: bytes) -> JSON:
 
 @dataclass(slots=True)
 class Stream:
-    """An SSE answer being read; `frames` keeps the bytes of all events read so far."""
+    """An SSE answer that is being read. `frames` has the bytes of all events read so far."""
 
     headers: Mapping[str, str]
     _content: aiohttp.StreamReader
     frames: list[bytes] = field(default_factory=list)
     is_done: bool = False
-    """Whether `data: [DONE]` came."""
+    """Whether `data: [DONE]` was read."""
     comments: int = 0
     reads: list[tuple[float, bytes]] = field(default_factory=list)
-    """What came, as it came, and when (`time.monotonic()`)."""
+    """Each piece as it was received, and when (`time.monotonic()`)."""
     _buffer: bytearray = field(default_factory=bytearray)
 
     @property
@@ -104,7 +114,7 @@ class Stream:
 
     @property
     def final(self) -> JSON:
-        """The terminal event's response."""
+        """The response in the terminal event."""
         last = decode(self.frames[-1])
         assert last["type"] in ENDINGS, last
         return cast("JSON", last["response"])
@@ -140,7 +150,7 @@ class Stream:
                 return decode(frame)
 
     async def until(self, kind: str, *, count: int = 1) -> JSON:
-        """Read on until the `count`-th further event of this type."""
+        """Reads until the `count`-th further event of this type; returns it."""
         while (event := await self.next()) is not None:
             count -= event["type"] == kind
             if count == 0:
@@ -150,7 +160,7 @@ class Stream:
         )
 
     async def to_end(self) -> list[JSON]:
-        """Read on to the end of the stream; all its events, those read before included."""
+        """Reads to the end of the stream; returns all its events, also those read before."""
         while await self.next() is not None:
             pass
         return self.events
@@ -158,7 +168,7 @@ class Stream:
 
 @dataclass(slots=True)
 class Api:
-    """One web process, spoken to by one key."""
+    """A client of one web process with one API key."""
 
     base_url: str
     """With `/v1`."""
@@ -177,7 +187,10 @@ class Api:
         headers: Mapping[str, str] | None = None,
         params: Mapping[str, str] | list[tuple[str, str]] | None = None,
     ) -> HttpResponse:
-        """One request, read whole. `body` as bytes is sent as it is, as JSON."""
+        """Sends one request and reads the whole answer.
+
+        A `body` of bytes is sent unchanged, as JSON.
+        """
         sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         data = None if sent is None else io.BytesIO(sent)
         fields = self._headers(
@@ -189,27 +202,27 @@ class Api:
             return HttpResponse(answer.status, answer.headers, await answer.read())
 
     async def create(self, model: str, **body: Any) -> JSON:
-        """POST /responses, which must succeed; `input` has a default."""
+        """POST /responses, which must succeed. `input` has a default."""
         answer = await self.call("POST", "/responses", {"model": model, "input": "Hello.", **body})
         assert answer.status == 200, answer.raw
         return answer.body
 
     async def create_background(self, model: str, **body: Any) -> str:
-        """Create a background response without a stream; its id."""
+        """Creates a background response without a stream; returns its id."""
         return cast("str", (await self.create(model, background=True, **body))["id"])
 
     async def get(self, response_id: str) -> JSON:
-        """GET, which must succeed."""
+        """GET /responses/{id}, which must succeed."""
         answer = await self.call("GET", f"/responses/{response_id}")
         assert answer.status == 200, answer.raw
         return answer.body
 
     async def cancel(self, response_id: str) -> HttpResponse:
-        """POST …/cancel, as the SDK sends it: a JSON content type and no body."""
+        """POST …/cancel as the SDK sends it: a JSON content type and no body."""
         return await self.call("POST", f"/responses/{response_id}/cancel", b"")
 
     async def wait_for_end(self, response_id: str, within: float = 30) -> JSON:
-        """Poll until the response is terminal, and give it."""
+        """Polls until the response is terminal; returns it."""
 
         async def terminal() -> JSON | None:
             response = await self.get(response_id)
@@ -233,14 +246,14 @@ class Api:
 
     @asynccontextmanager
     async def follow(self, response_id: str, after: int | None = None) -> AsyncIterator[Stream]:
-        """GET …?stream=true, from the event after number `after`."""
+        """GET …?stream=true, from the event behind number `after`."""
         params = {"stream": "true", **({} if after is None else {"starting_after": str(after)})}
         url = f"{self.base_url}/responses/{response_id}"
         async with self.session.get(url, params=params, headers=self._headers(None)) as answer:
             yield await _open_stream(answer)
 
     async def replay(self, response_id: str, after: int | None = None) -> list[bytes]:
-        """The frames from after `after` to the end."""
+        """The frames behind number `after`, to the end."""
         async with self.follow(response_id, after) as stream:
             await stream.to_end()
             return stream.frames

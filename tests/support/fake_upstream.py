@@ -1,14 +1,15 @@
-"""A scriptable upstream that speaks the wire itself: chat completions, and with the steps of tests/support/native_script.py the Responses API.
+"""A scripted upstream: chat completions, and the Responses API with the steps of native_script.py.
 
-A script is a list of steps, each a small coroutine over one `Exchange`. `FakeUpstream.script` registers one under a model name
-and returns that name; given several scripts, the n-th request for the model runs the n-th (the last one repeats). A model named
-`recording:<file>:<line>` replays a recorded stream (line from 1).
+A script is a list of steps, each a small coroutine over one `Exchange`. `FakeUpstream.script`
+registers one under a model name and returns that name; given several scripts, the n-th request for
+the model runs the n-th (the last one repeats). A model named `recording:<file>:<line>` replays a
+recorded stream (line from 1).
 
-    model = fake.script([text("Hello ", "world"), gate(opened), finish(), usage(), done()])
+    model = fake.script([text("Hello ", "world"), wait_for(opened), finish(), usage(), done()])
 
-Every request is kept in `fake.requests`, with the moment at which the client went away, if it did. It is written on a bare
-`asyncio.Protocol` because tests need what HTTP servers hide: resets, half answers, bytes that are no JSON, and the very moment at
-which a socket closes.
+Every request is kept in `fake.requests`, with the moment at which the client closed, if it did. It
+is written on a bare `asyncio.Protocol` because tests need what HTTP servers hide: resets, half
+answers, bytes that are no JSON, and the moment at which a socket closes.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from typing import Any, Self, cast
 from tests.support.api import JSON
 
 ALWAYS_LISTED_MODEL = "resident"
-"""A model that is always listed, so that a list fetched before any script was registered has something to show."""
+"""A model that is always listed, so that the list of models is never empty."""
 Step = Callable[["Exchange"], Awaitable[None]]
 Script = Sequence[Step]
 
@@ -40,12 +41,12 @@ _REASONS = {
 
 
 class ClientClosed(Exception):
-    """The client went away while the script was still talking."""
+    """The client closed the connection before the script ended."""
 
 
 @dataclass(slots=True)
 class UpstreamRequest:
-    """What the upstream was asked, and what became of it. Moments are `time.monotonic()`."""
+    """A request to the upstream and how it ended. Moments are `time.monotonic()`."""
 
     method: str
     path: str
@@ -54,19 +55,19 @@ class UpstreamRequest:
     body: JSON
     started: float
     closed_by_client: float | None = None
-    """When the client closed the connection although the script was not through."""
+    """When the client closed the connection before the script ended."""
     finished: float | None = None
-    """When the script was through."""
+    """When the script ended."""
     query: str = ""
-    """What stood behind the path's question mark."""
+    """The query of its path."""
     sent_text: list[tuple[float, str]] = field(default_factory=list)
-    """The pieces of text that were sent, and when."""
+    """The pieces of text that were sent, each with its moment."""
     finish_reason_sent: bool = False
-    """The answer has said why the model stopped: with `finished` it is a whole turn."""
+    """Whether the answer said why the model stopped. With `finished` it is a complete turn."""
     items: list[JSON] = field(default_factory=list)
-    """What a native answer has told, whole (tests/support/native_script.py)."""
+    """The items that a native answer has sent completely (tests/support/native_script.py)."""
     events: int = 0
-    """Events it has sent."""
+    """How many events were sent."""
 
     @property
     def model(self) -> str:
@@ -87,7 +88,7 @@ class UpstreamRequest:
 
 
 class Exchange:
-    """One request being answered: the steps write through this."""
+    """The answer to one request. Steps write through it."""
 
     def __init__(self, request: UpstreamRequest, connection: "_Connection") -> None:
         self.request = request
@@ -96,11 +97,14 @@ class Exchange:
         self.is_unstreamed = (
             request.path.endswith("/chat/completions") and request.body.get("stream") is not True
         )
-        """No stream was asked for: the chunks are put together and sent as one answer at the end."""
+        """Whether the request is not for a stream.
+
+        The chunks are then sent as one answer at the end.
+        """
         self._chunks: list[JSON] = []
 
     async def begin(self, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
-        """Send the head of a stream, once."""
+        """Sends the head of a stream, once."""
         if not self.is_streaming and not self.is_unstreamed:
             self.is_streaming = True
             fields = {
@@ -111,7 +115,7 @@ class Exchange:
             await self._connection.send(_head(status, fields))
 
     async def write(self, data: bytes) -> None:
-        """Send body bytes of a stream."""
+        """Sends bytes of a stream's body."""
         if self.is_unstreamed:
             return
         await self.begin()
@@ -119,14 +123,14 @@ class Exchange:
             await self._connection.send(b"%x\r\n%b\r\n" % (len(data), data))
 
     async def event(self, data: JSON) -> None:
-        """Send one chunk as an SSE event."""
+        """Sends one chunk as an SSE event."""
         if self.is_unstreamed:
             self._chunks.append(data)
             return
         await self.write(b"data: %b\n\n" % json.dumps(data, ensure_ascii=False).encode())
 
     async def delta(self, delta: JSON, **choice: Any) -> None:
-        """Send one chunk with one choice."""
+        """Sends one chunk with one choice."""
         if content := delta.get("content"):
             self.request.sent_text.append((time.monotonic(), content))
         self.request.finish_reason_sent |= choice.get("finish_reason") is not None
@@ -148,13 +152,13 @@ class Exchange:
         }
 
     async def answer(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
-        """Send a whole answer that is no stream."""
+        """Sends a complete answer that is no stream."""
         await self._connection.send(
             _head(status, {"content-length": str(len(body)), **headers}) + body
         )
 
     async def end(self) -> None:
-        """Close a chunked body properly, or send the chunks as one answer."""
+        """Ends a chunked body, or sends the chunks as one answer."""
         if self._chunks and not self._connection.is_closing:
             await self.answer(
                 200,
@@ -165,15 +169,15 @@ class Exchange:
             await self._connection.send(b"0\r\n\r\n")
 
     def reset(self) -> None:
-        """Close the connection with RST."""
+        """Closes the connection with RST."""
         self._connection.reset()
 
     def drop(self) -> None:
-        """Close the connection with FIN, in the middle of the body."""
+        """Closes the connection with FIN, in the middle of the body."""
         self._connection.drop()
 
     async def wait_closed(self) -> None:
-        """Return when the client has gone."""
+        """Waits until the client has closed the connection."""
         await self._connection.closed.wait()
 
 
@@ -192,8 +196,8 @@ def _completion(chunks: list[JSON]) -> JSON:
             whole["choices"][0]["finish_reason"] = (
                 choice["finish_reason"] or whole["choices"][0]["finish_reason"]
             )
-            if said := choice["delta"].get("content"):
-                message["content"] = (message["content"] or "") + said
+            if text := choice["delta"].get("content"):
+                message["content"] = (message["content"] or "") + text
             for call in choice["delta"].get("tool_calls", ()):
                 known = calls.setdefault(
                     call["index"], {**call, "function": {**call["function"], "arguments": ""}}
@@ -223,7 +227,7 @@ def _head(status: int, fields: Mapping[str, str]) -> bytes:
 
 
 def chunk(data: JSON) -> Step:
-    """This very JSON as one event."""
+    """Sends this JSON as one event."""
 
     async def step(exchange: Exchange) -> None:
         await exchange.event(data)
@@ -232,7 +236,7 @@ def chunk(data: JSON) -> Step:
 
 
 def delta(fields: JSON, **choice: Any) -> Step:
-    """One chunk whose only choice has this delta."""
+    """Sends one chunk whose only choice has this delta."""
 
     async def step(exchange: Exchange) -> None:
         await exchange.delta(fields, **choice)
@@ -241,7 +245,7 @@ def delta(fields: JSON, **choice: Any) -> Step:
 
 
 def text(*pieces: str, gap: float = 0) -> Step:
-    """Each piece as a content delta, `gap` seconds apart."""
+    """Sends each piece as a content delta, `gap` seconds apart."""
 
     async def step(exchange: Exchange) -> None:
         for piece in pieces:
@@ -253,7 +257,7 @@ def text(*pieces: str, gap: float = 0) -> Step:
 
 
 def reasoning(*pieces: str) -> Step:
-    """Each piece as a reasoning delta, in vLLM's spelling."""
+    """Sends each piece as a reasoning delta, under vLLM's name."""
 
     async def step(exchange: Exchange) -> None:
         for piece in pieces:
@@ -263,7 +267,7 @@ def reasoning(*pieces: str) -> Step:
 
 
 def refusal(*pieces: str) -> Step:
-    """Each piece as a refusal delta."""
+    """Sends each piece as a refusal delta."""
 
     async def step(exchange: Exchange) -> None:
         for piece in pieces:
@@ -273,7 +277,7 @@ def refusal(*pieces: str) -> Step:
 
 
 def call(index: int, call_id: str, name: str, *arguments: str) -> Step:
-    """One function call: its head, then its arguments piece by piece."""
+    """Sends one function call: its head, then its arguments piece by piece."""
 
     async def step(exchange: Exchange) -> None:
         head = {
@@ -292,14 +296,14 @@ def call(index: int, call_id: str, name: str, *arguments: str) -> Step:
 
 
 def finish(reason: str = "stop") -> Step:
-    """The chunk that names why the model stopped."""
+    """Sends the chunk with the reason why the model stopped."""
     return delta({}, finish_reason=reason)
 
 
 def usage(
     prompt: int = 11, completion: int = 7, *, cached: int = 0, reasoning_tokens: int = 0
 ) -> Step:
-    """The usage chunk, with its empty `choices`."""
+    """Sends the usage chunk, whose `choices` is empty."""
     counted = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -315,12 +319,12 @@ def usage(
 
 
 def done() -> Step:
-    """`data: [DONE]`."""
+    """Sends `data: [DONE]`."""
     return raw(b"data: [DONE]\n\n")
 
 
 def raw(data: bytes) -> Step:
-    """These very bytes in the body."""
+    """Sends these bytes in the body."""
 
     async def step(exchange: Exchange) -> None:
         await exchange.write(data)
@@ -329,7 +333,7 @@ def raw(data: bytes) -> Step:
 
 
 def wait_for(event: asyncio.Event) -> Step:
-    """Wait until the test opens the gate."""
+    """Sends the head of the stream, then waits for the event."""
 
     async def step(exchange: Exchange) -> None:
         await exchange.begin()
@@ -339,7 +343,7 @@ def wait_for(event: asyncio.Event) -> Step:
 
 
 def silence_until(event: asyncio.Event) -> Step:
-    """As `gate`, but not even the head of the answer is sent before."""
+    """Waits for the event and sends nothing before, not even the head."""
 
     async def step(exchange: Exchange) -> None:
         await event.wait()
@@ -348,7 +352,7 @@ def silence_until(event: asyncio.Event) -> Step:
 
 
 def hang() -> Step:
-    """Say nothing more until the client goes away."""
+    """Sends nothing more until the client closes the connection."""
 
     async def step(exchange: Exchange) -> None:
         await exchange.wait_closed()
@@ -357,7 +361,7 @@ def hang() -> Step:
 
 
 def reset() -> Step:
-    """Cut the connection with RST."""
+    """Ends the connection with RST."""
 
     async def step(exchange: Exchange) -> None:
         exchange.reset()
@@ -366,12 +370,17 @@ def reset() -> Step:
 
 
 def drop() -> Step:
-    """Close the connection in the middle of the body."""
+    """Ends the connection with FIN in the middle of the body."""
 
     async def step(exchange: Exchange) -> None:
         exchange.drop()
 
     return step
+
+
+def error_body(message: str, kind: str, code: str | None = None) -> JSON:
+    """The error envelope of OpenAI's API."""
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
 def status(
@@ -381,19 +390,11 @@ def status(
     *,
     retry: bool = False,
 ) -> Step:
-    """A whole answer with this status. Unless `retry`, it tells the client's SDK not to try again."""
-    content = (
-        {
-            "error": {
-                "message": f"The fake upstream says {code}.",
-                "type": "fake",
-                "param": None,
-                "code": None,
-            }
-        }
-        if body is None
-        else body
-    )
+    """Sends a complete answer with this status.
+
+    Unless `retry`, a header stops retries of the SDK.
+    """
+    content = error_body(f"The fake upstream says {code}.", "fake") if body is None else body
     fields = {
         "content-type": "application/json",
         "x-should-retry": "true" if retry else "false",
@@ -409,7 +410,7 @@ def status(
 
 
 def reply(*pieces: str, gap: float = 0) -> list[Step]:
-    """A whole ordinary answer: text, end, usage."""
+    """The steps of a complete ordinary answer: text, finish, usage, [DONE]."""
     return [text(*pieces, gap=gap), finish(), usage(), done()]
 
 
@@ -482,7 +483,7 @@ class _Connection(asyncio.Protocol):
             await exchange.end()
         except ClientClosed:
             return
-        except Exception as fault:  # noqa: BLE001  # a fault of the fake must not look like one of the product
+        except Exception as fault:  # noqa: BLE001  # must not look like a fault of the product
             self._upstream.faults.append(fault)
             self.reset()
             return
@@ -508,7 +509,7 @@ class _Connection(asyncio.Protocol):
         self._transport.close()
 
     def _mark_finished(self) -> None:
-        """The script itself ends the connection: that is not the client's doing."""
+        """Notes that the script ended the connection, not the client."""
         if self._request is not None and self._request.is_open:
             self._request.finished = time.monotonic()
 
@@ -521,13 +522,13 @@ class FakeUpstream:
     requests: list[UpstreamRequest] = field(default_factory=list)
     connections: set[_Connection] = field(default_factory=set)
     faults: list[BaseException] = field(default_factory=list)
-    """What went wrong in the fake itself; a test session with any of these has failed."""
+    """Errors of the double itself. A test session with one of these fails."""
     base_url: str = ""
     port: int = 0
-    """Where to listen; 0: anywhere."""
+    """The port to listen on; 0: any free port."""
     _scripts: dict[str, list[Script]] = field(default_factory=dict)
     count_answers: dict[str, Script] = field(default_factory=dict)
-    """Path of a count's route -> what it answers, as `script` has it; without any, 404."""
+    """Path of a route that counts tokens -> the script of its answer. Other paths answer 404."""
     _deciders: dict[str, Callable[[UpstreamRequest], Script]] = field(default_factory=dict)
     _request_counts: dict[str, int] = field(default_factory=dict)
     _names: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
@@ -549,17 +550,21 @@ class FakeUpstream:
             await connection.closed.wait()
 
     def script(self, *scripts: Script, name: str | None = None) -> str:
-        """Register what a model answers: the n-th request gets the n-th script, further ones the last. Returns the model's name."""
+        """Registers a model and returns its name.
+
+        The n-th request runs the n-th script; when there are more requests than scripts, the last
+        one repeats.
+        """
         model = name or f"script-{next(self._names)}"
         self._scripts[model] = list(scripts)
         return model
 
     def decide(self, name: str, decider: Callable[[UpstreamRequest], Script]) -> None:
-        """Register a model whose answer follows from the request itself, however often it is asked."""
+        """Registers a model whose script is chosen by its request."""
         self._deciders[name] = decider
 
     def requests_for(self, model: str) -> list[UpstreamRequest]:
-        """The requests for an answer of this model so far, in order."""
+        """The POST requests for this model so far, in order."""
         return [
             request
             for request in self.requests
@@ -583,31 +588,19 @@ class FakeUpstream:
         scripts = self._scripts.get(request.model)
         if scripts is None:
             message = f"The model `{request.model}` does not exist."
-            return [
-                status(
-                    404,
-                    {
-                        "error": {
-                            "message": message,
-                            "type": "invalid_request_error",
-                            "param": None,
-                            "code": "model_not_found",
-                        }
-                    },
-                )
-            ]
+            return [status(404, error_body(message, "invalid_request_error", "model_not_found"))]
         count = self._request_counts[request.model] = self._request_counts.get(request.model, 0) + 1
         return scripts[min(count, len(scripts)) - 1]
 
     def _recorded(self, model: str) -> Script:
         _, file, line = model.split(":")
-        assert self.recordings is not None, "a recording was asked for, but the folder is absent"
+        assert self.recordings is not None, "the folder of recordings does not exist"
         recorded = recording(self.recordings, file, int(line))
         return [*map(chunk, recorded["chunks"]), done()]
 
 
 def recording(folder: Path, file: str, line: int) -> JSON:
-    """The recorded request and chunks in this line (from 1) of `<folder>/<file>`."""
+    """The recorded request and chunks in a line (counted from 1) of `<folder>/<file>`."""
     name = file if file.endswith(".jsonl") else f"{file}.jsonl"
     with (folder / name).open("rb") as lines:
         return cast("JSON", json.loads(next(itertools.islice(lines, line - 1, None))))

@@ -1,7 +1,8 @@
 """Names the tests that failed once and then passed: `python -m tests.support.flaky FIRST SECOND`.
 
-FIRST and SECOND are the files in which pytest keeps the failed node ids of a run (`cache/lastfailed`), of the first run and
-of the run that repeated its failures. The exit status is 1 if a test that passed at the second try is not in tests/flaky.txt.
+FIRST and SECOND are the files in which pytest keeps the failed node ids of a run
+(`cache/lastfailed`), of the first run and of the run that repeated its failures. The exit status is
+1 if a test that passed at the second try is not in tests/flaky.txt.
 """
 
 import json
@@ -20,7 +21,10 @@ def known_ids(lines: Iterable[str]) -> set[str]:
 
 
 def unknown_flaky_ids(first: Iterable[str], second: Iterable[str], known: set[str]) -> list[str]:
-    """The tests that failed in the first run only and are not known. Prints each that failed in the first run only."""
+    """The tests that failed in the first run only and are not known.
+
+    Prints each that failed in the first run only.
+    """
     flaky = sorted(set(first) - set(second))
     for node_id in flaky:
         print(f"flaky: {node_id}")

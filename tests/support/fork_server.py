@@ -1,9 +1,10 @@
-"""Starts web and worker processes by forking from a process that has imported the libraries already.
+"""Starts web and worker processes by forking a process that has imported the libraries.
 
-Importing the libraries costs a process about a second of CPU, and the suite starts hundreds of processes. So each pytest
-process keeps one fork server. A child of it reads its own environment, imports every module of the product itself and runs
-`python -m <module>` by `runpy`; it shares with other children only the libraries' code. Processes started without this
-shortcut are proved by tests/integration/operator/test_up.py and tests/integration/deployment/test_read_only.py.
+Importing the libraries costs a process about a second of CPU, and the suite starts hundreds of
+processes. So each pytest process keeps one fork server. A child of it reads its own environment,
+imports every module of the product itself and runs `python -m <module>` by `runpy`; it shares with
+other children only the libraries' code. Processes started without this shortcut are proved by
+tests/integration/operator/test_up.py and tests/integration/deployment/test_read_only.py.
 """
 
 import contextlib
@@ -37,7 +38,10 @@ LIBRARIES = (
     *("uvicorn.lifespan.on", "uvicorn.loops.uvloop", "uvicorn.protocols.http.httptools_impl"),
     *("uvicorn.protocols.websockets.websockets_sansio_impl", "websockets", "yaml"),
 )
-"""What is imported before the first fork. A library that is missing here costs time, nothing else."""
+"""What is imported before the first fork.
+
+A library that is missing here costs time, nothing else.
+"""
 
 _DEATH_SIGNAL, _NAME = 1, 15
 """Options of prctl(2)."""
@@ -58,7 +62,10 @@ class Launch:
 
 
 class ForkedProcess:
-    """A child of the fork server. The methods are those of `subprocess.Popen` that `cli.embedded.process.Process` calls."""
+    """A child of the fork server.
+
+    The methods are those of `subprocess.Popen` that `cli.embedded.process.Process` calls.
+    """
 
     def __init__(self, server: "ForkServer", pid: int) -> None:
         self.pid = pid
@@ -81,12 +88,12 @@ class ForkedProcess:
         return code
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless the process has ended."""
+        """Sends a signal, unless the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Send SIGKILL, unless the process has ended."""
+        """Sends SIGKILL, unless the process has ended."""
         self.send_signal(signal.SIGKILL)
 
 
@@ -107,13 +114,13 @@ class ForkServer:
         self._lock = threading.Lock()
 
     def launch(self, launch: Launch) -> ForkedProcess:
-        """Start a process."""
+        """Starts a process."""
         pid = self.request(**asdict(launch))
         assert pid is not None
         return ForkedProcess(self, pid)
 
     def request(self, **fields: Any) -> int | None:
-        """Send one request and read its answer: the pid of a launch, the exit code (or None) of a pid."""
+        """Sends one request and reads its answer: a pid, or the exit code of a pid, or None."""
         with self._lock:
             self._lines.write(json.dumps(fields).encode() + b"\n")
             self._lines.flush()
@@ -130,7 +137,10 @@ def fork_server(directory: Path) -> ForkServer:
 
 
 def _serve(connection: socket.socket) -> Launch | None:
-    """Answer requests until the connection ends. Returns the launch in a child, None in the server itself."""
+    """Answers requests until the connection ends.
+
+    Returns the launch in a child, None in the server itself.
+    """
     lines = connection.makefile("rwb")
     for line in lines:
         fields = json.loads(line)
@@ -157,7 +167,7 @@ def _exit_code(pid: int) -> int | None:
 
 
 def _become(launch: Launch, parent: int) -> None:
-    """Give a forked child the session, files, directory, environment and arguments of a process of its own."""
+    """Gives a forked child its session, files, directory, environment and arguments."""
     os.setsid()
     libc = ctypes.CDLL(None)
     libc.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
@@ -188,5 +198,5 @@ if __name__ == "__main__":
     _preload()
     started = _serve(socket.socket(fileno=0))
     if started is not None:
-        # Not inside a function of the server: the interpreter then ends as it does after `python -m`.
+        # Not inside `_serve`: so the interpreter ends as it does after `python -m`.
         runpy.run_module(started.module, run_name="__main__", alter_sys=True)

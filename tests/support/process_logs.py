@@ -1,4 +1,4 @@
-"""The logs of a deployment's processes: their ends for a failing test, and the tracebacks that no test allows."""
+"""The logs of a deployment's processes: their ends, and the tracebacks in them."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +16,7 @@ class LoggedProcess(Protocol):
 
 
 def tracebacks(processes: Iterable[LoggedProcess], allowed: tuple[str, ...]) -> list[str]:
-    """The tracebacks in the logs that contain none of the `allowed` texts, each with its process' name and innermost lines."""
+    """The tracebacks that contain none of the `allowed` texts, with their processes' names."""
     found = [
         (process.name, text)
         for process in processes
@@ -32,7 +32,7 @@ def tracebacks(processes: Iterable[LoggedProcess], allowed: tuple[str, ...]) -> 
 def tails(
     processes: Iterable[LoggedProcess], size: int, after: dict[str, int] | None = None
 ) -> str:
-    """The ends of the logs, each at most `size` bytes; `after`: the offset to begin at, by process name."""
+    """The ends of the logs, each at most `size` bytes. `after`: process name -> first offset."""
     return "\n".join(
         f"── {process.name} ──\n{text}"
         for process in processes

@@ -1,4 +1,5 @@
-"""Hypothesis profiles. `repeatable` is the default: each run tries the same examples and keeps no database of them.
+"""Hypothesis profiles. `repeatable` is the default: each run tries the same examples and keeps no
+database of them.
 
 `./dev test <file> --hypothesis-profile explore` tries ten times as many, other ones in each run.
 """
@@ -9,7 +10,10 @@ _EXPLORE = "explore"
 
 
 def register_profiles() -> None:
-    """Register both profiles and load `repeatable`. A `--hypothesis-profile` on the command line is loaded after it."""
+    """Register both profiles and load `repeatable`.
+
+    A `--hypothesis-profile` on the command line is loaded after it.
+    """
     shared = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
     settings.register_profile("repeatable", shared, derandomize=True, print_blob=False)
     settings.register_profile(_EXPLORE, shared, derandomize=False, print_blob=True)

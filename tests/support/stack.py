@@ -1,4 +1,4 @@
-"""The product as it really runs: servers, a migrated database, web and worker processes, all started and killed from tests."""
+"""Deployments: servers, a migrated database, web and worker processes."""
 
 import asyncio
 import itertools
@@ -42,11 +42,11 @@ SHORT_LEASES = {
     "BACKBURNER_LEASE__SWEEP": "0.5",
     "BACKBURNER_LEASE__RING_INTERVAL": "1",
 }
-"""Shorter leases, for tests in which the default times are not themselves the promise."""
+"""Shorter leases, for tests that do not check the default times."""
 
 
 class SuiteSettings(BaseSettings):
-    """What the environment may say to the tests."""
+    """Settings of the tests, from the environment."""
 
     model_config = SettingsConfigDict(extra="ignore", populate_by_name=True)
 
@@ -62,17 +62,18 @@ class SuiteSettings(BaseSettings):
 
 
 def _with_path(url: str, name: str) -> str:
-    """The same server, another database."""
+    """Returns the URL of another database on the same server."""
     return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
 
 
 def _child_environment() -> dict[str, str]:
-    """Ours without anything that would configure the product, its clients or a proxy behind the test's back."""
+    """Our environment without variables that configure the product, its clients or a proxy."""
     stray = ("BACKBURNER_", "OPENAI_", "PG", "CELERY_")
-    kept = os.environ.items()  # noqa: TID251  # the children need PATH and the like; settings are what we strip
+    # The processes need PATH and the like; the settings are removed.
+    ours = os.environ.items()  # noqa: TID251
     return {
         name: value
-        for name, value in kept
+        for name, value in ours
         if not name.upper().startswith(stray)
         and not name.lower().endswith("_proxy")
         and name not in ("DATABASE_URL", "REDIS_URL")
@@ -85,12 +86,12 @@ class Databases:
 
     admin_url: str
     server: Postgres | None
-    """None: the server is not ours to stop."""
+    """None: DATABASE_URL names the server, and it is not stopped."""
     template: str = field(default_factory=lambda: f"backburner_test_{secrets.token_hex(4)}")
     _copies: list[str] = field(default_factory=list)
 
     async def prepare(self) -> None:
-        """Create and migrate the template."""
+        """Creates and migrates the template."""
         await self._run(
             sql.SQL("CREATE DATABASE {} ENCODING 'UTF8' TEMPLATE template0").format(
                 sql.Identifier(self.template)
@@ -99,7 +100,7 @@ class Databases:
         await asyncio.to_thread(migrate, _with_path(self.admin_url, self.template))
 
     async def create_copy(self) -> str:
-        """The URL of a new, migrated, empty database."""
+        """Returns the URL of a new, migrated, empty database."""
         name = f"{self.template}_{len(self._copies)}"
         self._copies.append(name)
         copy = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
@@ -109,7 +110,7 @@ class Databases:
         return _with_path(self.admin_url, name)
 
     async def drop(self) -> None:
-        """Remove what was created."""
+        """Drops the template and its copies."""
         for name in [*self._copies, self.template]:
             await self._run(
                 sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
@@ -124,7 +125,7 @@ class Databases:
 
 @asynccontextmanager
 async def databases(folder: Path, suite_settings: SuiteSettings) -> AsyncIterator[Databases]:
-    """The server named by DATABASE_URL, or one of our own in `folder`."""
+    """The server that DATABASE_URL names, or a server in `folder`, stopped at the end."""
     if suite_settings.database_url is not None:
         _, _, rest = suite_settings.database_url.partition("://")
         found = Databases(f"postgresql://{rest}", None)
@@ -159,7 +160,10 @@ class Service(Process):
         port: int | None = None,
         proxies: ProcessProxies | None = None,
     ) -> None:
-        """`python -m <module> <arguments>` in the repository's root. It ends at the latest with the test process."""
+        """Prepares `python -m <module> <arguments>`.
+
+        It ends at the latest with the test process.
+        """
         self.module, self.arguments = module, list(arguments)
         super().__init__(
             name, log, [sys.executable, "-m", module, *arguments], environment=environment
@@ -169,7 +173,7 @@ class Service(Process):
         self._proxies = proxies
 
     def launch(self) -> None:
-        """Start it and return at once: forked, where that is possible (tests/support/fork_server.py)."""
+        """Starts it and returns at once. On Linux it is forked (tests/support/fork_server.py)."""
         if sys.platform != "linux":
             super().launch()
             return
@@ -186,33 +190,36 @@ class Service(Process):
 
     @property
     def proxies(self) -> ProcessProxies:
-        """Its own ways to the servers, in a stack that is `proxied`."""
+        """The proxies between it and the servers, in a stack that is `proxied`."""
         assert self._proxies is not None
         return self._proxies
 
     def pause(self) -> None:
-        """Freeze it, as a machine that stalls does."""
+        """Sends SIGSTOP."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Sends SIGCONT."""
         os.kill(self.pid, signal.SIGCONT)
 
     async def stop_cleanly(self, within: float = 20) -> None:
-        """SIGTERM, and the clean end it promises."""
+        """Sends SIGTERM and checks that it ends within `within` seconds with a good exit code."""
         self.request_stop()
         try:
             await until(lambda: not self.running(), within)
         except AssertionError:
             self.kill()
             raise AssertionError(f"{self.name} did not stop within {within} s of SIGTERM") from None
-        # uvicorn ends by the very signal it was sent, once everything is closed
+        # uvicorn closes everything and then ends by the signal that it received
         assert self.exit_code() in (0, -signal.SIGTERM), (
             f"{self.name} ended with {self.exit_code()}"
         )
 
     async def is_healthy(self, session: aiohttp.ClientSession) -> bool:
-        """Whether a web process answers /healthz with 200. Raises AssertionError if it has ended."""
+        """Whether a web process answers /healthz with 200.
+
+        Raises AssertionError if it has ended.
+        """
         assert self.running(), f"{self.name} ended:\n{self.tail()}"
         try:
             async with session.get(f"http://127.0.0.1:{self.port}/healthz") as answer:
@@ -222,7 +229,7 @@ class Service(Process):
             return False
 
     def tail(self, size: int = 6000, after: int = 0) -> str:
-        """The end of its log."""
+        """The end of its log: at most `size` bytes, none before the offset `after`."""
         return self.log.read_bytes()[after:][-size:].decode(errors="replace")
 
 
@@ -234,28 +241,28 @@ class Stack:
     dsn: str
     redis_url: str
     valkey: Valkey | None
-    """None: the Redis is not ours to stop."""
+    """None: REDIS_URL names the Redis, and it is not stopped."""
     fake: FakeUpstream
     session: aiohttp.ClientSession
     settings: dict[str, str]
     allowed_tracebacks: tuple[str, ...] = ()
-    """A log holding a traceback fails the stack unless the traceback contains one of these; each is explained where it is given."""
+    """A traceback in a log fails the test, unless it contains one of these texts."""
     key: str = field(default_factory=lambda: f"bb-test-{secrets.token_urlsafe(24)}")
     webs: list[Service] = field(default_factory=list)
     workers: list[Service] = field(default_factory=list)
     started: list[Service] = field(default_factory=list)
-    """Every process there ever was, in order."""
+    """All processes that were started, in order; also those that have ended."""
     proxied: bool = False
-    """Each process reaches Postgres, Redis and the upstream through proxies of its own."""
+    """Each process reaches Postgres, Redis and the upstream through separate proxies."""
     signed: bool = False
-    """Each process' upstream key ends in `/<its name>`, so that the fake's log says who asked."""
+    """Each process' upstream key ends in `/<its name>`, so that the upstream's log names it."""
     postgres_proxy_for: Callable[[str], Proxy] | None = None
-    """Makes what stands between Postgres and the process of this name."""
+    """Makes the proxy between Postgres and the process of this name."""
     _clients: list[openai.AsyncOpenAI] = field(default_factory=list)
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
     def environment(self, proxies: ProcessProxies | None = None, label: str = "") -> dict[str, str]:
-        """What the product's processes are told."""
+        """The environment of the product's processes."""
         return {
             **_child_environment(),
             "DATABASE_URL": proxies.postgres.url(self.dsn) if proxies else self.dsn,
@@ -295,14 +302,14 @@ class Stack:
         return process
 
     def spawn_web(self, port: int | None = None) -> Service:
-        """Start a web process without waiting for it."""
+        """Starts a web process without waiting for it."""
         port = port or free_port()
         process = self._start("web", "web", "--host", "127.0.0.1", "--port", str(port), port=port)
         self.webs.append(process)
         return process
 
     async def start_web(self, port: int | None = None) -> Service:
-        """Start a web process and wait until it answers; nobody is sent to it before."""
+        """Starts a web process and waits until it answers; `webs` has it only then."""
         process = self.spawn_web(port)
         self.webs.remove(process)
         try:
@@ -312,7 +319,7 @@ class Stack:
         return process
 
     def spawn_worker(self, *, streams: int = 200, quarantine: bool = False) -> Service:
-        """Start a worker process without waiting for it."""
+        """Starts a worker process without waiting for it."""
         if quarantine:
             process = self._start("quarantine", "worker", "--quarantine")
         else:
@@ -321,37 +328,37 @@ class Stack:
         return process
 
     async def start_worker(self, *, streams: int = 200, quarantine: bool = False) -> Service:
-        """Start a worker process and wait until it is claiming."""
+        """Starts a worker process and waits until it claims."""
         process = self.spawn_worker(streams=streams, quarantine=quarantine)
         await self.wait_until_claiming(process)
         return process
 
     async def wait_until_claiming(self, process: Service) -> None:
-        """Wait until this worker has announced itself."""
+        """Waits until this worker has a live row in `workers`."""
         await until(lambda: self._is_claiming(process), 60)
 
     async def _is_claiming(self, process: Service) -> bool:
-        """Whether the database knows a live worker with this process' pid."""
+        """Whether `workers` has a live row with this process' pid. Raises if it has ended."""
         assert process.running(), f"{process.name} ended:\n{process.tail()}"
         question = "SELECT count(*) FROM workers WHERE pid = %s AND kind <> 'web' AND NOT dead"
         return bool(await self.value(question, process.pid) == 1)
 
     async def readyz(self, web: int = 0) -> dict[str, Any]:
-        """What /readyz says."""
+        """The body of /readyz."""
         async with self.session.get(f"http://127.0.0.1:{self.webs[web].port}/readyz") as answer:
             assert answer.status == 200, await answer.text()
             found: dict[str, Any] = await answer.json()
             return found
 
     async def value(self, query: str, *values: object) -> Any:
-        """The first column of the first row, from the database itself."""
+        """Runs a query on the database; returns the first column of the first row, or None."""
         async with await psycopg.AsyncConnection.connect(self.dsn, autocommit=True) as connection:
             cursor = await connection.execute(query.encode(), values)
             row = await cursor.fetchone()
             return None if row is None else row[0]
 
     def redis(self) -> redis.asyncio.Redis:
-        """A client of the stack's Redis; close it."""
+        """A client of the stack's Redis; the caller closes it."""
         client: redis.asyncio.Redis = redis.asyncio.Redis.from_url(self.redis_url)
         return client
 
@@ -363,7 +370,7 @@ class Stack:
         )
 
     def openai(self, web: int = 0, *, key: str | None = None) -> openai.AsyncOpenAI:
-        """The official client, as it comes, without retries."""
+        """The official client, without retries."""
         url = f"http://127.0.0.1:{self.webs[web].port}/v1"
         client = openai.AsyncOpenAI(
             base_url=url, api_key=key or self.key, max_retries=0, timeout=60
@@ -372,27 +379,27 @@ class Stack:
         return client
 
     def proxies(self) -> list[ProcessProxies]:
-        """Those of all processes that were started."""
+        """The proxies of all processes that were started."""
         return [process.proxies for process in self.started] if self.proxied else []
 
     def kill(self, process: Service) -> None:
-        """kill -9."""
+        """Sends SIGKILL and waits."""
         self.forget(process)
         process.kill()
 
     async def stop(self, process: Service) -> None:
-        """SIGTERM, and wait."""
+        """Sends SIGTERM and waits for a clean end."""
         self.forget(process)
         await process.stop_cleanly()
 
     def forget(self, process: Service) -> None:
-        """It is no longer one of those that should be there."""
+        """Removes it from the processes that must be running at the end."""
         for processes in (self.webs, self.workers):
             if process in processes:
                 processes.remove(process)
 
     async def close(self) -> None:
-        """Stop everything, cleanly, and look into the logs."""
+        """Stops everything cleanly; fails if a process had ended or a log has a traceback."""
         for client in self._clients:
             await client.close()
         running = [*self.webs, *self.workers]
@@ -414,10 +421,10 @@ class Stack:
 
 
 _redis_numbers = itertools.cycle(range(1, 16))
-"""On a Redis that is not ours each stack gets a database of its own: one stack's workers must not answer another's bells."""
+"""Numbers of databases on the Redis that REDIS_URL names: each stack uses another one."""
 
 RUNNING_STACKS: list[Stack] = []
-"""The stacks of the session and of the present test: their logs are shown with a failing test."""
+"""The stacks of the session and of the running test. A failing test shows their logs."""
 
 
 class StackOptions(TypedDict, total=False):
@@ -444,7 +451,9 @@ async def stack(
     fake: FakeUpstream,
     **options: Unpack[StackOptions],
 ) -> AsyncIterator[Stack]:
-    """A deployment with a database and a Redis of its own, ready to serve; stopped and checked at the end."""
+    """A deployment with a database and a Redis of its own, ready to serve; stopped and checked at
+    the end.
+    """
     async with (
         _redis_server(folder, suite_settings) as (redis_url, valkey),
         _client_session() as session,
@@ -503,7 +512,7 @@ async def _redis_server(
 
 
 def _client_session() -> aiohttp.ClientSession:
-    """A session without limits, whose connections are not used again: a web process may have been killed between two requests."""
+    """A session without limits. It uses no connection twice: tests kill web processes."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, force_close=True),
         timeout=aiohttp.ClientTimeout(total=110),

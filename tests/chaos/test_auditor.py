@@ -1,4 +1,4 @@
-"""The auditor itself: a clean record gives no violation, and every kind of violation, planted into that record, is found."""
+"""The auditor: a clean record has no violation, and each violation put into it is reported."""
 
 import copy
 import json
@@ -24,11 +24,13 @@ JSON = dict[str, Any]
 Mutation = Callable[[RunRecord], object]
 
 
-def told(response_id: str, words: list[str], *, ending: str = "completed") -> list[bytes]:
-    """The frames of an ordinary story: opening, one message, the end."""
+def response_frames(
+    response_id: str, deltas: list[str], *, ending: str = "completed"
+) -> list[bytes]:
+    """The frames of an ordinary response: first events, one message, ending."""
     item = f"msg_{response_id[-2:]}"
-    text = "".join(words)
-    place = {"item_id": item, "output_index": 0, "content_index": 0}
+    text = "".join(deltas)
+    part_position = {"item_id": item, "output_index": 0, "content_index": 0}
     part = {"type": "output_text", "text": text, "annotations": []}
     message = {
         "id": item,
@@ -43,21 +45,21 @@ def told(response_id: str, words: list[str], *, ending: str = "completed") -> li
         ("response.queued", {"response": body(response_id, "queued")}),
         ("response.in_progress", {"response": body(response_id, "in_progress")}),
         ("response.output_item.added", {"output_index": 0, "item": empty}),
-        ("response.content_part.added", {**place, "part": {**part, "text": ""}}),
-        *(("response.output_text.delta", {**place, "delta": word}) for word in words),
-        ("response.output_text.done", {**place, "text": text}),
-        ("response.content_part.done", {**place, "part": part}),
+        ("response.content_part.added", {**part_position, "part": {**part, "text": ""}}),
+        *(("response.output_text.delta", {**part_position, "delta": delta}) for delta in deltas),
+        ("response.output_text.done", {**part_position, "text": text}),
+        ("response.content_part.done", {**part_position, "part": part}),
         ("response.output_item.done", {"output_index": 0, "item": message}),
         (f"response.{ending}", {"response": body(response_id, "completed", [message])}),
     ]
     return [
-        frame({"type": kind, "sequence_number": number, **rest})
-        for number, (kind, rest) in enumerate(bodies)
+        frame({"type": kind, "sequence_number": number, **fields})
+        for number, (kind, fields) in enumerate(bodies)
     ]
 
 
 def body(response_id: str, status: str, output: list[JSON] | None = None) -> JSON:
-    """A Response, as far as the auditor looks."""
+    """A response with the fields that the auditor reads."""
     text = "".join(part["text"] for item in output or [] for part in item["content"])
     return {"id": response_id, "status": status, "output": output or [], "output_text": text}
 
@@ -66,15 +68,15 @@ def frame(event: JSON) -> bytes:
     return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
 
 
-def edited(raw: bytes, change: Callable[[JSON], object]) -> bytes:
-    """The frame with its event changed."""
+def edited_frame(raw: bytes, change: Callable[[JSON], object]) -> bytes:
+    """The frame with its event changed by `change`."""
     event = json.loads(raw.split(b"data: ", 1)[1])
     change(event)
     return frame(event)
 
 
-def reading(web: str, frames: list[bytes], after: int = -1, opened: float = 1.0) -> Reading:
-    """Somebody was sent these frames, a tenth of a second apart, and `[DONE]`."""
+def client_reading(web: str, frames: list[bytes], after: int = -1, opened: float = 1.0) -> Reading:
+    """A reader that got these frames, a tenth of a second apart, and `[DONE]`."""
     chunks = [(opened + 0.1 * (number + 1), data) for number, data in enumerate(frames)]
     if any(
         f"event: response.{kind}\n".encode() in b"".join(frames)
@@ -84,15 +86,17 @@ def reading(web: str, frames: list[bytes], after: int = -1, opened: float = 1.0)
     return Reading(web, after, opened, chunks, closed=chunks[-1][0], end="clean")
 
 
-def story(marker: str, response_id: str, words: list[str]) -> tuple[ResponseTrace, UpstreamCall]:
-    """A response that nothing happened to: one reader who stayed, one who resumed, looks before and after the end."""
-    frames = told(response_id, words)
+def recorded_response(
+    marker: str, response_id: str, deltas: list[str]
+) -> tuple[ResponseTrace, UpstreamCall]:
+    """A response without faults: a full reading, a resumed one, GETs before and after its end."""
+    frames = response_frames(response_id, deltas)
     final = json.loads(frames[-1].split(b"data: ", 1)[1])["response"]
     running = copy.deepcopy(final)
     running["status"], running["output"][0]["status"] = "in_progress", "in_progress"
-    running["output"][0]["content"][0]["text"] = running["output_text"] = words[0]
+    running["output"][0]["content"][0]["text"] = running["output_text"] = deltas[0]
     created = ClientRequest("create", "web-1", 0.9, 1.0, 200, body(response_id, "queued"))
-    asked = [
+    requests = [
         ClientRequest("get", "web-1", 1.62, 1.65, 200, running),
         ClientRequest("get", "web-2", 4.0, 4.1, 200, final),
         ClientRequest("get", "web-1", 5.0, 5.1, 200, copy.deepcopy(final)),
@@ -107,40 +111,46 @@ def story(marker: str, response_id: str, words: list[str]) -> tuple[ResponseTrac
         ClientRequest("stranger", "web-1", 5.4, 5.5, 404, {"error": {}}),
     ]
     readings = [
-        reading("web-1", frames),
-        reading("web-2", frames[:6]),
-        reading("web-1", frames[6:], after=5, opened=2.0),
+        client_reading("web-1", frames),
+        client_reading("web-2", frames[:6]),
+        client_reading("web-1", frames[6:], after=5, opened=2.0),
     ]
     readings[1].end = "left"
-    one = ResponseTrace(
+    trace = ResponseTrace(
         marker,
         f"This is {marker}.",
         background=True,
         create=created,
         id=response_id,
         readings=readings,
-        requests=asked,
+        requests=requests,
     )
-    said = [(1.3 + 0.1 * number, word) for number, word in enumerate(words)]
+    deltas_sent = [(1.3 + 0.1 * number, delta) for number, delta in enumerate(deltas)]
     call = UpstreamCall(
-        marker, 1.2, f"worker-{marker[1]}", "[]", said, finished=2.5, is_complete_turn=True
+        marker,
+        1.2,
+        f"worker-{marker[1]}",
+        "[]",
+        deltas_sent,
+        finished=2.5,
+        is_complete_turn=True,
     )
-    return one, call
+    return trace, call
 
 
 @pytest.fixture
 def record() -> RunRecord:
-    """Two responses and a continuation, with a call to a tool."""
-    first, call = story("m1", "resp_01", ["red ", "blue ", "green"])
-    second, other = story("m2", "resp_02", ["one ", "two"])
-    child, third = story("m3", "resp_03", ["three"])
+    """Two responses and a continuation; the first one called a tool."""
+    first, call = recorded_response("m1", "resp_01", ["red ", "blue ", "green"])
+    second, other = recorded_response("m2", "resp_02", ["one ", "two"])
+    child, third = recorded_response("m3", "resp_03", ["three"])
     child.previous, third.request_messages = (
         first,
         json.dumps([{"role": "assistant", "content": "red blue green"}]),
     )
     tool = ToolCall("m1", "write x", 1.3, 1.4)
-    lives = [WorkerLifetime(f"worker-{number}", 0) for number in range(1, 4)]
-    return RunRecord([first, second, child], [call, other, third], [tool], [], lives, ended=100)
+    lifetimes = [WorkerLifetime(f"worker-{number}", 0) for number in range(1, 4)]
+    return RunRecord([first, second, child], [call, other, third], [tool], [], lifetimes, ended=100)
 
 
 def test_a_clean_record_has_no_violation(record: RunRecord) -> None:
@@ -152,38 +162,38 @@ def test_a_clean_record_has_no_violation(record: RunRecord) -> None:
 
 
 def change_frame(
-    record: RunRecord, at: int, change: Callable[[JSON], object], reader: int = 0
+    record: RunRecord, index: int, change: Callable[[JSON], object], reader: int = 0
 ) -> None:
     chunks = record.traces[0].readings[reader].chunks
-    chunks[at] = (chunks[at][0], edited(chunks[at][1], change))
+    chunks[index] = (chunks[index][0], edited_frame(chunks[index][1], change))
 
 
 def set_final(record: RunRecord, **changes: Any) -> None:
-    """What everybody was told at the end of the first response was otherwise."""
-    for look in record.traces[0].requests_of("get")[1:]:
-        look.body.update(changes)
-    for_all_readers(record, 11, lambda event: event["response"].update(changes))
+    """Changes the terminal state of the first response for every reader and GET."""
+    for request in record.traces[0].requests_of("get")[1:]:
+        request.body.update(changes)
+    change_for_all_readers(record, 11, lambda event: event["response"].update(changes))
 
 
-def other_byte(record: RunRecord) -> None:
+def changed_byte(record: RunRecord) -> None:
     chunks = record.traces[0].readings[2].chunks
     chunks[0] = (chunks[0][0], chunks[0][1].replace(b'"blue "', b'"blue"'))
 
 
-def drop(record: RunRecord, at: int, reader: int = 0) -> None:
-    del record.traces[0].readings[reader].chunks[at]
+def drop(record: RunRecord, index: int, reader: int = 0) -> None:
+    del record.traces[0].readings[reader].chunks[index]
 
 
-def repeat(record: RunRecord, at: int) -> None:
+def repeat(record: RunRecord, index: int) -> None:
     chunks = record.traces[0].readings[0].chunks
-    chunks.insert(at, chunks[at])
+    chunks.insert(index, chunks[index])
 
 
-def without_end(record: RunRecord) -> None:
+def without_ending(record: RunRecord) -> None:
     del record.traces[0].readings[2].chunks[-2:]
 
 
-def torn_frame(record: RunRecord) -> None:
+def cut_frame(record: RunRecord) -> None:
     chunks = record.traces[0].readings[1].chunks
     chunks.append((1.7, b"event: response.output_text.delta\ndata: {"))
     record.traces[0].readings[1].end = "clean"
@@ -191,14 +201,14 @@ def torn_frame(record: RunRecord) -> None:
     record.faults.append(Fault("stopped", "web-2", 1.6))
 
 
-def wrong_piece(record: RunRecord) -> None:
+def stray_bytes(record: RunRecord) -> None:
     record.traces[0].readings[1].chunks.append((1.7, b"event: response.nonsense"))
     record.traces[0].readings[1].end = "cut"
     record.faults.append(Fault("killed", "web-2", 1.6))
 
 
 def second_call(record: RunRecord, **changes: Any) -> UpstreamCall:
-    """The first response's upstream was asked once more."""
+    """A second call of the upstream for the first response."""
     first = record.upstream[0]
     later = UpstreamCall(
         "m1", 2.6, "worker-2", "[]", list(first.sent_text), finished=3.0, is_complete_turn=True
@@ -209,52 +219,53 @@ def second_call(record: RunRecord, **changes: Any) -> UpstreamCall:
     return later
 
 
-def two_owners(record: RunRecord) -> None:
+def overlapping_attempts(record: RunRecord) -> None:
     record.upstream[0].finished = 3.0
     second_call(record, started=2.0)
 
 
-def dies_unnoticed(record: RunRecord) -> None:
-    """Its worker was killed under it, and it took long."""
-    die(record.upstream[0], 2.0)
+def recovered_late(record: RunRecord) -> None:
+    """The worker was killed, and the response took too long to run again."""
+    close_upstream(record.upstream[0], 2.0)
     record.faults.append(Fault("killed", "worker-1", 2.0))
     second_call(record, started=23.0, finished=24.0)
-    for one in record.traces[0].readings:
-        one.chunks = [
-            (at + (24 if number > 6 else 0), data) for number, (at, data) in enumerate(one.chunks)
+    for client_reading in record.traces[0].readings:
+        client_reading.chunks = [
+            (time + (24 if number > 6 else 0), data)
+            for number, (time, data) in enumerate(client_reading.chunks)
         ]
     record.traces[0].readings.pop()
-    for look in record.traces[0].requests_of("get")[1:]:
-        look.sent, look.answered = look.sent + 30, (look.answered or 0) + 30
+    for request in record.traces[0].requests_of("get")[1:]:
+        request.sent, request.answered = request.sent + 30, (request.answered or 0) + 30
 
 
-def cancel_answered(record: RunRecord, at: float, told: str) -> None:
-    """A cancel of the first response was answered 200 at that moment."""
+def cancel_answered(record: RunRecord, time: float, status: str) -> None:
+    """A cancel of the first response was answered with 200 at this time."""
     record.traces[0].requests.insert(
-        0, ClientRequest("cancel", "web-2", at - 0.1, at, 200, {"status": told})
+        0, ClientRequest("cancel", "web-2", time - 0.1, time, 200, {"status": status})
     )
 
 
-def cancelled_in_vain(record: RunRecord, at: float, told: str) -> None:
-    """The same, and it ended as cancelled."""
-    cancel_answered(record, at, told)
+def ended_as_cancelled(record: RunRecord, time: float, status: str) -> None:
+    """A cancel was answered, and the response ended as cancelled."""
+    cancel_answered(record, time, status)
     set_final(record, status="cancelled")
 
 
-def die(call: UpstreamCall, at: float) -> None:
-    """The socket of this request was closed before it was through."""
-    call.closed, call.finished, call.is_complete_turn = at, None, False
+def close_upstream(call: UpstreamCall, time: float) -> None:
+    """The upstream connection was closed before its answer was complete."""
+    call.closed, call.finished, call.is_complete_turn = time, None, False
 
 
-def ran_after_503(record: RunRecord) -> None:
-    one = record.traces[1]
+def run_after_503(record: RunRecord) -> None:
+    trace = record.traces[1]
     (
-        one.create.status,
-        one.create.body,
-        one.create.retry_after,
-        one.id,
-        one.requests,
-        one.readings,
+        trace.create.status,
+        trace.create.body,
+        trace.create.retry_after,
+        trace.id,
+        trace.requests,
+        trace.readings,
     ) = (
         503,
         {},
@@ -265,39 +276,39 @@ def ran_after_503(record: RunRecord) -> None:
     )
 
 
-def crossed(record: RunRecord) -> None:
+def event_of_another_response(record: RunRecord) -> None:
     change_frame(record, 2, lambda event: event["response"].update(id="resp_02"))
 
 
 def same_item(record: RunRecord) -> None:
-    for look in record.traces[1].requests_of("get")[1:]:
-        look.body["output"][0]["id"] = "msg_01"
+    for request in record.traces[1].requests_of("get")[1:]:
+        request.body["output"][0]["id"] = "msg_01"
 
 
-def for_all_readers(record: RunRecord, at: int, change: Callable[[JSON], object]) -> None:
-    """The one who stayed and the one who resumed after six events were sent the same change."""
-    change_frame(record, at, change)
-    change_frame(record, at - 6, change, reader=2)
+def change_for_all_readers(record: RunRecord, index: int, change: Callable[[JSON], object]) -> None:
+    """The same change for the reader that stayed and for the one that resumed after six events."""
+    change_frame(record, index, change)
+    change_frame(record, index - 6, change, reader=2)
 
 
-def called(record: RunRecord, status: str, key: str, *, times: int = 1) -> None:
-    """The first response's output ends with this call."""
+def add_tool_call(record: RunRecord, status: str, key: str, *, times: int = 1) -> None:
+    """The output of the first response ends with this tool call."""
     arguments = json.dumps({"key": f"m1/{key}"})
     items = [
         {
             "type": "mcp_call",
-            "id": f"mcp_{n}",
+            "id": f"mcp_{number}",
             "status": status,
             "name": "write",
             "arguments": arguments,
         }
-        for n in range(times)
+        for number in range(times)
     ]
     set_final(record, output=[*record.traces[0].requests_of("get")[1].body["output"], *items])
 
 
-def each(*steps: Mutation) -> Mutation:
-    """One after the other."""
+def in_turn(*steps: Mutation) -> Mutation:
+    """Applies one change after the other."""
 
     def mutate(record: RunRecord) -> None:
         for step in steps:
@@ -306,28 +317,28 @@ def each(*steps: Mutation) -> Mutation:
     return mutate
 
 
-def faulty(what: FaultKind, target: str, begin: float, end: float | None = None) -> Mutation:
-    """Something was done to a process or server."""
+def fault(what: FaultKind, target: str, begin: float, end: float | None = None) -> Mutation:
+    """A fault of a process or a server."""
     return lambda record: record.faults.append(Fault(what, target, begin, end))
 
 
-MUTATIONS: dict[str, tuple[str, Mutation]] = {
-    "accepted, and 404 afterwards": (
+VIOLATIONS: dict[str, tuple[str, Mutation]] = {
+    "accepted, then a 404": (
         "I1",
         lambda r: r.traces[0].requests.insert(0, ClientRequest("get", "web-1", 1.1, 1.2, 404, {})),
     ),
-    "accepted, and gone at the end": (
+    "accepted, a 404 at the end": (
         "I1",
         lambda r: r.traces[0].requests.append(ClientRequest("get", "web-1", 8, 8.1, 404, {})),
     ),
-    "deleted, and still shown": (
+    "deleted, and still readable": (
         "I1",
         lambda r: r.traces[0].requests.insert(
             0, ClientRequest("delete", "web-1", 1.0, 1.1, 200, {"deleted": True})
         ),
     ),
     "never ends": ("I2", lambda r: set_final(r, status="in_progress")),
-    "recovered too late": ("I2", dies_unnoticed),
+    "recovered too late": ("I2", recovered_late),
     "two terminal events": (
         "I3",
         lambda r: change_frame(
@@ -342,7 +353,7 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
             r.traces[0].readings[0].chunks.append((9, frame({"type": "x", "sequence_number": 12})))
         ),
     ),
-    "a stream that stops": ("I3", without_end),
+    "a stream that stops": ("I3", without_ending),
     "a status that changes": (
         "I3",
         lambda r: r.traces[0].requests_of("get")[2].body.update(status="failed"),
@@ -355,22 +366,22 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
     "a hole at a resume": ("I4", lambda r: drop(r, 0, reader=2)),
     "a repeat": ("I4", lambda r: repeat(r, 6)),
     "a first number that is not 0": ("I4", lambda r: drop(r, 0)),
-    "one byte that differs": ("I4", other_byte),
-    "a frame cut short by a clean end": ("I4", torn_frame),
-    "a piece that belongs to no event": ("I4", wrong_piece),
-    "a frame that is none": (
+    "one byte that differs": ("I4", changed_byte),
+    "a frame cut short by a clean end": ("I4", cut_frame),
+    "bytes outside an event": ("I4", stray_bytes),
+    "an invalid frame": (
         "I4",
         lambda r: r.traces[0].readings[0].chunks.insert(3, (1.35, b"hello\n\n")),
     ),
-    "two owners": ("I5", two_owners),
+    "two owners": ("I5", overlapping_attempts),
     "a turn done twice": ("I6", second_call),
     "a turn done twice, Redis flushed": (
         "I6",
-        each(second_call, faulty("flushed", "redis", 2.0, 2.0)),
+        in_turn(second_call, fault("flushed", "redis", 2.0, 2.0)),
     ),
     "a turn done twice, Postgres restarted": (
         "I6",
-        each(second_call, faulty("away", "postgres", 2.0, 3.0)),
+        in_turn(second_call, fault("away", "postgres", 2.0, 3.0)),
     ),
     "an unsafe tool called twice": (
         "I6",
@@ -385,47 +396,51 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
             ]
         ),
     ),
-    "a turn whose tools were answered, asked for again": (
+    "a turn with tool outputs, repeated": (
         "I6",
-        each(
+        in_turn(
             lambda r: setattr(r.upstream[0], "request_messages", '[{"role": "tool"}]'),
-            lambda r: die(r.upstream[0], 2.0),
-            faulty("killed", "worker-1", 2.0),
+            lambda r: close_upstream(r.upstream[0], 2.0),
+            fault("killed", "worker-1", 2.0),
             lambda r: second_call(r, finished=2.9),
         ),
     ),
-    "a completed call that nobody made": ("I6", lambda r: called(r, "completed", "y")),
-    "a call that stands in the output twice": (
+    "a completed call that was not made": ("I6", lambda r: add_tool_call(r, "completed", "y")),
+    "a call twice in the output": (
         "I6",
-        lambda r: called(r, "completed", "x", times=2),
+        lambda r: add_tool_call(r, "completed", "x", times=2),
     ),
-    "a failed call though nobody died": ("I6", lambda r: called(r, "failed", "x")),
-    "a word that was never said": (
+    "a failed call without a crash": ("I6", lambda r: add_tool_call(r, "failed", "x")),
+    "text that the upstream did not send": (
         "I6",
         lambda r: r.upstream[0].sent_text.__setitem__(1, (1.4, "grey ")),
     ),
-    "a word lost at the end": ("I6", lambda r: r.upstream[0].sent_text.append((1.9, " and more"))),
+    "text lost at the end": ("I6", lambda r: r.upstream[0].sent_text.append((1.9, " and more"))),
     "GET and the terminal event differ": (
         "I7",
-        lambda r: [look.body.update(model="x") for look in r.traces[0].requests_of("get")[1:]],
+        lambda r: [
+            request.body.update(model="x") for request in r.traces[0].requests_of("get")[1:]
+        ],
     ),
     "deltas that are not the text": (
         "I7",
-        lambda r: for_all_readers(r, 6, lambda event: event.update(delta="bleu ")),
+        lambda r: change_for_all_readers(r, 6, lambda event: event.update(delta="bleu ")),
     ),
-    "an item done otherwise than it ends": (
+    "an item that ends with another status": (
         "I7",
-        lambda r: for_all_readers(r, 10, lambda event: event["item"].update(status="incomplete")),
+        lambda r: change_for_all_readers(
+            r, 10, lambda event: event["item"].update(status="incomplete")
+        ),
     ),
     "in progress after the terminal event": (
         "I7",
         lambda r: r.traces[0].requests_of("get")[1].body.update(status="in_progress"),
     ),
-    "a GET older than what was seen": (
+    "a GET older than the stream": (
         "I7",
         lambda r: r.traces[0].requests_of("get")[0].body.update(output=[]),
     ),
-    "a GET with text from nowhere": (
+    "a GET with text of no upstream": (
         "I7",
         lambda r: (
             r.traces[0].requests_of("get")[0].body["output"][0]["content"][0].update(text="purple")
@@ -433,12 +448,12 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
     ),
     "cannot be continued at once": (
         "I7",
-        each(
+        in_turn(
             lambda r: setattr(r.traces[2].create, "status", 400),
             lambda r: setattr(r.traces[2], "id", None),
         ),
     ),
-    "a continuation that was not told": (
+    "a continuation without its history": (
         "I7",
         lambda r: setattr(r.upstream[2], "request_messages", "[]"),
     ),
@@ -456,93 +471,95 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
         "I9",
         lambda r: r.traces[0].requests.append(ClientRequest("get", "web-1", 3, 3.1, 500, {})),
     ),
-    "a 503'd create that runs": ("I9", ran_after_503),
+    "a 503'd create that runs": ("I9", run_after_503),
     "a cancel that was answered, and another ending": (
         "I10",
         lambda r: cancel_answered(r, 1.5, "in_progress"),
     ),
-    "an upstream request after a cancel": (
+    "a call of the upstream after a cancel": (
         "I10",
-        lambda r: cancelled_in_vain(r, 0.2, "in_progress"),
+        lambda r: ended_as_cancelled(r, 0.2, "in_progress"),
     ),
     "a tool called after a cancel": (
         "I10",
-        each(
-            lambda r: cancelled_in_vain(r, 2.6, "cancelled"),
+        in_turn(
+            lambda r: ended_as_cancelled(r, 2.6, "cancelled"),
             lambda r: r.tools.append(ToolCall("m1", "write z", 3.0, 3.1)),
         ),
     ),
     "a queued response that starts after its cancel": (
         "I10",
-        lambda r: cancelled_in_vain(r, 1.1, "cancelled"),
+        lambda r: ended_as_cancelled(r, 1.1, "cancelled"),
     ),
-    "cancelled by nobody": ("I10", lambda r: set_final(r, status="cancelled")),
-    "an event of another response": ("I11", crossed),
+    "cancelled without a request": ("I10", lambda r: set_final(r, status="cancelled")),
+    "an event of another response": ("I11", event_of_another_response),
     "one id twice": ("I11", lambda r: setattr(r.traces[1], "id", "resp_01")),
     "one item id twice": ("I11", same_item),
-    "a stranger who is answered": (
+    "another project that gets an answer": (
         "I11",
         lambda r: setattr(r.traces[0].requests_of("stranger")[0], "status", 200),
     ),
 }
 
 
-@pytest.mark.parametrize("name", list(MUTATIONS))
-def test_a_planted_violation_is_found(record: RunRecord, name: str) -> None:
-    invariant, mutate = MUTATIONS[name]
-    mutate(record)
+@pytest.mark.parametrize("name", list(VIOLATIONS))
+def test_each_violation_is_reported(record: RunRecord, name: str) -> None:
+    invariant, change = VIOLATIONS[name]
+    change(record)
     report = audit(record)
     assert invariant in {violation.invariant for violation in report.violations}, report
 
 
-EXCUSES: dict[str, Mutation] = {
-    "asked again after a death": each(
-        lambda r: die(r.upstream[0], 2.0),
-        faulty("killed", "worker-1", 2.0),
+ALLOWED: dict[str, Mutation] = {
+    "repeated after a crash": in_turn(
+        lambda r: close_upstream(r.upstream[0], 2.0),
+        fault("killed", "worker-1", 2.0),
         lambda r: second_call(r, finished=2.9),
     ),
-    "a stream that ends with its web process": each(
-        lambda r: drop(r, 11), lambda r: drop(r, 11), faulty("stopped", "web-1", 2.0)
+    "a stream that ends with its web process": in_turn(
+        lambda r: drop(r, 11), lambda r: drop(r, 11), fault("stopped", "web-1", 2.0)
     ),
-    "an upstream that failed before its first word": lambda r: r.upstream.insert(
+    "an upstream that failed before its first token": lambda r: r.upstream.insert(
         0, UpstreamCall("m1", 1.1, "worker-1", finished=1.15)
     ),
-    "a GET that is behind right after a crash of Postgres": each(
+    "a GET that is behind right after a crash of Postgres": in_turn(
         lambda r: r.traces[0].requests_of("get")[0].body.update(output=[]),
-        faulty("crashed", "postgres", 1.0, 1.5),
+        fault("crashed", "postgres", 1.0, 1.5),
     ),
-    "a cancel refused": lambda r: r.traces[0].requests.append(
+    "a cancel that is refused": lambda r: r.traces[0].requests.append(
         ClientRequest("cancel", "web-1", 4, 4.1, 400, {})
     ),
-    "a 503 for a look": lambda r: r.traces[0].requests.insert(
+    "a GET answered 503": lambda r: r.traces[0].requests.insert(
         0, ClientRequest("get", "web-1", 1.1, 1.2, 503, {}, "1")
     ),
-    "a look that was never answered": lambda r: r.traces[0].requests.insert(
+    "a GET without an answer": lambda r: r.traces[0].requests.insert(
         0, ClientRequest("get", "web-1", 1.1)
     ),
-    "an unsafe call to the same tool with another key": lambda r: r.tools.append(
+    "an unsafe call of the same tool with another key": lambda r: r.tools.append(
         ToolCall("m1", "write z", 1.6, 1.7)
     ),
-    "other bytes after the stated double fault": each(
-        other_byte, faulty("crashed", "postgres", 1.9, 2.2), faulty("killed", "worker-1", 2.0)
+    "other bytes after the stated double fault": in_turn(
+        changed_byte, fault("crashed", "postgres", 1.9, 2.2), fault("killed", "worker-1", 2.0)
     ),
 }
 
 
-@pytest.mark.parametrize("name", list(EXCUSES))
-def test_what_is_allowed_is_no_violation(record: RunRecord, name: str) -> None:
-    EXCUSES[name](record)
+@pytest.mark.parametrize("name", list(ALLOWED))
+def test_allowed_behaviour_is_no_violation(record: RunRecord, name: str) -> None:
+    ALLOWED[name](record)
     report = audit(record)
     assert not report.violations, report
 
 
 def test_recovery_and_cancels_are_measured(record: RunRecord) -> None:
-    die(record.upstream[0], 1.5)
+    close_upstream(record.upstream[0], 1.5)
     record.faults.append(Fault("killed", "worker-1", 1.5))
-    for one in record.traces[0].readings:
-        one.chunks = [(at + (2 if at > 1.5 else 0), data) for at, data in one.chunks]
+    for client_reading in record.traces[0].readings:
+        client_reading.chunks = [
+            (time + (2 if time > 1.5 else 0), data) for time, data in client_reading.chunks
+        ]
     second_call(record, started=2.25)
-    die(record.upstream[1], 1.58)
+    close_upstream(record.upstream[1], 1.58)
     record.traces[1].requests.append(
         ClientRequest("cancel", "web-2", 1.5, 1.6, 200, {"status": "cancelled"})
     )

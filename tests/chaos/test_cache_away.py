@@ -1,4 +1,4 @@
-"""Remembered answers rest in Redis, which is disposable (I8): flushed, killed or hung, it makes misses and nothing else."""
+"""The answer cache is in Redis, which is disposable (I8): without it there are only misses."""
 
 import os
 import secrets
@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.chaos.test_redis_away import GONE
+from tests.chaos.test_redis_away import REDIS_TRACEBACKS
 from tests.conftest import PrivateStack
 from tests.support.api import JSON, Api, HttpResponse, until
 from tests.support.contract_rules import assert_stream_obeys_contract
@@ -24,51 +24,51 @@ async def _post(api: Api, model: str, **body: object) -> HttpResponse:
     return answer
 
 
-async def test_redis_learns_neither_question_nor_answer_and_may_lose_both(
+async def test_redis_holds_no_plain_text_of_the_cache_and_may_lose_it(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    key_of_ours = {"BACKBURNER_SECRET_KEYS": secrets.token_urlsafe(32)}
-    async with private_stack(settings=key_of_ours, allowed_tracebacks=GONE) as one:
+    settings = {"BACKBURNER_SECRET_KEYS": secrets.token_urlsafe(32)}
+    async with private_stack(settings=settings, allowed_tracebacks=REDIS_TRACEBACKS) as running:
         model = fake.script(reply("an answer"))
-        await _post(one.api(), model)
-        redis = one.redis()
+        await _post(running.api(), model)
+        redis = running.redis()
         [key] = await redis.keys("cache:*")
         value = await redis.get(key)
         assert isinstance(key, bytes)
         assert isinstance(value, bytes)
         assert 0 < await redis.ttl(key) <= 77
-        assert not any(word in key + value for word in (b"question", b"answer", model.encode()))
+        assert not any(plain in key + value for plain in (b"question", b"answer", model.encode()))
 
-        await _with_sealed_reasoning(one.api(), fake)
-        await _without_a_worker(one, model)
+        await _with_sealed_reasoning(running.api(), fake)
+        await _without_a_worker(running, model)
 
-        await redis.set(key, b'{"output": []}')  # not sealed by us: not believed
-        assert (await _post(one.api(), model)).headers["x-cache"] == "miss"
+        await redis.set(key, b'{"output": []}')  # not sealed with our key, so not used
+        assert (await _post(running.api(), model)).headers["x-cache"] == "miss"
         await redis.flushall()
-        assert (await _post(one.api(), model)).headers["x-cache"] == "miss"
-        assert (await _post(one.api(), model)).headers["x-cache"] == "hit"
+        assert (await _post(running.api(), model)).headers["x-cache"] == "miss"
+        assert (await _post(running.api(), model)).headers["x-cache"] == "hit"
         await redis.aclose()
 
-        assert one.valkey is not None
-        os.kill(one.valkey.pid, signal.SIGSTOP)
-        hung = [await _post(one.api(), model, background=True) for _ in range(2)]
-        os.kill(one.valkey.pid, signal.SIGCONT)
+        assert running.valkey is not None
+        os.kill(running.valkey.pid, signal.SIGSTOP)
+        hung = [await _post(running.api(), model, background=True) for _ in range(2)]
+        os.kill(running.valkey.pid, signal.SIGCONT)
         assert [answer.headers["x-cache"] for answer in hung] == ["miss", "miss"]
 
-        one.valkey.kill()
-        killed = await _post(one.api(), model)
+        running.valkey.kill()
+        killed = await _post(running.api(), model)
         assert (killed.headers["x-cache"], killed.body["output_text"]) == ("miss", "an answer")
-        one.valkey.start()
+        running.valkey.start()
 
-        async def hit() -> JSON | None:
-            answer = await _post(one.api(), model)
+        async def cached() -> JSON | None:
+            answer = await _post(running.api(), model)
             return answer.body if answer.headers["x-cache"] == "hit" else None
 
-        await until(hit, 30, every=0.2)
+        await until(cached, 30, every=0.2)
 
 
 async def _with_sealed_reasoning(api: Api, fake: FakeUpstream) -> None:
-    """What is shown on demand is so in a remembered answer too."""
+    """A cached answer respects `include` as a new one does."""
     model = fake.script([reasoning("secretly"), *reply("said")])
     for include in ([], ["reasoning.encrypted_content"]):
         first, second = [
@@ -85,14 +85,14 @@ async def _with_sealed_reasoning(api: Api, fake: FakeUpstream) -> None:
     assert len(fake.requests_for(model)) == 2
 
 
-async def _without_a_worker(one: Stack, model: str) -> None:
-    """A remembered answer needs no worker and no upstream."""
-    await one.stop(one.workers[0])
-    hit = await _post(one.api(), model, background=True)
-    assert (hit.headers["x-cache"], hit.body["output_text"], hit.body["status"]) == (
+async def _without_a_worker(running: Stack, model: str) -> None:
+    """A cached answer needs no worker and no upstream."""
+    await running.stop(running.workers[0])
+    cached = await _post(running.api(), model, background=True)
+    assert (cached.headers["x-cache"], cached.body["output_text"], cached.body["status"]) == (
         "hit",
         "an answer",
         "completed",
     )
-    assert (await _post(one.api(), model)).body["output_text"] == "an answer"
-    await one.start_worker()
+    assert (await _post(running.api(), model)).body["output_text"] == "an answer"
+    await running.start_worker()

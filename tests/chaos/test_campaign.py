@@ -1,4 +1,4 @@
-"""A short campaign, and the rounds that once found something."""
+"""A short campaign of random faults, and the rounds of earlier violations."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +12,10 @@ from tests.support.mcp_servers import McpServers
 from tests.support.tool_turns import TOOL_SETTINGS
 
 SEEDS = [1, 2]
-FOUND = Path(__file__).with_name("seeds.txt")
+SEEDS_FILE = Path(__file__).with_name("seeds.txt")
 
 
-def test_a_seed_is_one_plan() -> None:
+def test_a_seed_always_makes_the_same_plan() -> None:
     assert plan(7) == plan(7)
     assert plan(7) != plan(8)
     assert plan(7, DEFAULT).faults != plan(7).faults
@@ -24,22 +24,22 @@ def test_a_seed_is_one_plan() -> None:
 
 def test_plans_use_every_fault() -> None:
     plans = [plan(seed) for seed in range(200)]
-    assert len({strike.action for one in plans for strike in one.faults}) == 14
-    assert {client.upstream_fault for one in plans for client in one.clients} == {
+    assert len({fault.action for round_plan in plans for fault in round_plan.faults}) == 14
+    assert {client.upstream_fault for round_plan in plans for client in round_plan.clients} == {
         "none",
         "reset",
         "drop",
         "refused first",
         "hang",
     }
-    assert {client.kind for one in plans for client in one.clients} >= {
+    assert {client.kind for round_plan in plans for client in round_plan.clients} >= {
         "streamed",
         "polled",
         "chained",
     }
 
 
-def test_tools_are_added_to_a_plan_that_is_otherwise_the_same() -> None:
+def test_tools_are_added_to_an_otherwise_unchanged_plan() -> None:
     plain, tools = plan(7), with_tools(plan(7))
     assert tools == with_tools(plan(7))
     assert tools.faults == plain.faults
@@ -48,21 +48,21 @@ def test_tools_are_added_to_a_plan_that_is_otherwise_the_same() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)  # a minute where nobody else works
-async def test_a_short_campaign_finds_nothing(tmp_path: Path) -> None:
-    plans = [*map(with_tools, map(plan, SEEDS)), *map(plan, seeds_in(FOUND))]
+@pytest.mark.timeout(600)  # one minute on an idle machine
+async def test_a_short_campaign_has_no_violations(tmp_path: Path) -> None:
+    plans = [*map(with_tools, map(plan, SEEDS)), *map(plan, seeds_in(SEEDS_FILE))]
     async with McpServers() as mcp:
         campaign = Campaign(
             {**SHORTENED, **TOOL_SETTINGS}, end_timeout=60, keep=tmp_path / "failed", mcp=mcp
         )
         outcomes = [outcome async for outcome in campaign.run(plans)]
-    assert [outcome.plan.seed for outcome in outcomes] == [one.seed for one in plans]
-    found = [
+    assert [outcome.plan.seed for outcome in outcomes] == [round_plan.seed for round_plan in plans]
+    violations = [
         f"seed {outcome.plan.seed}: {violation}"
         for outcome in outcomes
         for violation in outcome.report.violations
     ]
-    assert not found, "\n".join(found)
+    assert not violations, "\n".join(violations)
     assert sum(outcome.report.responses for outcome in outcomes) > 10 * len(plans)
     assert all(outcome.faults for outcome in outcomes)
     assert any(outcome.record.tools for outcome in outcomes)

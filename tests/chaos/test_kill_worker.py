@@ -1,4 +1,4 @@
-"""A worker dies, stalls or is replaced in mid-stream: readers see one numbering, one ending, and no trace of whose fault it was."""
+"""A worker is killed, frozen or replaced in mid-stream: readers get one numbering, one ending."""
 
 import asyncio
 import time
@@ -24,153 +24,168 @@ from tests.support.fake_upstream import (
 )
 from tests.support.stack import SHORT_LEASES, Databases, SuiteSettings, stack
 
-PROMISE = 20
-"""Seconds within which a response whose worker died is running again or over (I2)."""
+RECOVERY_LIMIT = 20
+"""Seconds until a response whose worker died is running again or ended (I2)."""
 
 
-CUTS: dict[str, tuple[list[Step], int]] = {
-    "before anything was said": ([], 0),
+CUT_POINTS: dict[str, tuple[list[Step], int]] = {
+    "before any output": ([], 0),
     "in a message": ([text("half")], 1),
     "in the arguments of a call": ([text("Let me see."), call(0, "call_a", "f", '{"a":')], 2),
-    "in a thought": ([reasoning("hm")], 1),
-    "after a thought, in a message": ([reasoning("hm"), text("half", " a ")], 2),
+    "in reasoning": ([reasoning("hm")], 1),
+    "after reasoning, in a message": ([reasoning("hm"), text("half", " a ")], 2),
 }
-"""Where the worker dies -> what was said before, and how many items that had opened."""
-CROWD = 40
+"""Where the worker dies -> the output before that, and the number of items it had opened."""
+OTHER_RESPONSES = 40
 
 
 @dataclass
-class Aftermath:
-    """What readers and pollers were told by one worker and, after its death, by the next."""
+class KilledRun:
+    """What clients got from a worker and, after its death, from the next one."""
 
     staying: dict[str, list[bytes]] = field(default_factory=dict)
-    """Those who stayed connected, by cut."""
+    """Frames of readers that stayed connected, by cut point."""
     resuming: dict[str, list[bytes]] = field(default_factory=dict)
-    """Those who had left and came back by number."""
-    asked: dict[str, int] = field(default_factory=dict)
-    """How often the upstream was asked."""
+    """Frames of readers that disconnected and resumed by number."""
+    upstream_calls: dict[str, int] = field(default_factory=dict)
+    """Number of calls of the upstream, by cut point."""
     stored: dict[str, JSON] = field(default_factory=dict)
     foreground: list[bytes] = field(default_factory=list)
-    helper: str = ""
-    """What the SDK's stream helper made of it."""
-    crowd: list[JSON] = field(default_factory=list)
-    crowd_frames: list[list[bytes]] = field(default_factory=list)
+    helper_text: str = ""
+    """The text that the SDK's stream helper returned."""
+    others: list[JSON] = field(default_factory=list)
+    others_frames: list[list[bytes]] = field(default_factory=list)
     seconds: float = 0
-    """From the kill to the last ending."""
+    """Seconds from the kill to the last ending."""
 
 
 @pytest.fixture(scope="module")
-async def aftermath(
+async def killed_run(
     tmp_path_factory: pytest.TempPathFactory,
     database_server: Databases,
     suite_settings: SuiteSettings,
     fake: FakeUpstream,
-) -> Aftermath:
-    """One kill -9 of a busy worker, restarted at once, with the default leases, since their sum is the promise."""
+) -> KilledRun:
+    """kill -9 of a busy worker, and a new one at once, with the default leases of the promise."""
     async with stack(
         tmp_path_factory.mktemp("aftermath"), database_server, suite_settings, fake, webs=2
-    ) as one:
-        told = Aftermath()
-        new = [text("new"), call(0, "call_b", "g", "{}"), finish("tool_calls"), usage(), done()]
-        models = {cut: fake.script([*before, hang()], new) for cut, (before, _) in CUTS.items()}
-        others = [
-            fake.script([text("half"), hang()], reply(f"whole {number}"))
-            for number in range(CROWD + 2)
+    ) as running:
+        killed_run = KilledRun()
+        second_turn = [
+            text("new"),
+            call(0, "call_b", "g", "{}"),
+            finish("tool_calls"),
+            usage(),
+            done(),
         ]
-        crowd = await asyncio.gather(*map(one.api(1).create_background, others[2:]))
+        models = {
+            cut: fake.script([*first_turn, hang()], second_turn)
+            for cut, (first_turn, _) in CUT_POINTS.items()
+        }
+        other_models = [
+            fake.script([text("half"), hang()], reply(f"whole {number}"))
+            for number in range(OTHER_RESPONSES + 2)
+        ]
+        other_ids = await asyncio.gather(*map(running.api(1).create_background, other_models[2:]))
         ready = asyncio.Semaphore(0)
         killed = asyncio.Event()
 
         async def follow(cut: str, items: int) -> None:
-            response_id = await one.api(0).create_background(models[cut])
-            async with one.api(0).follow(response_id) as staying:
-                async with one.api(1).follow(response_id) as leaving:
+            response_id = await running.api(0).create_background(models[cut])
+            async with running.api(0).follow(response_id) as staying:
+                async with running.api(1).follow(response_id) as leaving:
                     await leaving.until(
                         "response.output_item.added" if items else "response.queued"
                     )
                 while sum(event["type"].endswith(".delta") for event in staying.events) < len(
-                    CUTS[cut][0]
+                    CUT_POINTS[cut][0]
                 ):
                     await staying.next()
                 ready.release()
                 await killed.wait()
-                async with one.api(1).follow(response_id, after=leaving.last_number) as coming_back:
-                    await asyncio.gather(staying.to_end(), coming_back.to_end())
-            told.staying[cut] = staying.frames
-            told.resuming[cut] = leaving.frames + coming_back.frames
-            told.stored[cut] = await one.api(1).get(response_id)
+                async with running.api(1).follow(response_id, after=leaving.last_number) as resumed:
+                    await asyncio.gather(staying.to_end(), resumed.to_end())
+            killed_run.staying[cut] = staying.frames
+            killed_run.resuming[cut] = leaving.frames + resumed.frames
+            killed_run.stored[cut] = await running.api(1).get(response_id)
 
         async def foreground() -> None:
-            async with one.api(1).post_stream(others[0]) as stream:
+            async with running.api(1).post_stream(other_models[0]) as stream:
                 await stream.until("response.output_text.delta")
                 ready.release()
                 await stream.to_end()
-                told.foreground = stream.frames
+                killed_run.foreground = stream.frames
 
-        async def helper() -> None:
-            async with one.openai(0).responses.stream(
-                model=others[1], input="Go.", background=True
+        async def read_with_helper() -> None:
+            async with running.openai(0).responses.stream(
+                model=other_models[1], input="Go.", background=True
             ) as stream:
                 async for event in stream:
                     if event.type == "response.output_text.delta" and event.delta == "half":
                         ready.release()
-                told.helper = (await stream.get_final_response()).output_text
+                killed_run.helper_text = (await stream.get_final_response()).output_text
 
-        readers = [asyncio.create_task(follow(cut, items)) for cut, (_, items) in CUTS.items()]
-        readers += [asyncio.create_task(foreground()), asyncio.create_task(helper())]
+        readers = [
+            asyncio.create_task(follow(cut, items)) for cut, (_, items) in CUT_POINTS.items()
+        ]
+        readers += [asyncio.create_task(foreground()), asyncio.create_task(read_with_helper())]
         for _ in readers:
             await ready.acquire()
         await until(
-            lambda: all(fake.requests_for(model) for model in [*models.values(), *others]), 20
+            lambda: all(fake.requests_for(model) for model in [*models.values(), *other_models]), 20
         )
-        one.kill(one.workers[0])
-        begun = time.monotonic()
+        running.kill(running.workers[0])
+        killed_at = time.monotonic()
         killed.set()
-        one.spawn_worker()
+        running.spawn_worker()
         await asyncio.gather(*readers)
-        told.crowd = await asyncio.gather(*map(one.api(0).wait_for_end, crowd))
-        told.seconds = time.monotonic() - begun
-        told.crowd_frames = [await one.api(1).replay(response_id) for response_id in crowd]
-        told.asked = {cut: len(fake.requests_for(model)) for cut, model in models.items()}
-        return told
+        killed_run.others = await asyncio.gather(*map(running.api(0).wait_for_end, other_ids))
+        killed_run.seconds = time.monotonic() - killed_at
+        killed_run.others_frames = [
+            await running.api(1).replay(response_id) for response_id in other_ids
+        ]
+        killed_run.upstream_calls = {
+            cut: len(fake.requests_for(model)) for cut, model in models.items()
+        }
+        return killed_run
 
 
-def test_after_kill_9_everything_ends_in_time(aftermath: Aftermath) -> None:
-    assert aftermath.seconds < PROMISE
+def test_after_kill_9_all_responses_end_in_time(killed_run: KilledRun) -> None:
+    assert killed_run.seconds < RECOVERY_LIMIT
 
 
-@pytest.mark.parametrize("cut", list(CUTS))
-def test_readers_see_one_numbering_and_the_abandoned_item_closed(
-    aftermath: Aftermath, cut: str
+@pytest.mark.parametrize("cut", list(CUT_POINTS))
+def test_readers_get_one_numbering_and_the_abandoned_item_is_closed(
+    killed_run: KilledRun, cut: str
 ) -> None:
-    frames = aftermath.staying[cut]
+    frames = killed_run.staying[cut]
     events = assert_one_stream(frames)
     final = events[-1]["response"]
     assert [item["type"] for item in final["output"]] == ["message", "function_call"]
     assert final["output_text"] == "new"
-    if items := CUTS[cut][1]:
+    if items := CUT_POINTS[cut][1]:
         assert_abandoned(events, items=items)
     assert [event["type"] for event in events].count("response.in_progress") == 1
-    assert aftermath.resuming[cut] == frames
-    assert aftermath.stored[cut] == final
-    assert aftermath.asked[cut] == 2
+    assert killed_run.resuming[cut] == frames
+    assert killed_run.stored[cut] == final
+    assert killed_run.upstream_calls[cut] == 2
 
 
-def test_a_foreground_stream_survives_its_worker_too(aftermath: Aftermath) -> None:
-    events = assert_one_stream(aftermath.foreground)
+def test_a_foreground_stream_survives_its_worker(killed_run: KilledRun) -> None:
+    events = assert_one_stream(killed_run.foreground)
     assert_abandoned(events, items=1)
     assert events[-1]["response"]["output_text"] == "whole 0"
 
 
-def test_the_official_stream_helper_survives_a_recovery(aftermath: Aftermath) -> None:
-    assert aftermath.helper == "whole 1"
+def test_the_official_stream_helper_survives_a_recovery(killed_run: KilledRun) -> None:
+    assert killed_run.helper_text == "whole 1"
 
 
-def test_all_the_responses_of_a_dead_worker_are_taken_over(aftermath: Aftermath) -> None:
-    assert [response["output_text"] for response in aftermath.crowd] == [
-        f"whole {number}" for number in range(2, CROWD + 2)
+def test_all_responses_of_a_dead_worker_are_recovered(killed_run: KilledRun) -> None:
+    assert [response["output_text"] for response in killed_run.others] == [
+        f"whole {number}" for number in range(2, OTHER_RESPONSES + 2)
     ]
-    for frames, response in zip(aftermath.crowd_frames, aftermath.crowd, strict=True):
+    for frames, response in zip(killed_run.others_frames, killed_run.others, strict=True):
         assert assert_one_stream(frames)[-1]["response"] == response
 
 
@@ -179,29 +194,29 @@ async def test_a_cancel_ends_a_response_whose_worker_is_dead(
 ) -> None:
     async with private_stack(
         settings={**SHORT_LEASES, "BACKBURNER_WEB__CANCEL_WAIT": "0.5"}
-    ) as one:
+    ) as running:
         model = fake.script([text("half"), hang()], reply("never"))
-        response_id = await one.api().create_background(model)
-        async with one.api().follow(response_id) as stream:
+        response_id = await running.api().create_background(model)
+        async with running.api().follow(response_id) as stream:
             await stream.until("response.output_text.delta")
-            one.kill(one.workers[0])
-            answer = await one.api().cancel(response_id)
+            running.kill(running.workers[0])
+            answer = await running.api().cancel(response_id)
             assert answer.status == 200
-            one.spawn_worker()
+            running.spawn_worker()
             await stream.to_end()
         assert_one_stream(stream.frames)
-        ended = await one.api().get(response_id)
+        ended = await running.api().get(response_id)
         assert (ended["status"], ended["output_text"]) == ("cancelled", "half")
         assert len(fake.requests_for(model)) == 1
 
 
-async def test_a_frozen_worker_that_wakes_up_can_do_nothing_any_more(
+async def test_a_frozen_worker_that_wakes_up_can_write_nothing(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    async with private_stack(webs=2, settings=SHORT_LEASES) as one:
+    async with private_stack(webs=2, settings=SHORT_LEASES) as running:
         woken = asyncio.Event()
-        told = asyncio.Event()
-        old = [
+        old_worker_ended = asyncio.Event()
+        first_turn = [
             text("old"),
             wait_for(woken),
             text(" words", " that", " come", " too", " late"),
@@ -210,25 +225,26 @@ async def test_a_frozen_worker_that_wakes_up_can_do_nothing_any_more(
             done(),
         ]
         model = fake.script(
-            old, [text("new"), wait_for(told), text(" words"), finish(), usage(), done()]
+            first_turn,
+            [text("new"), wait_for(old_worker_ended), text(" words"), finish(), usage(), done()],
         )
-        response_id = await one.api().create_background(model)
-        async with one.api(0).follow(response_id) as stream:
+        response_id = await running.api().create_background(model)
+        async with running.api(0).follow(response_id) as stream:
             await stream.until("response.output_text.delta")
-            frozen = one.workers[0]
+            frozen = running.workers[0]
             frozen.pause()
-            await one.start_worker()
-            await stream.until("response.output_text.delta")  # the new worker speaks
+            await running.start_worker()
+            await stream.until("response.output_text.delta")  # from the new worker
             woken.set()
             await until(lambda: fake.requests_for(model)[0].finished is not None)
-            one.workers.remove(frozen)
+            running.workers.remove(frozen)
             frozen.resume()
             await until(lambda: not frozen.running(), 10)
-            told.set()
+            old_worker_ended.set()
             await stream.to_end()
         assert_abandoned(assert_one_stream(stream.frames), items=1)
         assert stream.final["output_text"] == "new words"
-        assert await one.api(1).replay(response_id) == stream.frames
+        assert await running.api(1).replay(response_id) == stream.frames
 
 
 async def test_a_stopping_worker_hands_its_responses_over(
@@ -236,16 +252,16 @@ async def test_a_stopping_worker_hands_its_responses_over(
 ) -> None:
     async with private_stack(
         webs=2, settings={**SHORT_LEASES, "BACKBURNER_WORKER__GRACE": "0.5"}
-    ) as one:
+    ) as running:
         model = fake.script([text("half"), hang()], reply("whole"))
-        response_id = await one.api().create_background(model)
+        response_id = await running.api().create_background(model)
         async with (
-            one.api(0).follow(response_id) as staying,
-            one.api(1).follow(response_id) as other,
+            running.api(0).follow(response_id) as staying,
+            running.api(1).follow(response_id) as other,
         ):
             await staying.until("response.output_text.delta")
-            await one.start_worker()
-            await one.stop(one.workers[0])
+            await running.start_worker()
+            await running.stop(running.workers[0])
             [first, *_] = fake.requests_for(model)
             assert first.closed_by_client is not None
             await asyncio.gather(staying.to_end(), other.to_end())
@@ -253,53 +269,56 @@ async def test_a_stopping_worker_hands_its_responses_over(
         assert staying.final["output_text"] == "whole"
         assert other.frames == staying.frames
         uuid = response_id.removeprefix("resp_")
-        assert await one.value("SELECT deaths FROM responses WHERE id = %s::uuid", uuid) == 0, (
-            "a hand-over is no death"
+        assert await running.value("SELECT deaths FROM responses WHERE id = %s::uuid", uuid) == 0, (
+            "a hand-over counted as a death"
         )
 
 
-async def test_a_stopping_worker_lets_end_what_ends_by_itself(
+async def test_a_stopping_worker_finishes_short_responses(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    async with private_stack(settings={**SHORT_LEASES, "BACKBURNER_WORKER__GRACE": "10"}) as one:
-        opened = asyncio.Event()
+    async with private_stack(
+        settings={**SHORT_LEASES, "BACKBURNER_WORKER__GRACE": "10"}
+    ) as running:
+        released = asyncio.Event()
         model = fake.script(
-            [text("one "), wait_for(opened), text("go"), finish(), usage(), done()], reply("never")
+            [text("one "), wait_for(released), text("go"), finish(), usage(), done()],
+            reply("never"),
         )
-        async with one.api().post_stream(model, background=True) as stream:
+        async with running.api().post_stream(model, background=True) as stream:
             await stream.until("response.output_text.delta")
-            stopping = one.workers.pop()
+            stopping = running.workers.pop()
             stopping.request_stop()
-            late = fake.script(reply("by the next worker"))
-            waiting = await one.api().create_background(late)
-            opened.set()
+            next_model = fake.script(reply("by the next worker"))
+            next_id = await running.api().create_background(next_model)
+            released.set()
             await stream.to_end()
             await until(lambda: not stopping.running(), 20)
             assert stopping.exit_code() == 0
         assert stream.final["output_text"] == "one go"
         assert len(fake.requests_for(model)) == 1
-        await one.start_worker()
-        assert (await one.api().wait_for_end(waiting))["output_text"] == "by the next worker"
+        await running.start_worker()
+        assert (await running.api().wait_for_end(next_id))["output_text"] == "by the next worker"
 
 
 async def test_a_response_that_kills_its_workers_fails_in_quarantine(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    async with private_stack(settings=SHORT_LEASES, quarantine=True) as one:
-        worker, quarantine = one.workers
+    async with private_stack(settings=SHORT_LEASES, quarantine=True) as running:
+        worker, quarantine = running.workers
         model = fake.script([text("boom"), hang()])
-        async with one.api().post_stream(model, background=True) as stream:
+        async with running.api().post_stream(model, background=True) as stream:
             for deaths, victim in enumerate([worker, None, quarantine]):
-                await until(lambda: len(fake.requests_for(model)) > deaths, 20)  # noqa: B023  # awaited before the next round
+                await until(lambda: len(fake.requests_for(model)) > deaths, 20)  # noqa: B023  # awaited here
                 await stream.until("response.output_text.delta")
-                one.kill(victim or one.workers[-1])
-                await one.start_worker(quarantine=victim is quarantine)
+                running.kill(victim or running.workers[-1])
+                await running.start_worker(quarantine=victim is quarantine)
             await stream.to_end()
         assert_one_stream(stream.frames)
         assert stream.final["status"] == "failed"
         assert len(fake.requests_for(model)) == 3
         assert (
-            await one.api().wait_for_end(
-                await one.api().create_background(fake.script(reply("fine")))
+            await running.api().wait_for_end(
+                await running.api().create_background(fake.script(reply("fine")))
             )
         )["status"] == "completed"

@@ -1,7 +1,8 @@
-"""The fault matrix (docs/chaos.md): victim × fault, one named test per cell that makes sense.
+"""The fault matrix (docs/chaos.md): victim × fault, one test for each cell that makes sense.
 
-The cells of one victim run one after another against one deployment, those of different victims at the same time: they mostly wait
-for leases. Each holds responses of every kind while its fault lasts, and `Load.judge` says what must have become of them.
+The cells of one victim run one after another in one deployment; different victims run at the same
+time, because cells mostly wait for leases. During its fault a cell holds responses of every kind,
+and `Load.judge` checks how they ended.
 """
 
 from collections.abc import AsyncIterator
@@ -19,11 +20,26 @@ from tests.support.stack import ROOT, Databases, SuiteSettings
 VICTIMS = [everything, away, zombie_default_leases, zombie, web, worker, sweeper, postgres, reader]
 CELLS = [name for victim in VICTIMS for name in victim.cells]
 QUICK = [
-    "postgres-away-for-20-s", "zombie-past-its-lease", "web-sigstop", "web-refused", "web-redis-hung", "worker-kill9-unpublished",
-    "worker-sigstop-in-transaction", "worker-refused-past-the-lease", "worker-redis-refused", "sweeper-kill9", "sweeper-hung", "postgres-hung",
-    "postgres-kill9", "postgres-locked", "reader-hung", "redis-restart", "redis-kill9", "upstream-kill9",
-]  # fmt: skip
-"""Some ways to fail of each victim that has many; the other cells are `long` (pyproject.toml)."""
+    "postgres-away-for-20-s",
+    "zombie-past-its-lease",
+    "web-sigstop",
+    "web-refused",
+    "web-redis-hung",
+    "worker-kill9-unpublished",
+    "worker-sigstop-in-transaction",
+    "worker-refused-past-the-lease",
+    "worker-redis-refused",
+    "sweeper-kill9",
+    "sweeper-hung",
+    "postgres-hung",
+    "postgres-kill9",
+    "postgres-locked",
+    "reader-hung",
+    "redis-restart",
+    "redis-kill9",
+    "upstream-kill9",
+]
+"""Some faults of each victim that has many; the other cells are `long` (pyproject.toml)."""
 
 
 @pytest.fixture(scope="module")
@@ -35,21 +51,21 @@ async def matrix(
     fake: FakeUpstream,
     embedded_servers: None,
 ) -> AsyncIterator[Matrix]:
-    """Runs the cells whose tests were asked for."""
+    """Runs the cells whose tests were selected."""
     tests = [
         item.name
         for item in request.session.items
         if isinstance(item, pytest.Function) and item.module is request.module
     ]
-    wanted = {name for name in CELLS if f"test_cell[{name}]" in tests}
-    found = Matrix(VICTIMS, wanted, database_server, suite_settings, fake)
-    async with found.running(tmp_path_factory.mktemp("matrix")):
-        yield found
+    selected = {name for name in CELLS if f"test_cell[{name}]" in tests}
+    cells = Matrix(VICTIMS, selected, database_server, suite_settings, fake)
+    async with cells.running(tmp_path_factory.mktemp("matrix")):
+        yield cells
 
 
 @pytest.fixture(scope="module")
 def embedded_servers(suite_settings: SuiteSettings) -> None:
-    """Not with somebody else's."""
+    """Skips the tests if a server is configured: it is not ours to break."""
     if suite_settings.redis_url is not None or suite_settings.database_url is not None:
         pytest.skip("DATABASE_URL or REDIS_URL names a server that is not ours to break")
 

@@ -1,4 +1,4 @@
-"""Redis is disposable (I8): flushed, killed, hung or empty, it costs latency and nothing else."""
+"""Redis is disposable (I8): emptied, killed or frozen, it costs latency and nothing else."""
 
 import asyncio
 import os
@@ -26,8 +26,8 @@ from tests.support.stack import Databases, Stack, SuiteSettings, stack
 
 pytestmark = pytest.mark.usefixtures("embedded_redis")
 
-# Celery and redis-py log what they meet when their server goes away
-GONE = (
+# Celery and redis-py log these exceptions when their server is down.
+REDIS_TRACEBACKS = (
     "redis.exceptions.",
     "kombu.exceptions.OperationalError",
     "ConnectionRefusedError",
@@ -37,68 +37,72 @@ GONE = (
 
 
 @pytest.fixture(scope="module")
-async def house(
+async def own_stack(
     tmp_path_factory: pytest.TempPathFactory,
     database_server: Databases,
     suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
-    """A deployment that loses its Redis again and again."""
+    """A deployment whose Redis is killed, frozen and emptied."""
     async with stack(
-        tmp_path_factory.mktemp("house"),
+        tmp_path_factory.mktemp("redis-away"),
         database_server,
         suite_settings,
         fake,
         webs=2,
-        allowed_tracebacks=GONE,
-    ) as one:
-        yield one
+        allowed_tracebacks=REDIS_TRACEBACKS,
+    ) as running:
+        yield running
 
 
 @pytest.fixture
-def valkey(house: Stack) -> Iterator[Valkey]:
-    """Its Redis, which is back when the test is over."""
-    assert house.valkey is not None
-    yield house.valkey
-    if house.valkey.running():
-        os.kill(house.valkey.pid, signal.SIGCONT)
+def valkey(own_stack: Stack) -> Iterator[Valkey]:
+    """Its Redis; after the test it runs again."""
+    assert own_stack.valkey is not None
+    yield own_stack.valkey
+    if own_stack.valkey.running():
+        os.kill(own_stack.valkey.pid, signal.SIGCONT)
     else:
-        house.valkey.start()
+        own_stack.valkey.start()
 
 
-async def test_a_flush_in_mid_stream_is_not_noticed(house: Stack, fake: FakeUpstream) -> None:
-    opened = asyncio.Event()
-    model = fake.script([text("a"), wait_for(opened), text(*"bcdef"), finish(), usage(), done()])
-    async with house.api().post_stream(model, background=True) as stream:
+async def test_emptying_redis_does_not_disturb_a_stream(
+    own_stack: Stack, fake: FakeUpstream
+) -> None:
+    released = asyncio.Event()
+    model = fake.script([text("a"), wait_for(released), text(*"bcdef"), finish(), usage(), done()])
+    async with own_stack.api().post_stream(model, background=True) as stream:
         await stream.until("response.output_text.delta")
-        redis = house.redis()
+        redis = own_stack.redis()
         await redis.flushall()
         await redis.aclose()
-        opened.set()
+        released.set()
         await stream.to_end()
     assert_stream_obeys_contract(stream.events)
     assert stream.final["output_text"] == "abcdef"
-    assert (await house.api().create(fake.script(reply("new"))))["output_text"] == "new"
+    assert (await own_stack.api().create(fake.script(reply("new"))))["output_text"] == "new"
 
 
-async def test_what_was_queued_in_a_flushed_redis_still_starts(
+async def test_a_queued_response_starts_although_redis_was_emptied(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    async with private_stack(workers=0, settings={"BACKBURNER_LEASE__RING_INTERVAL": "1"}) as one:
+    async with private_stack(
+        workers=0, settings={"BACKBURNER_LEASE__RING_INTERVAL": "1"}
+    ) as running:
         models = [fake.script(reply("x")) for _ in range(10)]
-        ids = [await one.api().create_background(model) for model in models]
-        redis = one.redis()
+        ids = [await running.api().create_background(model) for model in models]
+        redis = running.redis()
         await redis.flushall()
         await redis.aclose()
-        await one.start_worker()
+        await running.start_worker()
         for response_id in ids:
-            assert (await one.api().wait_for_end(response_id, 10))["status"] == "completed"
+            assert (await running.api().wait_for_end(response_id, 10))["status"] == "completed"
         assert [len(fake.requests_for(model)) for model in models] == [1] * 10
 
 
-@pytest.mark.parametrize("how", ["killed", "hung"])
-async def test_a_stream_goes_on_while_redis_is_away(
-    house: Stack, valkey: Valkey, fake: FakeUpstream, how: str
+@pytest.mark.parametrize("fault", ["killed", "hung"])
+async def test_a_stream_continues_while_redis_is_down(
+    own_stack: Stack, valkey: Valkey, fake: FakeUpstream, fault: str
 ) -> None:
     gates = [asyncio.Event() for _ in range(3)]
     steps = [
@@ -111,67 +115,67 @@ async def test_a_stream_goes_on_while_redis_is_away(
         text("h"),
     ]
     model = fake.script([*steps, finish(), usage(), done()])
-    response_id = await house.api().create_background(model)
+    response_id = await own_stack.api().create_background(model)
     async with (
-        house.api(0).follow(response_id) as stream,
-        house.api(1).follow(response_id) as other,
+        own_stack.api(0).follow(response_id) as stream,
+        own_stack.api(1).follow(response_id) as other,
     ):
         await stream.until("response.output_text.delta")
-        if how == "killed":
+        if fault == "killed":
             valkey.kill()
         else:
             os.kill(valkey.pid, signal.SIGSTOP)
         gates[0].set()
         await stream.until("response.output_text.delta", count=3)
-        # accepted, run and told without Redis
-        unheard = fake.script(reply("without a bell"))
-        created = await house.api(1).create_background(unheard)
-        assert (await house.api(0).wait_for_end(created))["output_text"] == "without a bell"
+        # A new response is accepted, runs and can be read without Redis.
+        model_without_redis = fake.script(reply("without Redis"))
+        created = await own_stack.api(1).create_background(model_without_redis)
+        assert (await own_stack.api(0).wait_for_end(created))["output_text"] == "without Redis"
         gates[1].set()
         await stream.until("response.output_text.delta", count=3)
-        if how == "killed":
+        if fault == "killed":
             valkey.start()
         else:
             os.kill(valkey.pid, signal.SIGCONT)
-        back = time.monotonic()
-        assert (await house.api().create(fake.script(reply("back"))))["output_text"] == "back"
-        assert time.monotonic() - back < 10  # starts within 7 s, and ends
+        redis_returned = time.monotonic()
+        assert (await own_stack.api().create(fake.script(reply("back"))))["output_text"] == "back"
+        assert time.monotonic() - redis_returned < 10  # it starts within 7 s and ends
         gates[2].set()
         await asyncio.gather(stream.to_end(), other.to_end())
     assert_stream_obeys_contract(stream.events)
     assert stream.final["output_text"] == "abcdefgh"
     assert other.frames == stream.frames
     assert len(fake.requests_for(model)) == 1
-    assert len(fake.requests_for(unheard)) == 1
+    assert len(fake.requests_for(model_without_redis)) == 1
 
 
-async def test_a_reader_that_comes_while_redis_is_away_sees_everything(
-    house: Stack, valkey: Valkey, fake: FakeUpstream
+async def test_a_reader_that_connects_while_redis_is_down_gets_all_events(
+    own_stack: Stack, valkey: Valkey, fake: FakeUpstream
 ) -> None:
-    opened = asyncio.Event()
-    model = fake.script([text("a", "b"), wait_for(opened), text("c"), finish(), usage(), done()])
-    response_id = await house.api().create_background(model)
+    released = asyncio.Event()
+    model = fake.script([text("a", "b"), wait_for(released), text("c"), finish(), usage(), done()])
+    response_id = await own_stack.api().create_background(model)
     await until(lambda: fake.requests_for(model))
     valkey.kill()
-    async with house.api().follow(response_id) as stream:
+    async with own_stack.api().follow(response_id) as stream:
         await stream.until("response.output_text.delta", count=2)
-        opened.set()
+        released.set()
         await stream.to_end()
     assert_stream_obeys_contract(stream.events)
     assert stream.final["output_text"] == "abc"
 
 
-async def test_a_cancel_reaches_the_worker_without_redis(
-    house: Stack, valkey: Valkey, fake: FakeUpstream
+async def test_a_cancel_reaches_the_worker_without_redis_within_6_s(
+    own_stack: Stack, valkey: Valkey, fake: FakeUpstream
 ) -> None:
     model = fake.script([text("a"), hang()])
-    async with house.api().post_stream(model, background=True) as stream:
+    async with own_stack.api().post_stream(model, background=True) as stream:
         await stream.until("response.output_text.delta")
         valkey.kill()
-        asked = time.monotonic()
-        assert (await house.api().cancel(stream.response_id)).status == 200
+        sent_at = time.monotonic()
+        assert (await own_stack.api().cancel(stream.response_id)).status == 200
         [request] = fake.requests_for(model)
         await until(lambda: request.closed_by_client is not None)
-        assert time.monotonic() - asked < 6
+        assert time.monotonic() - sent_at < 6
         await stream.to_end()
     assert stream.final["status"] == "cancelled"

@@ -1,4 +1,4 @@
-"""What campaigns have found, each as a test of its own that meets it every time."""
+"""Faults that campaigns have shown, each as a test that meets it every time."""
 
 import asyncio
 from typing import Any, cast
@@ -13,49 +13,49 @@ from web.stream.bus import Bus
 from worker.log.publisher import Publisher
 
 
-async def test_a_look_across_the_end_of_a_turn_shows_each_item_once(
+async def test_a_get_across_the_end_of_a_turn_shows_each_item_once(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    """GET used to read the log and then the items: a response that ended in between was shown with its message twice (I7)."""
-    async with private_stack(webs=2, proxied=True) as one:
-        opened = asyncio.Event()
-        model = fake.script([text("a", "b"), wait_for(opened), finish(), usage(), done()])
-        async with one.api(1).post_stream(model, background=True) as stream:
+    """GET read the log and then the items: an ending in between showed the message twice (I7)."""
+    async with private_stack(webs=2, proxied=True) as running:
+        released = asyncio.Event()
+        model = fake.script([text("a", "b"), wait_for(released), finish(), usage(), done()])
+        async with running.api(1).post_stream(model, background=True) as stream:
             await stream.until("response.output_text.delta", count=2)
-            snare = one.webs[0].proxies.postgres.hold_answer(b"JOIN journal j")
-            looking = asyncio.create_task(one.api(0).get(stream.response_id))
-            await snare.answered.wait()
-            opened.set()
+            held_answer = running.webs[0].proxies.postgres.hold_answer(b"JOIN journal j")
+            get_task = asyncio.create_task(running.api(0).get(stream.response_id))
+            await held_answer.answered.wait()
+            released.set()
             await stream.to_end()
-            snare.release()
-            shown = await looking
-        assert (shown["status"], shown["output_text"]) == ("in_progress", "ab")
-        assert len(shown["output"]) == 1
+            held_answer.release()
+            response = await get_task
+        assert (response["status"], response["output_text"]) == ("in_progress", "ab")
+        assert len(response["output"]) == 1
 
 
-async def test_what_was_said_stands_until_the_next_attempt_speaks(
+async def test_output_is_kept_until_the_next_attempt_has_output(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    """GET used to show nothing from the take-over on, and a cancel then brought the words of the dead attempt back (I7, I10)."""
-    async with private_stack(settings=SHORT_LEASES) as one:
+    """GET showed no output after a takeover, and a cancel brought the old output back (I7, I10)."""
+    async with private_stack(settings=SHORT_LEASES) as running:
         model = fake.script([text("a", "b"), hang()], [hang()])
-        api = one.api()
+        api = running.api()
         async with api.post_stream(model, background=True) as stream:
             await stream.until("response.output_text.delta", count=2)
-            one.kill(one.workers[0])
-            await one.start_worker()
+            running.kill(running.workers[0])
+            await running.start_worker()
             await until(lambda: len(fake.requests_for(model)) == 2, 30)
-            shown = await api.get(stream.response_id)
-            assert (shown["status"], shown["output_text"]) == ("in_progress", "ab")
+            response = await api.get(stream.response_id)
+            assert (response["status"], response["output_text"]) == ("in_progress", "ab")
             await api.cancel(stream.response_id)
             await stream.to_end()
             assert [item["id"] for item in stream.final["output"]] == [
-                item["id"] for item in shown["output"]
+                item["id"] for item in response["output"]
             ]
 
 
-class _Closed:
-    """A connection to Redis as uvloop has it in the moment after it was closed."""
+class _ClosedConnection:
+    """A Redis connection as uvloop leaves it just after it was closed."""
 
     async def _refuse(self, *_: object, **__: object) -> None:
         raise RuntimeError(
@@ -66,34 +66,34 @@ class _Closed:
     connection_pool = property(lambda self: self)
     _writer = None
 
-    def make_connection(self) -> "_Closed":
+    def make_connection(self) -> "_ClosedConnection":
         return self
 
     async def connect(self) -> None:
-        """It seems to be there."""
+        """Seems to succeed."""
 
     async def disconnect(self, *, nowait: bool) -> None:
-        """It is gone already."""
+        """The connection is closed already."""
 
 
-async def test_a_reader_that_comes_as_redis_goes_is_sent_to_the_log() -> None:
-    """The RuntimeError of a closed connection used to cut the reader off (I3, I8)."""
+async def test_a_reader_that_connects_as_redis_stops_reads_the_log() -> None:
+    """The RuntimeError of a closed connection ended the reader's stream (I3, I8)."""
     settings = Settings(
-        database_url=cast("Any", "postgres://nobody/none"), redis_url=cast("Any", "redis://nobody")
+        database_url=cast("Any", "postgres://unused/none"), redis_url=cast("Any", "redis://unused")
     )
     bus = Bus(settings, cast("Any", None), new_uuid())
-    bus._pubsub = cast("Any", _Closed())
+    bus._pubsub = cast("Any", _ClosedConnection())
     async with bus.subscribe(new_uuid()) as inbox:
         bus.wake_all()
         assert await inbox.next() is None
 
 
-async def test_a_worker_whose_redis_goes_while_it_publishes_goes_on() -> None:
-    """The same in the worker used to end its publisher."""
-    publisher = Publisher(cast("Any", _Closed()))
-    running = asyncio.create_task(publisher.run())
+async def test_a_worker_whose_redis_stops_during_a_publish_continues() -> None:
+    """The same exception in a worker ended its publisher."""
+    publisher = Publisher(cast("Any", _ClosedConnection()))
+    publisher_task = asyncio.create_task(publisher.run())
     publisher.publish("events:x", b"")
     await until(lambda: publisher._unavailable_until)
-    assert not running.done()
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    assert not publisher_task.done()
+    publisher_task.cancel()
+    await asyncio.gather(publisher_task, return_exceptions=True)

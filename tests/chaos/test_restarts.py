@@ -1,4 +1,4 @@
-"""Web processes, Postgres, or everything at once go away and come back."""
+"""Web processes, PostgreSQL, or all processes at once are stopped or killed and come back."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,77 +22,83 @@ from tests.support.fake_upstream import (
 )
 from tests.support.stack import SHORT_LEASES, Databases, Stack, SuiteSettings, databases, stack
 
-WORDS = [f"w{number} " for number in range(100)]
+CHUNKS = [f"w{number} " for number in range(100)]
 
 
 @pytest.fixture(scope="module")
-async def house(
+async def own_stack(
     tmp_path_factory: pytest.TempPathFactory,
     database_server: Databases,
     suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
-    """A worker and a web process that stay; each test starts the web process it ends."""
+    """A worker and a web process that keep running; each test starts the web process it ends."""
     async with stack(
-        tmp_path_factory.mktemp("house"),
+        tmp_path_factory.mktemp("restarts"),
         database_server,
         suite_settings,
         fake,
         settings=SHORT_LEASES,
-    ) as one:
-        yield one
+    ) as running:
+        yield running
 
 
 async def test_a_background_stream_outlives_its_web_process(
-    house: Stack, fake: FakeUpstream
+    own_stack: Stack, fake: FakeUpstream
 ) -> None:
-    opened = asyncio.Event()
-    model = fake.script([text("a", "b"), wait_for(opened), text("c"), finish(), usage(), done()])
-    web = await house.start_web()
-    async with house.api(web).post_stream(model, background=True) as cut:
-        await cut.until("response.output_text.delta", count=2)
-        stopping = asyncio.create_task(house.stop(web))
-        await cut.to_end()  # asserts that it ends between two frames
+    released = asyncio.Event()
+    model = fake.script([text("a", "b"), wait_for(released), text("c"), finish(), usage(), done()])
+    web = await own_stack.start_web()
+    async with own_stack.api(web).post_stream(model, background=True) as first_part:
+        await first_part.until("response.output_text.delta", count=2)
+        stopping = asyncio.create_task(own_stack.stop(web))
+        await first_part.to_end()  # it asserts that the stream ends between two frames
         await stopping
-    web = await house.start_web(web.port)
-    async with house.api(web).follow(cut.response_id, after=cut.last_number) as rest:
-        opened.set()
-        await rest.to_end()
-    await house.stop(web)
-    assert_stream_obeys_contract([decode(frame) for frame in cut.frames + rest.frames])
-    assert rest.final["output_text"] == "abc"
+    web = await own_stack.start_web(web.port)
+    async with own_stack.api(web).follow(
+        first_part.response_id, after=first_part.last_number
+    ) as second_part:
+        released.set()
+        await second_part.to_end()
+    await own_stack.stop(web)
+    assert_stream_obeys_contract(
+        [decode(frame) for frame in first_part.frames + second_part.frames]
+    )
+    assert second_part.final["output_text"] == "abc"
     assert len(fake.requests_for(model)) == 1
 
 
 async def test_a_background_stream_outlives_a_killed_web_process(
-    house: Stack, fake: FakeUpstream
+    own_stack: Stack, fake: FakeUpstream
 ) -> None:
-    opened = asyncio.Event()
-    model = fake.script([text("a"), wait_for(opened), text("b"), finish(), usage(), done()])
-    web = await house.start_web()
-    response_id = await house.api(web).create_background(model)
-    async with house.api(web).follow(response_id) as cut:
-        await cut.until("response.output_text.delta")
-        house.kill(web)
-    async with house.api().follow(response_id, after=cut.last_number) as rest:
-        opened.set()
-        await rest.to_end()
-    assert_stream_obeys_contract([decode(frame) for frame in cut.frames + rest.frames])
+    released = asyncio.Event()
+    model = fake.script([text("a"), wait_for(released), text("b"), finish(), usage(), done()])
+    web = await own_stack.start_web()
+    response_id = await own_stack.api(web).create_background(model)
+    async with own_stack.api(web).follow(response_id) as first_part:
+        await first_part.until("response.output_text.delta")
+        own_stack.kill(web)
+    async with own_stack.api().follow(response_id, after=first_part.last_number) as second_part:
+        released.set()
+        await second_part.to_end()
+    assert_stream_obeys_contract(
+        [decode(frame) for frame in first_part.frames + second_part.frames]
+    )
 
 
 async def test_a_foreground_response_ends_with_its_web_process(
-    house: Stack, fake: FakeUpstream
+    own_stack: Stack, fake: FakeUpstream
 ) -> None:
     model = fake.script([text("half"), hang()])
-    web = await house.start_web()
-    async with house.api(web).post_stream(model) as stream:
+    web = await own_stack.start_web()
+    async with own_stack.api(web).post_stream(model) as stream:
         await stream.until("response.output_text.delta")
-        house.kill(web)
+        own_stack.kill(web)
     [request] = fake.requests_for(model)
     await until(lambda: request.closed_by_client is not None, 20)
 
     async def is_cancelled() -> bool:
-        answer = await house.api().call("GET", f"/responses/{stream.response_id}")
+        answer = await own_stack.api().call("GET", f"/responses/{stream.response_id}")
         return answer.status == 200 and answer.body["status"] == "cancelled"
 
     await until(is_cancelled)
@@ -100,29 +106,29 @@ async def test_a_foreground_response_ends_with_its_web_process(
 
 
 async def test_a_foreground_request_may_finish_while_its_web_process_stops(
-    house: Stack, fake: FakeUpstream
+    own_stack: Stack, fake: FakeUpstream
 ) -> None:
-    opened = asyncio.Event()
-    model = fake.script([text("a"), wait_for(opened), text("b"), finish(), usage(), done()])
-    web = await house.start_web()
+    released = asyncio.Event()
+    model = fake.script([text("a"), wait_for(released), text("b"), finish(), usage(), done()])
+    web = await own_stack.start_web()
 
     async def refuses() -> bool:
         try:
-            return (await house.api(web).call("GET", "/models")).status != 200
+            return (await own_stack.api(web).call("GET", "/models")).status != 200
         except aiohttp.ClientConnectionError:
             return True
 
-    async with house.api(web).post_stream(model) as stream:
+    async with own_stack.api(web).post_stream(model) as stream:
         await stream.until("response.output_text.delta")
-        stopping = asyncio.create_task(house.stop(web))
+        stopping = asyncio.create_task(own_stack.stop(web))
         await until(refuses)
-        opened.set()
+        released.set()
         await stream.to_end()
         await stopping
     assert stream.final["output_text"] == "ab"
 
 
-async def test_after_kill_9_of_everything_old_responses_end_and_finished_ones_are_as_they_were(
+async def test_after_kill_9_of_all_processes_open_responses_end_and_ended_ones_are_unchanged(
     embedded_postgres: None,
     embedded_redis: None,
     tmp_path: Path,
@@ -131,7 +137,7 @@ async def test_after_kill_9_of_everything_old_responses_end_and_finished_ones_ar
 ) -> None:
     async with databases(tmp_path / "pg", suite_settings) as database_server:
         assert database_server.server is not None
-        # the processes may notice that their servers are gone before it is their turn
+        # The processes may notice that their servers are down before they are killed.
         allowed = ("psycopg.", "redis.exceptions.", "kombu.exceptions.")
         async with stack(
             tmp_path,
@@ -140,29 +146,29 @@ async def test_after_kill_9_of_everything_old_responses_end_and_finished_ones_ar
             fake,
             settings=SHORT_LEASES,
             allowed_tracebacks=allowed,
-        ) as one:
-            finished = await one.api().wait_for_end(
-                await one.api().create_background(fake.script(reply("done before")))
+        ) as running:
+            finished = await running.api().wait_for_end(
+                await running.api().create_background(fake.script(reply("done before")))
             )
-            told = await one.api().replay(finished["id"])
+            frames_before = await running.api().replay(finished["id"])
             model = fake.script([text("half"), hang()], reply("whole"))
-            async with one.api().post_stream(model, background=True) as cut:
-                await cut.until("response.output_text.delta")
-                assert one.valkey is not None
-                for process in [*one.webs, *one.workers]:
-                    one.kill(process)
-                one.valkey.kill()
+            async with running.api().post_stream(model, background=True) as first_part:
+                await first_part.until("response.output_text.delta")
+                assert running.valkey is not None
+                for process in [*running.webs, *running.workers]:
+                    running.kill(process)
+                running.valkey.kill()
                 database_server.server.kill()
             database_server.server.start()
-            one.valkey.start()
-            one.spawn_worker()
-            await one.start_web()
-            ended = await one.api().wait_for_end(cut.response_id)
+            running.valkey.start()
+            running.spawn_worker()
+            await running.start_web()
+            ended = await running.api().wait_for_end(first_part.response_id)
             assert (ended["status"], ended["output_text"]) == ("completed", "whole")
-            frames = await one.api().replay(cut.response_id)
+            frames = await running.api().replay(first_part.response_id)
             assert_one_stream(frames)
-            assert await one.api().get(finished["id"]) == finished
-            assert await one.api().replay(finished["id"]) == told
+            assert await running.api().get(finished["id"]) == finished
+            assert await running.api().replay(finished["id"]) == frames_before
 
 
 async def test_a_running_response_survives_a_restart_of_postgres(
@@ -177,12 +183,12 @@ async def test_a_running_response_survives_a_restart_of_postgres(
             fake,
             webs=2,
             allowed_tracebacks=("psycopg.",),
-        ) as one:
+        ) as running:
             gates = [asyncio.Event() for _ in range(3)]
             steps = [
                 text("a"),
                 wait_for(gates[0]),
-                text(*WORDS),
+                text(*CHUNKS),
                 wait_for(gates[1]),
                 text("b"),
                 wait_for(gates[2]),
@@ -191,54 +197,54 @@ async def test_a_running_response_survives_a_restart_of_postgres(
                 done(),
             ]
             model = fake.script(steps, reply("never"))
-            response_id = await one.api().create_background(model)
-            async with one.api(0).follow(response_id) as stream:
+            response_id = await running.api().create_background(model)
+            async with running.api(0).follow(response_id) as stream:
                 await stream.until("response.output_text.delta")
                 database_server.server.stop()
                 gates[0].set()
                 gates[1].set()
-                refused = await one.api(1).call(
+                refused = await running.api(1).call(
                     "POST", "/responses", {"model": model, "input": "x", "background": True}
                 )
                 assert refused.status == 503
                 assert refused.headers["retry-after"] == "1"
                 assert refused.error["type"] == "server_error"
                 database_server.server.start()
-                await stream.until("response.output_text.delta", count=len(WORDS) + 1)
+                await stream.until("response.output_text.delta", count=len(CHUNKS) + 1)
                 gates[2].set()
                 await stream.to_end()
-            assert stream.final["output_text"] == "a" + "".join(WORDS) + "b"
+            assert stream.final["output_text"] == "a" + "".join(CHUNKS) + "b"
             assert_one_stream(stream.frames)
-            assert await one.api(1).replay(response_id) == stream.frames
+            assert await running.api(1).replay(response_id) == stream.frames
             assert len(fake.requests_for(model)) == 1, (
-                "the attempt and its upstream connection survived, and the refused one never ran"
+                "the attempt and its upstream connection survived; the refused create never ran"
             )
 
 
 async def test_a_running_response_survives_a_crash_of_postgres(
     embedded_postgres: None, tmp_path: Path, suite_settings: SuiteSettings, fake: FakeUpstream
 ) -> None:
-    """The crash empties the journal; the worker has everything since its last flush in memory."""
+    """The crash empties the journal; the worker has all events since its last flush in memory."""
     async with databases(tmp_path / "pg", suite_settings) as database_server:
         assert database_server.server is not None
         async with stack(
             tmp_path, database_server, suite_settings, fake, allowed_tracebacks=("psycopg.",)
-        ) as one:
-            opened = asyncio.Event()
+        ) as running:
+            released = asyncio.Event()
             model = fake.script(
-                [text(*WORDS), wait_for(opened), text("b"), finish(), usage(), done()],
+                [text(*CHUNKS), wait_for(released), text("b"), finish(), usage(), done()],
                 reply("never"),
             )
-            async with one.api().post_stream(model, background=True) as stream:
-                await stream.until("response.output_text.delta", count=len(WORDS))
+            async with running.api().post_stream(model, background=True) as stream:
+                await stream.until("response.output_text.delta", count=len(CHUNKS))
                 database_server.server.kill()
                 database_server.server.start()
-                opened.set()
-                await _end_of(one.api(), stream.response_id)
-            frames = await one.api().replay(stream.response_id)
+                released.set()
+                await _end_of(running.api(), stream.response_id)
+            frames = await running.api().replay(stream.response_id)
             assert_one_stream(frames)
             assert frames[: len(stream.frames)] == stream.frames
-            assert decode(frames[-1])["response"]["output_text"] == "".join(WORDS) + "b"
+            assert decode(frames[-1])["response"]["output_text"] == "".join(CHUNKS) + "b"
             assert len(fake.requests_for(model)) == 1
 
 

@@ -1,4 +1,7 @@
-"""Ends of a WebSocket that its client did not choose: deaths, restarts, its hour, a revoked key (docs/websocket.md)."""
+"""Ends of a WebSocket that its client did not cause: deaths, restarts, time limit, revoked key.
+
+The promises are in docs/websocket.md.
+"""
 
 import asyncio
 import secrets
@@ -27,13 +30,13 @@ from tests.support.websocket_client import Socket, socket
 
 
 @pytest.fixture(scope="module")
-async def house(
+async def own_stack(
     tmp_path_factory: pytest.TempPathFactory,
     database_server: Databases,
     suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
-    """A deployment whose processes come and go, and whose sockets have three minutes' rest in three seconds."""
+    """A deployment with two workers, at most two WebSockets a process, and a short grace period."""
     settings = {
         **SHORT_LEASES,
         "BACKBURNER_WEB__SOCKETS": "2",
@@ -48,79 +51,79 @@ async def house(
         webs=1,
         workers=2,
         settings=settings,
-    ) as one:
-        yield one
+    ) as running:
+        yield running
 
 
-async def _status(house: Stack, response_id: str) -> str:
+async def _status(own_stack: Stack, response_id: str) -> str:
     return str(
-        await house.value(
+        await own_stack.value(
             "SELECT status FROM responses WHERE id = %s", response_id.removeprefix("resp_")
         )
     )
 
 
-async def test_a_killed_worker_leaves_no_hole_in_the_socket(
-    house: Stack, fake: FakeUpstream
+async def test_a_killed_worker_leaves_no_hole_in_the_events_of_a_websocket(
+    own_stack: Stack, fake: FakeUpstream
 ) -> None:
     model = fake.script([text("lost"), hang()], reply("whole"))
-    async with socket(house.api()) as one:
-        await one.create(model, store=False)
-        await one.until("response.output_text.delta")
-        owner = await house.value(
+    async with socket(own_stack.api()) as connection:
+        await connection.create(model, store=False)
+        await connection.until("response.output_text.delta")
+        owner = await own_stack.value(
             "SELECT w.pid FROM workers w JOIN responses r ON r.worker = w.id WHERE r.model = %s",
             model,
         )
-        house.kill(next(worker for worker in house.workers if worker.pid == owner))
-        await one.read_to_end()
-        events = [Socket.decode(frame) for frame in one.frames]
+        own_stack.kill(next(worker for worker in own_stack.workers if worker.pid == owner))
+        await connection.read_to_end()
+        events = [Socket.decode(frame) for frame in connection.frames]
         assert_stream_obeys_contract(events)
         assert events[-1]["response"]["output_text"] == "whole"
-        following = await one.create_and_read(
+        continued = await connection.create_and_read(
             fake.script(reply("next")),
             store=False,
             previous_response_id=events[-1]["response"]["id"],
         )
-        assert following["output_text"] == "next"
-    await house.start_worker()
+        assert continued["output_text"] == "next"
+    await own_stack.start_worker()
 
 
-async def test_a_killed_web_process_takes_its_sockets_responses_along(
-    house: Stack, fake: FakeUpstream
+async def test_a_killed_web_process_cancels_the_responses_of_its_websockets(
+    own_stack: Stack, fake: FakeUpstream
 ) -> None:
     model = fake.script([text("said"), hang()])
-    other = await house.start_web()
-    async with socket(house.api(other)) as one:
-        await one.create(model)
-        response_id = (await one.until("response.created"))["response"]["id"]
-        await one.until("response.output_text.delta")
-        house.kill(other)
-        assert await one.read_until_closed() is None
-    [asked] = fake.requests_for(model)
-    await until(lambda: asked.closed_by_client is not None, 20)
+    web = await own_stack.start_web()
+    async with socket(own_stack.api(web)) as connection:
+        await connection.create(model)
+        response_id = (await connection.until("response.created"))["response"]["id"]
+        await connection.until("response.output_text.delta")
+        own_stack.kill(web)
+        assert await connection.read_until_closed() is None
+    [request] = fake.requests_for(model)
+    await until(lambda: request.closed_by_client is not None, 20)
 
-    async def cancelled() -> bool:
-        return await _status(house, response_id) == "cancelled"
+    async def is_cancelled() -> bool:
+        return await _status(own_stack, response_id) == "cancelled"
 
-    await until(cancelled, 20)
-    async with socket(house.api()) as elsewhere:
+    await until(is_cancelled, 20)
+    async with socket(own_stack.api()) as reconnected:
         assert (
-            await elsewhere.create_and_read(
+            await reconnected.create_and_read(
                 fake.script(reply("here")), previous_response_id=response_id
             )
         )["output_text"] == "here"
 
 
-async def test_a_stopping_web_process_lets_what_runs_end_and_closes(
-    house: Stack, fake: FakeUpstream
+async def test_a_stopping_web_process_finishes_running_responses_and_closes(
+    own_stack: Stack, fake: FakeUpstream
 ) -> None:
-    opened = asyncio.Event()
-    model = fake.script([text("be"), wait_for(opened), text("gun"), finish(), usage(), done()])
-    other = await house.start_web()
-    async with socket(house.api(other)) as busy, socket(house.api(other)) as idle:
+    released = asyncio.Event()
+    model = fake.script([text("be"), wait_for(released), text("gun"), finish(), usage(), done()])
+    web = await own_stack.start_web()
+    async with socket(own_stack.api(web)) as busy, socket(own_stack.api(web)) as idle:
         await busy.create(model)
         await busy.until("response.output_text.delta")
-        stopping = asyncio.create_task(house.stop(other))
+        stopping = asyncio.create_task(own_stack.stop(web))
         assert await idle.read_until_closed() == 1012
         await busy.create(model)
         refused = await busy.read_error()
@@ -129,41 +132,43 @@ async def test_a_stopping_web_process_lets_what_runs_end_and_closes(
             "server_error",
             "1",
         )
-        opened.set()
+        released.set()
         assert (await busy.read_to_end())[-1]["response"]["output_text"] == "begun"
         assert await busy.read_until_closed() == 1012
         await stopping
     assert len(fake.requests_for(model)) == 1
 
 
-async def test_what_does_not_end_in_the_grace_period_is_cancelled(
-    house: Stack, fake: FakeUpstream
+async def test_a_response_longer_than_the_grace_period_is_cancelled(
+    own_stack: Stack, fake: FakeUpstream
 ) -> None:
-    model = fake.script([text("for ever"), hang()])
-    other = await house.start_web()
-    async with socket(house.api(other)) as one:
-        await one.create(model)
-        response_id = (await one.until("response.created"))["response"]["id"]
-        await one.until("response.output_text.delta")
-        stopping = asyncio.create_task(house.stop(other))
-        assert (await one.read_until_error())["status"] == 503
-        assert await one.read_until_closed() == 1012
+    model = fake.script([text("endless"), hang()])
+    web = await own_stack.start_web()
+    async with socket(own_stack.api(web)) as connection:
+        await connection.create(model)
+        response_id = (await connection.until("response.created"))["response"]["id"]
+        await connection.until("response.output_text.delta")
+        stopping = asyncio.create_task(own_stack.stop(web))
+        assert (await connection.read_until_error())["status"] == 503
+        assert await connection.read_until_closed() == 1012
         await stopping
 
-    async def cancelled() -> bool:
-        return await _status(house, response_id) == "cancelled"
+    async def is_cancelled() -> bool:
+        return await _status(own_stack, response_id) == "cancelled"
 
-    await until(cancelled, 20)
+    await until(is_cancelled, 20)
 
 
-async def test_a_connection_has_its_hour(house: Stack, fake: FakeUpstream) -> None:
-    opened = asyncio.Event()
-    model = fake.script([text("o"), wait_for(opened), text("k"), finish(), usage(), done()])
-    house.settings["BACKBURNER_WEB__SOCKET_TIME"] = "2"
-    other = await house.start_web()
-    del house.settings["BACKBURNER_WEB__SOCKET_TIME"]
-    async with socket(house.api(other)) as busy:
-        async with socket(house.api(other)) as idle:
+async def test_a_connection_is_closed_after_its_time_limit(
+    own_stack: Stack, fake: FakeUpstream
+) -> None:
+    released = asyncio.Event()
+    model = fake.script([text("o"), wait_for(released), text("k"), finish(), usage(), done()])
+    own_stack.settings["BACKBURNER_WEB__SOCKET_TIME"] = "2"
+    web = await own_stack.start_web()
+    del own_stack.settings["BACKBURNER_WEB__SOCKET_TIME"]
+    async with socket(own_stack.api(web)) as busy:
+        async with socket(own_stack.api(web)) as idle:
             await busy.create(model)
             await busy.until("response.output_text.delta")
             assert (await idle.read_error())["code"] == "websocket_connection_limit_reached"
@@ -171,94 +176,104 @@ async def test_a_connection_has_its_hour(house: Stack, fake: FakeUpstream) -> No
         await busy.create(model)
         refused = await busy.read_error()
         assert (refused["status"], refused["code"]) == (400, "websocket_connection_limit_reached")
-        opened.set()
+        released.set()
         assert (await busy.read_to_end())[-1]["response"]["output_text"] == "ok"
         assert (await busy.read_error())["code"] == "websocket_connection_limit_reached"
         assert await busy.read_until_closed() == 1001
-    await house.stop(other)
+    await own_stack.stop(web)
 
 
-async def test_a_client_that_reads_nothing_is_let_go(house: Stack, fake: FakeUpstream) -> None:
+async def test_a_client_that_reads_nothing_is_disconnected(
+    own_stack: Stack, fake: FakeUpstream
+) -> None:
     model = fake.script([text(*"words"), hang()])
-    house.settings |= {"BACKBURNER_WEB__PING": "1", "BACKBURNER_WEB__SEND_TIMEOUT": "1"}
-    other = await house.start_web()
-    del house.settings["BACKBURNER_WEB__PING"], house.settings["BACKBURNER_WEB__SEND_TIMEOUT"]
-    async with socket(house.api(other), max_queue=1, ping_interval=None, close_timeout=0.1) as deaf:
-        await deaf.create(model)
+    own_stack.settings |= {"BACKBURNER_WEB__PING": "1", "BACKBURNER_WEB__SEND_TIMEOUT": "1"}
+    web = await own_stack.start_web()
+    del (
+        own_stack.settings["BACKBURNER_WEB__PING"],
+        own_stack.settings["BACKBURNER_WEB__SEND_TIMEOUT"],
+    )
+    async with socket(
+        own_stack.api(web), max_queue=1, ping_interval=None, close_timeout=0.1
+    ) as unread:
+        await unread.create(model)
         await until(lambda: fake.requests_for(model))
-        [asked] = fake.requests_for(model)
-        await until(lambda: asked.closed_by_client is not None, 20)
-    await house.stop(other)
+        [request] = fake.requests_for(model)
+        await until(lambda: request.closed_by_client is not None, 20)
+    await own_stack.stop(web)
 
 
-async def test_a_process_holds_so_many_sockets_and_no_more(house: Stack) -> None:
-    async with socket(house.api()), socket(house.api()):
+async def test_a_process_refuses_websockets_over_its_limit(own_stack: Stack) -> None:
+    async with socket(own_stack.api()), socket(own_stack.api()):
         with pytest.raises(InvalidStatus) as refusal:
-            async with socket(house.api()):
+            async with socket(own_stack.api()):
                 pass
     answer = refusal.value.response
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
 
-    async def open_again() -> bool:
+    async def is_accepted() -> bool:
         try:
-            async with socket(house.api()):
+            async with socket(own_stack.api()):
                 return True
         except InvalidStatus:
             return False
 
-    await until(open_again)
+    await until(is_accepted)
 
 
-async def test_a_revoked_key_ends_its_sockets_with_the_next_create(
-    house: Stack, fake: FakeUpstream
+async def test_a_revoked_key_closes_its_websockets_at_the_next_create(
+    own_stack: Stack, fake: FakeUpstream
 ) -> None:
-    key = keys.create(house.dsn, "revoked")
+    key = keys.create(own_stack.dsn, "revoked")
     model = fake.script(reply("x"))
-    async with socket(house.api(key=key)) as one:
-        await one.create_and_read(model)
-        async with await psycopg.AsyncConnection.connect(house.dsn, autocommit=True) as connection:
-            await connection.execute(
-                "UPDATE api_keys SET revoked_at = now() WHERE hash = sha256(convert_to(%s, 'UTF8'))",
+    async with socket(own_stack.api(key=key)) as connection:
+        await connection.create_and_read(model)
+        async with await psycopg.AsyncConnection.connect(
+            own_stack.dsn, autocommit=True
+        ) as database:
+            await database.execute(
+                "UPDATE api_keys SET revoked_at = now()"
+                " WHERE hash = sha256(convert_to(%s, 'UTF8'))",
                 (key,),
             )
 
-        async def refused() -> bool:
-            await one.create(model)
-            frames = [await one.next()]
+        async def is_refused() -> bool:
+            await connection.create(model)
+            frames = [await connection.next()]
             while frames[-1]["type"] not in ("error", "response.completed"):
-                frames.append(await one.next())
+                frames.append(await connection.next())
             return bool(frames[-1]["type"] == "error")
 
-        await until(refused, 20, every=0.5)
-        assert Socket.decode(one.frames[-1])["error"]["code"] == "invalid_api_key"
-        assert await one.read_until_closed() == 1008
+        await until(is_refused, 20, every=0.5)
+        assert Socket.decode(connection.frames[-1])["error"]["code"] == "invalid_api_key"
+        assert await connection.read_until_closed() == 1008
 
 
-async def test_while_postgres_is_away_creates_are_refused_and_the_socket_lives_on(
+async def test_while_postgres_is_down_creates_are_refused_and_the_websocket_stays_open(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    opened = asyncio.Event()
+    released = asyncio.Event()
     model = fake.script(
-        [text("be"), wait_for(opened), text("gun"), finish(), usage(), done()], reply("after")
+        [text("be"), wait_for(released), text("gun"), finish(), usage(), done()], reply("after")
     )
     async with (
-        private_stack(proxied=True, allowed_tracebacks=("psycopg.",)) as one,
-        socket(one.api()) as busy,
+        private_stack(proxied=True, allowed_tracebacks=("psycopg.",)) as running,
+        socket(running.api()) as busy,
     ):
         await busy.create(model)
         await busy.until("response.output_text.delta")
-        postgres = one.webs[0].proxies.postgres
+        postgres = running.webs[0].proxies.postgres
         postgres.refuse()
         postgres.cut()
         await busy.create(model, stream_id="another")
         refused = await busy.read_until_error()
         assert (refused["status"], refused["code"]) == (503, "server_error")
         with pytest.raises(InvalidStatus) as refusal:
-            async with socket(one.api(key="bb-not-looked-up-yet")):
+            async with socket(running.api(key="bb-not-looked-up-yet")):
                 pass
         assert refusal.value.response.status_code == 503
         postgres.heal()
-        opened.set()
+        released.set()
         assert (await busy.read_to_end())[-1]["response"]["output_text"] == "begun"
         assert (await busy.create_and_read(model))["output_text"] == "after"
     assert len(fake.requests_for(model)) == 2

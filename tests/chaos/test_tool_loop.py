@@ -1,7 +1,7 @@
-"""A worker dies or goes at every point of the tool loop: no finished and no unsafe call is made twice (I6, design §4.6).
+"""A worker is killed at each point of the tool loop: no finished or unsafe call runs twice (I6).
 
-Triggers in the database hold up the worker's own statements, each at its point, so that the kill comes exactly there: before a
-statement's outcome, or after it was stored and before anybody was told.
+Triggers in the database block the worker's own statements, each at its point, so that the kill
+comes exactly there: before the statement takes effect, or after it is stored, before its reply.
 """
 
 import asyncio
@@ -26,83 +26,91 @@ SETTINGS = {**SHORT_LEASES, **TOOL_SETTINGS, "BACKBURNER_WORKER__POOL_SIZE": "60
 
 _TRIGGERS = """
     CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
+    DECLARE
+        metadata jsonb;
     BEGIN
-        IF (SELECT parameters -> 'metadata' ->> 'held' FROM responses WHERE id = NEW.response_id) = TG_ARGV[0] THEN
-            PERFORM pg_advisory_xact_lock_shared(hashtext((SELECT parameters -> 'metadata' ->> 'cut' FROM responses WHERE id = NEW.response_id)));
+        SELECT parameters -> 'metadata' INTO metadata FROM responses WHERE id = NEW.response_id;
+        IF metadata ->> 'blocked' = TG_ARGV[0] THEN
+            PERFORM pg_advisory_xact_lock_shared(hashtext(metadata ->> 'cut'));
         END IF;
         RETURN NEW;
     END $$;
-    CREATE TRIGGER held_turn BEFORE INSERT ON tool_calls FOR EACH ROW WHEN (NEW.turn > 0) EXECUTE FUNCTION hold('turn');
-    CREATE TRIGGER held_start BEFORE UPDATE ON tool_calls FOR EACH ROW
-        WHEN (OLD.turn > 0 AND NEW.started_attempt IS DISTINCT FROM OLD.started_attempt) EXECUTE FUNCTION hold('start');
-    CREATE TRIGGER held_finish BEFORE UPDATE ON tool_calls FOR EACH ROW
+    CREATE TRIGGER blocked_turn BEFORE INSERT ON tool_calls FOR EACH ROW
+        WHEN (NEW.turn > 0) EXECUTE FUNCTION hold('turn');
+    CREATE TRIGGER blocked_start BEFORE UPDATE ON tool_calls FOR EACH ROW
+        WHEN (OLD.turn > 0 AND NEW.started_attempt IS DISTINCT FROM OLD.started_attempt)
+        EXECUTE FUNCTION hold('start');
+    CREATE TRIGGER blocked_finish BEFORE UPDATE ON tool_calls FOR EACH ROW
         WHEN (OLD.turn > 0 AND NEW.finished AND NOT OLD.finished) EXECUTE FUNCTION hold('finish');
 """
 
 
 @dataclass(frozen=True)
-class Cut:
-    """Where the worker dies, and what becomes of the calls of the turn (unsafe, read-only, idempotent)."""
+class CutPoint:
+    """Where the worker dies, and the calls that then result (unsafe, read-only, idempotent)."""
 
-    held: str
-    """The statement that is held up: `turn`, `start`, `finish`, or none."""
-    stored: bool
+    blocked: str
+    """The statement that is blocked: `turn`, `start`, `finish`, or empty for none."""
+    takes_effect: bool
     """Whether that statement still takes effect after the worker's death."""
     calls: tuple[int, ...]
     statuses: tuple[str, ...]
-    asked: tuple[int, int] = (1, 1)
-    """How often the upstream is asked for the first turn and for the second."""
+    upstream_calls: tuple[int, int] = (1, 1)
+    """Number of upstream calls for the first turn and for the second."""
     tools: tuple[str, ...] = COUNTING_TOOLS
 
 
 DONE = ("completed", "completed", "completed")
 UNKNOWN = ("failed", "completed", "completed")
-CUTS = {
-    "before the turn is stored": Cut("turn", False, (1, 1, 1), DONE, (2, 1)),
-    "after the turn is stored": Cut("turn", True, (1, 1, 1), DONE),
-    "before the call is noted as begun": Cut("start", False, (1, 1, 1), DONE),
-    "between its note and the call": Cut("start", True, (0, 1, 1), UNKNOWN),
-    "while the tool runs": Cut("", False, (1, 2, 2), UNKNOWN),
-    "after its answer, before that is stored": Cut("finish", False, (1, 2, 2), UNKNOWN),
-    # answers are stored one at a time
-    "after its answer is stored": Cut(
+CUT_POINTS = {
+    "before the turn is stored": CutPoint("turn", False, (1, 1, 1), DONE, (2, 1)),
+    "after the turn is stored": CutPoint("turn", True, (1, 1, 1), DONE),
+    "before the start of the call is stored": CutPoint("start", False, (1, 1, 1), DONE),
+    "after the start, before the call": CutPoint("start", True, (0, 1, 1), UNKNOWN),
+    "while the tool runs": CutPoint("", False, (1, 2, 2), UNKNOWN),
+    "after its result, before that is stored": CutPoint("finish", False, (1, 2, 2), UNKNOWN),
+    # Results are stored one at a time.
+    "after its result is stored": CutPoint(
         "finish", True, (1,), ("completed",), tools=("count_unsafe",)
     ),
-    "in the next turn": Cut("", False, (1, 1, 1), DONE, (1, 2)),
+    "in the next turn": CutPoint("", False, (1, 1, 1), DONE, (1, 2)),
 }
 
 
 @asynccontextmanager
-async def held(one: Stack) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-    """Holds up every statement that a cut names, until `release`."""
-    async with await psycopg.AsyncConnection.connect(one.dsn, autocommit=True) as connection:
+async def blocked(running: Stack) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    """Blocks every statement that a cut point names until its lock is released."""
+    async with await psycopg.AsyncConnection.connect(running.dsn, autocommit=True) as connection:
         await connection.execute(_TRIGGERS.encode())
-        for cut in CUTS:
+        for cut in CUT_POINTS:
             await connection.execute("SELECT pg_advisory_lock(hashtext(%s))", (cut,))
         yield connection
 
 
-async def waiting(one: Stack, cut: str) -> int:
-    """How many statements wait at this cut."""
-    question = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = hashtext(%s)::oid"
-    return int(await one.value(question, cut))
+async def count_blocked(running: Stack, cut: str) -> int:
+    """Counts the statements that wait at this cut point."""
+    count_locks = (
+        "SELECT count(*) FROM pg_locks"
+        " WHERE locktype = 'advisory' AND NOT granted AND objid = hashtext(%s)::oid"
+    )
+    return int(await running.value(count_locks, cut))
 
 
 def key(cut: str, tool: str) -> str:
     return f"{cut}: {tool}"
 
 
-async def at_its_point(
-    one: Stack, fake: FakeUpstream, mcp: McpServers, cut: str, model: str
+async def has_reached(
+    running: Stack, fake: FakeUpstream, mcp: McpServers, cut: str, model: str
 ) -> bool:
-    """Whether the response has come to where it is to be cut."""
-    calls = [mcp.tool_calls.calls_with(key(cut, tool)) for tool in CUTS[cut].tools]
-    match CUTS[cut].held:
+    """Returns whether the response has reached its cut point."""
+    calls = [mcp.tool_calls.calls_with(key(cut, tool)) for tool in CUT_POINTS[cut].tools]
+    match CUT_POINTS[cut].blocked:
         case "turn" | "start":
-            return await waiting(one, cut) > 0
+            return await count_blocked(running, cut) > 0
         case "finish":
-            return await waiting(one, cut) > 0 and all(
-                made and made[0].finished is not None for made in calls
+            return await count_blocked(running, cut) > 0 and all(
+                done and done[0].finished is not None for done in calls
             )
         case _ if cut == "in the next turn":
             return len(fake.requests_for(model)) == 2
@@ -110,20 +118,24 @@ async def at_its_point(
             return all(calls)
 
 
-async def stored(one: Stack, response_id: str, at: Cut) -> bool:
-    """Whether the statement that was held up has taken effect for all calls."""
-    column = {"turn": "true", "start": "started_attempt IS NOT NULL", "finish": "finished"}[at.held]
-    question = (
+async def is_stored(running: Stack, response_id: str, point: CutPoint) -> bool:
+    """Returns whether the blocked statement has taken effect for all calls."""
+    column = {"turn": "true", "start": "started_attempt IS NOT NULL", "finish": "finished"}[
+        point.blocked
+    ]
+    count_rows = (
         f"SELECT count(*) FROM tool_calls WHERE response_id = %s::uuid AND turn > 0 AND {column}"
     )
-    return int(await one.value(question, response_id.removeprefix("resp_"))) == len(at.tools)
+    return int(await running.value(count_rows, response_id.removeprefix("resp_"))) == len(
+        point.tools
+    )
 
 
-def called(mcp: McpServers, name: str, times: int = 1) -> bool:
+def was_called(mcp: McpServers, name: str, times: int = 1) -> bool:
     return len(mcp.tool_calls.calls_with(name)) == times
 
 
-def given_up(mcp: McpServers, name: str) -> bool:
+def was_cancelled(mcp: McpServers, name: str) -> bool:
     return mcp.tool_calls.calls_with(name)[0].cancelled is not None
 
 
@@ -133,106 +145,112 @@ async def follow(api: Api, response_id: str) -> list[bytes]:
         return stream.frames
 
 
-async def test_a_killed_worker_costs_no_finished_and_no_unsafe_call_a_second_time(
+async def test_after_a_kill_no_finished_and_no_unsafe_call_runs_twice(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     async with (
         McpServers() as mcp,
-        private_stack(webs=2, settings=SETTINGS) as one,
-        held(one) as holder,
+        private_stack(webs=2, settings=SETTINGS) as running,
+        blocked(running) as locks,
     ):
         models, ids = {}, {}
-        opened = [mcp.tool_calls.hold(key("while the tool runs", tool)) for tool in COUNTING_TOOLS]
-        for cut, at in CUTS.items():
-            turn = tool_turn(*((tool, key(cut, tool)) for tool in at.tools))
-            cut_off = [[hang()]] if at.asked[1] == 2 else []
-            models[cut] = fake.script(*[turn] * at.asked[0], *cut_off, reply("done"))
-            ids[cut] = await one.api().create_background(
-                models[cut], tools=[counting_server(mcp)], metadata={"cut": cut, "held": at.held}
+        gates = [mcp.tool_calls.hold(key("while the tool runs", tool)) for tool in COUNTING_TOOLS]
+        for cut, point in CUT_POINTS.items():
+            turn = tool_turn(*((tool, key(cut, tool)) for tool in point.tools))
+            cut_off = [[hang()]] if point.upstream_calls[1] == 2 else []
+            models[cut] = fake.script(*[turn] * point.upstream_calls[0], *cut_off, reply("done"))
+            ids[cut] = await running.api().create_background(
+                models[cut],
+                tools=[counting_server(mcp)],
+                metadata={"cut": cut, "blocked": point.blocked},
             )
-        readers = {cut: asyncio.create_task(follow(one.api(1), ids[cut])) for cut in CUTS}
-        for cut in CUTS:
-            await until(partial(at_its_point, one, fake, mcp, cut, models[cut]), 40)
-        one.kill(one.workers[0])
-        for cut, at in CUTS.items():
-            if at.stored:
-                await holder.execute("SELECT pg_advisory_unlock(hashtext(%s))", (cut,))
-                await until(partial(stored, one, ids[cut], at), 5)
-        for gate in opened:
+        readers = {cut: asyncio.create_task(follow(running.api(1), ids[cut])) for cut in CUT_POINTS}
+        for cut in CUT_POINTS:
+            await until(partial(has_reached, running, fake, mcp, cut, models[cut]), 40)
+        running.kill(running.workers[0])
+        for cut, point in CUT_POINTS.items():
+            if point.takes_effect:
+                await locks.execute("SELECT pg_advisory_unlock(hashtext(%s))", (cut,))
+                await until(partial(is_stored, running, ids[cut], point), 5)
+        for gate in gates:
             gate.set()
-        # what was held up and is not to take effect dies with its session, which the sweep ends (design §4.6)
-        gone = "SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-        await one.start_worker()
-        await until(lambda: one.value(gone), 20)
-        await holder.execute("SELECT pg_advisory_unlock_all()")
-        ended = {cut: await one.api().wait_for_end(ids[cut], within=40) for cut in CUTS}
+        # A statement that must not take effect dies with its session, which the sweep ends.
+        no_lock_waits = (
+            "SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        )
+        await running.start_worker()
+        await until(lambda: running.value(no_lock_waits), 20)
+        await locks.execute("SELECT pg_advisory_unlock_all()")
+        ended = {cut: await running.api().wait_for_end(ids[cut], within=40) for cut in CUT_POINTS}
         frames = {cut: await reader for cut, reader in readers.items()}
-        for cut, at in CUTS.items():
-            assert_as_promised(cut, at, ended[cut], frames[cut], fake, models[cut], mcp)
-            assert await one.api().replay(ids[cut]) == frames[cut], cut
+        for cut, point in CUT_POINTS.items():
+            assert_calls(cut, point, ended[cut], frames[cut], fake, models[cut], mcp)
+            assert await running.api().replay(ids[cut]) == frames[cut], cut
     assert not mcp.faults, mcp.faults
 
 
-def assert_as_promised(
+def assert_calls(
     cut: str,
-    at: Cut,
+    point: CutPoint,
     ended: JSON,
     frames: list[bytes],
     fake: FakeUpstream,
     model: str,
     mcp: McpServers,
 ) -> None:
-    calls = tuple(len(mcp.tool_calls.calls_with(key(cut, tool))) for tool in at.tools)
-    assert calls == at.calls, f"{cut}: the tools were called {calls} times"
+    calls = tuple(len(mcp.tool_calls.calls_with(key(cut, tool))) for tool in point.tools)
+    assert calls == point.calls, f"{cut}: the tools were called {calls} times"
     expected = [
         "mcp_list_tools completed",
-        *(f"mcp_call {status}" for status in at.statuses),
+        *(f"mcp_call {status}" for status in point.statuses),
         "message completed",
     ]
     assert (ended["status"], item_statuses(ended)) == ("completed", expected), (
         f"{cut}: {ended['status']}, {item_statuses(ended)}"
     )
-    assert len(fake.requests_for(model)) == sum(at.asked), (
-        f"{cut}: the upstream was asked {len(fake.requests_for(model))} times"
+    assert len(fake.requests_for(model)) == sum(point.upstream_calls), (
+        f"{cut}: the upstream was called {len(fake.requests_for(model))} times"
     )
     events = assert_one_stream(frames)
     assert events[-1]["response"]["output"] == ended["output"], cut
-    answers = [
+    outputs = [
         message["content"]
         for message in fake.requests_for(model)[-1].messages
         if message["role"] == "tool"
     ]
-    for tool, status, count, answer in zip(at.tools, at.statuses, at.calls, answers, strict=True):
+    for tool, status, count, output in zip(
+        point.tools, point.statuses, point.calls, outputs, strict=True
+    ):
         if status == "completed":
-            assert answer == f"{tool} {key(cut, tool)}: call {count}", cut
+            assert output == f"{tool} {key(cut, tool)}: call {count}", cut
         else:
-            assert "may or may not have happened" in answer, cut
+            assert "may or may not have happened" in output, cut
 
 
-async def test_a_stopping_worker_lets_calls_end_and_begins_none(
+async def test_a_stopping_worker_finishes_its_calls_and_starts_none(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     async with (
         McpServers() as mcp,
-        private_stack(settings={**SETTINGS, "BACKBURNER_WORKER__GRACE": "15"}) as one,
+        private_stack(settings={**SETTINGS, "BACKBURNER_WORKER__GRACE": "15"}) as running,
     ):
-        opened = mcp.tool_calls.hold("in the grace")
+        released = mcp.tool_calls.hold("in the grace")
         model = fake.script(
             tool_turn(("count_unsafe", "in the grace"), ("count_unsafe", "after it")), reply("done")
         )
-        # one at a time: the second call is not begun when the worker is told to stop
-        response_id = await one.api().create_background(
+        # Calls run one after the other: the second has not started when SIGTERM comes.
+        response_id = await running.api().create_background(
             model, tools=[counting_server(mcp)], parallel_tool_calls=False
         )
         await until(lambda: mcp.tool_calls.calls_with("in the grace"))
-        stopping = one.workers.pop()
+        stopping = running.workers.pop()
         stopping.request_stop()
         await until(lambda: "worker_stopping" in stopping.tail())
-        opened.set()
+        released.set()
         await until(lambda: not stopping.running(), 20)
         assert stopping.exit_code() == 0
-        await one.start_worker()
-        ended = await one.api().wait_for_end(response_id)
+        await running.start_worker()
+        ended = await running.api().wait_for_end(response_id)
         assert item_statuses(ended)[1:] == [
             "mcp_call completed",
             "mcp_call completed",
@@ -242,34 +260,36 @@ async def test_a_stopping_worker_lets_calls_end_and_begins_none(
             1,
             1,
         ]
-        assert_one_stream(await one.api().replay(response_id))
+        assert_one_stream(await running.api().replay(response_id))
         uuid = response_id.removeprefix("resp_")
-        assert await one.value("SELECT deaths FROM responses WHERE id = %s::uuid", uuid) == 0
+        assert await running.value("SELECT deaths FROM responses WHERE id = %s::uuid", uuid) == 0
         assert (
-            await one.value("SELECT max(attempt) FROM attempts WHERE response_id = %s::uuid", uuid)
+            await running.value(
+                "SELECT max(attempt) FROM attempts WHERE response_id = %s::uuid", uuid
+            )
             == 2
-        ), "it was handed over"
+        ), "the response was not handed over"
 
 
-async def test_calls_that_do_not_end_in_the_grace_are_handed_over_as_begun(
+async def test_calls_longer_than_the_grace_period_are_handed_over_as_started(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     async with (
         McpServers() as mcp,
-        private_stack(settings={**SETTINGS, "BACKBURNER_WORKER__GRACE": "0.5"}) as one,
+        private_stack(settings={**SETTINGS, "BACKBURNER_WORKER__GRACE": "0.5"}) as running,
     ):
         tools = ("count_unsafe", "count_read_only")
         for tool in tools:
             mcp.tool_calls.hold(tool)
         model = fake.script(tool_turn(*((tool, tool) for tool in tools)), reply("done"))
-        response_id = await one.api().create_background(model, tools=[counting_server(mcp)])
+        response_id = await running.api().create_background(model, tools=[counting_server(mcp)])
         await until(lambda: all(mcp.tool_calls.calls_with(tool) for tool in tools))
-        await one.stop(one.workers[0])
+        await running.stop(running.workers[0])
         for tool in tools:
-            await until(partial(given_up, mcp, tool))
+            await until(partial(was_cancelled, mcp, tool))
             mcp.tool_calls.hold(tool).set()
-        await one.start_worker()
-        ended = await one.api().wait_for_end(response_id)
+        await running.start_worker()
+        ended = await running.api().wait_for_end(response_id)
         assert item_statuses(ended)[1:] == [
             "mcp_call failed",
             "mcp_call completed",
@@ -277,54 +297,54 @@ async def test_calls_that_do_not_end_in_the_grace_are_handed_over_as_begun(
         ]
         assert [len(mcp.tool_calls.calls_with(tool)) for tool in tools] == [1, 2]
         assert len(fake.requests_for(model)) == 2
-        assert_one_stream(await one.api().replay(response_id))
+        assert_one_stream(await running.api().replay(response_id))
 
 
-async def test_a_finished_turn_forgives_the_deaths_before_it(
+async def test_a_finished_turn_resets_the_crashes_before_it(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
-    async with McpServers() as mcp, private_stack(settings=SETTINGS, quarantine=True) as one:
+    async with McpServers() as mcp, private_stack(settings=SETTINGS, quarantine=True) as running:
         first, second = mcp.tool_calls.hold("first"), mcp.tool_calls.hold("second")
         model = fake.script(
             tool_turn(("count_read_only", "first")),
             tool_turn(("count_read_only", "second")),
             reply("done"),
         )
-        response_id = await one.api().create_background(model, tools=[counting_server(mcp)])
-        deaths = "SELECT deaths FROM responses WHERE id = %s::uuid"
-        for name, opened in (("first", first), ("second", second)):
-            await until(partial(called, mcp, name))
-            assert await one.value(deaths, response_id.removeprefix("resp_")) == 0
-            one.kill(one.workers[0])
-            one.workers.insert(0, one.spawn_worker())
-            one.workers.pop()
-            await until(partial(called, mcp, name, 2), 40)
-            assert await one.value(deaths, response_id.removeprefix("resp_")) == 1
-            opened.set()
-        assert (await one.api().wait_for_end(response_id))["status"] == "completed"
+        response_id = await running.api().create_background(model, tools=[counting_server(mcp)])
+        count_deaths = "SELECT deaths FROM responses WHERE id = %s::uuid"
+        for name, released in (("first", first), ("second", second)):
+            await until(partial(was_called, mcp, name))
+            assert await running.value(count_deaths, response_id.removeprefix("resp_")) == 0
+            running.kill(running.workers[0])
+            running.workers.insert(0, running.spawn_worker())
+            running.workers.pop()
+            await until(partial(was_called, mcp, name, 2), 40)
+            assert await running.value(count_deaths, response_id.removeprefix("resp_")) == 1
+            released.set()
+        assert (await running.api().wait_for_end(response_id))["status"] == "completed"
 
 
-@pytest.mark.parametrize("verb", ["cancel", "delete"])
+@pytest.mark.parametrize("action", ["cancel", "delete"])
 async def test_a_response_whose_worker_died_in_a_call_can_be_cancelled_and_deleted(
-    private_stack: PrivateStack, fake: FakeUpstream, verb: str
+    private_stack: PrivateStack, fake: FakeUpstream, action: str
 ) -> None:
-    async with McpServers() as mcp, private_stack(settings=SETTINGS) as one:
+    async with McpServers() as mcp, private_stack(settings=SETTINGS) as running:
         mcp.tool_calls.hold("orphan")
         model = fake.script(tool_turn(("count_unsafe", "orphan")), reply("never"))
-        response_id = await one.api().create_background(model, tools=[counting_server(mcp)])
+        response_id = await running.api().create_background(model, tools=[counting_server(mcp)])
         await until(lambda: mcp.tool_calls.calls_with("orphan"))
-        one.kill(one.workers[0])
-        if verb == "cancel":
-            await one.api().cancel(response_id)
+        running.kill(running.workers[0])
+        if action == "cancel":
+            await running.api().cancel(response_id)
         else:
-            await one.api().call("DELETE", f"/responses/{response_id}")
-        await one.start_worker()
-        if verb == "cancel":
-            ended = await one.api().wait_for_end(response_id)
+            await running.api().call("DELETE", f"/responses/{response_id}")
+        await running.start_worker()
+        if action == "cancel":
+            ended = await running.api().wait_for_end(response_id)
             assert (ended["status"], item_statuses(ended)[1:]) == (
                 "cancelled",
                 ["mcp_call incomplete"],
             )
-            assert_one_stream(await one.api().replay(response_id))
-        await until(lambda: one.value("SELECT count(*) = 0 FROM job_secrets"), 20)
+            assert_one_stream(await running.api().replay(response_id))
+        await until(lambda: running.value("SELECT count(*) = 0 FROM job_secrets"), 20)
         assert len(fake.requests_for(model)) == 1

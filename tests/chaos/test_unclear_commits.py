@@ -1,7 +1,9 @@
-"""Every write whose answer is lost, done or not done: the outcome that docs/guarantees.md states, one test a row of its table.
+"""Every write whose reply is lost, applied or not: one test for each row of the table.
 
-A proxy on the Postgres wire loses the answer to the one statement concerned (`DONE`), or keeps that statement from the server
-(`NEVER`). Whoever sent it sees the same in both cases: the end of the connection.
+The table is in docs/guarantees.md.
+
+A proxy before PostgreSQL drops the reply to one statement (`DONE`), or the statement itself
+(`NEVER`). In both cases the sender only sees the end of the connection.
 """
 
 import asyncio
@@ -37,245 +39,278 @@ DONE, NEVER = "done", "never"
 both_kinds = pytest.mark.parametrize("kind", [DONE, NEVER])
 
 
-def lose(proxy: Proxy, words: bytes, kind: str) -> None:
-    """The next statement with these words gets no answer."""
+def lose_reply(proxy: Proxy, pattern: bytes, kind: str) -> None:
+    """The next statement with this pattern gets no reply."""
     if kind == DONE:
-        proxy.hold_answer(words).lose()
+        proxy.hold_answer(pattern).lose()
     else:
-        proxy.drop_request(words)
+        proxy.drop_request(pattern)
 
 
 # --- one statement at a time ---
 
 
-class Unsure:
-    """A worker whose way to Postgres goes through a proxy; everybody else's does not."""
+class ProxiedWorker:
+    """A worker that reaches PostgreSQL through a proxy; all others connect directly."""
 
-    def __init__(self, house: SeededDatabase, proxy: Proxy, hand: StepWorker) -> None:
-        self.house = house
+    def __init__(self, database: SeededDatabase, proxy: Proxy, step_worker: StepWorker) -> None:
+        self.database = database
         self.proxy = proxy
-        self.hand = hand
+        self.step_worker = step_worker
 
-    async def telling(self, *, words: str = "Hello.") -> StepRun:
-        """A response that it runs, and of which something was said and stored."""
-        telling = await self.hand.claim(await self.house.create_response())
-        assert telling is not None
-        self.hand.append_delta(telling, words)
-        await self.hand.write_journal()
-        return telling
+    async def start_run(self, *, text: str = "Hello.") -> StepRun:
+        """A response that this worker runs, with some text stored in the journal."""
+        run = await self.step_worker.claim(await self.database.create_response())
+        assert run is not None
+        self.step_worker.append_delta(run, text)
+        await self.step_worker.write_journal()
+        return run
 
-    async def numbers(self, name: UUID) -> list[int]:
-        """The numbers of its event log, frame by frame."""
-        rows = await fetch(self.house.pool, claim_queries.LOG_SINCE, {"id": name, "after": -1})
+    async def numbers(self, response_id: UUID) -> list[int]:
+        """The numbers of its event log, one for each frame."""
+        rows = await fetch(
+            self.database.pool, claim_queries.LOG_SINCE, {"id": response_id, "after": -1}
+        )
         return [
             number for row in rows for number, _ in enumerate(split_frames(row.frames), row.first)
         ]
 
-    async def items(self, name: UUID) -> list[str]:
+    async def items(self, response_id: UUID) -> list[str]:
         return [
             item["type"]
-            for item in await fetch(self.house.pool, read_queries.OUTPUT_ITEMS, {"id": name})
+            for item in await fetch(
+                self.database.pool, read_queries.OUTPUT_ITEMS, {"id": response_id}
+            )
         ]
 
-    async def mine(self) -> list[leases.OwnedResponse]:
-        """What its next heartbeat will find."""
-        return await fetch(self.house.pool, leases.OWNED_RESPONSES, {"me": self.hand.id})
+    async def owned(self) -> list[leases.OwnedResponse]:
+        """The rows that its next heartbeat reads."""
+        return await fetch(
+            self.database.pool, leases.OWNED_RESPONSES, {"me": self.step_worker.id}
+        )
 
 
 @pytest.fixture(scope="module")
-async def house(database_server: Databases) -> AsyncIterator[SeededDatabase]:
+async def database(database_server: Databases) -> AsyncIterator[SeededDatabase]:
     dsn = await database_server.create_copy()
     pool = open_pool(settings_for(dsn), "unclear-commits", 4)
     await pool.open(wait=True)
-    house = SeededDatabase(pool, dsn)
-    await house.create_project()
-    yield house
+    database = SeededDatabase(pool, dsn)
+    await database.create_project()
+    yield database
     await pool.close()
 
 
 @pytest.fixture
-async def unsure(house: SeededDatabase) -> AsyncIterator[Unsure]:
-    parts = urlsplit(house.dsn)
+async def proxied(database: SeededDatabase) -> AsyncIterator[ProxiedWorker]:
+    parts = urlsplit(database.dsn)
     assert parts.hostname is not None
     assert parts.port is not None
     proxy = Proxy(parts.hostname, parts.port, new_parser=Statements)
-    settings = settings_for(proxy.url(house.dsn))
-    pool = open_pool(settings, "unsure", 2)
+    settings = settings_for(proxy.url(database.dsn))
+    pool = open_pool(settings, "proxied-worker", 2)
     await pool.open(wait=True)
     numbers = itertools.count(1)
-    hand = StepWorker(pool, settings, lambda prefix: f"{prefix}_{next(numbers)}")
-    await house.register(hand)
-    yield Unsure(house, proxy, hand)
-    if hand.journal_writer.batch_writer.connection is not None:
-        await hand.journal_writer.batch_writer.connection.close()
+    step_worker = StepWorker(pool, settings, lambda prefix: f"{prefix}_{next(numbers)}")
+    await database.register(step_worker)
+    yield ProxiedWorker(database, proxy, step_worker)
+    if step_worker.journal_writer.batch_writer.connection is not None:
+        await step_worker.journal_writer.batch_writer.connection.close()
     await pool.close()
     await proxy.close()
 
 
 @both_kinds
-async def test_claim(unsure: Unsure, kind: str) -> None:
-    name = await unsure.house.create_response()
-    lose(unsure.proxy, b"attempt = r.attempt + 1", kind)
+async def test_a_claim_with_a_lost_reply_counts_no_death(proxied: ProxiedWorker, kind: str) -> None:
+    response_id = await proxied.database.create_response()
+    lose_reply(proxied.proxy, b"attempt = r.attempt + 1", kind)
     with pytest.raises(DATABASE_UNAVAILABLE):
-        await unsure.hand.ownership.take(name)
-    assert [row.id for row in await unsure.mine()] == [name] * (kind == DONE)
-    for row in await unsure.mine():
-        await unsure.hand.ownership.release_unknown(name, row.attempt)
-    claim = await (await unsure.house.create_worker()).ownership.take(name)
+        await proxied.step_worker.ownership.take(response_id)
+    assert [row.id for row in await proxied.owned()] == [response_id] * (kind == DONE)
+    for row in await proxied.owned():
+        await proxied.step_worker.ownership.release_unknown(response_id, row.attempt)
+    claim = await (await proxied.database.create_worker()).ownership.take(response_id)
     assert claim is not None
     assert (claim.attempt, claim.row.crashes) == (2 if kind == DONE else 1, 0), (
-        "no death is counted"
+        "a death is counted"
     )
 
 
 @both_kinds
-async def test_take_over(unsure: Unsure, kind: str) -> None:
-    owner = await unsure.house.create_worker()
-    name = await unsure.house.create_response()
-    assert await owner.ownership.take(name) is not None
-    await owner.journal(1, name, 1, 2, 5)
-    await unsure.house.declare_dead(owner)
-    lose(unsure.proxy, b"COMMIT", kind)
+async def test_a_claim_of_an_orphan_with_a_lost_reply_adopts_the_journal_once(
+    proxied: ProxiedWorker, kind: str
+) -> None:
+    owner = await proxied.database.create_worker()
+    response_id = await proxied.database.create_response()
+    assert await owner.ownership.take(response_id) is not None
+    await owner.journal(1, response_id, 1, 2, 5)
+    await proxied.database.declare_dead(owner)
+    lose_reply(proxied.proxy, b"COMMIT", kind)
     with pytest.raises(DATABASE_UNAVAILABLE):
-        await unsure.hand.ownership.take(name)
-    assert await unsure.numbers(name) == list(range(6 if kind == DONE else 2)), (
+        await proxied.step_worker.ownership.take(response_id)
+    assert await proxied.numbers(response_id) == list(range(6 if kind == DONE else 2)), (
         "adopted with the claim, or not at all"
     )
-    standing = await unsure.house.response_row(name)
-    assert standing["worker"] == (unsure.hand.id if kind == DONE else owner.id)
-    for row in await unsure.mine():
-        await unsure.hand.ownership.release_unknown(name, row.attempt)
-    claim = await (await unsure.house.create_worker()).ownership.take(name)
+    row = await proxied.database.response_row(response_id)
+    assert row["worker"] == (proxied.step_worker.id if kind == DONE else owner.id)
+    for row in await proxied.owned():
+        await proxied.step_worker.ownership.release_unknown(response_id, row.attempt)
+    claim = await (await proxied.database.create_worker()).ownership.take(response_id)
     assert claim is not None
     assert (claim.attempt, claim.row.crashes, claim.log_end) == (3 if kind == DONE else 2, 1, 5)
-    assert await unsure.numbers(name) == list(range(6))
+    assert await proxied.numbers(response_id) == list(range(6))
 
 
 @both_kinds
-async def test_journal(unsure: Unsure, kind: str) -> None:
-    telling = await unsure.telling()
-    unsure.hand.append_delta(telling, "More.")
-    unsure.hand.bus.pending.clear()
-    lose(unsure.proxy, b"INSERT INTO journal", kind)
-    await unsure.hand.write_journal()
-    question = "SELECT batch, first_numbers FROM journal WHERE worker = %(me)s AND batch > 0 ORDER BY batch"
-    stored = await run_sql(unsure.house.pool, question, {"me": unsure.hand.id})
+async def test_a_journal_write_with_a_lost_reply_is_stored_and_published_once(
+    proxied: ProxiedWorker, kind: str
+) -> None:
+    run = await proxied.start_run()
+    proxied.step_worker.append_delta(run, "More.")
+    proxied.step_worker.bus.pending.clear()
+    lose_reply(proxied.proxy, b"INSERT INTO journal", kind)
+    await proxied.step_worker.write_journal()
+    select_batches = (
+        "SELECT batch, first_numbers FROM journal"
+        " WHERE worker = %(me)s AND batch > 0 ORDER BY batch"
+    )
+    stored = await run_sql(proxied.database.pool, select_batches, {"me": proxied.step_worker.id})
     assert [row["batch"] for row in stored] == [1, 2]
-    assert len(unsure.hand.bus.pending) == 1, "shown once, after it was known to be stored"
+    assert len(proxied.step_worker.bus.pending) == 1, "published once, after it was stored"
 
 
 @both_kinds
-async def test_flush(unsure: Unsure, kind: str) -> None:
-    telling = await unsure.telling()
-    last = telling.log.next_number - 1
-    lose(unsure.proxy, b"flushed_batch", kind)
-    await unsure.hand.flush_all()
-    assert await unsure.numbers(telling.claim.id) == list(range(last + 1))
-    assert not telling.log.tail
+async def test_a_flush_with_a_lost_reply_stores_each_event_once(
+    proxied: ProxiedWorker, kind: str
+) -> None:
+    run = await proxied.start_run()
+    last = run.log.next_number - 1
+    lose_reply(proxied.proxy, b"flushed_batch", kind)
+    await proxied.step_worker.flush_all()
+    assert await proxied.numbers(run.claim.id) == list(range(last + 1))
+    assert not run.log.tail
 
 
 @both_kinds
-async def test_checkpoint(unsure: Unsure, kind: str) -> None:
-    telling = await unsure.telling()
-    lose(unsure.proxy, b"checkpoint_number = ", kind)
-    await unsure.hand.checkpoint(telling)
-    standing = await unsure.house.response_row(telling.claim.id)
-    assert (standing["turns"], standing["checkpoint_number"]) == (1, telling.log.next_number - 1)
-    assert await unsure.items(telling.claim.id) == ["message"]
-    assert await unsure.numbers(telling.claim.id) == list(range(telling.log.next_number))
+async def test_a_checkpoint_with_a_lost_reply_stores_its_turn_once(
+    proxied: ProxiedWorker, kind: str
+) -> None:
+    run = await proxied.start_run()
+    lose_reply(proxied.proxy, b"checkpoint_number = ", kind)
+    await proxied.step_worker.checkpoint(run)
+    row = await proxied.database.response_row(run.claim.id)
+    assert (row["turns"], row["checkpoint_number"]) == (1, run.log.next_number - 1)
+    assert await proxied.items(run.claim.id) == ["message"]
+    assert await proxied.numbers(run.claim.id) == list(range(run.log.next_number))
 
 
 @both_kinds
 @pytest.mark.parametrize("status", sorted(TERMINAL))
-async def test_finish(unsure: Unsure, status: Status, kind: str) -> None:
-    telling = await unsure.telling()
-    lose(unsure.proxy, f"SET status = '{status}'".encode(), kind)
-    assert await unsure.hand.finish(telling, status, send_twice=False) is status
-    standing = await unsure.house.response_row(telling.claim.id)
-    assert (standing["status"], standing["worker"]) == (status, None)
-    numbers = await unsure.numbers(telling.claim.id)
+async def test_an_ending_with_a_lost_reply_is_stored_once(
+    proxied: ProxiedWorker, status: Status, kind: str
+) -> None:
+    run = await proxied.start_run()
+    lose_reply(proxied.proxy, f"SET status = '{status}'".encode(), kind)
+    assert await proxied.step_worker.finish(run, status, send_twice=False) is status
+    row = await proxied.database.response_row(run.claim.id)
+    assert (row["status"], row["worker"]) == (status, None)
+    numbers = await proxied.numbers(run.claim.id)
     assert numbers == list(range(len(numbers)))
-    assert await unsure.items(telling.claim.id) == ["message"]
+    assert await proxied.items(run.claim.id) == ["message"]
 
 
 @both_kinds
-async def test_finish_while_a_cancel_is_recorded(unsure: Unsure, kind: str) -> None:
-    """Whichever came first counts: an ending that is done stands, one that never was gives way to the cancel."""
-    telling = await unsure.telling()
-    lose(unsure.proxy, b"SET status = 'completed'", kind)
-    ending = asyncio.ensure_future(unsure.hand.finish(telling, Status.COMPLETED, send_twice=False))
+async def test_an_ending_with_a_lost_reply_and_a_cancel_have_one_outcome(
+    proxied: ProxiedWorker, kind: str
+) -> None:
+    """A stored ending is kept; an ending that was never applied gives way to the cancel."""
+    run = await proxied.start_run()
+    lose_reply(proxied.proxy, b"SET status = 'completed'", kind)
+    ending = asyncio.ensure_future(
+        proxied.step_worker.finish(run, Status.COMPLETED, send_twice=False)
+    )
     if kind == NEVER:
-        await until(lambda: not unsure.proxy._dropped_patterns)
-        assert await fetch(unsure.house.pool, end_queries.REQUEST_CANCEL, {"id": telling.claim.id})
-    ended = await ending
-    late = await fetch(unsure.house.pool, end_queries.REQUEST_CANCEL, {"id": telling.claim.id})
-    assert late == []
-    assert ended is (Status.COMPLETED if kind == DONE else Status.CANCELLED)
-    assert (await unsure.house.response_row(telling.claim.id))["status"] == ended
+        await until(lambda: not proxied.proxy._dropped_patterns)
+        assert await fetch(
+            proxied.database.pool, end_queries.REQUEST_CANCEL, {"id": run.claim.id}
+        )
+    outcome = await ending
+    late_cancel = await fetch(
+        proxied.database.pool, end_queries.REQUEST_CANCEL, {"id": run.claim.id}
+    )
+    assert late_cancel == []
+    assert outcome is (Status.COMPLETED if kind == DONE else Status.CANCELLED)
+    assert (await proxied.database.response_row(run.claim.id))["status"] == outcome
 
 
 @both_kinds
-async def test_release(unsure: Unsure, kind: str) -> None:
-    """The hand-over of a stopping worker."""
-    telling = await unsure.telling()
-    last = telling.log.next_number - 1
-    lose(unsure.proxy, b"SET worker = NULL, enqueue_count", kind)
-    await unsure.hand.hand_over(telling)
-    claim = await (await unsure.house.create_worker()).ownership.take(telling.claim.id)
+async def test_a_hand_over_with_a_lost_reply_loses_no_event(
+    proxied: ProxiedWorker, kind: str
+) -> None:
+    """The release by a worker that stops."""
+    run = await proxied.start_run()
+    last = run.log.next_number - 1
+    lose_reply(proxied.proxy, b"SET worker = NULL, enqueue_count", kind)
+    await proxied.step_worker.hand_over(run)
+    claim = await (await proxied.database.create_worker()).ownership.take(run.claim.id)
     assert claim is not None
     assert (claim.attempt, claim.row.crashes, claim.log_end) == (2, 0, last)
 
 
 @both_kinds
-async def test_register(unsure: Unsure, kind: str) -> None:
-    """The process ends and is started anew, with a new id; the row that may be there owns nothing and runs out."""
-    lease = Lease(settings_for(unsure.proxy.url(unsure.house.dsn)), "worker")
-    lose(unsure.proxy, b"INSERT INTO workers", kind)
+async def test_a_registration_with_a_lost_reply_ends_the_process(
+    proxied: ProxiedWorker, kind: str
+) -> None:
+    """The process starts again with a new id. The first row owns nothing, and its lease expires."""
+    lease = Lease(settings_for(proxied.proxy.url(proxied.database.dsn)), "worker")
+    lose_reply(proxied.proxy, b"INSERT INTO workers", kind)
 
     def register() -> None:
         with pytest.raises(psycopg.OperationalError):
             lease.register()
 
-    await _beside(register)
+    await _in_thread(register)
     rows = await run_sql(
-        unsure.house.pool, "SELECT dead FROM workers WHERE id = %(id)s", {"id": lease.id}
+        proxied.database.pool, "SELECT dead FROM workers WHERE id = %(id)s", {"id": lease.id}
     )
     assert [row["dead"] for row in rows] == [False] * (kind == DONE)
 
 
 @both_kinds
-async def test_renew(unsure: Unsure, kind: str) -> None:
-    settings = settings_for(unsure.proxy.url(unsure.house.dsn))
-    lease = unsure.hand.lease
-    lose(unsure.proxy, b"SET expires_at", kind)
+async def test_a_heartbeat_with_a_lost_reply_keeps_the_lease(
+    proxied: ProxiedWorker, kind: str
+) -> None:
+    settings = settings_for(proxied.proxy.url(proxied.database.dsn))
+    lease = proxied.step_worker.lease
+    lose_reply(proxied.proxy, b"SET expires_at", kind)
 
-    def beat() -> None:
+    def renew_twice() -> None:
         with connect_sync(settings, "beat") as connection, pytest.raises(psycopg.OperationalError):
             lease._renew(connection)
         with connect_sync(settings, "beat") as connection:
             lease._renew(connection)
 
-    await _beside(beat)
+    await _in_thread(renew_twice)
     assert lease.is_fresh
 
 
-async def _beside(work: Callable[[], None]) -> None:
-    """In a thread, as the heartbeat: the proxy needs this loop."""
+async def _in_thread(work: Callable[[], None]) -> None:
+    """Runs it in a thread, as the heartbeat does: the proxy needs this event loop."""
     await asyncio.to_thread(work)
 
 
-# --- through the running product ---
+# --- in a running deployment ---
 
 SETTINGS = {
     "BACKBURNER_LEASE__BEAT": "0.5",
     "BACKBURNER_LEASE__SWEEP": "0.5",
     "BACKBURNER_LEASE__RING_INTERVAL": "1",
 }
-"""The leases themselves are as long as by default: nobody is to be declared dead here."""
+"""The leases have their default length: no process is declared dead here."""
 
 
 @pytest.fixture(scope="module")
-async def product(
+async def own_stack(
     tmp_path_factory: pytest.TempPathFactory,
     database_server: Databases,
     suite_settings: SuiteSettings,
@@ -290,197 +325,205 @@ async def product(
         settings=SETTINGS,
         proxied=True,
         allowed_tracebacks=("psycopg.",),
-    ) as one:
-        yield one
-    RUNNING_STACKS.remove(one)
+    ) as running:
+        yield running
+    RUNNING_STACKS.remove(running)
 
 
 @pytest.fixture
-def web(product: Stack) -> Service:
-    return product.webs[0]
+def web(own_stack: Stack) -> Service:
+    return own_stack.webs[0]
 
 
 @pytest.fixture
-def worker(product: Stack) -> Service:
-    return product.workers[0]
+def worker(own_stack: Stack) -> Service:
+    return own_stack.workers[0]
 
 
 @both_kinds
-async def test_intake_answers_200_once_it_is_back(
-    product: Stack, web: Service, fake: FakeUpstream, kind: str
+async def test_a_create_with_a_lost_reply_is_answered_200_and_runs_once(
+    own_stack: Stack, web: Service, fake: FakeUpstream, kind: str
 ) -> None:
     model = fake.script(reply("once"))
-    lose(web.proxies.postgres, b"INSERT INTO responses", kind)
-    assert (await product.api().wait_for_end(await product.api().create_background(model)))[
+    lose_reply(web.proxies.postgres, b"INSERT INTO responses", kind)
+    assert (await own_stack.api().wait_for_end(await own_stack.api().create_background(model)))[
         "output_text"
     ] == "once"
     assert len(fake.requests_for(model)) == 1
-    assert await product.value("SELECT count(*) FROM responses WHERE model = %s", model) == 1
+    assert await own_stack.value("SELECT count(*) FROM responses WHERE model = %s", model) == 1
 
 
 @both_kinds
 @pytest.mark.parametrize("in_conversation", [False, True])
-async def test_intake_of_a_remembered_answer(
-    product: Stack, web: Service, fake: FakeUpstream, kind: str, *, in_conversation: bool
+async def test_a_create_from_the_cache_with_a_lost_reply_is_stored_once(
+    own_stack: Stack, web: Service, fake: FakeUpstream, kind: str, *, in_conversation: bool
 ) -> None:
-    """Stored by a transaction of two statements: once, whatever became of its COMMIT's answer."""
-    api, model = product.api(), fake.script(reply("once"))
+    """It is stored in a transaction of two statements; the reply to its COMMIT is lost."""
+    api, model = own_stack.api(), fake.script(reply("once"))
     conversation = (
         (await api.call("POST", "/conversations", {})).body["id"] if in_conversation else None
     )
     await api.create(model, cache=True)
-    unclear = web.log.read_text().count("create_outcome_unknown")
-    lose(web.proxies.postgres, b"COMMIT", kind)
-    hit = await api.create(model, cache=True, conversation=conversation)
-    assert web.log.read_text().count("create_outcome_unknown") == unclear + 1
-    assert await api.get(hit["id"]) == hit
+    unclear_before = web.log.read_text().count("create_outcome_unknown")
+    lose_reply(web.proxies.postgres, b"COMMIT", kind)
+    cached = await api.create(model, cache=True, conversation=conversation)
+    assert web.log.read_text().count("create_outcome_unknown") == unclear_before + 1
+    assert await api.get(cached["id"]) == cached
     assert len(fake.requests_for(model)) == 1
-    assert await product.value("SELECT count(*) FROM responses WHERE model = %s", model) == 2
+    assert await own_stack.value("SELECT count(*) FROM responses WHERE model = %s", model) == 2
     if in_conversation:
         items = (await api.call("GET", f"/conversations/{conversation}/items")).body["data"]
         assert [item["content"][0]["text"] for item in items] == ["once", "Hello."]
 
 
 @both_kinds
-async def test_intake_that_answered_503_never_runs(
-    product: Stack, web: Service, fake: FakeUpstream, kind: str
+async def test_a_create_answered_503_never_runs(
+    own_stack: Stack, web: Service, fake: FakeUpstream, kind: str
 ) -> None:
-    """Not before its outcome is clear, while sweeps go on, and not after."""
-    api, wire = product.api(), web.proxies.postgres
+    """Neither while its outcome is unknown and sweeps run, nor later."""
+    api, proxy = own_stack.api(), web.proxies.postgres
     model, other = fake.script(reply("never")), fake.script(reply("swept"))
     if kind == DONE:
-        snare = wire.hold_answer(b"INSERT INTO responses")
-        asking = asyncio.ensure_future(
+        held = proxy.hold_answer(b"INSERT INTO responses")
+        create_task = asyncio.ensure_future(
             api.call("POST", "/responses", {"model": model, "input": "Hi.", "background": True})
         )
-        await snare.answered.wait()
-        wire.refuse()
+        await held.answered.wait()
+        proxy.refuse()
     else:
-        wire.refuse()
-        asking = asyncio.ensure_future(
+        proxy.refuse()
+        create_task = asyncio.ensure_future(
             api.call("POST", "/responses", {"model": model, "input": "Hi.", "background": True})
         )
-    control = await _insert_without_a_bell(product, other)
-    answer = await asking
+    younger = await _insert_without_message(own_stack, other)
+    answer = await create_task
     assert (answer.status, answer.headers["retry-after"], answer.error["code"]) == (
         503,
         "1",
         "server_error",
     )
-    await until(lambda: fake.requests_for(other), 20)  # a sweep has taken what is younger
+    await until(lambda: fake.requests_for(other), 20)  # a sweep has claimed a younger response
     assert fake.requests_for(model) == []
-    wire.heal()
-    question = "SELECT count(*) FROM responses WHERE status = 'cancelled' AND reason = 'create_refused' AND (model = %s OR model = '')"
-    await until(lambda: product.value(question, model), 20)
-    await until(lambda: _is_ended(product, control), 20)
+    proxy.heal()
+    count_cancelled = (
+        "SELECT count(*) FROM responses WHERE status = 'cancelled'"
+        " AND reason = 'create_refused' AND (model = %s OR model = '')"
+    )
+    await until(lambda: own_stack.value(count_cancelled, model), 20)
+    await until(lambda: _is_ended(own_stack, younger), 20)
     assert (await api.wait_for_end(await api.create_background(other)))["status"] == "completed"
     assert fake.requests_for(model) == []
-    await fetch_nothing_open(product)
+    await assert_nothing_open(own_stack)
 
 
 @both_kinds
-async def test_claim_by_a_running_worker(
-    product: Stack, worker: Service, fake: FakeUpstream, kind: str
+async def test_a_claim_with_a_lost_reply_is_returned_by_a_running_worker(
+    own_stack: Stack, worker: Service, fake: FakeUpstream, kind: str
 ) -> None:
-    """The heartbeat finds what is not run, and gives it back."""
+    """The heartbeat sees a response that this worker owns and does not run, and releases it."""
     model = fake.script(reply("once"))
-    lose(worker.proxies.postgres, b"attempt = r.attempt + 1", kind)
-    ended = await product.api().wait_for_end(await product.api().create_background(model))
+    lose_reply(worker.proxies.postgres, b"attempt = r.attempt + 1", kind)
+    ended = await own_stack.api().wait_for_end(await own_stack.api().create_background(model))
     assert ended["output_text"] == "once"
     assert len(fake.requests_for(model)) == 1
 
 
 @both_kinds
 @pytest.mark.parametrize(
-    "words",
+    "pattern",
     [b"INSERT INTO journal", b"flushed_batch", b"SET status = 'completed'"],
     ids=["journal", "flush", "finish"],
 )
-async def test_a_running_response_does_not_notice(
-    product: Stack, worker: Service, fake: FakeUpstream, words: bytes, kind: str
+async def test_a_running_response_continues_after_a_lost_reply(
+    own_stack: Stack, worker: Service, fake: FakeUpstream, pattern: bytes, kind: str
 ) -> None:
     model = fake.script(reply("a", "b", "c", gap=0.5))
-    lose(worker.proxies.postgres, words, kind)
-    async with product.api().post_stream(model, background=True) as stream:
+    lose_reply(worker.proxies.postgres, pattern, kind)
+    async with own_stack.api().post_stream(model, background=True) as stream:
         await stream.to_end()
     assert_one_stream(stream.frames)
     assert stream.final["output_text"] == "abc"
-    assert await product.api().replay(stream.response_id) == stream.frames
-    assert await product.api().get(stream.response_id) == stream.final
+    assert await own_stack.api().replay(stream.response_id) == stream.frames
+    assert await own_stack.api().get(stream.response_id) == stream.final
     assert len(fake.requests_for(model)) == 1
 
 
 @both_kinds
 @pytest.mark.parametrize("state", ["queued", "running"])
-async def test_cancel(
-    product: Stack, web: Service, fake: FakeUpstream, state: str, kind: str
+async def test_a_cancel_with_a_lost_reply_is_answered_200(
+    own_stack: Stack, web: Service, fake: FakeUpstream, state: str, kind: str
 ) -> None:
-    """200, and the same object as ever: the statement is asked once more, and finds its own traces."""
+    """The statement is sent again and finds its first result: 200 and the usual object."""
     model = fake.script([text("half"), hang()])
-    response_id = await _in_state(product, model, state)
-    lose(
+    response_id = await _in_state(own_stack, model, state)
+    lose_reply(
         web.proxies.postgres,
         b"SET status = 'cancelled'" if state == "queued" else b"coalesce(cancel_requested_at",
         kind,
     )
-    answer = await product.api().cancel(response_id)
+    answer = await own_stack.api().cancel(response_id)
     assert (answer.status, answer.body["status"]) == (200, "cancelled")
-    assert (await product.api().get(response_id)) == answer.body
+    assert (await own_stack.api().get(response_id)) == answer.body
 
 
 @both_kinds
 @pytest.mark.parametrize(
-    "words", [b"SET delete_requested_at", b"DELETE FROM responses USING"], ids=["request", "delete"]
+    "pattern",
+    [b"SET delete_requested_at", b"DELETE FROM responses USING"],
+    ids=["request", "delete"],
 )
-async def test_delete(
-    product: Stack, web: Service, fake: FakeUpstream, words: bytes, kind: str
+async def test_a_delete_with_a_lost_reply_is_answered_200(
+    own_stack: Stack, web: Service, fake: FakeUpstream, pattern: bytes, kind: str
 ) -> None:
     response_id = (
-        await product.api().wait_for_end(
-            await product.api().create_background(fake.script(reply("x")))
+        await own_stack.api().wait_for_end(
+            await own_stack.api().create_background(fake.script(reply("x")))
         )
     )["id"]
-    lose(web.proxies.postgres, words, kind)
-    answer = await product.api().call("DELETE", f"/responses/{response_id}")
+    lose_reply(web.proxies.postgres, pattern, kind)
+    answer = await own_stack.api().call("DELETE", f"/responses/{response_id}")
     assert (answer.status, answer.body["deleted"]) == (200, True)
-    assert (await product.api().call("GET", f"/responses/{response_id}")).status == 404
+    assert (await own_stack.api().call("GET", f"/responses/{response_id}")).status == 404
 
 
-async def _in_state(product: Stack, model: str, state: str) -> str:
-    """A response that runs, or one that no worker claims: it is marked as not yet to be rung for, and has no bell."""
+async def _in_state(own_stack: Stack, model: str, state: str) -> str:
+    """A response that runs, or one that no worker claims: no message, and sweeps leave it out."""
     if state == "running":
-        api: Api = product.api()
+        api: Api = own_stack.api()
         async with api.post_stream(model, background=True) as stream:
             await stream.until("response.output_text.delta")
             return stream.response_id
-    return f"resp_{(await _insert_without_a_bell(product, model, waits=timedelta(hours=1))).hex}"
+    return f"resp_{(await _insert_without_message(own_stack, model, delay=timedelta(hours=1))).hex}"
 
 
-async def _insert_without_a_bell(
-    product: Stack, model: str, waits: timedelta = timedelta(0)
+async def _insert_without_message(
+    own_stack: Stack, model: str, delay: timedelta = timedelta(0)
 ) -> UUID:
-    """A queued response as intake stores it; sweeps see it after `waits`."""
-    name = new_uuid()
-    project = await product.value("SELECT id FROM projects")
-    house = SeededDatabase(None, product.dsn)  # type: ignore[arg-type]  # only its values are wanted
-    house.project = project
-    values = house.insert_values(name) | {"model": model}
-    async with await psycopg.AsyncConnection.connect(product.dsn, autocommit=True) as connection:
+    """Stores a queued response as a create does; sweeps include it after `waits`."""
+    response_id = new_uuid()
+    project = await own_stack.value("SELECT id FROM projects")
+    database = SeededDatabase(None, own_stack.dsn)  # type: ignore[arg-type]  # used for its values only
+    database.project = project
+    values = database.insert_values(response_id) | {"model": model}
+    async with await psycopg.AsyncConnection.connect(own_stack.dsn, autocommit=True) as connection:
         await connection.execute(create_queries.INSERT.sql, values)
         await connection.execute(
-            "UPDATE responses SET enqueued_at = enqueued_at + %s WHERE id = %s", (waits, name)
+            "UPDATE responses SET enqueued_at = enqueued_at + %s WHERE id = %s",
+            (delay, response_id),
         )
-    return name
+    return response_id
 
 
-async def _is_ended(product: Stack, name: UUID) -> bool:
-    return await product.value("SELECT status FROM responses WHERE id = %s", name) in TERMINAL
+async def _is_ended(own_stack: Stack, response_id: UUID) -> bool:
+    return (
+        await own_stack.value("SELECT status FROM responses WHERE id = %s", response_id) in TERMINAL
+    )
 
 
-async def fetch_nothing_open(product: Stack) -> None:
-    """Nothing is left that could still run."""
+async def assert_nothing_open(own_stack: Stack) -> None:
+    """Checks that no response is left that could still run."""
     assert (
-        await product.value(
+        await own_stack.value(
             "SELECT count(*) FROM responses WHERE status IN ('queued', 'in_progress')"
         )
         == 0

@@ -108,7 +108,7 @@ def recorded_response(
             200,
             {"data": [{"content": [{"type": "input_text", "text": f"This is {marker}."}]}]},
         ),
-        ClientRequest("stranger", "web-1", 5.4, 5.5, 404, {"error": {}}),
+        ClientRequest("other_project", "web-1", 5.4, 5.5, 404, {"error": {}}),
     ]
     readings = [
         client_reading("web-1", frames),
@@ -381,7 +381,7 @@ VIOLATIONS: dict[str, tuple[str, Mutation]] = {
     ),
     "a turn done twice, Postgres restarted": (
         "I6",
-        in_turn(second_call, fault("away", "postgres", 2.0, 3.0)),
+        in_turn(second_call, fault("restarted", "postgres", 2.0, 3.0)),
     ),
     "an unsafe tool called twice": (
         "I6",
@@ -497,7 +497,7 @@ VIOLATIONS: dict[str, tuple[str, Mutation]] = {
     "one item id twice": ("I11", same_item),
     "another project that gets an answer": (
         "I11",
-        lambda r: setattr(r.traces[0].requests_of("stranger")[0], "status", 200),
+        lambda r: setattr(r.traces[0].requests_of("other_project")[0], "status", 200),
     ),
 }
 

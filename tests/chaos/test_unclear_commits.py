@@ -28,8 +28,9 @@ from models.ownership.lease import Lease
 from models.wire.events import split_frames
 from tests.support.api import Api, until
 from tests.support.chaos.attempts import assert_one_stream
-from tests.support.chaos.proxy import Proxy, Statements
+from tests.support.chaos.proxy import Proxy
 from tests.support.chaos.step_worker import StepRun, StepWorker
+from tests.support.chaos.wire import Statements
 from tests.support.fake_upstream import FakeUpstream, hang, reply, text
 from tests.support.sql import run_sql
 from tests.support.stack import RUNNING_STACKS, Databases, Service, Stack, SuiteSettings, stack
@@ -85,9 +86,7 @@ class ProxiedWorker:
 
     async def owned(self) -> list[leases.OwnedResponse]:
         """The rows that its next heartbeat reads."""
-        return await fetch(
-            self.database.pool, leases.OWNED_RESPONSES, {"me": self.step_worker.id}
-        )
+        return await fetch(self.database.pool, leases.OWNED_RESPONSES, {"me": self.step_worker.id})
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +130,7 @@ async def test_a_claim_with_a_lost_reply_counts_no_death(proxied: ProxiedWorker,
         await proxied.step_worker.ownership.release_unknown(response_id, row.attempt)
     claim = await (await proxied.database.create_worker()).ownership.take(response_id)
     assert claim is not None
-    assert (claim.attempt, claim.row.crashes) == (2 if kind == DONE else 1, 0), (
-        "a death is counted"
-    )
+    assert (claim.attempt, claim.row.crashes) == (2 if kind == DONE else 1, 0), "a death is counted"
 
 
 @both_kinds
@@ -230,10 +227,8 @@ async def test_an_ending_with_a_lost_reply_and_a_cancel_have_one_outcome(
         proxied.step_worker.finish(run, Status.COMPLETED, send_twice=False)
     )
     if kind == NEVER:
-        await until(lambda: not proxied.proxy._dropped_patterns)
-        assert await fetch(
-            proxied.database.pool, end_queries.REQUEST_CANCEL, {"id": run.claim.id}
-        )
+        await until(lambda: not proxied.proxy.interceptions.dropped_patterns)
+        assert await fetch(proxied.database.pool, end_queries.REQUEST_CANCEL, {"id": run.claim.id})
     outcome = await ending
     late_cancel = await fetch(
         proxied.database.pool, end_queries.REQUEST_CANCEL, {"id": run.claim.id}

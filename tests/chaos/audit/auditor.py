@@ -1,17 +1,20 @@
-"""The auditor: reads what clients, the upstream and the faults left behind, and says which promises of design §1 were broken.
+"""Checks what clients, the upstream and the faults left behind against the promises I1 to I11.
 
-It is independent of the product: it imports nothing of it and never looks into its database. What it reads is a `Record`; a `Witness`
-(tests/support/chaos/recording_client.py) writes one while it acts as the clients.
+The promises are those of docs/guarantees.md.
 
-    async with Witness(stack) as witness:
-        story = await witness.create(reply(...), stream=True)
-        …                                    # faults: witness.fault("killed", process.name)
-        await witness.settle()               # everything ends, is looked at and replayed
-    report = audit(witness.record)
+It is independent of the product: it imports none of it and never reads its database. It reads a
+`RunRecord`, which `RecordedClients` (tests/support/chaos/recording_client.py) write.
+
+    async with RecordedClients(stack) as clients:
+        trace = await clients.create(reply(...), stream=True)
+        ...                                  # faults: clients.record_fault("killed", process.name)
+        record = await clients.finish()      # waits for all ends, then reads all again
+    report = audit(record)
     assert not report.violations, report
 
-Rules by invariant: `streams.py` (I3, I4, I11), `states.py` (I1, I2, I3, I7, I9, I10, I11), `work.py` (I2, I5, I6, I9, I10 and tools). I8
-has no rule of its own: whatever is done to Redis, all the others hold; nothing but Postgres and the death of a worker excuses anything.
+Rules by invariant: `streams.py` (I3, I4, I11), `states.py` (I1, I2, I3, I7, I9, I10, I11),
+`work.py` (I2, I5, I6, I9, I10 and tools). I8 has no rule of its own: all others must hold whatever
+happens to Redis. Only outages of PostgreSQL and deaths of workers excuse a violation.
 """
 
 from collections import Counter
@@ -28,31 +31,31 @@ from tests.chaos.audit.work import check_work
 
 @dataclass(slots=True)
 class Report:
-    """What the auditor found."""
+    """The result of an audit."""
 
     violations: list[Violation]
     measures: Measures
     responses: int
-    """how many were accepted"""
+    """Number of accepted responses."""
     double_faults: list[str] = field(default_factory=list)
-    """The responses that met the stated double fault: I4 was not asserted for them, everything else was."""
+    """Responses with the stated double fault: I4 is not checked for them, all other rules are."""
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.violations)) or f"{self.responses} responses, no violation"
 
 
 def audit(record: RunRecord, bounds: TimeBounds | None = None) -> Report:
-    """Check every response in the record. `promise`: the times, by default those of design §1."""
+    """Checks every response in the record. `bounds`: time limits, by default those promised."""
     cases = cases_of(record, bounds or TimeBounds())
-    found = [
+    violations = [
         violation
         for case in cases
         for check in (check_streams, check_states, check_work)
         for violation in check(case)
     ]
-    found += _check_unique_ids(cases)
-    doubles = [case.trace.id or case.trace.marker for case in cases if case.is_double_fault]
-    return Report(found, measure(cases), sum(case.accepted for case in cases), doubles)
+    violations += _check_unique_ids(cases)
+    double_faults = [case.trace.id or case.trace.marker for case in cases if case.is_double_fault]
+    return Report(violations, measure(cases), sum(case.accepted for case in cases), double_faults)
 
 
 def cases_of(record: RunRecord, bounds: TimeBounds) -> list[Case]:
@@ -60,19 +63,19 @@ def cases_of(record: RunRecord, bounds: TimeBounds) -> list[Case]:
     calls: dict[str, list[UpstreamCall]] = {}
     for call in sorted(record.upstream, key=lambda call: call.started):
         calls.setdefault(call.marker, []).append(call)
-    return [Case(story, record, bounds, calls.get(story.marker, [])) for story in record.traces]
+    return [Case(trace, record, bounds, calls.get(trace.marker, [])) for trace in record.traces]
 
 
 def _check_unique_ids(cases: list[Case]) -> Iterator[Violation]:
-    """No id belongs to two responses, neither its own nor an item's."""
+    """No id belongs to two responses; no item id to two responses."""
     ids = Counter(case.trace.id for case in cases if case.trace.id is not None)
-    for name in (name for name, count in ids.items() if count > 1):
-        yield Violation("I11", name, "two creates were answered with this id")
+    for response_id in (response_id for response_id, count in ids.items() if count > 1):
+        yield Violation("I11", response_id, "two creates returned this id")
     items: dict[str, Case] = {}
     for case in cases:
         for item in (case.final or {}).get("output", []):
             owner = items.setdefault(item["id"], case)
             if owner is not case:
                 yield case.violation(
-                    "I11", f"its item {item['id']} is also one of {owner.trace.id}"
+                    "I11", f"its item {item['id']} is also an item of {owner.trace.id}"
                 )

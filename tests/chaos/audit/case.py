@@ -1,4 +1,4 @@
-"""One response's material, put in order for the rules."""
+"""The material of one response, prepared for the rules."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,33 +19,34 @@ from tests.chaos.audit.sse import Event, ParsedStream, parse
 
 TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
 _RESTORE_TIME = 3.0
-"""Seconds after Postgres is back within which a worker that dies had not yet stored again what the crash has taken."""
+"""Seconds after PostgreSQL is back until workers have surely written their journal again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A promise that was broken."""
+    """A broken promise."""
 
     invariant: str
-    """`I1` … `I11`"""
+    """`I1` to `I11`, or `deployment`."""
     response: str
-    """its id, or its marker when the client never learnt the id"""
+    """Its id, or its marker if the client never got the id."""
     sentence: str
     evidence: str = ""
 
     def __str__(self) -> str:
-        return f"{self.invariant} {self.response}: {self.sentence}{f' · {self.evidence[:600]}' if self.evidence else ''}"
+        evidence = f" · {self.evidence[:600]}" if self.evidence else ""
+        return f"{self.invariant} {self.response}: {self.sentence}{evidence}"
 
 
 @dataclass
 class Case:
-    """One response as everybody saw it."""
+    """One response as all clients, the upstream and the tools saw it."""
 
     trace: ResponseTrace
     record: RunRecord
     bounds: TimeBounds
     calls: list[UpstreamCall]
-    """its upstream requests, in the order of their start"""
+    """Its upstream requests in the order of their start."""
     streams: list[ParsedStream] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -56,15 +57,18 @@ class Case:
 
     @cached_property
     def events(self) -> list[Event]:
-        """The longest row of events without a hole from 0 on that readers put together; equal numbers as whoever came first said them."""
-        found: dict[int, Event] = {}
-        for heard in self.streams:
-            for event in heard.events:
-                found.setdefault(event.number, event)
-        row: list[Event] = []
-        while len(row) in found:
-            row.append(found[len(row)])
-        return row
+        """The events from number 0 up to the first hole, from all readers.
+
+        Of events with the same number the first reader's counts.
+        """
+        by_number: dict[int, Event] = {}
+        for stream in self.streams:
+            for event in stream.events:
+                by_number.setdefault(event.number, event)
+        events: list[Event] = []
+        while len(events) in by_number:
+            events.append(by_number[len(events)])
+        return events
 
     @cached_property
     def folded(self) -> Fold:
@@ -73,21 +77,21 @@ class Case:
 
     @property
     def successful_gets(self) -> list[ClientRequest]:
-        """The GETs that were answered with the response, in the order in which they were sent."""
+        """The GETs that returned the response, in the order in which they were sent."""
         return sorted(
-            (look for look in self.trace.requests_of("get") if look.status == 200),
-            key=lambda look: look.sent,
+            (request for request in self.trace.requests_of("get") if request.status == 200),
+            key=lambda request: request.sent,
         )
 
     @property
     def final(self) -> JSON | None:
-        """The last state that a GET showed, if it is terminal."""
+        """The state of the last GET, if it is terminal."""
         last = self.successful_gets[-1].body if self.successful_gets else None
         return last if last is not None and last["status"] in TERMINAL else None
 
     @property
     def accepted(self) -> bool:
-        """I1 holds for it: the POST was answered 200, or the first byte of its stream was read."""
+        """Whether I1 applies: the POST returned 200, or the first byte of its stream was read."""
         if self.trace.create.status != 200:
             return False
         streams = not self.trace.create.body
@@ -97,59 +101,65 @@ class Case:
 
     @property
     def deleted_at(self) -> float | None:
-        """When a delete was first sent."""
-        return min((asked.sent for asked in self.trace.requests_of("delete")), default=None)
+        """The time of the first delete; None without one."""
+        return min((request.sent for request in self.trace.requests_of("delete")), default=None)
 
     @cached_property
     def seen_ended_at(self) -> float | None:
-        """When somebody first saw that it had ended."""
-        seen = [event.at for heard in self.streams if (event := heard.terminal_event) is not None]
-        told = [
+        """The first time at which a client saw that the response had ended."""
+        endings = [stream.terminal_event for stream in self.streams]
+        times = [event.time for event in endings if event is not None]
+        requests = [
             *self.trace.requests_of("get"),
             *self.trace.requests_of("cancel"),
             self.trace.create,
         ]
-        seen += [
-            asked.answered
-            for asked in told
-            if asked.answered is not None and asked.body.get("status") in TERMINAL
+        times += [
+            request.answered
+            for request in requests
+            if request.answered is not None and request.body.get("status") in TERMINAL
         ]
-        return min(seen, default=None)
+        return min(times, default=None)
 
-    def unfinished_after(self, moment: float) -> bool:
-        """Whether somebody saw after this moment that it had not ended: by asking, or by still listening. A foreground response is 404
-        until its end."""
-        looks = [
-            look
-            for look in self.trace.requests_of("get")
-            if look.sent > moment and look.status in (200, 404)
+    def unfinished_after(self, time: float) -> bool:
+        """Returns whether a client saw after this time that the response had not ended.
+
+        By a GET, or by a stream that was still open. A foreground response is a 404 until its end.
+        """
+        gets = [
+            request
+            for request in self.trace.requests_of("get")
+            if request.sent > time and request.status in (200, 404)
         ]
         if any(
-            look.body.get("status") not in TERMINAL
-            if look.status == 200
+            request.body.get("status") not in TERMINAL
+            if request.status == 200
             else not self.trace.background
-            for look in looks
+            for request in gets
         ):
             return True
         return any(
-            heard.terminal_event is None and (heard.reading.closed or 0) > moment
-            for heard in self.streams
+            stream.terminal_event is None and (stream.reading.closed or 0) > time
+            for stream in self.streams
         ) or any(
-            heard.terminal_event is not None
-            and heard.terminal_event.at > moment > heard.reading.opened
-            for heard in self.streams
+            stream.terminal_event is not None
+            and stream.terminal_event.time > time > stream.reading.opened
+            for stream in self.streams
         )
 
-    # --- what was done to those who served it ---
+    # --- faults of the processes and servers ---
 
     def faults(self, kinds: frozenset[str], target: str | None = None) -> Iterator[Fault]:
-        """Faults of these kinds; of one process or server, or of all."""
+        """The faults of these kinds: of one process or server, or of all."""
         for fault in self.record.faults:
             if fault.what in kinds and target in (None, fault.target):
                 yield fault
 
     def fatal_fault(self, worker: str | None, begin: float, end: float) -> Fault | None:
-        """What could have taken a response from this worker between these moments. An unknown worker may be any that is not a web process."""
+        """A fault between these times that could have ended the run of this worker.
+
+        An unknown worker can be any process except a web process.
+        """
         for fault in self.faults(FATAL_FAULTS, worker):
             if (worker is not None or not fault.target.startswith("web")) and fault.touches(
                 begin, end, self.bounds.exit
@@ -158,13 +168,16 @@ class Case:
         return None
 
     def outage(self, target: str, begin: float, end: float, *, kinds: frozenset[str]) -> bool:
-        """Whether such a fault of this server touches the time between these moments."""
+        """Returns whether such a fault of this server touches the time from `begin` to `end`."""
         return any(fault.touches(begin, end) for fault in self.faults(kinds, target))
 
     @cached_property
     def is_double_fault(self) -> bool:
-        """The stated limit of design §1: Postgres crashed (its journal is empty) while what a dead worker of this response had said was
-        not yet taken over, or not yet stored again by one that died right after."""
+        """The stated limit: PostgreSQL crashed, which empties its journal, around a worker's death.
+
+        Either the dead worker's events were not recovered yet, or the worker died before it had
+        written its journal again.
+        """
         workers = {call.worker for call in self.calls}
         deaths = [
             fault

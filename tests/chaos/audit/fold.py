@@ -1,4 +1,7 @@
-"""What a response's output is after so many of its events: the auditor's own fold, written without a look at the product's (I7)."""
+"""The output of a response after some of its events (I7): the auditor's own fold.
+
+It is written independently of the product's fold.
+"""
 
 from collections.abc import Iterable
 from copy import deepcopy
@@ -21,18 +24,18 @@ _ITEM_TEXT = {
 
 
 class Fold:
-    """The items as they stand; fed one event after the other."""
+    """The items after the events that were fed so far."""
 
     def __init__(self, events: Iterable[JSON] = ()) -> None:
         self.items: dict[str, JSON] = {}
-        """id -> the item as it stands, in the order in which they were added"""
+        """Id -> the item now, in the order in which they were added."""
         self.from_deltas: dict[str, JSON] = {}
-        """id -> the item put together from its deltas alone"""
+        """Id -> the item built from its deltas only."""
         for event in events:
             self.feed(event)
 
     def feed(self, event: JSON) -> None:
-        """One more event."""
+        """Applies one more event."""
         kind = event["type"]
         if kind == "response.output_item.added":
             self.items[event["item"]["id"]] = deepcopy(event["item"])
@@ -67,11 +70,11 @@ def _part(item: JSON, event: JSON) -> JSON:
 
 
 def texts_of(item: JSON) -> dict[str, Any]:
-    """All that was said in an item, by where: what deltas can add to."""
-    told: dict[str, Any] = {
+    """All texts of an item that deltas can extend, by their place in it."""
+    texts: dict[str, Any] = {
         key: item[key] for key in ("arguments", "input", "code") if isinstance(item.get(key), str)
     }
     for place in ("content", "summary"):
         for index, part in enumerate(item.get(place) or []):
-            told[f"{place}[{index}]"] = part.get("text", part.get("refusal", ""))
-    return told
+            texts[f"{place}[{index}]"] = part.get("text", part.get("refusal", ""))
+    return texts

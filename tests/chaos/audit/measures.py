@@ -1,4 +1,4 @@
-"""How long things took, as seen from outside. All in seconds."""
+"""Durations as seen from outside, in seconds."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -10,57 +10,61 @@ from tests.chaos.audit.work import interrupted_calls, recovery_deadline, resumed
 
 @dataclass(slots=True)
 class Measures:
-    """One list per question; an entry for each time it arose."""
+    """One list for each question, with an entry for each time it arose."""
 
     recovery: list[float] = field(default_factory=list)
-    """from a worker's death to the response running again or over, with Postgres there and one worker well all the while"""
+    """From a worker's death until its response runs again or has ended.
+
+    Only while PostgreSQL was up and a worker without faults was there.
+    """
     recovery_in_trouble: list[float] = field(default_factory=list)
-    """the same where nothing is promised: Postgres was away as well, or no worker was well"""
+    """The same when nothing is promised: PostgreSQL was down too, or each worker had a fault."""
     hand_over: list[float] = field(default_factory=list)
-    """the same after SIGTERM"""
+    """The same after SIGTERM."""
     cancel: list[float] = field(default_factory=list)
-    """from the sending of a cancel to the upstream's socket closed, with a live owner and Redis there"""
+    """From a cancel to the closed connection of the upstream, without faults near."""
     cancel_in_trouble: list[float] = field(default_factory=list)
-    """the same with any fault near"""
+    """The same with any fault near."""
     gap: list[float] = field(default_factory=list)
-    """each reader's longest: from the upstream saying a word to the reader having it"""
+    """Each reader's longest time from the upstream's text to the reader."""
     wait: list[float] = field(default_factory=list)
-    """from the answer to a create to its first upstream request"""
+    """From the answer to a create to its first upstream request."""
 
     def add(self, other: "Measures") -> None:
-        """Put another run's beside ours."""
+        """Adds the measures of another run."""
         for name in self.__slots__:
             getattr(self, name).extend(getattr(other, name))
 
 
 def measure(cases: Iterable[Case]) -> Measures:
     """The measures of all these responses."""
-    found = Measures()
+    measures = Measures()
     for case in cases:
         for call, fault in interrupted_calls(case):
-            again = resumed_at(case, fault)
-            # nobody may have looked for a while: then the moment at which it was seen says nothing
+            resumed = resumed_at(case, fault)
+            # If no client looked for a while, the time at which the end was seen means nothing.
             if (
-                again is not None
+                resumed is not None
                 and not _survived(call.finished, fault.end)
-                and _was_watched(case, again)
+                and _was_watched(case, resumed)
             ):
-                promised = (
+                is_promised = (
                     recovery_deadline(case, fault.begin) <= fault.begin + case.bounds.recovery
                 )
-                died = found.recovery if promised else found.recovery_in_trouble
-                (found.hand_over if fault.what == "stopped" else died).append(again - fault.begin)
-        for took, calm in _cancels(case):
-            (found.cancel if calm else found.cancel_in_trouble).append(took)
-        found.gap += _reader_gaps(case)
+                deaths = measures.recovery if is_promised else measures.recovery_in_trouble
+                durations = measures.hand_over if fault.what == "stopped" else deaths
+                durations.append(resumed - fault.begin)
+        for duration, is_calm in _cancels(case):
+            (measures.cancel if is_calm else measures.cancel_in_trouble).append(duration)
+        measures.gap += _reader_gaps(case)
         if (
             case.trace.create.status == 200
             and case.trace.background
             and case.calls
             and case.trace.create.answered is not None
         ):
-            found.wait.append(max(0.0, case.calls[0].started - case.trace.create.answered))
-    return found
+            measures.wait.append(max(0.0, case.calls[0].started - case.trace.create.answered))
+    return measures
 
 
 def _was_watched(case: Case, resumed: float) -> bool:
@@ -72,39 +76,39 @@ def _survived(finished: float | None, resumed: float | None) -> bool:
 
 
 def _cancels(case: Case) -> Iterator[tuple[float, bool]]:
-    for asked in case.trace.requests_of("cancel"):
-        if asked.status != 200:
+    for request in case.trace.requests_of("cancel"):
+        if request.status != 200:
             continue
         for call in case.calls:
-            if call.closed is not None and call.started < asked.sent < call.closed:
-                calm = not any(
-                    fault.touches(asked.sent - 20, call.closed, 1) for fault in case.record.faults
+            if call.closed is not None and call.started < request.sent < call.closed:
+                is_calm = not any(
+                    fault.touches(request.sent - 20, call.closed, 1) for fault in case.record.faults
                 )
-                yield call.closed - asked.sent, calm
+                yield call.closed - request.sent, is_calm
 
 
 def _reader_gaps(case: Case) -> Iterator[float]:
-    """For each reader the longest time a word of a worker that stayed well took to reach it. A word is known by its text."""
-    said: dict[str, tuple[float, str | None]] = {}
+    """Each reader's longest time for a text of a worker without faults. Texts are unique."""
+    sent: dict[str, tuple[float, str | None]] = {}
     for call in case.calls:
-        said |= {word: (at, call.worker) for at, word in call.sent_text}
-    for heard in case.streams:
-        took = [
-            event.at - max(said[word][0], heard.reading.opened)
-            for event in heard.events
-            if (word := event.data.get("delta")) in said
-            and not _excused(case, said[word][1], heard.reading.web, said[word][0], event.at)
+        sent |= {text: (at, call.worker) for at, text in call.sent_text}
+    for stream in case.streams:
+        duration = [
+            event.time - max(sent[text][0], stream.reading.opened)
+            for event in stream.events
+            if (text := event.data.get("delta")) in sent
+            and not _excused(case, sent[text][1], stream.reading.web, sent[text][0], event.time)
         ]
-        if took:
-            yield max(took)
+        if duration:
+            yield max(duration)
 
 
 def _excused(case: Case, worker: str | None, web: str, begin: float, end: float) -> bool:
-    """The worker or the web process was stopped in between, or Postgres was away: then words wait, and no time is promised."""
+    """Whether a fault of worker, web process or PostgreSQL excuses it: no time is promised then."""
     for target in (worker, web, "postgres"):
         if target is not None and any(
             fault.touches(begin, end, 1)
-            for fault in case.faults(FATAL_FAULTS | {"away", "crashed", "hung"}, target)
+            for fault in case.faults(FATAL_FAULTS | {"restarted", "crashed", "hung"}, target)
         ):
             return True
     return False

@@ -1,7 +1,7 @@
-"""What is known from outside about a deployment that was ill-treated: the material of the auditor.
+"""The material of the auditor: what is known from outside about a deployment with faults.
 
-All moments are `time.monotonic()` of the one process that made the clients, the fake upstream and the faults. Nothing here comes from
-the product's code or its database.
+All times are `time.monotonic()` of the process that runs the clients, the fake upstream and the
+faults. None of it comes from the product's code or database.
 """
 
 from dataclasses import dataclass, field
@@ -10,35 +10,48 @@ from typing import Any, Literal
 JSON = dict[str, Any]
 
 FaultKind = Literal[
-    "killed", "stopped", "frozen", "parted", "died", "away", "crashed", "hung", "flushed", "unclear"
+    "killed",
+    "stopped",
+    "frozen",
+    "disconnected",
+    "exited",
+    "restarted",
+    "crashed",
+    "hung",
+    "flushed",
+    "replies_lost",
 ]
-"""killed: kill -9 · stopped: SIGTERM · frozen: SIGSTOP · parted: cut off from a server · died: ended by itself · away: a server that is
-stopped and started · crashed: a server that is killed and started · hung: a server that accepts and says nothing · flushed: emptied ·
-unclear: answers of statements get lost"""
+"""The kinds of faults.
 
-FATAL_FAULTS = frozenset({"killed", "stopped", "frozen", "parted", "died"})
-"""What can take a response from the process that runs it."""
+Of a process: killed (kill -9), stopped (SIGTERM), frozen (SIGSTOP), disconnected (from a server),
+exited (without a request). Of a server: restarted (stopped and started), crashed (killed and
+started), hung (accepts connections and sends nothing), flushed (emptied), replies_lost (replies to
+statements are lost).
+"""
+
+FATAL_FAULTS = frozenset({"killed", "stopped", "frozen", "disconnected", "exited"})
+"""Faults that can end a response's run in this process."""
 
 
 @dataclass(slots=True)
 class Fault:
-    """Something that was done to a process or a server, or that a process did to itself."""
+    """A fault of a process or a server."""
 
     what: FaultKind
     target: str
-    """a process's name, or `postgres`, `redis`"""
+    """A process's name, `postgres` or `redis`."""
     begin: float
     end: float | None = None
-    """None: it was not undone (yet)"""
+    """None if it was not undone (yet)."""
 
     def touches(self, begin: float, end: float, slack: float = 0) -> bool:
-        """Whether any of it lies between these moments, or within `slack` seconds of them."""
+        """Returns whether it touches the time from `begin` to `end`, give or take `slack` s."""
         return self.begin <= end + slack and (self.end is None or self.end >= begin - slack)
 
 
 @dataclass(slots=True)
 class WorkerLifetime:
-    """When a worker process that takes any response (none for the quarantine) was there."""
+    """When a worker that claims any response was running; not recorded for the quarantine."""
 
     name: str
     begin: float
@@ -50,14 +63,14 @@ class Reading:
     """One SSE answer as one reader got it."""
 
     web: str
-    """the process that sent it"""
+    """The web process that sent it."""
     after: int
-    """`starting_after`; -1 from the beginning"""
+    """`starting_after`; -1 for the beginning."""
     opened: float
     chunks: list[tuple[float, bytes]] = field(default_factory=list)
     closed: float | None = None
     end: Literal["open", "clean", "cut", "left"] = "open"
-    """clean: the server ended the body · cut: the connection broke · left: the reader went away"""
+    """clean: the server ended the body, cut: the connection broke, left: the reader closed it."""
 
     @property
     def raw(self) -> bytes:
@@ -66,40 +79,40 @@ class Reading:
 
 @dataclass(slots=True)
 class ClientRequest:
-    """One request of a client that is answered whole."""
+    """One request of a client whose answer is read whole."""
 
-    what: Literal["create", "get", "cancel", "delete", "input_items", "stranger"]
-    """stranger: a GET with the key of another project"""
+    what: Literal["create", "get", "cancel", "delete", "input_items", "other_project"]
+    """other_project: a GET with the key of another project."""
     web: str
     sent: float
     answered: float | None = None
     status: int | None = None
-    """None: the connection broke before there was an answer"""
+    """None if the connection broke before an answer."""
     body: JSON = field(default_factory=dict)
     retry_after: str | None = None
 
 
 @dataclass(slots=True)
 class ResponseTrace:
-    """All that clients did with one response, and all that they saw of it."""
+    """All that clients did with one response, and all that they got."""
 
     marker: str
-    """unique; the model's name, so that the upstream's log has it too"""
+    """Unique; it is the model's name, so the upstream's log has it too."""
     input_text: str
-    """the input text"""
+    """The input text."""
     background: bool
     create: ClientRequest
     turns: int = 1
-    """upstream turns that its script needs"""
+    """Number of upstream turns that its script needs."""
     previous: "ResponseTrace | None" = None
     id: str | None = None
-    """None: the client never learnt it"""
+    """None if the client never got it."""
     readings: list[Reading] = field(default_factory=list)
     requests: list[ClientRequest] = field(default_factory=list)
 
     def requests_of(self, what: str) -> list[ClientRequest]:
-        """What was asked of this kind, in order."""
-        return [asked for asked in self.requests if asked.what == what]
+        """The requests of this kind, in order."""
+        return [request for request in self.requests if request.what == what]
 
 
 @dataclass(slots=True)
@@ -109,21 +122,21 @@ class UpstreamCall:
     marker: str
     started: float
     worker: str | None = None
-    """the process that sent it; None: not known"""
+    """The process that sent it; None if unknown."""
     request_messages: str = ""
-    """the messages it brought, as JSON"""
+    """The messages of the request, as JSON."""
     sent_text: list[tuple[float, str]] = field(default_factory=list)
-    """pieces of text that were sent back, and when"""
+    """Pieces of text that were sent back, with their times."""
     closed: float | None = None
-    """when the client closed it although the answer was not through"""
+    """When the client closed it before the answer was complete."""
     finished: float | None = None
-    """when the answer was through"""
+    """When the answer was complete."""
     is_complete_turn: bool = False
-    """The answer was a complete turn, not an error and not broken off by the upstream."""
+    """Whether the answer was a complete turn, without an error."""
 
     @property
     def ended(self) -> float | None:
-        """When it was over, either way."""
+        """When it ended, either way."""
         return self.finished if self.closed is None else self.closed
 
 
@@ -133,38 +146,38 @@ class ToolCall:
 
     marker: str
     key: str
-    """what makes two calls the same call"""
+    """Two calls with the same key are the same call."""
     started: float
     finished: float | None = None
     safe: bool = False
-    """It declares itself read-only or idempotent."""
+    """Whether the tool declares itself read-only or idempotent."""
 
 
 @dataclass(slots=True)
 class RunRecord:
-    """Everything of one run."""
+    """The record of one run."""
 
     traces: list[ResponseTrace] = field(default_factory=list)
     upstream: list[UpstreamCall] = field(default_factory=list)
     tools: list[ToolCall] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     workers: list[WorkerLifetime] = field(default_factory=list)
-    """Empty: not known; then the recovery time is measured, and asserted as if one had always been there."""
+    """Empty if unknown: recovery is then checked as if a worker had always been there."""
     ended: float = 0.0
-    """when the run was over and nothing more was watched"""
+    """When the run was over."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeBounds:
-    """The times of design §1, in seconds."""
+    """The promised times of docs/guarantees.md, in seconds."""
 
     recovery: float = 20
-    """I2: from a worker's death to the response running again or over"""
+    """I2: from a worker's death until its response runs again or has ended."""
     cancel: float = 0.25
-    """I10: how long after the answer to a cancel an upstream request may still start, with a live owner"""
+    """I10: how long after a cancel's answer an upstream request may start, with a live owner."""
     cancel_during_fault: float = 6
-    """I10: the same without Redis"""
+    """I10: the same without Redis."""
     rejournal: float = 5
-    """after Postgres has crashed and is back: until what its journal has lost is stored again"""
+    """How long after a crash of PostgreSQL the workers may need to write their journal again."""
     exit: float = 5
-    """how long a worker that was declared dead may take to be gone"""
+    """How long a worker that was declared dead may need to exit."""

@@ -1,4 +1,4 @@
-"""The logs of the fake upstream and of counting tools, as the auditor reads them."""
+"""The logs of the fake upstream and of the counting tools in the form of the auditor."""
 
 from tests.chaos.audit.record import ToolCall, UpstreamCall
 from tests.support.fake_upstream import FakeUpstream
@@ -6,7 +6,7 @@ from tests.support.mcp_servers import ToolCallLog
 
 
 def upstream_log(fake: FakeUpstream, markers: set[str]) -> list[UpstreamCall]:
-    """The fake upstream's own log of the requests for these models, for `Record.upstream`."""
+    """The fake upstream's log of the requests for these models, for `RunRecord.upstream`."""
     return [
         UpstreamCall(
             marker=request.model,
@@ -24,14 +24,17 @@ def upstream_log(fake: FakeUpstream, markers: set[str]) -> list[UpstreamCall]:
 
 
 def tool_log(counting: ToolCallLog, safe: frozenset[str] = frozenset()) -> list[ToolCall]:
-    """A counting MCP server's log, for `Record.tools`. A call's `key` argument is `<marker>/<what makes it the same call>`; `safe`: the
-    names of the tools that declare themselves read-only or idempotent."""
-    found = []
+    """A counting MCP server's log, for `RunRecord.tools`.
+
+    A call's `key` argument is `<marker>/<key of the call>`. `safe`: the names of the tools that
+    declare themselves read-only or idempotent.
+    """
+    calls = []
     for call in counting.calls:
         marker, _, key = str(call.arguments.get("key")).partition("/")
-        found.append(
+        calls.append(
             ToolCall(
                 marker, f"{call.tool} {key}", call.started, call.finished, safe=call.tool in safe
             )
         )
-    return found
+    return calls

@@ -1,4 +1,4 @@
-"""SSE bytes, taken apart by the auditor itself (contract §4.1)."""
+"""The auditor's own parser of SSE."""
 
 import json
 from dataclasses import dataclass, field
@@ -10,14 +10,14 @@ ENDINGS = frozenset({"response.completed", "response.incomplete", "response.fail
 SNAPSHOTS = ENDINGS | {"response.created", "response.queued", "response.in_progress"}
 _DONE = b"data: [DONE]"
 EARLY_DONE = "[DONE] came before the terminal event"
-"""Right only for who asked for what follows the last event."""
+"""Right only for a reader that asked for what follows the last event."""
 
 
 @dataclass(slots=True)
 class Event:
-    """One event: its bytes as they came, and what they say."""
+    """One event: its bytes and its data."""
 
-    at: float
+    time: float
     raw: bytes
     data: JSON
 
@@ -32,16 +32,16 @@ class Event:
 
 @dataclass(slots=True)
 class ParsedStream:
-    """A reading, parsed."""
+    """A reading and its events."""
 
     reading: Reading
     events: list[Event] = field(default_factory=list)
     incomplete_frame: bytes = b""
-    """what followed the last whole frame"""
+    """Bytes after the last whole frame."""
     done_count: int = 0
-    """how often `[DONE]` came"""
+    """How often `[DONE]` came."""
     faults: list[str] = field(default_factory=list)
-    """what is wrong with the framing"""
+    """Errors in the framing."""
 
     @property
     def terminal_event(self) -> Event | None:
@@ -50,18 +50,18 @@ class ParsedStream:
 
 
 def parse(reading: Reading) -> ParsedStream:
-    """The events of a reading. Never raises: what cannot be read becomes a fault."""
-    heard = ParsedStream(reading)
+    """Parses a reading. It never raises: what cannot be parsed becomes a fault."""
+    stream = ParsedStream(reading)
     buffer = b""
-    for at, data in reading.chunks:
+    for time, data in reading.chunks:
         *frames, buffer = (buffer + data).split(b"\n\n")
         for frame in frames:
-            _parse_frame(heard, at, frame)
-    heard.incomplete_frame = buffer
-    return heard
+            _parse_frame(stream, time, frame)
+    stream.incomplete_frame = buffer
+    return stream
 
 
-def _parse_frame(stream: ParsedStream, at: float, frame: bytes) -> None:
+def _parse_frame(stream: ParsedStream, time: float, frame: bytes) -> None:
     if frame.startswith(b":"):
         return
     if frame == _DONE:
@@ -73,14 +73,16 @@ def _parse_frame(stream: ParsedStream, at: float, frame: bytes) -> None:
         stream.faults.append(f"something follows [DONE]: {frame[:200]!r}")
     lines = frame.split(b"\n")
     if len(lines) != 2 or not lines[0].startswith(b"event: ") or not lines[1].startswith(b"data: "):
-        stream.faults.append(f"this is no frame: {frame[:200]!r}")
+        stream.faults.append(f"this is not a frame: {frame[:200]!r}")
         return
     try:
         data = json.loads(lines[1][6:])
-        named = data["type"], data["sequence_number"]
+        identity = data["type"], data["sequence_number"]
     except (ValueError, KeyError, TypeError) as error:
-        stream.faults.append(f"this is no event ({error!r}): {frame[:200]!r}")
+        stream.faults.append(f"this is not an event ({error!r}): {frame[:200]!r}")
         return
-    if lines[0][7:].decode() != named[0]:
-        stream.faults.append(f"a frame called {lines[0][7:]!r} holds an event of type {named[0]!r}")
-    stream.events.append(Event(at, frame, data))
+    if lines[0][7:].decode() != identity[0]:
+        stream.faults.append(
+            f"a frame named {lines[0][7:]!r} holds an event of type {identity[0]!r}"
+        )
+    stream.events.append(Event(time, frame, data))

@@ -1,4 +1,4 @@
-"""What readers were sent: I3 (one ending), I4 (one numbering, the same bytes for all), and that streams are not mixed up (I11)."""
+"""Rules about streams: I3 (one ending), I4 (one numbering, equal bytes), I11 (projects)."""
 
 from collections.abc import Iterator
 
@@ -6,16 +6,16 @@ from tests.chaos.audit.case import Case, Violation
 from tests.chaos.audit.fold import texts_of
 from tests.chaos.audit.sse import EARLY_DONE, ENDINGS, SNAPSHOTS, ParsedStream
 
-_WEB_FAULTS = frozenset({"killed", "stopped", "frozen", "parted", "died"})
+_WEB_FAULTS = frozenset({"killed", "stopped", "frozen", "disconnected", "exited"})
 
 
 def check_streams(case: Case) -> Iterator[Violation]:
     """All rules about what readers got."""
-    for heard in case.streams:
-        yield from _check_framing(case, heard)
-        yield from _check_numbering(case, heard)
-        yield from _check_ending(case, heard)
-        yield from _check_ids(case, heard)
+    for stream in case.streams:
+        yield from _check_framing(case, stream)
+        yield from _check_numbering(case, stream)
+        yield from _check_ending(case, stream)
+        yield from _check_ids(case, stream)
     if case.is_double_fault:
         return
     yield from _check_same_bytes(case)
@@ -24,7 +24,10 @@ def check_streams(case: Case) -> Iterator[Violation]:
 
 def _where(stream: ParsedStream) -> str:
     reading = stream.reading
-    return f"read from {reading.web}, starting_after={reading.after}, {len(stream.events)} events, end {reading.end}"
+    return (
+        f"read from {reading.web}, starting_after={reading.after},"
+        f" {len(stream.events)} events, end {reading.end}"
+    )
 
 
 def _check_framing(case: Case, stream: ParsedStream) -> Iterator[Violation]:
@@ -41,19 +44,25 @@ def _check_numbering(case: Case, stream: ParsedStream) -> Iterator[Violation]:
     numbers = [event.number for event in stream.events]
     first = stream.reading.after + 1
     if numbers != list(range(first, first + len(numbers))):
-        wrong = next(at for at, number in enumerate(numbers) if number != first + at)
+        index_of_error = next(
+            index for index, number in enumerate(numbers) if number != first + index
+        )
         yield case.violation(
-            "I4", f"event {first + wrong} was expected and {numbers[wrong]} came", _where(stream)
+            "I4",
+            f"event {first + index_of_error} was expected and {numbers[index_of_error]} came",
+            _where(stream),
         )
     if first == 0 and stream.events and stream.events[0].kind != "response.created":
         yield case.violation("I4", f"the first event is {stream.events[0].kind}", _where(stream))
 
 
 def _check_ending(case: Case, stream: ParsedStream) -> Iterator[Violation]:
-    endings = [at for at, event in enumerate(stream.events) if event.kind in ENDINGS]
+    endings = [index for index, event in enumerate(stream.events) if event.kind in ENDINGS]
     if len(endings) > 1:
         yield case.violation(
-            "I3", f"{len(endings)} terminal events", [stream.events[at].kind for at in endings]
+            "I3",
+            f"{len(endings)} terminal events",
+            [stream.events[index].kind for index in endings],
         )
     if endings and endings[0] != len(stream.events) - 1:
         yield case.violation(
@@ -62,22 +71,22 @@ def _check_ending(case: Case, stream: ParsedStream) -> Iterator[Violation]:
     reading = stream.reading
     if reading.end in ("open", "left") or endings or reading.closed is None:
         return
-    web_gone = any(
+    web_failed = any(
         fault.touches(reading.opened, reading.closed, 1)
         for fault in case.faults(_WEB_FAULTS, reading.web)
     )
-    gone = case.deleted_at is not None and case.deleted_at <= reading.closed
-    past_its_end = _starts_at_the_end(case, stream)
-    if not (web_gone or gone or past_its_end or case.is_double_fault):
+    is_deleted = case.deleted_at is not None and case.deleted_at <= reading.closed
+    starts_at_end = _starts_at_the_end(case, stream)
+    if not (web_failed or is_deleted or starts_at_end or case.is_double_fault):
         yield case.violation(
             "I3",
-            f"the stream ended ({reading.end}) without a terminal event, though its web process lived",
+            f"the stream ended ({reading.end}) without a terminal event; its web process was up",
             _where(stream),
         )
 
 
 def _starts_at_the_end(case: Case, stream: ParsedStream) -> bool:
-    """Somebody asked for what follows the last event: an empty stream with `[DONE]` is right."""
+    """A reader asked for what follows the last event: an empty stream with `[DONE]` is right."""
     last = next(
         (event.number for other in case.streams for event in other.events if event.kind in ENDINGS),
         None,
@@ -86,7 +95,7 @@ def _starts_at_the_end(case: Case, stream: ParsedStream) -> bool:
 
 
 def _check_ids(case: Case, stream: ParsedStream) -> Iterator[Violation]:
-    """Nothing in it is of another response."""
+    """I11: no event belongs to another response."""
     for event in stream.events:
         if (
             event.kind in SNAPSHOTS
@@ -94,54 +103,64 @@ def _check_ids(case: Case, stream: ParsedStream) -> Iterator[Violation]:
             and event.data["response"]["id"] != case.trace.id
         ):
             yield case.violation(
-                "I11", f"event {event.number} is of {event.data['response']['id']}", _where(stream)
+                "I11",
+                f"event {event.number} belongs to {event.data['response']['id']}",
+                _where(stream),
             )
             return
 
 
 def _check_same_bytes(case: Case) -> Iterator[Violation]:
     first: dict[int, tuple[bytes, ParsedStream]] = {}
-    for heard in case.streams:
-        for event in heard.events:
-            raw, teller = first.setdefault(event.number, (event.raw, heard))
+    for stream in case.streams:
+        for event in stream.events:
+            raw, first_stream = first.setdefault(event.number, (event.raw, stream))
             if raw != event.raw:
-                evidence = f"{raw!r} ({_where(teller)}) and {event.raw!r} ({_where(heard)})"
+                evidence = f"{raw!r} ({_where(first_stream)}) and {event.raw!r} ({_where(stream)})"
                 yield case.violation(
                     "I4", f"event {event.number} has other bytes for another reader", evidence
                 )
                 return
-    for heard in case.streams:
-        if not heard.incomplete_frame:
+    for stream in case.streams:
+        if not stream.incomplete_frame:
             continue
-        following = heard.reading.after + 1 + len(heard.events)
-        known = first.get(following)
-        if known is not None and not (known[0] + b"\n\n").startswith(heard.incomplete_frame):
+        next_number = stream.reading.after + 1 + len(stream.events)
+        first_event = first.get(next_number)
+        if first_event is not None and not (first_event[0] + b"\n\n").startswith(
+            stream.incomplete_frame
+        ):
             yield case.violation(
                 "I4",
-                f"the piece of event {following} before a cut is no piece of that event",
-                heard.incomplete_frame[:300],
+                f"the bytes of event {next_number} before a cut are not the start of that event",
+                stream.incomplete_frame[:300],
             )
 
 
 def _check_deltas(case: Case) -> Iterator[Violation]:
-    """Deltas = final text, for each item of the final output."""
+    """I7: the deltas of each item of the final output are its final text."""
     if not case.events or case.events[-1].kind not in ENDINGS:
         return
     for item in case.events[-1].data["response"]["output"]:
-        spoken = case.folded.from_deltas.get(item["id"])
-        if spoken is None:
+        from_deltas = case.folded.from_deltas.get(item["id"])
+        if from_deltas is None:
             yield case.violation(
-                "I7", f"item {item['id']} of the final output was never told", item
+                "I7", f"item {item['id']} of the final output was in no event", item
             )
             continue
         if case.folded.items[item["id"]] != item:
             yield case.violation(
                 "I7",
-                f"item {item['id']} was done otherwise than the final output says",
+                f"item {item['id']} was done with other content than in the final output",
                 (case.folded.items[item["id"]], item),
             )
-        told, heard = texts_of(item), texts_of(spoken)
-        if any(heard.get(place, "") != text for place, text in told.items() if text):
+        final_texts, delta_texts = texts_of(item), texts_of(from_deltas)
+        if any(
+            delta_texts.get(position, "") != final_text
+            for position, final_text in final_texts.items()
+            if final_text
+        ):
             yield case.violation(
-                "I7", f"the deltas of item {item['id']} are not its final text", (heard, told)
+                "I7",
+                f"the deltas of item {item['id']} are not its final text",
+                (delta_texts, final_texts),
             )

@@ -1,4 +1,4 @@
-"""`./dev chaos`: faults at random moments, and an auditor who finds nothing. See docs/chaos.md."""
+"""`./dev chaos`: faults at random times, and an auditor of the promises. See docs/chaos.md."""
 
 import argparse
 import asyncio
@@ -17,39 +17,43 @@ from tests.support.tool_turns import TOOL_SETTINGS
 
 
 def main() -> int:
-    """Run what the arguments say. Exit status 0: no violation; 1: some; 2: the arguments are wrong."""
-    told = _arguments()
-    keep = told.keep or Path(tempfile.mkdtemp(prefix="backburner-chaos-failed-"))
-    settings, patience = (LIMITS, 120.0) if told.defaults or told.monkey else (SHORTENED, 60.0)
-    run = _run_with_tools if told.tools else _run
-    figures = asyncio.run(run(_plans(told), Campaign(settings, patience, keep)))
-    print(figures.to_markdown())
-    if told.json is not None:
-        told.json.write_text(json.dumps(figures.to_json(), indent=1) + "\n")
-    if figures.violations:
+    """Runs the campaign; returns 0 without violations, 1 with some, 2 for bad arguments."""
+    arguments = _arguments()
+    keep = arguments.keep or Path(tempfile.mkdtemp(prefix="backburner-chaos-failed-"))
+    settings, end_timeout = (
+        (LIMITS, 120.0) if arguments.defaults or arguments.monkey else (SHORTENED, 60.0)
+    )
+    run = _run_with_tools if arguments.tools else _run
+    totals = asyncio.run(run(_plans(arguments), Campaign(settings, end_timeout, keep)))
+    print(totals.to_markdown())
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(totals.to_json(), indent=1) + "\n")
+    if totals.violations:
         print(
-            f"{len(figures.violations)} violations; logs and transcripts are in {keep}",
+            f"{len(totals.violations)} violations; logs and transcripts are in {keep}",
             file=sys.stderr,
         )
-    return 1 if figures.violations else 0
+    return 1 if totals.violations else 0
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="./dev chaos",
-        description="Ill-treat a deployment of its own and check what its clients saw.",
+        description="Run a deployment with random faults and check what its clients saw.",
     )
-    parser.add_argument("--rounds", type=int, default=20, help="how many (default: %(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=20, help="number of rounds (default: %(default)s)"
+    )
     parser.add_argument(
         "--seed",
         type=int,
         default=1,
-        help="of the first round; the next ones follow (default: %(default)s)",
+        help="seed of the first round; the next rounds follow it (default: %(default)s)",
     )
     parser.add_argument(
         "--seeds",
         type=Path,
-        help="replay the seeds in this file instead: one a line, then what it found",
+        help="run the seeds of this file instead: one a line, then what it showed",
     )
     parser.add_argument(
         "--defaults",
@@ -64,14 +68,20 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--monkey",
         choices=["postgres"],
-        help="instead of rounds: restart Postgres every 5-40 s under load",
+        help="instead of rounds: restart PostgreSQL every 5-40 s under load",
     )
     parser.add_argument(
-        "--minutes", type=float, default=10, help="of the monkey (default: %(default)s)"
+        "--minutes",
+        type=float,
+        default=10,
+        help="duration of --monkey (default: %(default)s)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw figures there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw values there")
     parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="where logs and transcripts of failed rounds go"
+        "--keep",
+        type=Path,
+        metavar="FOLDER",
+        help="folder for logs and transcripts of failed rounds",
     )
     return parser.parse_args()
 
@@ -88,21 +98,21 @@ def _plans(arguments: argparse.Namespace) -> list[Plan]:
             else range(arguments.seed, arguments.seed + arguments.rounds)
         )
     ]
-    return [with_tools(one) for one in plans] if arguments.tools else plans
+    return [with_tools(round_plan) for round_plan in plans] if arguments.tools else plans
 
 
 def seeds_in(file: Path) -> list[int]:
-    """The seeds of a file: the first word of each line that is neither empty nor a comment (#)."""
+    """The seeds of a file: the first field of each line that is neither empty nor a comment (#)."""
     lines = (line.split("#", 1)[0].split() for line in file.read_text().splitlines())
-    return [int(words[0]) for words in lines if words]
+    return [int(fields[0]) for fields in lines if fields]
 
 
 async def _run(plans: list[Plan], campaign: Campaign) -> CampaignTotals:
-    figures = CampaignTotals()
-    async for outcome in campaign.run(plans):
-        figures.add(outcome)
-        _print_result(outcome)
-    return figures
+    totals = CampaignTotals()
+    async for result in campaign.run(plans):
+        totals.add(result)
+        _print_result(result)
+    return totals
 
 
 async def _run_with_tools(plans: list[Plan], campaign: Campaign) -> CampaignTotals:
@@ -114,10 +124,13 @@ async def _run_with_tools(plans: list[Plan], campaign: Campaign) -> CampaignTota
 
 
 def _print_result(result: RoundResult) -> None:
-    """A line for each round on standard error; what failed in full."""
-    deeds = ", ".join(result.faults.elements()) or "nothing"
-    found = len(result.report.violations)
-    head = f"seed {result.plan.seed}: {result.report.responses} responses, {result.seconds:.1f} s, {deeds}: {found or 'no'} violations"
+    """Prints a line for each round to standard error, with all its violations."""
+    faults = ", ".join(result.faults.elements()) or "nothing"
+    count = len(result.report.violations)
+    head = (
+        f"seed {result.plan.seed}: {result.report.responses} responses,"
+        f" {result.seconds:.1f} s, {faults}: {count or 'no'} violations"
+    )
     print(head, *result.report.violations, sep="\n    ", file=sys.stderr, flush=True)
 
 

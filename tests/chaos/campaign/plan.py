@@ -1,4 +1,4 @@
-"""What a round does and when: all of it chosen by the seed before it begins."""
+"""The plan of a round: what happens and when, all chosen by the seed before it begins."""
 
 import random
 from dataclasses import dataclass, field, replace
@@ -60,56 +60,60 @@ _FAULT_ACTIONS: dict[FaultAction, int] = {
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One response, and what its clients do. Moments are seconds from the round's begin."""
+    """One response and what its clients do. Times are seconds from the start of the round."""
 
     at: float
     kind: ClientKind
     words: int
     gap: float
-    """seconds between two words of the upstream"""
+    """Seconds between two words of the upstream."""
     upstream_fault: UpstreamFault
     upstream_fault_at: int
-    """after this many words"""
+    """After this number of words."""
     disconnects: tuple[int, ...]
-    """the reader goes away after so many events, resumes elsewhere, and so on"""
+    """The reader disconnects after so many events, resumes elsewhere, and so on."""
     readers: tuple[tuple[int, ...], ...] = ()
-    """further readers of a background response, each with its leaves"""
+    """Further readers of a background response, each with its disconnects."""
     read_pause: float = 0.0
-    """pause between two reads of one more reader; 0: there is none"""
+    """Pause between two reads of a further, slow reader; 0: there is none."""
     cancel: float | None = None
-    """seconds after the create"""
+    """Seconds after the create; None: no cancel."""
     delete: float | None = None
+    """Seconds after the create; None: no delete."""
     tools: tuple[tuple[str, ...], ...] = ()
-    """the counting tools that each turn before the last one calls"""
+    """The counting tools that each turn before the last one calls."""
     tool_delay: float = 0.0
-    """seconds after the create until its tools answer"""
+    """Seconds after the create until its tools answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """One fault."""
+    """One fault of a round."""
 
     at: float
     action: FaultAction
     duration: float
-    """seconds until it is undone, or until the process is started again"""
+    """Seconds until it is undone, or until the process is started again."""
     target_share: float
-    """0 … 1: which of those that are there"""
+    """From 0 to 1: chooses one of the processes that run."""
     rate: float = 0.0
-    """the injector's"""
+    """The rate of the injector."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How long things last, in seconds."""
+    """The length of a round's parts, in seconds."""
 
     load: float
-    """clients come for so long"""
+    """Clients start during this time."""
     freeze: float
-    """at most; beyond the lease"""
+    """The longest freeze; longer than the lease."""
     postgres_away: float
+    """The longest outage of PostgreSQL."""
     redis_away: float
+    """The longest outage of Redis."""
     clients: int
+    """Number of clients."""
 
 
 SHORT = Scale(load=3.0, freeze=6.0, postgres_away=3.0, redis_away=2.0, clients=24)
@@ -118,7 +122,7 @@ DEFAULT = Scale(load=8.0, freeze=25.0, postgres_away=18.0, redis_away=8.0, clien
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole round."""
+    """The plan of a whole round."""
 
     seed: int
     clients: list[Client] = field(default_factory=list)
@@ -127,42 +131,40 @@ class Plan:
 
 def plan(seed: int, scale: Scale = SHORT) -> Plan:
     """The round of this seed."""
-    chance = random.Random(f"round {seed}")  # must be repeatable, not secret
+    rng = random.Random(f"round {seed}")  # must be repeatable, not secret
     clients = sorted(
-        (_client(chance, scale) for _ in range(scale.clients)), key=lambda client: client.at
+        (_client(rng, scale) for _ in range(scale.clients)), key=lambda client: client.at
     )
-    deeds = {_pick(chance, _FAULT_ACTIONS) for _ in range(chance.choice((1, 2, 3, 3)))}
-    strikes = sorted(
-        (_planned_fault(chance, deed, scale) for deed in sorted(deeds)),
-        key=lambda strike: strike.at,
+    actions = {_pick(rng, _FAULT_ACTIONS) for _ in range(rng.choice((1, 2, 3, 3)))}
+    faults = sorted(
+        (_planned_fault(rng, action, scale) for action in sorted(actions)),
+        key=lambda fault: fault.at,
     )
-    return Plan(seed, clients, strikes)
+    return Plan(seed, clients, faults)
 
 
 def with_tools(plain: Plan) -> Plan:
-    """The same round, but two thirds of its responses call tools first."""
-    chance = random.Random(f"tools {plain.seed}")
+    """The same plan, with two thirds of its responses calling tools first."""
+    rng = random.Random(f"tools {plain.seed}")
     clients = [
-        replace(client, **_tools(chance)) if chance.random() < 2 / 3 else client
+        replace(client, **_tools(rng)) if rng.random() < 2 / 3 else client
         for client in plain.clients
     ]
     return replace(plain, clients=clients)
 
 
 def monkey(seed: int, minutes: float) -> Plan:
-    """Three responses a second for so long, while Postgres is restarted every 5 to 40 seconds."""
-    chance = random.Random(f"monkey {seed}")
-    clients, strikes, at = [], [], 0.0
+    """Three responses a second for so long, while PostgreSQL restarts every 5 to 40 seconds."""
+    rng = random.Random(f"monkey {seed}")
+    clients, faults, at = [], [], 0.0
     scale = Scale(load=60 * minutes, freeze=0, postgres_away=5, redis_away=0, clients=0)
-    while (at := at + chance.expovariate(3)) < scale.load:
-        clients.append(_client(chance, scale, at))
+    while (at := at + rng.expovariate(3)) < scale.load:
+        clients.append(_client(rng, scale, at))
     at = 2.0
     while at < scale.load:
-        strikes.append(
-            PlannedFault(at, "restart postgres", chance.uniform(0, scale.postgres_away), 0)
-        )
-        at += chance.uniform(5, 40)
-    return Plan(seed, clients, strikes)
+        faults.append(PlannedFault(at, "restart postgres", rng.uniform(0, scale.postgres_away), 0))
+        at += rng.uniform(5, 40)
+    return Plan(seed, clients, faults)
 
 
 def _client(rng: random.Random, scale: Scale, at: float | None = None) -> Client:
@@ -195,13 +197,13 @@ def _disconnects(rng: random.Random) -> tuple[int, ...]:
 
 
 def _planned_fault(rng: random.Random, action: FaultAction, scale: Scale) -> PlannedFault:
-    most = {
+    limits = {
         "freeze": scale.freeze,
         "hang redis": scale.redis_away,
         "kill redis": scale.redis_away,
         "injector": scale.load,
     }
-    longest = next((seconds for word, seconds in most.items() if action.startswith(word)), 1.5)
+    longest = next((seconds for start, seconds in limits.items() if action.startswith(start)), 1.5)
     if action.endswith("postgres"):
         longest = scale.postgres_away
     return PlannedFault(

@@ -1,4 +1,4 @@
-"""The campaign's figures, added up over rounds: as a table, and as JSON."""
+"""The values of a campaign, added up over its rounds: as a table, and as JSON."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from tests.chaos.campaign.round import RoundResult
 
 @dataclass(slots=True)
 class CampaignTotals:
-    """The sum of all rounds so far."""
+    """The sums of all rounds so far."""
 
     rounds: int = 0
     responses: int = 0
@@ -21,17 +21,17 @@ class CampaignTotals:
     violations: list[str] = field(default_factory=list)
     tool_calls: int = 0
     repeated: int = 0
-    """safe ones that were made again after a death"""
+    """Safe calls that ran again after a crash."""
     unknown: int = 0
-    """calls that the model was told have an unknown outcome"""
+    """Calls whose outcome is unknown to the model."""
     double_faults: int = 0
-    """responses that met the stated double fault"""
+    """Responses with the stated double fault."""
     double_violations: int = 0
     measures: Measures = field(default_factory=Measures)
     seconds: float = 0.0
 
     def add(self, result: RoundResult) -> None:
-        """One more round."""
+        """Adds the result of one more round."""
         self.rounds += 1
         self.responses += result.report.responses
         self.faults.update(result.faults)
@@ -57,8 +57,8 @@ class CampaignTotals:
         self.seconds += result.seconds
 
     def rows(self) -> list[tuple[str, str]]:
-        """The table: what, and how much."""
-        seen = self.measures
+        """The rows of the table: name and value."""
+        measures = self.measures
         faults = ", ".join(
             f"{name} {count}"
             for name, count in sorted((self.faults + self.upstream_faults).items())
@@ -70,40 +70,43 @@ class CampaignTotals:
                 "faults",
                 f"{sum(self.faults.values()) + sum(self.upstream_faults.values())}: {faults}",
             ),
-            ("statements whose answer or sending was lost", str(self.injected)),
+            ("statements whose request or reply was lost", str(self.injected)),
             ("violations", str(len(self.violations))),
             (
-                "calls of tools, repeated after a death, of unknown outcome",
+                "calls of tools, repeated after a crash, of unknown outcome",
                 f"{self.tool_calls}, {self.repeated}, {self.unknown}",
             ),
             (
-                "double faults (design §1; I4 not asserted)",
+                "double faults (a stated limit; I4 is not checked)",
                 f"{self.double_faults} responses, {self.double_violations} violations",
             ),
-            ("recovery after a death, p50 / p99 / max", _percentiles(seen.recovery)),
+            ("recovery after a crash, p50 / p99 / max", _percentiles(measures.recovery)),
             (
-                "the same with Postgres away as well, or no worker well",
-                _percentiles(seen.recovery_in_trouble),
+                "the same with PostgreSQL down too, or no worker without faults",
+                _percentiles(measures.recovery_in_trouble),
             ),
-            ("running again after SIGTERM, p50 / p99 / max", _percentiles(seen.hand_over)),
-            ("cancel to upstream socket closed, calm, p50 / p99 / max", _percentiles(seen.cancel)),
+            ("running again after SIGTERM, p50 / p99 / max", _percentiles(measures.hand_over)),
+            (
+                "cancel to upstream socket closed, no fault near, p50 / p99 / max",
+                _percentiles(measures.cancel),
+            ),
             (
                 "cancel to upstream socket closed, faults near, p50 / p99 / max",
-                _percentiles(seen.cancel_in_trouble),
+                _percentiles(measures.cancel_in_trouble),
             ),
-            ("longest gap of a reader, p50 / p99 / max", _percentiles(seen.gap)),
-            ("create to first upstream request, p50 / p99 / max", _percentiles(seen.wait)),
+            ("longest gap of a reader, p50 / p99 / max", _percentiles(measures.gap)),
+            ("create to first upstream request, p50 / p99 / max", _percentiles(measures.wait)),
             ("time", f"{self.seconds / 60:.1f} min"),
         ]
 
     def to_markdown(self) -> str:
-        """For people, and for docs/guarantees.md."""
+        """The table for docs/chaos.md."""
         return "\n".join(
             ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in self.rows())]
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The raw figures. Times in seconds."""
+        """The raw values; times in seconds."""
         return {
             "rounds": self.rounds,
             "responses": self.responses,
@@ -118,23 +121,23 @@ class CampaignTotals:
             "double_fault_violations": self.double_violations,
             "seconds": round(self.seconds, 1),
             **{
-                name: [round(took, 4) for took in sorted(getattr(self.measures, name))]
+                name: [round(duration, 4) for duration in sorted(getattr(self.measures, name))]
                 for name in Measures.__slots__
             },
         }
 
 
 def _mcp_calls(result: RoundResult) -> Iterator[dict[str, Any]]:
-    """The calls in the outputs that were seen last."""
-    for story in result.record.traces:
-        seen = [look.body for look in story.requests_of("get") if look.status == 200]
+    """The tool calls in the outputs that GETs returned last."""
+    for trace in result.record.traces:
+        states = [request.body for request in trace.requests_of("get") if request.status == 200]
         yield from (
-            item for item in (seen[-1]["output"] if seen else []) if item["type"] == "mcp_call"
+            item for item in (states[-1]["output"] if states else []) if item["type"] == "mcp_call"
         )
 
 
 def _percentiles(values: Sequence[float]) -> str:
-    """`p50 / p99 / max (how many)`."""
+    """`p50 / p99 / max (number of values)`."""
     if not values:
         return "–"
     ordered = sorted(values)

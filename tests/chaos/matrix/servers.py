@@ -1,4 +1,4 @@
-"""The fault matrix: Postgres, Redis and the upstream, for everybody at once."""
+"""The fault matrix: PostgreSQL, Redis and the upstream fail for all processes at once."""
 
 import asyncio
 import os
@@ -11,9 +11,17 @@ import psutil
 import psycopg
 from psycopg import sql
 
-from tests.chaos.matrix.web import assert_create_refused, reader
+from tests.chaos.matrix.checks import (
+    assert_completes,
+    assert_create_refused,
+    assert_no_process_died,
+    assert_readers_stayed_connected,
+    assert_streams_continue,
+)
+from tests.chaos.matrix.web import reader
 from tests.support.chaos.lab import PAST_THE_LEASE, Lab, Victim
-from tests.support.chaos.load import BACKGROUND, Load
+from tests.support.chaos.load import Load
+from tests.support.chaos.load_client import BACKGROUND
 from tests.support.chaos.proxy import Proxy
 from tests.support.fake_upstream import reply
 
@@ -22,53 +30,45 @@ postgres = Victim(
     own_postgres=True,
     settings={"BACKBURNER_LEASE__DURATION": "4", "BACKBURNER_LEASE__CAUTION": "3.5"},
 )
-"""Leases somewhat longer than elsewhere: a second's latency makes a heartbeat last two."""
+"""Its leases are longer than elsewhere: with a latency of 1 s a heartbeat takes two seconds."""
 PAST_THIS_LEASE = PAST_THE_LEASE + 1
 redis = reader.beside("redis")
 upstream = reader.beside("upstream")
 
 
-# --- Postgres ---
+# --- PostgreSQL ---
 
 
 def _postgres_proxies(lab: Lab) -> list[Proxy]:
-    return [wires.postgres for wires in lab.stack.proxies()]
-
-
-async def assert_nobody_died(lab: Lab, load: Load) -> None:
-    """Every response ends under its attempt, with one request to its upstream, and all processes are as they were."""
-    await load.finish()
-    lab.heal()
-    await load.assert_outcomes()
-    assert not await lab.stack.value("SELECT count(*) FROM workers WHERE ended LIKE 'reaped%%'")
+    return [proxies.postgres for proxies in lab.stack.proxies()]
 
 
 @postgres.cell("refused")
-async def postgres_is_away_past_the_lease(lab: Lab) -> None:
-    """For longer than every lease; what it is asked to create meanwhile is refused and never runs."""
+async def postgres_refuses_past_the_lease(lab: Lab) -> None:
+    """It refuses connections for longer than a lease; creates in that time never run."""
     load = await lab.start_load()
     for proxy in _postgres_proxies(lab):
         proxy.refuse()
     load.release_second_word()
-    unheard = await _refused_creates(lab)
+    refused = await _refused_creates(lab)
     for proxy in _postgres_proxies(lab):
         proxy.heal()
-    await assert_nobody_died(lab, load)
-    assert not any(map(lab.fake.requests_for, unheard))
+    await assert_no_process_died(lab, load)
+    assert not any(map(lab.fake.requests_for, refused))
 
 
 async def _refused_creates(lab: Lab) -> list[str]:
-    """The models of creates that were refused, one after another, for longer than a lease lasts."""
-    unheard: list[str] = []
+    """Sends creates that are refused, for longer than a lease; returns their models."""
+    models: list[str] = []
     loop = asyncio.get_running_loop()
-    begun = loop.time()
-    while loop.time() - begun < PAST_THIS_LEASE:
-        unheard.append(await assert_create_refused(lab))
-    return unheard
+    started = loop.time()
+    while loop.time() - started < PAST_THIS_LEASE:
+        models.append(await assert_create_refused(lab))
+    return models
 
 
 @postgres.cell("hung")
-async def postgres_says_nothing_past_the_lease(lab: Lab) -> None:
+async def postgres_hangs_past_the_lease(lab: Lab) -> None:
     load = await lab.start_load()
     for proxy in _postgres_proxies(lab):
         proxy.hang()
@@ -76,27 +76,26 @@ async def postgres_says_nothing_past_the_lease(lab: Lab) -> None:
     await _assert_create_hangs(lab)
     for proxy in _postgres_proxies(lab):
         proxy.heal()
-    await assert_nobody_died(lab, load)
+    await assert_no_process_died(lab, load)
 
 
 async def _assert_create_hangs(lab: Lab) -> None:
-    """A create gets no answer for longer than a lease lasts."""
-    asked = asyncio.create_task(
+    """Checks that a create gets no answer for longer than a lease."""
+    create = asyncio.create_task(
         lab.stack.api().call(
             "POST", "/responses", {"model": "never", "input": "x", "background": True}
         )
     )
-    _, pending = await asyncio.wait({asked}, timeout=PAST_THIS_LEASE)
+    _, pending = await asyncio.wait({create}, timeout=PAST_THIS_LEASE)
     assert pending
-    asked.cancel()
-    await asyncio.wait({asked})
+    create.cancel()
+    await asyncio.wait({create})
 
 
 @postgres.cell("sigstop")
 async def postgres_is_frozen_past_the_lease(lab: Lab) -> None:
     load = await lab.start_load()
-    assert lab.database_server.server is not None
-    main = psutil.Process(lab.database_server.server.pid)
+    main = psutil.Process(lab.postgres.pid)
     frozen = [main, *main.children(recursive=True)]
     for process in frozen:
         process.send_signal(signal.SIGSTOP)
@@ -106,192 +105,163 @@ async def postgres_is_frozen_past_the_lease(lab: Lab) -> None:
     finally:
         for process in frozen:
             process.send_signal(signal.SIGCONT)
-    await assert_nobody_died(lab, load)
+    await assert_no_process_died(lab, load)
 
 
 @postgres.cell("kill9")
 async def postgres_crashes(lab: Lab) -> None:
-    """It empties the journal; the workers have everything since their last flush in memory."""
+    """The crash empties the journal; workers have all events since their last flush in memory."""
     load = await lab.start_load()
-    assert lab.database_server.server is not None
     load.release_second_word()
     await load.wait_for_words(2)
-    await asyncio.to_thread(lab.database_server.server.kill)
-    await asyncio.to_thread(lab.database_server.server.start)
-    await assert_nobody_died(lab, load)
+    await asyncio.to_thread(lab.postgres.kill)
+    await asyncio.to_thread(lab.postgres.start)
+    await assert_no_process_died(lab, load)
 
 
 @postgres.cell("restart")
 async def postgres_restarts(lab: Lab) -> None:
     load = await lab.start_load()
-    assert lab.database_server.server is not None
-    await asyncio.to_thread(lab.database_server.server.stop)
+    await asyncio.to_thread(lab.postgres.stop)
     load.release_second_word()
-    unheard = await assert_create_refused(lab)
-    await asyncio.to_thread(lab.database_server.server.start)
-    await assert_nobody_died(lab, load)
-    assert not lab.fake.requests_for(unheard)
+    refused = await assert_create_refused(lab)
+    await asyncio.to_thread(lab.postgres.start)
+    await assert_no_process_died(lab, load)
+    assert not lab.fake.requests_for(refused)
 
 
-@postgres.cell("latency-1ms")
-async def postgres_is_at_some_distance(lab: Lab) -> None:
-    await _postgres_far_away(lab, 0.001)
-
-
-@postgres.cell("latency-1s")
-async def postgres_is_far_away(lab: Lab) -> None:
-    """Nobody can prove that anybody is dead."""
-    await _postgres_far_away(lab, 1.0)
-
-
-async def _postgres_far_away(lab: Lab, seconds: float) -> None:
+@postgres.latency_cells
+async def postgres_is_slow(lab: Lab, seconds: float) -> None:
+    """With a latency of 1 s no process can prove that another one is dead."""
     load = await lab.start_load()
     for proxy in _postgres_proxies(lab):
         proxy.latency(seconds)
-    load.release_second_word()
-    await load.wait_for_words(2)
-    await lab.assert_works()
-    await assert_nobody_died(lab, load)
+    await assert_streams_continue(lab, load)
+    await assert_no_process_died(lab, load)
 
 
 @postgres.cell("pool-exhausted")
-async def postgres_has_no_connection_left(lab: Lab) -> None:
-    """None is given any more, and ours are ended."""
+async def postgres_allows_no_connection(lab: Lab) -> None:
+    """Open connections are ended, and new ones refused."""
     load = await lab.start_load()
-    async with _no_connection_given(lab):
+    async with _no_connections(lab):
         load.release_second_word()
-        unheard = await assert_create_refused(lab)
-    await assert_nobody_died(lab, load)
-    assert not lab.fake.requests_for(unheard)
+        refused = await assert_create_refused(lab)
+    await assert_no_process_died(lab, load)
+    assert not lab.fake.requests_for(refused)
 
 
 @asynccontextmanager
-async def _no_connection_given(lab: Lab) -> AsyncIterator[None]:
-    """Our connections are ended and no new one is given. A true lack of places does not stop the superuser that the tests are."""
-    name = sql.Identifier(urlsplit(lab.stack.dsn).path[1:])
-    ours = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+async def _no_connections(lab: Lab) -> AsyncIterator[None]:
+    """Ends the stack's connections and allows no new one.
+
+    A real limit of connections would not apply: the tests connect as superuser.
+    """
+    name = urlsplit(lab.stack.dsn).path[1:]
+    alter = "ALTER DATABASE {} ALLOW_CONNECTIONS "
+    end_connections = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
     async with await psycopg.AsyncConnection.connect(
         lab.database_server.admin_url, autocommit=True
     ) as connection:
-        await connection.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(name))
-        await connection.execute(ours, [urlsplit(lab.stack.dsn).path[1:]])
+        await connection.execute(sql.SQL(alter + "false").format(sql.Identifier(name)))
+        await connection.execute(end_connections, [name])
         try:
             yield
         finally:
-            await connection.execute(
-                sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true").format(name)
-            )
+            await connection.execute(sql.SQL(alter + "true").format(sql.Identifier(name)))
 
 
 @postgres.cell("locked")
-async def postgres_holds_a_table_back(lab: Lab) -> None:
-    """A migration or a full vacuum holds `responses` for longer than a lease: statements pile up until each pool is empty."""
+async def postgres_locks_a_table(lab: Lab) -> None:
+    """A migration or a full vacuum locks `responses` for longer than a lease: pools run empty."""
     load = await lab.start_load()
     async with await psycopg.AsyncConnection.connect(lab.stack.dsn) as connection:
         await connection.execute("LOCK TABLE responses IN ACCESS EXCLUSIVE MODE")
         load.release_second_word()
         await _assert_create_hangs(lab)
         await connection.rollback()
-    await assert_nobody_died(lab, load)
+    await assert_no_process_died(lab, load)
 
 
 # --- Redis ---
 
 
-@redis.cell("latency-1ms")
-async def redis_is_at_some_distance(lab: Lab) -> None:
-    await _redis_far_away(lab, 0.001)
-
-
-@redis.cell("latency-1s")
-async def redis_is_far_away(lab: Lab) -> None:
-    """Slower than we wait for it: left out."""
-    await _redis_far_away(lab, 1.0)
-
-
-async def _redis_far_away(lab: Lab, seconds: float) -> None:
+@redis.latency_cells
+async def redis_is_slow(lab: Lab, seconds: float) -> None:
+    """With a latency of 1 s it is too slow, and the processes work without it."""
     load = await lab.start_load()
-    for wires in lab.stack.proxies():
-        wires.redis.latency(seconds)
-    await _without_redis(lab, load)
+    for proxies in lab.stack.proxies():
+        proxies.redis.latency(seconds)
+    await _assert_works_without_redis(lab, load)
 
 
 @redis.cell("refused")
-async def redis_is_away(lab: Lab) -> None:
+async def redis_refuses(lab: Lab) -> None:
     load = await lab.start_load()
-    for wires in lab.stack.proxies():
-        wires.redis.refuse()
-    await _without_redis(lab, load)
+    for proxies in lab.stack.proxies():
+        proxies.redis.refuse()
+    await _assert_works_without_redis(lab, load)
 
 
 @redis.cell("hung")
-async def redis_says_nothing(lab: Lab) -> None:
+async def redis_hangs(lab: Lab) -> None:
     load = await lab.start_load()
-    for wires in lab.stack.proxies():
-        wires.redis.hang()
-    await _without_redis(lab, load)
+    for proxies in lab.stack.proxies():
+        proxies.redis.hang()
+    await _assert_works_without_redis(lab, load)
 
 
 @redis.cell("sigstop")
 async def redis_is_frozen(lab: Lab) -> None:
     load = await lab.start_load()
-    assert lab.stack.valkey is not None
-    os.kill(lab.stack.valkey.pid, signal.SIGSTOP)
+    os.kill(lab.valkey.pid, signal.SIGSTOP)
     try:
-        await _without_redis(lab, load)
+        await _assert_works_without_redis(lab, load)
     finally:
-        os.kill(lab.stack.valkey.pid, signal.SIGCONT)
+        os.kill(lab.valkey.pid, signal.SIGCONT)
 
 
-async def _without_redis(lab: Lab, load: Load) -> None:
-    """Streams go on, new work starts, and nobody has to come back."""
-    load.release_second_word()
-    await load.wait_for_words(2)
-    await lab.assert_works()
-    await load.finish()
-    lab.heal()
-    await load.assert_outcomes()
-    assert [member.connections for member in load.members if member.frames] == [1, 1, 1]
+async def _assert_works_without_redis(lab: Lab, load: Load) -> None:
+    """Streams continue, new responses start, and no reader has to connect again."""
+    await assert_streams_continue(lab, load)
+    await assert_completes(lab, load)
+    assert_readers_stayed_connected(load)
 
 
 @redis.cell("restart")
 async def redis_comes_back_empty(lab: Lab) -> None:
     load = await lab.start_load()
-    assert lab.stack.valkey is not None
     client = lab.stack.redis()
     await client.flushall()
     await client.aclose()
-    await asyncio.to_thread(lab.stack.valkey.stop)
+    await asyncio.to_thread(lab.valkey.stop)
     load.release_second_word()
     queued = await lab.stack.api().create_background(lab.fake.script(reply("queued")))
-    await asyncio.to_thread(lab.stack.valkey.start)
+    await asyncio.to_thread(lab.valkey.start)
     assert (await lab.stack.api().wait_for_end(queued))["output_text"] == "queued"
-    await load.finish()
-    await load.assert_outcomes()
+    await assert_completes(lab, load)
 
 
 @redis.cell("kill9")
 async def redis_is_killed(lab: Lab) -> None:
     load = await lab.start_load()
-    assert lab.stack.valkey is not None
-    await asyncio.to_thread(lab.stack.valkey.kill)
+    await asyncio.to_thread(lab.valkey.kill)
     load.release_second_word()
     await load.wait_for_words(2)
-    await asyncio.to_thread(lab.stack.valkey.start)
-    await load.finish()
-    await load.assert_outcomes()
+    await asyncio.to_thread(lab.valkey.start)
+    await assert_completes(lab, load)
 
 
 @redis.cell("pool-exhausted")
-async def redis_has_no_connection_left(lab: Lab) -> None:
-    """Its limit of clients is reached, and ours were put out."""
+async def redis_allows_no_connection(lab: Lab) -> None:
+    """Its limit of clients is reached, and the stack's connections were closed."""
     load = await lab.start_load()
     client = lab.stack.redis()
     try:
         await client.config_set("maxclients", 1)
         for kind in ("normal", "pubsub"):
             await client.client_kill_filter(_type=kind, skipme=True)
-        await _without_redis(lab, load)
+        await _assert_works_without_redis(lab, load)
     finally:
         await client.config_set("maxclients", 10_000)
         await client.aclose()
@@ -300,19 +270,10 @@ async def redis_has_no_connection_left(lab: Lab) -> None:
 # --- the upstream ---
 
 
-@upstream.cell("latency-1ms")
-async def upstream_is_at_some_distance(lab: Lab) -> None:
-    await _upstream_far_away(lab, 0.001)
-
-
-@upstream.cell("latency-1s")
-async def upstream_is_far_away(lab: Lab) -> None:
-    await _upstream_far_away(lab, 1.0)
-
-
-async def _upstream_far_away(lab: Lab, seconds: float) -> None:
-    for wires in lab.stack.proxies():
-        wires.upstream.latency(seconds)
+@upstream.latency_cells
+async def upstream_is_slow(lab: Lab, seconds: float) -> None:
+    for proxies in lab.stack.proxies():
+        proxies.upstream.latency(seconds)
     load = await lab.start_load()
     load.release_second_word()
     await load.wait_for_words(2)
@@ -321,30 +282,30 @@ async def _upstream_far_away(lab: Lab, seconds: float) -> None:
 
 
 @upstream.cell("hung")
-async def upstream_says_nothing_past_the_lease(lab: Lab) -> None:
-    """Whose silence that is does not matter to the lease."""
+async def upstream_hangs_past_the_lease(lab: Lab) -> None:
+    """A silent upstream does not matter to the leases."""
     load = await lab.start_load()
-    for wires in lab.stack.proxies():
-        wires.upstream.hang()
+    for proxies in lab.stack.proxies():
+        proxies.upstream.hang()
     load.release_second_word()
     loop = asyncio.get_running_loop()
-    begun = loop.time()
-    while loop.time() - begun < PAST_THE_LEASE:
+    started = loop.time()
+    while loop.time() - started < PAST_THE_LEASE:
         await load.wait_for_words(1)
         assert all(member.deltas < 2 for member in load.members)
         await asyncio.sleep(0.2)
-    for wires in lab.stack.proxies():
-        wires.upstream.heal()
+    for proxies in lab.stack.proxies():
+        proxies.upstream.heal()
     await load.finish()
     await load.assert_outcomes()
 
 
 @upstream.cell("kill9")
 async def upstream_dies_in_mid_answer(lab: Lab) -> None:
-    """A turn that has begun to speak is not asked for again: its response fails and keeps what was said."""
+    """A turn with output is not repeated: the response fails and keeps its output."""
     load = await lab.start_load()
-    for wires in lab.stack.proxies():
-        wires.upstream.refuse()
+    for proxies in lab.stack.proxies():
+        proxies.upstream.refuse()
     await load.wait_for_end()
     for member in load.members:
         if member.kind in BACKGROUND:

@@ -1,29 +1,31 @@
-"""Commit, then error: the statement happened, and whoever sent it sees a lost connection. On the wire, with nothing in the product.
+"""A statement is done and its sender gets an error: replies of PostgreSQL are lost on the wire.
 
     injector = Injector(dsn, random.Random("7/worker-2"))
-    injector.rate = 0.07            # of the statements from now on; 0: it is an ordinary proxy
-    injector.url(dsn)               # what the process is told as DATABASE_URL
+    injector.rate = 0.07            # share of the statements from now on; 0: an ordinary proxy
+    injector.url(dsn)               # the DATABASE_URL of the process
 
-Of the statements hit, three in four reach Postgres and are answered, but instead of the answer comes the end of the connection; the
-rest never reach it. The caller cannot tell the two apart: that is the point.
+Three in four of the statements that are hit reach PostgreSQL, and their reply is lost with the
+connection. The others never reach it. The sender cannot see the difference.
 """
 
 import asyncio
 import random
 from urllib.parse import urlsplit
 
-from tests.support.chaos.proxy import HeldAnswer, Proxy, Statements, _ProxiedConnection
+from tests.support.chaos.interception import lost_answer
+from tests.support.chaos.proxy import ProxiedConnection, Proxy
+from tests.support.chaos.wire import Statements
 
 _SETUP = (b"SET ", b"BEGIN", b"ROLLBACK")
-"""Statements that write nothing: an error of theirs teaches nothing about commits."""
+"""Statements that write nothing: losing their reply tests no commit."""
 _ANSWER_LOST_SHARE = 0.75
 
 
 class Injector(Proxy):
-    """A proxy before Postgres that loses answers, and sometimes statements, by the choice of `random`."""
+    """A proxy before PostgreSQL that loses replies, and sometimes statements, at random."""
 
     def __init__(self, dsn: str, rng: random.Random) -> None:
-        """`chance` decides for each statement, in the order in which they come."""
+        """`rng` decides for each statement, in the order in which they come."""
         parts = urlsplit(dsn)
         assert parts.hostname is not None
         assert parts.port is not None
@@ -32,25 +34,24 @@ class Injector(Proxy):
         self.rate = 0.0
         """Share of the statements that are hit."""
         self.answers_lost = 0
-        """How many were done, and their answer lost."""
+        """Number of statements that were done and whose reply was lost."""
         self.requests_lost = 0
-        """How many were lost on their way."""
+        """Number of statements that never reached PostgreSQL."""
 
     async def _forward_requests(
-        self, line: _ProxiedConnection, reader: asyncio.StreamReader
+        self, connection: ProxiedConnection, reader: asyncio.StreamReader
     ) -> None:
-        while data := await self._read_piece(reader):
-            hit = [self._is_hit(request) for request in line.parse_requests(data)]
-            if any(hit):
+        while data := await self._read(reader):
+            hits = [self._is_hit(request) for request in connection.parse_requests(data)]
+            if any(hits):
                 if self._rng.random() >= _ANSWER_LOST_SHARE:
                     self.requests_lost += 1
-                    line.abort()
+                    connection.abort()
                     return
                 self.answers_lost += 1
-                line.held = HeldAnswer(b"")
-                line.held.lose()
-            line.server.write(data)
-            await line.server.drain()
+                connection.held = lost_answer()
+            connection.server.write(data)
+            await connection.server.drain()
 
     def _is_hit(self, statement: bytes) -> bool:
         return self.rate > 0 and not statement.startswith(_SETUP) and self._rng.random() < self.rate

@@ -1,22 +1,24 @@
-"""What runs while something breaks: a response of every kind with a client that does not give up, and what must have become of each."""
+"""Responses of every kind that run while something breaks, and checks of how each of them ended."""
 
 import asyncio
-import itertools
 import time
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Iterable
 from typing import Any
-from urllib.parse import urlsplit
-
-import aiohttp
 
 from tests.chaos.audit.auditor import audit
-from tests.chaos.audit.record import ClientRequest, Fault, Reading, ResponseTrace, RunRecord
+from tests.chaos.audit.record import ClientRequest, Fault, ResponseTrace, RunRecord
 from tests.chaos.audit.sources import upstream_log
-from tests.support.api import JSON, TERMINAL, Api, Stream, StreamRefused, decode, until
+from tests.support.api import Api, until
 from tests.support.chaos.attempts import assert_one_stream
+from tests.support.chaos.load_client import (
+    ALL,
+    BACKGROUND,
+    LoadClient,
+    LoadKind,
+    Member,
+    create_trace,
+    get_trace,
+)
 from tests.support.fake_upstream import (
     FakeUpstream,
     Script,
@@ -31,139 +33,91 @@ from tests.support.fake_upstream import (
 from tests.support.stack import Service, Stack
 
 OUTPUT_TEXT = "one two three"
-"""What every member has said in the end."""
-CONNECTION_ERRORS = (aiohttp.ClientError, ConnectionError)
-"""What a client sees of a web process that went away."""
-DELTA = "response.output_text.delta"
+"""The final output of every member."""
 
 
-class LoadKind(StrEnum):
-    """How a response is asked for, and how it is heard."""
+class ThreeWords:
+    """Scripts of an upstream that sends three words; the second and third wait for a release."""
 
-    STREAMED = "streamed"
-    """background, read from its POST on"""
-    POLLED = "polled"
-    """background, by GET"""
-    CHAINED = "chained"
-    """background, goes on from another one, read by GET with `stream=true`"""
-    FOREGROUND = "foreground"
-    """streamed to the client that waits for it"""
-    WAITING = "waiting"
-    """told as JSON to the client that waits for it"""
+    def __init__(self) -> None:
+        self._second, self._third, self._later_third = [asyncio.Event() for _ in range(3)]
 
+    def first_attempt(self) -> Script:
+        """The script of a first attempt: it waits for each word's release."""
+        return [
+            text("one "),
+            wait_for(self._second),
+            text("two "),
+            wait_for(self._third),
+            text("three"),
+            finish(),
+            usage(),
+            done(),
+        ]
 
-BACKGROUND = (LoadKind.STREAMED, LoadKind.POLLED, LoadKind.CHAINED)
-ALL = tuple(LoadKind)
+    def later_attempts(self) -> Script:
+        """The script of later attempts: the second word needs no release."""
+        end = [text("three"), finish(), usage(), done()]
+        return [text("one ", "two "), wait_for(self._later_third), *end]
 
+    def release_second(self) -> None:
+        """First attempts get the second word."""
+        self._second.set()
 
-@dataclass(slots=True)
-class Member:
-    """One response of the load, and what its client was told."""
+    def release_first_attempts(self) -> None:
+        """First attempts get all words."""
+        self._second.set()
+        self._third.set()
 
-    kind: LoadKind
-    trace: ResponseTrace
-    """The same, as the auditor reads it."""
-    frames: list[bytes] = field(default_factory=list)
-    connections: int = 0
-    """How often its reader had to connect; 1 if nothing disturbed it."""
-    last_seen: JSON | None = None
-    """The response as its client saw it last."""
-
-    @property
-    def model(self) -> str:
-        """The model it is asked of, which nobody else asks."""
-        return self.trace.marker
-
-    @property
-    def response_id(self) -> str:
-        """Its id, once its client knows it."""
-        assert self.trace.id is not None
-        return self.trace.id
-
-    @property
-    def is_background(self) -> bool:
-        return self.kind in BACKGROUND
-
-    @property
-    def deltas(self) -> int:
-        """How many its reader has seen."""
-        return sum(
-            frame.startswith(b"event: response.output_text.delta\n") for frame in self.frames
-        )
+    def release_all(self) -> None:
+        """All attempts get all words."""
+        self.release_first_attempts()
+        self._later_third.set()
 
 
 class Load:
-    """Responses that say "one", go on with "two" when `go_on` is called, and end with "three" after `finish`."""
+    """A response of each kind with its client.
+
+    Each gets "one", then "two" after `release_second_word`, and "three" after `finish`.
+    """
 
     def __init__(
         self, stack: Stack, fake: FakeUpstream, faults: list[Fault], kinds: Iterable[LoadKind] = ALL
     ) -> None:
-        """`faults`: what is done to the deployment, written down by whoever does it."""
+        """`faults`: the faults of the deployment, recorded by the test that causes them."""
         self.stack = stack
         self.fake = fake
         self._faults = faults
-        self._second_word, self._third_word, self._later_third_word = (
-            asyncio.Event(),
-            asyncio.Event(),
-            asyncio.Event(),
-        )
-        self._clients: list[asyncio.Task[None]] = []
+        self._words = ThreeWords()
+        self._tasks: list[asyncio.Task[None]] = []
         self._parent = _new_trace(fake.script(reply("before")), background=False)
         self.members = [Member(kind, self._trace_of(kind)) for kind in kinds]
         self.expects_disconnects = False
-        """From now on a connection that breaks is one that its client has left."""
+        """If true, the test itself breaks the clients' connections."""
 
     def _trace_of(self, kind: LoadKind) -> ResponseTrace:
-        found = _new_trace(
-            self.fake.script(self._first_script(), self._later_script()),
-            background=kind in BACKGROUND,
-        )
-        found.previous = self._parent if kind is LoadKind.CHAINED else None
-        return found
-
-    def _first_script(self) -> Script:
-        return [
-            text("one "),
-            wait_for(self._second_word),
-            text("two "),
-            wait_for(self._third_word),
-            text("three"),
-            finish(),
-            usage(),
-            done(),
-        ]
-
-    def _later_script(self) -> Script:
-        """What a later attempt is told: it is a moment late, and need not wait for `go_on`."""
-        return [
-            text("one ", "two "),
-            wait_for(self._later_third_word),
-            text("three"),
-            finish(),
-            usage(),
-            done(),
-        ]
+        scripts = self._words.first_attempt(), self._words.later_attempts()
+        trace = _new_trace(self.fake.script(*scripts), background=kind in BACKGROUND)
+        trace.previous = self._parent if kind is LoadKind.CHAINED else None
+        return trace
 
     def of(self, kind: LoadKind) -> Member:
-        """The member of this kind."""
+        """Returns the member of this kind."""
         return next(member for member in self.members if member.kind is kind)
 
     async def begin(self, *apis: Api) -> None:
-        """Start the clients, at these web processes in turn, and wait until each response has said its first word."""
-        await self._create(self._parent, apis[-1], {})
-        await self._get(self._parent, apis[-1])
+        """Starts the clients at these web processes in turn; waits for each first word."""
+        await create_trace(self.stack, self._parent, apis[-1], {})
+        await get_trace(self.stack, self._parent, apis[-1])
         for number, member in enumerate(self.members):
             turn = number % len(apis)
-            self._clients.append(
-                asyncio.create_task(
-                    self._client(member, [*apis[turn:], *apis[:turn]]), name=member.kind
-                )
-            )
+            run = self._client(member).run([*apis[turn:], *apis[:turn]], self._parent.id)
+            self._tasks.append(asyncio.create_task(run, name=member.kind))
         await self.wait_for_words(1)
 
     async def wait_for_words(self, words: int, kinds: Iterable[LoadKind] = ALL) -> None:
-        """Wait until the readers of these have heard so many words, and the upstream was asked by all."""
-        await self._unless_broken(
+        """Waits until the upstream has all requests and readers of these kinds have the words."""
+        await self._until(
             lambda: all(self.fake.requests_for(member.model) for member in self.members)
         )
         readers = [
@@ -171,10 +125,10 @@ class Load:
             for member in self.members
             if member.kind in kinds and member.kind not in (LoadKind.POLLED, LoadKind.WAITING)
         ]
-        await self._unless_broken(lambda: all(member.deltas >= words for member in readers))
+        await self._until(lambda: all(member.deltas >= words for member in readers))
 
     async def wait_until_upstream_closed(self, kinds: Iterable[LoadKind]) -> None:
-        """Wait until the upstreams of these have been left."""
+        """Waits until the upstream connections of these members were closed."""
         await until(
             lambda: all(
                 self.fake.requests_for(self.of(kind).model)[0].closed_by_client for kind in kinds
@@ -183,179 +137,53 @@ class Load:
         )
 
     def release_second_word(self) -> None:
-        """The upstreams say the second word."""
-        self._second_word.set()
+        """Lets the upstream send the second word."""
+        self._words.release_second()
 
     def finish_first_attempts(self) -> None:
-        """The upstreams say the rest, but only to those who asked first."""
-        self._second_word.set()
-        self._third_word.set()
+        """Lets the upstream finish, for first attempts only."""
+        self._words.release_first_attempts()
 
     async def finish(self, within: float = 30) -> None:
-        """The upstreams say the rest; wait until every client has its ending."""
-        self.finish_first_attempts()
-        self._later_third_word.set()
-        async with asyncio.timeout(within):
-            await asyncio.gather(*self._clients)
+        """Lets the upstream finish; waits until every client has its ending."""
+        self._words.release_all()
+        await self.wait_for_end(within)
 
     async def wait_for_end(self, within: float = 30) -> None:
-        """Wait until every client has its ending, whatever it is."""
+        """Waits until every client has its ending, whatever it is."""
         async with asyncio.timeout(within):
-            await asyncio.gather(*self._clients)
+            await asyncio.gather(*self._tasks)
 
     async def disconnect(self) -> None:
-        """The clients go away, however far they are; for the end of a test that failed."""
-        self.finish_first_attempts()
-        self._later_third_word.set()
-        for client in self._clients:
-            client.cancel()
-        await asyncio.gather(*self._clients, return_exceptions=True)
+        """Ends the clients wherever they are, after a cell that failed."""
+        self._words.release_all()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def owners(self) -> dict[LoadKind, Service]:
-        """The worker process that began each member."""
+        """The worker process that started each member."""
         by_name = {process.name: process for process in self.stack.started}
         return {
             member.kind: by_name[_sender(self.fake.requests_for(member.model)[0])]
             for member in self.members
         }
 
-    # --- clients ---
+    def _client(self, member: Member) -> LoadClient:
+        return LoadClient(self.stack, member, expects_disconnects=lambda: self.expects_disconnects)
 
-    async def _client(self, member: Member, apis: list[Api]) -> None:
-        match member.kind:
-            case LoadKind.STREAMED:
-                await self._post_stream(member, apis[0])
-                await self._follow(member, [*apis[1:], apis[0]])
-            case LoadKind.POLLED:
-                await self._create(member.trace, apis[0], {"background": True})
-                await self._poll(member, apis)
-            case LoadKind.CHAINED:
-                await self._create(
-                    member.trace,
-                    apis[0],
-                    {"background": True, "previous_response_id": self._parent.id},
-                )
-                await self._follow(member, apis)
-            case LoadKind.FOREGROUND:
-                await self._post_stream(member, apis[0])
-            case LoadKind.WAITING:
-                await self._create(member.trace, apis[0], {})
-                member.last_seen = (
-                    member.trace.create.body if member.trace.create.status == 200 else None
-                )
+    async def _until(self, condition: Any) -> None:
+        """`until`, except that the exception of a client is raised at once."""
 
-    async def _create(self, trace: ResponseTrace, api: Api, more: JSON) -> None:
-        """POST without a stream."""
-        trace.create = ClientRequest("create", self._web(api), time.monotonic())
-        await self._send(
-            trace.create,
-            api,
-            "POST",
-            "",
-            {"model": trace.marker, "input": trace.input_text, **more},
-        )
-        trace.id = trace.create.body.get("id")
-
-    async def _send(
-        self, request: ClientRequest, api: Api, method: str, path: str, body: JSON | None = None
-    ) -> None:
-        try:
-            answer = await api.call(method, f"/responses{path}", body)
-        except CONNECTION_ERRORS:
-            return  # its status says so
-        request.answered, request.status, request.body = (
-            time.monotonic(),
-            answer.status,
-            answer.body,
-        )
-        request.retry_after = answer.headers.get("retry-after")
-
-    async def _get(self, trace: ResponseTrace, api: Api) -> JSON | None:
-        """GET: the response, or None when it could not be had now."""
-        asked = ClientRequest("get", self._web(api), time.monotonic())
-        trace.requests.append(asked)
-        await self._send(asked, api, "GET", f"/{trace.id}")
-        assert asked.status in (200, 503, None), asked
-        return asked.body if asked.status == 200 else None
-
-    async def _post_stream(self, member: Member, api: Api) -> None:
-        """POST with a stream, read for as long as the connection lasts."""
-        story = member.trace
-        story.create = ClientRequest("create", self._web(api), time.monotonic())
-        async with (
-            self._reading(member, api, -1) as reading,
-            api.post_stream(member.model, background=story.background) as stream,
-        ):
-            story.create.answered, story.create.status = time.monotonic(), 200
-            await self._read(member, reading, stream)
-
-    async def _follow(self, member: Member, apis: list[Api]) -> None:
-        """Read by number until the end has come, from one web process or another."""
-        for api in itertools.cycle(apis):
-            if _has_ended(member):
-                return
-            number = decode(member.frames[-1])["sequence_number"] if member.frames else -1
-            try:
-                async with (
-                    self._reading(member, api, number) as reading,
-                    api.follow(member.response_id, number if number >= 0 else None) as stream,
-                ):
-                    await self._read(member, reading, stream)
-            except StreamRefused as refused:
-                if refused.status != 503:
-                    raise
-            await asyncio.sleep(0.1)
-
-    @asynccontextmanager
-    async def _reading(self, member: Member, api: Api, after: int) -> AsyncIterator[Reading]:
-        """Write down how a stream ended, whatever ends it."""
-        reading = Reading(self._web(api), after, time.monotonic())
-        try:
-            yield reading
-            reading.end = "clean"
-        except CONNECTION_ERRORS:
-            reading.end = "left" if self.expects_disconnects else "cut"
-        finally:
-            reading.closed = time.monotonic()
-            if reading.chunks:
-                member.trace.readings.append(reading)
-
-    async def _read(self, member: Member, reading: Reading, stream: Stream) -> None:
-        member.connections += 1
-        reading.chunks = stream.reads
-        while await stream.next() is not None:
-            member.frames.append(stream.frames[-1])
-            member.trace.id = member.trace.id or stream.response_id
-        if _has_ended(member):
-            member.last_seen = decode(member.frames[-1])["response"]
-
-    async def _poll(self, member: Member, apis: list[Api]) -> None:
-        for api in itertools.cycle(apis):
-            if member.last_seen is not None and member.last_seen["status"] in TERMINAL:
-                return
-            await asyncio.sleep(0.1)
-            member.last_seen = await self._get(member.trace, api) or member.last_seen
-
-    def _web(self, api: Api) -> str:
-        """The name of the process behind; the last one, if there were several on its port."""
-        port = urlsplit(api.base_url).port
-        return next(
-            (process.name for process in reversed(self.stack.started) if process.port == port),
-            "elsewhere",
-        )
-
-    async def _unless_broken(self, condition: Any) -> None:
-        """`until`, except that a client that broke is told of at once."""
-
-        def holds() -> bool:
-            for client in self._clients:
-                if client.done():
-                    client.result()
+        def is_met() -> bool:
+            for task in self._tasks:
+                if task.done():
+                    task.result()
             return bool(condition())
 
-        await until(holds, 20)
+        await until(is_met, 20)
 
-    # --- judgement ---
+    # --- checks ---
 
     async def assert_outcomes(
         self,
@@ -365,51 +193,54 @@ class Load:
         cancelled: Iterable[LoadKind] = (),
         handed_over: Iterable[LoadKind] = (),
     ) -> None:
-        """Each has ended as it should have, and everybody was told the same.
+        """Checks that each member ended as it should, and that all clients got the same.
 
-        `attempts`: how often each was begun; each time but the first a worker had died, except where a response was `handed_over`.
-        `cancelled`: foreground members whose web process went away. `web`: one that serves."""
-        api = self.stack.api(web)
+        `attempts`: the number of each member's attempts; each but the first follows a death, or a
+        release for members in `handed_over`. `cancelled`: foreground members whose web process
+        stopped. `web`: the number of a web process that serves.
+        """
         for member in self.members:
             expected = attempts if isinstance(attempts, int) else attempts.get(member.kind, 1)
-            asked = len(self.fake.requests_for(member.model))
-            assert asked == expected, (
-                f"{member.kind}: the upstream was asked {asked} times, not {expected}; {member.last_seen}"
+            calls = len(self.fake.requests_for(member.model))
+            assert calls == expected, (
+                f"{member.kind}: {calls} calls of the upstream, not {expected}; {member.last_seen}"
             )
-            question = (
-                "SELECT status || ' ' || attempt || ' ' || deaths FROM responses WHERE model = %s"
-            )
-            status = "cancelled" if member.kind in cancelled else "completed"
             deaths = 0 if member.kind in handed_over else expected - 1
-            row = await self.stack.value(question, member.model)
-            assert row == f"{status} {expected} {deaths}", f"{member.kind}: {row}"
+            status = "cancelled" if member.kind in cancelled else "completed"
+            await self._assert_row(member, f"{status} {expected} {deaths}")
             if member.kind not in cancelled:
                 assert member.last_seen is not None, f"{member.kind}: {member.trace.create}"
                 assert (member.last_seen["status"], member.last_seen["output_text"]) == (
                     "completed",
                     OUTPUT_TEXT,
                 ), member.last_seen
-        await self.audit(api)
+        await self.audit(self.stack.api(web))
+
+    async def _assert_row(self, member: Member, expected: str) -> None:
+        """`expected`: status, attempts and deaths."""
+        question = (
+            "SELECT status || ' ' || attempt || ' ' || deaths FROM responses WHERE model = %s"
+        )
+        row = await self.stack.value(question, member.model)
+        assert row == expected, f"{member.kind}: {row}"
 
     async def audit(self, api: Api) -> None:
-        """Look at everything once more, and let the auditor read what clients and upstream have seen."""
+        """Reads all responses once more; lets the auditor check what clients and upstream saw."""
         for member in self.members:
             if member.trace.id is not None:
                 await self._compare_stored(member, api)
-        stories = [self._parent, *(member.trace for member in self.members)]
-        upstream = upstream_log(self.fake, {story.marker for story in stories})
-        report = audit(RunRecord(stories, upstream, faults=self._faults, ended=time.monotonic()))
+        traces = [self._parent, *(member.trace for member in self.members)]
+        upstream = upstream_log(self.fake, {trace.marker for trace in traces})
+        report = audit(RunRecord(traces, upstream, faults=self._faults, ended=time.monotonic()))
         assert not report.violations, report
 
     async def _compare_stored(self, member: Member, api: Api) -> None:
-        stored = await self._get(member.trace, api)
+        client = self._client(member)
+        stored = await client.get(api)
         assert member.last_seen is None or stored == member.last_seen
         if not member.is_background:
             return
-        async with (
-            self._reading(member, api, -1) as reading,
-            api.follow(member.response_id) as stream,
-        ):
+        async with client.reading(api, -1) as reading, api.follow(member.response_id) as stream:
             reading.chunks = stream.reads
             await stream.to_end()
         assert_one_stream(stream.frames)
@@ -421,13 +252,5 @@ def _new_trace(model: str, *, background: bool) -> ResponseTrace:
 
 
 def _sender(request: UpstreamRequest) -> str:
-    """The process that sent it: a stack that is `signed` tells."""
+    """The process that sent the request; its key names it in a stack that is `signed`."""
     return request.headers["authorization"].partition("/")[2]
-
-
-def _has_ended(member: Member) -> bool:
-    kinds = (b"response.completed", b"response.incomplete", b"response.failed")
-    return (
-        bool(member.frames)
-        and member.frames[-1].partition(b"\n")[0].removeprefix(b"event: ") in kinds
-    )

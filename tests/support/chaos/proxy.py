@@ -1,298 +1,243 @@
-"""A TCP proxy before one server, which takes that server away in all the ways a network can, and gives it back.
+"""A TCP proxy before one server: it makes the server fail in all the ways a network can.
 
-    proxy = Proxy("127.0.0.1", 5432, dialect=Statements)   # listens at once
+    proxy = Proxy("127.0.0.1", 5432, new_parser=Statements)   # listens at once
     proxy.latency(1.0)          # each round trip takes a second longer
-    proxy.refuse()              # nobody listens any more, and who was connected is cut off
-    proxy.hang()                # connects, takes everything, and passes nothing on in either direction
-    proxy.cut()                 # ends the present connections; new ones are served
-    proxy.cut_after(1)          # the next thing a client says arrives; instead of its answer comes the end of the connection
-    snare = proxy.hold(b"INSERT INTO journal")   # the answer to the first such statement waits here, done but unheard
-    await snare.caught.wait()
-    snare.release()             # or snare.lose(): the connection ends instead
-    proxy.swallow(b"INSERT INTO journal")        # the first such statement is never passed on, and its connection ends
+    proxy.refuse()              # new connections are refused, open ones closed
+    proxy.hang()                # accepts connections and bytes, and forwards nothing
+    proxy.cut()                 # closes the open connections; new ones are served
+    proxy.cut_after(1)          # the next request arrives; its reply is lost with the connection
+    held = proxy.hold_answer(b"INSERT INTO journal")   # holds the reply to the first such statement
+    await held.answered.wait()
+    held.release()              # or held.lose(): the connection is closed instead
+    proxy.drop_request(b"INSERT INTO journal")   # never forwards the first such statement
     proxy.heal()
 
-`Wires` are the three proxies of one process: its own Postgres, Redis and upstream can fail while everybody else's work.
+`ProcessProxies` are the three proxies of one process: its PostgreSQL, Redis and upstream can fail
+while those of the other processes work.
 """
 
 import asyncio
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit, urlunsplit
 
 from cli.embedded.process import free_port
+from tests.support.chaos.interception import HeldAnswer, Interceptions, lost_answer
+from tests.support.chaos.wire import RequestParser, Statements, verbatim
 
-RequestParser = Callable[[bytes], list[bytes]]
-"""What a client's bytes ask for, piece by piece: bytes in, the requests that they begin out."""
-_PIECE = 64 * 1024
-_SSL_REQUEST, _GSS_REQUEST = 80877103, 80877104
-
-
-def verbatim() -> RequestParser:
-    """Every piece as it came: for Redis and HTTP, whose requests name themselves."""
-    return lambda data: [data]
-
-
-class Statements:
-    """PostgreSQL's wire from the client's side: the SQL of each statement that is executed, prepared ones included."""
-
-    def __init__(self) -> None:
-        self._received = bytearray()
-        self._greeted = False
-        self._prepared: dict[bytes, bytes] = {}
-
-    def __call__(self, data: bytes) -> list[bytes]:
-        """More of the client's bytes; the SQL of the statements begun in them."""
-        self._received += data
-        said: list[bytes] = []
-        while (message := self._next()) is not None:
-            kind, body = message
-            if kind == b"Q":
-                said.append(body.rstrip(b"\0"))
-            elif kind == b"P":
-                name, sql, _ = body.split(b"\0", 2)
-                self._prepared[name] = sql
-            elif kind == b"B":
-                _portal, name, _ = body.split(b"\0", 2)
-                said.append(self._prepared[name])
-        return said
-
-    def _next(self) -> tuple[bytes, bytes] | None:
-        """One whole message: kind and body; the greeting has no kind."""
-        head = 1 if self._greeted else 0
-        if len(self._received) < head + 4:
-            return None
-        size = int.from_bytes(self._received[head : head + 4], "big")
-        if len(self._received) < head + size:
-            return None
-        kind, body = bytes(self._received[:head]), bytes(self._received[head + 4 : head + size])
-        del self._received[: head + size]
-        if not self._greeted:
-            self._greeted = int.from_bytes(body[:4], "big") not in (_SSL_REQUEST, _GSS_REQUEST)
-        return kind, body
+_READ_SIZE = 64 * 1024
 
 
 @dataclass(slots=True, eq=False)
-class HeldAnswer:
-    """Waits for one request, and keeps its answer."""
-
-    pattern: bytes
-    answered: asyncio.Event = field(default_factory=asyncio.Event)
-    """The server has answered: what was asked is done, and the client does not know it."""
-    _decided: asyncio.Event = field(default_factory=asyncio.Event)
-    _is_lost: bool = False
-
-    def release(self) -> None:
-        """Let the answer go on its way."""
-        self._decided.set()
-
-    def lose(self) -> None:
-        """Instead of its answer the client gets the end of the connection."""
-        self._is_lost = True
-        self._decided.set()
-
-    async def wait_decision(self) -> bool:
-        """An answer has come; returns whether it may go on, once that is decided."""
-        self.answered.set()
-        await self._decided.wait()
-        return not self._is_lost
-
-
-@dataclass(slots=True, eq=False)
-class _ProxiedConnection:
-    """One connection through the proxy, as far as it has come."""
+class ProxiedConnection:
+    """One connection through the proxy, with both of its sides."""
 
     parse_requests: RequestParser
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
     held: HeldAnswer | None = None
+    """What happens to the next reply."""
 
     def abort(self) -> None:
+        """Closes both sides at once; bytes that wait to be sent are lost."""
         for writer in (self.client, self.server):
             writer.transport.abort()
 
     def close(self) -> None:
+        """Closes both sides after the bytes that wait to be sent."""
         for writer in (self.client, self.server):
             writer.close()
 
 
+class _Listener:
+    """A local port that stays reserved while nothing listens on it."""
+
+    def __init__(self, accept: Callable[[socket.socket], None]) -> None:
+        self.port = free_port()
+        self._accept_connection = accept
+        self._loop = asyncio.get_running_loop()
+        self._reserved = _bound_socket(self.port)
+        self._socket: socket.socket | None = None
+
+    def start(self) -> None:
+        if self._socket is None:
+            self._socket = _bound_socket(self.port)
+            self._socket.listen(512)
+            self._loop.add_reader(self._socket, self._accept, self._socket)
+
+    def stop(self) -> None:
+        if self._socket is not None:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+
+    def close(self) -> None:
+        """Stops, and gives the port back."""
+        self.stop()
+        self._reserved.close()
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            connection, _ = listener.accept()
+        except BlockingIOError:  # the client has disconnected already
+            return
+        connection.setblocking(False)
+        self._accept_connection(connection)
+
+
 class Proxy:
-    """Listens on a port of its own from the moment it is made; needs a running event loop."""
+    """Listens on a port of its own as soon as it is created; needs a running event loop."""
 
     def __init__(
         self, host: str, port: int, new_parser: Callable[[], RequestParser] = verbatim
     ) -> None:
-        """`host` and `port` of the server behind; `dialect`: how its clients' requests are read, for `hold`."""
+        """`host` and `port` of the server; `new_parser` makes a request parser per connection."""
         self._target = (host, port)
         self._new_parser = new_parser
-        self._loop = asyncio.get_running_loop()
-        self.port = free_port()
-        self._guard = _bound_socket(self.port)
-        """Keeps the port ours while nobody listens on it."""
-        self._listener: socket.socket | None = None
         self._not_hung = asyncio.Event()
         self._not_hung.set()
         self._blocked = 0
         self._latency = 0.0
-        self._bytes_to_cut: int | None = None
-        self._held: list[HeldAnswer] = []
-        self._dropped_patterns: list[bytes] = []
-        self._connections: set[_ProxiedConnection] = set()
+        self.interceptions = Interceptions()
+        self._connections: set[ProxiedConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._listen()
+        self._listener = _Listener(self._start_serving)
+        self.port = self._listener.port
+        self._listener.start()
 
     @property
     def blocked(self) -> int:
-        """Pieces that a hang keeps from going on, and connections that it keeps from being made."""
+        """The number of reads and new connections that wait because the proxy hangs."""
         return self._blocked
 
     def url(self, of: str) -> str:
-        """The server's URL, with our address in it."""
+        """The server's URL with the proxy's address in it."""
         parts = urlsplit(of)
         credentials, at, _ = parts.netloc.rpartition("@")
         return urlunsplit(parts._replace(netloc=f"{credentials}{at}127.0.0.1:{self.port}"))
 
     @property
     def connections(self) -> int:
-        """How many are being served now."""
+        """The number of open connections."""
         return len(self._connections)
 
     # --- faults ---
 
     def latency(self, seconds: float) -> None:
-        """A round trip takes this much longer: half of it each way."""
+        """Each round trip takes this much longer, half of it in each direction."""
         self._latency = seconds
 
     def refuse(self) -> None:
-        """As a server that was killed: connections end, and new ones are refused."""
-        self._stop_listening()
+        """Acts as a killed server: open connections are closed, new ones refused."""
+        self._listener.stop()
         self.cut()
 
     def hang(self) -> None:
-        """As a machine that stalled: connections are accepted and kept, and nothing goes through. What is sent arrives at `heal`."""
+        """Acts as a frozen machine: accepts connections and forwards nothing until `heal`."""
         self._not_hung.clear()
 
     def cut(self) -> None:
-        """Ends all present connections."""
-        for line in list(self._connections):
-            line.abort()
+        """Closes all open connections."""
+        for connection in list(self._connections):
+            connection.abort()
 
     def cut_after(self, size: int) -> None:
-        """Once clients have said `size` more bytes, the one that said the last of them loses its connection instead of the answer."""
-        self._bytes_to_cut = size
+        """After `size` more bytes of clients, the sender of the last one loses its reply."""
+        self.interceptions.bytes_to_cut = size
 
     def hold_answer(self, pattern: bytes) -> HeldAnswer:
-        """Keeps the answer to the first request that contains `words`."""
-        snare = HeldAnswer(pattern)
-        self._held.append(snare)
-        return snare
+        """Holds the reply to the first request that contains `pattern`."""
+        held = HeldAnswer(pattern)
+        self.interceptions.held.append(held)
+        return held
 
     def drop_request(self, pattern: bytes) -> None:
-        """Keeps the first request that contains `words` from the server; who made it sees the connection end, as if its answer were lost."""
-        self._dropped_patterns.append(pattern)
+        """Never forwards the first request with `pattern`; its sender sees a lost connection."""
+        self.interceptions.dropped_patterns.append(pattern)
 
     def heal(self) -> None:
-        """All is well again. Answers held in a snare stay there until that decides."""
+        """Ends all faults. Replies that are held stay held until the test decides."""
         self._latency = 0.0
-        self._bytes_to_cut = None
-        self._held.clear()
-        self._dropped_patterns.clear()
+        self.interceptions.clear()
         self._not_hung.set()
-        self._listen()
+        self._listener.start()
 
     async def close(self) -> None:
-        """End everything."""
-        self._stop_listening()
-        self._guard.close()
+        """Closes everything."""
+        self._listener.close()
         self.cut()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    # --- the wire ---
+    # --- connections ---
 
-    def _listen(self) -> None:
-        if self._listener is None:
-            self._listener = _bound_socket(self.port)
-            self._listener.listen(512)
-            self._loop.add_reader(self._listener, self._accept, self._listener)
-
-    def _stop_listening(self) -> None:
-        if self._listener is not None:
-            self._loop.remove_reader(self._listener)
-            self._listener.close()
-            self._listener = None
-
-    def _accept(self, listener: socket.socket) -> None:
-        try:
-            connection, _ = listener.accept()
-        except BlockingIOError:  # it was here, and left
-            return
-        connection.setblocking(False)
+    def _start_serving(self, connection: socket.socket) -> None:
         task = asyncio.create_task(self._serve(connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, connection: socket.socket) -> None:
-        asking, client = await asyncio.open_connection(sock=connection)
+    async def _serve(self, client_socket: socket.socket) -> None:
+        from_client, client = await asyncio.open_connection(sock=client_socket)
         try:
             await self._wait_while_hung()
-            answering, server = await asyncio.open_connection(*self._target, limit=_PIECE)
-        except OSError:  # the server behind is away: so is this connection
+            from_server, server = await asyncio.open_connection(*self._target, limit=_READ_SIZE)
+        except OSError:  # the server is down, so this connection fails too
             client.transport.abort()
             return
         except BaseException:
             client.close()
             raise
-        # A small buffer on our side: a hang is soon felt by the server behind.
-        server.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _PIECE)
-        line = _ProxiedConnection(self._new_parser(), client, server)
-        self._connections.add(line)
+        # A small receive buffer: the server notices soon that the proxy hangs.
+        server.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _READ_SIZE)
+        connection = ProxiedConnection(self._new_parser(), client, server)
+        self._connections.add(connection)
         directions = {
-            asyncio.create_task(self._forward_requests(line, asking)),
-            asyncio.create_task(self._forward_answers(line, answering)),
+            asyncio.create_task(self._forward_requests(connection, from_client)),
+            asyncio.create_task(self._forward_answers(connection, from_server)),
         }
         try:
             await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._connections.discard(line)
-            line.close()
+            self._connections.discard(connection)
+            connection.close()
             for direction in directions:
                 direction.cancel()
             await asyncio.gather(*directions, return_exceptions=True)
 
     async def _forward_requests(
-        self, connection: _ProxiedConnection, reader: asyncio.StreamReader
+        self, connection: ProxiedConnection, reader: asyncio.StreamReader
     ) -> None:
-        """From the client to the server."""
-        while data := await self._read_piece(reader):
+        """Forwards from the client to the server."""
+        while data := await self._read(reader):
             for request in connection.parse_requests(data):
-                if self._drops(request):
+                if self.interceptions.drops(request):
                     connection.abort()
                     return
-                self._set_held(connection, request)
-            self._count_to_cut(connection, len(data))
+                connection.held = self.interceptions.held_answer(request) or connection.held
+            if self.interceptions.cuts_after(len(data)):
+                connection.held = lost_answer()
             connection.server.write(data)
             await connection.server.drain()
 
     async def _forward_answers(
-        self, connection: _ProxiedConnection, reader: asyncio.StreamReader
+        self, connection: ProxiedConnection, reader: asyncio.StreamReader
     ) -> None:
-        """From the server to the client."""
-        while data := await self._read_piece(reader):
-            snare, connection.held = connection.held, None
-            if snare is not None and not await snare.wait_decision():
+        """Forwards from the server to the client."""
+        while data := await self._read(reader):
+            held, connection.held = connection.held, None
+            if held is not None and not await held.wait_decision():
                 connection.abort()
                 return
             connection.client.write(data)
             await connection.client.drain()
 
-    async def _read_piece(self, reader: asyncio.StreamReader) -> bytes:
-        """What comes next, once it may pass; empty at the end of the connection."""
+    async def _read(self, reader: asyncio.StreamReader) -> bytes:
+        """Returns the next bytes when they may be forwarded; empty at the end of the connection."""
         try:
-            data = await reader.read(_PIECE)
+            data = await reader.read(_READ_SIZE)
         except ConnectionError:
             return b""
         if self._latency:
@@ -300,45 +245,23 @@ class Proxy:
         await self._wait_while_hung()
         return data
 
-    def _drops(self, request: bytes) -> bool:
-        words = next((words for words in self._dropped_patterns if words in request), None)
-        if words is not None:
-            self._dropped_patterns.remove(words)
-        return words is not None
-
     async def _wait_while_hung(self) -> None:
         self._blocked += 1
         await self._not_hung.wait()
         self._blocked -= 1
 
-    def _set_held(self, connection: _ProxiedConnection, request: bytes) -> None:
-        for snare in self._held:
-            if snare.pattern in request:
-                self._held.remove(snare)
-                connection.held = snare
-                return
-
-    def _count_to_cut(self, connection: _ProxiedConnection, size: int) -> None:
-        if self._bytes_to_cut is None:
-            return
-        self._bytes_to_cut -= size
-        if self._bytes_to_cut <= 0:
-            self._bytes_to_cut = None
-            connection.held = HeldAnswer(b"")
-            connection.held.lose()
-
 
 def _bound_socket(port: int) -> socket.socket:
-    found = socket.socket()
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    found.setblocking(False)
-    found.bind(("127.0.0.1", port))
-    return found
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.setblocking(False)
+    bound.bind(("127.0.0.1", port))
+    return bound
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessProxies:
-    """One process's ways to the servers."""
+    """The proxies between one process and its servers."""
 
     postgres: Proxy
     redis: Proxy
@@ -352,7 +275,7 @@ class ProcessProxies:
         )
 
     async def close(self) -> None:
-        """End all three."""
+        """Closes all three."""
         for proxy in (self.postgres, self.redis, self.upstream):
             await proxy.close()
 

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import psycopg
 import pytest
 
-from tests.support.chaos.proxy import Proxy, Statements
+from tests.support.chaos.proxy import Proxy
+from tests.support.chaos.wire import Statements
 from tests.support.stack import Databases
 
 

@@ -1,0 +1,124 @@
+"""Applies the planned faults of a round to a deployment, and undoes them."""
+
+import asyncio
+import os
+import signal
+import time
+
+from tests.chaos.campaign.deployment import Deployment
+from tests.chaos.campaign.plan import PlannedFault
+from tests.support.api import until
+from tests.support.stack import Service
+
+_STOP_TIMEOUT = 25.0
+"""Seconds in which a process must end after SIGTERM, on a busy machine."""
+
+
+class Faults:
+    """The faults of one deployment; a server has one fault at a time."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        self._server_locks = {"postgres": asyncio.Lock(), "redis": asyncio.Lock()}
+
+    async def apply(self, planned: PlannedFault) -> bool:
+        """Applies the fault and undoes it after its duration.
+
+        Returns False if there was no process for it.
+        """
+        verb, target = planned.action.split(" ")[0], planned.action.split(" ")[-1]
+        if planned.action == "injector":
+            await self._inject(planned)
+        elif planned.action == "double fault":
+            await asyncio.gather(
+                self._fault_server(planned, "crash", "postgres"),
+                self._fault_process(planned, "kill", "worker"),
+            )
+        elif target in ("postgres", "redis"):
+            await self._fault_server(planned, verb, target)
+        else:
+            return await self._fault_process(planned, verb, target)
+        return True
+
+    async def _fault_process(self, planned: PlannedFault, verb: str, target: str) -> bool:
+        processes = [
+            process
+            for process in self._targets(target)
+            if process.running() and process.name not in self._deployment.frozen
+        ]
+        if not processes:
+            return False
+        process = processes[int(planned.target_share * len(processes))]
+        if verb == "freeze":
+            await self._freeze(process, planned.duration)
+            return True
+        self._deployment.record_fault("killed" if verb == "kill" else "stopped", process.name)
+        self._deployment.forget(process)
+        if verb == "kill":
+            process.kill()
+        else:
+            await self._stop(process)
+        await asyncio.sleep(planned.duration)
+        self._deployment.replace(process)
+        return True
+
+    def _targets(self, target: str) -> list[Service]:
+        if target == "web":
+            return self._deployment.stack.webs
+        return [
+            process
+            for process in self._deployment.stack.workers
+            if (process.name in self._deployment.quarantine) == (target == "quarantine")
+        ]
+
+    async def _freeze(self, process: Service, seconds: float) -> None:
+        fault = self._deployment.record_fault("frozen", process.name)
+        self._deployment.frozen.add(process.name)
+        process.pause()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            process.resume()
+            fault.end = time.monotonic()
+            self._deployment.frozen.discard(process.name)
+
+    async def _stop(self, process: Service) -> None:
+        problems = self._deployment.problems
+        process.request_stop()
+        try:
+            await until(lambda: not process.running(), _STOP_TIMEOUT)
+        except AssertionError:
+            problems.append(f"{process.name} did not stop within {_STOP_TIMEOUT} s of SIGTERM")
+            process.kill()
+        if process.exit_code() not in (0, -signal.SIGTERM, 70):
+            problems.append(f"{process.name} ended with {process.exit_code()} after SIGTERM")
+
+    async def _fault_server(self, planned: PlannedFault, verb: str, target: str) -> None:
+        deployment = self._deployment
+        server = deployment.postgres if target == "postgres" else deployment.valkey
+        async with self._server_locks[target]:
+            if verb == "flush":
+                client = deployment.stack.redis()
+                fault = deployment.record_fault("flushed", target)
+                await client.flushall()
+                await client.aclose()
+            elif verb == "hang":
+                fault = deployment.record_fault("hung", target)
+                os.kill(server.pid, signal.SIGSTOP)
+                await asyncio.sleep(planned.duration)
+                os.kill(server.pid, signal.SIGCONT)
+            else:
+                fault = deployment.record_fault(
+                    "crashed" if verb == "crash" else "restarted", target
+                )
+                await asyncio.to_thread(server.stop if verb == "restart" else server.kill)
+                await asyncio.sleep(planned.duration)
+                await asyncio.to_thread(server.start)
+            fault.end = time.monotonic()
+
+    async def _inject(self, planned: PlannedFault) -> None:
+        fault = self._deployment.record_fault("replies_lost", "postgres")
+        self._deployment.injectors.set_rate(planned.rate)
+        await asyncio.sleep(planned.duration)
+        self._deployment.injectors.set_rate(0)
+        fault.end = time.monotonic()

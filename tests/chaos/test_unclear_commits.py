@@ -126,8 +126,8 @@ async def test_a_claim_with_a_lost_reply_counts_no_death(proxied: ProxiedWorker,
     with pytest.raises(DATABASE_UNAVAILABLE):
         await proxied.step_worker.ownership.take(response_id)
     assert [row.id for row in await proxied.owned()] == [response_id] * (kind == DONE)
-    for row in await proxied.owned():
-        await proxied.step_worker.ownership.release_unknown(response_id, row.attempt)
+    for owned in await proxied.owned():
+        await proxied.step_worker.ownership.release_unknown(response_id, owned.attempt)
     claim = await (await proxied.database.create_worker()).ownership.take(response_id)
     assert claim is not None
     assert (claim.attempt, claim.row.crashes) == (2 if kind == DONE else 1, 0), "a death is counted"
@@ -150,8 +150,8 @@ async def test_a_claim_of_an_orphan_with_a_lost_reply_adopts_the_journal_once(
     )
     row = await proxied.database.response_row(response_id)
     assert row["worker"] == (proxied.step_worker.id if kind == DONE else owner.id)
-    for row in await proxied.owned():
-        await proxied.step_worker.ownership.release_unknown(response_id, row.attempt)
+    for owned in await proxied.owned():
+        await proxied.step_worker.ownership.release_unknown(response_id, owned.attempt)
     claim = await (await proxied.database.create_worker()).ownership.take(response_id)
     assert claim is not None
     assert (claim.attempt, claim.row.crashes, claim.log_end) == (3 if kind == DONE else 2, 1, 5)

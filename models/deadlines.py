@@ -1,7 +1,8 @@
-"""How long we wait for somebody who speaks often: one timer that is moved by assignment, not one per word.
+"""A timeout for a stream with many short reads: one timer whose deadline is moved by assignment.
 
-`asyncio.timeout` around every read costs a fifth of a chunk's time at a thousand streams. Here the deadline is a number; the timer
-looks at it when it rings, and rings again later if it has moved.
+`asyncio.timeout` around each read would take a fifth of the time of a chunk at a thousand streams.
+Here the deadline is a number. When the timer fires, it checks the deadline, and starts again if the
+deadline was moved.
 """
 
 import asyncio
@@ -12,30 +13,30 @@ NEVER = float("inf")
 
 
 class IdleTimeout:
-    """Cancels the task that entered it once its deadline has passed. `rest` while the delay is our own."""
+    """Cancels the task inside `extend()` when the deadline has passed."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._deadline = NEVER
         self._timer: asyncio.Handle | None = None
         self._fires_at = NEVER
-        """Of the timer; uvloop's own does not know when, if that is now."""
+        """When the timer fires, in the loop's time; a handle of uvloop does not always know it."""
         self._task: asyncio.Task[object] | None = None
         self.expired = False
 
     def set_deadline(self, deadline: float) -> None:
-        """Wait no longer than this, in the loop's time."""
+        """Moves the deadline, in the loop's time."""
         self._deadline = deadline
         if self._task is not None and deadline < self._fires_at:
             self._schedule(deadline)
 
     def pause(self) -> None:
-        """The next delay is not the far side's."""
+        """Removes the deadline, before work whose delay is not the other side's."""
         self._deadline = NEVER
 
     @contextmanager
     def extend(self) -> Iterator[None]:
-        """While this lasts, an expired deadline cancels the present task; leaving it turns that cancellation into TimeoutError."""
+        """Applies the deadline to the current task. Raises TimeoutError when it has passed."""
         task = asyncio.current_task()
         assert task is not None
         self._task = task

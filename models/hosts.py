@@ -1,10 +1,10 @@
-"""What kind of address a process listens on."""
+"""The kind of address that a process listens on."""
 
 import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens on `host`, a name or an address."""
+    """Whether only this machine can connect to `host`, a name or an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,7 @@
-"""Logging: one JSON object a line on standard error; constant event names, fields beside them. Never keys, input or output."""
+"""Logging: one JSON object per line on standard error, with a constant event name and fields.
+
+Keys, input and output are never logged.
+"""
 
 import logging
 import sys
@@ -7,7 +10,8 @@ import structlog
 
 
 def configure(level: str, **bound: object) -> None:
-    """Sets up structlog and the standard library's root logger alike; `bound` (process, worker id) stands on every line."""
+    """Sets up structlog and the standard library's root logger; every line has the fields
+    `bound`."""
     number = logging.getLevelNamesMapping()[level.upper()]
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -35,6 +39,6 @@ def configure(level: str, **bound: object) -> None:
     logging.basicConfig(level=max(number, logging.INFO), handlers=[foreign], force=True)
     for chatty in ("celery", "httpx", "httpx2", "httpcore2", "openai", "kombu", "amqp"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    # the MCP client logs what servers send, with a traceback for each of their faults; we tell them where they belong, in the response
+    # the MCP client logs what servers send, with tracebacks; the response reports these errors
     logging.getLogger("mcp").setLevel(logging.CRITICAL + 1)
     structlog.contextvars.bind_contextvars(**bound)

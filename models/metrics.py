@@ -1,7 +1,7 @@
-"""How a process shows what it counts to Prometheus: web under `/metrics` of its own port, a worker on a port given by the settings.
+"""Metrics for Prometheus: web serves `/metrics` on its port, a worker on a port of the settings.
 
-Load figures are not for everybody: they are shown where only this machine can ask, or to those who bring the token
-(`BACKBURNER_METRICS__TOKEN`). Labels have few, fixed values; no ids, no model names.
+They are served on the loopback, or to clients that send the token (`BACKBURNER_METRICS__TOKEN`).
+Labels have few, fixed values: no ids, no model names.
 """
 
 import hmac
@@ -40,24 +40,27 @@ MILLISECOND_BUCKETS = (
     2.5,
     10.0,
 )
-"""Buckets, in seconds, for what should take milliseconds."""
+"""Buckets, in seconds, for work that should take milliseconds."""
 SECOND_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0, 300.0, 1800.0)
-"""Buckets, in seconds, for what may take a while."""
+"""Buckets, in seconds, for work that may take longer."""
 _PORTS = 32
-"""Ports above the given one that are tried: several workers of one host take one each."""
+"""Ports that are tried, from the configured one on: each worker of a host takes one."""
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 def new_registry() -> CollectorRegistry:
-    """A registry with the process's own figures: CPU, memory, open files."""
+    """A registry with the metrics of the process itself: CPU, memory, open files."""
     registry = CollectorRegistry(auto_describe=True)
     ProcessCollector(registry=registry)
     return registry
 
 
 def scrape_allowed(settings: MetricsSettings, host: str, authorization: str | None) -> bool | None:
-    """Whether a scrape that arrived at `host` with this `Authorization` header is answered; None where nobody's is."""
+    """Whether a scrape at `host` with this `Authorization` header is allowed.
+
+    None if metrics are not served there at all.
+    """
     if settings.token is None:
         return True if is_loopback(host) else None
     return hmac.compare_digest(
@@ -66,12 +69,15 @@ def scrape_allowed(settings: MetricsSettings, host: str, authorization: str | No
 
 
 def serve(settings: MetricsSettings, registry: CollectorRegistry) -> int | None:
-    """Serves `GET /metrics` from a thread on the first free port from the given one; returns it. None when the settings want none."""
+    """Serves `GET /metrics` from a thread, on the first free port from `settings.port` on.
+
+    Returns the port; None if metrics are not served.
+    """
     if settings.port is None:
         return None
     if scrape_allowed(settings, settings.host, None) is None:
         logger.info(
-            "metrics_not_served", host=settings.host, why="not on loopback, and no token is set"
+            "metrics_not_served", host=settings.host, reason="not on loopback, and no token is set"
         )
         return None
     for port in range(settings.port, settings.port + _PORTS):
@@ -85,7 +91,7 @@ def serve(settings: MetricsSettings, registry: CollectorRegistry) -> int | None:
     logger.warning(
         "metrics_not_served",
         host=settings.host,
-        why=f"no free port from {settings.port} to {settings.port + _PORTS - 1}",
+        reason=f"no free port from {settings.port} to {settings.port + _PORTS - 1}",
     )
     return None
 
@@ -112,6 +118,6 @@ def _scrape_class(
                 self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (the base class's name for it)
-            """A scrape is no news."""
+            """Scrapes are not logged."""
 
     return Scrape

@@ -1,4 +1,4 @@
-"""The `mcp` tool as a client may send it: what is kept, what is sealed apart, what each filter means."""
+"""The `mcp` tool of a request: what is stored, what is sealed, and what its filters mean."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -26,9 +26,9 @@ def parsed(*tools: JSON, **more: Any) -> CreateRequest:
     )
 
 
-def test_what_only_the_server_may_know_is_sealed_apart() -> None:
+def test_credentials_are_separated_from_what_is_stored_and_shown() -> None:
     authorization, headers = "secret-token", {"X-Key": "secret-header"}
-    found = parsed(
+    request = parsed(
         {
             **SERVER,
             "authorization": authorization,
@@ -37,7 +37,7 @@ def test_what_only_the_server_may_know_is_sealed_apart() -> None:
             "allowed_tools": ["a"],
         }
     )
-    assert found.credentials == {
+    assert request.credentials == {
         "files": {
             "server_url": SERVER["server_url"],
             "authorization": authorization,
@@ -51,19 +51,19 @@ def test_what_only_the_server_may_know_is_sealed_apart() -> None:
         "server_description": "d",
         "allowed_tools": ["a"],
     }
-    assert found.parameters["tools"] == [shown]
-    assert "secret" not in repr(found)
+    assert request.parameters["tools"] == [shown]
+    assert "secret" not in repr(request)
 
 
 def test_several_servers_and_other_tools_keep_their_order() -> None:
     function = {"type": "function", "name": "echo"}
-    found = parsed(SERVER, function, {**SERVER, "server_label": "more"})
-    assert [tool.get("server_label") or tool["name"] for tool in found.parameters["tools"]] == [
+    request = parsed(SERVER, function, {**SERVER, "server_label": "more"})
+    assert [tool.get("server_label") or tool["name"] for tool in request.parameters["tools"]] == [
         "files",
         "echo",
         "more",
     ]
-    assert set(found.credentials) == {"files", "more"}
+    assert set(request.credentials) == {"files", "more"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: case.name)
-def test_a_wrong_server_is_refused_by_its_place_and_without_its_secrets(case: Wrong) -> None:
+def test_a_wrong_server_is_refused_with_its_place_and_without_its_secrets(case: Wrong) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         parsed({**SERVER, **case.change})
     assert (refusal.value.param, refusal.value.code) == (case.param, case.code)
@@ -245,7 +245,7 @@ def test_a_wrong_server_is_refused_by_its_place_and_without_its_secrets(case: Wr
     assert "secret" not in refusal.value.message
 
 
-def test_labels_must_differ() -> None:
+def test_two_servers_with_one_label_are_refused() -> None:
     with pytest.raises(
         InvalidRequest, match="already an MCP server with the label 'files'"
     ) as refusal:
@@ -270,14 +270,14 @@ def test_a_choice_may_name_a_server(choice: Any) -> None:
     assert parsed(SERVER, tool_choice=choice).parameters["tool_choice"] == choice
 
 
-def test_a_choice_must_not_name_another_server() -> None:
+def test_a_choice_of_a_server_that_is_not_offered_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="'other' not found") as refusal:
         parsed(SERVER, tool_choice={"type": "mcp", "server_label": "other"})
     assert refusal.value.param == "tool_choice"
 
 
 @pytest.mark.parametrize(
-    ("allowed", "seen"),
+    ("allowed", "visible"),
     [
         (None, {"read", "write"}),
         ([], set()),
@@ -289,15 +289,15 @@ def test_a_choice_must_not_name_another_server() -> None:
         ({"tool_names": ["write"], "read_only": True}, set()),
     ],
 )
-def test_allowed_tools(allowed: Any, seen: set[str]) -> None:
+def test_the_model_sees_only_allowed_tools(allowed: Any, visible: set[str]) -> None:
     tool = SERVER if allowed is None else {**SERVER, "allowed_tools": allowed}
     assert {
         name for name, hints in (("read", READS), ("write", {})) if is_allowed(tool, name, hints)
-    } == seen
+    } == visible
 
 
 @pytest.mark.parametrize(
-    ("asked", "approved"),
+    ("policy", "need_approval"),
     [
         (None, {"read", "write"}),
         ("always", {"read", "write"}),
@@ -314,16 +314,18 @@ def test_allowed_tools(allowed: Any, seen: set[str]) -> None:
         ({}, {"read", "write"}),
     ],
 )
-def test_require_approval(asked: Any, approved: set[str]) -> None:
-    tool = SERVER if asked is None else {**SERVER, "require_approval": asked}
+def test_only_tools_that_the_policy_exempts_run_without_approval(
+    policy: Any, need_approval: set[str]
+) -> None:
+    tool = SERVER if policy is None else {**SERVER, "require_approval": policy}
     assert {
         name
         for name, hints in (("read", READS), ("write", {}))
         if needs_approval(tool, name, hints)
-    } == approved
+    } == need_approval
 
 
-def test_only_what_a_server_declares_harmless_may_be_repeated() -> None:
+def test_only_a_tool_that_its_server_declares_harmless_may_be_repeated() -> None:
     assert is_repeatable({"readOnlyHint": True})
     assert is_repeatable({"idempotentHint": True})
     assert not is_repeatable({"readOnlyHint": False, "destructiveHint": False})

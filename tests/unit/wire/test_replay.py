@@ -1,4 +1,4 @@
-"""Finished items as events again (models/wire/retold.py): what a stream would have said, and nothing a client can trip over."""
+"""Finished items as events (models/wire/replay.py): a stream that follows the rules of the API."""
 
 import itertools
 from typing import Any
@@ -19,12 +19,26 @@ CITATION = {
 LOGPROB = {"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": []}
 ITEMS: list[dict[str, Any]] = [
     {
-        "id": "rs_1", "type": "reasoning", "status": "completed", "summary": [{"type": "summary_text", "text": "in short"}],
-        "content": [{"type": "reasoning_text", "text": "at length"}], "encrypted_content": "sealed",
+        "id": "rs_1",
+        "type": "reasoning",
+        "status": "completed",
+        "summary": [{"type": "summary_text", "text": "in short"}],
+        "content": [{"type": "reasoning_text", "text": "at length"}],
+        "encrypted_content": "sealed",
     },
-    {"id": "rs_2", "type": "reasoning", "status": "completed", "summary": [], "content": [], "encrypted_content": "sealed"},
     {
-        "id": "msg_1", "type": "message", "status": "completed", "role": "assistant",
+        "id": "rs_2",
+        "type": "reasoning",
+        "status": "completed",
+        "summary": [],
+        "content": [],
+        "encrypted_content": "sealed",
+    },
+    {
+        "id": "msg_1",
+        "type": "message",
+        "status": "completed",
+        "role": "assistant",
         "content": [
             {"type": "output_text", "text": "a", "annotations": [CITATION], "logprobs": [LOGPROB]},
             {"type": "output_text", "text": "", "annotations": [], "logprobs": []},
@@ -32,29 +46,56 @@ ITEMS: list[dict[str, Any]] = [
         ],
     },
     {"id": "msg_2", "type": "message", "status": "completed", "role": "assistant", "content": []},
-    {"id": "fc_1", "type": "function_call", "status": "completed", "call_id": "call_1", "name": "f", "arguments": "{}", "namespace": "n"},
-    {"id": "ctc_1", "type": "custom_tool_call", "status": "completed", "call_id": "call_2", "name": "g", "input": ""},
-    {"id": "sh_1", "type": "shell_call", "status": "completed", "call_id": "call_3", "action": {"commands": ["ls", ""], "timeout_ms": 1}},
-    {"id": "apc_1", "type": "apply_patch_call", "status": "completed", "call_id": "call_4", "operation": {"type": "delete_file", "path": "p"}},
-]  # fmt: skip
+    {
+        "id": "fc_1",
+        "type": "function_call",
+        "status": "completed",
+        "call_id": "call_1",
+        "name": "f",
+        "arguments": "{}",
+        "namespace": "n",
+    },
+    {
+        "id": "ctc_1",
+        "type": "custom_tool_call",
+        "status": "completed",
+        "call_id": "call_2",
+        "name": "g",
+        "input": "",
+    },
+    {
+        "id": "sh_1",
+        "type": "shell_call",
+        "status": "completed",
+        "call_id": "call_3",
+        "action": {"commands": ["ls", ""], "timeout_ms": 1},
+    },
+    {
+        "id": "apc_1",
+        "type": "apply_patch_call",
+        "status": "completed",
+        "call_id": "call_4",
+        "operation": {"type": "delete_file", "path": "p"},
+    },
+]
 
 
-def test_the_events_are_lawful_and_fold_to_the_items() -> None:
+def test_the_events_follow_the_rules_and_fold_to_the_items() -> None:
     events = [decode_frame(frame(event, number)) for number, event in enumerate(replay(ITEMS))]
     assert list(assert_items_obey_contract(events).values()) == ITEMS
     assert fold(events) == ITEMS
 
 
-def test_items_get_ids_of_their_own_kind_and_nothing_else_changes() -> None:
+def test_only_the_ids_change_and_their_prefixes_stay() -> None:
     numbers = itertools.count(1)
-    told = with_new_ids(ITEMS, lambda prefix: f"{prefix}_new{next(numbers)}")
-    assert [item["id"] for item in told] == [
+    renamed = with_new_ids(ITEMS, lambda prefix: f"{prefix}_new{next(numbers)}")
+    assert [item["id"] for item in renamed] == [
         f"{item['id'].partition('_')[0]}_new{at}" for at, item in enumerate(ITEMS, start=1)
     ]
-    assert [{**item, "id": None} for item in told] == [{**item, "id": None} for item in ITEMS]
+    assert [{**item, "id": None} for item in renamed] == [{**item, "id": None} for item in ITEMS]
 
 
-HOSTED: list[dict[str, Any]] = [
+SERVER_TOOL_ITEMS: list[dict[str, Any]] = [
     {
         "id": "mcp_1",
         "type": "mcp_call",
@@ -103,6 +144,8 @@ HOSTED: list[dict[str, Any]] = [
 ]
 
 
-def test_only_what_the_model_alone_has_said_may_be_said_again() -> None:
+def test_the_output_of_a_server_tool_is_not_cached() -> None:
     assert CachedAnswer(ITEMS).is_cacheable
-    assert [item["type"] for item in HOSTED if CachedAnswer([*ITEMS, item]).is_cacheable] == []
+    assert [
+        item["type"] for item in SERVER_TOOL_ITEMS if CachedAnswer([*ITEMS, item]).is_cacheable
+    ] == []

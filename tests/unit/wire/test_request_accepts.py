@@ -1,4 +1,4 @@
-"""What a create request is turned into (contract §2, §6; design §11)."""
+"""What a create request is turned into (docs/wire.md)."""
 
 import copy
 import itertools
@@ -223,7 +223,7 @@ ITEMS: list[tuple[str, Any, dict[str, Any]]] = [
 @pytest.mark.parametrize(
     ("given", "expected"), [row[1:] for row in ITEMS], ids=[row[0] for row in ITEMS]
 )
-def test_an_input_item_takes_its_one_shape(given: Any, expected: dict[str, Any]) -> None:
+def test_an_input_item_is_stored_in_its_normal_form(given: Any, expected: dict[str, Any]) -> None:
     assert parse(input=given).input == [expected]
 
 
@@ -342,13 +342,13 @@ PARAMETERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 @pytest.mark.parametrize(
     ("given", "expected"), [row[1:] for row in PARAMETERS], ids=[row[0] for row in PARAMETERS]
 )
-def test_parameters_hold_what_the_client_set_and_no_null(
+def test_parameters_have_what_the_client_set_and_no_null(
     given: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     assert parse(**given).parameters == expected
 
 
-def test_the_flags_have_the_defaults_of_the_contract() -> None:
+def test_the_flags_have_the_defaults_of_openai() -> None:
     request = parse()
     assert (request.background, request.store, request.stream, request.previous_response_id) == (
         False,
@@ -369,7 +369,7 @@ def test_the_flags_are_taken_out_of_the_parameters() -> None:
     assert request.parameters == {}
 
 
-def test_passthrough_names_are_kept_as_they_are() -> None:
+def test_passthrough_parameters_stay_unchanged() -> None:
     body = {"model": "m", "input": "hi", "top_k": 3, "chat_template_kwargs": {"x": None}}
     request = parse_create(body, new_id=str, passthrough=("top_k", "chat_template_kwargs"))
     assert request.parameters == {"top_k": 3, "chat_template_kwargs": {"x": None}}
@@ -384,7 +384,7 @@ def test_an_empty_input_continues_a_response() -> None:
     assert parse(input=[], previous_response_id="resp_1").input == []
 
 
-def test_the_body_itself_is_not_changed() -> None:
+def test_the_body_is_not_changed() -> None:
     body = {
         "model": "m",
         "input": [row for _, given, _ in ITEMS if isinstance(given, list) for row in given][:3],

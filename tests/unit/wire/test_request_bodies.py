@@ -1,4 +1,4 @@
-"""Each wrong create request of tests/support/bad_bodies.py, from its bytes to the error that names its fault."""
+"""The wrong create requests of tests/support/bad_bodies.py, from their bytes to the error."""
 
 import itertools
 import json
@@ -15,7 +15,7 @@ from models.wire.request import CreateRequest, parse_create
 from tests.support.bad_bodies import BODIES, BadBody
 
 STORED_ELSEWHERE = ("an id of no response",)
-"""Rows whose fault only the database knows. tests/contract/test_bad_input.py sends them."""
+"""Rows whose fault only the database shows. tests/contract/test_bad_input.py sends them."""
 
 
 def parse(raw: bytes) -> CreateRequest:
@@ -29,16 +29,17 @@ def parse(raw: bytes) -> CreateRequest:
 
 
 def _by_place() -> dict[str, list[BadBody]]:
-    """The rows under the place that their error names: one test for each place, not for each of 800 rows."""
-    found: dict[str, list[BadBody]] = {}
+    """The rows by the place that their error names: one test for each place, not for each of 800
+    rows."""
+    by_place: dict[str, list[BadBody]] = {}
     for case in BODIES:
         if case.name not in STORED_ELSEWHERE:
-            found.setdefault((case.param or "body").split("\0")[0][:80], []).append(case)
-    return found
+            by_place.setdefault((case.param or "body").split("\0")[0][:80], []).append(case)
+    return by_place
 
 
 @pytest.mark.parametrize("cases", _by_place().values(), ids=_by_place())
-def test_what_is_wrong_in_a_body_is_named(cases: list[BadBody]) -> None:
+def test_the_error_names_what_is_wrong_in_a_body(cases: list[BadBody]) -> None:
     for case in cases:
         body: dict[str, Any] = {"model": "m", "input": "Hi.", **case.body}
         with pytest.raises(InvalidRequest) as refusal:
@@ -49,5 +50,5 @@ def test_what_is_wrong_in_a_body_is_named(cases: list[BadBody]) -> None:
         orjson.dumps(error.body())
 
 
-def test_the_body_around_them_is_right() -> None:
+def test_the_body_without_the_fault_is_accepted() -> None:
     assert parse(b'{"model": "m", "input": "Hi."}').model == "m"

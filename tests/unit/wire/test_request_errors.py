@@ -1,4 +1,4 @@
-"""Every refusal of a create request: its param, code and words (contract §5.1, design §11)."""
+"""Every error of a create request: its param, code and message (docs/wire.md)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,14 +11,15 @@ from models.wire.request import parse_create
 FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object"}}
 SEARCH = {"type": "web_search"}
 SUPPORTED_TOOLS = (
-    "Supported values are: 'function', 'custom', 'namespace', 'tool_search', 'local_shell', 'shell', 'apply_patch', 'web_search', "
+    "Supported values are: 'function', 'custom', 'namespace', 'tool_search', 'local_shell', "
+    "'shell', 'apply_patch', 'web_search', "
     "'web_search_2025_08_26', 'web_search_preview', 'web_search_preview_2025_03_11', and 'mcp'."
 )
 
 
 @dataclass(frozen=True)
 class Case:
-    """One wrong thing added to a request that is otherwise right; ABSENT takes a field away."""
+    """One change to a valid request that makes it wrong; ABSENT removes a field."""
 
     name: str
     change: dict[str, Any]
@@ -64,7 +65,8 @@ TOP = [
         {"model": ""},
         "model",
         "empty_string",
-        "Invalid 'model': empty string. Expected a string with minimum length 1, but got an empty string instead.",
+        "Invalid 'model': empty string. Expected a string with minimum length 1, but got an "
+        "empty string instead.",
     ),
     Case(
         "model of a number",
@@ -92,14 +94,16 @@ TOP = [
         {"input": []},
         "input",
         "empty_array",
-        "Invalid 'input': empty array. Expected an array with minimum length 1, but got an empty array instead.",
+        "Invalid 'input': empty array. Expected an array with minimum length 1, but got an empty "
+        "array instead.",
     ),
     Case(
         "input too long",
         {"input": "x" * 10_485_761},
         "input",
         "string_above_max_length",
-        "Invalid 'input': string too long. Expected a string with maximum length 10485760, but got a string with length 10485761 instead.",
+        "Invalid 'input': string too long. Expected a string with maximum length 10485760, but "
+        "got a string with length 10485761 instead.",
     ),
     Case(
         "unknown", {"colour": "red"}, "colour", "unknown_parameter", "Unknown parameter: 'colour'."
@@ -110,7 +114,8 @@ TOP = [
             {name: []},
             name,
             "unknown_parameter",
-            f"Unknown parameter: '{name}'. In the Responses API, this parameter is called '{ours}'.",
+            f"Unknown parameter: '{name}'. In the Responses API, this parameter is called "
+            f"'{ours}'.",
         )
         for name, ours in (
             ("messages", "input"),
@@ -126,7 +131,8 @@ TOP = [
         {"prompt": {"id": "pmpt_1"}},
         "prompt",
         "unsupported_parameter",
-        "'prompt' is not supported: this server keeps no prompt templates. Send the text in 'instructions' and 'input'.",
+        "'prompt' is not supported: this server keeps no prompt templates. Send the text in "
+        "'instructions' and 'input'.",
     ),
     Case(
         "background unstored",
@@ -147,7 +153,8 @@ TOP = [
         {"conversation": {"id": "conv 1!"}},
         "conversation.id",
         "invalid_value",
-        "Invalid 'conversation.id': 'conv 1!'. Expected an ID that contains letters, numbers, underscores, or dashes, "
+        "Invalid 'conversation.id': 'conv 1!'. Expected an ID that contains letters, numbers, "
+        "underscores, or dashes, "
         "but this value contained additional characters.",
     ),
     Case(
@@ -155,7 +162,8 @@ TOP = [
         {"conversation": "conv_1", "previous_response_id": "resp_1"},
         "conversation",
         "mutually_exclusive_parameters",
-        "Mutually exclusive parameters. Ensure you are only providing one of: 'previous_response_id' or 'conversation'.",
+        "Mutually exclusive parameters. Ensure you are only providing one of: "
+        "'previous_response_id' or 'conversation'.",
     ),
     Case(
         "conversation list",
@@ -169,7 +177,8 @@ TOP = [
         {"previous_response_id": "resp 1!"},
         "previous_response_id",
         "invalid_value",
-        "Invalid 'previous_response_id': 'resp 1!'. Expected an ID that contains letters, numbers, underscores, or dashes, "
+        "Invalid 'previous_response_id': 'resp 1!'. Expected an ID that contains letters, "
+        "numbers, underscores, or dashes, "
         "but this value contained additional characters.",
     ),
     Case(
@@ -267,14 +276,16 @@ NESTED = [
         {"metadata": {str(n): "" for n in range(17)}},
         "metadata",
         "object_above_max_properties",
-        "Invalid 'metadata': too many properties. Expected an object with at most 16 properties, but got an object with 17 properties instead.",
+        "Invalid 'metadata': too many properties. Expected an object with at most 16 properties, "
+        "but got an object with 17 properties instead.",
     ),
     Case(
         "metadata key",
         {"metadata": {"k" * 65: "v"}},
         "metadata." + "k" * 65,
         "string_above_max_length",
-        f"Invalid 'metadata.{'k' * 65}': string too long. Expected a string with maximum length 64, "
+        f"Invalid 'metadata.{'k' * 65}': string too long. Expected a string with maximum length "
+        "64, "
         "but got a string with length 65 instead.",
     ),
     Case(
@@ -282,7 +293,8 @@ NESTED = [
         {"metadata": {"a": "v" * 513}},
         "metadata.a",
         "string_above_max_length",
-        "Invalid 'metadata.a': string too long. Expected a string with maximum length 512, but got a string with length 513 instead.",
+        "Invalid 'metadata.a': string too long. Expected a string with maximum length 512, but "
+        "got a string with length 513 instead.",
     ),
     Case(
         "metadata number",
@@ -324,23 +336,28 @@ NESTED = [
         {"text": {"format": {"type": "json_schema", "name": "a b", "schema": {}}}},
         "text.format.name",
         "invalid_value",
-        "Invalid 'text.format.name': string does not match pattern. Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'.",
+        "Invalid 'text.format.name': string does not match pattern. Expected a string that "
+        "matches the pattern '^[a-zA-Z0-9_-]+$'.",
     ),
     Case(
         "effort",
         {"reasoning": {"effort": "huge"}},
         "reasoning.effort",
         "invalid_value",
-        "Invalid value: 'huge'. Supported values are: 'none', 'minimal', 'low', 'medium', 'high', 'xhigh', and 'max'.",
+        "Invalid value: 'huge'. Supported values are: 'none', 'minimal', 'low', 'medium', "
+        "'high', 'xhigh', and 'max'.",
     ),
     Case(
         "include",
         {"include": ["all"]},
         "include[0]",
         "invalid_value",
-        "Invalid value: 'all'. Supported values are: 'file_search_call.results', 'web_search_call.results', "
-        "'web_search_call.action.sources', 'message.input_image.image_url', 'computer_call_output.output.image_url', "
-        "'code_interpreter_call.outputs', 'reasoning.encrypted_content', and 'message.output_text.logprobs'.",
+        "Invalid value: 'all'. Supported values are: 'file_search_call.results', "
+        "'web_search_call.results', "
+        "'web_search_call.action.sources', 'message.input_image.image_url', "
+        "'computer_call_output.output.image_url', "
+        "'code_interpreter_call.outputs', 'reasoning.encrypted_content', and "
+        "'message.output_text.logprobs'.",
     ),
 ]
 
@@ -378,7 +395,8 @@ ITEMS = [
         {"input": [{"role": "tool", "content": "x"}]},
         "input[0].role",
         "invalid_value",
-        "Invalid value: 'tool'. Supported values are: 'user', 'system', 'developer', and 'assistant'.",
+        "Invalid value: 'tool'. Supported values are: 'user', 'system', 'developer', and "
+        "'assistant'.",
     ),
     Case(
         "no content",
@@ -413,7 +431,8 @@ ITEMS = [
         {"input": [{"role": "user", "content": "", "status": "done"}]},
         "input[0].status",
         "invalid_value",
-        "Invalid value: 'done'. Supported values are: 'in_progress', 'completed', and 'incomplete'.",
+        "Invalid value: 'done'. Supported values are: 'in_progress', 'completed', and "
+        "'incomplete'.",
     ),
     Case(
         "assistant says input_text",
@@ -427,7 +446,8 @@ ITEMS = [
         message({"type": "output_text", "text": "x"}),
         "input[0].content[0].type",
         "invalid_value",
-        "Invalid value: 'output_text'. Supported values are: 'input_text', 'input_image', 'input_file', and 'input_audio'.",
+        "Invalid value: 'output_text'. Supported values are: 'input_text', 'input_image', "
+        "'input_file', and 'input_audio'.",
     ),
     Case(
         "no text",
@@ -441,14 +461,16 @@ ITEMS = [
         message({"type": "input_image"}),
         "input[0].content[0]",
         "invalid_value",
-        "Invalid 'input[0].content[0]': an 'input_image' needs exactly one of 'image_url' and 'file_id'.",
+        "Invalid 'input[0].content[0]': an 'input_image' needs exactly one of 'image_url' and "
+        "'file_id'.",
     ),
     Case(
         "image twice",
         message({"type": "input_image", "image_url": "data:,", "file_id": "f"}),
         "input[0].content[0]",
         "invalid_value",
-        "Invalid 'input[0].content[0]': an 'input_image' needs exactly one of 'image_url' and 'file_id'.",
+        "Invalid 'input[0].content[0]': an 'input_image' needs exactly one of 'image_url' and "
+        "'file_id'.",
     ),
     Case(
         "image as in chat",
@@ -462,7 +484,8 @@ ITEMS = [
         message({"type": "input_image", "image_url": "/etc/passwd"}),
         "input[0].content[0].image_url",
         "invalid_value",
-        "Invalid 'input[0].content[0].image_url'. Expected a valid URL, but got a value with an invalid format.",
+        "Invalid 'input[0].content[0].image_url'. Expected a valid URL, but got a value with an "
+        "invalid format.",
     ),
     Case(
         "file by id",
@@ -484,7 +507,8 @@ ITEMS = [
         message({"type": "input_file", "file_url": "https://x", "file_data": "data:,x"}),
         "input[0].content[0]",
         "invalid_value",
-        "Invalid 'input[0].content[0]': an 'input_file' needs exactly one of 'file_data' and 'file_url'.",
+        "Invalid 'input[0].content[0]': an 'input_file' needs exactly one of 'file_data' and "
+        "'file_url'.",
     ),
     Case(
         "file of nothing",
@@ -498,7 +522,8 @@ ITEMS = [
         {"input": [{"type": "function_call", "call_id": "c" * 65, "name": "f", "arguments": ""}]},
         "input[0].call_id",
         "string_above_max_length",
-        "Invalid 'input[0].call_id': string too long. Expected a string with maximum length 64, but got a string with length 65 instead.",
+        "Invalid 'input[0].call_id': string too long. Expected a string with maximum length 64, "
+        "but got a string with length 65 instead.",
     ),
     Case(
         "output object",
@@ -536,7 +561,8 @@ TOOLS = [
         {"tools": [FUNCTION] * 129},
         "tools",
         "array_above_max_length",
-        "Invalid 'tools': array too long. Expected an array with maximum length 128, but got an array with length 129 instead.",
+        "Invalid 'tools': array too long. Expected an array with maximum length 128, but got an "
+        "array with length 129 instead.",
     ),
     Case(
         "hosted tool",
@@ -557,14 +583,16 @@ TOOLS = [
         {"tools": [{"type": "function", "name": "look.up"}]},
         "tools[0].name",
         "invalid_value",
-        "Invalid 'tools[0].name': string does not match pattern. Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'.",
+        "Invalid 'tools[0].name': string does not match pattern. Expected a string that matches "
+        "the pattern '^[a-zA-Z0-9_-]+$'.",
     ),
     Case(
         "tool name length",
         {"tools": [{"type": "function", "name": "x" * 129}]},
         "tools[0].name",
         "string_above_max_length",
-        "Invalid 'tools[0].name': string too long. Expected a string with maximum length 128, but got a string with length 129 instead.",
+        "Invalid 'tools[0].name': string too long. Expected a string with maximum length 128, "
+        "but got a string with length 129 instead.",
     ),
     Case(
         "two of a name",
@@ -666,7 +694,7 @@ CASES = [*TOP, *NUMBERS, *NESTED, *ITEMS, *TOOLS]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_wrong_request_is_refused_in_the_words_of_the_contract(case: Case) -> None:
+def test_a_wrong_request_is_refused_in_the_words_of_openai(case: Case) -> None:
     body = {"model": "m", "input": "hi", **case.change}
     body = {name: value for name, value in body.items() if value is not ABSENT}
     with pytest.raises(InvalidRequest) as refusal:
@@ -678,7 +706,7 @@ def test_a_wrong_request_is_refused_in_the_words_of_the_contract(case: Case) -> 
 
 
 @pytest.mark.parametrize("kind", ["configuration_update", "no_such"])
-def test_an_item_that_we_cannot_honour_is_refused_by_its_type(kind: str) -> None:
+def test_an_item_of_an_unsupported_type_is_refused(kind: str) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         parse_create(
             {"model": "m", "input": [{"role": "user", "content": ""}, {"type": kind}]}, new_id=str
@@ -692,13 +720,13 @@ def test_an_item_that_we_cannot_honour_is_refused_by_its_type(kind: str) -> None
 @pytest.mark.parametrize(
     ("body", "got"), [([], "an array"), ("x", "a string"), (None, "null"), (1, "an integer")]
 )
-def test_a_body_that_is_no_object_is_refused(body: Any, got: str) -> None:
+def test_a_body_that_is_not_an_object_is_refused(body: Any, got: str) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         parse_create(body, new_id=str)
     assert refusal.value.message == f"Invalid body: expected a JSON object, but got {got} instead."
 
 
-def test_what_a_client_sent_is_repeated_in_part_only() -> None:
+def test_an_error_repeats_only_the_start_of_a_long_name() -> None:
     with pytest.raises(InvalidRequest) as refusal:
         parse_create({"model": "m", "input": "hi", "x" * 10_000: 1}, new_id=str)
     assert len(refusal.value.message) < 200

@@ -1,4 +1,5 @@
-"""Whatever JSON arrives, a request is accepted or refused: nothing else may be raised, and what was accepted can be used."""
+"""Any JSON is accepted as a request or refused: no other exception, and an accepted request can be
+used."""
 
 import copy
 import itertools
@@ -242,7 +243,7 @@ def replaced(path: tuple[Any, ...], value: Any) -> Any:
 
 
 def parse(body: Any) -> CreateRequest | None:
-    """The request, or None for a proper refusal; what was accepted must be of use to everyone behind."""
+    """The request, or None if it was refused. An accepted one must be translated and shown."""
     numbers = itertools.count()
     try:
         request = parse_create(body, new_id=lambda prefix: f"{prefix}_new{next(numbers)}")
@@ -251,15 +252,15 @@ def parse(body: Any) -> CreateRequest | None:
         orjson.dumps(refusal.body())
         return None
     orjson.dumps(request.input)
-    offered = build_tool_catalog(request.parameters, request.input)
-    sent = chat_request(
+    tool_catalog = build_tool_catalog(request.parameters, request.input)
+    upstream_body = chat_request(
         model=request.model,
         parameters=request.parameters,
         history=request.input,
-        tool_catalog=offered,
+        tool_catalog=tool_catalog,
         dialect=Dialect(passthrough=("user",)),
     )
-    orjson.dumps(sent)
+    orjson.dumps(upstream_body)
     facts = ResponseFacts(
         id="resp_1",
         created_at=0,
@@ -271,7 +272,7 @@ def parse(body: Any) -> CreateRequest | None:
     return request
 
 
-def test_the_full_request_is_right() -> None:
+def test_the_full_request_is_accepted() -> None:
     assert parse(FULL) is not None
 
 
@@ -284,7 +285,7 @@ def test_a_wrong_value_anywhere_is_accepted_or_refused(name: str) -> None:
 
 
 def _damaged(chance: random.Random, depth: int) -> Any:
-    """Some value of FULL, in which other values of FULL or wrong ones stand in many places."""
+    """A value of FULL, with other values of FULL or wrong ones in many places."""
     if depth == 0 or chance.random() < 0.3:
         return chance.choice(WRONG)
     value: Any = FULL
@@ -315,7 +316,7 @@ def test_random_json_is_accepted_or_refused() -> None:
         accepted += parse(body) is not None
 
     check()
-    assert accepted > 25  # otherwise this tests refusals only
+    assert accepted > 25  # otherwise this only tests refusals
 
 
 def test_many_items_are_checked_in_linear_time() -> None:
@@ -325,7 +326,7 @@ def test_many_items_are_checked_in_linear_time() -> None:
             {"type": "function_call", "call_id": "a", "name": "f", "arguments": ""},
         ] * (count // 3)
         items += [{"type": "function_call_output", "call_id": "a", "output": "x"}] * (count // 3)
-        begun = perf_counter()
+        start = perf_counter()
         numbers = itertools.count()
         request = parse_create(
             {"model": "m", "input": items}, new_id=lambda prefix: f"{prefix}_{next(numbers)}"
@@ -337,9 +338,8 @@ def test_many_items_are_checked_in_linear_time() -> None:
             history=request.input,
             tool_catalog=build_tool_catalog({}, request.input),
         )
-        return perf_counter() - begun
+        return perf_counter() - start
 
     small = min(seconds(3_000) for _ in range(3))
-    assert (
-        seconds(90_000) < 180 * small
-    )  # 30 times the items: linear is 30 times slower, quadratic 900 times
+    # 30 times the items: linear is 30 times slower, quadratic 900 times
+    assert seconds(90_000) < 180 * small

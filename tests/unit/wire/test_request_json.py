@@ -1,4 +1,4 @@
-"""Bytes become JSON that can be stored and encoded, or a 400 (design §9, §11)."""
+"""Bytes become JSON that can be stored and encoded, or a 400 (docs/wire.md)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Every call has its output, every output its call (contract §5.1)."""
+"""Every call needs an output, every output a call (docs/wire.md)."""
 
 from typing import Any
 
@@ -33,9 +33,9 @@ GOOD: list[tuple[str, list[dict[str, Any]], list[str]]] = [
     ("an open call answered", [output("a"), USER], ["a"]),
     ("an open custom call answered", [custom_output("a")], ["a"]),
     ("an open call sent again with its output", [call("a"), output("a")], ["a"]),
-    ("a call that broke off", [call("a") | {"status": "incomplete"}, USER], []),
+    ("an incomplete call", [call("a") | {"status": "incomplete"}, USER], []),
     (
-        "a call that broke off, answered all the same",
+        "an incomplete call with an output",
         [call("a") | {"status": "incomplete"}, output("a")],
         [],
     ),
@@ -77,14 +77,16 @@ BAD: list[tuple[str, list[dict[str, Any]], list[str], str]] = [
 @pytest.mark.parametrize(
     ("items", "open_calls"), [row[1:] for row in GOOD], ids=[row[0] for row in GOOD]
 )
-def test_paired_calls_pass(items: list[dict[str, Any]], open_calls: list[str]) -> None:
+def test_calls_with_outputs_are_accepted(
+    items: list[dict[str, Any]], open_calls: list[str]
+) -> None:
     require_outputs(items, open_calls)
 
 
 @pytest.mark.parametrize(
     ("items", "open_calls", "message"), [row[1:] for row in BAD], ids=[row[0] for row in BAD]
 )
-def test_a_lonely_half_is_refused(
+def test_a_call_or_an_output_alone_is_refused(
     items: list[dict[str, Any]], open_calls: list[str], message: str
 ) -> None:
     with pytest.raises(InvalidRequest) as refusal:

@@ -1,4 +1,4 @@
-"""What stands in an input besides itself: references to stored items, files by their address."""
+"""What an input refers to: stored items, and files by URL."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def reference(item_id: str) -> dict[str, Any]:
     return {"type": "item_reference", "id": item_id}
 
 
-def test_a_reference_is_replaced_where_it_stands() -> None:
+def test_a_reference_is_replaced_by_its_item() -> None:
     items = [reference("msg_9"), USER, reference("fc_1")]
     assert referenced_ids(items) == ["msg_9", "fc_1"]
     assert substitute_references(items, {"fc_1": STORED, "msg_9": USER | {"id": "msg_9"}}) == [
@@ -36,7 +36,7 @@ def test_a_reference_is_replaced_where_it_stands() -> None:
     ]
 
 
-def test_the_first_reference_to_nothing_is_named() -> None:
+def test_the_error_names_the_first_reference_without_an_item() -> None:
     with pytest.raises(InvalidRequest) as refusal:
         substitute_references(
             [USER, reference("fc_1"), reference("a"), reference("b")], {"fc_1": STORED}
@@ -45,7 +45,7 @@ def test_the_first_reference_to_nothing_is_named() -> None:
     assert refusal.value.message.startswith("Item with id 'a' not found.")
 
 
-def test_files_by_address_are_found_wherever_they_may_stand() -> None:
+def test_no_file_url_of_an_input_is_overlooked() -> None:
     file = {"type": "input_file", "file_url": "https://x/a"}
     items: list[dict[str, Any]] = [
         USER,

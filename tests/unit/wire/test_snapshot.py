@@ -1,4 +1,4 @@
-"""The fold of the events, and the closing of what a dead attempt left open."""
+"""The output after a list of events, and the closing of what a dead attempt left unfinished."""
 
 import json
 import random
@@ -49,44 +49,44 @@ def test_the_fold_of_a_whole_stream_is_its_output() -> None:
 
 
 @pytest.mark.parametrize("length", range(len(EVENTS) + 1))
-def test_whatever_was_left_open_can_be_closed(length: int) -> None:
-    """Cut after any event, the closing makes a stream that obeys the contract, and its fold is what was said, `incomplete`."""
-    heard = EVENTS[:length]
-    closing = decoded(closing_events(find_unfinished(heard)))
+def test_after_a_crash_at_any_event_the_stream_can_be_closed(length: int) -> None:
+    """The closed stream follows the rules of the API. Its items have their text so far."""
+    events = EVENTS[:length]
+    closing = decoded(closing_events(find_unfinished(events)))
     for event in closing:
         check_event(event)
-    done = assert_items_obey_contract([*heard, *closing])
-    before = fold(heard)
+    done = assert_items_obey_contract([*events, *closing])
+    before = fold(events)
     expected = [
         {**item, "status": "incomplete"} if item["status"] == "in_progress" else item
         for item in before
     ]
-    assert [item for _, item in sorted(done.items())] == expected == fold([*heard, *closing])
+    assert [item for _, item in sorted(done.items())] == expected == fold([*events, *closing])
     for item in before:
         check_item(item)
 
 
-def test_the_closing_says_what_the_translators_cut_says() -> None:
+def test_a_recovery_closes_a_stream_with_the_events_of_the_translator() -> None:
     for length in range(len(CHUNKS)):
         translator = ChatTranslator(counter(), ChatOptions(want_logprobs=True))
-        heard = [event for chunk in CHUNKS[:length] for event in translator.feed(_parsed(chunk))]
-        left = find_unfinished(decoded(heard))
-        assert closing_events(left) == translator.close_incomplete()
+        events = [event for chunk in CHUNKS[:length] for event in translator.feed(_parsed(chunk))]
+        unfinished = find_unfinished(decoded(events))
+        assert closing_events(unfinished) == translator.close_incomplete()
 
 
 def _parsed(chunk: JSON) -> Chunk:
     return parse_chunk(json.dumps(chunk).encode())
 
 
-def test_events_of_another_attempts_items_are_ignored() -> None:
-    first = translate([delta(content="gone")], cut=True).events
-    later = translate([delta(content="stays"), finish()], first_index=1).events
+def test_events_about_items_of_another_attempt_are_ignored() -> None:
+    first = translate([delta(content="old")], cut=True).events
+    later = translate([delta(content="new"), finish()], first_index=1).events
     closing = [event for event in first if not event["type"].endswith("added")]
     assert fold([*closing, *later]) == fold(later)
     assert find_unfinished([*closing, *later]).highest_index == 1
 
 
-def test_the_highest_index_counts_closed_and_foreign_items_too() -> None:
+def test_a_recovery_never_uses_an_output_index_again() -> None:
     assert find_unfinished([]).highest_index == -1
     assert find_unfinished([{"type": "response.created", "response": {}}]).highest_index == -1
     assert find_unfinished(EVENTS).highest_index == 4
@@ -109,30 +109,30 @@ def test_the_output_is_in_the_order_of_its_indices() -> None:
     assert [item["call_id"] for item in fold(shuffled)] == ["call_a", "call_b"]
 
 
-def test_a_partial_view_shows_what_was_said_so_far() -> None:
-    spoken = [event for event in EVENTS if event["output_index"] == 1][:4]
-    assert [brief(event) for event in spoken] == [
+def test_an_unfinished_response_shows_its_text_so_far() -> None:
+    events = [event for event in EVENTS if event["output_index"] == 1][:4]
+    assert [brief(event) for event in events] == [
         "1 +message",
         "1.0 +output_text",
         "1.0 'Hi '",
         "1.0 'sc'",
     ]
-    [message] = fold(spoken)
+    [message] = fold(events)
     assert message["status"] == "in_progress"
     assert message["content"][0]["text"] == "Hi sc"
     assert [score["token"] for score in message["content"][0]["logprobs"]] == ["sc"]
 
 
-def test_the_events_are_left_as_they_were() -> None:
+def test_the_events_are_not_changed() -> None:
     before = repr(EVENTS)
     fold(EVENTS)
     closing_events(find_unfinished(EVENTS[:12]))
     assert repr(EVENTS) == before
 
 
-def test_any_split_of_the_text_has_the_same_fold() -> None:
+def test_the_output_does_not_depend_on_how_the_text_is_split() -> None:
     chance = random.Random(3)
-    text = "The same words, however they were cut."
+    text = "The same text in any number of deltas."
     folds = []
     for _ in range(100):
         cuts = sorted(chance.sample(range(1, len(text)), chance.randint(0, 10)))
@@ -140,4 +140,4 @@ def test_any_split_of_the_text_has_the_same_fold() -> None:
             text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)
         ]
         folds.append(fold(translate([delta(content=piece) for piece in pieces]).events))
-    assert all(one == folds[0] for one in folds)
+    assert all(fold_of_split == folds[0] for fold_of_split in folds)

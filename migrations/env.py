@@ -1,12 +1,14 @@
-"""Alembic's entry point. The caller provides a connection (cli/migrate.py, which holds the lock); else
-DATABASE_URL is used."""
+"""Alembic's entry: uses the caller's connection, else DATABASE_URL.
+
+`cli/database/migrate.py` holds the lock.
+"""
 
 from collections.abc import Mapping
 
 from alembic import context
 from sqlalchemy import Connection, create_engine, pool
 
-from models.config.settings import Settings
+from models.config.settings import Settings, sqlalchemy_url
 from models.db.tables import RETIRED_COLUMNS, metadata
 
 
@@ -30,6 +32,6 @@ _connection = context.config.attributes.get("connection")
 if _connection is not None:
     _run(_connection)
 else:
-    _url = Settings().dsn.replace("postgresql://", "postgresql+psycopg://", 1)
+    _url = sqlalchemy_url(Settings().dsn)
     with create_engine(_url, poolclass=pool.NullPool).connect() as _own_connection:
         _run(_own_connection)

@@ -1,4 +1,5 @@
-"""Identifiers: UUIDv7 inside, `resp_<32 hex>` and `conv_<32 hex>` outside, `msg_…`, `fc_…` and so on for items."""
+"""Identifiers. Responses and conversations have a UUIDv7 in the database, and `resp_<32 hex>` or
+`conv_<32 hex>` in the API; items have `msg_…`, `fc_…` and so on in both."""
 
 import os
 import re
@@ -12,7 +13,8 @@ _CONVERSATION = re.compile(CONVERSATION_ID_PATTERN)
 
 
 def new_uuid() -> UUID:
-    """A UUIDv7: 48 bits of milliseconds, then random bits; rows made together lie together."""
+    """A UUIDv7: 48 bits of milliseconds, then random bits. Rows created at the same time are
+    neighbours in an index."""
     value = int.from_bytes(os.urandom(10), "big")
     milliseconds = time.time_ns() // 1_000_000
     head = (milliseconds & 0xFFFF_FFFF_FFFF) << 80
@@ -26,25 +28,25 @@ def new_uuid() -> UUID:
 
 
 def response_id(value: UUID) -> str:
-    """`resp_<32 hex>`: how a response's id looks outside."""
+    """A response's id in the API: `resp_<32 hex>`."""
     return f"resp_{value.hex}"
 
 
 def parse_response_id(text: str) -> UUID | None:
-    """The UUID behind `resp_<32 hex>`, or None when no response of ours can have that id."""
+    """The UUID of `resp_<32 hex>`; None for any other text."""
     return UUID(hex=text.removeprefix("resp_")) if _RESPONSE.fullmatch(text) else None
 
 
 def conversation_id(value: UUID) -> str:
-    """`conv_<32 hex>`: how a conversation's id looks outside."""
+    """A conversation's id in the API: `conv_<32 hex>`."""
     return f"conv_{value.hex}"
 
 
 def parse_conversation_id(text: str) -> UUID | None:
-    """The UUID behind `conv_<32 hex>`, or None when no conversation of ours can have that id."""
+    """The UUID of `conv_<32 hex>`; None for any other text."""
     return UUID(hex=text.removeprefix("conv_")) if _CONVERSATION.fullmatch(text) else None
 
 
 def new_item_id(prefix: str) -> str:
-    """A fresh item or call id: `<prefix>_<32 hex>`, for example `msg_…`, `fc_…`, `call_…`."""
+    """A new item or call id: `<prefix>_<32 hex>`, for example `msg_…`, `fc_…`, `call_…`."""
     return f"{prefix}_{new_uuid().hex}"

@@ -22,7 +22,8 @@ def hash_key(key: str) -> bytes:
 
 
 def bootstrap(dsn: str, key: str) -> None:
-    """Makes `key` valid for the project `default`; creates both if they do not exist. Idempotent."""
+    """Makes `key` valid for the project `default`; creates both if they do not exist.
+    Idempotent."""
     _store(dsn, "default", key)
 
 

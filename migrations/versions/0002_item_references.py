@@ -10,8 +10,9 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # CONCURRENTLY: `items` is the largest table, and nobody should wait for it. An index left half built by an earlier try is invalid;
-    # it comes first, because what stands before such a block is committed with it.
+    # CONCURRENTLY: `items` is the largest table, and no other session should wait for the index. An
+    # earlier try may have left an invalid index. This block is first, because it commits everything
+    # before it.
     with op.get_context().autocommit_block():
         op.drop_index(
             "ix_items_item_id", table_name="items", if_exists=True, postgresql_concurrently=True

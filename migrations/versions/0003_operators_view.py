@@ -57,7 +57,8 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("response_id", "attempt", name=op.f("pk_attempts")),
     )
-    # In two steps: with a volatile default at once the whole event log would be written anew, and old blocks would get a time that is wrong.
+    # In two steps: with a volatile default at once the whole event log would be written anew, and
+    # old blocks would get a time that is wrong.
     op.add_column("event_log", sa.Column("stored_at", sa.DateTime(timezone=True), nullable=True))
     op.alter_column("event_log", "stored_at", server_default=sa.text("clock_timestamp()"))
     op.add_column(

@@ -1,4 +1,4 @@
-"""responses that are put off while no upstream can be asked; which upstream answered"""
+"""responses that are deferred while no upstream is available; which upstream answered"""
 
 import sqlalchemy as sa
 from alembic import op

@@ -13,8 +13,9 @@ _IN_A_CONVERSATION = sa.text("conversation_id IS NOT NULL")
 
 
 def upgrade() -> None:
-    # `items` is the largest table, and nobody should wait while it is read: the indexes (empty, nothing has been in a conversation before)
-    # and the constraint come first, each in steps that lock nobody out. What an earlier try has left is made again.
+    # `items` is the largest table, and no other session should wait while it is read. So the indexes
+    # (empty: no item is in a conversation yet) and the constraint come first, in steps that block no
+    # writer. What an earlier try has left is dropped and created again.
     with op.get_context().autocommit_block():
         for name, column in (
             ("ix_items_conversation_id", "id"),

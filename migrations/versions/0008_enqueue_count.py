@@ -1,4 +1,5 @@
-"""responses.enqueue_count replaces rings; attempts are 'deferred' instead of 'put_off'; plain comments
+"""responses.enqueue_count replaces rings; attempts are 'deferred' instead of 'put_off'; plain
+comments
 
 Processes of the previous release run on this schema. They count in `rings`, write `streamed` and
 write the outcome 'put_off'. So both columns stay, with defaults, and the CHECK allows both names.

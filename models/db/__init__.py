@@ -1,1 +1,1 @@
-"""PostgreSQL: connections, the tables, and every statement."""
+"""PostgreSQL: connections, tables, and every statement with the type of its rows."""

@@ -1,4 +1,8 @@
-"""Postgres arrays packed by hand: psycopg's own list dumper walks each list in Python, which at ten thousand frames a second shows."""
+"""Parameters that are arrays, encoded here in Postgres's binary form.
+
+psycopg's dumper for lists visits each element in Python. At ten thousand frames a second that is
+a measurable part of a worker's CPU time.
+"""
 
 import struct
 from collections.abc import Iterable, Sequence
@@ -13,7 +17,8 @@ _BYTEA, _INT4, _UUID = 17, 23, 2950
 
 
 class _Packed:
-    """An array in Postgres's binary form: dimensions, null flag, element type, length, lower bound; then each element with its length."""
+    """An array in Postgres's binary form: dimensions, null flag, element type, length, lower bound;
+    then each element with its length."""
 
     __slots__ = ("data",)
 

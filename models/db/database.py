@@ -8,8 +8,8 @@ for less time than a lease lasts.
 There are these ways to run a statement:
 - `fetch` (rows) and `execute` (no rows): once, on the pool or on a connection. Raise what
   DATABASE_UNAVAILABLE names; the outcome is then unknown.
-- `fetch_idempotent`: once more after a lost connection. For reads, and for writes that change nothing
-  the second time. `find_by_id` reads one row that way.
+- `fetch_idempotent`: once more after a lost connection. For reads, and for writes that change
+  nothing the second time. `find_by_id` reads one row that way.
 - `fetch_when_available`, and `retry_while_unavailable` around anything else: repeats until Postgres
   answers.
 - `fetch_sync` and `execute_sync`: for threads without an event loop (heartbeat, command line).
@@ -44,8 +44,8 @@ Parameters = Mapping[str, object]
 ResultT = TypeVar("ResultT")
 
 DATABASE_UNAVAILABLE = (psycopg.OperationalError, psycopg.InterfaceError)
-"""What a statement raises when Postgres is unreachable or restarts, or when the connection was lost:
-its outcome is then unknown.
+"""What a statement raises when Postgres is unreachable or restarts, or when the connection was
+lost: its outcome is then unknown.
 
 A refused lock and a timed-out statement are OperationalErrors too. Nothing was written then, and it
 is right to repeat the statement.
@@ -92,7 +92,8 @@ def open_pool(settings: Settings, name: str, size: int) -> Pool:
 
 
 async def connect(settings: Settings, name: str) -> Connection:
-    """A connection outside any pool. Raises `psycopg.OperationalError` if Postgres is unavailable."""
+    """A connection outside any pool. Raises `psycopg.OperationalError` if Postgres is
+    unavailable."""
     return await Connection.connect(**connection_arguments(settings, name))
 
 
@@ -105,8 +106,8 @@ def connect_sync(settings: Settings, name: str, connect_timeout: int = 3) -> Syn
 
 
 def wait_until_available(settings: Settings, timeout: float = 30) -> None:
-    """Blocks until Postgres accepts connections: for the start of a process. After `timeout` seconds
-    it raises what DATABASE_UNAVAILABLE names."""
+    """Blocks until Postgres accepts connections: for the start of a process. After `timeout`
+    seconds it raises what DATABASE_UNAVAILABLE names."""
     end = time.monotonic() + timeout
     while True:
         try:
@@ -148,8 +149,8 @@ async def execute(
 
 async def fetch_idempotent(pool: Pool, query: Query[RowT], parameters: Parameters) -> list[RowT]:
     """`fetch`, repeated once after a lost connection. For reads, and for writes that change nothing
-    the second time (cancel, delete). After a restart of Postgres all idle connections of the pool are
-    dead, and the first statement on each would fail although Postgres is back."""
+    the second time (cancel, delete). After a restart of Postgres all idle connections of the pool
+    are dead, and the first statement on each would fail although Postgres is back."""
     try:
         return await fetch(pool, query, parameters)
     except DATABASE_UNAVAILABLE:
@@ -160,8 +161,8 @@ async def fetch_idempotent(pool: Pool, query: Query[RowT], parameters: Parameter
 async def find_by_id(
     pool: Pool, query: Query[RowT], row_id: UUID | None, **parameters: object
 ) -> RowT | None:
-    """The row with this `:id`, read with `fetch_idempotent`; None if there is none. Reads nothing if
-    `row_id` is None: a client's text that cannot be an id."""
+    """The row with this `:id`, read with `fetch_idempotent`; None if there is none. Reads nothing
+    if `row_id` is None: a client's text that cannot be an id."""
     if row_id is None:
         return None
     rows = await fetch_idempotent(pool, query, {"id": row_id, **parameters})

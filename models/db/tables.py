@@ -46,8 +46,8 @@ _is_open = "status IN ({})".format(", ".join(f"'{status}'" for status in TRANSIT
 
 RETIRED_COLUMNS = frozenset((("responses", "rings"), ("responses", "streamed")))
 """(table, column) of columns that no code uses any more. They stay in the database for processes of
-the previous release, which may run during an update; `alembic check` ignores them (migrations/env.py).
-The migration of the next release drops them."""
+the previous release, which may run during an update; `alembic check` ignores them
+(migrations/env.py). The migration of the next release drops them."""
 
 ONE_OPEN_PER_CONVERSATION = "uq_responses_conversation_running"
 """The unique index that allows one open response in a conversation."""
@@ -134,7 +134,10 @@ responses = Table(
         "parameters",
         JSON,
         nullable=False,
-        comment="what the client set, without input and secrets; json, not jsonb: key order matters (ADR 0004)",
+        comment=(
+            "what the client set, without input and secrets; json, not jsonb: key order "
+            "matters (ADR 0004)"
+        ),
     ),
     Column("previous_response_id", Uuid),
     Column(
@@ -152,7 +155,9 @@ responses = Table(
     Column(
         "failure",
         JSONB,
-        comment="{status, type, code, param, retry_after} for a foreground client that got no output",
+        comment=(
+            "{status, type, code, param, retry_after} for a foreground client that got no output"
+        ),
     ),
     Column("created_at", _timestamp, nullable=False),
     Column("started_at", _timestamp),
@@ -165,7 +170,10 @@ responses = Table(
     Column(
         "web",
         Uuid,
-        comment="the web process that stored it, where a foreground client waits; no foreign key, so that deleting a process scans nothing",
+        comment=(
+            "the web process that stored it, where a foreground client waits; no foreign "
+            "key, so that deleting a process scans nothing"
+        ),
     ),
     Column(
         "attempt",
@@ -273,7 +281,10 @@ items = Table(
         "conversation_id",
         Uuid,
         ForeignKey("conversations.id", ondelete="CASCADE"),
-        comment="set when it becomes part of the conversation: added directly, or with the end of its response",
+        comment=(
+            "set when it becomes part of the conversation: added directly, or with the end "
+            "of its response"
+        ),
     ),
     Column("direction", Text, nullable=False),
     Column("position", Integer, nullable=False),
@@ -323,7 +334,9 @@ tool_calls = Table(
     Column(
         "started_attempt",
         Integer,
-        comment="the attempt that began to run it last; if it is not finished, its outcome is unknown",
+        comment=(
+            "the attempt that began to run it last; if it is not finished, its outcome is unknown"
+        ),
     ),
     Column("finished", Boolean, nullable=False),
     Column(
@@ -355,7 +368,10 @@ attempts = Table(
         "worker",
         Uuid,
         nullable=False,
-        comment="no foreign key: this row is kept longer than the worker's, so it also names the process",
+        comment=(
+            "no foreign key: this row is kept longer than the worker's, so it also names "
+            "the process"
+        ),
     ),
     Column("kind", Text, nullable=False),
     Column("host", Text, nullable=False),

@@ -1,1 +1,1 @@
-"""Who runs a response: the lease of a process, and the claims it makes under that lease."""
+"""Who runs a response: the lease of a process, and its claims while the lease is valid."""

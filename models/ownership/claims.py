@@ -2,7 +2,8 @@
 
 `Ownership.take` is the only way to become a response's owner, and it is one transaction: it claims
 the row; in a later statement it reads the end of the event log and the journal of the *previous*
-owner, and appends what is missing. If the transaction rolls back, the previous owner stays recorded.
+owner, and appends what is missing. If the transaction rolls back, the previous owner stays
+recorded.
 
 Every write here may be repeated. When a reply was lost (Postgres unavailable), the outcome is
 unknown. The identical statement then detects that it was done before (`OWNERSHIP_STATE`) instead of
@@ -87,8 +88,8 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The end of a log that is not in the event log yet: one block of frames with the numbers `first`
-    to `last`. Empty if `first` > `last`."""
+    """The end of a log that is not in the event log yet: one block of frames with the numbers
+    `first` to `last`. Empty if `first` > `last`."""
 
     first: int
     last: int
@@ -111,7 +112,8 @@ class Ending:
     reason: str | None = None
     failure: dict[str, Any] | None = None
     changed: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
-    """(position, item) of items stored at a checkpoint that have changed: calls that were running"""
+    """(position, item) of items stored at a checkpoint that have changed: calls that were
+    running"""
     unanswered_calls: list[str] = field(default_factory=list)
     service_tier: str | None = None
     upstream: str | None = None
@@ -148,8 +150,8 @@ class Ownership:
         self._wall_clock = settings.limits.wall_clock
 
     async def take(self, response_id: UUID) -> Claim | None:
-        """Claims the response. Returns None if it cannot be claimed: it has ended, a live worker owns
-        it, it is deferred, or it is not for this kind of worker (quarantine). Raises what
+        """Claims the response. Returns None if it cannot be claimed: it has ended, a live worker
+        owns it, it is deferred, or it is not for this kind of worker (quarantine). Raises what
         DATABASE_UNAVAILABLE names: the claim may then have been made."""
         parameters = {"me": self._me, "id": response_id, "wall_clock": self._wall_clock}
         if not self._quarantine:
@@ -228,7 +230,8 @@ class Ownership:
         )
 
     async def checkpoint(self, claim: Claim, tail: Tail, step: Step) -> None:
-        """Stores a finished step that another follows, with the log up to it. Raises as `end` does."""
+        """Stores a finished step that another follows, with the log up to it. Raises as `end`
+        does."""
         values = (
             self._values(claim)
             | _log_values(tail)
@@ -308,8 +311,9 @@ class Ownership:
         *,
         is_blocked_by_cancel: bool = False,
     ) -> None:
-        """One fenced write, repeated identically while Postgres is unavailable, until its outcome is
-        known. `is_done`: whether the row shows that an earlier try of the write was successful."""
+        """One fenced write, repeated identically while Postgres is unavailable, until its outcome
+        is known. `is_done`: whether the row shows that an earlier try of the write was
+        successful."""
 
         async def attempt() -> OwnershipState | None:
             await self._lease.wait_until_valid()
@@ -336,8 +340,8 @@ def _log_values(tail: Tail) -> dict[str, object]:
 
 
 def _never_done(_: OwnershipState) -> bool:
-    """For a statement that changes a row each time it is repeated: when it changed nothing, no earlier
-    try of it was successful either."""
+    """For a statement that changes a row each time it is repeated: when it changed nothing, no
+    earlier try of it was successful either."""
     return False
 
 

@@ -1,8 +1,8 @@
 """A process's lease: its row in `workers`, renewed by a thread while the event loop runs.
 
-The database decides which process is dead. *Refused*: it has declared this process dead; the process
-exits within 2 s, whatever it does. *Unreachable*: nothing is known; calls of upstreams continue, but
-after `lease.caution` no new turn is started.
+The database decides which process is dead. *Refused*: it has declared this process dead; the
+process exits within 2 s, whatever it does. *Unreachable*: nothing is known; calls of upstreams
+continue, but after `lease.caution` no new turn is started.
 """
 
 import asyncio
@@ -46,8 +46,8 @@ class Lease:
         self, settings: Settings, kind: Kind, on_renewed: RenewalCallback | None = None
     ) -> None:
         """`on_renewed(sent, responses)`: called on the heartbeat's thread after each renewal, with
-        the monotonic time before the renewal was sent, and the responses that the database counts as
-        this worker's (a web process owns none)."""
+        the monotonic time before the renewal was sent, and the responses that the database counts
+        as this worker's (a web process owns none)."""
         self.id = new_uuid()
         self.kind: Kind = kind
         self.unresolved_creates: dict[UUID, UUID] = {}
@@ -106,12 +106,13 @@ class Lease:
             await asyncio.sleep(0.1)
 
     def exit_process(self) -> NoReturn:
-        """Ends the process now: its lease was revoked, or a task that it cannot do without failed."""
+        """Ends the process now: its lease was revoked, or a task that it cannot do without
+        failed."""
         os._exit(EXIT_REFUSED)
 
     def deregister(self) -> None:
-        """Ends the heartbeat and marks the row as stopped: everything was released. Blocks for at most
-        a few seconds."""
+        """Ends the heartbeat and marks the row as stopped: everything was released. Blocks for at
+        most a few seconds."""
         self._stop.set()
         self._thread.join(timeout=3)
         try:

@@ -58,8 +58,14 @@ class DatabaseWorker:
     ) -> JournalOutcome:
         """Journals one block."""
         values = {
-            "me": self.id, "batch": batch, "ids": [response_id], "attempts": [attempt], "firsts": [first], "lasts": [last], "frames": [frames(first, last)],
-        }  # fmt: skip
+            "me": self.id,
+            "batch": batch,
+            "ids": [response_id],
+            "attempts": [attempt],
+            "firsts": [first],
+            "lasts": [last],
+            "frames": [frames(first, last)],
+        }
         return (await fetch(self.pool, run_queries.JOURNAL, values))[0]
 
     async def flush(
@@ -67,8 +73,14 @@ class DatabaseWorker:
     ) -> list[UUID]:
         """Flushes one block."""
         values = {
-            "me": self.id, "ids": [response_id], "attempts": [attempt], "firsts": [first], "lasts": [last], "frames": [frames(first, last)], "answered": answered,
-        }  # fmt: skip
+            "me": self.id,
+            "ids": [response_id],
+            "attempts": [attempt],
+            "firsts": [first],
+            "lasts": [last],
+            "frames": [frames(first, last)],
+            "answered": answered,
+        }
         return await fetch(self.pool, run_queries.FLUSH, values)
 
 
@@ -136,10 +148,27 @@ class SeededDatabase:
         last = 1 if background else 0
         item = {"id": "msg_1", "type": "message", "role": "user", "content": []}
         return {
-            "id": name, "project": self.project, "background": background, "store": True, "model": "m", "parameters": Json({}),
-            "previous": previous, "conversation": None, "created_at": 1_800_000_000, "retention": timedelta(days=30), "queue_wait": timedelta(days=3650), "web": web,
-            "traceparent": None, "key_id": None, "sealed": None, "items": orjson.dumps([item]).decode(), "last": last, "frames": frames(0, last), "cache_key": None, "cache_ttl": None,
-        }  # fmt: skip
+            "id": name,
+            "project": self.project,
+            "background": background,
+            "store": True,
+            "model": "m",
+            "parameters": Json({}),
+            "previous": previous,
+            "conversation": None,
+            "created_at": 1_800_000_000,
+            "retention": timedelta(days=30),
+            "queue_wait": timedelta(days=3650),
+            "web": web,
+            "traceparent": None,
+            "key_id": None,
+            "sealed": None,
+            "items": orjson.dumps([item]).decode(),
+            "last": last,
+            "frames": frames(0, last),
+            "cache_key": None,
+            "cache_ttl": None,
+        }
 
     async def response_row(self, name: UUID) -> Record:
         """The whole row."""

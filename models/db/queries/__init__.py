@@ -1,1 +1,1 @@
-"""Every SQL statement, one file a subject."""
+"""Every SQL statement with the type of its rows, one file for each subject."""

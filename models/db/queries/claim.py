@@ -76,10 +76,12 @@ _MAY_RUN = "r.cancel_requested_at IS NULL AND r.fail_requested_at IS NULL AND r.
 
 CLAIM_FRESH = _claim(f"r.worker IS NULL AND r.attempt = 0 AND NOT {ABANDONED} AND {_MAY_RUN}")
 """Claims a response that no worker has run before: the common case. Its log holds only its first
-events, so there is nothing to recover. No row: it has run before, it may not run, or it is deleted."""
+events, so there is nothing to recover. No row: it has run before, it may not run, or it is
+deleted."""
 
 FENCE_ALONE = column(f"WITH {FENCE} SELECT id FROM me", UUID)
-"""The fence as the first statement of a longer transaction. No row: this process was declared dead."""
+"""The fence as the first statement of a longer transaction. No row: this process was declared
+dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +115,11 @@ transaction holds its lock."""
 CLAIM = _claim(
     f"{ORPHAN} AND {_MAY_RUN} AND ({NOT_DEFERRED} OR r.requeue_requested_at IS NOT NULL)"
 )
-"""Claims an orphan in order to run it; a deferred one only once its pause is over or an operator has
-requeued it. No row: it may not run now."""
+"""Claims an orphan in order to run it; a deferred one only once its pause is over or an operator
+has requeued it. No row: it may not run now."""
 CLAIM_TO_END = _claim(ORPHAN)
-"""Claims an orphan whose end is already decided: cancelled, failed by an operator, past its deadline,
-or too many crashes. No row: it has ended, or a live worker owns it."""
+"""Claims an orphan whose end is already decided: cancelled, failed by an operator, past its
+deadline, or too many crashes. No row: it has ended, or a live worker owns it."""
 
 RECORD_OWNER_DEATH = column(
     """

@@ -3,10 +3,11 @@
 A conversation has a `revision`, which rises by one with every item that is added and every response
 that is started in it. A writer first reads the conversation (`READ`) and checks what must be true,
 and then writes on condition that the revision is still the same. No row means that another request
-was faster: read again. So each write is one statement, and it changes what was checked. A create also
-raises the revision (create.INSERT_IN_CONVERSATION), and so does an ending that adds items (end.END).
-While a response of the conversation is open, nothing else adds or removes items, so every attempt of
-that response reads the same history. A partial unique index on `responses` guarantees that.
+was faster: read again. So each write is one statement, and it changes what was checked. A create
+also raises the revision (create.INSERT_IN_CONVERSATION), and so does an ending that adds items
+(end.END). While a response of the conversation is open, nothing else adds or removes items, so
+every attempt of that response reads the same history. A partial unique index on `responses`
+guarantees that.
 
 An item belongs to a response, to a conversation, or to both, and is stored once. It can leave one
 without leaving the other. What then belongs to nothing is deleted. Locks are taken in this order:

@@ -9,8 +9,8 @@ from models.db.statement import Query, Statement, column
 _KEY_IS_STALE = """(k.expires_at < clock_timestamp() OR EXISTS (
                 SELECT 1 FROM responses r WHERE r.id = k.response_id AND (r.delete_requested_at IS NOT NULL OR r.reason = 'create_refused'
                 OR (NOT r.background AND (r.status = 'cancelled' OR r.cancel_requested_at IS NOT NULL)))))"""
-"""A key whose response is no answer to a retry: the key has expired, or the response was deleted, was
-answered with 503, or was cancelled because its client had disconnected."""
+"""A key whose response is no answer to a retry: the key has expired, or the response was deleted,
+was answered with 503, or was cancelled because its client had disconnected."""
 
 
 def _insert_key(source: str = "") -> str:
@@ -47,8 +47,8 @@ def _insert(first: str = "", source: str = "") -> str:
 
 
 INSERT = column(_insert(), UUID)
-"""Inserts a response with its input, its secrets and its first events. `deadline` limits the time in
-the queue until a claim replaces it with the deadline of the run."""
+"""Inserts a response with its input, its secrets and its first events. `deadline` limits the time
+in the queue until a claim replaces it with the deadline of the run."""
 INSERT_WITH_KEY = column(_insert(_insert_key(), "FROM key"), UUID)
 """INSERT together with the idempotency key of its request. No row: another request holds the key
 (IDEMPOTENCY_KEY_HOLDER)."""
@@ -93,7 +93,8 @@ DELETE_UNCLEAR_CREATE = column(
     """,
     UUID,
 )
-"""Makes sure, before the client reads its 503, that a create with an unclear outcome never runs (I9).
+"""Makes sure, before the client reads its 503, that a create with an unclear outcome never runs
+(I9).
 
 It waits for the create's transaction, if that is still open. Then it cancels the row, or inserts a
 cancelled row whose id the create cannot use any more. No row: a worker has claimed the response."""

@@ -55,8 +55,8 @@ def _end(status: Status) -> str:
 END = {status: column(_end(status), UUID) for status in sorted(TERMINAL)}
 """The ending of a response that this worker runs, by terminal status, in one transaction: the last
 items, the items of calls that were still running (`changed`), the tail of the log with the terminal
-event, status and usage. The secrets are deleted; input and output become part of the conversation. No
-row: see OWNERSHIP_STATE. A recorded cancel permits only the ending `cancelled` (I10)."""
+event, status and usage. The secrets are deleted; input and output become part of the conversation.
+No row: see OWNERSHIP_STATE. A recorded cancel permits only the ending `cancelled` (I10)."""
 
 COMPLETE_PRECOMPUTED = column(
     f"""
@@ -99,8 +99,8 @@ CANCEL_QUEUED = column(
     """,
     UUID,
 )
-"""Ends a response that no worker has claimed yet, with its terminal event behind its first events. No
-row: it has been claimed (REQUEST_CANCEL), or it has ended."""
+"""Ends a response that no worker has claimed yet, with its terminal event behind its first events.
+No row: it has been claimed (REQUEST_CANCEL), or it has ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""What comes before a response: its previous responses or its conversation, and single items of them."""
+"""What comes before a response: its previous responses or its conversation, and single items of
+them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -53,8 +54,8 @@ REFERENCED_ITEMS = Query(
     ReferencedItem,
 )
 """Selects, for each item id, the project's newest item of that id, input or output. Clients choose
-ids, so several items may have the same one. From the item on with which all together are larger than
-`max_bytes`, the payload is null. An id without a row: the project has no such item."""
+ids, so several items may have the same one. From the item on with which all together are larger
+than `max_bytes`, the payload is null. An id without a row: the project has no such item."""
 
 _CHAIN = """
     WITH RECURSIVE chain AS (
@@ -67,8 +68,8 @@ _CHAIN = """
         SELECT conversation_id, (SELECT min(i.id) FROM items i WHERE i.response_id = chain.id) AS first_item
         FROM chain WHERE previous_response_id IS NULL AND conversation_id IS NOT NULL
     )"""
-"""`chain`: a response (depth 0) and those before it. `before`: the conversation of the first of them,
-and the first item that did not belong to it yet when that response was made."""
+"""`chain`: a response (depth 0) and those before it. `before`: the conversation of the first of
+them, and the first item that did not belong to it yet when that response was made."""
 _BROKEN = """broken AS (
         SELECT EXISTS (SELECT 1 FROM chain WHERE chain.previous_response_id IS NOT NULL
                        AND NOT EXISTS (SELECT 1 FROM responses p WHERE p.id = chain.previous_response_id))

@@ -1,5 +1,5 @@
-"""What the operator's commands read and request (`backburner explain`, `stuck`, `workers`, `requeue`,
-`fail`, `drain`), and the figures of `/metrics` and `/readyz`.
+"""What the operator's commands read and request (`backburner explain`, `stuck`, `workers`,
+`requeue`, `fail`, `drain`), and the figures of `/metrics` and `/readyz`.
 
 An operator's command changes no response itself. A request is a column. The owner acts on it at its
 next heartbeat; without an owner, the next sweep does. Times come back as Postgres has them,
@@ -16,7 +16,8 @@ from models.db.statement import Query, column
 from models.lifecycle import QUARANTINE_THRESHOLD
 
 _CRASHES = "r.deaths + (w.dead IS TRUE)::int"
-"""Owners of `r` that crashed since its last checkpoint, with its present owner `w` if that is dead."""
+"""Owners of `r` that crashed since its last checkpoint, with its present owner `w` if that is
+dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,8 @@ LOG_SUMMARY = Query(
 
 @dataclass(frozen=True, slots=True)
 class LastJournalled:
-    """The last event that readers have received and no flush has stored yet; None: there is none."""
+    """The last event that readers have received and no flush has stored yet; None: there is
+    none."""
 
     last: int | None
 
@@ -224,7 +226,8 @@ REQUEST_REQUEUE = column(
     UUID,
 )
 """Records that another worker is to run the response. The owner releases it at its next heartbeat;
-without an owner the next sweep enqueues it. No row: it has ended, or a cancel or fail is recorded."""
+without an owner the next sweep enqueues it. No row: it has ended, or a cancel or fail is
+recorded."""
 
 REQUEST_FAIL = column(
     f"""
@@ -233,8 +236,8 @@ REQUEST_FAIL = column(
     """,
     UUID,
 )
-"""Records that the response is to end as failed. The owner ends it at its next heartbeat; without an
-owner the next sweep does. No row: it has ended, or a cancel is recorded."""
+"""Records that the response is to end as failed. The owner ends it at its next heartbeat; without
+an owner the next sweep does. No row: it has ended, or a cancel is recorded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,8 +50,8 @@ VISIBLE_RESPONSE = Query(
     f" AND (r.store OR r.status IN {OPEN} OR r.expires_at > clock_timestamp())",
     ResponseRow,
 )
-"""Selects a response that the project may see. No row: it belongs to another project, is deleted, is
-a foreground response that has not ended, or was not to be stored and its time is over (I11)."""
+"""Selects a response that the project may see. No row: it belongs to another project, is deleted,
+is a foreground response that has not ended, or was not to be stored and its time is over (I11)."""
 
 INPUT_ITEMS = item_pages("{item}.response_id = :id AND {item}.direction = 'input'", "position")
 """Pages of a response's own input."""
@@ -59,8 +59,8 @@ OUTPUT_ITEMS = column(
     "SELECT payload FROM items WHERE response_id = :id AND direction = 'output' ORDER BY position",
     dict,
 )
-"""Selects the output items that are stored: all of a response that has ended, else those of finished
-turns."""
+"""Selects the output items that are stored: all of a response that has ended, else those of
+finished turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +124,9 @@ LOG_PAGE = Query(
     """,
     LogPageRow.from_row,
 )
-"""Selects a page of a response's log beyond the number `after`, all in one snapshot (I7): its state,
-the blocks of the event log, then those of its owner's journal. No row: the response was deleted.
+"""Selects a page of a response's log beyond the number `after`, all in one snapshot (I7): its
+state, the blocks of the event log, then those of its owner's journal. No row: the response was
+deleted.
 
 At most `page` blocks of the event log, and none after those that fill `bytes`. `attempt`: whose
 events the reader has sent last, 0 for none."""

@@ -30,7 +30,8 @@ DELETE_ENDED = column(
     """,
     UUID,
 )
-"""Deletes a response with its items and its log. No row: it has not ended; PURGE deletes it later."""
+"""Deletes a response with its items and its log. No row: it has not ended; PURGE deletes it
+later."""
 
 PURGE = column(
     f"""
@@ -45,8 +46,8 @@ PURGE = column(
     UUID,
 )
 """Deletes up to 100 responses that have expired or were deleted by a client, with their items and
-logs. An expired response that another one continues is kept: it is part of that one's history. Items
-of a conversation stay in it; a conversation does not expire."""
+logs. An expired response that another one continues is kept: it is part of that one's history.
+Items of a conversation stay in it; a conversation does not expire."""
 
 DELETE_OLD_WORKERS = Statement(f"""
     WITH deleted AS (DELETE FROM workers w WHERE w.dead AND w.expires_at < clock_timestamp() - interval '1 hour'

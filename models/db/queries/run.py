@@ -31,8 +31,8 @@ JOURNAL = Query(
     """,
     JournalOutcome,
 )
-"""Inserts a batch of frames into this worker's journal. One row. If `live` and `marked`, the batch is
-stored, now or by an earlier try, and may be published."""
+"""Inserts a batch of frames into this worker's journal. One row. If `live` and `marked`, the batch
+is stored, now or by an earlier try, and may be published."""
 
 FLUSH = column(
     f"""
@@ -142,7 +142,8 @@ RELEASE = column(
 )
 """Releases a response with its log complete: no crash is counted. `outcome`: why, as in `attempts`.
 `pause`: for how long no worker may claim it, or null. Of attempts that were deferred one after
-another only the last is kept, because a response may wait for a day. No row: see OWNERSHIP_STATE."""
+another only the last is kept, because a response may wait for a day. No row: see
+OWNERSHIP_STATE."""
 
 
 @dataclass(frozen=True, slots=True)

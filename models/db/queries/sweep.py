@@ -1,4 +1,5 @@
-"""Responses without a live owner: which of them a sweep enqueues again, and which it claims itself."""
+"""Responses without a live owner: which of them a sweep enqueues again, and which it claims
+itself."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -39,8 +40,9 @@ REENQUEUE = Query(
     """,
     ReenqueuedResponse,
 )
-"""Marks up to 200 open responses without a live owner as enqueued again: those an operator requeued,
-and those whose last Celery message is too old. The limit on its age doubles with each message."""
+"""Marks up to 200 open responses without a live owner as enqueued again: those an operator
+requeued, and those whose last Celery message is too old. The limit on its age doubles with each
+message."""
 
 ORPHANS = column(
     f"""

@@ -104,8 +104,10 @@ async def test_the_previous_release_serves_on_the_newest_schema_while_the_new_on
     own_stack.webs.append(old_web)
     own_stack.workers.append(old_worker)
     new_api, old_api = own_stack.api(0), own_stack.api(old_web)
-    await until(lambda: own_stack._healthz(old_web), 60)
+    await until(lambda: old_web.is_healthy(own_stack.session), 60)
     await own_stack.wait_until_claiming(old_worker)
+    async with own_stack.session.get(f"http://127.0.0.1:{old_web.port}/readyz") as readiness:
+        assert readiness.status == 503, "a process of this release would know the newest schema"
 
     conversation = (await old_api.call("POST", "/conversations", {})).body["id"]
     released = asyncio.Event()

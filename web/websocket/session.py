@@ -34,15 +34,10 @@ from web.state import AppState
 from web.stream.obfuscation import obfuscate_if_requested
 from web.stream.reader import DONE
 from web.websocket.frames import CreateFrame, FrameRefused, error_frame, event_frame, parse_frame
+from web.websocket.lanes import Lanes
 
 logger = structlog.get_logger()
 
-_MAX_RUNNING = 16
-"""Responses that one connection may run at a time, over all lanes; OpenAI's limit."""
-_MAX_LANES = 32
-"""Names of lanes that one connection may use; OpenAI's limit."""
-_MAX_PENDING = 64
-"""Creates of one connection that wait or run."""
 _MAX_UNSTORED_IDS = 1000
 """Unstored responses that one connection may continue; the oldest are dropped."""
 
@@ -60,20 +55,12 @@ class SocketSession:
         self._state = state
         self._key = key
         self._deadline = time.monotonic() + state.settings.web.socket_time.total_seconds()
-        self._running_slots = asyncio.Semaphore(_MAX_RUNNING)
-        self._last_in_lane: dict[str | None, asyncio.Task[None]] = {}
-        """lane -> its last create; a lane stays here after its last create has ended"""
-        self._pending: set[asyncio.Task[None]] = set()
-        self._pending_bytes = 0
-        """Bytes of the frames of pending creates."""
+        self._lanes = Lanes(state.settings.limits.body)
         self._unstored_ids: OrderedDict[UUID, None] = OrderedDict()
         self._refusal: ApiError | None = None
         """The error for every further create."""
         self._key_revoked = asyncio.Event()
         """Set when the key is not valid any more; the client has got the error."""
-        self._idle = asyncio.Event()
-        """Set while no create is pending."""
-        self._idle.set()
 
     async def serve(self) -> None:
         """Serves an accepted socket until the client disconnects, its time is over, or we stop."""
@@ -84,7 +71,7 @@ class SocketSession:
                 if code is not None and not reading.done():
                     await self._socket.close(code)
         finally:
-            unfinished = {reading, *self._pending}
+            unfinished = {reading, *self._lanes.pending}
             for task in unfinished:
                 task.cancel()
             await asyncio.wait(unfinished)
@@ -104,13 +91,13 @@ class SocketSession:
         if not self._key_revoked.is_set():
             self._refusal = ServerStopping() if state.stopping else _connection_limit_reached(state)
             if not await _wait_for_first(
-                reading, self._idle, state.grace_expired, self._key_revoked
+                reading, self._lanes.idle, state.grace_expired, self._key_revoked
             ):
                 return None
         if self._key_revoked.is_set():
             return _POLICY_VIOLATION
         if state.stopping:
-            if not self._idle.is_set():
+            if not self._lanes.idle.is_set():
                 await self._send_error(ServerStopping(), None)
             return _SERVICE_RESTART
         await self._send_error(_connection_limit_reached(state), None)
@@ -144,64 +131,24 @@ class SocketSession:
         if len(raw) > limit:
             raise FrameRefused(RequestTooLarge(limit), None)
         create = await run_sized(partial(parse_frame, raw), len(raw))
-        self._require_capacity(create, limit)
-        task = asyncio.create_task(self._run(create, self._last_in_lane.get(create.stream_id)))
-        self._last_in_lane[create.stream_id] = task
-        self._pending.add(task)
-        self._idle.clear()
-        self._pending_bytes += create.size
-        task.add_done_callback(lambda done: self._on_create_done(done, create.size))
-
-    def _require_capacity(self, create: CreateFrame, limit: int) -> None:
-        lane = create.stream_id
         if self._refusal is not None:
-            raise FrameRefused(self._refusal, lane)
-        if (
-            lane is not None
-            and lane not in self._last_in_lane
-            and len(self._last_in_lane) - (None in self._last_in_lane) >= _MAX_LANES
-        ):
-            raise FrameRefused(
-                InvalidRequest(
-                    "This WebSocket connection has reached its maximum number of distinct stream "
-                    f"IDs ({_MAX_LANES}). Reuse an existing stream_id or open a new WebSocket "
-                    "connection.",
-                    param="stream_id",
-                    code="websocket_stream_limit_reached",
-                ),
-                lane,
-            )
-        if len(self._pending) >= _MAX_PENDING or (
-            self._pending and self._pending_bytes + create.size > limit
-        ):
-            raise FrameRefused(
-                InvalidRequest(
-                    "Too many requests are queued on this WebSocket connection. "
-                    "Wait for a response to finish.",
-                    code="websocket_queue_full",
-                ),
-                lane,
-            )
-
-    def _on_create_done(self, task: asyncio.Task[None], size: int) -> None:
-        self._pending.discard(task)
-        if not self._pending:
-            self._idle.set()
-        self._pending_bytes -= size
+            raise FrameRefused(self._refusal, create.stream_id)
+        try:
+            self._lanes.require_capacity(create.stream_id, create.size)
+        except InvalidRequest as error:
+            raise FrameRefused(error, create.stream_id) from None
+        self._lanes.start(create.stream_id, create.size, partial(self._run, create))
 
     # --- events to the client ---
 
-    async def _run(self, create: CreateFrame, previous: asyncio.Task[None] | None) -> None:
-        """Runs one create after the previous one of its lane has ended."""
-        if previous is not None:
-            await asyncio.wait({previous})
-        async with self._running_slots:
-            try:
-                await self._respond(create)
-            except WebSocketDisconnect:
-                logger.info("socket_disconnected")  # `_read` ends too, and with it the connection
-            except Exception as error:  # noqa: BLE001  (every error becomes a frame)
-                await self._report(error, create.stream_id)
+    async def _run(self, create: CreateFrame) -> None:
+        """Runs one create to its end."""
+        try:
+            await self._respond(create)
+        except WebSocketDisconnect:
+            logger.info("socket_disconnected")  # `_read` ends too, and with it the connection
+        except Exception as error:  # noqa: BLE001  (every error becomes a frame)
+            await self._report(error, create.stream_id)
 
     async def _report(self, error: Exception, stream_id: str | None) -> None:
         """Sends the client the error of its create."""

@@ -1,0 +1,73 @@
+"""The lanes of one WebSocket: which of its creates may run (docs/websocket.md)."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from models.errors import InvalidRequest
+
+_MAX_RUNNING = 16
+"""Creates that one connection may run at a time, over all lanes; OpenAI's limit."""
+_MAX_LANES = 32
+"""Names of lanes that one connection may use; OpenAI's limit."""
+_MAX_PENDING = 64
+"""Creates of one connection that wait or run."""
+
+
+class Lanes:
+    """The pending creates of one connection. Those of a lane run one after the other."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """`max_bytes`: the frames of all pending creates together; a single one may be larger."""
+        self._max_bytes = max_bytes
+        self._running_slots = asyncio.Semaphore(_MAX_RUNNING)
+        self._last_in_lane: dict[str | None, asyncio.Task[None]] = {}
+        """lane -> its last create; a lane stays here after its last create has ended"""
+        self._pending_bytes = 0
+        self.pending: set[asyncio.Task[None]] = set()
+        """The tasks of creates that wait or run."""
+        self.idle = asyncio.Event()
+        """Set while no create is pending."""
+        self.idle.set()
+
+    def require_capacity(self, lane: str | None, size: int) -> None:
+        """Raises InvalidRequest if a create with a frame of `size` bytes cannot be started now."""
+        named_lanes = len(self._last_in_lane) - (None in self._last_in_lane)
+        if lane is not None and lane not in self._last_in_lane and named_lanes >= _MAX_LANES:
+            raise InvalidRequest(
+                "This WebSocket connection has reached its maximum number of distinct stream "
+                f"IDs ({_MAX_LANES}). Reuse an existing stream_id or open a new WebSocket "
+                "connection.",
+                param="stream_id",
+                code="websocket_stream_limit_reached",
+            )
+        if len(self.pending) >= _MAX_PENDING or (
+            self.pending and self._pending_bytes + size > self._max_bytes
+        ):
+            raise InvalidRequest(
+                "Too many requests are queued on this WebSocket connection. "
+                "Wait for a response to finish.",
+                code="websocket_queue_full",
+            )
+
+    def start(self, lane: str | None, size: int, run: Callable[[], Awaitable[None]]) -> None:
+        """Starts a task that awaits `run()` after the previous create of the lane has ended."""
+        task = asyncio.create_task(self._run_in_turn(run, self._last_in_lane.get(lane)))
+        self._last_in_lane[lane] = task
+        self.pending.add(task)
+        self.idle.clear()
+        self._pending_bytes += size
+        task.add_done_callback(lambda done: self._on_done(done, size))
+
+    async def _run_in_turn(
+        self, run: Callable[[], Awaitable[None]], previous: asyncio.Task[None] | None
+    ) -> None:
+        if previous is not None:
+            await asyncio.wait({previous})
+        async with self._running_slots:
+            await run()
+
+    def _on_done(self, task: asyncio.Task[None], size: int) -> None:
+        self.pending.discard(task)
+        if not self.pending:
+            self.idle.set()
+        self._pending_bytes -= size

@@ -468,14 +468,18 @@ class Machine(RuleBasedStateMachine):
         status=st.sampled_from([Status.COMPLETED, Status.INCOMPLETE, Status.FAILED]),
         twice=st.booleans(),
         appends=st.booleans(),
+        cancels=RARELY,
     )
-    def finish(self, index: int, status: Status, twice: bool, appends: bool) -> None:
+    def finish(self, index: int, status: Status, twice: bool, appends: bool, cancels: bool) -> None:
+        """Ends a response; with `cancels`, a client has cancelled it just before."""
         if appends:
             self.append(index=index, text="a", call=None)
         if not self.runs:
             return
         worker, run = pick(self.runs, index)
         response = self.response(run.claim.id)
+        if cancels and not response.is_deleted:
+            self.cancel(index=self.open.index(response), happens=True)
         if worker.is_declared_dead:
             self.assert_rejected(worker.finish(run, status, send_twice=twice))
             worker.has_exited = True

@@ -111,6 +111,8 @@ class StepWorker(DatabaseWorker):
         writer = AttemptWriter(attempt, self.journal_writer, self.ownership)
         writer.open()
         await write_first_events(attempt, writer, self.pool)
+        if claim.end_reason is None:
+            self._begin_turn(attempt)
         run = self.runs[response_id] = StepRun(attempt, writer)
         return run
 
@@ -125,13 +127,12 @@ class StepWorker(DatabaseWorker):
 
     def _turn(self, run: StepRun) -> Turn[Chunk]:
         """The current turn; a new one between turns."""
-        attempt = run.attempt
-        if attempt.current_turn is None:
-            first_index = attempt.output.next_index
-            attempt.current_turn = ChatTranslator(
-                self._new_id, ChatOptions(first_index=first_index)
-            )
-        return attempt.current_turn
+        return run.attempt.current_turn or self._begin_turn(run.attempt)
+
+    def _begin_turn(self, attempt: Attempt) -> Turn[Chunk]:
+        options = ChatOptions(first_index=attempt.output.next_index)
+        attempt.current_turn = turn = ChatTranslator(self._new_id, options)
+        return turn
 
     async def write_journal(self) -> None:
         """Writes all new frames to the journal as one batch; the bus keeps what it publishes."""
@@ -145,9 +146,9 @@ class StepWorker(DatabaseWorker):
 
     async def checkpoint(self, run: StepRun) -> None:
         """Ends the turn and stores it; another turn follows."""
-        if run.attempt.current_turn is None:
-            self.append_delta(run, "Well, ")
         turn = self._turn(run)
+        if not turn.output:
+            self.append_delta(run, "Well, ")
         run.writer.write(_finish_events(turn))
         await run.writer.checkpoint(turn.items, turn)
 
@@ -157,8 +158,9 @@ class StepWorker(DatabaseWorker):
         `send_twice`: the answer to the statement is lost, so it is sent again.
         """
         end_state = _end_state(run.claim, status)
-        if run.attempt.current_turn is not None and end_state.status is Status.COMPLETED:
-            run.writer.write(_finish_events(run.attempt.current_turn))
+        turn = run.attempt.current_turn
+        if turn is not None and turn.output and end_state.status is Status.COMPLETED:
+            run.writer.write(_finish_events(turn))
         for _ in range(2 if send_twice else 1):
             end_state = await run.writer.end(end_state)
         self._forget(run)

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import create_engine, func, pool, select
+import psycopg
 
-from models.config.settings import sqlalchemy_url
-from models.db.tables import workers
+from models.db.database import fetch_sync
+from models.db.queries.leases import LIVE_PIDS, NOW
 
 
 class RegisteredWorkers:
@@ -16,20 +16,13 @@ class RegisteredWorkers:
 
     def __init__(self, dsn: str) -> None:
         """`dsn` is the libpq URL (`postgresql://…`) of a migrated database."""
-        self._connection = create_engine(
-            sqlalchemy_url(dsn), poolclass=pool.NullPool, isolation_level="AUTOCOMMIT"
-        ).connect()
-        self._opened_at = self._connection.execute(select(func.now())).scalar_one()
+        self._connection = psycopg.connect(dsn, autocommit=True)
+        self._opened_at = fetch_sync(self._connection, NOW, {})[0]
 
     def has_all(self, pids: Sequence[int]) -> bool:
         """Whether all these processes are registered and have a valid lease."""
-        live = select(workers.c.pid).where(
-            workers.c.pid.in_(pids),
-            workers.c.started_at >= self._opened_at,
-            ~workers.c.dead,
-            workers.c.expires_at > func.now(),
-        )
-        return set(self._connection.execute(live).scalars()) == set(pids)
+        wanted = {"pids": list(pids), "since": self._opened_at}
+        return set(fetch_sync(self._connection, LIVE_PIDS, wanted)) == set(pids)
 
     def close(self) -> None:
         self._connection.close()

@@ -115,6 +115,16 @@ class LiveCount:
     live: int
 
 
+LIVE_PIDS = column(
+    """
+    SELECT pid FROM workers
+    WHERE pid = ANY(CAST(:pids AS int[])) AND started_at >= :since AND NOT dead AND expires_at > clock_timestamp()
+    """,
+    int,
+)
+"""Selects those of the process ids `pids` that registered at or after `since` and have a valid
+lease."""
+NOW = column("SELECT clock_timestamp() AS now", datetime)
 LIVE_WORKERS = Query(
     "SELECT kind, count(*) AS live FROM workers WHERE NOT dead AND expires_at > clock_timestamp() GROUP BY kind",
     LiveCount,

@@ -1,6 +1,6 @@
-"""Whatever a client sends that is wrong: the error that names it, and nothing written, nothing queued (contract §5.1, design §9, §11).
+"""Wrong requests over HTTP: the error names the fault, nothing is stored and nothing runs.
 
-The rows go through HTTP and the whole product, in a project of their own whose rows are counted after each.
+Each test uses a project without rows and counts its rows afterwards (docs/wire.md).
 """
 
 import asyncio
@@ -26,20 +26,23 @@ from tests.support.stack import Stack
 
 WAYS: list[JSON] = [{}, {"background": True}, {"stream": True}]
 ROWS = "SELECT count(*) FROM responses r JOIN projects p ON p.id = r.project_id WHERE p.name = %s"
-KEYS = "SELECT count(*) FROM idempotency_keys k JOIN projects p ON p.id = k.project_id WHERE p.name = %s"
+KEYS = (
+    "SELECT count(*) FROM idempotency_keys k JOIN projects p ON p.id = k.project_id WHERE p.name "
+    "= %s"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class EmptyProject:
-    """A project in which nothing may ever be stored, and a model that may never be asked."""
+    """A project in which nothing may be stored, and a model that must not receive a request."""
 
     api: Api
     fake: FakeUpstream
     name: str
     model: str
-    books: psycopg.AsyncConnection
+    connection: psycopg.AsyncConnection
 
-    async def refused(
+    async def assert_refused(
         self,
         answered: HttpResponse,
         status: int,
@@ -47,7 +50,7 @@ class EmptyProject:
         code: str | None,
         message: str | None = None,
     ) -> None:
-        """That this answer is this refusal, and that it left nothing behind."""
+        """Checks that the answer is this refusal and that nothing was stored."""
         assert answered.status == status, answered.raw[:2000]
         error = answered.error
         assert (error["type"], error["param"], error["code"]) == (
@@ -59,12 +62,12 @@ class EmptyProject:
         assert answered.headers["content-type"] == "application/json"
         assert answered.headers["x-request-id"].startswith("req_")
         assert b"Traceback" not in answered.raw
-        await self.is_empty()
+        await self.assert_empty()
 
-    async def is_empty(self) -> None:
-        """Nothing written, and so nothing queued: a worker claims rows. Nothing asked."""
+    async def assert_empty(self) -> None:
+        """Checks that no row was stored, so that nothing can run, and that no model was called."""
         for question in (ROWS, KEYS):
-            cursor = await self.books.execute(question.encode(), (self.name,))
+            cursor = await self.connection.execute(question.encode(), (self.name,))
             assert await cursor.fetchone() == (0,)
         assert self.fake.requests_for(self.model) == []
 
@@ -73,10 +76,12 @@ class EmptyProject:
 async def empty_project(shared_stack: Stack, fake: FakeUpstream) -> AsyncIterator[EmptyProject]:
     name = f"empty project {secrets.token_hex(4)}"
     api = shared_stack.api(key=keys.create(shared_stack.dsn, name))
-    async with await psycopg.AsyncConnection.connect(shared_stack.dsn, autocommit=True) as books:
-        found = EmptyProject(api, fake, name, fake.script(reply("never")), books)
+    async with await psycopg.AsyncConnection.connect(
+        shared_stack.dsn, autocommit=True
+    ) as connection:
+        found = EmptyProject(api, fake, name, fake.script(reply("never")), connection)
         yield found
-        # the count counts: a right request with a key is there, asked and written
+        # The counting works: a valid request with an idempotency key is stored and runs.
         answered = await api.call(
             "POST",
             "/responses",
@@ -85,12 +90,12 @@ async def empty_project(shared_stack: Stack, fake: FakeUpstream) -> AsyncIterato
         )
         assert answered.status == 200
         with pytest.raises(AssertionError):
-            await found.is_empty()
+            await found.assert_empty()
         assert len(fake.requests_for(found.model)) == 1
 
 
 def valid_body(empty_project: EmptyProject, **more: object) -> JSON:
-    """A body with which nothing is wrong."""
+    """A body without a fault."""
     return {"model": empty_project.model, "input": "Hi.", **more}
 
 
@@ -104,18 +109,18 @@ KINDS = (
     *("two calls of one id", "an id with a slash", "an id of no response"),
     *("a reference to nothing", "an item behind a hundred thousand"),
 )
-"""One row of each kind. All of them are checked without HTTP in tests/unit/wire/test_request_bodies.py."""
+"""One row of each kind. tests/unit/wire/test_request_bodies.py checks all rows without HTTP."""
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["foreground", "background", "stream"])
 @pytest.mark.parametrize(
     "case", [pytest.param(case, id=case.name) for case in BODIES if case.name in KINDS]
 )
-async def test_what_is_wrong_in_a_body_is_named(
+async def test_a_wrong_body_is_refused_with_its_place_and_code(
     empty_project: EmptyProject, case: BadBody, way: JSON
 ) -> None:
     body = {**valid_body(empty_project), **way, **case.body}
-    await empty_project.refused(
+    await empty_project.assert_refused(
         await empty_project.api.call("POST", "/responses", body),
         400,
         case.param,
@@ -129,7 +134,7 @@ def test_every_kind_is_a_row_of_the_table() -> None:
 
 
 LIMIT = 4_000_000
-"""Bytes of a body, in the shared deployment."""
+"""The most bytes of a body in the shared deployment."""
 
 UNREADABLE = ("nothing", "invalid UTF-8", "a million levels", "5000 digits")
 
@@ -141,7 +146,7 @@ async def test_a_body_that_cannot_be_read_is_invalid_json(
     empty_project: EmptyProject, sent: bytes
 ) -> None:
     assert len(sent) < LIMIT
-    await empty_project.refused(
+    await empty_project.assert_refused(
         await empty_project.api.call("POST", "/responses", sent), 400, None, "invalid_json"
     )
 
@@ -151,7 +156,7 @@ async def test_a_body_must_be_an_object(
     empty_project: EmptyProject, sent: bytes, kind: str
 ) -> None:
     message = f"Invalid body: expected a JSON object, but got {kind} instead."
-    await empty_project.refused(
+    await empty_project.assert_refused(
         await empty_project.api.call("POST", "/responses", sent), 400, None, "invalid_type", message
     )
 
@@ -164,7 +169,7 @@ async def test_another_content_type_is_not_read(
     answered = await _post_as(
         empty_project, json.dumps(valid_body(empty_project, input="x" * size)).encode(), kind
     )
-    await empty_project.refused(answered, 415, None, "unsupported_media_type")
+    await empty_project.assert_refused(answered, 415, None, "unsupported_media_type")
 
 
 @pytest.mark.parametrize(
@@ -182,7 +187,7 @@ async def test_a_compressed_body_is_not_unpacked(
     bomb = packed(
         json.dumps(valid_body(empty_project, input="x" * 10_000_000)).encode()[:3_000_000]
     )
-    await empty_project.refused(
+    await empty_project.assert_refused(
         await _post_as(empty_project, bomb, "application/json", {"content-encoding": name}),
         415,
         None,
@@ -220,7 +225,7 @@ async def test_the_official_client_reads_that_its_body_is_too_large(
         assert (
             "The request body is larger than the limit of 4000000 bytes." in refusal.value.message
         )
-    await empty_project.is_empty()
+    await empty_project.assert_empty()
 
 
 @pytest.mark.parametrize(
@@ -234,7 +239,10 @@ async def test_a_body_without_end_is_refused_before_it_is_read_whole(
     web = shared_stack.webs[0]
     before = psutil.Process(web.pid).memory_info().rss
     reader, writer = await asyncio.open_connection("127.0.0.1", web.port)
-    head = f"POST /v1/responses HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {empty_project.api.key}\r\ncontent-type: application/json\r\n{framing}\r\n\r\n"
+    head = (
+        "POST /v1/responses HTTP/1.1\r\nhost: x\r\nauthorization: Bearer "
+        f"{empty_project.api.key}\r\ncontent-type: application/json\r\n{framing}\r\n\r\n"
+    )
     writer.write(head.encode())
     answering = asyncio.create_task(reader.readuntil(b"\r\n"))
     piece = b"x" * 1_000_000
@@ -250,24 +258,29 @@ async def test_a_body_without_end_is_refused_before_it_is_read_whole(
         assert (await answering).startswith(b"HTTP/1.1 413 ")
     writer.close()
     assert sent < 2_000_000_000
-    assert psutil.Process(web.pid).memory_info().rss - before < 50_000_000, "the body was kept"
-    await empty_project.is_empty()
+    assert psutil.Process(web.pid).memory_info().rss - before < 50_000_000, (
+        "the body was kept in memory"
+    )
+    await empty_project.assert_empty()
 
 
-async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_nothing(
+async def test_a_body_cut_off_by_a_disconnect_stores_nothing(
     empty_project: EmptyProject, shared_stack: Stack
 ) -> None:
     for sent in (b"", b"{", json.dumps(valid_body(empty_project)).encode()):
         _, writer = await asyncio.open_connection("127.0.0.1", shared_stack.webs[0].port)
-        head = f"POST /v1/responses HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {empty_project.api.key}\r\ncontent-type: application/json\r\n"
+        head = (
+            "POST /v1/responses HTTP/1.1\r\nhost: x\r\nauthorization: Bearer "
+            f"{empty_project.api.key}\r\ncontent-type: application/json\r\n"
+        )
         writer.write(f"{head}content-length: 1000\r\n\r\n".encode() + sent)
         await writer.drain()
         writer.close()
         await writer.wait_closed()
     assert (await empty_project.api.call("GET", "/responses/resp_1")).status == 404, (
-        "the process goes on"
+        "the process still answers"
     )
-    await empty_project.is_empty()
+    await empty_project.assert_empty()
 
 
 async def test_the_process_answers_others_while_it_checks_a_large_body(
@@ -288,7 +301,7 @@ async def test_the_process_answers_others_while_it_checks_a_large_body(
     assert answered > 3
 
 
-# What depends on other responses.
+# Requests about other responses.
 
 
 async def _foreign(empty_project: EmptyProject, shared_stack: Stack) -> str:
@@ -315,7 +328,7 @@ Made = Callable[[EmptyProject, Stack], Awaitable[str]]
     "made", [_foreign, _deleted, _unstored], ids=["another project's", "a deleted", "an unstored"]
 )
 @pytest.mark.parametrize("way", WAYS, ids=["foreground", "background", "stream"])
-async def test_what_does_not_exist_here_cannot_be_continued(
+async def test_a_response_that_does_not_exist_for_this_client_cannot_be_continued(
     empty_project: EmptyProject, shared_stack: Stack, made: Made, way: JSON
 ) -> None:
     named = await made(empty_project, shared_stack)
@@ -324,13 +337,13 @@ async def test_what_does_not_exist_here_cannot_be_continued(
         "POST", "/responses", valid_body(empty_project, previous_response_id=named, **way)
     )
     message = f"Previous response with id '{named}' not found."
-    await empty_project.refused(
+    await empty_project.assert_refused(
         answered, 400, "previous_response_id", "previous_response_not_found", message
     )
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["foreground", "background", "stream"])
-async def test_what_still_runs_cannot_be_continued(
+async def test_a_running_response_cannot_be_continued(
     empty_project: EmptyProject, shared_stack: Stack, way: JSON
 ) -> None:
     api = shared_stack.api()
@@ -340,7 +353,7 @@ async def test_what_still_runs_cannot_be_continued(
         "POST", "/responses", valid_body(empty_project, previous_response_id=running, **way)
     )
     message = f"Previous response with id '{running}' has not finished yet."
-    await empty_project.refused(
+    await empty_project.assert_refused(
         answered, 400, "previous_response_id", "previous_response_not_ready", message
     )
     assert (await api.cancel(running)).status == 200
@@ -358,18 +371,29 @@ async def test_an_item_of_another_project_or_of_an_unstored_response_cannot_be_r
             "/responses",
             valid_body(empty_project, input=[USER, {"type": "item_reference", "id": item}]),
         )
-        message = f"Item with id '{item}' not found. Items of responses created with 'store': false cannot be referred to."
-        await empty_project.refused(answered, 400, "input[1]", "item_not_found", message)
+        message = (
+            f"Item with id '{item}' not found. Items of responses created with 'store': false "
+            "cannot be referred to."
+        )
+        await empty_project.assert_refused(answered, 400, "input[1]", "item_not_found", message)
 
 
 OPEN: list[tuple[str, list[JSON] | str, tuple[str, None, str]]] = [
     ("words instead", "Well?", unpaired("call_a")),
     ("one of two", [answer("call_a")], unpaired("call_b")),
     ("the other of two", [answer("call_b"), USER], unpaired("call_a")),
-    ("a stranger's answer too", [answer("call_a"), answer("call_b"), answer("call_z")], ("input", None, "No tool call found for function call output with call_id call_z.")),
+    (
+        "a stranger's answer too",
+        [answer("call_a"), answer("call_b"), answer("call_z")],
+        ("input", None, "No tool call found for function call output with call_id call_z."),
+    ),
     ("a new call too", [answer("call_a"), answer("call_b"), call("call_c")], unpaired("call_c")),
-    ("the first one called again", [answer("call_b"), answer("call_a"), call("call_a")], unpaired("call_a")),
-]  # fmt: skip
+    (
+        "the first one called again",
+        [answer("call_b"), answer("call_a"), call("call_a")],
+        unpaired("call_a"),
+    ),
+]
 
 
 @pytest.mark.parametrize(("given", "refusal"), [pytest.param(*row[1:], id=row[0]) for row in OPEN])
@@ -392,7 +416,7 @@ async def test_calls_that_the_last_response_left_open_must_all_be_answered(
         body = valid_body(empty_project, previous_response_id=first["id"], tools=tools, **way) | {
             "input": given
         }
-        await empty_project.refused(
+        await empty_project.assert_refused(
             await shared_stack.api().call("POST", "/responses", body), 400, *refusal
         )
 
@@ -401,28 +425,87 @@ async def test_calls_that_the_last_response_left_open_must_all_be_answered(
 
 QUERIES: list[tuple[str, str, str | None, str]] = [
     *(
-        (f"?{name}={value}", name, "invalid_type", f"Invalid type for '{name}': expected a boolean, but got '{value}' instead.")
+        (
+            f"?{name}={value}",
+            name,
+            "invalid_type",
+            f"Invalid type for '{name}': expected a boolean, but got '{value}' instead.",
+        )
         for name in ("stream", "include_obfuscation")
         for value in ("True", "1", "", "yes")
     ),
     *(
-        (f"?stream=true&starting_after={sent}", "starting_after", "invalid_type", f"Invalid type for 'starting_after': expected an integer, but got '{value}' instead.")
-        for sent, value in (("one", "one"), ("1.5", "1.5"), ("", ""), ("1e3", "1e3"), ("1_0", "1_0"), ("%201", " 1"), ("%D9%A1", "١"), ("%00", "\0"), ("9" * 31, "9" * 31))
+        (
+            f"?stream=true&starting_after={sent}",
+            "starting_after",
+            "invalid_type",
+            f"Invalid type for 'starting_after': expected an integer, but got '{value}' instead.",
+        )
+        for sent, value in (
+            ("one", "one"),
+            ("1.5", "1.5"),
+            ("", ""),
+            ("1e3", "1e3"),
+            ("1_0", "1_0"),
+            ("%201", " 1"),
+            ("%D9%A1", "١"),
+            ("%00", "\0"),
+            ("9" * 31, "9" * 31),
+        )
     ),
-    ("?starting_after=-1", "starting_after", "integer_below_min_value", "Invalid 'starting_after': integer below minimum value. Expected a value >= 0, but got -1 instead."),
-    ("?starting_after=2147483648", "starting_after", "integer_above_max_value", "Invalid 'starting_after': integer above maximum value. Expected a value <= 2147483647, but got 2147483648 instead."),
-    ("/input_items?limit=0", "limit", "integer_below_min_value", "Invalid 'limit': integer below minimum value. Expected a value >= 1, but got 0 instead."),
-    ("/input_items?limit=101", "limit", "integer_above_max_value", "Invalid 'limit': integer above maximum value. Expected a value <= 100, but got 101 instead."),
-    ("/input_items?limit=ten", "limit", "invalid_type", "Invalid type for 'limit': expected an integer, but got 'ten' instead."),
-    ("/input_items?order=up", "order", "invalid_value", "Invalid value: 'up'. Supported values are: 'asc' and 'desc'."),
-]  # fmt: skip
+    (
+        "?starting_after=-1",
+        "starting_after",
+        "integer_below_min_value",
+        (
+            "Invalid 'starting_after': integer below minimum value. Expected a value >= 0, but "
+            "got -1 instead."
+        ),
+    ),
+    (
+        "?starting_after=2147483648",
+        "starting_after",
+        "integer_above_max_value",
+        (
+            "Invalid 'starting_after': integer above maximum value. Expected a value <= "
+            "2147483647, but got 2147483648 instead."
+        ),
+    ),
+    (
+        "/input_items?limit=0",
+        "limit",
+        "integer_below_min_value",
+        "Invalid 'limit': integer below minimum value. Expected a value >= 1, but got 0 instead.",
+    ),
+    (
+        "/input_items?limit=101",
+        "limit",
+        "integer_above_max_value",
+        (
+            "Invalid 'limit': integer above maximum value. Expected a value <= 100, but got 101 "
+            "instead."
+        ),
+    ),
+    (
+        "/input_items?limit=ten",
+        "limit",
+        "invalid_type",
+        "Invalid type for 'limit': expected an integer, but got 'ten' instead.",
+    ),
+    (
+        "/input_items?order=up",
+        "order",
+        "invalid_value",
+        "Invalid value: 'up'. Supported values are: 'asc' and 'desc'.",
+    ),
+]
 
 
 @pytest.mark.parametrize(("rest", "param", "code", "message"), QUERIES)
 async def test_a_wrong_query_is_named(
     empty_project: EmptyProject, rest: str, param: str, code: str, message: str
 ) -> None:
-    await empty_project.refused(
+    await empty_project.assert_refused(
         await empty_project.api.call("GET", f"/responses/{UNKNOWN_RESPONSE_ID}{rest}"),
         400,
         param,
@@ -441,7 +524,7 @@ async def test_an_unknown_include_of_a_query_is_named(
         f"/responses/{UNKNOWN_RESPONSE_ID}{rest}",
         params=[(name, "file_search_call.results"), (name, "all\0")],
     )
-    await empty_project.refused(answered, 400, "include[1]", "invalid_value")
+    await empty_project.assert_refused(answered, 400, "include[1]", "invalid_value")
 
 
 NAMES = [
@@ -476,14 +559,16 @@ OF_ONE_RESPONSE = [
         *(("GET", "", name) for name in NAMES),
     ],
 )
-async def test_what_is_no_response_of_ours_is_not_found(
+async def test_an_unknown_response_is_not_found_on_any_route(
     empty_project: EmptyProject, method: str, rest: str, named: str
 ) -> None:
     quoted = "".join(f"%{byte:02x}" for byte in named.encode())
     answered = await empty_project.api.call(
         method, f"/responses/{quoted}{rest}".replace("%25", "%")
     )
-    await empty_project.refused(answered, 404, None, None, f"Response with id '{named}' not found.")
+    await empty_project.assert_refused(
+        answered, 404, None, None, f"Response with id '{named}' not found."
+    )
 
 
 @pytest.mark.parametrize("after", ["%00", "msg_none", "%ed%a0%80", "x" * 5000])
@@ -507,12 +592,14 @@ async def test_a_page_after_an_item_that_is_not_there_is_empty(
 @pytest.mark.parametrize(
     "sent", [b"{", b"\xff", b"[]", b"x" * 100_000], ids=["half", "no text", "a list", "large"]
 )
-async def test_a_body_where_none_is_read_does_no_harm(
+async def test_a_body_on_a_route_without_one_changes_nothing(
     empty_project: EmptyProject, shared_stack: Stack, sent: bytes
 ) -> None:
     ended = await shared_stack.api().create(empty_project.fake.script(reply("x")))
     cancelled = await shared_stack.api().call("POST", f"/responses/{ended['id']}/cancel", sent)
-    await empty_project.refused(cancelled, 400, None, None, "Cannot cancel a synchronous response.")
+    await empty_project.assert_refused(
+        cancelled, 400, None, None, "Cannot cancel a synchronous response."
+    )
     assert (await shared_stack.api().call("GET", f"/responses/{ended['id']}", sent)).body[
         "id"
     ] == ended["id"]
@@ -533,7 +620,7 @@ async def test_an_idempotency_key_of_a_wrong_length_is_refused(
     message = (
         f"Invalid 'Idempotency-Key': expected 1 to 255 characters, but got {len(given)} instead."
     )
-    await empty_project.refused(answered, 400, "Idempotency-Key", "invalid_value", message)
+    await empty_project.assert_refused(answered, 400, "Idempotency-Key", "invalid_value", message)
 
 
 async def test_a_key_of_a_refused_request_may_be_used_again(
@@ -546,7 +633,7 @@ async def test_a_key_of_a_refused_request_may_be_used_again(
         valid_body(empty_project, temperature=3),
         headers={"idempotency-key": name},
     )
-    await empty_project.refused(refused, 400, "temperature", "decimal_above_max_value")
+    await empty_project.assert_refused(refused, 400, "temperature", "decimal_above_max_value")
     model = empty_project.fake.script(reply("at last"))
     answered = await shared_stack.api().call(
         "POST", "/responses", {"model": model, "input": "Hi."}, headers={"idempotency-key": name}
@@ -554,15 +641,16 @@ async def test_a_key_of_a_refused_request_may_be_used_again(
     assert answered.body["output_text"] == "at last"
 
 
-# What looks wrong and is not.
+# Requests that look wrong and are right.
 
 
-async def test_of_a_key_that_stands_twice_the_last_counts(
+async def test_of_a_repeated_json_key_the_last_value_counts(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("ok"))
-    for other in ('"\\ud800"', '"x"'):  # the first sends the body the long way round
-        sent = f'{{"model": {other}, "temperature": "hot", "input": [], "model": "{model}", "input": "Hi.", "temperature": 1}}'
+    for other in ('"\\ud800"', '"x"'):  # with a lone surrogate the slower decoder reads the body
+        first = f'"model": {other}, "temperature": "hot", "input": []'
+        sent = f'{{{first}, "model": "{model}", "input": "Hi.", "temperature": 1}}'
         answered = await shared_stack.api().call("POST", "/responses", sent.encode())
         assert (answered.status, answered.body["temperature"], answered.body["output_text"]) == (
             200,
@@ -586,7 +674,7 @@ async def test_a_hundred_thousand_items_are_answered(
     assert len(fake.requests_for(model)[0].messages) == 100_000
 
 
-async def test_json_as_deep_as_we_take_it_is_stored_and_told(
+async def test_json_of_the_greatest_allowed_depth_is_stored_and_sent_upstream(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:
     schema: JSON = {}
@@ -606,7 +694,7 @@ async def test_json_as_deep_as_we_take_it_is_stored_and_told(
     "kind",
     ["application/json; charset=utf-8", "Application/JSON", "application/json;charset=latin-1"],
 )
-async def test_json_by_any_of_its_names_is_read(
+async def test_every_spelling_of_the_json_content_type_is_read(
     shared_stack: Stack, fake: FakeUpstream, kind: str
 ) -> None:
     body: JSON = {"model": fake.script(reply("é")), "input": "é"}
@@ -648,4 +736,4 @@ async def test_the_official_client_names_a_refusal_by_its_class(
             model=empty_project.model, input="x" * 3_000_000
         )
     assert unknown.value.code == "invalid_api_key"
-    await empty_project.is_empty()
+    await empty_project.assert_empty()

@@ -1,4 +1,4 @@
-"""Every refusal: its status, its envelope and, where clients read them, its words (contract §5.1, design §11)."""
+"""Refusals: status, envelope and, where clients read it, the message (docs/wire.md)."""
 
 import asyncio
 
@@ -73,7 +73,7 @@ async def test_a_finished_response_cannot_be_cancelled(
 ) -> None:
     ended = await api.wait_for_end(await api.create_background(fake.script(script)))
     answer = await api.cancel(ended["id"])
-    assert answer.status == 400, "never 409: the SDK would try again"
+    assert answer.status == 400, "never 409: the SDK would retry"
     assert answer.error["message"] == words
     assert await api.get(ended["id"]) == ended
 

@@ -1,4 +1,4 @@
-"""Without exactly one right key nothing under /v1 says anything but 401: no route, no method, no body (design §8)."""
+"""Without exactly one valid key every route, method and body under /v1 gets 401."""
 
 import asyncio
 import io
@@ -28,15 +28,38 @@ ROUTES = [
     ("GET", "/v1/models/a/b"),
 ]
 ELSEWHERE = [
-    *(("GET", path) for path in ("/v1", "/v1/", "/v1/nothing", "/v1/responses/", "/v1/responses/a/b/c", "/v1/chat", "/v1/chat/completions/x")),
+    *(
+        ("GET", path)
+        for path in (
+            "/v1",
+            "/v1/",
+            "/v1/nothing",
+            "/v1/responses/",
+            "/v1/responses/a/b/c",
+            "/v1/chat",
+            "/v1/chat/completions/x",
+        )
+    ),
     *((method, "/v1/chat/completions") for method in ("GET", "PUT", "DELETE", "OPTIONS", "TRACE")),
-    *((method, "/v1/responses") for method in ("GET", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")),
-    *((method, f"/v1/responses/{UNKNOWN_RESPONSE_ID}/cancel") for method in ("GET", "DELETE", "OPTIONS", "TRACE")),
-    *((method, "/v1/conversations") for method in ("GET", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")),
+    *(
+        (method, "/v1/responses")
+        for method in ("GET", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")
+    ),
+    *(
+        (method, f"/v1/responses/{UNKNOWN_RESPONSE_ID}/cancel")
+        for method in ("GET", "DELETE", "OPTIONS", "TRACE")
+    ),
+    *(
+        (method, "/v1/conversations")
+        for method in ("GET", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
+    ),
     *((method, f"/v1/conversations/{CONVERSATION}/items") for method in ("PUT", "PATCH", "DELETE")),
-    *(("GET", f"/v1/conversations/{CONVERSATION}{path}") for path in ("/", "/items/", "/items/a/b", "/else")),
+    *(
+        ("GET", f"/v1/conversations/{CONVERSATION}{path}")
+        for path in ("/", "/items/", "/items/a/b", "/else")
+    ),
     *((method, "/v1/nothing") for method in ("POST", "PUT", "DELETE", "OPTIONS", "PROPFIND")),
-]  # fmt: skip
+]
 
 RIGHT = "Bearer {key}"
 OFFERED: list[tuple[str, list[tuple[str, str]]]] = [
@@ -88,7 +111,7 @@ async def _offer(
 
 
 @pytest.mark.parametrize("offered", [pytest.param(row[1], id=row[0]) for row in OFFERED])
-async def test_nothing_is_said_without_a_right_key(
+async def test_without_a_valid_key_every_route_answers_401(
     api: Api, offered: list[tuple[str, str]]
 ) -> None:
     for method, path in [*ROUTES, *ELSEWHERE]:
@@ -100,13 +123,13 @@ async def test_nothing_is_said_without_a_right_key(
         assert error.pop("message").startswith(("You ", "Incorrect API key"))
         assert error == {"type": "invalid_request_error", "param": None, "code": "invalid_api_key"}
         assert api.key.encode() not in body
-        assert "allow" not in headers, "which methods there are is no stranger's business"
+        assert "allow" not in headers, "a client without a key must not learn the methods"
 
 
 @pytest.mark.parametrize(
     "spelled", ["bearer {key}", "BEARER {key}", "bEaReR {key}", "Bearer   {key}", "Bearer {key}  "]
 )
-async def test_the_scheme_may_be_spelled_as_one_likes(
+async def test_the_authorization_scheme_ignores_case(
     api: Api, fake: FakeUpstream, spelled: str
 ) -> None:
     model = fake.script(reply("ok"))
@@ -118,7 +141,7 @@ async def test_the_scheme_may_be_spelled_as_one_likes(
 
 
 @pytest.mark.parametrize(("method", "path"), ELSEWHERE)
-async def test_with_a_key_a_wrong_way_is_told_apart_from_a_wrong_method(
+async def test_with_a_key_an_unknown_path_and_a_wrong_method_differ(
     api: Api, method: str, path: str
 ) -> None:
     status, headers, body = await _offer(
@@ -128,8 +151,11 @@ async def test_with_a_key_a_wrong_way_is_told_apart_from_a_wrong_method(
     assert error["type"] == "invalid_request_error"
     assert (error["param"], error["message"] != "") == (None, True)
     known = path.removesuffix(f"/{CONVERSATION}/items") in (
-        "/v1/responses", f"/v1/responses/{UNKNOWN_RESPONSE_ID}/cancel", "/v1/conversations", "/v1/chat/completions",
-    )  # fmt: skip
+        "/v1/responses",
+        f"/v1/responses/{UNKNOWN_RESPONSE_ID}/cancel",
+        "/v1/conversations",
+        "/v1/chat/completions",
+    )
     if known or method in ("TRACE", "PROPFIND"):
         assert (status, error["code"]) == (405, None)
         assert "POST" in headers["allow"]
@@ -138,11 +164,14 @@ async def test_with_a_key_a_wrong_way_is_told_apart_from_a_wrong_method(
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
-async def test_a_key_is_asked_for_before_the_body_is(shared_stack: Stack, method: str) -> None:
-    """The client that waits to be asked for its body is not asked."""
+async def test_the_key_is_checked_before_the_body_is_read(shared_stack: Stack, method: str) -> None:
+    """A client that sends `Expect: 100-continue` gets 401 without `100 Continue`."""
     for path in ("/v1/responses", "/v1/conversations", "/v1/nothing"):
         reader, writer = await asyncio.open_connection("127.0.0.1", shared_stack.webs[0].port)
-        head = f"{method} {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer bb-wrong\r\ncontent-type: application/json\r\n"
+        head = (
+            f"{method} {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer "
+            "bb-wrong\r\ncontent-type: application/json\r\n"
+        )
         writer.write(f"{head}expect: 100-continue\r\ncontent-length: 1000\r\n\r\n".encode())
         async with asyncio.timeout(5):
             assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 401 ")
@@ -164,16 +193,22 @@ async def test_a_head_has_no_body_and_the_same_status(api: Api) -> None:
 async def test_a_web_socket_needs_a_key_like_any_other_request(shared_stack: Stack) -> None:
     for key, status in (("bb-wrong", b"401"), (shared_stack.key, b"101")):
         reader, writer = await asyncio.open_connection("127.0.0.1", shared_stack.webs[0].port)
-        upgrade = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        upgrade = (
+            "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: "
+            "13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        )
         writer.write(
-            f"GET /v1/responses HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n{upgrade}\r\n".encode()
+            (
+                "GET /v1/responses HTTP/1.1\r\nhost: x\r\nauthorization: Bearer "
+                f"{key}\r\n{upgrade}\r\n"
+            ).encode()
         )
         async with asyncio.timeout(5):
             assert (await reader.readuntil(b"\r\n")).split()[1] == status
         writer.close()
 
 
-async def test_what_is_open_stays_open_whatever_key_is_offered(shared_stack: Stack) -> None:
+async def test_health_routes_ignore_the_key(shared_stack: Stack) -> None:
     for path in ("healthz", "readyz"):
         async with shared_stack.session.get(
             f"http://127.0.0.1:{shared_stack.webs[0].port}/{path}",
@@ -191,7 +226,7 @@ async def test_what_is_open_stays_open_whatever_key_is_offered(shared_stack: Sta
         ("TRACE", "/v1"),
     ],
 )
-async def test_a_refusal_is_heard_by_a_client_that_is_still_sending(
+async def test_a_client_that_is_still_sending_receives_the_refusal(
     api: Api, method: str, path: str
 ) -> None:
     url = api.base_url.removesuffix("/v1") + path

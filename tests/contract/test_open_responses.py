@@ -1,7 +1,8 @@
-"""The Open Responses suite's tests (contract §8), over HTTP: each as JSON, as a stream, and in the background, which the suite leaves out.
+"""The tests of the Open Responses suite over HTTP: as JSON, as a stream, and in the background.
 
-As there, every request says `stream` in so many words, all tests can run at the same time, a body that is no Response by the suite's
-schema fails, and so does a stream with an event that the suite does not know.
+As there, every request says `stream` in so many words, all tests can run at the same time, a body
+that is no Response by the suite's schema fails, and so does a stream with an event that the suite
+does not know.
 """
 
 import asyncio
@@ -235,7 +236,7 @@ async def previous_response_id(api: Api, fake: FakeUpstream, ask: Ask) -> None:
 
 
 async def reasoning_and_logprobs(api: Api, fake: FakeUpstream, ask: Ask) -> None:
-    """No test of the suite, but its schema has words for all of this."""
+    """Not a test of the suite, but its schema describes all of this."""
     token = {
         "token": "Hi",
         "logprob": -0.5,
@@ -277,7 +278,7 @@ async def reasoning_and_logprobs(api: Api, fake: FakeUpstream, ask: Ask) -> None
 
 
 async def what_breaks_off(api: Api, fake: FakeUpstream, ask: Ask) -> None:
-    """An ending that the suite's streams may have as well."""
+    """Another ending that the suite's streams may have."""
     model = fake.script([text("Hal"), finish("length"), usage(), done()])
     response = await ask(api, {"model": model, "input": "Go.", "max_output_tokens": 16})
     assert (response["status"], response["output"][0]["status"]) == ("incomplete", "incomplete")
@@ -285,23 +286,33 @@ async def what_breaks_off(api: Api, fake: FakeUpstream, ask: Ask) -> None:
 
 Template = Callable[[Api, FakeUpstream, Ask], Awaitable[None]]
 TEMPLATES: list[Template] = [
-    basic_response, system_prompt, tool_calling, function_call_roundtrip, image_input, file_input, multi_turn, previous_response_id,
-    reasoning_and_logprobs, what_breaks_off,
-]  # fmt: skip
+    basic_response,
+    system_prompt,
+    tool_calling,
+    function_call_roundtrip,
+    image_input,
+    file_input,
+    multi_turn,
+    previous_response_id,
+    reasoning_and_logprobs,
+    what_breaks_off,
+]
 
 
 @pytest.mark.parametrize("ask", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template.__name__)
-async def test_of_the_suite(api: Api, fake: FakeUpstream, template: Template, ask: Ask) -> None:
+async def test_a_template_of_the_suite_passes(
+    api: Api, fake: FakeUpstream, template: Template, ask: Ask
+) -> None:
     await template(api, fake, ask)
 
 
-async def test_all_of_them_at_the_same_time(api: Api, fake: FakeUpstream) -> None:
+async def test_all_templates_pass_at_the_same_time(api: Api, fake: FakeUpstream) -> None:
     await asyncio.gather(*(template(api, fake, ask) for template in TEMPLATES for ask in WAYS))
 
 
 async def test_tool_calling_streaming(api: Api, fake: FakeUpstream) -> None:
-    """Of an older version of the suite."""
+    """A test of an older version of the suite."""
     async with api.post_stream(
         fake.script(CALLS), input=[user("Weather?")], tools=[WEATHER]
     ) as stream:
@@ -316,7 +327,9 @@ async def test_tool_calling_streaming(api: Api, fake: FakeUpstream) -> None:
 
 
 async def test_streams_are_cut_into_whole_events(api: Api, fake: FakeUpstream) -> None:
-    """The suite's parser forgets half an event between two reads: each network read must end where an event does."""
+    """The suite's parser loses half an event at the end of a read: each read must end with an
+    event.
+    """
     async with api.post_stream(
         fake.script(reply(*"Count from 1 to 5.", gap=0.002)), input=[user("Count from 1 to 5.")]
     ) as stream:
@@ -326,7 +339,7 @@ async def test_streams_are_cut_into_whole_events(api: Api, fake: FakeUpstream) -
 
 
 @pytest.fixture(scope="module")
-async def searching(
+async def search_stack(
     tmp_path_factory: pytest.TempPathFactory,
     database_server: Databases,
     suite_settings: SuiteSettings,
@@ -353,8 +366,11 @@ async def searching(
 
 
 @pytest.mark.parametrize("ask", [as_json, in_background], ids=lambda way: way.__name__)
-async def test_offline_web_search(searching: Stack, fake: FakeUpstream, ask: Ask) -> None:
-    """Opt-in there. Not as a stream: the suite's validator has no word for the events of hosted tools."""
+async def test_offline_web_search(search_stack: Stack, fake: FakeUpstream, ask: Ask) -> None:
+    """Optional in the suite.
+
+    Not as a stream: its validator does not know events of server tools.
+    """
     asks = [
         call(0, "call_s", "web_search", '{"query": "OpenResponses"}'),
         finish("tool_calls"),
@@ -368,7 +384,7 @@ async def test_offline_web_search(searching: Stack, fake: FakeUpstream, ask: Ask
         "tool_choice": {"type": "web_search"},
         "include": ["web_search_call.action.sources"],
     }
-    response = await ask(searching.api(), body)
+    response = await ask(search_stack.api(), body)
     assert [item["type"] for item in response["output"]] == ["web_search_call", "message"]
     assert response["output"][0]["action"]["sources"] == [
         {"type": "url", "url": "https://or.example/"}
@@ -376,7 +392,7 @@ async def test_offline_web_search(searching: Stack, fake: FakeUpstream, ask: Ask
 
 
 async def test_file_search_is_refused_because_this_server_keeps_no_files(api: Api) -> None:
-    """The other opt-in: never left out in silence."""
+    """The suite's other optional test; this server refuses the tool with an error."""
     tools = [{"type": "file_search", "vector_store_ids": ["vs_1"]}]
     answer = await api.call(
         "POST",

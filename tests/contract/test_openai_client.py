@@ -1,4 +1,4 @@
-"""The official client, unchanged, against the running product: everything a user of it does."""
+"""The unchanged official client against the running product: everything that its users do."""
 
 import asyncio
 from typing import Any
@@ -42,14 +42,14 @@ WEATHER: FunctionToolParam = {
 
 
 class Person(BaseModel):
-    """What the model is to answer with."""
+    """The structured output of the model."""
 
     name: str
     age: int
 
 
 async def _polled(client: openai.AsyncOpenAI, response: Response) -> Response:
-    """As the background guide shows it."""
+    """Polls as OpenAI's guide to background mode shows it."""
 
     async def ended() -> Response | None:
         found = await client.responses.retrieve(response.id)
@@ -187,7 +187,7 @@ async def test_a_refusal_arrives_as_a_refusal(
     assert response.output_text == ""
 
 
-async def test_log_probabilities_arrive_where_they_were_asked_for(
+async def test_requested_log_probabilities_arrive(
     api: Api, client: openai.AsyncOpenAI, fake: FakeUpstream
 ) -> None:
     score = {
@@ -283,7 +283,7 @@ async def test_the_stream_helper_follows_an_existing_response(
     check_response(await api.get(final.id))
 
 
-async def test_a_cancelled_response_keeps_what_was_said(
+async def test_a_cancelled_response_keeps_its_output(
     api: Api, client: openai.AsyncOpenAI, fake: FakeUpstream
 ) -> None:
     model = fake.script([text("so far"), hang()])
@@ -480,7 +480,7 @@ async def test_a_failed_background_response_shows_its_error(client: openai.Async
     assert "no-such-model" in ended.error.message
 
 
-async def test_the_synchronous_client_works_too(shared_stack: Stack, fake: FakeUpstream) -> None:
+async def test_the_synchronous_client_works(shared_stack: Stack, fake: FakeUpstream) -> None:
     model = fake.script(reply("from ", "a thread"))
     url = f"http://127.0.0.1:{shared_stack.webs[0].port}/v1"
 

@@ -1,4 +1,4 @@
-"""/openapi.json tells the truth: it says what the code decides, and the running server does what it says."""
+"""/openapi.json agrees with the code, and the running server with /openapi.json."""
 
 import ast
 import asyncio
@@ -76,12 +76,12 @@ SENSIBLE = {
     ("string_above_max_length", "tools[].headers"),
     ("mutually_exclusive_parameters", "tools[].authorization"),
 }
-"""Refusals that no schema can express: what parameters demand of each other. (code, param)."""
+"""(code, param) of refusals that no schema can express: combinations of parameters."""
 
 
 @cache
 def document() -> JSON:
-    """The document as the shared deployment serves it, but for what its settings say."""
+    """The document that the shared deployment serves, except for parts that follow its settings."""
     settings = Settings(database_url="postgresql://unused", redis_url="redis://unused")
     return create_app(settings).openapi()
 
@@ -95,7 +95,7 @@ def schema_of(name: str) -> jsonschema_rs.Validator:
 
 
 def require(name: str, value: Any) -> None:
-    """Fails with where `value` is not what the document says."""
+    """Fails with the places at which `value` does not match the component."""
     faults = [
         f"{fault.instance_path}: {fault.message[:300]}"
         for fault in schema_of(name).iter_errors(value)
@@ -122,7 +122,7 @@ def operations() -> dict[str, JSON]:
 # The document by itself.
 
 
-def test_the_document_is_whole() -> None:
+def test_the_document_is_complete_and_valid() -> None:
     told = document()
     references = {
         found["$ref"]
@@ -193,7 +193,7 @@ def test_the_document_knows_exactly_the_parameters_that_are_accepted() -> None:
     assert documented_by_openai <= known
 
 
-def test_parameters_that_are_handed_on_are_in_the_document() -> None:
+def test_passed_through_parameters_are_in_the_document() -> None:
     upstream = {"passthrough": ["top_k"]}
     settings = Settings(database_url="postgresql://x", redis_url="redis://x", upstream=upstream)
     assert (
@@ -217,7 +217,7 @@ def test_the_document_knows_every_event() -> None:
     assert tags <= known_to_the_sdk
 
 
-def test_the_document_knows_every_item_the_model_can_say() -> None:
+def test_the_document_knows_every_output_item() -> None:
     def leaves(kind: type[OpenItem]) -> Iterator[type[OpenItem]]:
         below = [
             one for one in kind.__subclasses__() if not issubclass(one, NativeItem)
@@ -262,7 +262,7 @@ def test_the_document_knows_every_item_the_model_can_say() -> None:
     }
 
 
-def test_a_deployment_with_a_native_upstream_says_that_it_takes_more_tools() -> None:
+def test_with_a_native_upstream_the_document_has_more_tools() -> None:
     native = {"base_url": "http://127.0.0.1/v1", "api": "responses"}
     settings = Settings(
         database_url="postgresql://unused", redis_url="redis://unused", upstream=native
@@ -325,11 +325,11 @@ def test_the_document_knows_every_error() -> None:
     for kind in ApiError.__subclasses__():
         assert kind.type in error["type"]["enum"]
         assert f"Error{kind.status}" in answers or kind.status == 405, (
-            "405 stands in the prose: no documented operation answers it"
+            "405 is described in the text: no documented operation answers it"
         )
 
 
-def test_a_create_tells_every_status_an_upstream_can_cause() -> None:
+def test_the_document_of_a_create_has_every_status_of_an_upstream() -> None:
     told = {int(code) for code in operations()["create"]["responses"]}
     assert failures._FORWARDED_STATUSES | chat_chunks._FORWARDED_STATUSES | {502, 504} <= told
     assert told == failures._FORWARDED_STATUSES | {200, 415, 424, 500, 502, 503, 504}
@@ -343,7 +343,7 @@ def examples_of(part: JSON) -> list[Any]:
     return [part["example"], *named] if "example" in part else named
 
 
-def test_the_examples_are_what_they_show() -> None:
+def test_the_examples_match_their_schemas() -> None:
     seen: Counter[str] = Counter()
     for told in [
         *operations().values(),
@@ -375,7 +375,7 @@ def checked(name: str) -> Callable[[Any], None]:
 
 
 def check_stream(stream: str, *, whole: bool = True) -> list[JSON]:
-    """The events of a stream that obeys its description."""
+    """Checks a stream against the document; returns its events."""
     blocks = [block for block in stream.split("\n\n") if block and not block.startswith(":")]
     assert stream.endswith("\n\n")
     last = blocks.pop() if whole else None
@@ -396,12 +396,12 @@ def test_the_example_requests_are_accepted_here_and_by_the_sdk() -> None:
         assert refusal_of(body) is None, body
 
 
-# The document and whatever a client may send.
+# The document and generated requests.
 
 
 @cache
 def generated(operation: str, mode: GenerationMode) -> st.SearchStrategy[Case]:
-    """Requests made from the document. Keys are left out of it: they are a matter of their own."""
+    """Requests generated from the document, without its demand for API keys."""
     open_to_all = {key: value for key, value in document().items() if key != "security"}
     whole_streams = schemathesis.Config.from_dict({"max-stream-events": 10_000})
     told = schemathesis.openapi.from_dict(open_to_all, config=whole_streams).find_operation_by_id(
@@ -411,12 +411,15 @@ def generated(operation: str, mode: GenerationMode) -> st.SearchStrategy[Case]:
 
 
 def generated_examples(count: int) -> hypothesis.settings:
-    """Without the other phases: to shrink a request of this size takes minutes."""
+    """Examples without the other phases: to shrink a request of this size takes minutes."""
     return hypothesis.settings(examples(count), phases=[Phase.generate])
 
 
 def as_written(value: Any) -> Any:
-    """Numbers as JavaScript and most encoders write them: JSON Schema takes 16.0 for an integer, this API does not."""
+    """Numbers as most encoders write them.
+
+    JSON Schema takes 16.0 for an integer, this API does not.
+    """
     if isinstance(value, dict):
         return {key: as_written(found) for key, found in value.items()}
     if isinstance(value, list):
@@ -430,7 +433,7 @@ def as_written(value: Any) -> Any:
 
 @generated_examples(40)
 @given(case=generated("create", GenerationMode.POSITIVE))
-def test_what_the_document_allows_is_accepted_and_kept_as_it_says(case: Case) -> None:
+def test_a_request_that_the_document_allows_is_accepted_and_echoed(case: Case) -> None:
     body = as_written(case.body)
     refused = refusal_of(body)
     if refused is not None:
@@ -459,14 +462,15 @@ def shown(request: CreateRequest) -> JSON:
 
 @generated_examples(40)
 @given(case=generated("create", GenerationMode.NEGATIVE))
-def test_what_the_document_forbids_is_refused(case: Case) -> None:
+def test_a_request_that_the_document_forbids_is_refused(case: Case) -> None:
     body = case.body
     if not isinstance(body, dict | list | str | int | float | bool | None) or schema_of(
         "CreateResponse"
     ).is_valid(body):
         return  # something else of the request is wrong
     assert refusal_of(body) is not None, (
-        f"accepted: {[fault.message for fault in schema_of('CreateResponse').iter_errors(body)]} {body}"
+        "accepted: "
+        f"{[fault.message for fault in schema_of('CreateResponse').iter_errors(body)]} {body}"
     )
 
 
@@ -474,21 +478,21 @@ def test_what_the_document_forbids_is_refused(case: Case) -> None:
 
 
 @dataclass(slots=True)
-class Target:
-    """What requests are made about, and what came back."""
+class RequestTarget:
+    """The models and objects that generated requests name, and the answers."""
 
     url: str
     key: str
     models: list[str]
     responses: dict[str, list[str]]
-    """operation -> responses it may be asked about; none of them runs for ever"""
+    """Operation -> ids of responses to name. None of them runs for ever."""
     conversations: list[str]
     items: list[str]
-    """of each conversation"""
+    """Ids of items in each conversation."""
     seen: Counter[tuple[str, int, str]] = field(default_factory=Counter)
-    """(operation, status, content type) -> how often"""
+    """(operation, status, content type) -> number of answers."""
 
-    def ask(self, case: Case, session: requests.Session) -> None:
+    def send(self, case: Case, session: requests.Session) -> None:
         """Sends one request and compares the answer with the document."""
         answer = case.call(
             base_url=self.url,
@@ -526,16 +530,17 @@ CHECKS = [
 
 
 def fuzz(
-    target: Target, operation: str, mode: GenerationMode, settings: hypothesis.settings
+    target: RequestTarget, operation: str, mode: GenerationMode, settings: hypothesis.settings
 ) -> None:
-    """Requests of one operation, turned to models and responses that exist."""
+    """Sends generated requests of one operation that name existing models and responses."""
 
     @settings
     @given(data=st.data())
     def run(data: st.DataObject) -> None:
         case: Any = data.draw(generated(operation, mode))
         known = target.responses.get(operation, target.responses[""])
-        # The list of models is remembered for a minute, so only the one that is always there is sure to be in it.
+        # The list of models is remembered for a minute, so only the one that is always there is
+        # sure to be in it.
         places = (
             ("response_id", known),
             ("model", [ALWAYS_LISTED_MODEL]),
@@ -592,14 +597,14 @@ def fuzz(
                 case.body["previous_response_id"] = data.draw(st.sampled_from(known))
             if case.body.get("conversation") is not None:
                 case.body["conversation"] = data.draw(st.sampled_from(target.conversations))
-        target.ask(case, session)
+        target.send(case, session)
 
     with requests.Session() as session:
         run()
 
 
-async def target_on(stack: Stack) -> Target:
-    """Models of every temper, and responses in every state."""
+async def target_on(stack: Stack) -> RequestTarget:
+    """Models with every outcome, and responses in every state."""
     fake, api = stack.fake, stack.api()
     said = fake.script(
         [
@@ -641,14 +646,16 @@ async def target_on(stack: Stack) -> Target:
         (await api.call("POST", "/conversations", begun)).body["id"] for _ in range(20)
     ]
     models = [said, short, refusing, broken, limited, away, "nobody"]
-    return Target(api.base_url.removesuffix("/v1"), stack.key, models, known, conversations, items)
+    return RequestTarget(
+        api.base_url.removesuffix("/v1"), stack.key, models, known, conversations, items
+    )
 
 
 EXAMPLES = {"create": 20, "cancel": 12}
-"""Operation -> requests of each mode: a create has most to vary, and of responses few can be cancelled."""
+"""Operation -> generated requests. Creates vary most, and few responses can be cancelled."""
 
 
-async def test_the_running_server_answers_as_the_document_says(tool_stack: Stack) -> None:
+async def test_the_server_answers_as_the_openapi_document_says(tool_stack: Stack) -> None:
     target = await target_on(tool_stack)
     for operation, told in operations().items():
         can_be_wrong = "requestBody" in told or any(
@@ -669,7 +676,7 @@ async def test_the_running_server_answers_as_the_document_says(tool_stack: Stack
     )
 
 
-async def test_what_an_upstream_does_to_a_foreground_request_is_documented(
+async def test_every_upstream_failure_of_a_foreground_request_is_documented(
     shared_stack: Stack, api: Api
 ) -> None:
     seen = set()
@@ -681,7 +688,9 @@ async def test_what_an_upstream_does_to_a_foreground_request_is_documented(
     assert {str(code) for code in seen} <= operations()["create"]["responses"].keys()
 
 
-async def test_every_route_under_v1_wants_a_key_and_says_so(shared_stack: Stack, api: Api) -> None:
+async def test_every_route_under_v1_needs_a_key_and_documents_it(
+    shared_stack: Stack, api: Api
+) -> None:
     stranger = shared_stack.api(key="bb-nobody")
     for path, methods in document()["paths"].items():
         for method, told in methods.items():

@@ -1,4 +1,4 @@
-"""The Response object as it looks from outside: what is echoed, what is defaulted, what each status shows."""
+"""The Response object: echoed parameters, defaults, and the fields of each status."""
 
 import asyncio
 from typing import Any
@@ -54,18 +54,18 @@ DEFAULTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", list(ECHOED))
-async def test_what_the_client_set_is_echoed(api: Api, fake: FakeUpstream, name: str) -> None:
+async def test_parameters_of_the_client_are_echoed(api: Api, fake: FakeUpstream, name: str) -> None:
     response = await api.create(fake.script(reply("x")), **{name: ECHOED[name]})
     assert response[name] == ECHOED[name]
     check_response(response)
 
 
-async def test_what_the_client_left_out_has_its_default(api: Api, fake: FakeUpstream) -> None:
+async def test_omitted_parameters_have_their_defaults(api: Api, fake: FakeUpstream) -> None:
     response = await api.create(fake.script(reply("x")))
     assert {name: response[name] for name in DEFAULTS} == DEFAULTS
 
 
-async def test_null_means_absent(api: Api, fake: FakeUpstream) -> None:
+async def test_null_counts_as_omitted(api: Api, fake: FakeUpstream) -> None:
     nothing = dict.fromkeys(
         [*DEFAULTS, "include", "stream", "stream_options", "conversation", "prompt"]
     )
@@ -101,7 +101,7 @@ async def test_every_reasoning_effort_is_passed_on(
     assert fake.requests_for(model)[0].body["reasoning_effort"] == effort
 
 
-async def test_documented_parameters_we_do_not_act_on_are_accepted(
+async def test_documented_parameters_without_effect_are_accepted(
     api: Api, fake: FakeUpstream
 ) -> None:
     quiet = {
@@ -114,7 +114,7 @@ async def test_documented_parameters_we_do_not_act_on_are_accepted(
     assert "client_metadata" not in response
 
 
-async def test_each_status_shows_what_the_contract_says(api: Api, fake: FakeUpstream) -> None:
+async def test_each_status_has_its_fields(api: Api, fake: FakeUpstream) -> None:
     opened = asyncio.Event()
     model = fake.script([text("x"), wait_for(opened), finish()])
     queued = await api.create(model, background=True)
@@ -139,7 +139,7 @@ async def test_each_status_shows_what_the_contract_says(api: Api, fake: FakeUpst
     assert failed["error"]["code"] == "server_error"
 
 
-async def test_ids_have_their_prefixes_and_only_harmless_characters(
+async def test_ids_have_their_prefix_and_only_url_safe_characters(
     api: Api, fake: FakeUpstream
 ) -> None:
     response = await api.create(fake.script(reply("x")))

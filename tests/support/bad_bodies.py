@@ -369,20 +369,27 @@ def _out_of_range() -> Iterator[BadBody]:
     for name, kind, low, high, step in ranges:
         for given in (low - step, -(2**63) if kind == "integer" else -1e308):
             said = str(given) if abs(given) < 1e18 else "a value out of range"
-            message = f"Invalid '{name}': {kind} below minimum value. Expected a value >= {low}, but got {said} instead."
+            message = (
+                f"Invalid '{name}': {kind} below minimum value. Expected a value >= {low}, but "
+                f"got {said} instead."
+            )
             yield BadBody(
                 f"{name} is {given:g}", {name: given}, name, f"{kind}_below_min_value", message
             )
         for given in (high + step, 2**64 - 1 if kind == "integer" else 1e308):
             said = str(given) if abs(given) < 1e18 else "a value out of range"
-            message = f"Invalid '{name}': {kind} above maximum value. Expected a value <= {high}, but got {said} instead."
+            message = (
+                f"Invalid '{name}': {kind} above maximum value. Expected a value <= {high}, but "
+                f"got {said} instead."
+            )
             yield BadBody(
                 f"{name} is {given:g}", {name: given}, name, f"{kind}_above_max_value", message
             )
 
 
 TOOL_TYPES = (
-    "'function', 'custom', 'namespace', 'tool_search', 'local_shell', 'shell', 'apply_patch', 'web_search', 'web_search_2025_08_26', "
+    "'function', 'custom', 'namespace', 'tool_search', 'local_shell', 'shell', "
+    "'apply_patch', 'web_search', 'web_search_2025_08_26', "
     "'web_search_preview', 'web_search_preview_2025_03_11', and 'mcp'"
 )
 UNSUPPORTED_TOOL_TYPES = (
@@ -405,15 +412,30 @@ def unsupported(where: str, given: str, supported: str) -> tuple[str, str, str]:
 
 
 UNKNOWN = [
-    *(BadBody(f"a tool of type {kind!r}", {"tools": [{**FUNCTION, "type": kind}]}, *unsupported("tools[0].type", kind, TOOL_TYPES)) for kind in UNSUPPORTED_TOOL_TYPES),
     *(
-        BadBody(f"a part of type {kind!r}", message_of({"type": kind, "text": "x"}), *unsupported("input[0].content[0].type", kind, INPUT_PARTS))
+        BadBody(
+            f"a tool of type {kind!r}",
+            {"tools": [{**FUNCTION, "type": kind}]},
+            *unsupported("tools[0].type", kind, TOOL_TYPES),
+        )
+        for kind in UNSUPPORTED_TOOL_TYPES
+    ),
+    *(
+        BadBody(
+            f"a part of type {kind!r}",
+            message_of({"type": kind, "text": "x"}),
+            *unsupported("input[0].content[0].type", kind, INPUT_PARTS),
+        )
         for kind in ("text", "image_url", "input_video", "refusal", "summary_text")
     ),
     BadBody(
         "a part of a tool's answer that is audio",
         with_value(_CALL_OUTPUT_PART, "input[0].output[0].type", "input_audio"),
-        *unsupported("input[0].output[0].type", "input_audio", "'input_text', 'input_image', and 'input_file'"),
+        *unsupported(
+            "input[0].output[0].type",
+            "input_audio",
+            "'input_text', 'input_image', and 'input_file'",
+        ),
     ),
     BadBody(
         "a thought that is no thought",
@@ -430,15 +452,35 @@ UNKNOWN = [
         with_value(_IMAGE, "input[0].content[0].detail", "all"),
         *unsupported("input[0].content[0].detail", "all", "'auto', 'low', 'high', and 'original'"),
     ),
-    BadBody("a phase", with_value(_OUTPUT_TEXT, "input[0].phase", "x"), *unsupported("input[0].phase", "x", "'commentary' and 'final_answer'")),
+    BadBody(
+        "a phase",
+        with_value(_OUTPUT_TEXT, "input[0].phase", "x"),
+        *unsupported("input[0].phase", "x", "'commentary' and 'final_answer'"),
+    ),
     BadBody(
         "a service tier",
         {"service_tier": "first"},
-        *unsupported("service_tier", "first", "'auto', 'default', 'flex', 'priority', 'fast', 'scale', and 'ultrafast'"),
+        *unsupported(
+            "service_tier",
+            "first",
+            "'auto', 'default', 'flex', 'priority', 'fast', 'scale', and 'ultrafast'",
+        ),
     ),
-    BadBody("a verbosity", {"text": {"verbosity": "loud"}}, *unsupported("text.verbosity", "loud", "'low', 'medium', and 'high'")),
-    BadBody("a summary", {"reasoning": {"summary": "all"}}, *unsupported("reasoning.summary", "all", "'auto', 'concise', and 'detailed'")),
-    BadBody("a grammar", with_value(_CUSTOM, "tools[0].format.syntax", "abnf"), *unsupported("tools[0].format.syntax", "abnf", "'lark' and 'regex'")),
+    BadBody(
+        "a verbosity",
+        {"text": {"verbosity": "loud"}},
+        *unsupported("text.verbosity", "loud", "'low', 'medium', and 'high'"),
+    ),
+    BadBody(
+        "a summary",
+        {"reasoning": {"summary": "all"}},
+        *unsupported("reasoning.summary", "all", "'auto', 'concise', and 'detailed'"),
+    ),
+    BadBody(
+        "a grammar",
+        with_value(_CUSTOM, "tools[0].format.syntax", "abnf"),
+        *unsupported("tools[0].format.syntax", "abnf", "'lark' and 'regex'"),
+    ),
     BadBody(
         "a shell in a container",
         with_value(_SHELL, "tools[0].environment.type", "container_auto"),
@@ -464,29 +506,67 @@ UNKNOWN = [
         with_value(_NAMESPACE_TOOL, "tools[0].tools[0].type", "namespace"),
         *unsupported("tools[0].tools[0].type", "namespace", "'function' and 'custom'"),
     ),
-    BadBody("an outcome", with_value(_SHELL_CALL_OUTPUT, "input[0].output[0].outcome.type", "x"), *unsupported("input[0].output[0].outcome.type", "x", "'exit' and 'timeout'")),
+    BadBody(
+        "an outcome",
+        with_value(_SHELL_CALL_OUTPUT, "input[0].output[0].outcome.type", "x"),
+        *unsupported("input[0].output[0].outcome.type", "x", "'exit' and 'timeout'"),
+    ),
     BadBody(
         "an operation",
         with_value(_PATCH, "input[0].operation.type", "rename_file"),
-        *unsupported("input[0].operation.type", "rename_file", "'create_file', 'update_file', and 'delete_file'"),
+        *unsupported(
+            "input[0].operation.type",
+            "rename_file",
+            "'create_file', 'update_file', and 'delete_file'",
+        ),
     ),
-    BadBody("tools from a user", with_value(_ADDITIONAL_TOOLS, "input[0].role", "user"), *unsupported("input[0].role", "user", "'developer'")),
-    BadBody("a mode", with_value(_ALLOWED, "tool_choice.mode", "none"), *unsupported("tool_choice.mode", "none", "'auto' and 'required'")),
+    BadBody(
+        "tools from a user",
+        with_value(_ADDITIONAL_TOOLS, "input[0].role", "user"),
+        *unsupported("input[0].role", "user", "'developer'"),
+    ),
+    BadBody(
+        "a mode",
+        with_value(_ALLOWED, "tool_choice.mode", "none"),
+        *unsupported("tool_choice.mode", "none", "'auto' and 'required'"),
+    ),
     BadBody("an empty name", {"": 1}, "", "unknown_parameter", "Unknown parameter: ''."),
-    BadBody("a name with a NUL", {"a\0b": 1}, "a\ufffdb", "unknown_parameter", "Unknown parameter: 'a\ufffdb'."),
-    BadBody("a name with half a character", {"a\ud800": 1}, "a\ufffd", "unknown_parameter", "Unknown parameter: 'a\ufffd'."),
-    BadBody("output_text, which only answers have", {"output_text": "x"}, "output_text", "unknown_parameter", "Unknown parameter: 'output_text'."),
+    BadBody(
+        "a name with a NUL",
+        {"a\0b": 1},
+        "a\ufffdb",
+        "unknown_parameter",
+        "Unknown parameter: 'a\ufffdb'.",
+    ),
+    BadBody(
+        "a name with half a character",
+        {"a\ud800": 1},
+        "a\ufffd",
+        "unknown_parameter",
+        "Unknown parameter: 'a\ufffd'.",
+    ),
+    BadBody(
+        "output_text, which only answers have",
+        {"output_text": "x"},
+        "output_text",
+        "unknown_parameter",
+        "Unknown parameter: 'output_text'.",
+    ),
     *(
         BadBody(
-            f"chat's {name}", {name: True}, name, "unknown_parameter",
+            f"chat's {name}",
+            {name: True},
+            name,
+            "unknown_parameter",
             f"Unknown parameter: '{name}'. In the Responses API, this parameter is called {ours}.",
         )
         for name, ours in (
-            ("reasoning_effort", "'reasoning.effort'"), ("verbosity", "'text.verbosity'"),
+            ("reasoning_effort", "'reasoning.effort'"),
+            ("verbosity", "'text.verbosity'"),
             ("logprobs", "'include' with 'message.output_text.logprobs', and 'top_logprobs'"),
         )
     ),
-]  # fmt: skip
+]
 
 
 def duplicate(name: str) -> tuple[str, str, str]:
@@ -494,7 +574,10 @@ def duplicate(name: str) -> tuple[str, str, str]:
     return (
         "input",
         "invalid_value",
-        f"Duplicate item found with id {name}. Remove duplicate items from your input and try again.",
+        (
+            f"Duplicate item found with id {name}. Remove duplicate items from your input and "
+            "try again."
+        ),
     )
 
 
@@ -586,7 +669,10 @@ IDS = [
         {"input": [{"type": "item_reference", "id": "msg_none"}]},
         "input[0]",
         "item_not_found",
-        "Item with id 'msg_none' not found. Items of responses created with 'store': false cannot be referred to.",
+        (
+            "Item with id 'msg_none' not found. Items of responses created with 'store': false "
+            "cannot be referred to."
+        ),
     ),
 ]
 
@@ -596,7 +682,10 @@ SIZES = [
         {"input": [USER] * 100_001},
         "input",
         "array_above_max_length",
-        "Invalid 'input': array too long. Expected an array with maximum length 100000, but got an array with length 100001 instead.",
+        (
+            "Invalid 'input': array too long. Expected an array with maximum length 100000, but "
+            "got an array with length 100001 instead."
+        ),
     ),
     BadBody(
         "an item behind a hundred thousand",

@@ -53,7 +53,10 @@ def http_answer(
 
     async def answering(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
-        head = f"HTTP/1.1 {status} X\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n{more}\r\n"
+        head = (
+            f"HTTP/1.1 {status} X\r\ncontent-type: {content_type}\r\ncontent-length: "
+            f"{len(body)}\r\n{more}\r\n"
+        )
         writer.write(head.encode() + body)
         await writer.drain()
 

@@ -78,9 +78,13 @@ SEARCH: JSON = {
 }
 IMAGE: JSON = {"id": "ig", "type": "image_generation_call", "status": "completed", "result": "AA"}
 REASONING: JSON = {
-    "id": "rs", "type": "reasoning", "status": "completed", "summary": [{"type": "summary_text", "text": "ab"}],
-    "content": [{"type": "reasoning_text", "text": "cd"}], "encrypted_content": "blob",
-}  # fmt: skip
+    "id": "rs",
+    "type": "reasoning",
+    "status": "completed",
+    "summary": [{"type": "summary_text", "text": "ab"}],
+    "content": [{"type": "reasoning_text", "text": "cd"}],
+    "encrypted_content": "blob",
+}
 CITATION: JSON = {
     "type": "url_citation",
     "url": "https://x",
@@ -107,27 +111,70 @@ def whole_turn() -> list[JSON]:
 
     return copy.deepcopy(
         [
-            {"type": "response.created", "response": {"id": "r", "status": "in_progress", "output": []}},
+            {
+                "type": "response.created",
+                "response": {"id": "r", "status": "in_progress", "output": []},
+            },
             *item_events(
-                0, REASONING,
-                event("reasoning_summary_part.added", 0, item_id="rs", summary_index=0, part={"type": "summary_text", "text": ""}),
+                0,
+                REASONING,
+                event(
+                    "reasoning_summary_part.added",
+                    0,
+                    item_id="rs",
+                    summary_index=0,
+                    part={"type": "summary_text", "text": ""},
+                ),
                 event("reasoning_summary_text.delta", 0, item_id="rs", summary_index=0, delta="ab"),
                 event("reasoning_summary_text.done", 0, item_id="rs", summary_index=0, text="ab"),
                 event("reasoning_text.delta", 0, item_id="rs", content_index=0, delta="cd"),
-                summary=[], content=[],
+                summary=[],
+                content=[],
             ),
             *[{**one, "output_index": 1} for one in message_events("Hi")],
-            event("output_text.annotation.added", 1, item_id="up_msg", content_index=0, annotation_index=0, annotation=CITATION),
-            *item_events(2, CALL, event("function_call_arguments.delta", 2, item_id="fc", delta='{"a":1}'), arguments=""),
-            *item_events(3, CUSTOM, event("custom_tool_call_input.delta", 3, item_id="ct", delta="text"), input=""),
+            event(
+                "output_text.annotation.added",
+                1,
+                item_id="up_msg",
+                content_index=0,
+                annotation_index=0,
+                annotation=CITATION,
+            ),
+            *item_events(
+                2,
+                CALL,
+                event("function_call_arguments.delta", 2, item_id="fc", delta='{"a":1}'),
+                arguments="",
+            ),
+            *item_events(
+                3,
+                CUSTOM,
+                event("custom_tool_call_input.delta", 3, item_id="ct", delta="text"),
+                input="",
+            ),
             *item_events(4, SHELL),
             *item_events(5, SEARCH, event("web_search_call.searching", 5, item_id="ws")),
-            *item_events(6, CODE, event("code_interpreter_call_code.delta", 6, item_id="ci", delta="1+1"), code=""),
-            *item_events(7, IMAGE, event("image_generation_call.partial_image", 7, item_id="ig", partial_image_index=0, partial_image_b64="AA")),
+            *item_events(
+                6,
+                CODE,
+                event("code_interpreter_call_code.delta", 6, item_id="ci", delta="1+1"),
+                code="",
+            ),
+            *item_events(
+                7,
+                IMAGE,
+                event(
+                    "image_generation_call.partial_image",
+                    7,
+                    item_id="ig",
+                    partial_image_index=0,
+                    partial_image_b64="AA",
+                ),
+            ),
             added(8, "slug:gadget", id="x"),
             terminal_event(REASONING, message("Hi"), CALL, CUSTOM, SHELL, SEARCH, CODE, IMAGE),
         ]
-    )  # fmt: skip
+    )
 
 
 def _places(value: Any) -> list[tuple[Any, Any]]:

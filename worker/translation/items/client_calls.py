@@ -51,8 +51,8 @@ class OpenNamedCall(OpenClientCall):
 class OpenFunctionCall(OpenNamedCall):
     """A call of a function. The client parses its arguments."""
 
-    prefix = ID_PREFIXES["function_call"]
     kind = "function_call"
+    prefix = ID_PREFIXES[kind]
 
     def push(self, arguments: str) -> list[Event]:
         self._arguments.write(arguments)
@@ -74,8 +74,8 @@ class OpenCustomCall(OpenNamedCall):
     client that string itself.
     """
 
-    prefix = ID_PREFIXES["custom_tool_call"]
     kind = "custom_tool_call"
+    prefix = ID_PREFIXES[kind]
 
     def __init__(self, output_index: int, item_id: str, call_id: str, target: CallTarget) -> None:
         super().__init__(output_index, item_id, call_id, target)
@@ -138,8 +138,8 @@ class OpenBuiltInCall(OpenClientCall):
 class OpenShellCall(OpenBuiltInCall):
     """`shell_call`: each of its commands has its own events."""
 
-    prefix = ID_PREFIXES["shell_call"]
     kind = "shell_call"
+    prefix = ID_PREFIXES[kind]
 
     def initial_fields(self) -> dict[str, Any]:
         return {"action": without_commands(self.fields["action"])}
@@ -151,15 +151,15 @@ class OpenShellCall(OpenBuiltInCall):
 class OpenLocalShellCall(OpenBuiltInCall):
     """`local_shell_call`, the older kind: one program and a list of its arguments."""
 
-    prefix = ID_PREFIXES["local_shell_call"]
     kind = "local_shell_call"
+    prefix = ID_PREFIXES[kind]
 
 
 class OpenPatchCall(OpenBuiltInCall):
     """`apply_patch_call`: a change of one file."""
 
-    prefix = ID_PREFIXES["apply_patch_call"]
     kind = "apply_patch_call"
+    prefix = ID_PREFIXES[kind]
 
 
 class OpenToolSearchCall(OpenBuiltInCall):
@@ -167,8 +167,8 @@ class OpenToolSearchCall(OpenBuiltInCall):
     `tool_search_output`.
     """
 
-    prefix = ID_PREFIXES["tool_search_call"]
     kind = "tool_search_call"
+    prefix = ID_PREFIXES[kind]
 
 
 CALL_KINDS: dict[str, type[OpenClientCall]] = {

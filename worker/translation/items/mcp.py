@@ -24,8 +24,8 @@ from worker.translation.items.server_calls import OpenServerCall
 class OpenListTools(OpenServerCall):
     """A listing: `server_label`, `tools`. This server starts it, not the model."""
 
-    prefix = ID_PREFIXES["mcp_list_tools"]
     kind = "mcp_list_tools"
+    prefix = ID_PREFIXES[kind]
     completed_event = ListToolsCompleted
     failed_event = ListToolsFailed
 
@@ -45,8 +45,8 @@ class OpenMcpCall(OpenServerCall):
     A call that is made with a field `arguments` has all of them from the start.
     """
 
-    prefix = ID_PREFIXES["mcp_call"]
     kind = "mcp_call"
+    prefix = ID_PREFIXES[kind]
     completed_event = McpCallCompleted
     failed_event = McpCallFailed
 
@@ -93,8 +93,8 @@ class OpenApprovalRequest(OpenServerCall):
     It is completed as soon as its arguments are complete.
     """
 
-    prefix = ID_PREFIXES["mcp_approval_request"]
     kind = "mcp_approval_request"
+    prefix = ID_PREFIXES[kind]
 
     def to_json(self) -> Item:
         return {**super().to_json(), "arguments": self.arguments}

@@ -14,8 +14,8 @@ class OpenWebSearchCall(OpenServerCall):
     events.
     """
 
-    prefix = ID_PREFIXES["web_search_call"]
     kind = "web_search_call"
+    prefix = ID_PREFIXES[kind]
     completed_event = SearchCompleted
 
     def __init__(self, output_index: int, item_id: str, **fields: object) -> None:

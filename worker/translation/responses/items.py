@@ -36,8 +36,8 @@ def arguments_text(value: Any) -> str:
 class NativeMessage(NativeItem):
     """The assistant's message."""
 
-    prefix = ID_PREFIXES["message"]
     kind = "message"
+    prefix = ID_PREFIXES[kind]
 
     def __init__(
         self, output_index: int, item_id: str, raw: RawObject, sources: Mapping[str, str]
@@ -101,8 +101,8 @@ class NativeReasoning(NativeItem):
     """The model's reasoning: a summary, the raw text, or both; and often an encrypted form that
     only the upstream can read."""
 
-    prefix = ID_PREFIXES["reasoning"]
     kind = "reasoning"
+    prefix = ID_PREFIXES[kind]
 
     def __init__(
         self, output_index: int, item_id: str, tag_encrypted: Callable[[str], str]
@@ -191,8 +191,8 @@ class NativeCustomCall(OpenNamedCall, NativeItem):
     """A call of one of the client's custom tools. Its input is free text, for the upstream as
     for us."""
 
-    prefix = ID_PREFIXES["custom_tool_call"]
     kind = "custom_tool_call"
+    prefix = ID_PREFIXES[kind]
 
     def __init__(
         self, output_index: int, item_id: str, call_id: str, target: CallTarget, raw: RawObject
@@ -285,13 +285,20 @@ def _shell_action(raw: RawObject) -> dict[str, Any]:
     }
 
 
-PREFIXES = {
-    kind: ID_PREFIXES[kind]
-    for kind in (
-        *("computer_call", "shell_call", "shell_call_output", "local_shell_call"),
-        *("apply_patch_call", "tool_search_call", "tool_search_output"),
-        *("compaction", "program", "program_output"),
-    )
-}
-"""type of an item that is opened when it is complete -> prefix of its id; for other types
-`item`."""
+_COMPLETE_TYPES = (
+    "computer_call",
+    "shell_call",
+    "shell_call_output",
+    "local_shell_call",
+    "apply_patch_call",
+    "tool_search_call",
+    "tool_search_output",
+    "compaction",
+    "program",
+    "program_output",
+)
+
+
+def opaque_prefix(kind: str) -> str:
+    """The prefix of the id of an item that is opened when it is complete; `item` for types without their own."""
+    return ID_PREFIXES[kind] if kind in _COMPLETE_TYPES else "item"

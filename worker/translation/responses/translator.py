@@ -25,11 +25,11 @@ from worker.translation.items.open_item import OpenItem
 from worker.translation.items.server_calls import OpenServerCall
 from worker.translation.responses.items import (
     CLIENT_CALLS,
-    PREFIXES,
     NativeMessage,
     NativeOpaqueItem,
     NativeReasoning,
     arguments_text,
+    opaque_prefix,
 )
 from worker.translation.responses.native_item import NativeItem
 from worker.translation.responses.parts import RawObject, missing_suffix
@@ -192,7 +192,7 @@ class NativeTranslator(Turn[UpstreamEvent]):
             tool_call = UPSTREAM_TOOL_CALLS[tracked.kind]
             return tool_call(index, self._new_id(tool_call.prefix), raw)
         raw = {**raw, "type": tracked.kind, **self._call_id_field(tracked)}
-        return NativeOpaqueItem(index, self._new_id(PREFIXES.get(tracked.kind, "item")), raw)
+        return NativeOpaqueItem(index, self._new_id(opaque_prefix(tracked.kind)), raw)
 
     def _open_call(self, tracked: TrackedItem) -> list[Event]:
         """Opens a call of a function or custom tool of the client, or of a function that this

@@ -87,8 +87,8 @@ class UpstreamToolCall(NativeItem):
 class NativeWebSearch(UpstreamToolCall):
     """`web_search_call`, with the query."""
 
-    prefix = ID_PREFIXES["web_search_call"]
     kind = "web_search_call"
+    prefix = ID_PREFIXES[kind]
     steps = {"in_progress": SearchInProgress, "searching": Searching, "completed": SearchCompleted}
     initial_fields = {"action": {"type": "search"}}
 
@@ -96,8 +96,8 @@ class NativeWebSearch(UpstreamToolCall):
 class NativeFileSearch(UpstreamToolCall):
     """`file_search_call`: a search in the upstream's own stores."""
 
-    prefix = ID_PREFIXES["file_search_call"]
     kind = "file_search_call"
+    prefix = ID_PREFIXES[kind]
     steps = {
         "in_progress": FileSearchInProgress,
         "searching": FileSearching,
@@ -109,8 +109,8 @@ class NativeFileSearch(UpstreamToolCall):
 class NativeCodeCall(UpstreamToolCall):
     """`code_interpreter_call`: the code comes in deltas."""
 
-    prefix = ID_PREFIXES["code_interpreter_call"]
     kind = "code_interpreter_call"
+    prefix = ID_PREFIXES[kind]
     steps = {
         "in_progress": CodeInProgress,
         "interpreting": CodeInterpreting,
@@ -161,8 +161,8 @@ class NativeCodeCall(UpstreamToolCall):
 class NativeImage(UpstreamToolCall):
     """`image_generation_call`: previews come before the image."""
 
-    prefix = ID_PREFIXES["image_generation_call"]
     kind = "image_generation_call"
+    prefix = ID_PREFIXES[kind]
     steps = {
         "in_progress": ImageInProgress,
         "generating": ImageGenerating,

@@ -22,8 +22,15 @@ from models.config.groups import LimitSettings
 from models.config.routes import Destination, Routes, limits_of
 from models.config.settings import Settings
 from models.config.upstream import UpstreamSettings
+from models.config.upstream_access import (
+    CREDENTIAL_REFUSED,
+    CREDENTIAL_STATUSES,
+    is_secret,
+    request_headers,
+)
 from models.errors import ApiError, RunFailed
-from web.http.body import is_uncompressed, run_sized
+from models.http_bodies import is_uncompressed
+from web.http.body import run_sized
 from web.http.connection import wait_for_disconnect
 from web.stream.sse import SSE_HEADERS
 
@@ -42,12 +49,8 @@ _FORWARDED_CONTENT_TYPES = (
     "application/problem+json",
 )
 """Content types that are forwarded; any other, such as a proxy's HTML, becomes plain text."""
-_CREDENTIAL_STATUSES = frozenset({401, 403})
-"""What the upstream writes about our credential is for operators, not for clients."""
 _TRY_NEXT_STATUSES = frozenset({401, 403, 404, 405, 408, 429})
 """Statuses below 500 after which another upstream may accept the same request."""
-_MIN_SECRET_LENGTH = 8
-"""Characters of the shortest secret credential; local servers have words such as `none`."""
 _EVENT_END = b"\n\n"
 
 _CONNECTION_ERRORS = (aiohttp.ClientError, OSError, ValueError)
@@ -129,11 +132,8 @@ class ChatProxy:
             params=upstream.query,
             data=encoded,
             headers={
-                "authorization": f"Bearer {upstream.api_key.get_secret_value()}",
-                **upstream.plain_headers,
-                "content-type": "application/json",
+                **request_headers(upstream),
                 "accept": "text/event-stream, application/json",
-                "accept-encoding": "identity",
             },
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(
@@ -278,11 +278,11 @@ class ProxiedResponse(Response):
 
     async def _read_error_body(self) -> bytes:
         """The body of an error, without this server's credential, which some upstreams repeat."""
-        if self._upstream_response.status in _CREDENTIAL_STATUSES:
+        if self._upstream_response.status in CREDENTIAL_STATUSES:
             self._content_type = "application/json"
             error = RunFailed(
                 self._upstream_response.status,
-                "The upstream refused this server's credential.",
+                CREDENTIAL_REFUSED,
                 kind="authentication_error",
                 code=None,
             )
@@ -294,9 +294,7 @@ class ProxiedResponse(Response):
                 await self._read_into(body)
         secret = self._upstream.api_key.get_secret_value()
         start = bytes(body[:_MAX_ERROR_BODY])
-        return (
-            start.replace(secret.encode(), b"...") if len(secret) >= _MIN_SECRET_LENGTH else start
-        )
+        return start.replace(secret.encode(), b"...") if is_secret(secret) else start
 
     async def _read_into(self, body: bytearray) -> None:
         async for chunk in self._upstream_response.content.iter_any():

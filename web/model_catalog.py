@@ -9,6 +9,7 @@ import structlog
 
 from models.config.routes import Routes
 from models.config.upstream import UpstreamSettings
+from models.config.upstream_access import client_options
 from models.errors import RunFailed
 
 if TYPE_CHECKING:
@@ -68,17 +69,10 @@ class UpstreamModelList:
 
     def _get_client(self, openai: Any) -> "AsyncOpenAI":
         if self._client is None:
-            settings = self._settings
             # No redirects: the credential goes only to the configured address.
             http = openai.DefaultAsyncHttpxClient(follow_redirects=False)
             self._client = openai.AsyncOpenAI(
-                base_url=settings.base_url,
-                api_key=settings.api_key.get_secret_value(),
-                default_headers=settings.plain_headers,
-                default_query=dict(settings.query),
-                max_retries=1,
-                timeout=10.0,
-                http_client=http,
+                **client_options(self._settings), max_retries=1, timeout=10.0, http_client=http
             )
         return self._client
 

@@ -16,6 +16,7 @@ import openai
 
 from models.config.groups import LimitSettings
 from models.config.upstream import UpstreamSettings
+from models.config.upstream_access import client_options
 from models.errors import LimitReached, UpstreamFailed
 from models.ids import new_item_id
 from models.wire.events import Item
@@ -142,14 +143,8 @@ async def check_conformance(
 
 
 async def _first_listed_model(settings: UpstreamSettings) -> str:
-    key = settings.api_key.get_secret_value()
     async with openai.AsyncOpenAI(
-        base_url=settings.base_url,
-        api_key=key,
-        max_retries=0,
-        timeout=10.0,
-        default_headers=settings.plain_headers,
-        default_query=dict(settings.query),
+        **client_options(settings), max_retries=0, timeout=10.0
     ) as client:
         try:
             listed = (await client.models.list()).data

@@ -8,6 +8,13 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
+from models.config.dialect import (
+    DeveloperRole,
+    EffortField,
+    MaxTokensField,
+    ReasoningBack,
+    StructuredOutput,
+)
 from models.config.values import HTTP_ADDRESS, Duration, Group, TextList
 
 
@@ -30,34 +37,23 @@ class UpstreamSettings(Group):
     """Headers that are added to every request."""
     query: dict[str, str] = {}
     """Query parameters that are added to every request, for instance `api-version`."""
-    max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
+    max_tokens_field: MaxTokensField = "max_completion_tokens"
     """The name of the field that limits output tokens."""
-    developer_role: Literal["developer", "system"] = "system"
+    developer_role: DeveloperRole = "system"
     """The role of messages with instructions; most templates of local servers know only
     `system`."""
     single_system_message: bool = False
     """Joins all system and developer messages into one at the start."""
     think_tags: bool = False
     """The model writes its reasoning into the text, between `<think>` and `</think>`."""
-    effort_field: Literal[
-        "reasoning_effort", "reasoning", "enable_thinking", "thinking", "think", "none"
-    ] = "reasoning_effort"
+    effort_field: EffortField = "reasoning_effort"
     """How `reasoning.effort` is sent: OpenAI's field, OpenRouter's object `reasoning`,
     `chat_template_kwargs` of vLLM and SGLang (`enable_thinking`), the object `thinking` of
     DeepSeek, Kimi and GLM, Ollama's `think`, or not at all. The last four only know on and off."""
-    reasoning_back: Literal[
-        "none",
-        "reasoning_content",
-        "reasoning",
-        "reasoning_details",
-        "thinking_blocks",
-        "think_tags",
-    ] = "none"
+    reasoning_back: ReasoningBack = "none"
     """The field of an assistant message that returns the model's reasoning to it after tool calls,
     until the next user message; `think_tags` writes it at the start of the text."""
-    structured_output: Literal["json_schema", "json_object", "guided_json", "prompt"] = (
-        "json_schema"
-    )
+    structured_output: StructuredOutput = "json_schema"
     """How a JSON schema is sent: as OpenAI's `json_schema`, as `json_object` with the schema in the
     instructions, as `guided_json` of old vLLM versions, or in the instructions alone (`prompt`)."""
     passthrough: TextList = ()

@@ -54,7 +54,7 @@ from worker.translation.items import text_items as _text_items  # noqa: F401 - s
 from worker.translation.items.open_item import OpenItem
 from worker.translation.items.server_calls import OpenServerCall
 from worker.translation.responses.native_item import NativeItem
-from worker.upstream import chat_chunks, failures
+from worker.upstream import error_rules
 
 Case = schemathesis.Case[Any]
 
@@ -331,8 +331,8 @@ def test_the_document_knows_every_error() -> None:
 
 def test_the_document_of_a_create_has_every_status_of_an_upstream() -> None:
     told = {int(code) for code in operations()["create"]["responses"]}
-    assert failures._FORWARDED_STATUSES | chat_chunks._FORWARDED_STATUSES | {502, 504} <= told
-    assert told == failures._FORWARDED_STATUSES | {200, 415, 424, 500, 502, 503, 504}
+    assert error_rules.FORWARDED_STATUSES | {502, 504} <= told
+    assert told == error_rules.FORWARDED_STATUSES | {200, 415, 424, 500, 502, 503, 504}
 
 
 # The document's own examples.

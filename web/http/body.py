@@ -1,7 +1,7 @@
 """The body of a request, read within the size limit."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 
 from models.errors import InvalidRequest, RequestTooLarge, UnsupportedMediaType
+from models.http_bodies import is_uncompressed
 from models.wire.checks.faults import not_an_object
 from models.wire.json_input import decode_body
 
@@ -72,11 +73,6 @@ async def drain(request: Request) -> None:
             await _drop_body(request)
     except TimeoutError:
         return
-
-
-def is_uncompressed(headers: Mapping[str, str]) -> bool:
-    """The body is not compressed."""
-    return headers.get("content-encoding", "identity").strip().lower() in ("", "identity")
 
 
 def _require_json(headers: Headers) -> None:

@@ -1,1 +1,1 @@
-"""The guard of every connection that is made for a client."""
+"""Connections that are made for a client: to files, MCP servers and search providers."""

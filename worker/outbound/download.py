@@ -1,63 +1,59 @@
-"""One file from a stranger's server, through the guard (models/egress.py), bounded in bytes, time and redirects.
-
-The address that is checked is the one that is connected to: the connector asks the guard for every socket it is about to open, with the
-numeric address in hand. Between that answer and the connect there is no further look-up that could come out differently.
-"""
+"""Downloads a file from a server that a client named: bounded in bytes, time and redirects."""
 
 import asyncio
 import mimetypes
 import re
-import socket
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import PurePosixPath
-from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
 import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.abc import AbstractResolver
 from yarl import URL
 
 from models.egress import EgressPolicy, EgressRefused, FetchTarget
+from models.http_bodies import BodyTooLarge, is_uncompressed, read_bounded
+from worker.outbound.guarded_session import NO_TIMEOUT, guarded_session
 
 _READ_SIZE = 64 * 1024
 _REDIRECTS = frozenset((301, 302, 303, 307, 308))
 _MEDIA_TYPE = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,99}/[a-z0-9][a-z0-9!#$&^_.+-]{0,99}")
 _UNKNOWN_TYPE = "application/octet-stream"
 
-AddressInfo = tuple[Any, ...]
-"""As `getaddrinfo` gives it: family, type, protocol, canonical name, address."""
-
 
 class DownloadError(Exception):
-    """The file could not be fetched. The message completes "Failed to download …: " and is for the client."""
+    """The file could not be downloaded. The message completes "Failed to download …: " and is
+    for the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A file that was fetched."""
+    """A downloaded file."""
 
     content: bytes
     media_type: str
-    """As the server says; where it does not know, as the name says; else `application/octet-stream`."""
+    """As the server sent it; without one, by the name; else `application/octet-stream`."""
     name: str
-    """The last part of the address's path, maybe empty."""
+    """The last part of the URL's path; may be empty."""
 
 
 class Downloader:
-    """Fetches files. `resolver` stands in for the system's, in tests."""
+    """Downloads files. `resolver` replaces the system's, in tests."""
 
     def __init__(
         self, egress: EgressPolicy, *, redirects: int, resolver: AbstractResolver | None = None
     ) -> None:
+        """`redirects`: the maximum number that is followed."""
         self._egress = egress
         self._redirects = redirects
         self._resolver = resolver
 
     async def fetch(self, url: str, *, max_bytes: int, time_limit: float) -> Download:
-        """The file at `url`: at most `most` bytes, in at most `within` seconds for everything. Raises Refused or Unfetchable."""
+        """The file at `url`, of at most `max_bytes`, in at most `time_limit` seconds with all
+        redirects.
+
+        Raises EgressRefused or DownloadError.
+        """
         try:
             async with asyncio.timeout(time_limit):
                 return await self._follow(url, max_bytes)
@@ -78,16 +74,13 @@ class Downloader:
     async def _request(self, target: FetchTarget, max_bytes: int) -> Download | str:
         """One request: the file, or the address that it redirects to."""
         refusals: list[EgressRefused] = []
-        connector = guarded_connector(self._egress, target, refusals, self._resolver)
-        headers = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "backburner"}
         try:
-            # a session for one request: nothing learned from one server (cookies, open connections) is of use to the next
-            async with aiohttp.ClientSession(
-                connector=connector,
-                headers=headers,
-                auto_decompress=False,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                trust_env=False,
+            async with guarded_session(
+                self._egress,
+                target,
+                refusals,
+                headers={"accept": "*/*"},
+                resolver=self._resolver,
             ) as session:
                 return await _get(session, target, max_bytes)
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError):
@@ -98,106 +91,33 @@ class Downloader:
             raise DownloadError("its server could not be reached, or broke off") from None
 
 
-class ThreadedResolver(AbstractResolver):
-    """The system's resolver, on threads of its own: names whose servers never answer must not hold up those of the upstreams."""
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        """The numeric addresses of a name. Raises OSError."""
-        look_up = partial(
-            socket.getaddrinfo,
-            host,
-            port,
-            family=family,
-            type=socket.SOCK_STREAM,
-            flags=socket.AI_ADDRCONFIG,
-        )
-        addresses = await asyncio.get_running_loop().run_in_executor(_RESOLVER_THREADS, look_up)
-        return [
-            ResolveResult(
-                hostname=host,
-                host=str(address[0]),
-                port=port,
-                family=kind,
-                proto=protocol,
-                flags=socket.AI_NUMERICHOST,
-            )
-            for kind, _, protocol, _, address in addresses
-        ]
-
-    async def close(self) -> None:
-        """The threads are the process's."""
-
-
-_RESOLVER_THREADS = ThreadPoolExecutor(8, thread_name_prefix="lookup")
-
-
-def guarded_connector(
-    egress: EgressPolicy,
-    target: FetchTarget,
-    refusals: list[EgressRefused],
-    resolver: AbstractResolver | None = None,
-) -> aiohttp.TCPConnector:
-    """A connector for this target alone, which opens no socket that the guard refuses; why it did not is added to `refusals`."""
-    return aiohttp.TCPConnector(
-        resolver=ThreadedResolver() if resolver is None else resolver,
-        use_dns_cache=False,
-        force_close=True,
-        socket_factory=_guarded_socket_factory(egress, target, refusals),
-    )
-
-
-def _guarded_socket_factory(
-    egress: EgressPolicy, target: FetchTarget, refusals: list[EgressRefused]
-) -> Callable[[AddressInfo], socket.socket]:
-    trusted = egress.allows_host(target.host)
-
-    def open_socket(info: AddressInfo) -> socket.socket:
-        family, kind, protocol, _, address = info
-        if not trusted:
-            try:
-                egress.check_address(address[0], address[1])
-            except EgressRefused as refusal:
-                refusals.append(refusal)
-                raise ConnectionRefusedError("refused by the guard") from refusal
-        return socket.socket(family, kind, protocol)
-
-    return open_socket
-
-
 async def _get(
     session: aiohttp.ClientSession, target: FetchTarget, max_bytes: int
 ) -> Download | str:
-    no_limits = aiohttp.ClientTimeout(
-        total=None, sock_connect=None
-    )  # one clock stands over everything, in `fetch`
     async with session.get(
-        URL(target.url, encoded=True), allow_redirects=False, timeout=no_limits
-    ) as answer:
-        if answer.status in _REDIRECTS and "location" in answer.headers:
-            return urljoin(target.url, answer.headers["location"])
-        if answer.status != 200:
-            raise DownloadError(f"its server answered with HTTP {answer.status}")
-        if answer.headers.get("content-encoding", "identity").lower() != "identity":
+        URL(target.url, encoded=True), allow_redirects=False, timeout=NO_TIMEOUT
+    ) as response:
+        if response.status in _REDIRECTS and "location" in response.headers:
+            return urljoin(target.url, response.headers["location"])
+        if response.status != 200:
+            raise DownloadError(f"its server answered with HTTP {response.status}")
+        if not is_uncompressed(response.headers):
             raise DownloadError("its server sent it compressed although it was asked not to")
-        content = await _read(answer, max_bytes)
+        content = await _read(response, max_bytes)
         name = unquote(PurePosixPath(urlsplit(target.url).path).name)
-        return Download(content, _media_type(answer.headers.get("content-type", ""), name), name)
+        return Download(content, _media_type(response.headers.get("content-type", ""), name), name)
 
 
-async def _read(answer: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
     too_large = DownloadError(
         f"it is larger than the {max_bytes} bytes that are left for files in this response"
     )
-    if answer.content_length is not None and answer.content_length > max_bytes:
+    if response.content_length is not None and response.content_length > max_bytes:
         raise too_large
-    content = bytearray()
-    async for piece in answer.content.iter_chunked(_READ_SIZE):
-        content += piece
-        if len(content) > max_bytes:
-            raise too_large
-    return bytes(content)
+    try:
+        return await read_bounded(response.content.iter_chunked(_READ_SIZE), max_bytes)
+    except BodyTooLarge:
+        raise too_large from None
 
 
 def _media_type(header: str, name: str) -> str:

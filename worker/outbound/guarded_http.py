@@ -1,10 +1,12 @@
-"""HTTP for the tools' clients, through the guard (models/egress.py): an httpx2 transport that connects only to judged addresses.
+"""HTTP for the SDKs of tools: an httpx2 transport that connects only to addresses that the egress
+policy allows (models/egress.py).
 
-As in worker/outbound/download.py, the address that is judged is the one that is connected to: names are looked up here, the guard sees each
-numeric address, and the connection is opened to just that. Every request passes here, redirects too, so each is judged anew.
+As in worker/outbound/guarded_session.py, the address that is checked is the address that is
+connected to. Every request passes here, redirects too, so each one is checked.
 
-Faults of the network never leave as exceptions: an SDK on top would give up all that it does on the same connection. They become an
-answer with status 424, and `Exchange` says what happened.
+Network errors do not become exceptions: an SDK would end everything that it does on the same
+connection. They become a response with status 424, and `RequestOutcome` tells the caller what
+happened.
 """
 
 import asyncio
@@ -19,52 +21,64 @@ import httpx2
 from aiohttp.abc import AbstractResolver
 
 from models.egress import EgressPolicy, EgressRefused
-from worker.outbound.download import ThreadedResolver
+from models.http_bodies import BodyTooLarge, bounded, is_uncompressed
+from worker.outbound.guarded_session import ThreadedResolver, check_connection
 
 UNREACHABLE_STATUS = 424
-"""Failed Dependency: the status in which a fault of the network is told."""
+"""Failed Dependency: the status of a response that stands for a network error."""
 
-_UNCOMPRESSED = ("", "identity")
+_NETWORK_ERRORS = (
+    httpcore2.NetworkError,
+    httpcore2.TimeoutException,
+    httpcore2.ProtocolError,
+)
 
 
 class _BodyReadError(httpx2.StreamError):
-    """The answer's body cannot be read to its end. A StreamError: readers of one answer expect those."""
+    """The response's body cannot be read to its end. Readers of a response expect a StreamError."""
 
 
 @dataclass(slots=True)
 class RequestOutcome:
-    """What became of the requests that one question caused, for whoever asked it."""
+    """The results of the HTTP requests that one call of an SDK causes."""
 
     status: int | None = None
-    """Of the last answer."""
+    """Status of the last response."""
     fault: str | None = None
-    """What went wrong outside HTTP: completes a sentence about the server, names nothing that its client does not know."""
+    """What went wrong outside HTTP. It completes a sentence about the server and contains
+    nothing that its client does not know."""
     failed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when a request got no good answer."""
+    """Set when a request failed."""
 
     @property
     def is_bad(self) -> bool:
-        """Whether the last answer was none that can be used."""
+        """Whether the last request failed."""
         return self.fault is not None or (self.status is not None and self.status >= 300)
 
     def record_status(self, status: int) -> None:
-        """An answer has begun."""
+        """A response has begun."""
         self.status = status
         if status >= 300:
             self.failed.set()
 
     def record_fault(self, fault: str) -> None:
-        """No answer, or not all of it. The first fault is the cause of those after it."""
+        """There was no response, or only a part of it. The first fault is the cause of later
+        ones."""
         self.fault = self.fault or fault
         self.failed.set()
 
 
-REQUEST_OUTCOME: ContextVar[RequestOutcome | None] = ContextVar("exchange", default=None)
-"""The exchange that requests made in this context belong to. The MCP SDK sends a message in the context of whoever wrote it."""
+REQUEST_OUTCOME: ContextVar[RequestOutcome | None] = ContextVar("request_outcome", default=None)
+"""The outcome that requests in this context are recorded in. The MCP SDK sends a message in the
+context of the task that wrote it."""
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
-    """Requests of one client to one server. `most` is what one answer's body may hold, in bytes; None for bodies without an end."""
+    """Requests of one client to one server. `max_bytes` limits each response's body, except of GET
+    requests, whose streams have no end.
+
+    `connect`: seconds for a connection. `resolver` replaces the system's, in tests.
+    """
 
     def __init__(
         self,
@@ -88,34 +102,28 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The answer, or one with UNREACHED."""
+        """The response, or one with UNREACHABLE_STATUS."""
         outcome = REQUEST_OUTCOME.get() or RequestOutcome()
-        request.headers["accept-encoding"] = "identity"  # what is limited in size must not unfold
+        request.headers["accept-encoding"] = "identity"
         try:
             self._egress.check_url(str(request.url))
             response = await self._pool.handle_async_request(_core_request(request))
         except EgressRefused as refusal:
             return _unreachable_response(outcome, f"may not be reached: {refusal}")
-        except (
-            httpcore2.NetworkError,
-            httpcore2.TimeoutException,
-            httpcore2.ProtocolError,
-            httpcore2.UnsupportedProtocol,
-            OSError,
-        ) as fault:
+        except (*_NETWORK_ERRORS, httpcore2.UnsupportedProtocol, OSError) as fault:
             return _unreachable_response(outcome, _describe_fault(fault))
         outcome.record_status(response.status)
         assert isinstance(response.stream, AsyncIterable)
         body = _Body(response.stream, outcome, None if request.method == "GET" else self._max_bytes)
-        answer = httpx2.Response(
+        guarded_response = httpx2.Response(
             response.status, headers=response.headers, stream=body, extensions=response.extensions
         )
-        if answer.headers.get("content-encoding", "").lower() not in _UNCOMPRESSED:
+        if not is_uncompressed(guarded_response.headers):
             await body.aclose()
             return _unreachable_response(
                 outcome, "sent its answer compressed although it was asked not to"
             )
-        return answer
+        return guarded_response
 
     async def aclose(self) -> None:
         """Closes every connection."""
@@ -123,7 +131,8 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 
 
 class _Body(httpx2.AsyncByteStream):
-    """An answer's body, up to a limit. The stream of a server's own messages (GET) has none: its events are limited one by one."""
+    """A response's body, up to a limit in bytes. None: no limit, for a server's stream of
+    messages (GET), whose events have limits."""
 
     def __init__(
         self, stream: AsyncIterable[bytes], outcome: RequestOutcome, max_bytes: int | None
@@ -133,19 +142,13 @@ class _Body(httpx2.AsyncByteStream):
         self._max_bytes = max_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        read = 0
         try:
-            async for piece in self._stream:
-                read += len(piece)
-                if self._max_bytes is not None and read > self._max_bytes:
-                    self._outcome.record_fault(f"answered with more than {self._max_bytes} bytes")
-                    raise _BodyReadError("too large")
-                yield piece
-        except (
-            httpcore2.NetworkError,
-            httpcore2.TimeoutException,
-            httpcore2.ProtocolError,
-        ) as fault:
+            async for chunk in bounded(self._stream, self._max_bytes):
+                yield chunk
+        except BodyTooLarge:
+            self._outcome.record_fault(f"answered with more than {self._max_bytes} bytes")
+            raise _BodyReadError("too large") from None
+        except _NETWORK_ERRORS as fault:
             self._outcome.record_fault("broke off in the middle of its answer")
             raise _BodyReadError("broke off") from fault
 
@@ -156,7 +159,7 @@ class _Body(httpx2.AsyncByteStream):
 
 
 class _GuardedBackend(httpcore2.AnyIOBackend):
-    """Opens no socket that the guard refuses."""
+    """Opens no socket that the egress policy refuses."""
 
     def __init__(self, egress: EgressPolicy, resolver: AbstractResolver, time_limit: float) -> None:
         super().__init__()
@@ -168,37 +171,49 @@ class _GuardedBackend(httpcore2.AnyIOBackend):
         self,
         host: str,
         port: int,
-        timeout: float | None = None,  # noqa: ASYNC109 - the interface has it; ours is fixed
+        timeout: float | None = None,  # noqa: ASYNC109 - the interface has it
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """A connection to the first of the name's addresses that takes one. Raises Refused when one of them may not be reached."""
+        """A connection to the first of the host's addresses that accepts one, within the
+        transport's own time limit.
+
+        Raises EgressRefused if the policy refuses any of the addresses.
+        """
         del timeout
-        fault: Exception = httpcore2.ConnectError("no address")
         try:
             async with asyncio.timeout(self._time_limit):
-                for address in await self._addresses(host.strip("[]"), port):
-                    try:
-                        return await super().connect_tcp(
-                            address, port, None, local_address, socket_options
-                        )
-                    except httpcore2.ConnectError as refused:
-                        fault = refused
+                addresses = await self._addresses(host.strip("[]"), port)
+                return await self._connect_first(addresses, port, local_address, socket_options)
         except TimeoutError:
             raise httpcore2.ConnectTimeout from None
+
+    async def _connect_first(
+        self,
+        addresses: list[str],
+        port: int,
+        local_address: str | None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None,
+    ) -> httpcore2.AsyncNetworkStream:
+        fault = httpcore2.ConnectError("no address")
+        for address in addresses:
+            try:
+                return await super().connect_tcp(address, port, None, local_address, socket_options)
+            except httpcore2.ConnectError as error:
+                fault = error
         raise fault
 
     async def _addresses(self, host: str, port: int) -> list[str]:
+        """The host's numeric addresses, without duplicates. Raises EgressRefused."""
         addresses = [entry["host"] for entry in await self._resolver.resolve(host, port)]
-        if not self._egress.allows_host(host):
-            for address in addresses:
-                self._egress.check_address(address, port)
+        for address in addresses:
+            check_connection(self._egress, host, address, port)
         return list(dict.fromkeys(addresses))
 
 
 @cache
 def _tls() -> SSLContext:
-    """One for the process: loading the certificates takes tens of milliseconds."""
+    """The TLS context of the process: loading the certificates takes tens of milliseconds."""
     return httpx2.create_ssl_context(trust_env=False)
 
 
@@ -226,7 +241,8 @@ def _unreachable_response(outcome: RequestOutcome, fault: str) -> httpx2.Respons
 
 
 def _describe_fault(fault: Exception) -> str:
-    """What happened, without the names and numbers of our own network that libraries put into their messages."""
+    """A description without the names and addresses of our own network that libraries write into
+    their messages."""
     if isinstance(fault, httpcore2.ConnectTimeout):
         return "did not take the connection in time"
     if isinstance(fault, httpcore2.ConnectError | OSError):

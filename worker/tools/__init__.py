@@ -1,1 +1,1 @@
-"""Tools that this server runs for the model."""
+"""Server tools: MCP, web search, and the toolbox that runs their calls."""

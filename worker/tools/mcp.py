@@ -1,7 +1,8 @@
-"""MCP servers as tools of a response: what is listed, what is called, what must be approved first (design §11).
+"""MCP servers as tools of a response: listings, calls, and calls that need approval.
 
-The history decides what is due. A server whose tools are listed there is not asked again; a call that the client has approved is made
-before the model speaks. So a response that another worker goes on with needs nothing but its items, and opens its sessions anew.
+The history decides which calls are pending. A server whose tools are listed in the history is not
+asked again. A call that the client has approved is made before the model's next turn. So a recovery
+needs only the response's items, and opens its own sessions.
 """
 
 import asyncio
@@ -40,12 +41,12 @@ from worker.translation.items.server_tools import ServerFunction
 Json = dict[str, Any]
 
 _MAX_PAGES = 256
-
+"""Pages of a listing."""
 _EMPTY_SCHEMA: Json = {"type": "object", "properties": {}}
 
 
 class McpToolProvider:
-    """One MCP server of one response. `resolver` stands in for the system's, in tests."""
+    """One MCP server of one response. `resolver` replaces the system's, in tests."""
 
     def __init__(
         self,
@@ -59,16 +60,19 @@ class McpToolProvider:
         self._settings = context.settings.mcp
         self._resolver = resolver
         self._allowed_tools: dict[str, Json] | None = None
-        """The server's tools that the model may use, by name; None until they are known."""
+        """The server's tools that the model may call, by name; None until they are known."""
         self._session: McpSession | None = None
         self._session_lock = asyncio.Lock()
         self._listing_error: ToolFailed | None = None
-        """Why the tools could not be listed: once is enough, the response ends with it."""
+        """Why the tools could not be listed. The response ends with this error."""
 
-    # --- what the history asks for ---
+    # --- what the history makes pending ---
 
     def pending(self, history: Sequence[Item]) -> list[OpenCallFactory]:
-        """The listing, if the history holds none; then the calls that were approved and not made yet. Raises ToolFailed when it failed."""
+        """The listing, if the history has none; then the approved calls that were not made yet.
+
+        Raises ToolFailed if the listing failed.
+        """
         listing = next((item for item in reversed(history) if self._is_listing(item)), None)
         if listing is None:
             if self._listing_error is not None:
@@ -109,7 +113,8 @@ class McpToolProvider:
         )
 
     def functions(self) -> list[ServerFunction]:
-        """The server's tools, each of them a call or, where approval is needed, the question whether it may be called."""
+        """The server's tools. A call of one is an MCP call or, where approval is needed, an
+        approval request."""
         return [self._function(name, tool) for name, tool in (self._allowed_tools or {}).items()]
 
     def _function(self, name: str, tool: Json) -> ServerFunction:
@@ -130,7 +135,7 @@ class McpToolProvider:
     def _description(self, tool: Json) -> str | None:
         about = self._tool.get("server_description")
         texts = [tool.get("description"), about and f"From the MCP server '{self._label}': {about}"]
-        return "\n\n".join(word for word in texts if word) or None
+        return "\n\n".join(text for text in texts if text) or None
 
     def owns(self, item: Item) -> bool:
         """Whether the item is a listing or a call of this server."""
@@ -139,24 +144,25 @@ class McpToolProvider:
         )
 
     def is_repeatable(self, item: Item) -> bool:
-        """Whether asking twice does no harm: a listing, or a tool that its server declares read-only or idempotent."""
+        """Whether the call may be made twice: a listing, or a tool that its server declares
+        read-only or idempotent."""
         if item["type"] == "mcp_list_tools":
             return True
         return is_repeatable(
             (self._allowed_tools or {}).get(item["name"], {}).get("annotations", {})
         )
 
-    # --- asking the server ---
+    # --- requests to the server ---
 
     async def run(self, item: Item) -> ToolResult:
-        """Lists the tools, or calls one. A listing that failed ends the response when `due` is asked next. Raises Refusal."""
+        """Lists the tools, or calls one. After a failed listing the next `pending` ends the
+        response. Raises ToolCallError."""
         if item["type"] == "mcp_call":
             return await self._call(item)
-        self._listing_error = _listing_failure(
-            self._label, McpServerError(TIMEOUT_ERROR)
-        )  # until we know better
+        # Counts if the caller cancels the listing.
+        self._listing_error = _listing_failure(self._label, McpServerError(TIMEOUT_ERROR))
         try:
-            # a little less than the caller grants: it does not know whose time is over
+            # A little less than the caller's limit, whose error would not name the server.
             async with asyncio.timeout(0.9 * self._context.settings.tools.time.total_seconds()):
                 tools = await self._list()
         except TimeoutError:
@@ -185,17 +191,18 @@ class McpToolProvider:
         )
 
     async def _list(self) -> list[Json]:
-        """All pages, as the item shows them: those tools that the model may see. Raises ServerFailed."""
+        """The tools of all pages, as the item shows them, without those that the model may not
+        see. Raises McpServerError."""
         tools: dict[str, Json] = {}
         size = 0
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
             page = await self._page(cursor)
-            written = json.dumps([_tool_json(tool) for tool in page.tools]).encode()
-            size += len(written)
+            encoded = json.dumps([_tool_json(tool) for tool in page.tools]).encode()
+            size += len(encoded)
             if size > self._settings.list_bytes:
                 raise _list_too_large(f"more than {self._settings.list_bytes} bytes of tools")
-            for tool in _parse_tools(written):
+            for tool in _parse_tools(encoded):
                 tools.setdefault(tool["name"], tool)
             if len(tools) > self._settings.tools:
                 raise _list_too_large(f"more than {self._settings.tools} tools")
@@ -217,7 +224,8 @@ class McpToolProvider:
     # --- the session ---
 
     async def _open_session(self) -> McpSession:
-        """The session of this response, opened when it is first needed, and again when the server has ended it. Raises ServerFailed."""
+        """The session of this response: opened when it is first needed, and again after the
+        server has ended it. Raises McpServerError."""
         async with self._session_lock:
             if self._session is not None and self._session.is_open:
                 return self._session
@@ -230,10 +238,10 @@ class McpToolProvider:
             return self._session
 
     def _server(self) -> McpServer:
-        sealed = self._context.credentials.get(self._label, {})
+        credentials = self._context.credentials.get(self._label, {})
         try:
             target = self._context.egress.check_url(
-                sealed.get("server_url") or self._tool["server_url"]
+                credentials.get("server_url") or self._tool["server_url"]
             )
         except EgressRefused as refusal:
             raise McpServerError(
@@ -243,8 +251,8 @@ class McpToolProvider:
                     "message": f"The MCP server may not be reached: {refusal}.",
                 }
             ) from refusal
-        headers = dict(sealed.get("headers", {}))
-        if (token := sealed.get("authorization")) is not None:
+        headers = dict(credentials.get("headers", {}))
+        if (token := credentials.get("authorization")) is not None:
             headers["Authorization"] = token if " " in token else f"Bearer {token}"
         return McpServer(target.url, headers)
 
@@ -255,7 +263,11 @@ class McpToolProvider:
 
 
 def _listing_failure(label: str, failed: McpServerError) -> ToolFailed:
-    """Without its tools the model would answer something else than was asked. Words and codes are OpenAI's; 401 is as design §11 has it."""
+    """The failure that ends the response: without the tools the model would answer something else
+    (docs/adr/0009).
+
+    Message and codes are OpenAI's. A 401 of the MCP server stays a 401.
+    """
     message = f"Error retrieving tool list from MCP server: '{label}'. {failed}"
     if failed.status == 401:
         return ToolFailed(
@@ -277,20 +289,21 @@ def _new_call(
 
 
 def _approved_requests(history: Sequence[Item]) -> list[Item]:
-    """The approval requests that were granted and whose call is not in the history."""
+    """The approval requests that the client approved and whose call is not in the history."""
     requests = approval_requests(history)
-    made = {item.get("approval_request_id") for item in history if item["type"] == "mcp_call"}
+    called = {item.get("approval_request_id") for item in history if item["type"] == "mcp_call"}
     return [
         requests[id_]
         for id_, response in approval_responses(history).items()
-        if response["approve"] and id_ in requests and id_ not in made
+        if response["approve"] and id_ in requests and id_ not in called
     ]
 
 
-def _parse_arguments(written: str) -> Json:
-    """The arguments a model wrote. Raises Refusal for what is no JSON object; whether they fit its schema, the tool says."""
+def _parse_arguments(text: str) -> Json:
+    """The arguments that a model wrote. Raises ToolCallError if they are no JSON object. The
+    server checks them against its schema."""
     try:
-        arguments = decode_body(written.encode())
+        arguments = decode_body(text.encode())
     except InvalidRequest as fault:
         raise ToolCallError(f"The arguments could not be read. {fault.message}") from fault
     if not isinstance(arguments, dict):
@@ -299,35 +312,33 @@ def _parse_arguments(written: str) -> Json:
 
 
 def _tool_json(tool: types.Tool) -> Json:
-    """A tool as the item lists it (contract §6.1)."""
+    """A tool as the item lists it."""
     tool_fields = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
-    kept = {"name": tool_fields["name"], "input_schema": tool_fields["inputSchema"]}
-    return kept | {
+    required = {"name": tool_fields["name"], "input_schema": tool_fields["inputSchema"]}
+    return required | {
         name: tool_fields[name] for name in ("description", "annotations") if name in tool_fields
     }
 
 
-def _parse_tools(written: bytes) -> list[Json]:
-    """The tools as they can be stored and sent on, however the server spelt them: characters, depth and numbers."""
+def _parse_tools(encoded: bytes) -> list[Json]:
+    """The tools as JSON that can be stored and sent: characters, depth and numbers are checked.
+    Raises McpServerError."""
     try:
-        tools: list[Json] = decode_body(written)
+        tools: list[Json] = decode_body(encoded)
     except InvalidRequest:
         raise _list_too_large("tools that cannot be stored as JSON") from None
     return tools
 
 
 def _is_large(result: types.CallToolResult) -> bool:
-    return (
-        sum(
-            len(getattr(block, "data", "") or getattr(block, "text", ""))
-            for block in result.content
-        )
-        > _LARGE_RESULT
+    sizes = (
+        len(getattr(block, "data", "") or getattr(block, "text", "")) for block in result.content
     )
+    return sum(sizes) > _LARGE_RESULT
 
 
 _LARGE_RESULT = 256 * 1024
-"""Characters from which a result is looked through beside the event loop."""
+"""Characters from which a result is converted in a thread, beside the event loop."""
 
 
 def _list_too_large(what: str) -> McpServerError:

@@ -1,4 +1,4 @@
-"""What an MCP tool gave back, as the item tells it and as the model is told it. Pure; what a server sends is data, and hostile."""
+"""The result of an MCP tool, for the item and for the model. The server's data is not trusted."""
 
 import base64
 import binascii
@@ -11,14 +11,14 @@ from models.wire.json_input import clean_text
 from worker.tools.provider import ToolResult
 
 _IMAGES = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
-"""Media types that upstreams take as images."""
+"""Media types of images that upstreams accept."""
 
 
 def result_of(result: types.CallToolResult) -> ToolResult:
-    """The call's `output`, one text, or its `error`; and for the model the images themselves, where there are any.
+    """The call's `output` (one text) or its `error`; for the model also the images themselves.
 
-    Text parts are joined by line breaks; each thing that is no text leaves a line that says what it was. Structured content is told as
-    JSON where no text stands for it, as servers are to send both.
+    Text parts are joined by line breaks. Each part that is no text becomes a line that names it.
+    Structured content becomes JSON if there is no text: servers should send both.
     """
     texts = [_block_text(block) for block in result.content]
     if not texts and result.structured_content is not None:
@@ -56,7 +56,8 @@ def _block_text(block: types.ContentBlock) -> str:
 
 
 def _image_part(block: types.ContentBlock) -> dict[str, Any] | None:
-    """The image as a part that upstreams take, or None when it is none or cannot be one."""
+    """The image as a part that upstreams accept; None if the block is no image or not a valid
+    one."""
     if not isinstance(block, types.ImageContent) or block.mime_type not in _IMAGES:
         return None
     try:

@@ -1,7 +1,9 @@
-"""One session with an MCP server, by the official client: streamable HTTP, or else the older SSE transport (design §11).
+"""One session with an MCP server, by the official SDK: streamable HTTP, or else the older SSE
+transport.
 
-A session is held open by a task of its own, because what the SDK enters must be left by the task that entered it. Whoever asks waits for
-the answer or for the end of the session, whichever comes first, so nothing that a server does or leaves undone can hold a call for ever.
+The session runs in a task of its own, because the task that enters the SDK's context must leave it.
+A caller waits for the response or for the end of the session, whichever comes first. So no
+behaviour of a server can block a call for ever.
 """
 
 import asyncio
@@ -34,17 +36,18 @@ _Transport = AbstractAsyncContextManager[Any]
 _NewTransport = Callable[[httpx2.AsyncClient], _Transport]
 
 _UNSUPPORTED_TRANSPORT = frozenset((400, 404, 405))
-"""What a server answers that knows only the older transport (MCP 2025-11-25, transports, backwards compatibility)."""
+"""Statuses of a server that knows only the older transport (MCP 2025-11-25, transports,
+backwards compatibility)."""
 
 _SDK_MESSAGES = ("Server returned an error response", "Not Found", "Session terminated")
-"""What the SDK makes of an answer with a bad status that says nothing itself."""
+"""The SDK's own messages for a bad status without a message of the server."""
 
 TIMEOUT_ERROR = {
     "type": "http_error",
     "code": 504,
     "message": "The MCP server did not answer in time.",
 }
-"""The error of a server that hangs."""
+"""The error for a server that does not respond."""
 
 _SESSION_ID = "mcp-session-id"
 _CLIENT_INFO = types.Implementation(name="backburner", version=version("backburner"))
@@ -52,15 +55,16 @@ _CLIENT_INFO = types.Implementation(name="backburner", version=version("backburn
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """Where an MCP server is, and what proves to it that we may call."""
+    """The address of an MCP server, and the headers with our credential."""
 
     url: str
-    """In the guard's plain spelling."""
+    """As the egress policy spells it."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class McpServerError(Exception):
-    """No answer that can be used. `error` is a `mcp_call`'s: an MCP protocol error or an HTTP error."""
+    """A request failed. `error` is the field of a `mcp_call`: an MCP protocol error or an HTTP
+    error."""
 
     def __init__(self, error: dict[str, Any]) -> None:
         super().__init__(error["message"])
@@ -68,12 +72,13 @@ class McpServerError(Exception):
 
     @property
     def status(self) -> int | None:
-        """The HTTP status, where there was one."""
+        """The HTTP status; None for a protocol error."""
         return self.error["code"] if self.error["type"] == "http_error" else None
 
 
 class McpSessionLost(McpServerError):
-    """The server does not know the session any more, so it has done nothing: it may be asked again, in a new one. This one is closed."""
+    """The server no longer knows the session, so it did not handle the request. The session is
+    closed; the caller may use a new one."""
 
 
 class McpSession:
@@ -96,11 +101,12 @@ class McpSession:
         self._close_requested = asyncio.Event()
         self._id: str | None = None
         self._has_unanswered = False
-        """Something was asked and left unanswered: no leave is taken, so that its request is closed at once."""
+        """A request was cancelled. `close` then ends the session at once, without a last
+        request."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be asked."""
+        """Whether requests can be sent."""
         return (
             self._client is not None
             and self._session_task is not None
@@ -108,7 +114,7 @@ class McpSession:
         )
 
     async def open(self) -> None:
-        """Connects, by the newer transport or else the older. Raises ServerFailed."""
+        """Connects by the newer transport, or else by the older one. Raises McpServerError."""
         try:
             async with asyncio.timeout(self._settings.connect.total_seconds()):
                 failed = await self._connect(self._streamable)
@@ -121,14 +127,16 @@ class McpSession:
             raise failed
 
     async def list_tools(self, cursor: str | None) -> types.ListToolsResult:
-        """One page of the server's tools. Raises ServerFailed or SessionLost."""
+        """One page of the server's tools. Raises McpServerError or McpSessionLost."""
         assert self._client is not None
         return await self._request(self._client.list_tools(cursor=cursor))
 
     async def call(self, name: str, arguments: dict[str, Any]) -> types.CallToolResult:
-        """The result of a call, whether or not the tool says that it failed. Raises ServerFailed or SessionLost."""
+        """The result of a call, also if the tool reports an error. Raises McpServerError or
+        McpSessionLost."""
         assert self._client is not None
-        # not `call_tool`: that lists the tools to compare results with schemas, and refuses those that do not fit
+        # Not `call_tool`: it lists the tools to check results against schemas, and refuses those
+        # that do not fit.
         request = types.CallToolRequest(
             params=types.CallToolRequestParams(name=name, arguments=arguments)
         )
@@ -139,17 +147,22 @@ class McpSession:
         except McpServerError as failed:
             if failed.error["code"] != types.HEADER_MISMATCH or failed.status is not None:
                 raise
-            # nothing was done: some of the arguments must be repeated as headers, and which ones, only the list says
+            # The server did nothing: it wants some arguments as headers too, and only its list of
+            # tools names them.
             await self.list_tools(None)
             return await self._request(
                 self._client.session.send_request(request, types.CallToolResult)
             )
 
     async def close(self, *, gracefully: bool = True) -> None:
-        """Ends the session and closes its connections. `politely`: takes leave of the server first, for a second at most."""
+        """Ends the session and closes its connections.
+
+        `gracefully`: asks the server to delete the session first, within the setting
+        `mcp.farewell`.
+        """
         session_task, self._session_task = self._session_task, None
-        for asking in self._requests:
-            asking.cancel()
+        for request in self._requests:
+            request.cancel()
         if session_task is None:
             return
         if gracefully and not self._has_unanswered and not session_task.done():
@@ -162,7 +175,7 @@ class McpSession:
     # --- opening ---
 
     async def _connect(self, transport: _NewTransport) -> McpServerError | None:
-        """Enters the client over this transport; what went wrong, where something did."""
+        """Opens the SDK's client over this transport. Returns the error, or None."""
         outcome = RequestOutcome()
         REQUEST_OUTCOME.set(outcome)
         opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
@@ -200,9 +213,8 @@ class McpSession:
         return httpx2.AsyncClient(
             transport=transport,
             headers=dict(self._server.headers),
-            timeout=httpx2.Timeout(
-                None
-            ),  # clocks stand over everything: here over opening, in worker/tools over each question
+            # `open` and the toolbox limit the time.
+            timeout=httpx2.Timeout(None),
             trust_env=False,
             max_redirects=self._settings.redirects,
             event_hooks={"response": [self._save_session_id]},
@@ -228,15 +240,16 @@ class McpSession:
         timeout: httpx2.Timeout | None = None,
         auth: httpx2.Auth | None = None,
     ) -> httpx2.AsyncClient:
-        """The same client: the older transport insists on making its own."""
+        """The same HTTP client: the older transport makes its own."""
         assert not headers
         del timeout, auth
         return self._http()
 
-    # --- asking ---
+    # --- requests ---
 
     async def _request(self, call: Coroutine[Any, Any, _T]) -> _T:
-        """The answer. Cancelled, it leaves at once: what the SDK has to tidy up, it does behind us."""
+        """The response to a call of the SDK. A cancellation returns at once; the SDK cleans up
+        in its own task."""
         outcome = RequestOutcome()
         REQUEST_OUTCOME.set(outcome)
         assert self._session_task is not None
@@ -265,7 +278,8 @@ class McpSession:
         raise _failure(outcome, fault) from fault
 
     async def _wait_for_failure(self, outcome: RequestOutcome) -> None:
-        """Returns when a request has failed for good and the SDK had time to say how: over SSE it does not notice."""
+        """Returns when an HTTP request has failed and the SDK had time to raise its error. Over
+        SSE the SDK does not notice the failure."""
         while True:
             await outcome.failed.wait()
             await asyncio.sleep(_ERROR_DELAY)
@@ -275,24 +289,26 @@ class McpSession:
 
 
 _ERROR_DELAY = 0.5
-"""Seconds."""
+"""Seconds that the SDK has to raise its own error."""
 _MAX_MESSAGE = 2000
-"""Characters of what a server says about its refusal."""
+"""Characters of a server's error message."""
 
 
 def _retrieve_exception(task: "asyncio.Task[Any]") -> None:
-    """A task that nobody waits for any more may end in any way; asyncio would log what nobody has looked at."""
+    """Marks the exception of a task as seen: asyncio logs exceptions that nothing has retrieved."""
     if not task.cancelled():
         task.exception()
 
 
 def _more_specific(newer: McpServerError, older: McpServerError | None) -> McpServerError | None:
-    """Which of two failures to tell, the newer transport's or the older's; None when the older one has worked."""
+    """The error to show of the newer transport's and the older's; None if the older one
+    connected."""
     return older if older is None or older.status in (401, 403) else newer
 
 
 def _failure(outcome: RequestOutcome, fault: BaseException | None) -> McpServerError:
-    """What a failed question was about, in the shapes of `mcp_call.error`. The server's words are repeated, our network's are not."""
+    """The error of a failed request, in the shape of `mcp_call.error`. It may contain the
+    server's message, but no details of our network."""
     if outcome.fault is not None:
         return McpServerError(_http_error(UNREACHABLE_STATUS, f"The MCP server {outcome.fault}."))
     cause = _root_cause(fault)
@@ -316,7 +332,8 @@ def _failure(outcome: RequestOutcome, fault: BaseException | None) -> McpServerE
 
 
 def _root_cause(fault: BaseException | None) -> BaseException | None:
-    """What a group of exceptions is about: the SDK's task groups wrap whatever ends them."""
+    """The first exception in nested groups: the SDK's task groups wrap the exception that ends
+    them."""
     while isinstance(fault, BaseExceptionGroup):
         fault = fault.exceptions[0]
     return fault

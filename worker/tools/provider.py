@@ -1,7 +1,8 @@
-"""What a tool must be able to do so that a response can use it.
+"""The interface of tool providers.
 
-A *source* is one tool of a request that this server runs itself: an MCP server, web search. It is made at the claim and closed at the
-end of the run. All it needs to know about a call is the call's item, so another worker can go on where this one stopped.
+A provider is one tool of a request that this server runs itself: an MCP server, web search. It is
+made after the claim and closed at the end of the run. It knows a call by the call's item alone, so
+another worker can continue after a crash.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,50 +16,57 @@ from worker.translation.items.server_calls import OpenCallFactory
 from worker.translation.items.server_tools import ServerFunction
 
 ToolOutput = str | list[dict[str, Any]]
-"""What the model is told: a text, or parts as in a function call's output (`input_text`, `input_image`, `input_file`)."""
+"""Output for the model: a text, or parts as in a function call's output (`input_text`,
+`input_image`, `input_file`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What running a call gave."""
+    """The result of a call."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """What the item gains: `output`, `error`, `tools`, `action`."""
+    """Fields that are added to the item: `output`, `error`, `tools`, `action`."""
     failed: bool = False
     tool_output: ToolOutput | None = None
-    """What the model is told, where the item does not say it (worker/translation/chat/request.py tells it the item's `output` or `error`)."""
+    """The output for the model, if it is not the item's `output` or `error`
+    (worker/translation/history/server_calls.py)."""
 
 
 class ToolCallError(Exception):
-    """The call cannot be carried out; the message is for the model and the client, and becomes the item's error."""
+    """The call cannot be carried out. The message is for the model and the client and becomes
+    the item's error."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What sources work with."""
+    """What providers work with."""
 
     settings: Settings
     egress: EgressPolicy
-    """The guard of every connection that is made for a client."""
+    """Checks every connection that is made for a client."""
     credentials: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """server_label -> what was sealed of that MCP tool: `authorization`, `headers`. Never logged, stored or shown."""
+    """server_label -> secrets of that MCP tool: `authorization`, `headers`. Never logged, stored
+    or shown."""
     include: Collection[str] = ()
-    """What the client wants to see besides (contract §2.1)."""
+    """The request's `include`: additional output that the client wants."""
 
 
 class ToolProvider(Protocol):
-    """One tool of the request. No call overlaps `due` or `functions`; several `run` at the same time, each in a task of its own."""
+    """One tool of the request. No `run` overlaps `pending` or `functions`; several `run` at the
+    same time, each in its own task."""
 
     def pending(self, history: Sequence[Item]) -> list[OpenCallFactory]:
-        """What must be run before the model speaks next: the listing of a server's tools, a call that has been approved.
+        """The calls that must be run before the model's next turn: the listing of a server's tools,
+        an approved call.
 
-        `history` is all that was said, oldest first, this response's own output included; asked again, with the answers in it, until
-        nothing is due. A source also learns here what the history knows already (its listed tools).
+        `history` is the whole conversation, oldest item first, with this response's output. The
+        method is called again, with the results in the history, until nothing is pending. A
+        provider also reads its listed tools from the history here.
         """
         ...
 
     def functions(self) -> list[ServerFunction]:
-        """What the model may call, as of the last `due`."""
+        """The functions that the model may call, as of the last `pending`."""
         ...
 
     def owns(self, item: Item) -> bool:
@@ -66,21 +74,24 @@ class ToolProvider(Protocol):
         ...
 
     def is_repeatable(self, item: Item) -> bool:
-        """Whether a call may be run again although it may have been run before: it declares itself read-only or idempotent."""
+        """Whether a call with unknown outcome may be run again: its tool is declared read-only
+        or idempotent."""
         ...
 
     async def run(self, item: Item) -> ToolResult:
-        """Runs the call that `item` asks for. May be cancelled at any moment, then closes its request at once.
+        """Runs the call of `item`. May be cancelled at any moment; then closes its request at once.
 
-        Raises Refusal for what the model should hear; RunError (ToolFailed) only for what must end the response. Time and the size of
-        what the model is told are limited by the caller (toolbox.py); what is read from the network is limited here.
+        Raises ToolCallError for errors that the model should see; RunError (ToolFailed) only for
+        errors that must end the response. The caller (toolbox.py) limits the time and the size of
+        the output; the provider limits what it reads from the network.
         """
         ...
 
     async def close(self) -> None:
-        """Gives back what it holds; called once, maybe from another task than `run`, and given a few seconds."""
+        """Closes connections. Called once, maybe from another task than `run`, with a time limit
+        of a few seconds."""
         ...
 
 
 ToolProviderFactory = Callable[[Mapping[str, Any], ToolContext], ToolProvider]
-"""Makes the source for one tool of a request (its checked parameters, without secrets)."""
+"""Makes the provider for one tool of a request (its checked parameters, without secrets)."""

@@ -1,4 +1,4 @@
-"""How each search provider is asked and what it answers: one question in, one HTTP request out; one JSON document in, results out.
+"""The APIs of search providers: a query becomes an HTTP request, a JSON document becomes results.
 
 Tavily: https://docs.tavily.com/documentation/api-reference/endpoint/search
 Brave: https://api-dashboard.search.brave.com/api-reference/web/search/get
@@ -7,7 +7,7 @@ SearXNG: https://docs.searxng.org/dev/search_api
 
 import html
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import urlencode
@@ -18,18 +18,18 @@ from worker.translation.items.citations import SearchResult
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """What is searched for."""
+    """A query and its limits."""
 
     query: str
     count: int
-    """The most results that are of use."""
+    """The maximum number of results."""
     is_thorough: bool = False
     allowed: tuple[str, ...] = ()
-    """Only results from these domains and those below them; empty: from everywhere."""
+    """Only results from these domains and their subdomains; empty: from all domains."""
     blocked: tuple[str, ...] = ()
-    """No results from these."""
+    """No results from these domains and their subdomains."""
     country: str = ""
-    """Where the user is: two letters (ISO 3166-1), or empty."""
+    """The user's country: two letters (ISO 3166-1), or empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class SearchRequest:
 
     url: str
     headers: Mapping[str, str] = field(repr=False)
-    """Hold the key."""
+    """With the key."""
     body: dict[str, Any] | None = None
     """JSON of a POST; None for a GET."""
 
@@ -47,16 +47,18 @@ class SearchProvider(Protocol):
     """A search engine's API."""
 
     def build_request(self, search: SearchQuery) -> SearchRequest:
-        """The request for a question. Domains may be left out of it where there is no room: results are sifted afterwards."""
+        """The request for a query. Domains that exceed its limits may be left out: the caller
+        filters the results."""
         ...
 
     def parse_results(self, body: Any) -> Iterator[SearchResult]:
-        """The results in an answer. Raises LookupError, TypeError or AttributeError for what is no answer of this provider."""
+        """The results in a response. Raises LookupError, TypeError or AttributeError for a
+        response of another shape."""
         ...
 
 
 class Tavily:
-    """`POST /search`, domains as lists of their own."""
+    """`POST /search`, with lists of domains."""
 
     def __init__(self, settings: WebSearchSettings) -> None:
         self._base = settings.base_url or "https://api.tavily.com"
@@ -75,14 +77,14 @@ class Tavily:
         return SearchRequest(f"{self._base.rstrip('/')}/search", self._headers, body)
 
     def parse_results(self, body: Any) -> Iterator[SearchResult]:
-        for found in body["results"]:
+        for result in body["results"]:
             yield SearchResult(
-                _text(found.get("title")), _text(found["url"]), _text(found.get("content"))
+                _text(result.get("title")), _text(result["url"]), _text(result.get("content"))
             )
 
 
 class Brave:
-    """`GET /web/search`; a question has at most 400 characters and 50 words, the domains among them."""
+    """`GET /web/search`. A query has at most 400 characters and 50 words, including its domains."""
 
     def __init__(self, settings: WebSearchSettings) -> None:
         self._base = settings.base_url or "https://api.search.brave.com/res/v1"
@@ -101,22 +103,23 @@ class Brave:
         )
 
     def parse_results(self, body: Any) -> Iterator[SearchResult]:
-        # a search without any web results has no "web", but it does say that it is one
+        # A response without web results has no "web", but the type "search".
         results = body["web"]["results"] if "web" in body or body.get("type") != "search" else []
-        for found in results:
+        for result in results:
             content = [
-                _text(found.get("description")),
-                *(_text(snippet) for snippet in found.get("extra_snippets") or ()),
+                _text(result.get("description")),
+                *(_text(snippet) for snippet in result.get("extra_snippets") or ()),
             ]
             yield SearchResult(
-                _without_html(found.get("title")),
-                _text(found["url"]),
+                _without_html(result.get("title")),
+                _text(result["url"]),
                 _without_html("\n".join(piece for piece in content if piece)),
             )
 
 
 class SearXNG:
-    """`GET /search?format=json`, of an instance of one's own; a key is sent as a bearer token, for the proxy in front of it."""
+    """`GET /search?format=json` of a self-hosted instance. A key is sent as a bearer token, for
+    a proxy in front of it."""
 
     def __init__(self, settings: WebSearchSettings) -> None:
         self._base = settings.base_url
@@ -130,21 +133,23 @@ class SearXNG:
         )
 
     def parse_results(self, body: Any) -> Iterator[SearchResult]:
-        for found in body["results"]:
+        for result in body["results"]:
             yield SearchResult(
-                _text(found.get("title")), _text(found["url"]), _text(found.get("content"))
+                _text(result.get("title")), _text(result["url"]), _text(result.get("content"))
             )
 
 
-SEARCH_PROVIDERS: dict[str, type[Tavily] | type[Brave] | type[SearXNG]] = {
+SEARCH_PROVIDERS: dict[str, Callable[[WebSearchSettings], SearchProvider]] = {
     "tavily": Tavily,
     "brave": Brave,
     "searxng": SearXNG,
 }
+"""The setting `web_search.provider` -> its API."""
 
 
 def _with_domains(search: SearchQuery, *, characters: int, words: int) -> str:
-    """The query with the domains as search engines write them, within the provider's bounds: what has no room is left out."""
+    """The query with `site:` filters for the domains, within the provider's limits. Filters that
+    exceed them are left out."""
     filters = [
         " OR ".join(f"site:{domain}" for domain in search.allowed),
         " ".join(f"-site:{domain}" for domain in search.blocked),
@@ -161,7 +166,7 @@ _TAG = re.compile(r"</?[a-zA-Z][^<>]{0,100}>")
 
 
 def _without_html(value: Any) -> str:
-    """A text without HTML."""
+    """The text without tags, and with entities replaced."""
     return html.unescape(_TAG.sub("", _text(value)))
 
 

@@ -1,23 +1,22 @@
 """How one upstream's Chat Completions differs from OpenAI's, as far as requests depend on it."""
 
 from dataclasses import dataclass
-from typing import Literal
 
-StructuredOutput = Literal["json_schema", "json_object", "guided_json", "prompt"]
-EffortField = Literal[
-    "reasoning_effort", "reasoning", "enable_thinking", "thinking", "think", "none"
-]
-ReasoningBack = Literal[
-    "none", "reasoning_content", "reasoning", "reasoning_details", "thinking_blocks", "think_tags"
-]
+from models.config.dialect import (
+    DeveloperRole,
+    EffortField,
+    MaxTokensField,
+    ReasoningBack,
+    StructuredOutput,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Each field as in `UpstreamSettings`, where it is explained."""
+    """Each field is the setting of the same name in `UpstreamSettings`, which explains it."""
 
-    max_tokens_field: str = "max_completion_tokens"
-    developer_role: str = "system"
+    max_tokens_field: MaxTokensField = "max_completion_tokens"
+    developer_role: DeveloperRole = "system"
     single_system_message: bool = False
     effort_field: EffortField = "reasoning_effort"
     reasoning_back: ReasoningBack = "none"

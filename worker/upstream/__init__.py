@@ -1,1 +1,1 @@
-"""Everything about the far side: connections, limits, vendors' oddities."""
+"""Calls of upstreams: connections, limits, the differences between vendors."""

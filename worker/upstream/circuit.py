@@ -1,7 +1,8 @@
-"""When an upstream is no longer asked for a while: a circuit (docs/adr/, "An upstream that is down is left alone").
+"""A circuit breaker: an upstream that is down gets no calls for a while (docs/adr/0014).
 
-Closed, it lets everybody through and counts failures that follow one another. After so many it opens: nobody is let through for a pause.
-Then one call is let through as a probe; its first word closes the circuit, its failure opens it again for twice as long.
+While closed, it permits all calls and counts failures in a row. At a threshold it opens: no call is
+permitted for a pause. Then one call is permitted as a probe. Its first output closes the circuit;
+its failure opens it again for twice as long.
 """
 
 from datetime import timedelta
@@ -9,51 +10,53 @@ from datetime import timedelta
 _MAX_PAUSE_FACTOR = 4
 """Pauses grow to this many times the first."""
 _PROBE_WAIT = 1.0
-"""Seconds to wait for a probe that is under way."""
+"""Seconds to wait while a probe runs."""
 
 
 class Circuit:
-    """One upstream's, or that of one model there. Moments are seconds of any monotonic clock."""
+    """The circuit of one upstream, or of one model there. Times are seconds of any monotonic
+    clock."""
 
     def __init__(self, failures: int, pause: timedelta) -> None:
-        """`failures` in a row open it, for `pause` at first."""
+        """Opens after `failures` in a row, first for `pause`."""
         self._threshold = failures
         self._first_pause = pause.total_seconds()
         self._failures = 0
         self._pause = 0.0
-        """The present one; 0 while closed."""
+        """The current pause in seconds; 0 while closed."""
         self._open_until = 0.0
         self._has_probe = False
         self._calls = 0
-        """Under way."""
+        """Calls that are running."""
 
     @property
     def is_open(self) -> bool:
-        """It has opened and nobody has got an answer since."""
+        """Whether it has opened and no call has succeeded since."""
         return self._pause > 0
 
     @property
     def is_idle(self) -> bool:
-        """There is nothing to remember."""
+        """Whether it has no state worth keeping."""
         return not self._failures and not self.is_open and not self._calls
 
     def wait(self, now: float) -> float:
-        """Seconds until somebody may ask; 0: now."""
+        """Seconds until a call may be permitted; 0: now."""
         if not self.is_open:
             return 0.0
         return max(self._open_until - now, _PROBE_WAIT if self._has_probe else 0.0)
 
     def record_call(self) -> None:
-        """Somebody was let through."""
+        """A call was permitted."""
         self._calls += 1
         self._has_probe = self.is_open
 
     def record_success(self) -> None:
-        """The upstream has spoken."""
+        """A call has its first output: closes the circuit."""
         self._failures, self._pause, self._has_probe = 0, 0.0, False
 
     def record_failure(self, now: float, *, as_probe: bool) -> None:
-        """It has not. A call that began before the circuit opened changes nothing any more."""
+        """A call failed. In an open circuit only the probe counts; calls that began earlier do
+        not."""
         self._failures += 1
         if as_probe:
             self._open(now, min(self._pause * 2, self._first_pause * _MAX_PAUSE_FACTOR))
@@ -61,7 +64,8 @@ class Circuit:
             self._open(now, self._first_pause)
 
     def record_end(self, *, as_probe: bool) -> None:
-        """A call is over, whatever became of it; a probe that told nothing may be made again."""
+        """A call ended, with any result. If a probe had neither success nor failure, another one
+        may be made."""
         self._calls -= 1
         self._has_probe = self._has_probe and not as_probe
 

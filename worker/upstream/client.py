@@ -1,11 +1,13 @@
-"""Speaking with an upstream: one streamed answer per turn, in chat completions or in the Responses API, through the openai SDK's transport (design §5).
+"""Calls an upstream: one streamed response per turn, in Chat Completions or in the Responses API,
+through openai's SDK.
 
-The SDK does authentication, retries before the first byte, error classes and proxies; its typed iteration is left out, because it
-costs five times what raw bytes and msgspec structs do.
+The SDK does authentication, retries before the first byte, error classes and proxies. Its typed
+iteration is not used, because it costs five times as much as raw bytes and msgspec structs.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -16,17 +18,19 @@ from openai import AsyncAPIResponse, AsyncOpenAI, DefaultAioHttpClient
 
 from models.config.groups import LimitSettings
 from models.config.upstream import UpstreamSettings
+from models.config.upstream_access import client_options
 from models.deadlines import IdleTimeout
 from models.errors import LimitReached, UpstreamFailed
+from models.http_bodies import is_uncompressed
 from worker.translation.chat.chunk import Chunk
 from worker.translation.upstream_events import UpstreamEvent
 from worker.upstream.chat_chunks import parse_chunk
 from worker.upstream.counts import count_upstream
+from worker.upstream.error_rules import redacted
 from worker.upstream.failures import (
     broken_off,
     failure_of_status,
-    redacted,
-    sanitised,
+    sanitise_error,
     unintelligible,
     unreachable,
 )
@@ -34,17 +38,26 @@ from worker.upstream.responses_events import parse_event
 from worker.upstream.sse import SseSplitter
 
 StreamEvent = Chunk | UpstreamEvent
-"""What one event of an upstream says, by the API it speaks."""
+"""One event of an upstream, by the API that it speaks."""
 
 _EVENT_LIMIT = 16 * 1024 * 1024
-"""Bytes of one upstream event: a whole answer may come as one."""
+"""Bytes of one upstream event: a whole response may come as one."""
 
 _FINAL_GAP = 10.0
-"""Seconds an upstream has for usage and `[DONE]` once the model has said why it stopped."""
+"""Seconds that an upstream has for usage and `[DONE]` after the model's end."""
+
+_CONNECTION_ERRORS = (
+    TimeoutError,
+    openai.APIError,
+    httpx2.HTTPError,
+    aiohttp.ClientError,
+    UnicodeError,
+    OSError,
+)
 
 
 class UpstreamCall:
-    """One upstream call, while it is read. `done_seen` says whether the stream closed with `[DONE]`."""
+    """One call of an upstream, while its response is read."""
 
     def __init__(
         self, client: AsyncOpenAI, body: dict[str, Any], limits: LimitSettings, *, native: bool
@@ -54,73 +67,83 @@ class UpstreamCall:
         self._body = body
         self._native = native
         self._limits = limits
-        # The last event of a native upstream repeats all that was said.
+        # The last event of a native upstream repeats the whole output.
         self._splitter = SseSplitter(
             limit=max(_EVENT_LIMIT, limits.output) if native else _EVENT_LIMIT
         )
         self._has_output = False
-        """The model has said something."""
+        """An event had output of the model."""
         self._finished = False
-        """The model has said why it stopped: whatever becomes of the connection now, the turn is whole."""
+        """The model has ended its turn. An error of the connection does not matter any more."""
 
     @property
     def done_seen(self) -> bool:
-        """The upstream said `[DONE]`."""
+        """Whether the stream contained `[DONE]`."""
         return self._splitter.done
 
     async def chunks(self) -> AsyncGenerator[list[StreamEvent]]:
-        """The chunks of each read, in order. Raises UpstreamFailed or LimitReached; closing the generator closes the connection.
+        """The events of each read, in order. Raises UpstreamFailed or LimitReached. Closing the
+        generator closes the connection.
 
-        The first token and every gap between two have their limits. Comments and chunks without a word count for nothing, and neither
-        does our own back-pressure.
+        The first token and each gap between two have time limits. Comments and events without
+        output do not extend them, and the time that the caller takes does not count.
         """
         loop = asyncio.get_running_loop()
         turn_end = loop.time() + self._limits.turn.total_seconds()
-        gap = self._limits.token_gap.total_seconds()
-        idle_timeout = IdleTimeout()
         deadline = loop.time() + self._limits.first_token.total_seconds()
+        idle_timeout = IdleTimeout()
         idle_timeout.set_deadline(min(turn_end, deadline))
+        async with self._translated_errors(turn_end), self._response(idle_timeout) as response:
+            async for events, failure in self._read(response):
+                if events:
+                    idle_timeout.pause()
+                    paused_at = loop.time()
+                    yield events
+                    if self._note_progress(events):
+                        deadline = loop.time() + self._gap()
+                    else:
+                        deadline += loop.time() - paused_at
+                    idle_timeout.set_deadline(min(turn_end, deadline))
+                if failure is not None:
+                    raise failure
+
+    @asynccontextmanager
+    async def _translated_errors(self, turn_end: float) -> AsyncIterator[None]:
+        """Turns errors of the connection into ours. After the model's end they are ignored: the
+        turn is complete."""
         try:
-            with idle_timeout.extend():
-                async with self._send() as answer:
-                    async for events, failure in self._read(answer):
-                        if events:
-                            idle_timeout.pause()
-                            began = loop.time()
-                            yield events
-                            if self._note_progress(events):
-                                deadline = loop.time() + (
-                                    min(gap, _FINAL_GAP) if self._finished else gap
-                                )
-                            else:
-                                deadline += loop.time() - began
-                            idle_timeout.set_deadline(min(turn_end, deadline))
-                        if failure is not None:
-                            raise failure
-        except (
-            TimeoutError,
-            openai.APIError,
-            httpx2.HTTPError,
-            aiohttp.ClientError,
-            UnicodeError,
-            OSError,
-        ) as error:
+            yield
+        except _CONNECTION_ERRORS as error:
             if not self._finished:
-                raise self._error_of(error, turn_over=loop.time() >= turn_end) from error
+                turn_over = asyncio.get_running_loop().time() >= turn_end
+                raise self._error_of(error, turn_over=turn_over) from error
         except UpstreamFailed as failure:
             raise redacted(failure, self._client.api_key) from failure.__cause__
 
+    @asynccontextmanager
+    async def _response(self, idle_timeout: IdleTimeout) -> AsyncIterator[AsyncAPIResponse[Any]]:
+        """The upstream's response, under the idle timeout from the request on."""
+        with idle_timeout.extend():
+            async with self._send() as response:
+                yield response
+
+    def _gap(self) -> float:
+        """Seconds until the next event with output is due."""
+        gap = self._limits.token_gap.total_seconds()
+        return min(gap, _FINAL_GAP) if self._finished else gap
+
     def _note_progress(self, events: list[StreamEvent]) -> bool:
-        """Whether these chunks hold a word, or the model's last; many servers send empty ones to keep the line open."""
-        spoke = False
-        for chunk in events:
-            spoke = spoke or chunk.has_output
-            self._finished = self._finished or chunk.is_last
-        self._has_output |= spoke
-        return spoke
+        """Whether these events have output. Many servers send empty ones to keep the connection
+        open."""
+        has_output = False
+        for event in events:
+            has_output = has_output or event.has_output
+            self._finished = self._finished or event.is_last
+        self._has_output |= has_output
+        return has_output
 
     def _error_of(self, error: Exception, *, turn_over: bool) -> UpstreamFailed | LimitReached:
-        """What broke the turn, in our words."""
+        """Our error for one of the connection."""
         match error:
             case TimeoutError():
                 return self._timeout_error(turn_over=turn_over)
@@ -134,20 +157,17 @@ class UpstreamCall:
                 return broken_off()
 
     async def _read(
-        self, answer: AsyncAPIResponse[Any]
+        self, response: AsyncAPIResponse[Any]
     ) -> AsyncGenerator[tuple[list[StreamEvent], UpstreamFailed | None]]:
-        """What each read brings: chunks, and what is wrong after them."""
-        response = answer.http_response
-        if response.headers.get("content-encoding", "identity").strip().lower() not in (
-            "",
-            "identity",
-        ):
+        """The events of each read, and the failure after them, if there is one."""
+        http_response = response.http_response
+        if not is_uncompressed(http_response.headers):
             raise UpstreamFailed(
                 "The upstream sent a compressed stream although none was asked for.",
                 reason="upstream_garbage",
             )
-        # Raw: with nothing to decode, every layer left out is one less to pass for each token.
-        async for data in response.aiter_raw():
+        # Raw bytes: there is nothing to decode, and each layer costs time for each token.
+        async for data in http_response.aiter_raw():
             yield self._parse(self._splitter.feed(data))
             if self._splitter.done:
                 return
@@ -171,7 +191,8 @@ class UpstreamCall:
         )
 
     def _parse(self, payloads: list[bytes]) -> tuple[list[StreamEvent], UpstreamFailed | None]:
-        """What one read says, and what is wrong with the payload after that: what was said before a failure still counts."""
+        """The events of one read, and the failure of the payload after them: events before a
+        failure still count."""
         parse: Callable[[bytes], StreamEvent] = parse_event if self._native else parse_chunk
         events: list[StreamEvent] = []
         for payload in payloads:
@@ -182,7 +203,7 @@ class UpstreamCall:
         return events, None
 
     def _send(self) -> Any:
-        # extra_body goes out as it is: the SDK would walk a long history once more to transform it
+        # `extra_body` is sent unchanged: the SDK would transform a long history once more.
         if self._native:
             return self._client.responses.with_streaming_response.create(
                 model=self._body["model"], input="", stream=True, extra_body=self._body
@@ -196,10 +217,11 @@ class Upstream:
     """One configured upstream and its connections."""
 
     def __init__(self, settings: UpstreamSettings, limits: LimitSettings, streams: int) -> None:
-        """`streams`: the most turns at a time."""
+        """`streams`: the maximum number of turns at a time."""
         self.settings = settings
         self._limits = limits
-        # Our own limits end a silent upstream (Patience); a timer of the transport's for every read would only cost.
+        # Our own limits end a silent upstream (IdleTimeout). The transport's timer for each read
+        # would only cost time.
         timeouts = httpx2.Timeout(
             None, connect=settings.connect_timeout.total_seconds(), write=60.0
         )
@@ -207,30 +229,30 @@ class Upstream:
             limits=httpx2.Limits(max_connections=streams + 16, max_keepalive_connections=64),
             timeout=timeouts,
             follow_redirects=False,
-            event_hooks={"response": [sanitised]},
+            event_hooks={"response": [sanitise_error]},
         )
+        options = client_options(settings)
+        options["default_headers"]["accept-encoding"] = "identity"
         self._client = AsyncOpenAI(
+            **options,
             timeout=timeouts,
-            base_url=settings.base_url,
-            api_key=settings.api_key.get_secret_value(),
             max_retries=settings.max_retries,
-            # No compression: a small body could unpack into more than we have memory for.
-            default_headers={**settings.plain_headers, "accept-encoding": "identity"},
-            default_query=dict(settings.query),
             http_client=self._http,
         )
 
     def call(self, body: dict[str, Any]) -> UpstreamCall:
-        """The next call, not yet begun; `body` as worker/translation makes it for the API that the upstream speaks."""
+        """A call that has not begun. worker/translation makes `body` for the API that the
+        upstream speaks."""
         return UpstreamCall(self._client, body, self._limits, native=self.is_native)
 
     async def count(self, body: dict[str, Any]) -> int | None:
-        """Tokens of a turn's body as the upstream counts them; None where it offers no count, or gives none now."""
+        """Tokens of a request's body as the upstream counts them; None if it offers no count, or
+        if the count fails."""
         return await count_upstream(self._http, self.settings, body)
 
     @property
     def is_native(self) -> bool:
-        """Whether it speaks the Responses API itself."""
+        """Whether the upstream speaks the Responses API."""
         return self.settings.api == "responses"
 
     async def close(self) -> None:

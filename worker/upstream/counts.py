@@ -1,4 +1,5 @@
-"""An upstream's own count of a request's tokens, where it offers one (docs/state.md): OpenAI's, vLLM's and llama.cpp's ways to ask."""
+"""An upstream's count of a request's tokens, where it offers one (docs/state.md): OpenAI's,
+vLLM's and llama.cpp's routes."""
 
 from typing import Any, Protocol
 
@@ -8,12 +9,14 @@ import orjson
 import structlog
 
 from models.config.upstream import UpstreamSettings
+from models.config.upstream_access import request_headers
+from models.http_bodies import BodyTooLarge, read_bounded
 
 logger = structlog.get_logger()
 
 _TIMEOUT = httpx2.Timeout(10.0)
 _MAX_BODY = 32 * 1024 * 1024
-"""Bytes of an answer: a list of all tokens may be in it."""
+"""Bytes of a response, which may list all tokens."""
 _COUNTED_FIELDS = (
     "model",
     "input",
@@ -25,22 +28,23 @@ _COUNTED_FIELDS = (
     "parallel_tool_calls",
     "truncation",
 )
-"""What OpenAI's count takes of a request."""
+"""Fields of a request that OpenAI's count accepts."""
 
 
 class _NoCount(Exception):
-    """The upstream's answer is no count."""
+    """The upstream's response has no count."""
 
 
 class _Post(Protocol):
     async def __call__(self, path: str, body: dict[str, Any]) -> Any:
-        """The JSON that the upstream answers."""
+        """The JSON that the upstream returns."""
 
 
 async def count_upstream(
     http: httpx2.AsyncClient, settings: UpstreamSettings, body: dict[str, Any]
 ) -> int | None:
-    """Tokens of this request as the upstream counts them; None where it offers no count, or gives none now."""
+    """Tokens of this request as the upstream counts them; None if it offers no count, or if the
+    count fails."""
     count = _count_method(settings)
     if count is None:
         return None
@@ -52,6 +56,7 @@ async def count_upstream(
         tokens = await count(post, body)
     except (
         _NoCount,
+        BodyTooLarge,
         ValueError,
         TypeError,
         KeyError,
@@ -75,64 +80,45 @@ def _count_method(settings: UpstreamSettings) -> Any:
 
 
 async def _responses(post: _Post, body: dict[str, Any]) -> Any:
-    return (
-        await post(
-            "/responses/input_tokens",
-            {name: body[name] for name in _COUNTED_FIELDS if name in body},
-        )
-    )["input_tokens"]
+    fields = {name: body[name] for name in _COUNTED_FIELDS if name in body}
+    return (await post("/responses/input_tokens", fields))["input_tokens"]
 
 
 async def _vllm(post: _Post, body: dict[str, Any]) -> Any:
-    request: dict[str, Any] = {
+    fields: dict[str, Any] = {
         name: body[name] for name in ("model", "messages", "tools") if name in body
     }
-    return (await post("../tokenize", {**request, "add_generation_prompt": True}))["count"]
+    return (await post("../tokenize", {**fields, "add_generation_prompt": True}))["count"]
 
 
 async def _llama_cpp(post: _Post, body: dict[str, Any]) -> Any:
-    request: dict[str, Any] = {name: body[name] for name in ("messages", "tools") if name in body}
-    prompt = (await post("../apply-template", request))["prompt"]
-    return len(
-        (
-            await post(
-                "../tokenize", {"content": prompt, "add_special": True, "parse_special": True}
-            )
-        )["tokens"]
-    )
+    fields: dict[str, Any] = {name: body[name] for name in ("messages", "tools") if name in body}
+    prompt = (await post("../apply-template", fields))["prompt"]
+    text = {"content": prompt, "add_special": True, "parse_special": True}
+    return len((await post("../tokenize", text))["tokens"])
 
 
 async def _post(
     http: httpx2.AsyncClient, settings: UpstreamSettings, path: str, body: dict[str, Any]
 ) -> Any:
-    """`path` after the base URL; `../` leaves out its last part, `/v1`: those servers keep such routes beside it."""
+    """Posts to `path` below the base URL. `../` leaves out its last part, `/v1`: those servers
+    have such routes beside it."""
     base = settings.base_url.rstrip("/")
     url = (
         base.rpartition("/")[0] + path.removeprefix("..") if path.startswith("../") else base + path
     )
-    headers = {
-        **settings.plain_headers,
-        "authorization": f"Bearer {settings.api_key.get_secret_value()}",
-        "content-type": "application/json",
-        "accept-encoding": "identity",
-    }
     request = http.build_request(
         "POST",
         url,
         content=orjson.dumps(body),
-        headers=headers,
+        headers=request_headers(settings),
         params=dict(settings.query) or None,
         timeout=_TIMEOUT,
     )
-    answer = await http.send(request, stream=True)
+    response = await http.send(request, stream=True)
     try:
-        if not answer.is_success:
+        if not response.is_success:
             raise _NoCount
-        whole = bytearray()
-        async for piece in answer.aiter_raw():
-            whole += piece
-            if len(whole) > _MAX_BODY:
-                raise _NoCount
+        return orjson.loads(await read_bounded(response.aiter_raw(), _MAX_BODY))
     finally:
-        await answer.aclose()
-    return orjson.loads(whole)
+        await response.aclose()

@@ -1,17 +1,13 @@
-"""An upstream's settings as far as the translation of a request needs them."""
+"""An upstream's settings as far as the translation of a request depends on them."""
+
+from dataclasses import fields
 
 from models.config.upstream import UpstreamSettings
 from worker.translation.dialect import Dialect
 
+_FIELDS = tuple(field.name for field in fields(Dialect))
+
 
 def dialect_of(upstream: UpstreamSettings) -> Dialect:
-    """The quirks that a request to this upstream must obey."""
-    return Dialect(
-        max_tokens_field=upstream.max_tokens_field,
-        developer_role=upstream.developer_role,
-        single_system_message=upstream.single_system_message,
-        effort_field=upstream.effort_field,
-        reasoning_back=upstream.reasoning_back,
-        structured_output=upstream.structured_output,
-        passthrough=upstream.passthrough,
-    )
+    """The dialect of this upstream: its settings of the same names."""
+    return Dialect(**{name: getattr(upstream, name) for name in _FIELDS})

@@ -1,6 +1,7 @@
-"""Who may ask an upstream now: so many at a time, and nobody while its circuit is open (docs/upstreams.md).
+"""Limits the calls of an upstream: a number at a time, and none while its circuit is open
+(docs/upstreams.md).
 
-A gate is one process's own: what one worker has found out, another finds out by itself.
+Each process has its own limiter and learns of an upstream's state by its own calls.
 """
 
 import asyncio
@@ -20,12 +21,13 @@ from worker.upstream.circuit import Circuit
 logger = structlog.get_logger()
 
 _OUTAGE_REASONS = re.compile(r"first_token|upstream_unreachable|upstream_reset|upstream_5\d\d")
-"""Reasons of failures after which, several in a row, an upstream counts as down."""
+"""Reasons of failures that count: after several in a row the upstream is down."""
 _MAX_MODELS = 1000
+"""Models with a circuit."""
 
 
 class Permit:
-    """One call that was let through."""
+    """A permitted call."""
 
     def __init__(self, circuits: list[Circuit]) -> None:
         self._circuits = circuits
@@ -35,14 +37,18 @@ class Permit:
             circuit.record_call()
 
     def record_success(self) -> None:
-        """The upstream has spoken. To be called at least for the first word; later calls are free."""
+        """The call has output. To be called at the first output; further calls have no effect."""
         if not self._has_result:
             self._has_result = True
             for circuit in self._circuits:
                 circuit.record_success()
 
     def record_failure(self, failure: UpstreamFailed | LimitReached) -> None:
-        """It has failed before its first word: who cannot be reached is down for all models, who answers badly for this one."""
+        """The call failed before its first output.
+
+        If the upstream cannot be reached, it is down for all models; if it answers with an error,
+        for this model.
+        """
         if self._has_result:
             return
         if not _OUTAGE_REASONS.fullmatch(failure.reason):
@@ -51,22 +57,22 @@ class Permit:
         self._has_result = True
         upstream, model = self._circuits
         unsent = isinstance(failure, UpstreamUnreached)
-        down, other = (upstream, model) if unsent else (model, upstream)
-        down.record_failure(time.monotonic(), as_probe=down in self._probes)
+        failed = upstream if unsent else model
+        failed.record_failure(time.monotonic(), as_probe=failed in self._probes)
         if not unsent:
-            other.record_success()
+            upstream.record_success()
 
     def record_end(self) -> None:
-        """Nothing more comes of it."""
+        """The call ended."""
         for circuit in self._circuits:
             circuit.record_end(as_probe=circuit in self._probes)
 
 
 class ConcurrencyLimiter:
-    """One upstream's."""
+    """The limiter of one upstream."""
 
     def __init__(self, settings: UpstreamSettings, limit: int | None) -> None:
-        """`limit`: calls at a time; None: as many as there are streams."""
+        """`limit`: calls at a time; None: no limit but the worker's slots."""
         self._settings = settings
         self._limit = limit
         self._running = 0
@@ -74,7 +80,7 @@ class ConcurrencyLimiter:
         self._background: deque[asyncio.Future[None]] = deque()
         self._upstream_circuit = self._new_circuit()
         self._model_circuits: dict[str, Circuit] = {}
-        """Those of models that have something to remember, and of those that are asked now."""
+        """Circuits of models with calls or with failures."""
         name = settings.name
         self._streams = metrics.UPSTREAM_STREAMS.labels(name)
         for outcome in ("answered", "failed", "busy"):
@@ -87,7 +93,7 @@ class ConcurrencyLimiter:
         )
 
     def seconds_open(self, model: str) -> float:
-        """Seconds for which this model is not to be had because a circuit is open; 0: a call may be let through."""
+        """Seconds until this model may be called because a circuit is open; 0: now."""
         now = time.monotonic()
         return max(
             self._upstream_circuit.wait(now),
@@ -96,11 +102,12 @@ class ConcurrencyLimiter:
 
     @asynccontextmanager
     async def acquire(self, model: str, *, interactive: bool) -> AsyncIterator[Permit]:
-        """Waits for room and lets one call through. Raises UpstreamBusy when it cannot be asked now."""
+        """Waits until the limit permits a call. Raises UpstreamBusy if it does not in time, or
+        if a circuit is open."""
         self._require_closed(model)
         await self._acquire_slot(interactive=interactive)
         try:
-            self._require_closed(model)  # it may have opened while we waited
+            self._require_closed(model)  # a circuit may have opened meanwhile
             circuit = self._model_circuits.setdefault(model, self._new_circuit())
             permit = Permit([self._upstream_circuit, circuit])
             try:
@@ -120,7 +127,8 @@ class ConcurrencyLimiter:
             self._release_slot()
 
     def _drop_idle_circuits(self, model: str) -> None:
-        """Models' names are clients' words: only of those that fail anything is kept, and not of ever more."""
+        """Drops circuits without state. Clients choose the names of models, so the number of
+        circuits is bounded."""
         if model in self._model_circuits and self._model_circuits[model].is_idle:
             del self._model_circuits[model]
         while len(self._model_circuits) > _MAX_MODELS:
@@ -129,7 +137,10 @@ class ConcurrencyLimiter:
     def _require_closed(self, model: str) -> None:
         pause = self.seconds_open(model)
         if pause > 0:
-            message = "The upstream is down: it has failed several times in a row, and is not asked again for a while."
+            message = (
+                "The upstream is down: it has failed several times in a row, "
+                "and is not asked again for a while."
+            )
             raise UpstreamBusy(message, reason="upstream_down", status=503, seconds=pause)
 
     async def _acquire_slot(self, *, interactive: bool) -> None:
@@ -151,15 +162,15 @@ class ConcurrencyLimiter:
                 await place
         except BaseException as error:
             if place.done() and not place.cancelled():
-                self._release_slot()  # it was given to us in the same moment
-            elif place in queue:  # whoever left meanwhile may have thrown it away
+                self._release_slot()  # the slot was assigned in the same moment
+            elif place in queue:  # `_release_slot` may have removed it
                 queue.remove(place)
             if isinstance(error, TimeoutError):
                 raise self._busy_error() from error
             raise
 
     def _release_slot(self) -> None:
-        """Gives the place to the next: who waits on the line goes first."""
+        """Gives the slot to the next waiting call; interactive ones go first."""
         for queue in (self._interactive, self._background):
             while queue:
                 place = queue.popleft()
@@ -171,9 +182,14 @@ class ConcurrencyLimiter:
 
     def _busy_error(self) -> UpstreamBusy:
         return UpstreamBusy(
-            f"The upstream is busy: it runs {self._limit} responses already, as many as this server gives it.",
-            code="rate_limit_exceeded", reason="upstream_full", status=429, seconds=1.0, envelope_code="rate_limit_exceeded",
-        )  # fmt: skip
+            f"The upstream is busy: it runs {self._limit} responses already, "
+            "as many as this server gives it.",
+            code="rate_limit_exceeded",
+            reason="upstream_full",
+            status=429,
+            seconds=1.0,
+            envelope_code="rate_limit_exceeded",
+        )
 
     def _new_circuit(self) -> Circuit:
         return Circuit(self._settings.circuit_failures, self._settings.circuit_pause)

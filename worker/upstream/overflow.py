@@ -1,4 +1,5 @@
-"""Whether an upstream's refusal means that the request is too long for the model's context. Servers say it in many words."""
+"""Whether an upstream's error means that the request is too long for the model's context. Each
+server has its own wording."""
 
 import re
 from collections.abc import Iterable
@@ -13,12 +14,15 @@ _ERROR_CODES = frozenset(
         "model_context_window_exceeded",
     )
 )
-"""What `code` or `type` of the error say: OpenAI and those who copy it; llama.cpp; litellm; Anthropic."""
+"""Values of the error's `code` or `type`: OpenAI and servers that copy it; llama.cpp; litellm;
+Anthropic."""
 
 _MESSAGE_PATTERN = re.compile(
-    r"""maximum[ ]context[ ]length                                      # OpenAI, vLLM, DeepSeek, OpenRouter
-    | longer[ ]than[ ]the[ ](model'?s[ ]context|maximum[ ]model)[ ]length  # SGLang; vLLM, of the prompt
-    | exceeds?[ ](the[ ])?(available[ ]|model'?s[ ]|maximum[ ])*context[ ](size|length|limit|window)  # llama.cpp, Ollama, Anthropic
+    r"""maximum[ ]context[ ]length                                      # OpenAI, vLLM, DeepSeek …
+    # SGLang; vLLM, of the prompt
+    | longer[ ]than[ ]the[ ](model'?s[ ]context|maximum[ ]model)[ ]length
+    # llama.cpp, Ollama, Anthropic
+    | exceeds?[ ](the[ ])?(available[ ]|model'?s[ ]|maximum[ ])*context[ ](size|length|limit|window)
     | exceeds?[ ](the[ ])?(model'?s[ ])?(maximum[ ])?n_ctx            # older llama.cpp
     | tokens[ ]exceed[ ]context[ ]window                              # llama-cpp-python
     | prompt[ ]is[ ]too[ ]long                                        # Anthropic
@@ -34,11 +38,11 @@ _MESSAGE_PATTERN = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _SEARCHED_CHARACTERS = 4000
-"""Characters of a message that are searched: it may be of any length."""
+"""Characters of a message that are searched. A message may have any length."""
 
 
 def is_overflow(message: str, codes: Iterable[str] = ()) -> bool:
-    """Whether a refusal with this message means an overflow; `words`: what its `code` and `type` say."""
+    """Whether an error with this message means an overflow. `codes`: its `code` and `type`."""
     return (
         not _ERROR_CODES.isdisjoint(codes)
         or _MESSAGE_PATTERN.search(message[:_SEARCHED_CHARACTERS]) is not None
@@ -46,7 +50,8 @@ def is_overflow(message: str, codes: Iterable[str] = ()) -> bool:
 
 
 def overflow_failure(message: str) -> UpstreamFailed:
-    """The failure; `truncation: auto` tries again with less (worker/truncating.py). `message` is for the client."""
+    """The failure. With `truncation: auto` the run tries again with a shorter history. `message`
+    is for the client."""
     return UpstreamFailed(
         message,
         code="invalid_prompt",

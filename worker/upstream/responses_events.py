@@ -1,7 +1,9 @@
-"""A native upstream's event in, what it tells out. The only place that knows their oddities (contract §4.4, §4.5).
+"""A payload of a native upstream's stream becomes one `UpstreamEvent`. Only this module knows the
+differences between servers.
 
-Deltas, nearly all there is, take msgspec's typed decoder; everything else is read as a client's body is, because it is stored and shown as
-the upstream has it: what cannot be encoded again, or is nested without end, is garbage.
+Deltas, which are most events, are read by msgspec's typed decoder. All other events are read like a
+client's body, because they are stored and shown as the upstream sent them: JSON that cannot be
+encoded again, or is nested too deeply, is refused.
 """
 
 from typing import Any
@@ -12,13 +14,10 @@ from models.errors import InvalidRequest, UpstreamFailed
 from models.wire.checks.basic import without_nulls
 from models.wire.events import Item
 from models.wire.json_input import decode_body
-from worker.translation.turn import SERVICE_TIERS
 from worker.translation.upstream_events import TerminalState, UpstreamEvent
-from worker.translation.usage import Usage
-from worker.upstream.chat_chunks import failure_of, logprobs_of
-
-_MAX_TOKEN_COUNT = 2**53
-"""The largest count every JSON reader holds exactly."""
+from worker.translation.usage import Usage, bounded_count
+from worker.upstream.chat_chunks import logprobs_of
+from worker.upstream.stream_errors import failure_of_error
 
 _START_EVENTS = frozenset(("response.created", "response.queued", "response.in_progress"))
 _STATUS_BY_END_EVENT = {
@@ -32,23 +31,23 @@ _STATUS_BY_END_EVENT = {
 _SERVER_ERROR_CODES = frozenset(
     ("server_error", "vector_store_timeout", "failed_to_download_image")
 )
-"""Codes of errors that are not the request's fault."""
+"""Codes of errors that do not blame the request."""
 _BAD_GATEWAY, _TOO_MANY_REQUESTS = 502, 429
 _REASONS = frozenset(("max_output_tokens", "content_filter", "max_messages"))
 _FILTER_REASONS = frozenset(("safety", "content_filtered", "recitation"))
 _OPAQUE = frozenset(("tool_search_call", "tool_search_output"))
-"""Items that hold JSON of others, where null means something."""
+"""Types of items with JSON of the client, where null has a meaning."""
 _TEXT_FIELDS = frozenset(
     ("id", "type", "status", "role", "phase", "call_id", "name", "namespace", "encrypted_content")
 )
-"""Fields of items that are text, or are as if they were not there."""
+"""Fields of items that are strings. A field with another value is dropped."""
 _SUBJECTS = {
     "reasoning": "reasoning_text",
     "reasoning_summary": "reasoning_summary_text",
     "mcp_call": "",
     "mcp_list_tools": "",
 }
-"""Older spellings, and what is not ours to tell: no MCP server is ever named to an upstream."""
+"""Older spellings, and events that are dropped: an upstream is never given an MCP server."""
 
 
 class _Delta(msgspec.Struct, gc=False):
@@ -66,9 +65,10 @@ _NO_LOGPROBS = (b"[]", b"null")
 
 
 def parse_event(data: bytes) -> UpstreamEvent:
-    """What one payload of the stream tells, or a whole response that came as a JSON body.
+    """One payload of a stream, or a whole response that came as a JSON body.
 
-    Raises UpstreamFailed when the payload reports an error, cannot be read, or is no event of the Responses API.
+    Raises UpstreamFailed if the payload reports an error, cannot be read, or is no event of the
+    Responses API.
     """
     if b".delta" in data and not (b"\\u0000" in data or b"\\ud" in data or b"\\uD" in data):
         try:
@@ -116,12 +116,14 @@ def _upstream_event(raw: dict[str, Any], size: int) -> UpstreamEvent:
     kind = _text(raw.get("type"))
     if kind in ("error", "response.error") or (not kind and raw.get("error")):
         raise _failure(raw.get("error") or raw)
-    if kind in _START_EVENTS or kind in _STATUS_BY_END_EVENT:
-        return _snapshot(_STATUS_BY_END_EVENT.get(kind, ""), _object(raw.get("response")), size)
+    if kind in _START_EVENTS:
+        return _response_event(None, _object(raw.get("response")), size)
+    if kind in _STATUS_BY_END_EVENT:
+        return _response_event(_STATUS_BY_END_EVENT[kind], _object(raw.get("response")), size)
     if not kind:
         return _body(raw, size)
     subject, _, step = kind.removeprefix("response.").rpartition(".")
-    whole = next(
+    full_text = next(
         (
             raw[key]
             for key in ("text", "refusal", "arguments", "input", "code")
@@ -137,7 +139,7 @@ def _upstream_event(raw: dict[str, Any], size: int) -> UpstreamEvent:
         item_id=_text(raw.get("item_id")) or _text(_object(raw.get("item")).get("id")),
         part_index=_index(raw.get("summary_index")) if index is None else index,
         delta=_text(raw.get("delta")),
-        full_text=whole,
+        full_text=full_text,
         name=_text(raw.get("name")),
         logprobs=logprobs_of(raw.get("logprobs")),
         item=_item(raw["item"]) if isinstance(raw.get("item"), dict) else None,
@@ -153,57 +155,59 @@ def _upstream_event(raw: dict[str, Any], size: int) -> UpstreamEvent:
 
 
 def _body(raw: dict[str, Any], size: int) -> UpstreamEvent:
-    """JSON without a type: a whole response although a stream was asked for, an error in other words, or another API."""
+    """JSON without a type: a whole response although a stream was requested, an error in another
+    form, or another API."""
     if raw.get("object") == "response" or isinstance(raw.get("output"), list):
-        return _snapshot(_text(raw.get("status")) or "completed", raw, size)
+        return _response_event(_text(raw.get("status")) or "completed", raw, size)
     if str(raw.get("object", "")).startswith("chat.completion"):
         message = (
-            "The upstream answered in the words of Chat Completions: its 'api' should be 'chat'."
+            "The upstream answered in the Chat Completions format: its 'api' should be 'chat'."
         )
         raise UpstreamFailed(message, reason="upstream_wrong_api")
     if isinstance(raw.get("message") or raw.get("detail"), str):
-        raise failure_of(raw)
+        raise failure_of_error(raw)
     raise UpstreamFailed(
         "The upstream sent JSON that is no event of the Responses API.", reason="upstream_garbage"
     )
 
 
-def _snapshot(event_status: str, response: dict[str, Any], size: int) -> UpstreamEvent:
-    """The upstream's own Response object: of it only the last one's items, and what it says of the turn as a whole, matter. `says`: how
-    it ends according to its event, empty while it goes on."""
-    status, tier = _text(response.get("status")), response.get("service_tier")
+def _response_event(end_status: str | None, response: dict[str, Any], size: int) -> UpstreamEvent:
+    """An event with the upstream's Response object. Its items and usage are used only at the end of
+    the stream.
+
+    `end_status`: the status that the event's type implies; None while the response runs.
+    """
+    model = _text(response.get("model")) or None
+    service_tier = _text(response.get("service_tier")) or None
+    if end_status is None:
+        return UpstreamEvent(model=model, service_tier=service_tier, size=size)
+    status = _text(response.get("status"))
     return UpstreamEvent(
-        terminal=_ended(
-            status if status in _STATUS_BY_END_EVENT.values() else event_status, response
-        )
-        if event_status
-        else None,
-        usage=_usage(response.get("usage")) if event_status else None,
-        model=_text(response.get("model")) or None,
-        service_tier=tier if tier in SERVICE_TIERS else None,
+        terminal=_terminal_state(
+            status if status in _STATUS_BY_END_EVENT.values() else end_status, response
+        ),
+        usage=_usage(response.get("usage")),
+        model=model,
+        service_tier=service_tier,
         size=size,
     )
 
 
-def _ended(status: str, response: dict[str, Any]) -> TerminalState:
+def _terminal_state(status: str, response: dict[str, Any]) -> TerminalState:
+    items = response.get("output")
     output = (
-        [_item(item) for item in response.get("output") or () if isinstance(item, dict)]
-        if isinstance(response.get("output"), list)
-        else []
+        [_item(item) for item in items if isinstance(item, dict)] if isinstance(items, list) else []
     )
     match status:
         case "completed":
             return TerminalState("completed", output)
         case "incomplete":
             reason = _text(_object(response.get("incomplete_details")).get("reason"))
-            known = (
-                reason
-                if reason in _REASONS
-                else "content_filter"
-                if reason in _FILTER_REASONS
-                else "max_output_tokens"
+            if reason in _FILTER_REASONS:
+                reason = "content_filter"
+            return TerminalState(
+                "incomplete", output, reason if reason in _REASONS else "max_output_tokens"
             )
-            return TerminalState("incomplete", output, known)
         case "failed":
             return TerminalState("failed", output, failure=_failure(response.get("error") or {}))
         case "cancelled":
@@ -222,9 +226,13 @@ def _ended(status: str, response: dict[str, Any]) -> TerminalState:
 
 
 def _failure(error: Any) -> UpstreamFailed:
-    """What an error object becomes. Its `code` is one of the API's own, which say whose fault it was: other upstreams, and the clients
-    that are told of it, need to know."""
-    failure = failure_of(error)
+    """The failure for an error object. Its `code` is one of the API's own and says whether the
+    request or the server is to blame.
+
+    Without a status, the code decides the status for the client and whether another upstream is
+    tried.
+    """
+    failure = failure_of_error(error)
     if failure.status == _BAD_GATEWAY and failure.code not in _SERVER_ERROR_CODES:
         failure.status = _TOO_MANY_REQUESTS if failure.code == "rate_limit_exceeded" else 400
         failure.reason = f"upstream_{failure.status}"
@@ -232,22 +240,22 @@ def _failure(error: Any) -> UpstreamFailed:
 
 
 def _item(raw: dict[str, Any]) -> Item:
-    """An item without nulls (design §11), and with text where everything behind this edge expects it."""
-    fits = {
+    """An item without nulls, and with strings where the code behind this point expects them."""
+    fields = {
         name: value
         for name, value in raw.items()
         if name not in _TEXT_FIELDS or isinstance(value, str)
     }
-    if fits.get("type") in _OPAQUE:
-        return {name: value for name, value in fits.items() if value is not None}
-    kept: Item = without_nulls(fits)
-    if "type" not in kept and "role" in kept:
-        kept["type"] = "message"
-    return kept
+    if fields.get("type") in _OPAQUE:
+        return {name: value for name, value in fields.items() if value is not None}
+    item: Item = without_nulls(fields)
+    if "type" not in item and "role" in item:
+        item["type"] = "message"
+    return item
 
 
 def _usage(raw: Any) -> Usage | None:
-    """An object without a single count says nothing."""
+    """The usage; None if the object has no count of its own, only details."""
     usage = _object(raw)
     counts = [_count(usage.get(name)) for name in ("input_tokens", "output_tokens", "total_tokens")]
     if counts == [None, None, None]:
@@ -280,4 +288,5 @@ def _index(raw: Any) -> int | None:
 
 
 def _count(raw: Any) -> int | None:
-    return min(max(int(raw), 0), _MAX_TOKEN_COUNT) if type(raw) in (int, float) else None
+    """A count. Unlike chat upstreams' counts (lenient_json.py), strings of digits are none."""
+    return bounded_count(int(raw)) if type(raw) in (int, float) else None

@@ -1,41 +1,46 @@
-"""An upstream's bytes in, the data of its server-sent events out (contract §7.2, "SSE oddities")."""
+"""The bytes of an upstream's stream become the payloads of its server-sent events."""
 
 from models.errors import UpstreamFailed
 
 _DONE = b"[DONE]"
 _LINE_WEIGHT = 64
-"""Bytes a line costs besides its text, so that an upstream cannot fill memory with short ones."""
+"""Bytes that a line counts besides its text, so that an upstream cannot fill memory with short
+lines."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class SseSplitter:
-    """Takes reads of any size and gives back whole payloads, not yet parsed.
+    """Takes reads of any size and returns whole payloads, not yet parsed.
 
-    LF, CRLF and CR end a line, wherever a read was cut; comments and fields other than `data` are skipped; several data lines of
-    one event are joined by LF. Bytes that begin with `{` or `[` are no stream but a JSON body, although a stream was asked: one payload,
-    given when they end. Later a line that begins with `{` is a payload of its own, an error thrown into the stream. `[DONE]` is no
-    payload: it sets `done`, and whatever follows it is ignored.
+    LF, CRLF and CR end a line, wherever a read was cut. Comments and fields other than `data` are
+    skipped. Several data lines of one event are joined by LF. If the bytes begin with `{` or `[`,
+    they are no stream but a JSON body: one payload, returned when they end. Later in a stream, a
+    line that begins with `{` is a payload alone: an error between the events. `[DONE]` is no
+    payload: it sets `done`, and everything after it is ignored.
     """
 
     def __init__(self, *, limit: int) -> None:
-        """`limit`: the most bytes one event may have, and so the most that is held here."""
+        """`limit`: the maximum bytes of one event, and so of what is buffered here."""
         self._limit = limit
         self._line: list[bytes] = []
-        """Pieces of a line whose end has not come yet."""
+        """Pieces of a line whose end has not arrived."""
         self._line_size = 0
         self._data: list[bytes] = []
-        """Data lines of an event whose end has not come yet."""
+        """Data lines of an event whose end has not arrived."""
         self._data_size = 0
         self._is_stream = False
-        """An event has been seen: this is a stream."""
+        """An event has begun: this is a stream."""
         self._is_body = False
+        """The bytes are one JSON body."""
         self._after_cr = False
-        """The last read ended in CR: an LF at the start of the next one is its other half, not an empty line."""
+        """The last read ended in CR: an LF at the start of the next one belongs to it, and is no
+        empty line."""
         self.done = False
-        """The stream has said `[DONE]`."""
+        """The stream contained `[DONE]`."""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The payloads that these bytes complete."""
+        """The payloads that these bytes complete. Raises UpstreamFailed for an event above the
+        limit."""
         if self.done or not data:
             return []
         payloads = self._whole_events(data)
@@ -46,9 +51,11 @@ class SseSplitter:
         return self._until_done(payloads)
 
     def flush(self) -> list[bytes]:
-        """The payload that was still open when the stream ended: many servers leave out the last empty line.
+        """The payload that was still open when the stream ended: many servers leave out the last
+        empty line.
 
-        One that was cut off in the middle is no payload: the stream ended early, which is for the translator to judge.
+        A payload that was cut off in the middle is dropped. The stream ended early; the translator
+        decides what that means.
         """
         if self.done:
             return []
@@ -56,7 +63,8 @@ class SseSplitter:
         return [payload for payload in payloads if self._is_body or payload.rstrip().endswith(b"}")]
 
     def _whole_events(self, data: bytes) -> list[bytes] | None:
-        """The ordinary read, taken in one step: whole events of one `data: ` line each. None when it is anything else."""
+        """The payloads of an ordinary read: whole events of one `data: ` line each. None for any
+        other read."""
         if (
             self._line
             or self._data
@@ -99,20 +107,20 @@ class SseSplitter:
         return payloads
 
     def _end_line(self) -> list[bytes]:
-        """Takes the line that was read; an empty one ends the event."""
+        """Handles the line that was read; an empty one ends the event."""
         line = b"".join(self._line).removeprefix(_BYTE_ORDER_MARK)
         self._line, self._line_size = [], 0
         if self._is_body or (not self._is_stream and line.startswith((b"{", b"["))):
             self._is_body = True
             self._append_data(line)
-        elif line.startswith(b"data:"):
+            return []
+        if line.startswith(b"data:"):
             self._is_stream = True
             self._append_data(line[5:].removeprefix(b" "))
-        elif line.startswith(b"{"):
+            return []
+        if line.startswith(b"{"):
             return [line]
-        elif not line:
-            return self._end_event()
-        return []
+        return [] if line else self._end_event()
 
     def _append_data(self, data: bytes) -> None:
         self._data.append(data)

@@ -1,4 +1,4 @@
-"""The upstreams of a worker process, and which of them a model's turns are put to."""
+"""The upstreams of a worker process, and which of them are called for a model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from worker.upstream.gate import ConcurrencyLimiter
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An upstream that serves a model, the gate before it, and the model's name there."""
+    """An upstream that serves a model, its limiter, and the model's name there."""
 
     upstream: Upstream
     limiter: ConcurrencyLimiter
@@ -20,17 +20,17 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """The upstream's."""
+        """The upstream's name."""
         return self.upstream.settings.name
 
 
 class Upstreams:
-    """All that are configured, each with its connections."""
+    """All configured upstreams, each with its connections."""
 
     def __init__(self, settings: Settings, streams: int) -> None:
-        """`streams`: the most turns at a time."""
+        """`streams`: the maximum number of turns at a time."""
         self._routes = Routes(settings)
-        # One of several must not take every stream: while it is down or slow the others go on.
+        # One of several must not take all slots: while it is slow the others still have some.
         share = None if len(self._routes.upstreams) == 1 else max(1, streams * 3 // 4)
         self._by_name: dict[str, tuple[Upstream, ConcurrencyLimiter]] = {}
         for name, upstream_settings in self._routes.upstreams.items():
@@ -45,10 +45,10 @@ class Upstreams:
             )
 
     def candidates(self, model: str) -> list[Candidate]:
-        """The upstreams to be asked for this model, in order; none when no route leads to one (any more)."""
+        """The upstreams for this model, in order; empty if no route leads to one (any more)."""
         return [
-            Candidate(*self._by_name[found.upstream.name], found.model)
-            for found in self._routes.find(model)
+            Candidate(*self._by_name[destination.upstream.name], destination.model)
+            for destination in self._routes.find(model)
         ]
 
     async def close(self) -> None:
@@ -63,14 +63,19 @@ def failure_of_all(
     *,
     can_wait: bool,
 ) -> RunError:
-    """What is to be raised when none of these upstreams has said a word: PutOff, if that may pass and the response can wait for it.
+    """The error to raise when all upstreams failed without output: Deferred if an upstream is down
+    or full and the response can wait.
 
-    One that fails once has answered. One that has failed several times in a row is down: its circuit is open, and that can be waited out,
-    as can that one is full. Who cannot wait hears of a failure before that nobody was asked.
+    An upstream is down when its circuit is open; a single failure does not count. A response that
+    cannot wait gets a real failure rather than UpstreamBusy.
     """
-    pauses = [pause for way in candidates if (pause := way.limiter.seconds_open(way.model)) > 0]
+    pauses = [
+        pause
+        for candidate in candidates
+        if (pause := candidate.limiter.seconds_open(candidate.model)) > 0
+    ]
     pauses += [failure.seconds for failure in failures if isinstance(failure, UpstreamBusy)]
     if can_wait and pauses:
         return Deferred(min(pauses))
-    refusals = [failure for failure in failures if not isinstance(failure, UpstreamBusy)]
-    return (refusals or failures)[-1]
+    real_failures = [failure for failure in failures if not isinstance(failure, UpstreamBusy)]
+    return (real_failures or failures)[-1]

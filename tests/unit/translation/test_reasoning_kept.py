@@ -6,10 +6,10 @@ from typing import Any
 import orjson
 import pytest
 
+from models.config.dialect import EffortField, ReasoningBack
 from tests.support.chat_turns import call as call_piece
 from tests.support.chat_turns import calls, delta, finish, translate
 from tests.unit.translation.test_chat_request import body, call, calling, output, said, tool, user
-from worker.translation.dialect import EffortField, ReasoningBack
 from worker.translation.items.reasoning import reasoning_payload
 
 Json = dict[str, Any]

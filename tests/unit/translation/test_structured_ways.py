@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from models.config.dialect import StructuredOutput
 from tests.support.chat_turns import delta, finish, translate
 from tests.unit.translation.test_chat_request import SCHEMA, body, user
 from worker.translation.chat.structured import FenceStripper
-from worker.translation.dialect import StructuredOutput
 
 Json = dict[str, Any]
 

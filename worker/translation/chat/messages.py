@@ -5,10 +5,11 @@ from typing import Any
 
 import msgspec
 
+from models.config.dialect import ReasoningBack
 from models.wire.events import Item
 from models.wire.pairing import is_output
 from models.wire.tools import CallTarget, callable_tools
-from worker.translation.dialect import Dialect, ReasoningBack
+from worker.translation.dialect import Dialect
 from worker.translation.history.walk import AnsweredServerCall, ClientCall, walk_history
 from worker.translation.items.built_in_tools import BUILT_IN_TOOLS
 from worker.translation.items.custom_tools import CUSTOM_TOOL_ARGUMENT

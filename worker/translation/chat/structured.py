@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from worker.translation.dialect import StructuredOutput
+from models.config.dialect import StructuredOutput
 
 _JSON_ONLY = "Answer with JSON alone: no word before or after it, and no code fence around it."
 

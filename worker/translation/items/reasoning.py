@@ -9,8 +9,8 @@ unseals it into the item's field `sealed`.
 from collections.abc import Callable
 from typing import Any
 
+from models.config.dialect import ReasoningBack
 from models.wire.events import Item
-from worker.translation.dialect import ReasoningBack
 
 Seal = Callable[[dict[str, Any]], str]
 """A reasoning payload -> the encrypted text that the client stores."""

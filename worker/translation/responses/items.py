@@ -300,5 +300,5 @@ _COMPLETE_TYPES = (
 
 
 def opaque_prefix(kind: str) -> str:
-    """The prefix of the id of an item that is opened when it is complete; `item` for types without their own."""
+    """The id prefix of an item that is opened when it is complete; `item` for other types."""
     return ID_PREFIXES[kind] if kind in _COMPLETE_TYPES else "item"

@@ -1,0 +1,89 @@
+"""Errors that an upstream reports inside a stream that began with HTTP 200."""
+
+from typing import Any
+
+from models.config.upstream_access import CREDENTIAL_STATUSES
+from models.errors import UpstreamFailed
+from worker.upstream.error_rules import client_status, excerpt
+from worker.upstream.lenient_json import lenient_int, lenient_text
+from worker.upstream.overflow import is_overflow, overflow_failure
+
+_ERROR_CODES = frozenset(
+    (
+        "server_error",
+        "rate_limit_exceeded",
+        "invalid_prompt",
+        "data_residency_mismatch",
+        "bio_policy",
+        "misalignment_policy_violation",
+        "vector_store_timeout",
+        "invalid_image",
+        "invalid_image_format",
+        "invalid_base64_image",
+        "invalid_image_url",
+        "image_too_large",
+        "image_too_small",
+        "image_parse_error",
+        "image_content_policy_violation",
+        "invalid_image_mode",
+        "image_file_too_large",
+        "unsupported_image_media_type",
+        "empty_image_file",
+        "failed_to_download_image",
+        "image_file_not_found",
+    )
+)
+"""The values of a failed response's `error.code` that OpenAI's SDK knows."""
+
+_REQUEST_STATUSES = frozenset({400, 413, 422})
+"""Statuses of an error object that blame the request. An error response with 404 blames it too
+(worker/upstream/failures.py), an error object with 404 does not."""
+
+
+def failure_of_error(error: Any) -> UpstreamFailed:
+    """The failure for an upstream's error object, or for any value in its place."""
+    fields = error if isinstance(error, dict) else {"message": error}
+    codes = [
+        code
+        for code in (fields.get("code"), fields.get("type"), fields.get("status"))
+        if isinstance(code, str)
+    ]
+    status = next(
+        (
+            number
+            for key in ("code", "status")
+            if (number := lenient_int(fields.get(key))) is not None
+        ),
+        0,
+    )
+    message = (
+        lenient_text(fields.get("message"))
+        or lenient_text(fields.get("detail"))
+        or "it gave no reason"
+    )
+    if status in CREDENTIAL_STATUSES:
+        message = "it refused this server's credential"
+    elif is_overflow(message, codes):
+        return overflow_failure(f"The upstream reported an error: {excerpt(message)}")
+    return UpstreamFailed(
+        f"The upstream reported an error: {excerpt(message)}",
+        code=_error_code(codes, status),
+        reason="upstream_error",
+        status=client_status(status),
+    )
+
+
+def _error_code(codes: list[str], status: int) -> str:
+    known = next((code for code in codes if code in _ERROR_CODES), None)
+    if known is not None:
+        return known
+    if status == 429 or any(
+        "rate_limit" in code or code in ("too_many_requests", "RESOURCE_EXHAUSTED")
+        for code in codes
+    ):
+        return "rate_limit_exceeded"
+    if status in _REQUEST_STATUSES or not {"invalid_request_error", "BadRequestError"}.isdisjoint(
+        codes
+    ):
+        return "invalid_prompt"
+    return "server_error"

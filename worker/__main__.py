@@ -22,56 +22,56 @@ _RESERVED_FILES = 200
 
 def main() -> None:
     """Runs until SIGTERM. Exits with 1 if it cannot start."""
-    arguments = argparse.ArgumentParser(
+    arguments = _parser().parse_args()
+    settings = load()
+    is_quarantine = arguments.quarantine or settings.quarantine
+    settings = settings.model_copy(update={"quarantine": is_quarantine})
+    slots = 1 if is_quarantine else slots_for(arguments.streams)
+    kind = "quarantine" if is_quarantine else "worker"
+    logs.configure(settings.log_level, process=kind)
+    max_slots = (_raise_file_limit() - _RESERVED_FILES) // _FILES_PER_SLOT
+    if slots > max_slots:
+        structlog.get_logger().critical(
+            "too_many_streams",
+            slots=slots,
+            max_slots=max_slots,
+            reason="the limit of open files",
+        )
+        sys.exit(1)
+    warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
+    try:
+        wait_until_available(settings)
+        create_app(settings).worker_main(_celery_options(kind, slots))
+    except DATABASE_UNAVAILABLE as error:
+        structlog.get_logger().critical("database_unavailable", error=str(error).strip())
+        sys.exit(1)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
         prog="python -m worker", description="A worker process: claims responses and runs them."
     )
-    arguments.add_argument(
+    parser.add_argument(
         "--streams",
         type=int,
         default=1000,
         help="background responses at a time (default 1000); "
         "one ninth more slots are reserved for foreground responses",
     )
-    arguments.add_argument(
+    parser.add_argument(
         "--quarantine",
         action="store_true",
         help="run only responses whose worker crashed twice, one at a time",
     )
-    args = arguments.parse_args()
-    settings = load()
-    settings = settings.model_copy(update={"quarantine": args.quarantine or settings.quarantine})
-    slots = 1 if settings.quarantine else slots_for(args.streams)
-    kind = "quarantine" if settings.quarantine else "worker"
-    logs.configure(settings.log_level, process=kind)
-    max_slots = (_raise_file_limit() - _RESERVED_FILES) // _FILES_PER_SLOT
-    if slots > max_slots:
-        structlog.get_logger().critical(
-            "too_many_streams", slots=slots, max_slots=max_slots, reason="the limit of open files"
-        )
-        sys.exit(1)
-    warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
-    queues = QUARANTINE if settings.quarantine else f"{INTERACTIVE},{BACKGROUND}"
-    options = [
-        "--quiet",
-        "worker",
-        "--concurrency",
-        str(slots),
-        "--queues",
-        queues,
-        "--hostname",
-        f"{kind}-{os.getpid()}@%h",
-        "--loglevel",
-        "WARNING",
-        "--without-gossip",
-        "--without-mingle",
-        "--without-heartbeat",
-    ]
-    try:
-        wait_until_available(settings)
-        create_app(settings).worker_main(options)
-    except DATABASE_UNAVAILABLE as error:
-        structlog.get_logger().critical("database_unavailable", error=str(error).strip())
-        sys.exit(1)
+    return parser
+
+
+def _celery_options(kind: str, slots: int) -> list[str]:
+    queues = QUARANTINE if kind == "quarantine" else f"{INTERACTIVE},{BACKGROUND}"
+    options = ["--concurrency", str(slots), "--queues", queues, "--loglevel", "WARNING"]
+    hostname = ["--hostname", f"{kind}-{os.getpid()}@%h"]
+    without = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+    return ["--quiet", "worker", *options, *hostname, *without]
 
 
 def _raise_file_limit() -> int:

@@ -1,4 +1,4 @@
-"""The models that clients' programs and the snippets of docs/clients.md ask."""
+"""The models of clients' programs and of the snippets of docs/clients.md."""
 
 import pytest
 
@@ -16,14 +16,14 @@ from tests.support.fake_upstream import (
 )
 
 PROMPT_DRIVEN_MODELS = ("puppet", "gpt-4.1-mini", "gpt-5.5", "gpt-6.1-sol")
-"""LlamaIndex and Codex look names up, and do more for those they know."""
+"""LlamaIndex and Codex have lists of names and do more for known ones."""
 DEMO_MODELS = {"demo": "demo", "demo-tools": "demo-tools", "gpt-4.1": "demo"}
-"""What the page calls a model -> the demo model that stands behind it."""
+"""Name of a model in the page -> demo model that answers."""
 
 
 @pytest.fixture(autouse=True, scope="session")
 def models(fake: FakeUpstream) -> None:
-    """Hold them ready."""
+    """Registers the models."""
     for name in PROMPT_DRIVEN_MODELS:
         fake.decide(name, answer_from_prompt)
     for name in DEMO_MODELS:
@@ -31,7 +31,7 @@ def models(fake: FakeUpstream) -> None:
 
 
 def _demo(request: UpstreamRequest) -> list[Step]:
-    """What the demo upstream of `./dev up` would say."""
+    """The steps with which the demo upstream of `./dev up` answers."""
     answer = reply_to({**request.body, "model": DEMO_MODELS[request.model]})
     said = (
         [call(0, answer.call.id, answer.call.name, answer.call.arguments)]

@@ -1,4 +1,4 @@
-"""The snippets of docs/clients.md, run as they stand there, with what the demo models would answer."""
+"""The snippets of docs/clients.md, run unchanged against the demo models' answers."""
 
 import re
 import sys
@@ -12,7 +12,7 @@ from tests.support.stack import ROOT, Stack
 
 PAGE = (ROOT / "docs" / "clients.md").read_text()
 OFFICIAL = "openai-python"
-"""The one client that is installed wherever the tests run."""
+"""The only client that is installed wherever the tests run."""
 BLOCKS = [
     (client, code)
     for client, code in re.findall(r"<!-- run: ([\w-]+) -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)

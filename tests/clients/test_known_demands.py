@@ -1,4 +1,4 @@
-"""What clients are known to send although no page of the API's documentation shows it, and what they need to find in what comes back."""
+"""Undocumented requests that clients are known to send, and what they need in the answers."""
 
 from typing import Any
 
@@ -73,7 +73,7 @@ ALL_NULL: JSON = dict.fromkeys(
         ),
     )
 )
-"""Clients that build their body from an object of theirs send every field of it."""
+"""Clients that build their body from an object send every field of it."""
 
 HISTORIES: list[tuple[str, list[JSON], list[JSON]]] = [
     (
@@ -192,7 +192,7 @@ HISTORIES: list[tuple[str, list[JSON], list[JSON]]] = [
 @pytest.mark.parametrize(
     ("sent", "told"), [row[1:] for row in HISTORIES], ids=[row[0] for row in HISTORIES]
 )
-async def test_history_in_every_known_shape_is_understood(
+async def test_history_in_every_known_shape_is_accepted(
     api: Api, fake: FakeUpstream, sent: list[JSON], told: list[JSON]
 ) -> None:
     model = fake.script(reply("ok"))
@@ -217,14 +217,14 @@ async def test_every_parameter_may_be_null(api: Api, fake: FakeUpstream) -> None
     [{}, {"format": None}, {"format": {"type": "text"}, "verbosity": None}],
     ids=["empty", "null", "nulls inside"],
 )
-async def test_text_may_say_nothing(api: Api, fake: FakeUpstream, given: JSON) -> None:
+async def test_text_may_be_empty(api: Api, fake: FakeUpstream, given: JSON) -> None:
     model = fake.script(reply("ok"))
     assert (await api.create(model, text=given))["text"]["format"] == {"type": "text"}
     assert "response_format" not in fake.requests_for(model)[0].body
 
 
 async def test_schemas_may_name_their_dialect(api: Api, fake: FakeUpstream) -> None:
-    """Zod's do; so do those made by TypeScript tools. What the upstream gets is what was sent."""
+    """Zod and TypeScript tools send it. The upstream receives the schema unchanged."""
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$defs": {"n": {"type": "string"}},
@@ -265,7 +265,7 @@ OUTPUTS: list[tuple[str, Any, str]] = [
 @pytest.mark.parametrize(
     ("output", "told"), [row[1:] for row in OUTPUTS], ids=[row[0] for row in OUTPUTS]
 )
-async def test_what_a_tool_gave_back_is_a_string_or_a_list(
+async def test_a_tool_output_is_a_string_or_a_list(
     api: Api, fake: FakeUpstream, kind: str, output: Any, told: str
 ) -> None:
     model = fake.script(reply("ok"))
@@ -290,8 +290,8 @@ async def test_what_a_tool_gave_back_is_a_string_or_a_list(
     assert listed[2]["output"] == output, "an output stays what it was"
 
 
-async def test_what_a_user_said_is_listed_in_parts(api: Api, fake: FakeUpstream) -> None:
-    """Clients read `content[0].text` whatever they had sent."""
+async def test_user_text_is_listed_in_parts(api: Api, fake: FakeUpstream) -> None:
+    """Clients read `content[0].text`, also if they sent a string."""
     said = [
         {"role": "user", "content": "words"},
         {"role": "assistant", "content": "answer"},
@@ -319,7 +319,7 @@ async def test_what_a_user_said_is_listed_in_parts(api: Api, fake: FakeUpstream)
 async def test_calls_of_mcp_tools_have_a_status(
     tool_stack: Stack, mcp_servers: McpServers, fake: FakeUpstream
 ) -> None:
-    """openai-agents reads it although it is optional; and the items come back as they were given, or as objects full of nulls."""
+    """openai-agents reads the optional status and sends items back, perhaps with many nulls."""
     tool = {
         "type": "mcp",
         "server_label": "plain",
@@ -391,10 +391,12 @@ class Seen(BaseModel):
     what: str
 
 
-async def test_parsed_objects_come_back_as_the_client_holds_them(
+async def test_parsed_objects_are_accepted_as_the_client_dumps_them(
     client: openai.AsyncOpenAI, fake: FakeUpstream
 ) -> None:
-    """`parse` hangs `parsed` and `parsed_arguments` on its items; `model_dump` writes every null and Python's own `async_`."""
+    """`parse` adds `parsed` and `parsed_arguments` to items; `model_dump` writes every null and
+    `async_`.
+    """
     asks = [
         reasoning("hm"),
         text('{"what": "a"}'),

@@ -1,6 +1,7 @@
-"""The clients themselves, as they come from their registries, against the product: `./dev test tests/clients --live`.
+"""Client libraries from their registries against the product: `./dev test tests/clients --live`.
 
-Without `--live` nothing is installed and these are skipped; test_recorded.py then sends what they sent.
+Without `--live` nothing is installed and these are skipped; test_recorded.py then sends what they
+sent.
 """
 
 from pathlib import Path
@@ -20,7 +21,7 @@ from tests.support.mcp_servers import McpServers
 from tests.support.stack import ROOT, Stack
 
 INSTALLED = ROOT / ".data" / "clients"
-"""Kept from run to run."""
+"""The folder of installed clients, kept between runs."""
 
 
 @pytest.mark.timeout(900)

@@ -1,4 +1,4 @@
-"""Requests that real clients sent, sent again: each must be answered as it was then, and every answer must obey the contract.
+"""Recorded requests of real clients, sent again: each gets the recorded status and items.
 
 `./dev test tests/clients --live --record` runs the clients themselves and renews the recordings.
 """
@@ -21,7 +21,7 @@ EVERY = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.nam
 
 
 @EVERY
-async def test_what_a_client_sent_is_answered_as_it_was(
+async def test_a_recorded_request_is_answered_as_before(
     tool_stack: Stack, mcp_servers: McpServers, client: Client
 ) -> None:
     places = {"mcp": mcp_servers.url("plain")}
@@ -39,7 +39,9 @@ async def test_what_a_client_sent_is_answered_as_it_was(
 
 
 class _Replayer:
-    """Sends requests again, over as many connections as there were, and looks at every event of the answers."""
+    """Sends requests again over as many connections as recorded, and checks every event of the
+    answers.
+    """
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -53,7 +55,7 @@ class _Replayer:
         await self._open.aclose()
 
     async def replay(self, one: RecordedRequest, path: str, body: JSON | None) -> JSON:
-        """The JSON of the answer, or the response that its events ended with."""
+        """The JSON of the answer, or the response in its last event."""
         if one.socket is not None:
             assert body is not None
             return await self._over_socket(one.socket, body)

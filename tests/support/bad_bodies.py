@@ -1,7 +1,8 @@
 """Requests that are wrong in one place each, and the error that names it (docs/wire.md).
 
-`CASES` of tests/unit/wire/test_request_errors.py cover the message of each check. This table covers the rest: every field with
-every JSON type it does not take, the edges of every range, and names and values that the API does not have.
+`CASES` of tests/unit/wire/test_request_errors.py cover the message of each check. This table covers
+the rest: every field with every JSON type it does not take, the edges of every range, and names and
+values that the API does not have.
 """
 
 import copy
@@ -15,7 +16,7 @@ from tests.support.api import JSON
 
 @dataclass(frozen=True, slots=True)
 class BadBody:
-    """One wrong body. `body` is what is added to a model that exists and, unless it has one, an input that is right."""
+    """One wrong body. `body` is added to a valid model and a valid input, and may replace them."""
 
     name: str
     body: JSON
@@ -32,7 +33,7 @@ VALUES: dict[str, Any] = {
     "an array": [],
     "an object": {},
 }
-"""How errors call a JSON type, and one value of it."""
+"""The name of a JSON type in errors -> a value of the type."""
 
 ACCEPTED_TYPES = {
     "a number": {"an integer", "a decimal"},
@@ -42,7 +43,7 @@ ACCEPTED_TYPES = {
     "an input item": {"an object"},
     "an image URL": {"a string"},
 }
-"""What errors say they expect, where that is not one type's own name."""
+"""What errors name as expected, where it is not the name of one type -> the types accepted."""
 
 USER: JSON = {"role": "user", "content": "Hi."}
 FUNCTION: JSON = {"type": "function", "name": "look"}
@@ -327,7 +328,7 @@ FIELDS: list[tuple[JSON, str, str]] = [
     ),
     ({"input": [{"type": "web_search_call"}]}, "input[0].status", "a string"),
 ]
-"""A body that is right but for this field, the field, and what it takes."""
+"""(a body, the place of a field in it, what errors name as expected there)."""
 
 
 def with_value(body: JSON, where: str, value: Any) -> JSON:
@@ -407,7 +408,7 @@ INPUT_PARTS = "'input_text', 'input_image', 'input_file', and 'input_audio'"
 
 
 def unsupported(where: str, given: str, supported: str) -> tuple[str, str, str]:
-    """Place, code and words of a value that is not on its list."""
+    """Param, code and message for a value that is not in its list."""
     return where, "invalid_value", f"Invalid value: '{given}'. Supported values are: {supported}."
 
 
@@ -570,7 +571,7 @@ UNKNOWN = [
 
 
 def duplicate(name: str) -> tuple[str, str, str]:
-    """Place, code and words of an item that is there twice."""
+    """Param, code and message for an item that occurs twice."""
     return (
         "input",
         "invalid_value",
@@ -582,25 +583,25 @@ def duplicate(name: str) -> tuple[str, str, str]:
 
 
 def malformed(name: str) -> tuple[str, str, str]:
-    """Place, code and words of an id that is none."""
-    where, words = (
+    """Param, code and message for a malformed id."""
+    where, expected = (
         "previous_response_id",
         "Expected an ID that contains letters, numbers, underscores, or dashes",
     )
     return (
         where,
         "invalid_value",
-        f"Invalid '{where}': '{name}'. {words}, but this value contained additional characters.",
+        f"Invalid '{where}': '{name}'. {expected}, but this value contained additional characters.",
     )
 
 
 def unpaired(call: str, noun: str = "function call") -> tuple[str, None, str]:
-    """Place, code and words of a call that nobody answered."""
+    """Param, code and message for a call without an output."""
     return "input", None, f"No tool output found for {noun} {call}."
 
 
 def uncalled(call: str, noun: str = "function call output") -> tuple[str, None, str]:
-    """Place, code and words of an answer to nothing."""
+    """Param, code and message for an output without a call."""
     return "input", None, f"No tool call found for {noun} with call_id {call}."
 
 
@@ -610,7 +611,7 @@ def call(name: str) -> JSON:
 
 
 def answer(name: str) -> JSON:
-    """Its answer."""
+    """The output of a function call."""
     return {"type": "function_call_output", "call_id": name, "output": "x"}
 
 

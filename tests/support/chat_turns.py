@@ -1,4 +1,4 @@
-"""How the unit tests write a turn down: upstream JSON in, short lines out."""
+"""Turns of a chat upstream in unit tests: upstream JSON in, short lines out."""
 
 import itertools
 import json
@@ -18,18 +18,18 @@ from worker.upstream.chat_chunks import parse_chunk
 
 
 def counter() -> Callable[[str], str]:
-    """Ids a test can write down: msg_1, fc_2, call_3, …"""
+    """Makes predictable ids: msg_1, fc_2, call_3, …"""
     numbers = itertools.count(1)
     return lambda prefix: f"{prefix}_{next(numbers)}"
 
 
 def delta(**fields: Any) -> JSON:
-    """A chunk that says something."""
+    """A chunk with a delta."""
     return {"choices": [{"index": 0, "delta": fields, "finish_reason": None}]}
 
 
 def finish(reason: str | None = "stop", **fields: Any) -> JSON:
-    """The chunk that ends the turn."""
+    """The chunk with the finish reason."""
     return {"choices": [{"index": 0, "delta": fields, "finish_reason": reason}]}
 
 
@@ -39,7 +39,7 @@ def call(
     name: str | None = None,
     arguments: Any = None,
 ) -> JSON:
-    """A piece of one tool call, without what the vendor leaves out."""
+    """A piece of one tool call. None: the vendor omits the field."""
     function = {
         key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None
     }
@@ -57,7 +57,7 @@ def calls(*pieces: JSON) -> JSON:
 
 @dataclass(frozen=True)
 class TranslatedTurn:
-    """A turn that has ended, checked against the contract and the SDK's types."""
+    """A finished turn, checked against the rules of streams and the SDK's types."""
 
     events: list[JSON]
     output: list[JSON]
@@ -67,19 +67,19 @@ class TranslatedTurn:
 
     @property
     def lines(self) -> list[str]:
-        """The events, one short line each."""
+        """The events, a short line for each."""
         return [brief(event) for event in self.events]
 
     @property
     def items(self) -> list[str]:
-        """The output, one short line an item."""
+        """The output, a short line for each item."""
         return [_item(item) for item in self.output]
 
 
 def catalog_with(
     *functions: str, custom: Iterable[str] = (), allowed: Iterable[str] | None = None
 ) -> ToolCatalog:
-    """An offer of functions and custom tools, of which only the `allowed` may be called."""
+    """A catalog of functions and custom tools, of which only the `allowed` may be called."""
     tools = [
         *({"type": "function", "name": name} for name in functions),
         *({"type": "custom", "name": name} for name in custom),
@@ -95,15 +95,15 @@ def catalog_with(
 def translate(
     chunks: Iterable[JSON | bytes], *, done_seen: bool = True, cut: bool = False, **options: Any
 ) -> TranslatedTurn:
-    """Puts the chunks through the parser and a translator, and ends the turn."""
+    """Feeds the chunks to the parser and a translator, and ends the turn."""
     translator = ChatTranslator(counter(), ChatOptions(**options))
-    told: list[Event] = []
+    published: list[Event] = []
     for chunk in chunks:
-        told += translator.feed(
+        published += translator.feed(
             parse_chunk(chunk if isinstance(chunk, bytes) else json.dumps(chunk).encode())
         )
-    told += translator.close_incomplete() if cut else translator.finish(done_seen=done_seen)
-    events = decoded(told)
+    published += translator.close_incomplete() if cut else translator.finish(done_seen=done_seen)
+    events = decoded(published)
     for event in events:
         check_event(event)
     done = assert_items_obey_contract(events)
@@ -119,12 +119,14 @@ def translate(
 
 
 def decoded(events: list[Event]) -> list[JSON]:
-    """The events as a reader sees them."""
+    """The events as JSON, as a reader receives them."""
     return [decode_frame(frame(event, number)) for number, event in enumerate(events)]
 
 
 def brief(event: JSON) -> str:
-    """`0 +message`, `0.0 +output_text`, `0.0 'Hi'`, `0.0 ='Hi'`, `0.0 -output_text`, `0 -message completed`."""
+    """`0 +message`, `0.0 +output_text`, `0.0 'Hi'`, `0.0 ='Hi'`, `0.0 -output_text`, `0 -message
+    completed`.
+    """
     kind = event["type"].removeprefix("response.")
     place = ".".join(
         str(event[key])
@@ -147,19 +149,20 @@ def brief(event: JSON) -> str:
         return f"{place} @{event['annotation']['url']}"
     if kind.endswith("command.added"):
         return f"{place} +command"
-    return f"{place} ={next(event[key] for key in ('text', 'refusal', 'arguments', 'input', 'command') if key in event)!r}"
+    keys = ("text", "refusal", "arguments", "input", "command")
+    return f"{place} ={next(event[key] for key in keys if key in event)!r}"
 
 
 def _item(item: JSON) -> str:
     mark = "" if item["status"] == "completed" else f" ({item['status']})"
     if "call_id" in item:
-        told = next(
+        content = next(
             item[key] for key in ("arguments", "input", "action", "operation") if key in item
         )
-        return f"{item.get('name', item['type'])}/{item['call_id']} {told}{mark}"
-    said = [f"summary {part['text']}" for part in item.get("summary", ())]
-    said += [
+        return f"{item.get('name', item['type'])}/{item['call_id']} {content}{mark}"
+    parts = [f"summary {part['text']}" for part in item.get("summary", ())]
+    parts += [
         f"refusal {part['refusal']}" if part["type"] == "refusal" else part["text"]
         for part in item["content"]
     ]
-    return f"{item['type']} {' | '.join(said)}{mark}"
+    return f"{item['type']} {' | '.join(parts)}{mark}"

@@ -1,6 +1,6 @@
-"""The rules every stream obeys (contract §4.2, §4.3; invariants I3, I4), checked over decoded events.
+"""The rules of every stream (docs/wire.md; I3 and I4 of docs/guarantees.md), checked on its events.
 
-Used for translated chunks as well as for streams read over HTTP: give it the events in the order they came.
+They hold for translated chunks and for streams read over HTTP. Events are given in stream order.
 """
 
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ PART_DELTAS = {
         "text",
     ),
 }
-"""delta event -> its done event, the type of part it belongs to, the key that holds the whole"""
+"""Delta event -> its done event, the type of its part, the key with the complete text."""
 CALL_PAYLOAD_KEYS = {
     "function_call": "arguments",
     "custom_tool_call": "input",
     "mcp_call": "arguments",
     "code_interpreter_call": "code",
 }
-"""type of a call -> the key that holds what it was called with"""
+"""Type of a call -> the key with its arguments."""
 SERVER_TOOL_EVENTS = {
     "mcp_list_tools": ("in_progress", "completed", "failed"),
     "mcp_call": ("in_progress", "completed", "failed"),
@@ -39,7 +39,7 @@ SERVER_TOOL_EVENTS = {
     "code_interpreter_call": ("in_progress", "interpreting", "completed"),
     "image_generation_call": ("in_progress", "generating", "partial_image", "completed"),
 }
-"""type of an item that the server itself runs -> the events of its progress; one of a kind, in this order"""
+"""Type of a server tool's item -> its progress events, each at most once, in this order."""
 _CALL_EVENT_PREFIXES = tuple(f"response.{call}_{key}." for call, key in CALL_PAYLOAD_KEYS.items())
 PART_DONES = {done: (part, key) for done, part, key in PART_DELTAS.values()}
 
@@ -70,8 +70,12 @@ class _Item:
 def assert_stream_obeys_contract(
     events: Sequence[Event], *, terminal: bool = True, first: int = 0
 ) -> None:
-    """Fails with what is wrong. `terminal=False`: the stream may break off anywhere. `first`: the number a resumed stream begins with;
-    beyond 0 the items that were added before it are unknown here, so only numbers and endings are checked."""
+    """Fails with the rule that is broken.
+
+    `terminal=False`: the stream may end anywhere. `first`: the number of the first event of a
+    resumed stream; beyond 0 only numbers and endings are checked, because earlier items are
+    unknown.
+    """
     numbers = [event["sequence_number"] for event in events]
     assert numbers == list(range(first, first + len(events))), f"holes or repeats in {numbers}"
     endings = [position for position, event in enumerate(events) if event["type"] in ENDINGS]
@@ -98,7 +102,10 @@ def assert_stream_obeys_contract(
 def assert_items_obey_contract(
     events: Sequence[Event], *, complete: bool = True
 ) -> dict[int, dict[str, Any]]:
-    """Checks the events of items alone; gives back output_index -> the item as it was done. `complete`: every item is closed."""
+    """Checks the events of items; returns output_index -> the done item.
+
+    `complete`: all are closed.
+    """
     items: dict[int, _Item] = {}
     for event in events:
         _check_event(items, event)
@@ -225,7 +232,7 @@ def _check_command(item: _Item, event: Event) -> None:
 
 
 def _check_part(item: _Item, event: Event) -> None:
-    """`content_part.…` and `reasoning_summary_part.…` obey the same rules, each in its own list."""
+    """Checks a part's event: `content_part.…` and `reasoning_summary_part.…` have equal rules."""
     kind, in_summary = event["type"], "summary_index" in event
     assert in_summary == kind.startswith("response.reasoning_summary_"), kind
     parts, position = (
@@ -325,7 +332,10 @@ def _check_done(item: _Item, shown: dict[str, Any]) -> None:
 
 
 def _check_output(response: dict[str, Any], items: dict[int, dict[str, Any]]) -> None:
-    """The final output is what was done, in order; after a recovery it may leave items out, never invent or change one."""
+    """The final output is the done items in order.
+
+    After a recovery it may omit items, never change one.
+    """
     done = [item for _, item in sorted(items.items())]
     told = response["output"]
     positions = [next((at for at, item in enumerate(done) if item == one), None) for one in told]

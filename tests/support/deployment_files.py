@@ -1,4 +1,4 @@
-"""The production files as data."""
+"""The Dockerfile, docker-compose.yml and lock files as data."""
 
 import re
 from pathlib import Path
@@ -19,26 +19,26 @@ VARIABLE = re.compile(r"(?<!\$)\$\{(?P<name>\w+)(?P<operator>:?[-?+])?(?P<word>[
 
 
 def services() -> dict[str, dict[str, Any]]:
-    """What docker-compose.yml says of each service, anchors and merges resolved."""
+    """The services of docker-compose.yml, with anchors and merges resolved."""
     found: dict[str, dict[str, Any]] = YAML(typ="safe").load(COMPOSE)["services"]
     return found
 
 
 def volumes_and_networks() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The volumes and the networks that docker-compose.yml declares."""
+    """The volumes and networks of docker-compose.yml."""
     whole = YAML(typ="safe").load(COMPOSE)
     return whole["volumes"], whole["networks"]
 
 
 def with_defaults(text: str) -> str:
-    """What Compose makes of the text when no variable is set; a required one becomes its own name."""
+    """The text with unset variables of Compose substituted; a required one becomes its name."""
     return VARIABLE.sub(
         lambda found: found["word"] if found["operator"] == ":-" else found["name"], text
     )
 
 
 def instructions() -> list[tuple[str, str]]:
-    """The Dockerfile, instruction by instruction, continued lines joined."""
+    """The instructions of the Dockerfile, with continued lines joined."""
     lines = [
         line
         for line in DOCKERFILE.read_text().splitlines()
@@ -49,7 +49,7 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def copied_sources() -> list[str]:
-    """What the Dockerfile copies out of the repository, without trailing slashes."""
+    """The paths that the Dockerfile copies from the repository, without trailing slashes."""
     return [
         source.rstrip("/")
         for word, rest in instructions()
@@ -59,7 +59,7 @@ def copied_sources() -> list[str]:
 
 
 def pins(lock: Path) -> dict[str, tuple[str, frozenset[str]]]:
-    """Each line `name==version ; marker` of a lock file, by name and marker, with its hashes."""
+    """The lines `name==version ; marker` of a lock file by name and marker, with their hashes."""
     found = {}
     for entry in re.findall(
         r"^(\S.*?) \\\n((?:    --hash=\S+(?: \\)?\n)+)", lock.read_text(), re.MULTILINE

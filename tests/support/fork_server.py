@@ -79,7 +79,7 @@ class ForkedProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, once the process has ended; raises TimeoutExpired after `timeout` seconds."""
+        """Waits for the exit code. Raises TimeoutExpired after `timeout` seconds."""
         end = None if timeout is None else time.monotonic() + timeout
         while (code := self.poll()) is None:
             if end is not None and time.monotonic() > end:

@@ -1,7 +1,8 @@
-"""Histories of any mix, and what a chat upstream must be told of them (contract §7.1), worked out turn by turn.
+"""Generated histories and the chat messages that an upstream must receive for them.
 
-A `Turn` is what the model was given and what it said then. The product sees flat items, whose turns it has to find; this sees the turns,
-and so says independently of it what must come out.
+A `HistoryTurn` is the input of a turn and the model's output. The product sees flat items and has
+to find the turns; this module knows the turns, so its expectation is independent of the product's
+code.
 """
 
 import random
@@ -12,12 +13,14 @@ from typing import Any
 from tests.support.api import JSON
 
 ChatMessage = tuple[str, Any]
-"""(role, content); of assistants (role, (text, refusal, ids of calls)), of tools (role, (id of the call, content))."""
+"""(role, content). Assistants: (role, (text, refusal, ids of calls)); tools: (role, (call id,
+content)).
+"""
 
 
 @dataclass(slots=True)
 class HistoryTurn:
-    """`given`: items for the model, in order; every call that was open before is answered among them."""
+    """One turn. `input_items`: the model's input in order, with an output for each open call."""
 
     input_items: list[JSON] = field(default_factory=list)
     reasoning: str | None = None
@@ -25,13 +28,13 @@ class HistoryTurn:
     """Text before the calls."""
     calls: list[str] = field(default_factory=list)
     text_after_calls: str | None = None
-    """Text after them, of the same turn."""
+    """Text behind the calls, in the same turn."""
     refusal: str | None = None
     broken_call: str | None = None
-    """The id of a call that broke off with its response."""
+    """The id of a call that was cut off with its response."""
 
     def output_items(self) -> list[JSON]:
-        """The items of what the model said, as a client would send them."""
+        """The model's output items, as a client sends them back."""
         items = (
             [
                 {
@@ -74,8 +77,8 @@ def _message(text: str) -> JSON:
 def expected_messages(
     turns: Sequence[HistoryTurn], new_items: Iterable[JSON] = ()
 ) -> list[ChatMessage]:
-    """What the upstream is told after these turns, when it is given `now`."""
-    told: list[ChatMessage] = []
+    """The chat messages for these turns, followed by the input `new_items`."""
+    messages: list[ChatMessage] = []
     texts: list[str] = []
     refusals: list[str] = []
     calls: list[str] = []
@@ -87,13 +90,13 @@ def expected_messages(
         }
         others = [item for item in turn.input_items if item.get("type") != "function_call_output"]
         if others or calls:
-            told += _assistant(texts, refusals, calls, answers)
+            messages += _assistant(texts, refusals, calls, answers)
             texts, refusals, calls = [], [], []
-        told += [(_ROLES[item["role"]], item["content"]) for item in others]
+        messages += [(_ROLES[item["role"]], item["content"]) for item in others]
         texts += [text for text in (turn.text_before_calls, turn.text_after_calls) if text]
         refusals += [turn.refusal] if turn.refusal else []
         calls = list(turn.calls)
-    return told + _assistant(texts, refusals, calls, {})
+    return messages + _assistant(texts, refusals, calls, {})
 
 
 _ROLES = {"user": "user", "developer": "system", "system": "system"}
@@ -102,15 +105,15 @@ _ROLES = {"user": "user", "developer": "system", "system": "system"}
 def _assistant(
     texts: list[str], refusals: list[str], calls: list[str], answers: dict[str, str]
 ) -> list[ChatMessage]:
-    """One message for the whole turn, and behind it one for each call, in the order of the calls."""
+    """One message for the whole turn, then one for each call, in the order of the calls."""
     if not (texts or refusals or calls):
         return []
-    spoken = ("\n\n".join(texts) or None, "\n\n".join(refusals) or None, tuple(calls))
-    return [("assistant", spoken), *(("tool", (name, answers[name])) for name in calls)]
+    content = ("\n\n".join(texts) or None, "\n\n".join(refusals) or None, tuple(calls))
+    return [("assistant", content), *(("tool", (name, answers[name])) for name in calls)]
 
 
 def normalize_messages(messages: Iterable[JSON]) -> list[ChatMessage]:
-    """Chat messages in the same form."""
+    """Chat messages as `ChatMessage`s."""
     return [_normalize(message) for message in messages]
 
 
@@ -126,7 +129,7 @@ def _normalize(message: JSON) -> ChatMessage:
 
 
 class HistoryGenerator:
-    """Makes turns from any source of chance with `random.Random`'s face; every word and id it gives is new."""
+    """Makes turns from a `random.Random`. Every text and id is new."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -140,7 +143,10 @@ class HistoryGenerator:
         return self._new(kind) if self._rng.random() < probability else None
 
     def input_items(self, open_calls: Sequence[str], *, nonempty: bool) -> list[JSON]:
-        """What the model is given: all answers that are due and some messages, in any order. `some`: at least something."""
+        """Input of a turn: an output for each open call and some messages, in any order.
+
+        `nonempty`: at least one item.
+        """
         items: list[JSON] = [
             {"type": "function_call_output", "call_id": name, "output": self._new("seen")}
             for name in open_calls
@@ -154,7 +160,10 @@ class HistoryGenerator:
     def turn(
         self, open_calls: Sequence[str], *, nonempty: bool = True, broken: bool = False
     ) -> HistoryTurn:
-        """A turn after one that left these calls open. `breaks`: its last call breaks off, and so it leaves none open."""
+        """A turn behind one that left these calls open.
+
+        `broken`: its call is cut off and leaves none open.
+        """
         calls = (
             []
             if broken

@@ -1,15 +1,16 @@
-"""Real MCP servers, made with the official SDK and reached over HTTP on 127.0.0.1; faults are added on the wire, around them.
+"""Real MCP servers of the official SDK over HTTP on 127.0.0.1; faults are added around them.
 
     async with McpServers() as servers:
-        servers.url("plain")                           # streamable HTTP, what a client puts into `server_url`
-        servers.url("plain", "sse")                    # the same tools over the older SSE transport
-        servers.url("counting")                        # tools that record every call in `servers.counting`
+        servers.url("plain")          # the `server_url` for streamable HTTP
+        servers.url("plain", "sse")                    # the same over the older SSE transport
+        servers.url("counting")  # tools that record every call in `servers.counting`
         servers.url("many")                            # 300 tools on 6 pages
-        servers.url("old")                             # only the protocol up to 2025-11-25: handshake and session ids
+        servers.url("old")                             # only the protocol up to 2025-11-25
         servers.guarded("plain", "s3cret")             # 401 without `Authorization: Bearer s3cret`
-        servers.spoiled("plain", "tools/call", hang)   # as `plain`, but this JSON-RPC method meets a fault
+        servers.spoiled("plain", "tools/call", hang)   # as `plain`, with a fault at this method
 
-Every HTTP request is kept in `servers.requests`, with the moment at which the client went away before its answer was complete.
+Every HTTP request is kept in `servers.requests`, with the moment at which the client closed if
+its answer was not complete.
 """
 
 import asyncio
@@ -40,10 +41,10 @@ PIXEL = base64.b64decode(
 """A red PNG of one pixel."""
 
 _FIRST_SESSIONLESS_VERSION = "2026-07-28"
-"""From this version on the protocol knows no handshake and no sessions."""
+"""From this version on the protocol has no handshake and no sessions."""
 
 
-# --- what is recorded ----------------------------------------------------------------------------------------------------------
+# What is recorded.
 
 
 @dataclass(slots=True, eq=False)
@@ -55,11 +56,11 @@ class CountedCall:
     started: float
     finished: float | None = None
     cancelled: float | None = None
-    """When the server learnt that nobody waits for the result any more."""
+    """When the server learned that the client no longer waits for the result."""
 
 
 class ToolCallLog:
-    """The log of the counting tools, and the gates that hold their calls open."""
+    """The log of the counting tools, and the events that hold their calls open."""
 
     def __init__(self) -> None:
         self.calls: list[CountedCall] = []
@@ -70,11 +71,11 @@ class ToolCallLog:
         return [call for call in self.calls if call.arguments.get("key") == key]
 
     def hold(self, key: str) -> asyncio.Event:
-        """From now on calls with this key do not return until the event is set."""
+        """Returns an event. Calls with this key do not return before it is set."""
         return self._gates.setdefault(key, asyncio.Event())
 
     async def record(self, tool: str, arguments: JSON) -> str:
-        """What a counting tool does: the call is in the log before anything else happens."""
+        """Runs a counting tool. The call is logged before anything else."""
         call = CountedCall(tool, arguments, time.monotonic())
         self.calls.append(call)
         key = str(arguments.get("key"))
@@ -100,7 +101,7 @@ class McpRequest:
     """The JSON-RPC message; empty for GET and DELETE."""
     started: float
     closed_by_client: float | None = None
-    """When the client closed the connection although the answer was not complete."""
+    """When the client closed the connection before the answer was complete."""
     finished: float | None = None
 
     @property
@@ -109,12 +110,12 @@ class McpRequest:
         return str(self.body.get("method", ""))
 
 
-# --- faults on the wire --------------------------------------------------------------------------------------------------------
+# Faults on the wire.
 
 
 @dataclass(frozen=True, slots=True)
 class RawExchange:
-    """A request whose answer a fault writes itself."""
+    """A request that a fault answers."""
 
     request: McpRequest
     receive: Receive
@@ -123,7 +124,7 @@ class RawExchange:
     async def answer(
         self, status: int, headers: Mapping[str, str], body: bytes, *, whole: bool = True
     ) -> None:
-        """An answer; one that is not `whole` is broken off after these bytes."""
+        """Sends an answer. If not `whole`, the connection ends after these bytes."""
         fields = [(name.encode(), value.encode()) for name, value in headers.items()]
         length = [] if whole else [(b"content-length", b"%d" % (len(body) + 1000))]
         await self.send(
@@ -136,13 +137,13 @@ Fault = Callable[[RawExchange], Awaitable[None]]
 
 
 async def hang(exchange: RawExchange) -> None:
-    """Nothing, until the client goes away."""
+    """Sends nothing until the client closes the connection."""
     while (await exchange.receive())["type"] != "http.disconnect":
         continue
 
 
 async def hang_in_answer(exchange: RawExchange) -> None:
-    """The head of an event stream and then nothing, until the client goes away."""
+    """Sends the head of an event stream, then nothing until the client closes the connection."""
     await exchange.send(
         {
             "type": "http.response.start",
@@ -157,14 +158,14 @@ async def hang_in_answer(exchange: RawExchange) -> None:
 
 
 async def break_off(exchange: RawExchange) -> None:
-    """Half a JSON answer; then the connection is gone."""
+    """Sends half a JSON answer and ends the connection."""
     await exchange.answer(
         200, {"content-type": "application/json"}, b'{"jsonrpc": "2.0", "id": ', whole=False
     )
 
 
 async def break_off_in_stream(exchange: RawExchange) -> None:
-    """Half an event of a stream; then the connection is gone."""
+    """Sends half an event of a stream and ends the connection."""
     await exchange.answer(
         200,
         {"content-type": "text/event-stream"},
@@ -176,7 +177,7 @@ async def break_off_in_stream(exchange: RawExchange) -> None:
 def http_answer(
     status: int, body: bytes = b"", content_type: str = "application/json", **headers: str
 ) -> Fault:
-    """This very answer."""
+    """Sends this answer."""
 
     async def fault(wire: RawExchange) -> None:
         told = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -186,12 +187,15 @@ def http_answer(
 
 
 def redirect(location: str, status: int = 307) -> Fault:
-    """A redirect."""
+    """Sends a redirect."""
     return http_answer(status, location=location)
 
 
 def rpc_result(result: object | Callable[[JSON], object]) -> Fault:
-    """A JSON-RPC result that no SDK has checked; a callable gets the request's message."""
+    """Sends a JSON-RPC result that no SDK has checked.
+
+    A callable receives the request's message.
+    """
 
     async def fault(wire: RawExchange) -> None:
         told = result(wire.request.body) if callable(result) else result
@@ -202,7 +206,7 @@ def rpc_result(result: object | Callable[[JSON], object]) -> Fault:
 
 
 def rpc_error(code: int, message: str) -> Fault:
-    """A JSON-RPC error."""
+    """Sends a JSON-RPC error."""
 
     async def fault(wire: RawExchange) -> None:
         body = {
@@ -215,14 +219,14 @@ def rpc_error(code: int, message: str) -> Fault:
     return fault
 
 
-# --- the servers themselves ----------------------------------------------------------------------------------------------------
+# The servers.
 
 _FILES = {"admin": ["report.txt", "salaries.txt"], "guest": ["report.txt"]}
 _ROLES = {"user_4711": "admin", "user_0815": "guest"}
 
 
 def _plain() -> Server[Any]:
-    """Tools of every kind of result, and a chain of three that need each other's."""
+    """Three tools that need each other's results, and tools with every kind of result."""
     server = MCPServer("plain", instructions="Tools for tests.", log_level="CRITICAL")
     read_only = types.ToolAnnotations(read_only_hint=True)
 
@@ -241,6 +245,13 @@ def _plain() -> Server[Any]:
         """Whether these permissions allow to read a file: yes or no."""
         return "yes" if filename in _FILES[permissions] else "no"
 
+    _add_results(server)
+    return server._lowlevel_server
+
+
+def _add_results(server: MCPServer[Any]) -> None:
+    """Adds tools with every kind of result."""
+
     @server.tool(structured_output=False)
     def echo(text: str) -> str:
         """Says the same."""
@@ -248,7 +259,7 @@ def _plain() -> Server[Any]:
 
     @server.tool(structured_output=False)
     def picture() -> list[Any]:
-        """An image, and a word about it."""
+        """An image and text about it."""
         return ["a red pixel", Image(data=PIXEL, format="png")]
 
     @server.tool(structured_output=False)
@@ -266,12 +277,12 @@ def _plain() -> Server[Any]:
 
     @server.tool()
     def only_structured() -> types.CallToolResult:
-        """Structured content without any text beside it."""
+        """Structured content without text."""
         return types.CallToolResult(content=[], structured_content={"answer": 42})
 
     @server.tool(structured_output=False)
     def links() -> list[Any]:
-        """What is neither text nor image."""
+        """A result that is neither text nor image."""
         resource = types.TextResourceContents(
             uri="file:///notes.txt", text="inside", mime_type="text/plain"
         )
@@ -285,7 +296,7 @@ def _plain() -> Server[Any]:
 
     @server.tool()
     def broken(why: str) -> types.CallToolResult:
-        """A tool that reports an error of its own."""
+        """A tool that returns an error."""
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=why)], is_error=True
         )
@@ -294,8 +305,6 @@ def _plain() -> Server[Any]:
     def megabytes(count: int) -> str:
         """That many MiB of text."""
         return "0123456789abcdef" * (count * 65536)
-
-    return server._lowlevel_server
 
 
 def _server_with(
@@ -322,7 +331,7 @@ def _server_with(
 
 
 COUNTING_TOOLS = ("count_unsafe", "count_read_only", "count_idempotent")
-"""The counting tools. Each takes `{"key": string}`, more if you like."""
+"""The counting tools. Each takes `{"key": string}` and ignores other arguments."""
 
 
 def _counting(log: ToolCallLog) -> Server[Any]:
@@ -367,13 +376,13 @@ def _sse_app(server: Server[Any]) -> ASGIApp:
 
 
 class McpServers:
-    """All of them in one HTTP server, on a port of its own, in the event loop of the tests."""
+    """All servers behind one HTTP port, in the event loop of the tests."""
 
     def __init__(self) -> None:
         self.tool_calls = ToolCallLog()
         self.requests: list[McpRequest] = []
         self.faults: list[BaseException] = []
-        """What went wrong in the servers themselves, other than by a fault that was asked for."""
+        """Errors of the servers themselves, without the faults that tests add."""
         self._servers = {
             "plain": _plain(),
             "counting": _counting(self.tool_calls),
@@ -382,9 +391,9 @@ class McpServers:
         }
         self._apps: dict[tuple[str, str], ASGIApp] = {}
         self._aliases: dict[str, tuple[str, dict[str, Fault]]] = {}
-        """name -> the server behind it, and JSON-RPC method (or HTTP method) -> fault"""
+        """Name -> (server, JSON-RPC or HTTP method -> fault)."""
         self._required_tokens: dict[str, str] = {}
-        """name -> the token it wants"""
+        """Name -> the bearer token it requires."""
         self._forgotten_sessions: set[str] = set()
         self._sessions: set[str] = set()
         self._numbers = itertools.count(1)
@@ -394,7 +403,8 @@ class McpServers:
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        # one task from beginning to end: the SDK's task groups must be left by the task that entered them
+        # one task from beginning to end: the SDK's task groups must be left by the task that
+        # entered them
         self._task = asyncio.create_task(self._serve())
         waiting = asyncio.create_task(self._ready.wait())
         await asyncio.wait({self._task, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -409,7 +419,7 @@ class McpServers:
         await self._task
 
     def url(self, name: str, transport: Transport = "mcp") -> str:
-        """The address of a server; `old` is there over streamable HTTP only."""
+        """The address of a server; `old` speaks streamable HTTP only."""
         return f"http://127.0.0.1:{self._port}/{name}/{transport}"
 
     def url_with_token(self, name: str, token: str, transport: Transport = "mcp") -> str:
@@ -422,17 +432,19 @@ class McpServers:
     def url_with_fault(
         self, name: str, method: str, fault: Fault, transport: Transport = "mcp"
     ) -> str:
-        """The address of the same server with a fault at one JSON-RPC method (or at `GET`, `DELETE`, or `*`: at everything)."""
+        """The address of the same server with a fault at one JSON-RPC method, at `GET`, `DELETE`,
+        or `*` (all).
+        """
         alias = f"{name}-{next(self._numbers)}"
         self._aliases[alias] = (name, {method: fault})
         return self.url(alias, transport)
 
     def forget_sessions(self) -> None:
-        """Every session opened so far is unknown from now on, as after a restart: 404."""
+        """Forgets all sessions, as a restart does: they answer 404."""
         self._forgotten_sessions |= self._sessions
 
     def requests_to(self, url: str, rpc: str | None = None) -> list[McpRequest]:
-        """The requests to this address so far, perhaps only those for one JSON-RPC method."""
+        """The requests to this address so far; with `method` only those for this one."""
         name = url.split("/")[3]
         return [
             request
@@ -443,7 +455,8 @@ class McpServers:
     async def _serve(self) -> None:
         async with contextlib.AsyncExitStack() as running:
             for name, server in self._servers.items():
-                # the handlers hold requests open on purpose: an idle time or a cap of sessions would be a fault nobody asked for
+                # the handlers hold requests open on purpose: an idle time or a cap of sessions
+                # would be a fault nobody asked for
                 self._apps[name, "mcp"] = server.streamable_http_app(
                     streamable_http_path="/mcp",
                     json_response=name == "many",
@@ -519,7 +532,7 @@ class McpServers:
 
 
 class _NoSignalsServer(uvicorn.Server):
-    """Signals are the test session's own business."""
+    """Leaves signals to the test session."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -527,7 +540,7 @@ class _NoSignalsServer(uvicorn.Server):
 
 
 async def _body(receive: Receive) -> bytes:
-    """The whole body: JSON-RPC messages are small."""
+    """Reads the whole body: JSON-RPC messages are small."""
     body = bytearray()
     while True:
         message = await receive()
@@ -545,7 +558,10 @@ def _message(body: bytes) -> JSON:
 
 
 class _TrackedRequest:
-    """A request whose body was read already, and which is told when its answer is complete or its client gone."""
+    """A request whose body was read already.
+
+    It notes when its answer is complete or its client has closed.
+    """
 
     def __init__(self, request: McpRequest, body: bytes, receive: Receive, send: Send) -> None:
         self.session: str | None = None

@@ -1,8 +1,10 @@
-"""What a native upstream says: steps for tests/support/fake_upstream.py that speak the Responses API as OpenAI does.
+"""Steps of tests/support/fake_upstream.py for a native upstream: the Responses API as OpenAI sends
+it.
 
     model = fake.script([begin(), speech("Hello ", "world"), end()])
 
-Items are numbered and kept as they are told, so that `end` can list them. A test that wants holes leaves steps out, or sends `native` events.
+Items are numbered and kept as they are told, so that `end` can list them. A test that wants holes
+leaves steps out, or sends `native` events.
 """
 
 import json
@@ -22,7 +24,7 @@ USAGE = {
 
 
 def native_events(*events: JSON) -> Step:
-    """These very events, numbered."""
+    """Sends these events with sequence numbers."""
 
     async def step(exchange: Exchange) -> None:
         for event in events:
@@ -32,7 +34,7 @@ def native_events(*events: JSON) -> Step:
 
 
 def begin() -> Step:
-    """`response.created` and `response.in_progress`, with ids and snapshots that are nobody's business."""
+    """Sends `response.created` and `response.in_progress`, with ids that clients must not see."""
 
     async def step(exchange: Exchange) -> None:
         for kind in ("created", "in_progress"):
@@ -45,7 +47,7 @@ def begin() -> Step:
 
 
 def message_item(*pieces: str, item_id: str = "msg_upstream", closed: bool = True) -> Step:
-    """A message, a delta for each piece; without `closed` it is left open."""
+    """Sends a message with a delta for each piece. Without `closed` it stays open."""
 
     async def step(exchange: Exchange) -> None:
         index, part = (
@@ -94,7 +96,7 @@ def message_item(*pieces: str, item_id: str = "msg_upstream", closed: bool = Tru
 
 
 def reasoning_item(encrypted: str, *summary: str, item_id: str = "rs_upstream") -> Step:
-    """A reasoning item with its summary and what only the upstream can read."""
+    """Sends a reasoning item with its summary and its encrypted content."""
 
     async def step(exchange: Exchange) -> None:
         index = len(exchange.request.items)
@@ -139,7 +141,7 @@ def reasoning_item(encrypted: str, *summary: str, item_id: str = "rs_upstream") 
 
 
 def native_call(call_id: str, name: str, *arguments: str, **more: Any) -> Step:
-    """A function call, its arguments piece by piece."""
+    """Sends a function call, its arguments piece by piece."""
 
     async def step(exchange: Exchange) -> None:
         index, item_id = len(exchange.request.items), f"fc_{call_id}"
@@ -177,7 +179,10 @@ def native_call(call_id: str, name: str, *arguments: str, **more: Any) -> Step:
 
 
 def server_tool_item(shape: JSON, *progress: JSON) -> Step:
-    """An item of a tool that the upstream runs, and the events within it; `shape` is what it is in the end."""
+    """Sends an item of a tool that the upstream runs, with its events.
+
+    `shape`: the finished item.
+    """
 
     async def step(exchange: Exchange) -> None:
         index = len(exchange.request.items)
@@ -198,7 +203,7 @@ def server_tool_item(shape: JSON, *progress: JSON) -> Step:
 
 
 def end(status: str = "completed", **more: Any) -> Step:
-    """The terminal event, with all that was told."""
+    """Sends the terminal event with all items that were sent."""
 
     async def step(exchange: Exchange) -> None:
         exchange.request.finish_reason_sent = True
@@ -209,7 +214,7 @@ def end(status: str = "completed", **more: Any) -> Step:
 
 
 def native_reply(*pieces: str) -> list[Step]:
-    """A whole ordinary answer."""
+    """The steps of a complete ordinary answer."""
     return [begin(), message_item(*pieces), end()]
 
 

@@ -1,4 +1,4 @@
-"""How the unit tests write a native upstream's turn down: its events in, short lines out."""
+"""Turns of a native upstream in unit tests: its events in, short lines out."""
 
 import copy
 import json
@@ -35,7 +35,7 @@ def done(index: int | None, kind: str, **shape: Any) -> JSON:
 
 
 def event(kind: str, index: int | None = None, **fields: Any) -> JSON:
-    """Any other event about an item."""
+    """Any other event of an item."""
     return _with_output_index({"type": f"response.{kind}", **fields}, index)
 
 
@@ -76,7 +76,7 @@ def terminal_event(*output: JSON, status: str = "completed", **more: Any) -> JSO
 
 
 def message_events(text: str) -> list[JSON]:
-    """A whole message, event by event, as OpenAI sends it."""
+    """The events of a message as OpenAI sends them."""
     part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
     shape = {"id": "up_msg", "role": "assistant"}
     told = [added(0, "message", **shape, status="in_progress", content=[])]
@@ -94,7 +94,7 @@ def message_events(text: str) -> list[JSON]:
 
 
 def numbered(events: Iterable[JSON]) -> list[JSON]:
-    """With the upstream's own sequence numbers."""
+    """The events with the upstream's sequence numbers."""
     return [
         {**copy.deepcopy(told), "sequence_number": number} for number, told in enumerate(events)
     ]
@@ -108,7 +108,7 @@ def translate_native(
     tag_encrypted: Callable[[str], str] = str,
     **options: Any,
 ) -> TranslatedTurn:
-    """Puts the events through the parser and a translator, ends the turn, and checks what came out."""
+    """Feeds the events to the parser and a translator, ends the turn and checks the output."""
     translator = NativeTranslator(counter(), TurnOptions(**options), tag_encrypted=tag_encrypted)
     told: list[Event] = []
     for one in events:

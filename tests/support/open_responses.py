@@ -1,7 +1,8 @@
-"""What the Open Responses suite demands of every Response and event, as JSON Schema (contract §3, §4.4, §8).
+"""The Open Responses suite's demands on every Response and event, as JSON Schema (docs/wire.md).
 
-Written after the specification's TypeSpec (openresponses/openresponses, `schema/*.tsp`). Keys beyond these are fine. Where its copies
-disagree (the names of raw reasoning events), the one that its validator uses counts.
+Written after the specification's TypeSpec (openresponses/openresponses, `schema/*.tsp`). Keys
+beyond these are fine. Where its copies disagree (the names of raw reasoning events), the one that
+its validator uses counts.
 """
 
 from typing import Any
@@ -244,12 +245,12 @@ _events = {
 
 
 def require_response(response: Any) -> None:
-    """Fails with what the suite's schema of a Response would not take."""
+    """Fails with the places at which the suite's schema of a Response refuses the value."""
     _require(_response, response)
 
 
 def require_event(event: Any) -> None:
-    """As above, for an event of a stream; the suite knows no others."""
+    """The same for an event of a stream. The suite knows no other events."""
     assert event["type"] in _events, f"Open Responses knows no event {event['type']}"
     _require(_events[event["type"]], event)
 

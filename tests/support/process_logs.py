@@ -41,7 +41,7 @@ def tails(
 
 
 def _tracebacks(log: str) -> list[str]:
-    """The tracebacks in a log: inside its JSON lines, and those that the interpreter wrote itself."""
+    """The tracebacks in a log: inside its JSON lines, and those of the interpreter."""
     head = "Traceback (most recent call last)"
     lines = log.splitlines(keepends=True)
     inside = [line.replace("\\n", "\n") for line in lines if line.startswith("{") and head in line]

@@ -1,6 +1,7 @@
-"""One scriptable search engine that speaks the documented wire of three: Tavily, Brave and SearXNG.
+"""A scripted search engine with the documented APIs of three: Tavily, Brave and SearXNG.
 
-Which it is shows in the path it is asked on. What it answers stands under the query, so tests that run side by side do not meet:
+Which it is shows in the path it is asked on. What it answers stands under the query, so tests that
+run side by side do not meet:
 
     engine.finds("weather", Page("Weather", "https://a.example/w", "It rains."))
     engine.answers("trouble", whole(500, b"{}"))
@@ -27,19 +28,19 @@ class Page:
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """A request that came."""
+    """A request to the engine."""
 
     method: str
     path: str
     parameters: JSON
-    """Of the query string, or of the body."""
+    """The parameters of the query string or of the body."""
     headers: dict[str, str]
     disconnected: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the connection is closed."""
 
     @property
     def query(self) -> str:
-        """What is searched for."""
+        """The query."""
         return str(self.parameters.get("query", self.parameters.get("q", "")))
 
 
@@ -49,7 +50,7 @@ Responder = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[Non
 def http_answer(
     status: int, body: bytes, content_type: str = "application/json", **headers: str
 ) -> Responder:
-    """This answer."""
+    """Sends this answer."""
 
     async def answering(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
@@ -64,7 +65,7 @@ def http_answer(
 
 
 def cut_short() -> Responder:
-    """Half an answer."""
+    """Sends half an answer and ends the connection."""
 
     async def answering(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b'HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n{"results": [')
@@ -74,7 +75,7 @@ def cut_short() -> Responder:
 
 
 def endless() -> Responder:
-    """An answer without an end."""
+    """Sends an answer without end."""
 
     async def answering(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b'HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{"results": ["')
@@ -86,7 +87,7 @@ def endless() -> Responder:
 
 
 def silent() -> Responder:
-    """No answer, until the other side goes."""
+    """Sends nothing until the client closes the connection."""
 
     async def answering(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -104,15 +105,15 @@ class SearchEngine:
         self._responders: dict[str, list[Responder]] = {}
 
     def set_results(self, query: str, *pages: Page) -> None:
-        """What this query finds."""
+        """Registers the results of a query."""
         self._pages[query] = list(pages)
 
     def set_responders(self, query: str, *responders: Responder) -> None:
-        """What happens to this query: the n-th request gets the n-th, and pages after the last."""
+        """Registers faults of a query: the n-th request meets the n-th, later ones none."""
         self._responders[query] = list(responders)
 
     def requests_for(self, query: str) -> list[SearchRequest]:
-        """The requests for this query, in order; what a provider wants besides the words may follow them."""
+        """The requests for this query, in order. Providers may have added text behind it."""
         return [
             asked
             for asked in self.requests
@@ -166,7 +167,7 @@ async def _request(reader: asyncio.StreamReader) -> SearchRequest:
 
 
 def _results_json(request: SearchRequest, pages: list[Page]) -> JSON:
-    """The results as the provider that was asked writes them."""
+    """The results in the format of the provider that the request is for."""
     found: list[JSON] = [{"title": page.title, "url": page.url} for page in pages]
     if request.path.endswith("/web/search"):  # Brave
         told = [

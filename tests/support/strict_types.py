@@ -1,7 +1,8 @@
-"""Whether JSON is what the official SDK's types say, taken strictly, and what the contract adds to them (contract §3, §4.4).
+"""Strict checks of JSON against the official SDK's types, and our additions (docs/wire.md).
 
-The SDK itself builds its models without validation; here they validate: required fields must be present, no value is coerced, keys
-it does not know are allowed. Unions go by `type`, so that a fault is told about the one member that was meant.
+The SDK itself builds its models without validation; here they validate: required fields must be
+present, no value is coerced, keys it does not know are allowed. Unions go by `type`, so that a
+fault is told about the one member that was meant.
 """
 
 from functools import cache
@@ -87,7 +88,7 @@ def check_item(item: JSON) -> None:
     # the SDK's types have no word for a patch that broke off with its response (docs/adr/0011)
     broken_off = item["type"] == "apply_patch_call" and item["status"] == "incomplete"
     _check(sdk.ResponseOutputItem, {**item, "status": "in_progress"} if broken_off else item)
-    # every item we show has an id, a type and a status (contract §6.1), and no optional field is null (design §11)
+    # every item has an id, a type and a status, and no optional field is null (docs/wire.md)
     assert item["id"], item
     assert item["status"] in (
         "in_progress",
@@ -112,14 +113,16 @@ def check_item(item: JSON) -> None:
 
 
 def _allowed_in_completed(item: JSON) -> bool:
-    """A tool that failed was told to the model, which then answered; nothing else may have gone wrong."""
+    """Allows the error of a failed tool, which the model received before its answer; no other
+    error.
+    """
     return item["status"] == "completed" or (
         item["status"] == "failed" and item["type"] in SERVER_TOOL_EVENTS
     )
 
 
 def _with_known_tool_choice(response: JSON) -> JSON:
-    """The SDK has no type for the choice of some tools that it has types for."""
+    """Replaces tool choices for which the SDK has no type."""
     choice = response["tool_choice"]
     return (
         response | {"tool_choice": "auto"}
@@ -129,7 +132,7 @@ def _with_known_tool_choice(response: JSON) -> JSON:
 
 
 def check_response(response: JSON) -> None:
-    """A Response object: the SDK's types, the keys of contract §3, and what its status implies."""
+    """A Response object: the SDK's types, its keys, and what its status implies."""
     for item in response["output"]:
         check_item(item)
     sdk.Response.model_validate(_with_known_tool_choice(response), strict=True)
@@ -187,6 +190,4 @@ def check_event(event: JSON) -> None:
         )
         _check(sdk.ResponseStreamEvent, event | known)
     if event["type"] == "response.function_call_arguments.done":
-        assert event["name"], (
-            "OpenAI's schema wants the name, SDK 3.52 does not know it (contract §4.4)"
-        )
+        assert event["name"], "OpenAI's schema requires the name, SDK 3.52 does not know it"

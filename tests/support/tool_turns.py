@@ -1,4 +1,4 @@
-"""What tests of the tool loop share: a model's turn that calls tools, and an MCP server as a request names it."""
+"""Shared by tests of the tool loop: turns that call tools, and the MCP server in a request."""
 
 import json
 import secrets
@@ -11,7 +11,7 @@ TOOL_SETTINGS = {
     "BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8",
     "BACKBURNER_SECRET_KEYS": secrets.token_urlsafe(32),
 }
-"""What a deployment needs before it talks to MCP servers on this machine."""
+"""Settings with which a deployment may call MCP servers on this machine."""
 
 
 def tool_turn(*calls: tuple[str, str]) -> list[Step]:

@@ -1,4 +1,4 @@
-"""What upstreams do wrong, as scripts for the fake, and the three ways in which a client meets it."""
+"""Faults of upstreams as scripts, and how three kinds of clients see them."""
 
 import asyncio
 import gzip
@@ -18,12 +18,14 @@ from tests.support.strict_types import check_event, check_response
 T = TypeVar("T")
 
 SECRET = "upstream-secret"
-"""The credential that every stack uses upstream."""
+"""The credential for the upstream in every stack."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultCase:
-    """One fault, and what becomes of it before any output: the HTTP status of a foreground client, `error.code`, and the words."""
+    """One fault, and its error if there was no output: HTTP status for a foreground client, code,
+    message.
+    """
 
     name: str
     script: Script
@@ -36,19 +38,19 @@ class FaultCase:
 
 @dataclass(frozen=True, slots=True)
 class ClientResults:
-    """How one fault was met by a client that waits, one that listens, and one that comes back."""
+    """One fault as seen by a waiting client, a streaming client and a polling client."""
 
     answer: HttpResponse
     events: list[JSON]
     stored: JSON
 
     def texts(self) -> list[str]:
-        """All that any of the three was shown."""
+        """All text that the three received."""
         return [self.answer.raw.decode(), json.dumps(self.events), json.dumps(self.stored)]
 
 
 async def request_three_ways(stack: Stack, model: str, **body: Any) -> ClientResults:
-    """The same model asked in all three ways at once. What was streamed obeys the contract, and GET says the same."""
+    """Calls the model in all three ways at once; checks the stream's rules and that GET agrees."""
     api = stack.api()
 
     async def listen() -> list[JSON]:
@@ -73,14 +75,17 @@ async def assert_all_closed(
 ) -> None:
     """The model was asked once for each client, and no connection to it is left open.
 
-    `at_least`: a flood can keep the fake itself so busy that the limit ends a request before the fake has read it.
+    `at_least`: a flood can keep the fake itself so busy that the limit ends a request before the
+    fake has read it.
     """
     assert (count if at_least is None else at_least) <= len(fake.requests_for(model)) <= count
     await until(lambda: not any(request.is_open for request in fake.requests_for(model)), 5)
 
 
 async def assert_fails(stack: Stack, fault: FaultCase, *, flood: bool = False) -> ClientResults:
-    """Nothing was output: an error of that status for the one that waits, `response.failed` for the others, in the same words."""
+    """Checks a fault before any output: an HTTP error for the waiting client, `response.failed` for
+    the others.
+    """
     fake = stack.fake
     model = fake.script(fault.script)
     met = await request_three_ways(stack, model)
@@ -107,7 +112,7 @@ async def assert_fails(stack: Stack, fault: FaultCase, *, flood: bool = False) -
 
 
 def assert_no_internals(results: ClientResults, fake: FakeUpstream) -> None:
-    """No credential, no address, no piece of a program in what clients are shown."""
+    """Checks that clients see no credential, no address and no piece of a program."""
     address = fake.base_url.removeprefix("http://").removesuffix("/v1")
     for text in results.texts():
         for internal in (SECRET, address, "Traceback", "aiohttp", "httpx", "openai."):
@@ -115,7 +120,7 @@ def assert_no_internals(results: ClientResults, fake: FakeUpstream) -> None:
 
 
 async def memory_growth(processes: list[Service], work: Awaitable[T]) -> tuple[T, int]:
-    """The work's result, and the most bytes by which one of these processes grew meanwhile."""
+    """The result of `work`, and the most bytes by which one of these processes grew meanwhile."""
     seen = [psutil.Process(process.pid) for process in processes]
     before = [one.memory_info().rss for one in seen]
     most = 0
@@ -136,7 +141,7 @@ async def memory_growth(processes: list[Service], work: Awaitable[T]) -> tuple[T
 
 
 def raw_bytes(*pieces: bytes) -> Step:
-    """These very bytes on the connection, head and all."""
+    """Sends these bytes on the connection, including the head."""
 
     async def step(exchange: Exchange) -> None:
         for piece in pieces:
@@ -151,7 +156,7 @@ def head(*fields: str, status: str = "200 OK") -> bytes:
 
 
 def endless(piece: bytes, begin: bytes = head("content-type: text/event-stream")) -> Step:
-    """A head, and then the same piece for as long as anybody listens."""
+    """Sends a head, then the same piece until the client closes the connection."""
 
     async def step(exchange: Exchange) -> None:
         await exchange._connection.send(begin)
@@ -162,7 +167,7 @@ def endless(piece: bytes, begin: bytes = head("content-type: text/event-stream")
 
 
 def separate_reads(*pieces: bytes) -> Step:
-    """Each of these pieces of a stream in a read of its own."""
+    """Sends each piece of a stream in a separate write."""
 
     async def step(exchange: Exchange) -> None:
         for piece in pieces:

@@ -1,4 +1,7 @@
-"""A raw client of the WebSocket (docs/websocket.md): it sees the very frames, where the openai client sees objects."""
+"""A raw client of the WebSocket (docs/websocket.md).
+
+It sees frames; the openai client hides them.
+"""
 
 import json
 from collections.abc import AsyncIterator
@@ -20,11 +23,11 @@ class Socket:
     frames: list[str] = field(default_factory=list)
 
     async def send(self, **frame: Any) -> None:
-        """A frame of this JSON."""
+        """Sends this JSON as one frame."""
         await self.connection.send(json.dumps(frame))
 
     async def create(self, model: str, **body: Any) -> None:
-        """`response.create`; `input` has a default."""
+        """Sends `response.create`. `input` has a default."""
         await self.send(type="response.create", model=model, **{"input": "Hello.", **body})
 
     async def next(self) -> JSON:
@@ -40,7 +43,7 @@ class Socket:
         return cast("JSON", json.loads(frame))
 
     async def until(self, kind: str) -> JSON:
-        """Read on until a frame of this type."""
+        """Reads until a frame of this type; returns it."""
         while (frame := await self.next())["type"] != kind:
             assert frame["type"] != "error", frame
         return frame
@@ -54,12 +57,12 @@ class Socket:
         return frames
 
     async def create_and_read(self, model: str, **body: Any) -> JSON:
-        """One create, run to its end: the terminal event's response."""
+        """Sends one create and reads to its end; returns the response of the terminal event."""
         await self.create(model, **body)
         return cast("JSON", (await self.read_to_end())[-1]["response"])
 
     async def read_error(self) -> JSON:
-        """The next frame, which must be an error; its inside, with the frame's status."""
+        """Reads the next frame, which must be an error; returns its error object and its status."""
         frame = await self.next()
         assert set(frame) - {"stream_id"} == {"type", "status", "error"}, frame
         assert frame["type"] == "error", frame
@@ -67,13 +70,13 @@ class Socket:
         return {"status": frame["status"], **frame["error"]}
 
     async def read_until_error(self) -> JSON:
-        """The next error among other events."""
+        """Reads until the next error."""
         while (frame := await self.next())["type"] != "error":
             pass
         return {"status": frame["status"], **frame["error"]}
 
     async def read_until_closed(self) -> int | None:
-        """Read on until the connection is closed: the code."""
+        """Reads until the connection is closed; returns the code."""
         try:
             while True:
                 await self.next()
@@ -83,7 +86,7 @@ class Socket:
 
 @asynccontextmanager
 async def socket(api: Api, path: str = "/responses", **options: Any) -> AsyncIterator[Socket]:
-    """A connection with the key of `api`. Raises `websockets.exceptions.InvalidStatus` when the handshake is refused."""
+    """A connection with the key of `api`. Raises `InvalidStatus` if the handshake is refused."""
     headers = {"authorization": f"Bearer {api.key}", **options.pop("headers", {})}
     url = f"ws{api.base_url.removeprefix('http')}{path}"
     async with connect(

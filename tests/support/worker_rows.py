@@ -1,4 +1,4 @@
-"""A database with workers that exist only as rows, for tests of who may do what to a response."""
+"""A database with workers that exist only as rows, for tests of ownership."""
 
 from datetime import timedelta
 from typing import Any
@@ -23,7 +23,7 @@ from tests.support.sql import Record, run_sql
 
 
 def settings_for(dsn: str, *, quarantine: bool = False) -> Settings:
-    """Settings with leases that do not run out by themselves during a test."""
+    """Settings with leases that do not expire during a test."""
     lease = LeaseSettings(
         duration=timedelta(seconds=600), beat=timedelta(seconds=100), caution=timedelta(seconds=300)
     )
@@ -33,7 +33,7 @@ def settings_for(dsn: str, *, quarantine: bool = False) -> Settings:
 
 
 def frames(first: int, last: int) -> bytes:
-    """Frames with these numbers; what they say does not matter."""
+    """Frames with these numbers and arbitrary content."""
     return b"".join(
         frame(ArgumentsDelta("fc_1", 0, f"event {number}"), number)
         for number in range(first, last + 1)
@@ -41,7 +41,7 @@ def frames(first: int, last: int) -> bytes:
 
 
 class DatabaseWorker:
-    """A worker as the database sees it."""
+    """A worker as rows of the database."""
 
     def __init__(self, pool: Pool, settings: Settings, kind: Kind = "worker") -> None:
         self.lease = Lease(settings, kind)
@@ -85,7 +85,7 @@ class DatabaseWorker:
 
 
 class SeededDatabase:
-    """One database, and everybody who lives in it."""
+    """One database with a project, workers and responses."""
 
     def __init__(self, pool: Pool, dsn: str) -> None:
         self.pool = pool
@@ -109,7 +109,7 @@ class SeededDatabase:
         return worker
 
     async def register(self, worker: DatabaseWorker, *, lease: float = 600) -> None:
-        """Gives the worker its row, and its mark in the journal."""
+        """Inserts the worker's row and its marker in the journal."""
         values = {
             "me": worker.id,
             "kind": worker.lease.kind,
@@ -127,7 +127,7 @@ class SeededDatabase:
     async def create_response(
         self, *, background: bool = True, web: UUID | None = None, previous: UUID | None = None
     ) -> UUID:
-        """A fresh response with its opening events."""
+        """A new response with its opening events."""
         name = new_uuid()
         await fetch(
             self.pool,

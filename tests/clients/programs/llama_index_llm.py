@@ -1,4 +1,7 @@
-"""LlamaIndex: OpenAIResponses, and an agent over it. It looks a model's context window up by name, so the name must be one it knows."""
+"""LlamaIndex: OpenAIResponses, and an agent over it.
+
+It looks a model's context window up by name, so the name must be one it knows.
+"""
 
 import asyncio
 import os

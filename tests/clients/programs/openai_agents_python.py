@@ -1,4 +1,6 @@
-"""The OpenAI Agents SDK for Python: tools, a handoff, sessions, a stream, output of a shape, a guardrail, hosted MCP."""
+"""The OpenAI Agents SDK for Python: tools, a handoff, sessions, a stream, output of a shape, a
+guardrail, hosted MCP.
+"""
 
 import asyncio
 import os
@@ -28,7 +30,10 @@ from pydantic import BaseModel
 
 set_tracing_disabled(disabled=True)
 MODEL = "puppet"
-WEATHER = 'Weather? [[call get_weather {"city": "Bonn"}]][[call get_weather {"city": "Ulm"}]][[then]][[say It is {result}.]]'
+WEATHER = (
+    'Weather? [[call get_weather {"city": "Bonn"}]][[call get_weather '
+    '{"city": "Ulm"}]][[then]][[say It is {result}.]]'
+)
 
 
 class Person(BaseModel):
@@ -60,7 +65,10 @@ async def stream() -> None:
 
 async def thinking() -> None:
     """Reasoning items go back with the calls they led to, stored or not."""
-    prompt = 'Weather? [[think hm hm]][[call get_weather {"city": "Bonn"}]][[then]][[think so]][[say It is {result}.]]'
+    prompt = (
+        'Weather? [[think hm hm]][[call get_weather {"city": "Bonn"}]][[then]][[think so]][[say '
+        "It is {result}.]]"
+    )
     for settings in (
         ModelSettings(reasoning=Reasoning(effort="low", summary="auto")),
         ModelSettings(
@@ -162,7 +170,10 @@ async def client_tools() -> None:
     assert "out" in ran.final_output
     patched = await Runner.run(
         hand,
-        'Patch. [[call apply_patch {"type": "create_file", "path": "a", "diff": "+x"}]][[then]][[say {result}]]',
+        (
+            "Patch. [[call apply_patch "
+            '{"type": "create_file", "path": "a", "diff": "+x"}]][[then]][[say {result}]]'
+        ),
     )
     assert "created" in patched.final_output
 

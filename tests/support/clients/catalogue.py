@@ -1,4 +1,4 @@
-"""The clients that were tried: which versions, which program, and how they are installed and run."""
+"""The clients that were tried: versions, programs, and how they are installed and run."""
 
 import asyncio
 import os
@@ -11,12 +11,14 @@ from pathlib import Path
 
 PROGRAMS = Path(__file__).parents[2] / "clients" / "programs"
 PROGRAM_TIMEOUT = 300.0
-"""Seconds that one client's program may take."""
+"""Most seconds for one client's program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One client library. Its program prints `ok <scenario>` after each scenario and fails at the first that goes wrong."""
+    """One client library. Its program prints `ok <scenario>` after each scenario and fails at the
+    first that goes wrong.
+    """
 
     name: str
     packages: tuple[str, ...]
@@ -149,11 +151,14 @@ CLIENTS = (
 
 
 class CannotRun(Exception):
-    """Why this client cannot be run here."""
+    """The reason why this client cannot be run here."""
 
 
 async def install_client(client: Client, folder: Path) -> list[str]:
-    """Install the client below `folder`, unless it is there already; the command that runs its program. Raises CannotRun."""
+    """Installs the client below `folder`, unless it is there; returns the command of its program.
+
+    Raises CannotRun.
+    """
     home = folder / client.name
     stamp = home / "installed"
     wanted = "\n".join(client.packages)
@@ -197,7 +202,10 @@ async def _run_command(command: list[str]) -> None:
 
 
 async def run(command: list[str], environment: dict[str, str]) -> str:
-    """Run a program to its end: what it wrote. AssertionError with what it complained of when it fails."""
+    """Runs a program to its end; returns its output.
+
+    Raises AssertionError with its errors if it fails.
+    """
     async with asyncio.timeout(PROGRAM_TIMEOUT), _start(command, environment) as process:
         said, complaint = await process.communicate()
         assert not process.returncode, complaint.decode(errors="replace")[-4000:]
@@ -207,7 +215,10 @@ async def run(command: list[str], environment: dict[str, str]) -> str:
 async def run_scenarios(
     client: Client, command: list[str], environment: dict[str, str]
 ) -> AsyncIterator[str]:
-    """Run a client's program; its scenarios as they pass. AssertionError with what it said when it fails."""
+    """Runs a client's program; yields its scenarios as they pass.
+
+    Raises AssertionError with its output.
+    """
     async with (
         asyncio.timeout(PROGRAM_TIMEOUT),
         _start(command, {**environment, **client.environment}) as process,
@@ -226,7 +237,7 @@ async def run_scenarios(
 async def _start(
     command: list[str], environment: dict[str, str]
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process that knows of our environment only what it must."""
+    """Starts a process with the few variables of our environment that it needs."""
     inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}  # noqa: TID251  # of the child, not ours
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(

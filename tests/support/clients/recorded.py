@@ -1,7 +1,8 @@
-"""Requests that clients really sent, kept as JSON beside this file, so that they can be sent again without the clients.
+"""Recorded requests of real clients, as JSON in tests/clients/requests, to send again without them.
 
-What differs from run to run is written as a place: `{{2.id}}` is the id of the third request's response, `{{2.output.0}}` the id of its first
-item, `{{2.sealed.0}}` that item's `encrypted_content`, `{{mcp}}` the address of the MCP server.
+What differs from run to run is written as a place: `{{2.id}}` is the id of the third request's
+response, `{{2.output.0}}` the id of its first item, `{{2.sealed.0}}` that item's
+`encrypted_content`, `{{mcp}}` the address of the MCP server.
 """
 
 import json
@@ -17,7 +18,7 @@ from tests.support.clients.recorder import RecordedExchange
 
 FOLDER = Path(__file__).parents[2] / "clients" / "requests"
 _MAX_LENGTHS = {"description": 30, "x-codex-turn-metadata": 2}
-"""Characters kept of a text that nobody acts on, if not 100: clients send pages of instructions."""
+"""Field -> characters to keep of its text; others 100. Clients send pages of instructions."""
 _UNTRIMMED_KEYS = frozenset(
     {"arguments", "definition", "encrypted_content", "image_url", "file_data", "output", "schema"}
 )
@@ -36,18 +37,18 @@ class RecordedRequest:
     body: JSON | None
     status: int
     output: list[str] | None
-    """The types of the items it was answered with; None where it did not wait for them."""
+    """The types of the items in the answer; None if the client did not wait for them."""
     socket: int | None = None
-    """A frame over this WebSocket, not a request."""
+    """The number of the WebSocket, if this was a frame."""
 
 
 def load(client: str) -> list[RecordedRequest]:
-    """What is recorded of a client, in order."""
+    """The recorded requests of a client, in order."""
     return [RecordedRequest(**one) for one in json.loads((FOLDER / f"{client}.json").read_text())]
 
 
 def save(client: str, exchanges: Sequence[tuple[str, RecordedExchange]], mcp: str) -> None:
-    """Keep these exchanges: (scenario, exchange), in order."""
+    """Writes these exchanges: (scenario, exchange), in order."""
     places = {mcp: "{{mcp}}"}
     kept: list[JSON] = []
     for scenario, exchange in exchanges:
@@ -74,7 +75,7 @@ def save(client: str, exchanges: Sequence[tuple[str, RecordedExchange]], mcp: st
 
 
 def placeholders_in(number: int, answer: JSON) -> dict[str, str]:
-    """Place -> value, of everything in an answer that later requests may repeat."""
+    """Place -> value, for each value of an answer that later requests may repeat."""
     found = {}
     if "id" in answer:
         found[f"{number}.id"] = answer["id"]
@@ -86,14 +87,16 @@ def placeholders_in(number: int, answer: JSON) -> dict[str, str]:
 
 
 def fill_placeholders(value: Any, places: dict[str, str]) -> Any:
-    """The recorded JSON with every place filled in."""
+    """The recorded JSON with every place replaced by its value."""
     return _replace_strings(
         value, lambda text: re.sub(r"\{\{([\w.]+)\}\}", lambda found: places[found[1]], text)
     )
 
 
 def _is_repeatable(exchange: RecordedExchange) -> bool:
-    """Polls depend on the clock, and strangers are refused whatever they say."""
+    """Whether to keep an exchange: not polls, which depend on the clock, nor requests without a
+    key.
+    """
     return (exchange.method != "GET" or "items" in exchange.path) and exchange.status not in (
         0,
         401,
@@ -123,7 +126,7 @@ def _replace_strings(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _trim(value: Any, key: str = "") -> Any:
-    """Without what says where and by whom it was recorded, and without pages of prose."""
+    """The JSON without addresses and keys, and with long texts cut."""
     if isinstance(value, str):
         if "[[" in value or key in _UNTRIMMED_KEYS:
             return _PATHS.sub("/somewhere", value)

@@ -1,4 +1,4 @@
-"""A small proxy between a client and the product that keeps what the client said, so that it can be said again without the client."""
+"""A proxy between a client and the product that records the client's requests."""
 
 import asyncio
 import json
@@ -16,17 +16,17 @@ _FORWARDED_HEADERS = ("authorization", "content-type", "openai-beta", "idempoten
 
 @dataclass(slots=True)
 class RecordedExchange:
-    """One request of a client, and what it was answered."""
+    """One request of a client, and its answer."""
 
     method: str
     path: str
-    """With its query, without `/v1`."""
+    """The path with its query, without `/v1`."""
     body: JSON | None
     status: int = 0
     answer: JSON | None = None
-    """The JSON body, or the response of a stream's last event."""
+    """The JSON body, or the response in a stream's last event."""
     socket: int | None = None
-    """The number of the WebSocket over which this was a frame."""
+    """The number of the WebSocket, if this was a frame."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Recorder:
     sockets: int = 0
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Pass on one request, and its answer as it comes."""
+        """Forwards one request, and its answer as it arrives."""
         if request.headers.get("upgrade", "").lower() == "websocket":
             return await self._socket(request)
         raw = await request.read()
@@ -70,7 +70,7 @@ class Recorder:
             return passed
 
     async def _socket(self, request: web.Request) -> web.WebSocketResponse:
-        """Both directions of a WebSocket; each frame of the client is an exchange, answered by what came until its last event."""
+        """Forwards both directions of a WebSocket. Each frame of the client is an exchange."""
         number, self.sockets = self.sockets, self.sockets + 1
         client = web.WebSocketResponse(max_msg_size=0)
         await client.prepare(request)

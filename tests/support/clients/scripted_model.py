@@ -1,10 +1,12 @@
-"""A model that does what it is told: the prompt itself says what the upstream answers, turn by turn.
+"""A model whose prompt contains the answers of the upstream, turn by turn.
 
     Weather? [[call get_weather {"city": "Bonn"}]] [[then]] [[say In Bonn: {result}.]]
 
-The last user message with such words counts. `[[then]]` begins the next turn; a turn is over when the model has called something. In what is
-said, `{result}` is what the last tool gave back and `{heard}` the number of user messages. Without any words the answer is a greeting.
-So a client's program shows on one page what is asked and what comes back, and a recorded request needs no script beside it.
+The last user message with such words counts. `[[then]]` begins the next turn; a turn is over when
+the model has called something. In what is said, `{result}` is what the last tool gave back and
+`{heard}` the number of user messages. Without any words the answer is a greeting. So a client's
+program shows on one page what is asked and what comes back, and a recorded request needs no script
+beside it.
 """
 
 import json
@@ -107,5 +109,5 @@ def _steps(commands: list[str], known: dict[str, str], turn: int) -> list[Step]:
 
 
 def as_json(value: Any) -> str:
-    """Words that say a JSON document."""
+    """Text pieces of a JSON document."""
     return f"[[say {json.dumps(value)}]]"

@@ -14,8 +14,8 @@ from cli.errors import CommandFailed, database_failure
 
 TIMEOUT = 3
 """Seconds for the connection, and again for the reply."""
-# Not one of models/db/queries: a health check runs every few seconds, and importing SQLAlchemy would
-# take most of its time.
+# Not one of models/db/queries: a health check runs every few seconds, and importing SQLAlchemy
+# would take most of its time.
 LIVE_PROCESS = """
     SELECT kind FROM workers WHERE host = %s AND NOT dead AND expires_at > clock_timestamp()
     ORDER BY started_at DESC LIMIT 1

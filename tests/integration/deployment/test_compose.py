@@ -1,4 +1,4 @@
-"""docker-compose.yml: what its schema says, and what the schema cannot."""
+"""docker-compose.yml: it fits its schema, and it is safe."""
 
 import json
 import re
@@ -28,9 +28,9 @@ EVERY = pytest.mark.parametrize("name", SERVICES)
 
 
 def _seconds(text: str) -> int:
-    found = re.fullmatch(r"(?:(\d+)m)?(?:(\d+)s)?", with_defaults(text))
-    assert found, text
-    return 60 * int(found[1] or 0) + int(found[2] or 0)
+    match = re.fullmatch(r"(?:(\d+)m)?(?:(\d+)s)?", with_defaults(text))
+    assert match, text
+    return 60 * int(match[1] or 0) + int(match[2] or 0)
 
 
 def _check_schema(file: Path) -> subprocess.CompletedProcess[str]:
@@ -45,27 +45,27 @@ def _check_schema(file: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_it_is_what_the_schema_wants() -> None:
+def test_compose_accepts_the_file() -> None:
     checked = _check_schema(COMPOSE)
     assert checked.returncode == 0, checked.stdout
 
 
-def test_the_schema_would_find_a_wrong_key(tmp_path: Path) -> None:
+def test_the_schema_rejects_a_wrong_key(tmp_path: Path) -> None:
     bad = tmp_path / "docker-compose.yml"
     bad.write_text(COMPOSE.read_text().replace("    command: [web,", "    comand: [web,"))
     assert _check_schema(bad).returncode == 1
 
 
-def test_all_the_services_are_there() -> None:
+def test_no_service_is_missing() -> None:
     assert set(SERVICES) == {"postgres", "redis", *OURS}
 
 
 TOML = "${BACKBURNER_TOML:-/dev/null}:/etc/backburner.toml:ro"
-"""A file of the operator's, and none by default: a device that reads as empty."""
+"""The operator's file; by default a device that reads as empty."""
 
 
 @EVERY
-def test_what_it_refers_to_is_defined(name: str) -> None:
+def test_every_service_volume_and_network_that_is_used_is_defined(name: str) -> None:
     volumes, networks = volumes_and_networks()
     service = SERVICES[name]
     for other, how in service.get("depends_on", {}).items():
@@ -82,7 +82,7 @@ def test_what_it_refers_to_is_defined(name: str) -> None:
 
 
 @EVERY
-def test_it_has_a_health_check_or_runs_once(name: str) -> None:
+def test_a_service_that_keeps_running_has_a_health_check(name: str) -> None:
     service = SERVICES[name]
     check = service["healthcheck"]
     if name == "migrate":
@@ -95,7 +95,7 @@ def test_it_has_a_health_check_or_runs_once(name: str) -> None:
 
 
 @EVERY
-def test_it_can_do_no_more_than_it_must(name: str) -> None:
+def test_a_container_has_no_privileges(name: str) -> None:
     service = SERVICES[name]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
@@ -103,31 +103,31 @@ def test_it_can_do_no_more_than_it_must(name: str) -> None:
     assert "privileged" not in service
     assert "no-new-privileges:true" in service["security_opt"]
     assert any(mount.startswith("/tmp") for mount in service["tmpfs"])
-    # ours has its user in the image
+    # the product's image sets its user itself
     assert name in OURS or service["user"] not in {"root", "0"}
 
 
 @EVERY
-def test_its_image_is_pinned_to_a_version(name: str) -> None:
+def test_an_image_is_pinned_to_a_version(name: str) -> None:
     image = with_defaults(SERVICES[name]["image"])
     assert re.search(r":[\w.-]+$", image)
     assert not image.endswith(":latest")
 
 
 @EVERY
-def test_it_is_given_time_to_stop(name: str) -> None:
-    given = _seconds(SERVICES[name]["stop_grace_period"])
+def test_docker_waits_longer_than_a_process_needs_to_stop(name: str) -> None:
+    allowed = _seconds(SERVICES[name]["stop_grace_period"])
     grace, slack = WorkerSettings().grace.total_seconds(), pool._STOP_SLACK + 2
     needed = {
         "web": WebSettings().grace.total_seconds() + 15,
         "worker": grace + slack,
         "worker-quarantine": grace + slack,
     }
-    assert given > needed.get(name, 10)
+    assert allowed > needed.get(name, 10)
 
 
 @pytest.mark.parametrize("name", ["web", "worker"])
-def test_it_can_be_scaled(name: str) -> None:
+def test_web_and_workers_can_be_scaled(name: str) -> None:
     service = SERVICES[name]
     assert "container_name" not in service
     assert "hostname" not in service
@@ -139,7 +139,7 @@ def test_it_can_be_scaled(name: str) -> None:
 
 
 @EVERY
-def test_a_database_is_reached_from_inside_alone(name: str) -> None:
+def test_the_databases_cannot_be_reached_from_outside(name: str) -> None:
     _, networks = volumes_and_networks()
     service = SERVICES[name]
     assert networks["databases"] == {"internal": True}
@@ -149,16 +149,16 @@ def test_a_database_is_reached_from_inside_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_sigterm_is_heard_before_python_listens(name: str) -> None:
+def test_sigterm_works_while_python_is_still_importing(name: str) -> None:
     assert SERVICES[name]["init"] is True
 
 
-def test_a_worker_may_open_the_files_that_its_streams_need() -> None:
+def test_a_worker_may_open_the_files_that_its_slots_need() -> None:
     streams = int(with_defaults(SERVICES["worker"]["command"][-1]))
     assert SERVICES["worker"]["ulimits"]["nofile"]["hard"] > streams * 10 / 9 * 2 + 200
 
 
-def test_postgres_takes_the_connections_of_a_few_of_each() -> None:
+def test_postgres_has_connections_for_four_webs_and_eight_workers() -> None:
     web, worker = state._POOL_SIZE + 1, WorkerSettings().pool_size + 2
     allowed = next(word for word in SERVICES["postgres"]["command"] if "max_connections" in word)
     assert int(with_defaults(allowed).partition("=")[2]) >= 4 * (web + 1) + 8 * (worker + 1)
@@ -166,14 +166,14 @@ def test_postgres_takes_the_connections_of_a_few_of_each() -> None:
     assert f"| worker, quarantine worker | {worker} |" in DEPLOY.read_text()
 
 
-def test_postgres_compresses_with_lz4_and_redis_keeps_a_log() -> None:
+def test_postgres_compresses_with_lz4_and_redis_writes_a_log() -> None:
     assert "-cdefault_toast_compression=lz4" in SERVICES["postgres"]["command"]
     assert {"appendonly yes", "requirepass $$REDIS_PASSWORD"} <= set(
         SERVICES["redis"]["command"][-1].splitlines()
     )
 
 
-# --- variables ---------------------------------------------------------------------------------------------------------------
+# --- variables ---
 
 
 def _variables() -> list[re.Match[str]]:
@@ -181,59 +181,59 @@ def _variables() -> list[re.Match[str]]:
 
 
 def test_every_variable_is_required_or_has_a_default() -> None:
-    assert {found["operator"] for found in _variables()} == {":?", ":-"}
-    assert all(found["word"] for found in _variables())
+    assert {variable["operator"] for variable in _variables()} == {":?", ":-"}
+    assert all(variable["word"] for variable in _variables())
     assert not re.search(r"(?<!\$)\$(?!\{|\$)", COMPOSE.read_text()), (
         "a variable without braces has neither"
     )
 
 
 def test_no_secret_has_a_default() -> None:
-    secrets = [found for found in _variables() if SECRET.search(found["name"])]
-    assert {found["name"] for found in secrets} == {"POSTGRES_PASSWORD", "REDIS_PASSWORD"}
-    assert {found["operator"] for found in secrets} == {":?"}
+    secrets = [variable for variable in _variables() if SECRET.search(variable["name"])]
+    assert {variable["name"] for variable in secrets} == {"POSTGRES_PASSWORD", "REDIS_PASSWORD"}
+    assert {variable["operator"] for variable in secrets} == {":?"}
 
 
 @EVERY
-def test_a_secret_stands_in_the_environment_alone_and_never_in_plain(name: str) -> None:
+def test_a_secret_is_only_in_the_environment_and_only_as_a_variable(name: str) -> None:
     service = SERVICES[name]
     for key, value in service.get("environment", {}).items():
-        if SECRET.search(key) and value is not None:  # None: as .env has it, or not at all
+        if SECRET.search(key) and value is not None:  # None: the value of .env, if there is one
             assert re.fullmatch(r"\$\{\w+:\?[^}]*\}", value), key
         if key.endswith("_URL") and value is not None:
             password = re.search(r"://[^@/]*:([^@]+)@", VARIABLE.sub("a variable", value))
             assert password is None or password[1] == "a variable", key
     elsewhere = json.dumps({key: value for key, value in service.items() if key != "environment"})
     assert not [
-        found["name"] for found in VARIABLE.finditer(elsewhere) if SECRET.search(found["name"])
+        variable["name"]
+        for variable in VARIABLE.finditer(elsewhere)
+        if SECRET.search(variable["name"])
     ]
 
 
 def test_every_variable_is_explained() -> None:
     text = DEPLOY.read_text()
     assert [
-        name for name in {found["name"] for found in _variables()} if f"`{name}`" not in text
+        name for name in {variable["name"] for variable in _variables()} if f"`{name}`" not in text
     ] == []
 
 
 @pytest.mark.parametrize("name", ["web", "worker", "worker-quarantine"])
-def test_everything_is_told_to_those_who_need_it(name: str) -> None:
+def test_web_and_workers_get_their_settings(name: str) -> None:
     service: dict[str, Any] = SERVICES[name]
-    told = {
+    required = {
         "DATABASE_URL",
         "REDIS_URL",
         "BACKBURNER_UPSTREAM__BASE_URL",
         "BACKBURNER_UPSTREAM__API_KEY",
     }
-    assert set(service["environment"]) == told | {
+    assert set(service["environment"]) == required | {
         "BACKBURNER_METRICS__HOST",
         "BACKBURNER_METRICS__PORT",
         "BACKBURNER_CONFIG",
     }
     assert service["volumes"] == [TOML]
     assert service["environment"]["BACKBURNER_CONFIG"] == TOML.split(":")[2]
-    assert (
-        "BACKBURNER_METRICS__TOKEN=" in DEPLOY.read_text()
-    )  # without it nobody is shown any figures
+    assert "BACKBURNER_METRICS__TOKEN=" in DEPLOY.read_text(), "without it there are no metrics"
     assert service["env_file"] == [{"path": "backburner.env", "required": False}]
     assert set(service["depends_on"]) == {"migrate", "postgres", "redis"}

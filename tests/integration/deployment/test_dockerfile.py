@@ -1,4 +1,4 @@
-"""The image's recipe."""
+"""The Dockerfile: its safety rules, and that it copies the right files."""
 
 import json
 import re
@@ -20,19 +20,19 @@ HADOLINT = Path(sys.executable).with_name("hadolint")
 
 
 def _only(word: str) -> str:
-    found = [rest for each, rest in instructions() if each == word]
-    assert len(found) == 1, f"{word}: {found}"
-    return found[0]
+    arguments = [rest for each, rest in instructions() if each == word]
+    assert len(arguments) == 1, f"{word}: {arguments}"
+    return arguments[0]
 
 
-def test_hadolint_finds_nothing() -> None:
-    found = subprocess.run(
+def test_hadolint_reports_no_problem() -> None:
+    result = subprocess.run(
         [str(HADOLINT), str(DOCKERFILE)], capture_output=True, text=True, check=False
     )
-    assert (found.returncode, found.stdout) == (0, "")
+    assert (result.returncode, result.stdout) == (0, "")
 
 
-def test_hadolint_would_find_something(tmp_path: Path) -> None:
+def test_hadolint_reports_problems_of_a_bad_dockerfile(tmp_path: Path) -> None:
     bad = tmp_path / "Dockerfile"
     bad.write_text("FROM python:latest\nRUN cd /tmp\nCMD python -m web\n")
     assert (
@@ -41,12 +41,12 @@ def test_hadolint_would_find_something(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", copied_sources())
-def test_what_is_copied_exists_and_reaches_the_builder(source: str) -> None:
+def test_each_copied_file_exists_and_is_sent_to_the_builder(source: str) -> None:
     assert (ROOT / source).exists()
     assert f"!{source}" in DOCKERIGNORE.read_text().splitlines()
 
 
-def test_nothing_else_reaches_the_builder() -> None:
+def test_no_other_file_is_sent_to_the_builder() -> None:
     lines = [line for line in DOCKERIGNORE.read_text().splitlines() if not line.startswith("#")]
     assert lines[0] == "*"
     assert {line.removeprefix("!") for line in lines if line.startswith("!")} == set(
@@ -54,22 +54,22 @@ def test_nothing_else_reaches_the_builder() -> None:
     )
 
 
-def test_all_that_the_packages_are_made_of_is_copied() -> None:
+def test_all_packages_of_the_product_are_in_the_image() -> None:
     assert {"web", "worker", "models", "cli", "migrations", "alembic.ini"} <= set(copied_sources())
 
 
-def test_the_base_is_pinned_to_a_minor_version() -> None:
+def test_the_base_image_is_pinned_to_a_minor_version() -> None:
     assert re.fullmatch(r"python:3\.\d+-slim-\w+", _only("FROM"))
 
 
-def test_it_runs_as_a_user_with_a_fixed_number_that_is_not_root() -> None:
+def test_the_image_runs_as_a_fixed_user_that_is_not_root() -> None:
     user, _, group = _only("USER").partition(":")
     assert int(user) > 0
     assert int(group) > 0
     assert f"--uid {user}" in DOCKERFILE.read_text()
 
 
-def test_the_installation_is_of_pinned_and_hashed_wheels_alone() -> None:
+def test_only_pinned_and_hashed_wheels_are_installed() -> None:
     installs = [rest for word, rest in instructions() if word == "RUN" and "pip install" in rest]
     assert len(installs) == 1
     assert {"--require-hashes", "--only-binary=:all:", "--no-deps", "--no-cache-dir"} <= set(
@@ -79,15 +79,15 @@ def test_the_installation_is_of_pinned_and_hashed_wheels_alone() -> None:
 
 
 @pytest.mark.parametrize("word", ["ENTRYPOINT", "CMD"])
-def test_signals_reach_python(word: str) -> None:
+def test_sigterm_reaches_python(word: str) -> None:
     assert isinstance(json.loads(_only(word)), list)
 
 
-def test_it_says_what_it_is() -> None:
+def test_the_image_has_a_title_a_description_and_a_license() -> None:
     labels = _only("LABEL")
     for name in ("title", "description", "licenses"):
         assert f"org.opencontainers.image.{name}=" in labels
 
 
-def test_no_secret_is_built_in() -> None:
+def test_no_secret_is_in_the_image() -> None:
     assert not re.search(r"(?:ENV|ARG)\b.*(?:PASSWORD|SECRET|KEY|TOKEN)", DOCKERFILE.read_text())

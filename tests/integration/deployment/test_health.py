@@ -22,7 +22,7 @@ async def dsn(database_server: Databases) -> str:
     return await database_server.create_copy()
 
 
-def _announce(
+def _register(
     dsn: str,
     *,
     kind: str = "worker",
@@ -30,7 +30,7 @@ def _announce(
     lease: timedelta = timedelta(minutes=10),
     dead: bool = False,
 ) -> None:
-    """A process, as it would announce itself."""
+    """Registers a process, as the process itself would."""
     me = new_uuid()
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(
@@ -41,52 +41,52 @@ def _announce(
 
 
 @pytest.mark.parametrize("kind", ["web", "worker", "quarantine"])
-def test_a_process_with_a_lease_is_well(dsn: str, kind: str) -> None:
-    _announce(dsn, kind=kind)
+def test_a_process_with_a_valid_lease_is_healthy(dsn: str, kind: str) -> None:
+    _register(dsn, kind=kind)
     assert live_kind(dsn) == kind
 
 
-def test_nobody_is_not_well(dsn: str) -> None:
+def test_a_host_without_a_process_is_unhealthy(dsn: str) -> None:
     with pytest.raises(CommandFailed, match="holds a lease"):
         live_kind(dsn)
 
 
-def test_one_whose_lease_ran_out_is_not_well(dsn: str) -> None:
-    _announce(dsn, lease=timedelta(seconds=-1))
+def test_a_process_with_an_expired_lease_is_unhealthy(dsn: str) -> None:
+    _register(dsn, lease=timedelta(seconds=-1))
     with pytest.raises(CommandFailed, match="holds a lease"):
         live_kind(dsn)
 
 
-def test_one_that_has_stopped_is_not_well(dsn: str) -> None:
-    _announce(dsn, dead=True)
+def test_a_stopped_process_is_unhealthy(dsn: str) -> None:
+    _register(dsn, dead=True)
     with pytest.raises(CommandFailed, match="holds a lease"):
         live_kind(dsn)
 
 
-def test_another_hosts_process_says_nothing_of_ours(dsn: str) -> None:
-    _announce(dsn, host="elsewhere")
+def test_a_process_of_another_host_does_not_make_this_host_healthy(dsn: str) -> None:
+    _register(dsn, host="elsewhere")
     with pytest.raises(CommandFailed, match="holds a lease"):
         live_kind(dsn)
 
 
-def test_a_successor_counts_beside_its_dead_predecessor(dsn: str) -> None:
-    _announce(dsn, dead=True)
-    _announce(dsn)
+def test_a_restarted_process_is_healthy_although_the_old_one_is_dead(dsn: str) -> None:
+    _register(dsn, dead=True)
+    _register(dsn)
     assert live_kind(dsn) == "worker"
 
 
-def test_a_database_that_is_away_is_one_sentence() -> None:
+def test_an_unreachable_database_is_one_sentence_without_its_password() -> None:
     with pytest.raises(CommandFailed, match="the database did not answer: ") as failed:
         live_kind("postgresql://nobody:secret-word@127.0.0.1:1/none")
     assert "secret-word" not in str(failed.value)
     assert "\n" not in str(failed.value)
 
 
-def test_the_command_answers_by_its_exit_status(dsn: str) -> None:
+def test_the_container_platform_gets_the_health_as_exit_status(dsn: str) -> None:
     runner = CliRunner()
     before = runner.invoke(app, ["health"], env={"DATABASE_URL": dsn})
     assert before.exit_code == 1
     assert before.stderr.startswith("backburner: no process on ")
-    _announce(dsn)
+    _register(dsn)
     after = runner.invoke(app, ["health"], env={"DATABASE_URL": dsn})
     assert (after.exit_code, after.stdout) == (0, "worker\n")

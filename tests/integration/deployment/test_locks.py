@@ -1,4 +1,4 @@
-"""What the image installs: the product's own dependencies, at the versions that are tested, and nothing else."""
+"""The locks: the image gets the product's dependencies, in the tested versions, and no others."""
 
 import re
 import tomllib
@@ -17,30 +17,30 @@ def _names(requirements: list[str]) -> set[str]:
     return {canonicalize_name(Requirement(requirement).name) for requirement in requirements}
 
 
-def _locked() -> set[str]:
+def _production_names() -> set[str]:
     return {pin.split()[0].partition("[")[0] for pin in pins(PRODUCTION_LOCK)}
 
 
-def test_everything_in_it_is_in_the_lock_that_the_tests_run_on() -> None:
-    all_of_it, production = pins(LOCK), pins(PRODUCTION_LOCK)
+def test_the_image_has_the_versions_that_the_tests_run_on() -> None:
+    everything, production = pins(LOCK), pins(PRODUCTION_LOCK)
     assert production
     for name, (version, hashes) in production.items():
-        assert all_of_it[name][0] == version, name
-        assert hashes <= all_of_it[name][1], name
+        assert everything[name][0] == version, name
+        assert hashes <= everything[name][1], name
 
 
-def test_the_product_needs_what_is_in_it() -> None:
-    assert _names(PROJECT["dependencies"]) <= _locked()
+def test_no_dependency_product_is_missing_in_the_image() -> None:
+    assert _names(PROJECT["dependencies"]) <= _production_names()
 
 
 @pytest.mark.parametrize("extra", ["embedded", "dev"])
-def test_nothing_of_an_extra_is_in_it(extra: str) -> None:
-    of_the_product = _names(PROJECT["dependencies"])
-    assert not (_names(PROJECT["optional-dependencies"][extra]) - of_the_product) & _locked()
+def test_no_development_package_is_in_the_image(extra: str) -> None:
+    product = _names(PROJECT["dependencies"])
+    assert not (_names(PROJECT["optional-dependencies"][extra]) - product) & _production_names()
 
 
 @pytest.mark.parametrize("lock", [LOCK, PRODUCTION_LOCK], ids=lambda path: str(path.name))
-def test_every_line_is_pinned_and_hashed_and_no_host_or_folder_is_named(lock: Any) -> None:
+def test_every_package_is_pinned_and_hashed_and_no_index_is_named(lock: Any) -> None:
     text = lock.read_text()
     lines = [line for line in text.splitlines() if line and not line.startswith((" ", "#"))]
     assert len(lines) == len(pins(lock))
@@ -50,11 +50,11 @@ def test_every_line_is_pinned_and_hashed_and_no_host_or_folder_is_named(lock: An
     )
 
 
-def test_both_are_made_with_the_same_options() -> None:
+def test_both_locks_are_made_with_the_same_options() -> None:
     def options(name: str) -> set[str]:
         head = (ROOT / name).read_text().splitlines()[1]
-        left_out = r" --(?:extra|constraint|output-file) \S+"
-        return set(re.sub(left_out, "", head).split())
+        different = r" --(?:extra|constraint|output-file) \S+"
+        return set(re.sub(different, "", head).split())
 
     assert options(LOCK.name) == options(PRODUCTION_LOCK.name)
     assert f"--constraint {LOCK.name}" in PRODUCTION_LOCK.read_text().splitlines()[1]

@@ -1,4 +1,4 @@
-"""The product as the image has it: only what is copied, on a tree that nobody may write to, by a user without privileges."""
+"""The product as in the image: only the copied files, read-only, without privileges."""
 
 import os
 import shutil
@@ -23,29 +23,32 @@ SERVICES = services()
 
 
 def _without_privileges() -> list[str]:
-    """What makes root an ordinary user: permissions bind it. Not another user, who might not reach this interpreter."""
+    """The command that makes root obey file permissions.
+
+    It does not change the user, who might not be able to read this interpreter.
+    """
     if os.geteuid() != 0:
         return []
     setpriv = shutil.which("setpriv")
     if setpriv is None:
-        pytest.skip("we are root, and there is no setpriv to give that up")
+        pytest.skip("the tests run as root, and there is no setpriv")
     return [setpriv, "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all", "--"]
 
 
 @dataclass(frozen=True)
 class Image:
-    """The tree, and how a program is run in it."""
+    """The files of the image, and how programs run in it."""
 
     app: Path
     temporary: Path
     environment: dict[str, str]
 
     def command(self, service: str) -> list[str]:
-        """The service's own, as docker-compose.yml has it."""
+        """The service's command in docker-compose.yml."""
         return self.python("-m", *(with_defaults(word) for word in SERVICES[service]["command"]))
 
     def check(self, service: str, port: int) -> list[str]:
-        """The service's health check, asking at `port`."""
+        """The service's health check, with another port."""
         return self.python(
             *(
                 word.replace("8000", str(port))
@@ -68,7 +71,10 @@ def _tree(folder: Path) -> set[Path]:
 
 @pytest.fixture
 def image(tmp_path: Path) -> Iterator[Image]:
-    """As the Dockerfile makes it, not compiled: what would be written then would show."""
+    """The files as the Dockerfile copies them. Fails if a process writes one more.
+
+    They are not compiled, so that a written `.pyc` file is seen.
+    """
     app, temporary = tmp_path / "app", tmp_path / "tmp"
     app.mkdir()
     temporary.mkdir()
@@ -97,10 +103,10 @@ def image(tmp_path: Path) -> Iterator[Image]:
 
 
 @pytest.fixture
-async def told(
+async def configured_image(
     image: Image, database_server: Databases, fake: FakeUpstream, tmp_path: Path
 ) -> AsyncIterator[Image]:
-    """The same with a database, a Redis and an upstream to speak to."""
+    """The image with a database, a Redis and an upstream."""
     valkey = Valkey(tmp_path / "valkey", tmp_path / "logs", port=free_port(), password="secret")
     with valkey:
         image.environment.update(
@@ -112,32 +118,39 @@ async def told(
         yield image
 
 
-def test_the_tree_cannot_be_written_to(image: Image) -> None:
-    tried = image.run(image.python("-c", "open('cli/new', 'w')"))
-    assert "PermissionError" in tried.stderr
+def test_the_files_of_the_image_cannot_be_changed(image: Image) -> None:
+    result = image.run(image.python("-c", "open('cli/new', 'w')"))
+    assert "PermissionError" in result.stderr
 
 
-async def test_every_service_runs_on_it_and_writes_nothing(told: Image, tmp_path: Path) -> None:
-    migrated = told.run(told.command("migrate"))
+async def test_every_service_runs_on_a_read_only_file_system(
+    configured_image: Image, tmp_path: Path
+) -> None:
+    migrated = configured_image.run(configured_image.command("migrate"))
     assert migrated.returncode == 0, migrated.stderr
-    made = told.run(told.python("-m", "cli.main", "keys", "create"))
+    made = configured_image.run(configured_image.python("-m", "cli.main", "keys", "create"))
     assert made.returncode == 0, made.stderr
-    assert told.run(told.check("worker", 0)).returncode == 1  # nobody runs yet
+    assert (
+        configured_image.run(configured_image.check("worker", 0)).returncode == 1
+    )  # nobody runs yet
 
     port = free_port()
     processes = []
     for name in ("web", "worker", "worker-quarantine"):
-        command = [word.replace("8000", str(port)) for word in told.command(name)]
+        command = [word.replace("8000", str(port)) for word in configured_image.command(name)]
         process = Process(
-            name, tmp_path / "logs" / f"{name}.log", command, environment=told.environment
+            name,
+            tmp_path / "logs" / f"{name}.log",
+            command,
+            environment=configured_image.environment,
         )
-        process.directory = told.app
+        process.directory = configured_image.app
         process.launch()
         processes.append(process)
     try:
         await until(lambda: _ready(processes, port), 60)
-        assert told.run(told.check("web", port)).returncode == 0
-        assert told.run(told.check("worker", port)).returncode == 0
+        assert configured_image.run(configured_image.check("web", port)).returncode == 0
+        assert configured_image.run(configured_image.check("worker", port)).returncode == 0
         await _answers(port, made.stdout.strip())
         for process in processes:
             process.request_stop()
@@ -146,8 +159,8 @@ async def test_every_service_runs_on_it_and_writes_nothing(told: Image, tmp_path
             [0, 0, 0],
             [-15, 0, 0],
         )  # web ends by the signal it was sent
-        assert told.run(told.check("web", port)).returncode == 1
-        assert told.run(told.check("worker", port)).returncode == 1
+        assert configured_image.run(configured_image.check("web", port)).returncode == 1
+        assert configured_image.run(configured_image.check("worker", port)).returncode == 1
     finally:
         for process in processes:
             process.kill()

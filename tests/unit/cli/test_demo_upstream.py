@@ -1,4 +1,4 @@
-"""The demo upstream, started as the process it is, over HTTP."""
+"""The demo upstream, as a process, over HTTP."""
 
 import asyncio
 import json
@@ -69,7 +69,7 @@ async def test_lists_its_three_models(client: AsyncOpenAI) -> None:
     assert [model.id async for model in client.models.list()] == ["demo", "demo-slow", "demo-tools"]
 
 
-async def test_demo_echoes_and_says_what_it_is(client: AsyncOpenAI) -> None:
+async def test_demo_repeats_the_message_and_names_its_origin(client: AsyncOpenAI) -> None:
     completion = await client.chat.completions.create(
         model="demo", messages=[{"role": "user", "content": "Hello  there"}]
     )
@@ -77,7 +77,7 @@ async def test_demo_echoes_and_says_what_it_is(client: AsyncOpenAI) -> None:
     assert completion.choices[0].finish_reason == "stop"
 
 
-async def test_asked_for_json_it_gives_an_example_of_the_schema(client: AsyncOpenAI) -> None:
+async def test_a_request_for_json_gets_an_example_of_the_schema(client: AsyncOpenAI) -> None:
     node = {
         "type": "object",
         "properties": {
@@ -114,7 +114,7 @@ async def test_asked_for_json_it_gives_an_example_of_the_schema(client: AsyncOpe
     }
 
 
-async def test_given_an_effort_it_pretends_to_think(base_url: str) -> None:
+async def test_a_request_with_an_effort_gets_reasoning(base_url: str) -> None:
     _, whole = await post(
         base_url, {"model": "demo", "messages": said("Hi"), "reasoning_effort": "low"}
     )
@@ -141,7 +141,7 @@ async def test_whole_answer_carries_usage_with_its_details(client: AsyncOpenAI) 
     assert usage.completion_tokens_details.reasoning_tokens == 0
 
 
-async def test_stream_speaks_twenty_words_a_second_and_ends_with_usage(client: AsyncOpenAI) -> None:
+async def test_stream_sends_twenty_words_a_second_and_ends_with_usage(client: AsyncOpenAI) -> None:
     # Given a question of 20 words
     question = " ".join(["word"] * 20)
     started = time.monotonic()
@@ -172,7 +172,7 @@ async def test_stream_without_the_option_has_no_usage(client: AsyncOpenAI) -> No
     assert all([chunk.usage is None and len(chunk.choices) == 1 async for chunk in stream])
 
 
-async def test_echoes_the_last_user_text_of_several_parts(base_url: str) -> None:
+async def test_the_last_user_text_of_several_parts_is_repeated(base_url: str) -> None:
     parts = [
         {"type": "text", "text": "part one"},
         {"type": "image_url", "image_url": {"url": "https://x"}},
@@ -188,12 +188,12 @@ async def test_echoes_the_last_user_text_of_several_parts(base_url: str) -> None
     assert body["choices"][0]["message"]["content"] == f"{MARK} You said: part one and two"
 
 
-async def test_echoes_half_a_surrogate_pair(base_url: str) -> None:
+async def test_half_a_surrogate_pair_is_repeated(base_url: str) -> None:
     _, body = await post(base_url, {"model": "demo", "messages": said("\ud800")})
     assert body["choices"][0]["message"]["content"] == f"{MARK} You said: \ud800"
 
 
-async def test_stops_at_the_wanted_length(client: AsyncOpenAI) -> None:
+async def test_the_answer_stops_at_the_token_limit(client: AsyncOpenAI) -> None:
     completion = await client.chat.completions.create(
         model="demo", messages=[{"role": "user", "content": "Hello"}], max_completion_tokens=2
     )
@@ -237,7 +237,7 @@ async def test_streamed_call_comes_in_pieces_under_one_id(client: AsyncOpenAI) -
     assert json.loads(arguments)["city"] == "Oslo in May"
 
 
-async def test_tools_model_answers_in_text_once_it_has_a_result(base_url: str) -> None:
+async def test_tools_model_answers_in_text_after_a_tools_result(base_url: str) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
     messages = [
         *said("Oslo"),
@@ -250,7 +250,7 @@ async def test_tools_model_answers_in_text_once_it_has_a_result(base_url: str) -
     assert body["choices"][0]["message"]["content"] == f"{MARK} The tool answered: rain"
 
 
-async def test_slow_model_has_a_minute_of_words_and_speaks_the_first_at_once(base_url: str) -> None:
+async def test_slow_model_takes_a_minute_and_sends_its_first_word_at_once(base_url: str) -> None:
     limited = {
         "model": "demo-slow",
         "messages": said("Hi"),
@@ -266,7 +266,7 @@ async def test_slow_model_has_a_minute_of_words_and_speaks_the_first_at_once(bas
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
 
 
-async def test_holds_a_thousand_slow_streams(base_url: str) -> None:
+async def test_it_serves_a_thousand_slow_streams(base_url: str) -> None:
     """Every stream gets its third word while all thousand are open."""
     opened, all_open = 0, asyncio.Event()
     body = json.dumps({"model": "demo-slow", "messages": said("Hi"), "stream": True})
@@ -311,7 +311,9 @@ async def test_other_models_are_not_found(client: AsyncOpenAI) -> None:
         {"model": "demo", "messages": ["Hi"]},
     ],
 )
-async def test_refuses_what_is_not_a_completion_request(base_url: str, body: object) -> None:
+async def test_a_body_that_is_not_a_completion_request_is_refused(
+    base_url: str, body: object
+) -> None:
     status, answer = await post(base_url, body)
     assert status == 400
     assert answer["error"]["type"] == "invalid_request_error"

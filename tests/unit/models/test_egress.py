@@ -1,4 +1,4 @@
-"""Where the server may not connect on behalf of a client, however it is spelled (design §9)."""
+"""Addresses to which the server must not connect for a client, in all their spellings."""
 
 import pytest
 from pydantic import ValidationError
@@ -18,7 +18,7 @@ CHARACTER = "its address contains a character that is not allowed in a URL"
 BROKEN = "its address is not a valid URL"
 
 HOSTILE_URLS = [
-    # what is no web address
+    # not a web address
     ("", SCHEME),
     ("file:///etc/passwd", SCHEME),
     ("ftp://example.com/a", SCHEME),
@@ -160,7 +160,7 @@ PLAIN_URLS = [
     ("http://[2A00:1450:4001:0:0:0:0:1]/", "http://[2a00:1450:4001::1]/"),
     ("http://[::ffff:8.8.8.8]:81818/".replace("81818", "8181"), "http://[::ffff:808:808]:8181/"),
     ("http://[64:ff9b::808:808]/", "http://[64:ff9b::808:808]/"),
-    # judged when it is connected to, not by its name
+    # checked at the connection, not by the name
     ("http://localhost/", "http://localhost/"),
     ("http://metadata.google.internal/", "http://metadata.google.internal/"),
     ("http://127.0.0.1.nip.example/", "http://127.0.0.1.nip.example/"),
@@ -177,11 +177,12 @@ def test_a_public_address_gets_one_plain_spelling(url: str, plain: str) -> None:
 @pytest.mark.parametrize(
     ("address", "port"),
     [
-        ("127.0.0.1", 80), ("10.1.2.3", 443), ("::1", 80), ("::ffff:10.0.0.1", 80), ("fe80::1%eth0", 80), ("fe80::1%2", 443),
-        ("169.254.169.254", 80), ("0.0.0.0", 8000), ("8.8.8.8", 23), ("nonsense", 80), ("", 80), ("2130706433", 80),
+        ("127.0.0.1", 80), ("10.1.2.3", 443), ("::1", 80), ("::ffff:10.0.0.1", 80),
+        ("fe80::1%eth0", 80), ("fe80::1%2", 443), ("169.254.169.254", 80), ("0.0.0.0", 8000),
+        ("8.8.8.8", 23), ("nonsense", 80), ("", 80), ("2130706433", 80),
     ],
 )  # fmt: skip
-def test_a_connection_there_is_not_opened(address: str, port: int) -> None:
+def test_a_connection_to_a_private_address_is_refused(address: str, port: int) -> None:
     with pytest.raises(EgressRefused):
         CLOSED.check_address(address, port)
 
@@ -190,11 +191,11 @@ def test_a_connection_there_is_not_opened(address: str, port: int) -> None:
     ("address", "port"),
     [("8.8.8.8", 80), ("1.1.1.1", 443), ("2a00:1450:4001::1", 8443), ("::ffff:8.8.8.8", 443)],
 )
-def test_a_connection_to_the_public_internet_is(address: str, port: int) -> None:
+def test_a_connection_to_the_public_internet_is_allowed(address: str, port: int) -> None:
     CLOSED.check_address(address, port)
 
 
-def test_a_deployment_may_allow_more() -> None:
+def test_a_deployment_can_allow_private_addresses_without_opening_others() -> None:
     for url in (
         "http://127.0.0.1:22/",
         "http://[::ffff:127.0.0.1]/",
@@ -215,13 +216,13 @@ def test_a_deployment_may_allow_more() -> None:
             LOCAL.check_url(url)
 
 
-def test_what_is_allowed_may_be_written_with_commas() -> None:
+def test_allowed_networks_and_names_can_be_separated_by_commas() -> None:
     allow = EgressSettings.model_validate({"allow": "127.0.0.0/8, intern.example,10.0.0.7"}).allow
     assert allow == ("127.0.0.0/8", "intern.example", "10.0.0.7")
     assert EgressSettings.model_validate({"allow": ""}).allow == ()
 
 
 @pytest.mark.parametrize("entry", ["10.0.0.0/99", "http://x", "a b", "10.0.0", "*", "1.2.3.4.5"])
-def test_what_is_neither_network_nor_name_is_no_allowance(entry: str) -> None:
+def test_an_allowance_that_is_neither_network_nor_name_is_refused(entry: str) -> None:
     with pytest.raises(ValidationError):
         EgressSettings(allow=(entry,))

@@ -1,5 +1,4 @@
-"""Fetching through the guard, from real sockets: what counts is where a connection really goes
-(design §9)."""
+"""Downloads for clients, over real sockets: the address of each connection decides."""
 
 import asyncio
 import socket
@@ -20,12 +19,14 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/pdf; x=y\r\ncontent-length: 
 
 
 class Site:
-    """A server on every loopback address; `answers` maps paths to raw answers, `heard` says what
-    was asked and at which address."""
+    """A server on every loopback address. `answers` has a raw answer for each path.
+
+    `requests` has the address and the path of each request.
+    """
 
     def __init__(self) -> None:
         self.answers: dict[str, bytes] = {}
-        self.heard: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         self.heads: list[str] = []
         self.port = 0
         self.release = asyncio.Event()
@@ -34,7 +35,7 @@ class Site:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         path = head.split(" ")[1]
         self.heads.append(head)
-        self.heard.append((writer.get_extra_info("sockname")[0], path))
+        self.requests.append((writer.get_extra_info("sockname")[0], path))
         writer.write(self.answers.get(path, b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"))
         if path == "/endless":
             await self.release.wait()
@@ -48,21 +49,21 @@ class Site:
 
 @asynccontextmanager
 async def _running() -> AsyncIterator[Site]:
-    one = Site()
-    server = await asyncio.start_server(one.serve, "0.0.0.0", 0)
-    one.port = server.sockets[0].getsockname()[1]
+    site = Site()
+    server = await asyncio.start_server(site.serve, "0.0.0.0", 0)
+    site.port = server.sockets[0].getsockname()[1]
     try:
-        yield one
+        yield site
     finally:
-        one.release.set()
+        site.release.set()
         server.close()
         await server.wait_closed()
 
 
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
-    async with _running() as one:
-        yield one
+    async with _running() as running:
+        yield running
 
 
 class FakeDns(AbstractResolver):
@@ -70,13 +71,13 @@ class FakeDns(AbstractResolver):
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self._answers = list(answers)
-        self.asked = 0
+        self.questions = 0
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        answer = self._answers[min(self.asked, len(self._answers) - 1)]
-        self.asked += 1
+        answer = self._answers[min(self.questions, len(self._answers) - 1)]
+        self.questions += 1
         return [
             {
                 "hostname": host,
@@ -94,8 +95,7 @@ class FakeDns(AbstractResolver):
 
 
 PUBLIC, INSIDE = "127.0.0.2", "127.0.0.1"
-"""Stand-ins that can be connected to: the rules of these tests allow the first and not the
-second."""
+"""Two addresses with a server: these tests allow the first and not the second."""
 
 
 def downloads(
@@ -109,17 +109,17 @@ def downloads(
 
 
 async def fetch(
-    found: Downloader, url: str, most: int = 1000, within: float = 5
+    downloader: Downloader, url: str, most: int = 1000, within: float = 5
 ) -> tuple[bytes, str, str]:
-    download = await found.fetch(url, max_bytes=most, time_limit=within)
+    download = await downloader.fetch(url, max_bytes=most, time_limit=within)
     return download.content, download.media_type, download.name
 
 
 async def test_a_file_is_fetched_with_its_type_and_name(site: Site) -> None:
     site.answers["/a/b%20c.pdf?x=1"] = OK
-    found = await fetch(downloads([PUBLIC]), f"http://files.example:{site.port}/a/b%20c.pdf?x=1")
-    assert found == (b"hello", "application/pdf", "b c.pdf")
-    assert site.heard == [(PUBLIC, "/a/b%20c.pdf?x=1")]
+    result = await fetch(downloads([PUBLIC]), f"http://files.example:{site.port}/a/b%20c.pdf?x=1")
+    assert result == (b"hello", "application/pdf", "b c.pdf")
+    assert site.requests == [(PUBLIC, "/a/b%20c.pdf?x=1")]
     head = site.heads[0].lower()
     assert f"host: files.example:{site.port}" in head
     assert "accept-encoding: identity" in head
@@ -128,17 +128,20 @@ async def test_a_file_is_fetched_with_its_type_and_name(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "path", "media_type"),
+    ("content_type", "path", "media_type"),
     [
-        ("", "/a.pdf", "application/pdf"), ("application/octet-stream", "/a.csv", "text/csv"), ("", "/a", "application/octet-stream"),
-        ("TEXT/Plain;charset=x", "/a.pdf", "text/plain"), ("a,b;base64,<x>", "/a", "application/octet-stream"),
+        ("", "/a.pdf", "application/pdf"),
+        ("application/octet-stream", "/a.csv", "text/csv"),
+        ("", "/a", "application/octet-stream"),
+        ("TEXT/Plain;charset=x", "/a.pdf", "text/plain"),
+        ("a,b;base64,<x>", "/a", "application/octet-stream"),
     ],
 )  # fmt: skip
-async def test_a_type_that_cannot_be_one_is_guessed_from_the_name(
-    site: Site, told: str, path: str, media_type: str
+async def test_an_invalid_media_type_is_replaced_by_a_guess_from_the_name(
+    site: Site, content_type: str, path: str, media_type: str
 ) -> None:
     site.answers[path] = (
-        f"HTTP/1.1 200 OK\r\ncontent-type: {told}\r\ncontent-length: 1\r\n\r\nx".encode()
+        f"HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\ncontent-length: 1\r\n\r\nx".encode()
     )
     assert (await fetch(downloads([PUBLIC]), f"http://x.example:{site.port}{path}"))[
         1
@@ -146,63 +149,65 @@ async def test_a_type_that_cannot_be_one_is_guessed_from_the_name(
 
 
 @pytest.mark.parametrize("name", ["internal.example", "localhost"])
-async def test_a_name_that_leads_inside_is_not_connected_to(site: Site, name: str) -> None:
+async def test_a_name_with_a_private_address_is_not_connected_to(site: Site, name: str) -> None:
     with pytest.raises(EgressRefused, match="not on the public internet"):
         await fetch(downloads([INSIDE]), f"http://{name}:{site.port}/a")
-    assert site.heard == []
+    assert site.requests == []
 
 
-async def test_the_systems_own_resolver_is_judged_too(site: Site) -> None:
+async def test_addresses_of_the_systems_resolver_are_checked_too(site: Site) -> None:
     with pytest.raises(EgressRefused):
         await fetch(downloads(), f"http://localhost:{site.port}/a")
-    assert site.heard == []
+    assert site.requests == []
 
 
-async def test_answers_that_change_between_two_questions_help_nobody(site: Site) -> None:
-    """DNS rebinding: the first look-up is harmless, the second leads inside. Each connection is
-    judged by its own address."""
+async def test_dns_rebinding_does_not_reach_a_private_address(site: Site) -> None:
+    """The first look-up returns a public address, the second a private one."""
     site.redirect("/a", "/b")
     site.answers["/b"] = OK
     rebinding = downloads([PUBLIC], [INSIDE])
     with pytest.raises(EgressRefused):
         await fetch(rebinding, f"http://rebind.example:{site.port}/a")
-    assert site.heard == [(PUBLIC, "/a")]
+    assert site.requests == [(PUBLIC, "/a")]
 
 
 async def test_a_name_is_looked_up_once_for_each_connection(site: Site) -> None:
-    """There is no second look-up between check and use whose answer could differ."""
+    """A second look-up between check and use could have another answer."""
     site.answers["/a"] = OK
     dns = FakeDns([PUBLIC], [INSIDE])
-    found = Downloader(EgressPolicy(EgressSettings(allow=(PUBLIC,))), redirects=0, resolver=dns)
-    await fetch(found, f"http://x.example:{site.port}/a")
-    assert (dns.asked, site.heard) == (1, [(PUBLIC, "/a")])
+    downloader = Downloader(
+        EgressPolicy(EgressSettings(allow=(PUBLIC,))), redirects=0, resolver=dns
+    )
+    await fetch(downloader, f"http://x.example:{site.port}/a")
+    assert (dns.questions, site.requests) == (1, [(PUBLIC, "/a")])
 
 
 @pytest.mark.parametrize("order", [[INSIDE, PUBLIC], [PUBLIC, INSIDE]])
-async def test_of_several_answers_only_the_public_ones_are_connected_to(
+async def test_only_the_public_ones_of_several_addresses_are_connected_to(
     site: Site, order: list[str]
 ) -> None:
     site.answers["/a"] = OK
     await fetch(downloads(order), f"http://x.example:{site.port}/a")
-    assert {address for address, _ in site.heard} == {PUBLIC}
+    assert {address for address, _ in site.requests} == {PUBLIC}
 
 
 @pytest.mark.parametrize(
     "to",
     [
-        "http://127.0.0.1:{port}/secret", "//127.0.0.1:{port}/secret", "http://[::1]:{port}/secret", "file:///etc/passwd",
-        "http://2130706433:{port}/secret", "http://user@x.example/", "gopher://x.example/", "http://x.example\\@127.0.0.1/", "http://[", "",
+        "http://127.0.0.1:{port}/secret", "//127.0.0.1:{port}/secret", "http://[::1]:{port}/secret",
+        "file:///etc/passwd", "http://2130706433:{port}/secret", "http://user@x.example/",
+        "gopher://x.example/", "http://x.example\\@127.0.0.1/", "http://[", "",
     ],
 )  # fmt: skip
-async def test_a_redirect_is_judged_like_a_first_address(site: Site, to: str) -> None:
+async def test_a_redirect_is_checked_like_the_first_address(site: Site, to: str) -> None:
     site.redirect("/a", to.format(port=site.port))
     with pytest.raises((EgressRefused, DownloadError)):
         await fetch(downloads([PUBLIC], [INSIDE]), f"http://x.example:{site.port}/a")
-    assert {address for address, _ in site.heard} == {PUBLIC}
+    assert {address for address, _ in site.requests} == {PUBLIC}
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_redirect_to_what_is_allowed_is_followed(site: Site, status: int) -> None:
+async def test_a_redirect_to_an_allowed_address_is_followed(site: Site, status: int) -> None:
     site.redirect("/a", "b/c.pdf", status)
     site.answers["/b/c.pdf"] = OK
     assert (await fetch(downloads([PUBLIC]), f"http://x.example:{site.port}/a"))[2] == "c.pdf"
@@ -212,10 +217,12 @@ async def test_endless_redirects_end(site: Site) -> None:
     site.redirect("/a", "/a")
     with pytest.raises(DownloadError, match="redirects too often"):
         await fetch(downloads([PUBLIC]), f"http://x.example:{site.port}/a")
-    assert len(site.heard) == 4
+    assert len(site.requests) == 4
 
 
-async def test_a_trusted_name_may_lead_anywhere_and_nothing_else_with_it(site: Site) -> None:
+async def test_an_allowed_name_may_have_any_address_but_may_not_redirect_to_other_names(
+    site: Site,
+) -> None:
     site.answers["/a"] = OK
     site.redirect("/b", f"http://other.example:{site.port}/a")
     trusting = downloads([INSIDE], allow=("intern.example",))
@@ -228,7 +235,7 @@ BAD_ANSWERS = [
     pytest.param(
         b"HTTP/1.1 200 OK\r\ncontent-length: 1001\r\n\r\n",
         "larger than the 1000 bytes",
-        id="says it is too large",
+        id="announces too many bytes",
     ),
     pytest.param(
         b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 5000, "larger than the 1000 bytes", id="is too large"
@@ -246,7 +253,7 @@ BAD_ANSWERS = [
     pytest.param(
         b"HTTP/1.1 302 Found\r\ncontent-length: 0\r\n\r\n", "HTTP 302", id="a redirect to nowhere"
     ),
-    pytest.param(b"220 smtp ready\r\n", "could not be reached, or broke off", id="no HTTP"),
+    pytest.param(b"220 smtp ready\r\n", "could not be reached, or broke off", id="not HTTP"),
     pytest.param(
         b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100_000 + b"\r\n\r\n",
         "could not be reached, or broke off",
@@ -257,26 +264,26 @@ BAD_ANSWERS = [
 
 
 @pytest.mark.parametrize(("answer", "why"), BAD_ANSWERS)
-async def test_an_answer_that_is_no_file_says_why(site: Site, answer: bytes, why: str) -> None:
+async def test_a_failed_download_reports_the_reason(site: Site, answer: bytes, why: str) -> None:
     site.answers["/a"] = answer
     with pytest.raises(DownloadError, match=why):
         await fetch(downloads([PUBLIC]), f"http://x.example:{site.port}/a")
 
 
-async def test_nobody_listens_there(site: Site) -> None:
+async def test_a_port_without_a_server_is_reported(site: Site) -> None:
     with socket.socket() as unused:
         unused.bind((PUBLIC, 0))
         with pytest.raises(DownloadError, match="could not be reached"):
             await fetch(downloads([PUBLIC]), f"http://x.example:{unused.getsockname()[1]}/a")
 
 
-async def test_a_server_that_dawdles_is_left(site: Site) -> None:
+async def test_a_slow_server_is_given_up_after_the_time_limit(site: Site) -> None:
     site.answers["/endless"] = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nx"
     with pytest.raises(DownloadError, match="it took too long"):
         await fetch(downloads([PUBLIC]), f"http://x.example:{site.port}/endless", within=0.1)
 
 
-# Files in a history.
+# Files in a history
 
 
 def message(*parts: dict[str, Any]) -> dict[str, Any]:
@@ -297,7 +304,7 @@ def rules(**settings: Any) -> EgressSettings:
     return EgressSettings(allow=(PUBLIC,), **settings)
 
 
-async def test_files_in_a_history_become_data(site: Site) -> None:
+async def test_files_in_a_history_are_sent_as_data(site: Site) -> None:
     site.answers["/a.pdf"] = OK
     url = f"http://x.example:{site.port}/a.pdf"
     text = {"type": "input_text", "text": "see"}
@@ -310,10 +317,10 @@ async def test_files_in_a_history_become_data(site: Site) -> None:
         message(text),
         {**output, "output": [{"type": "input_file", "filename": "a.pdf", "file_data": data}]},
     ]
-    assert history[0]["content"][1]["file_url"] == url, "what is stored was not changed"
+    assert history[0]["content"][1]["file_url"] == url, "the stored history was not changed"
 
 
-async def test_a_history_without_files_is_given_back() -> None:
+async def test_a_history_without_files_is_not_copied() -> None:
     history = [message({"type": "input_text", "text": "x"})]
     assert await with_files(history, 1, rules()) is history
 
@@ -326,7 +333,7 @@ async def test_a_history_without_files_is_given_back() -> None:
         (0, "previous_response_id"),
     ],
 )
-async def test_a_file_that_cannot_be_had_is_named_as_the_client_numbered_it(
+async def test_a_failed_file_is_named_by_the_clients_own_index(
     site: Site, own: int, param: str
 ) -> None:
     url = f"http://x.example:{site.port}/none"

@@ -1,5 +1,4 @@
-"""Sealing: what rests in `job_secrets` can be opened for its own response only, with a key that
-is still among ours."""
+"""Sealed secrets can be unsealed only for their own response, with a key that is configured."""
 
 import base64
 import re
@@ -15,44 +14,44 @@ from models.secrets import NoKey, Sealed, Sealer, Unreadable, parse_keys
 TOKENS = {"files": {"authorization": "canary-token", "headers": {"X-Key": "canary-header"}}}
 
 
-def test_what_was_sealed_is_opened_and_does_not_show() -> None:
+def test_a_sealed_secret_can_be_unsealed_and_is_not_readable() -> None:
     sealer, response = Sealer([secrets.token_bytes(32)]), new_uuid()
-    kept = sealer.seal(response, TOKENS)
-    assert sealer.open(response, kept) == TOKENS
-    for shown in (b"canary", base64.b64encode(b"canary")[:7]):
-        assert shown not in kept.sealed
-    assert sealer.seal(response, TOKENS).sealed != kept.sealed, (
-        "the same nonce twice gives the key stream away"
+    sealed = sealer.seal(response, TOKENS)
+    assert sealer.open(response, sealed) == TOKENS
+    for plain in (b"canary", base64.b64encode(b"canary")[:7]):
+        assert plain not in sealed.sealed
+    assert sealer.seal(response, TOKENS).sealed != sealed.sealed, (
+        "the same nonce twice would reveal the key stream"
     )
 
 
-def test_another_response_cannot_open_it() -> None:
+def test_a_secret_cannot_be_unsealed_for_another_response() -> None:
     sealer = Sealer([secrets.token_bytes(32)])
-    kept = sealer.seal(new_uuid(), TOKENS)
+    sealed = sealer.seal(new_uuid(), TOKENS)
     with pytest.raises(Unreadable):
-        sealer.open(new_uuid(), kept)
+        sealer.open(new_uuid(), sealed)
 
 
-def test_a_changed_byte_is_noticed() -> None:
+def test_a_changed_byte_is_detected() -> None:
     sealer, response = Sealer([secrets.token_bytes(32)]), new_uuid()
-    kept = sealer.seal(response, TOKENS)
-    for at in (0, 12, len(kept.sealed) - 1):
-        spoilt = bytearray(kept.sealed)
-        spoilt[at] ^= 1
+    sealed = sealer.seal(response, TOKENS)
+    for index in (0, 12, len(sealed.sealed) - 1):
+        changed = bytearray(sealed.sealed)
+        changed[index] ^= 1
         with pytest.raises(Unreadable):
-            sealer.open(response, Sealed(kept.key_id, bytes(spoilt)))
+            sealer.open(response, Sealed(sealed.key_id, bytes(changed)))
     with pytest.raises(Unreadable):
-        sealer.open(response, Sealed(kept.key_id, b"short"))
+        sealer.open(response, Sealed(sealed.key_id, b"short"))
 
 
-def test_the_first_key_seals_and_all_of_them_open() -> None:
+def test_the_first_key_seals_and_all_keys_unseal() -> None:
     old, new, response = secrets.token_bytes(32), secrets.token_bytes(32), new_uuid()
-    kept = Sealer([old]).seal(response, TOKENS)
+    sealed = Sealer([old]).seal(response, TOKENS)
     rotated = Sealer([new, old])
-    assert rotated.open(response, kept) == TOKENS
-    assert rotated.seal(response, TOKENS).key_id != kept.key_id
+    assert rotated.open(response, sealed) == TOKENS
+    assert rotated.seal(response, TOKENS).key_id != sealed.key_id
     with pytest.raises(Unreadable):
-        Sealer([new]).open(response, kept)
+        Sealer([new]).open(response, sealed)
 
 
 def test_without_a_key_nothing_is_sealed() -> None:
@@ -64,12 +63,12 @@ def test_without_a_key_nothing_is_sealed() -> None:
         Sealer([]).seal_token("reasoning", new_uuid(), {})
 
 
-def test_a_token_is_opened_for_its_kind_and_project_alone() -> None:
+def test_a_token_is_accepted_only_for_its_kind_and_project() -> None:
     sealer, project = Sealer([secrets.token_bytes(32)]), new_uuid()
     token = sealer.seal_token("compaction", project, {"summary": "canary"})
     assert sealer.open_token("compaction", project, token) == {"summary": "canary"}
     assert re.fullmatch(r"[A-Za-z0-9_.-]+", token), (
-        "it travels in JSON, addresses and shells as it is"
+        "it must need no escaping in JSON, URLs and shells"
     )
     assert base64.b64encode(b"canary")[:7].decode() not in token
     with pytest.raises(Unreadable):
@@ -82,14 +81,14 @@ def test_a_token_is_opened_for_its_kind_and_project_alone() -> None:
         Sealer([]).open_token("compaction", project, token)
 
 
-def test_tokens_outlive_a_change_of_keys_while_their_key_is_kept() -> None:
+def test_old_tokens_are_accepted_while_their_key_is_configured() -> None:
     old, new, project = secrets.token_bytes(32), secrets.token_bytes(32), new_uuid()
     token = Sealer([old]).seal_token("reasoning", project, ["thought"])
     assert Sealer([new, old]).open_token("reasoning", project, token) == ["thought"]
     assert Sealer([new, old]).seal_token("reasoning", project, ["thought"]) != token
 
 
-def test_what_is_no_token_of_ours_is_unreadable() -> None:
+def test_a_forged_token_is_refused() -> None:
     sealer, project = Sealer([secrets.token_bytes(32)]), new_uuid()
     token = sealer.seal_token("compaction", project, {"summary": "s"})
     head, _, body = token.rpartition(".")
@@ -109,7 +108,7 @@ def test_what_is_no_token_of_ours_is_unreadable() -> None:
             sealer.open_token("compaction", project, other)
 
 
-def test_a_token_is_no_secret_of_a_response() -> None:
+def test_a_token_cannot_be_used_as_a_secret_of_a_response() -> None:
     sealer, project = Sealer([secrets.token_bytes(32)]), new_uuid()
     _, key_id, body = sealer.seal_token("compaction", project, {}).split(".")
     with pytest.raises(Unreadable):
@@ -118,7 +117,7 @@ def test_a_token_is_no_secret_of_a_response() -> None:
         )
 
 
-def test_a_fingerprint_tells_secrets_apart_only_to_whoever_has_the_key() -> None:
+def test_a_fingerprint_needs_the_key() -> None:
     key = secrets.token_bytes(32)
     other = {"files": {"authorization": "another"}}
     assert (
@@ -142,6 +141,6 @@ def test_keys_are_read_with_and_without_padding(padding: str) -> None:
 def test_a_bad_key_is_refused_without_being_shown(text: str) -> None:
     with pytest.raises(ValidationError) as refusal:
         Settings(database_url="postgresql://x/y", redis_url="redis://x", secret_keys=text)
-    told = refusal.value.errors(include_url=False, include_input=False)
-    assert "key" in told[0]["msg"]
-    assert "canary" not in told[0]["msg"]
+    errors = refusal.value.errors(include_url=False, include_input=False)
+    assert "key" in errors[0]["msg"]
+    assert "canary" not in errors[0]["msg"]

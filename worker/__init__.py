@@ -1,1 +1,1 @@
-"""The workers: claim responses, run them against upstreams, write what happened."""
+"""The workers: claim responses, run them against upstreams, store and publish their events."""

@@ -1,1 +1,1 @@
-"""The event log of running responses: numbered, journalled, published, flushed."""
+"""The event logs of running responses: numbered, journaled, published, flushed."""

@@ -88,8 +88,8 @@ class BatchWriter:
     async def _store(self, blocks: list[tuple[EventLog, Block]]) -> None:
         """Inserts the batch. If Postgres has truncated the journal, flushes every log first.
 
-        A crash of Postgres truncates the unlogged journal. Frames of earlier batches are then
-        stored nowhere, and would be lost if this process crashed too.
+        A crash of Postgres truncates the unlogged journal. Unflushed frames of earlier batches are
+        then only in the memory of this process, and would be lost if it crashed too.
         """
         values: dict[str, object] = {
             "me": self._lease.id,

@@ -1,1 +1,1 @@
-"""One claimed response: its turns, its tools, its ending."""
+"""The run of one claimed response: its turns, its tool calls, its ending."""

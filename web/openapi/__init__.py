@@ -1,5 +1,5 @@
 """The document at /openapi.json, built from the code's own tables. tests/contract/test_openapi.py
-compares it with the running server."""
+compares it with the code, test_openapi_server.py with the running server."""
 
 from collections.abc import Collection, Iterable
 from importlib import metadata

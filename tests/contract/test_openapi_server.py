@@ -1,0 +1,281 @@
+"""The running server conforms to the document at /openapi.json, for requests made from it."""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import hypothesis
+import requests
+from hypothesis import given
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.specs.openapi import checks
+
+from models.ids import new_uuid
+from tests.support.api import JSON, Api
+from tests.support.fake_upstream import (
+    ALWAYS_LISTED_MODEL,
+    call,
+    drop,
+    finish,
+    hang,
+    reasoning,
+    refusal,
+    status,
+    text,
+    usage,
+)
+from tests.support.openapi_document import check_stream, document, operations, require
+from tests.support.openapi_requests import Case, generated, generated_examples, with_integers
+from tests.support.stack import Stack
+from tests.support.strict_types import check_response
+
+EXAMPLES = {"create": 20, "cancel": 12, "compact": 12}
+"""Operation -> requests of each mode. A create varies most; few responses can be cancelled, and few
+generated histories compacted."""
+
+CHECKS = [
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+    checks.negative_data_rejection,
+]
+
+
+@dataclass(slots=True)
+class FuzzedServer:
+    """A server with responses in every state, and what it returned so far."""
+
+    url: str
+    key: str
+    models: list[str]
+    responses: dict[str, list[str]]
+    """operation -> responses for its requests, `""` for any other; all of them end"""
+    conversations: list[str]
+    items: list[str]
+    """of each conversation"""
+    seen: Counter[tuple[str, int, str]] = field(default_factory=Counter)
+    """(operation, status, content type) -> how often"""
+
+    def known_responses(self, operation: str) -> list[str]:
+        return self.responses.get(operation, self.responses[""])
+
+    def send(self, case: Case, session: requests.Session) -> None:
+        """Sends one request and compares the response with the document."""
+        response = case.call(
+            base_url=self.url,
+            session=session,
+            headers={"authorization": f"Bearer {self.key}"},
+            timeout=60,
+        )
+        kind = (response.headers.get("content-type") or [""])[0].partition(";")[0]
+        operation: str = case.operation.definition.raw["operationId"]
+        self.seen[operation, response.status_code, kind] += 1
+        exchange = f"{case.as_curl_command()}\n{response.status_code} {response.content[:1000]!r}"
+        assert response.status_code not in (422, 500), exchange
+        case.validate_response(response, checks=CHECKS)
+        if (
+            kind == "text/event-stream" and operation != "chat"
+        ):  # chat streams the upstream's chunks
+            check_stream(response.content.decode())
+        elif response.status_code == 200 and operation in ("create", "retrieve", "cancel"):
+            check_response(response.json())
+
+
+async def server_of(stack: Stack) -> FuzzedServer:
+    """A server with models that answer, fail and hang, and with responses in every state."""
+    fake, api = stack.fake, stack.api()
+    talking = fake.script(
+        [
+            reasoning("Hm."),
+            text("Well, ", "yes."),
+            call(0, "call_1", "look", '{"at": "it"}'),
+            finish("tool_calls"),
+            usage(),
+        ]
+    )
+    short, silent = fake.script([text("So"), finish("length")]), fake.script([hang()])
+    refusing = fake.script([refusal("No."), finish(), usage()])
+    broken = fake.script([text("A"), drop()])
+    limited = fake.script([status(429, headers={"retry-after": "1"})])
+    down = fake.script([status(503)])
+    ended = [
+        await api.create_background(model, stream=False)
+        for model in (talking, short, refusing, broken, limited, "nobody")
+    ]
+    ended.append((await api.create(talking))["id"])
+    for response in ended:
+        await api.wait_for_end(response)
+    running = [await api.create_background(silent) for _ in range(8)]
+    await api.cancel(running[0])
+    deleted = await api.create_background(talking)
+    await api.call("DELETE", f"/responses/{deleted}")
+    responses = {
+        "": [*ended, running[0], deleted],
+        "cancel": [*ended, *running[:4]],
+        "delete": [*running[4:], deleted],
+    }
+    items = [f"msg_{number}" for number in range(8)]
+    first_items = {"items": [{"role": "user", "content": "Hm.", "id": item} for item in items]}
+    conversations = [
+        (await api.call("POST", "/conversations", first_items)).body["id"] for _ in range(20)
+    ]
+    return FuzzedServer(
+        api.base_url.removesuffix("/v1"),
+        stack.key,
+        [talking, short, refusing, broken, limited, down, "nobody"],
+        responses,
+        conversations,
+        items,
+    )
+
+
+def fuzz(
+    server: FuzzedServer, operation: str, mode: GenerationMode, settings: hypothesis.settings
+) -> None:
+    """Sends generated requests of one operation, many with models and responses that exist."""
+
+    @settings
+    @given(data=st.data())
+    def run(data: st.DataObject) -> None:
+        case: Any = data.draw(generated(operation, mode))
+        use_existing_ids(data, case, server, operation)
+        if mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
+            change = BODY_CHANGES.get(operation, use_generated_body)
+            if "conversation_id" in case.path_parameters:
+                change = use_valid_conversation_body
+            change(data, case, server)
+        server.send(case, session)
+
+    with requests.Session() as session:
+        run()
+
+
+def use_existing_ids(data: st.DataObject, case: Case, server: FuzzedServer, operation: str) -> None:
+    """Puts ids that exist into the paths of many requests."""
+    known = {
+        "response_id": server.known_responses(operation),
+        # The list of models is cached for a minute: only this one is always in it.
+        "model": [ALWAYS_LISTED_MODEL],
+        "conversation_id": server.conversations,
+        "item_id": server.items,
+    }
+    for name, ids in known.items():
+        if name in case.path_parameters:
+            generated_id = case.path_parameters[name]
+            case.path_parameters[name] = data.draw(st.sampled_from([generated_id, *ids]))
+
+
+def use_generated_body(_data: st.DataObject, _case: Any, _server: FuzzedServer) -> None:
+    """Leaves the body as it was generated."""
+
+
+def use_valid_conversation_body(data: st.DataObject, case: Any, _server: FuzzedServer) -> None:
+    valid = (
+        {"metadata": {"a": "b"}}
+        if case.operation.definition.raw["operationId"] == "update_conversation"
+        else {"items": [{"role": "user", "content": "x"}]}
+    )
+    case.body = data.draw(st.sampled_from([with_integers(case.body), valid]))
+
+
+def use_working_model(data: st.DataObject, case: Any, server: FuzzedServer) -> None:
+    """For compact and input_tokens, which need a model that answers."""
+    inputs = ["Hello.", case.body.get("input"), [{"role": "user", "content": "x"}]]
+    valid = {"model": server.models[0], "input": data.draw(st.sampled_from(inputs))}
+    case.body = with_integers(data.draw(st.sampled_from([case.body, valid])))
+
+
+def use_any_model(data: st.DataObject, case: Any, server: FuzzedServer) -> None:
+    model = data.draw(st.sampled_from(server.models))
+    case.body = with_integers(case.body) | {"model": model}
+
+
+CREATE_MODES: list[JSON] = [
+    {},
+    {"stream": True},
+    {"background": True, "store": True},
+    {"background": True, "store": True, "stream": True},
+]
+
+
+def use_any_create(data: st.DataObject, case: Any, server: FuzzedServer) -> None:
+    """A create in any mode, with models, responses and conversations that exist."""
+    mode = data.draw(st.sampled_from(CREATE_MODES))
+    model = data.draw(st.sampled_from(server.models))
+    case.body = with_integers(case.body) | mode | {"model": model}
+    if data.draw(st.booleans()):
+        case.headers.pop("Idempotency-Key", None)  # generated keys are short, so they repeat
+    if isinstance(case.body.get("previous_response_id"), str):
+        previous = data.draw(st.sampled_from(server.known_responses("create")))
+        case.body["previous_response_id"] = previous
+    if case.body.get("conversation") is not None:
+        case.body["conversation"] = data.draw(st.sampled_from(server.conversations))
+
+
+BODY_CHANGES: dict[str, Callable[[st.DataObject, Any, FuzzedServer], None]] = {
+    "compact": use_working_model,
+    "input_tokens": use_working_model,
+    "chat": use_any_model,
+    "create": use_any_create,
+}
+"""operation -> how a generated body is changed, so that many requests succeed"""
+
+
+async def test_the_server_answers_as_the_openapi_document_says(tool_stack: Stack) -> None:
+    server = await server_of(tool_stack)
+    for name, operation in operations().items():
+        can_be_wrong = "requestBody" in operation or any(
+            parameter["in"] == "query" for parameter in operation.get("parameters", ())
+        )
+        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)[: 1 + can_be_wrong]:
+            settings = generated_examples(EXAMPLES.get(name, 6))
+            await asyncio.to_thread(fuzz, server, name, mode, settings)
+    seen = {(name, code) for name, code, _ in server.seen}
+    assert seen >= {(name, 200) for name in operations()}, server.seen
+    assert seen >= {("create", 400), ("retrieve", 404), ("cancel", 400), ("one_model", 404)}, (
+        server.seen
+    )
+
+
+async def test_every_upstream_failure_of_a_foreground_request_is_documented(
+    shared_stack: Stack, api: Api
+) -> None:
+    seen = set()
+    for model in (await server_of(shared_stack)).models:
+        response = await api.call("POST", "/responses", {"model": model, "input": "Hello."})
+        seen.add(response.status)
+        require("Response" if response.status == 200 else "Error", response.body)
+    assert seen == {200, 400, 429, 502}
+    assert {str(code) for code in seen} <= operations()["create"]["responses"].keys()
+
+
+async def test_every_route_under_v1_needs_a_key_and_documents_it(
+    shared_stack: Stack, api: Api
+) -> None:
+    stranger = shared_stack.api(key="bb-nobody")
+    for path, methods in document()["paths"].items():
+        for method, operation in methods.items():
+            if not path.startswith("/v1/"):
+                assert operation["security"] == []
+                continue
+            place = re.sub(r"\{\w+\}", new_uuid().hex, path.removeprefix("/v1"))
+            response = await stranger.call(method.upper(), place)
+            assert response.status == 401
+            assert "401" in operation["responses"]
+            require("Error", response.body)
+
+
+async def test_the_document_is_served(shared_stack: Stack, api: Api) -> None:
+    url = f"{api.base_url.removesuffix('/v1')}/openapi.json"
+    async with shared_stack.session.get(url) as response:
+        served = await response.json()
+    limit = served["components"]["responses"].pop("Error413")
+    assert "4000000 bytes" in limit["description"]
+    components = document()["components"]
+    others = {name: each for name, each in components["responses"].items() if name != "Error413"}
+    assert served == {**document(), "components": {**components, "responses": others}}

@@ -1,0 +1,40 @@
+"""Requests that Schemathesis generates from the API document."""
+
+from functools import cache
+from typing import Any
+
+import hypothesis
+import schemathesis
+from hypothesis import Phase
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+
+from tests.support.openapi_document import document
+from tests.support.properties import examples
+
+Case = schemathesis.Case[Any]
+
+
+@cache
+def generated(operation: str, mode: GenerationMode) -> st.SearchStrategy[Case]:
+    """Requests of one operation. They have no API key: each test adds one."""
+    without_keys = {name: value for name, value in document().items() if name != "security"}
+    config = schemathesis.Config.from_dict({"max-stream-events": 10_000})
+    schema = schemathesis.openapi.from_dict(without_keys, config=config)
+    return schema.find_operation_by_id(operation).as_strategy(generation_mode=mode)
+
+
+def generated_examples(count: int) -> hypothesis.settings:
+    """Without the other phases: to shrink a request of this size takes minutes."""
+    return hypothesis.settings(examples(count), phases=[Phase.generate])
+
+
+def with_integers(value: Any) -> Any:
+    """The value with 16 for 16.0. JSON Schema accepts both as an integer, this API only the first,
+    which is what most encoders write."""
+    if isinstance(value, dict):
+        return {name: with_integers(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [with_integers(inner) for inner in value]
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+    return int(value) if is_whole else value

@@ -57,15 +57,21 @@ NOT_IN_THE_SCHEMA = {
     ("unsupported_parameter", "background"),
     ("invalid_value", "tool_choice"),
     *(
-        ("invalid_value", f"{place}.name")
+        fault
         for place in ("tools[]", "tools[].tools[]", "input[].tools[]", "input[].tools[].tools[]")
+        for fault in (
+            ("invalid_value", f"{place}.name"),
+            ("invalid_function_parameters", f"{place}.parameters"),
+        )
     ),
+    ("invalid_json_schema", "text.format.schema"),
     ("invalid_value", "tools[].server_label"),
     ("invalid_value", "tools[].headers"),
     ("string_above_max_length", "tools[].headers"),
     ("mutually_exclusive_parameters", "tools[].authorization"),
 }
-"""(code, param) of errors that no schema can express: what parameters require of each other."""
+"""(code, param) of errors that the document does not express: combinations of parameters, and the
+rules for a client's JSON Schema."""
 
 
 # The document by itself.

@@ -137,7 +137,7 @@ class Settings(FileBackedSettings):
 
 
 def sqlalchemy_url(dsn: str) -> str:
-    """The same address for SQLAlchemy, which must be told to use psycopg 3."""
+    """The same address for SQLAlchemy, with psycopg 3 as its driver."""
     return dsn.replace("postgresql://", "postgresql+psycopg://", 1)
 
 

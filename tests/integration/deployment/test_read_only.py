@@ -128,11 +128,11 @@ async def test_every_service_runs_on_a_read_only_file_system(
 ) -> None:
     migrated = configured_image.run(configured_image.command("migrate"))
     assert migrated.returncode == 0, migrated.stderr
-    made = configured_image.run(configured_image.python("-m", "cli.main", "keys", "create"))
-    assert made.returncode == 0, made.stderr
+    created = configured_image.run(configured_image.python("-m", "cli.main", "keys", "create"))
+    assert created.returncode == 0, created.stderr
     assert (
         configured_image.run(configured_image.check("worker", 0)).returncode == 1
-    )  # nobody runs yet
+    )  # no process runs yet
 
     port = free_port()
     processes = []
@@ -151,7 +151,7 @@ async def test_every_service_runs_on_a_read_only_file_system(
         await until(lambda: _ready(processes, port), 60)
         assert configured_image.run(configured_image.check("web", port)).returncode == 0
         assert configured_image.run(configured_image.check("worker", port)).returncode == 0
-        await _answers(port, made.stdout.strip())
+        await _answers(port, created.stdout.strip())
         for process in processes:
             process.request_stop()
         await until(lambda: not any(process.running() for process in processes), 30)
@@ -174,10 +174,10 @@ async def _ready(processes: list[Process], port: int) -> bool:
             aiohttp.ClientSession() as session,
             session.get(f"http://127.0.0.1:{port}/readyz") as answer,
         ):
-            found: dict[str, Any] = await answer.json()
+            body: dict[str, Any] = await answer.json()
     except aiohttp.ClientConnectionError:
         return False
-    return bool(found["ready"]) and {"web", "worker", "quarantine"} <= set(found["workers"])
+    return bool(body["ready"]) and {"web", "worker", "quarantine"} <= set(body["workers"])
 
 
 async def _answers(port: int, key: str) -> None:

@@ -53,7 +53,7 @@ async def client(base_url: str) -> AsyncIterator[AsyncOpenAI]:
         yield client
 
 
-def said(text: str) -> list[dict[str, Any]]:
+def user_message(text: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": text}]
 
 
@@ -97,15 +97,15 @@ async def test_a_request_for_json_gets_an_example_of_the_schema(client: AsyncOpe
     wanted: Any = {"type": "json_schema", "json_schema": {"name": "thing", "schema": schema}}
     completion = await client.chat.completions.create(
         model="demo",
-        messages=said("Hi"),  # type: ignore[arg-type]
+        messages=user_message("Hi"),  # type: ignore[arg-type]
         response_format=wanted,
     )
-    told = json.loads(completion.choices[0].message.content or "")
-    assert (told["size"], told["tags"], told["first"]["name"]) == (1, ["a"], "Hi")
+    example = json.loads(completion.choices[0].message.content or "")
+    assert (example["size"], example["tags"], example["first"]["name"]) == (1, ["a"], "Hi")
     whole: Any = {"type": "json_object"}
     completion = await client.chat.completions.create(
         model="demo",
-        messages=said("Hi"),  # type: ignore[arg-type]
+        messages=user_message("Hi"),  # type: ignore[arg-type]
         response_format=whole,
     )
     assert json.loads(completion.choices[0].message.content or "") == {
@@ -116,12 +116,12 @@ async def test_a_request_for_json_gets_an_example_of_the_schema(client: AsyncOpe
 
 async def test_a_request_with_an_effort_gets_reasoning(base_url: str) -> None:
     _, whole = await post(
-        base_url, {"model": "demo", "messages": said("Hi"), "reasoning_effort": "low"}
+        base_url, {"model": "demo", "messages": user_message("Hi"), "reasoning_effort": "low"}
     )
     assert whole["choices"][0]["message"]["reasoning"] == f"{MARK} I pretend to think."
     assert whole["usage"]["completion_tokens_details"]["reasoning_tokens"] == 7
     _, silent = await post(
-        base_url, {"model": "demo", "messages": said("Hi"), "reasoning_effort": "none"}
+        base_url, {"model": "demo", "messages": user_message("Hi"), "reasoning_effort": "none"}
     )
     assert "reasoning" not in silent["choices"][0]["message"]
 
@@ -179,7 +179,7 @@ async def test_the_last_user_text_of_several_parts_is_repeated(base_url: str) ->
         {"type": "text", "text": "and two"},
     ]
     messages = [
-        *said("before"),
+        *user_message("before"),
         {"role": "user", "content": parts},
         {"role": "assistant", "content": "after"},
     ]
@@ -189,7 +189,7 @@ async def test_the_last_user_text_of_several_parts_is_repeated(base_url: str) ->
 
 
 async def test_half_a_surrogate_pair_is_repeated(base_url: str) -> None:
-    _, body = await post(base_url, {"model": "demo", "messages": said("\ud800")})
+    _, body = await post(base_url, {"model": "demo", "messages": user_message("\ud800")})
     assert body["choices"][0]["message"]["content"] == f"{MARK} You said: \ud800"
 
 
@@ -203,7 +203,7 @@ async def test_the_answer_stops_at_the_token_limit(client: AsyncOpenAI) -> None:
 
 async def test_tools_model_calls_the_first_function_with_fitting_arguments(base_url: str) -> None:
     _, body = await post(
-        base_url, {"model": "demo-tools", "messages": said("Oslo"), "tools": [WEATHER]}
+        base_url, {"model": "demo-tools", "messages": user_message("Oslo"), "tools": [WEATHER]}
     )
     choice = body["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
@@ -240,7 +240,7 @@ async def test_streamed_call_comes_in_pieces_under_one_id(client: AsyncOpenAI) -
 async def test_tools_model_answers_in_text_after_a_tools_result(base_url: str) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
     messages = [
-        *said("Oslo"),
+        *user_message("Oslo"),
         {"role": "assistant", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": "rain"},
     ]
@@ -253,7 +253,7 @@ async def test_tools_model_answers_in_text_after_a_tools_result(base_url: str) -
 async def test_slow_model_takes_a_minute_and_sends_its_first_word_at_once(base_url: str) -> None:
     limited = {
         "model": "demo-slow",
-        "messages": said("Hi"),
+        "messages": user_message("Hi"),
         "max_tokens": SLOW_WORDS,
         "stream": True,
     }
@@ -269,7 +269,7 @@ async def test_slow_model_takes_a_minute_and_sends_its_first_word_at_once(base_u
 async def test_it_serves_a_thousand_slow_streams(base_url: str) -> None:
     """Every stream gets its third word while all thousand are open."""
     opened, all_open = 0, asyncio.Event()
-    body = json.dumps({"model": "demo-slow", "messages": said("Hi"), "stream": True})
+    body = json.dumps({"model": "demo-slow", "messages": user_message("Hi"), "stream": True})
 
     async def listen(session: aiohttp.ClientSession) -> None:
         nonlocal opened

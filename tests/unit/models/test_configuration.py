@@ -306,7 +306,7 @@ def test_lines_are_right_also_after_comments_strings_and_lists_over_several_line
 ) -> None:
     text = '''
 retention = """P
-1D""" # a text over two lines that says nothing sensible
+1D""" # a text over two lines that is not a duration
 [upstreams."a"] # [not.a.table]
 'base_url' = "http://a.example/v1" # base_url = 1
 passthrough = [

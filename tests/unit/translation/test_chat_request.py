@@ -1,4 +1,4 @@
-"""The rows of contract §7.1: parameters and history in, one Chat Completions body out."""
+"""Parameters and history in, one Chat Completions body out."""
 
 import copy
 import json
@@ -537,7 +537,7 @@ CHOICES: list[tuple[str, Any, set[str] | None]] = [
 @pytest.mark.parametrize(
     ("choice", "names"), [row[1:] for row in CHOICES], ids=[row[0] for row in CHOICES]
 )
-def test_the_choice_says_what_may_be_called(choice: Any, names: set[str] | None) -> None:
+def test_a_tool_choice_limits_the_callable_names(choice: Any, names: set[str] | None) -> None:
     chosen = {} if choice is None else {"tool_choice": choice}
     assert build_tool_catalog({"tools": [BARE, CUSTOM, SEARCH], **chosen}).callable_names == names
 
@@ -548,13 +548,13 @@ def test_the_token_limit_is_spelled_as_the_upstream_wants_it() -> None:
     }
 
 
-def test_passthrough_names_are_sent_as_they_are() -> None:
+def test_passthrough_parameters_are_sent_unchanged() -> None:
     parameters = {"top_k": 3, "user": "u", "service_tier": "flex", "text": {"verbosity": "low"}}
     sent = body(parameters, passthrough=("top_k", "user", "verbosity", "min_p"))
     assert sent == ALWAYS | {"top_k": 3, "user": "u", "verbosity": "low"}
 
 
-def test_passthrough_overrides_nothing_and_gives_away_nothing_that_is_ours() -> None:
+def test_passthrough_overrides_nothing_and_sends_no_parameter_of_this_server() -> None:
     parameters = {
         "stream": False,
         "messages": [],
@@ -572,7 +572,7 @@ def test_a_custom_tool_is_a_function_with_one_string() -> None:
     }
     parameters = {"tools": [CUSTOM, grammar, BARE], "tool_choice": {"type": "custom", "name": "sh"}}
     sent = body(parameters)
-    assert [found["function"]["name"] for found in sent["tools"]] == ["sh", "calc", "bare"]
+    assert [result["function"]["name"] for result in sent["tools"]] == ["sh", "calc", "bare"]
     assert sent["tools"][0]["function"]["parameters"] == {
         "type": "object",
         "properties": {"input": {"type": "string"}},
@@ -591,7 +591,7 @@ def test_a_custom_tool_is_a_function_with_one_string() -> None:
     ]
 
 
-def test_what_is_given_is_not_changed() -> None:
+def test_the_arguments_are_not_changed() -> None:
     parameters = {"tools": [BARE, CUSTOM], "text": {"format": SCHEMA}}
     history = [user("hi", IMAGE), call("a", ""), output("a", [IMAGE])]
     before = copy.deepcopy((parameters, history))

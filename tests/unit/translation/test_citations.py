@@ -1,4 +1,4 @@
-"""Markdown links to what a search has found become citations, however the text is cut into pieces."""
+"""Markdown links to search results become citations, however the text is cut into pieces."""
 
 from itertools import pairwise
 from typing import Any
@@ -49,14 +49,14 @@ TEXTS: list[tuple[str, list[str]]] = [
 
 
 @pytest.mark.parametrize(("text", "expected"), TEXTS, ids=[row[0][:40] for row in TEXTS])
-def test_links_to_sources_are_citations(text: str, expected: list[str]) -> None:
+def test_links_to_search_results_are_citations(text: str, expected: list[str]) -> None:
     for pieces in ([text], list(text), [text[: len(text) // 2], text[len(text) // 2 :]]):
         assert [
             text[note["start_index"] : note["end_index"]] for note in found(*pieces)
         ] == expected
 
 
-def test_a_source_without_a_title_gets_the_words_of_the_link() -> None:
+def test_a_source_without_a_title_gets_the_link_text() -> None:
     assert [
         note["title"] for note in found("[A](https://a.example/x) [words](https://c.example)")
     ] == ["A", "words"]
@@ -83,7 +83,7 @@ BITS = st.sampled_from(
 
 
 @given(st.lists(BITS, max_size=40).map("".join), st.lists(st.integers(0, 300), max_size=12))
-def test_it_does_not_matter_how_the_text_is_cut(text: str, cuts: list[int]) -> None:
+def test_citations_do_not_depend_on_how_the_text_is_cut(text: str, cuts: list[int]) -> None:
     places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     pieces = [text[start:end] for start, end in pairwise(places)]
     whole = found(text)
@@ -93,7 +93,7 @@ def test_it_does_not_matter_how_the_text_is_cut(text: str, cuts: list[int]) -> N
     )
 
 
-def test_links_that_nearly_begin_cost_little() -> None:
+def test_text_with_many_possible_links_stays_cheap() -> None:
     for text in (
         "[" * 60_000,
         "[a](" * 20_000,
@@ -104,7 +104,7 @@ def test_links_that_nearly_begin_cost_little() -> None:
         assert found(*(text[at : at + 7] + ")" for at in range(0, len(text), 700))) == []
 
 
-def test_sources_are_what_searches_have_told() -> None:
+def test_sources_are_the_results_of_searches() -> None:
     answer = '{"results": [{"title": "T", "url": "https://a/", "content": "c"}], "note": ""}'
     history = [
         {"type": "web_search_call", "answer": answer},

@@ -1,4 +1,4 @@
-"""Any history reaches the upstream in order, its calls grouped and paired (contract §7.1): generated ones against turns as they were."""
+"""Any history reaches the upstream in order, its calls grouped and paired: generated histories."""
 
 import random
 from typing import Any
@@ -29,12 +29,16 @@ def new_ids() -> Any:
 
 
 def messages(items: list[JSON], **dialect: Any) -> list[JSON]:
-    """What the upstream is told of a client's items."""
+    """The messages for a client's items."""
     history = input_items(items, new_ids())
-    found: list[JSON] = chat_request(
-        model="m", parameters={}, history=history, tool_catalog=build_tool_catalog({}, history), dialect=Dialect(**dialect)
-    )["messages"]  # fmt: skip
-    return found
+    result: list[JSON] = chat_request(
+        model="m",
+        parameters={},
+        history=history,
+        tool_catalog=build_tool_catalog({}, history),
+        dialect=Dialect(**dialect),
+    )["messages"]
+    return result
 
 
 @st.composite
@@ -59,23 +63,23 @@ def flat(turns: list[HistoryTurn]) -> list[JSON]:
 
 @examples(300)
 @given(turns=histories())
-def test_a_history_is_told_turn_by_turn(turns: list[HistoryTurn]) -> None:
+def test_a_history_becomes_messages_turn_by_turn(turns: list[HistoryTurn]) -> None:
     assert normalize_messages(messages(flat(turns))) == expected_messages(turns)
 
 
 @examples(150)
 @given(turns=histories())
-def test_what_no_upstream_takes_is_never_told(turns: list[HistoryTurn]) -> None:
-    told = messages(flat(turns))
+def test_items_that_upstreams_refuse_are_left_out(turns: list[HistoryTurn]) -> None:
+    published = messages(flat(turns))
     waiting: list[str] = []
-    for message in told:
+    for message in published:
         if message["role"] == "tool":
             waiting.remove(message["tool_call_id"])
         else:
             assert not waiting, f"answers missing behind their calls: {waiting}"
             waiting = [call["id"] for call in message.get("tool_calls", ())]
     assert not waiting
-    called = [call["id"] for message in told for call in message.get("tool_calls", ())]
+    called = [call["id"] for message in published for call in message.get("tool_calls", ())]
     assert len(called) == len(set(called))
     assert not {turn.broken_call for turn in turns} & set(called)
 
@@ -83,7 +87,7 @@ def test_what_no_upstream_takes_is_never_told(turns: list[HistoryTurn]) -> None:
 @examples(150)
 @given(turns=histories(), at=st.integers(0, 10**6))
 def test_every_cut_between_turns_gives_the_same(turns: list[HistoryTurn], at: int) -> None:
-    """Where one response ends and the next begins leaves no trace."""
+    """The border between two responses does not show."""
     cut = at % len(turns)
     begun = normalize_messages(
         messages(flat([*turns[:cut], HistoryTurn(input_items=turns[cut].input_items)]))
@@ -93,11 +97,11 @@ def test_every_cut_between_turns_gives_the_same(turns: list[HistoryTurn], at: in
 
 @examples(100)
 @given(turns=histories())
-def test_one_system_message_changes_nobody_elses_order(turns: list[HistoryTurn]) -> None:
-    told = normalize_messages(messages(flat(turns), single_system_message=True))
+def test_one_system_message_does_not_change_the_order_of_others(turns: list[HistoryTurn]) -> None:
+    published = normalize_messages(messages(flat(turns), single_system_message=True))
     expected = expected_messages(turns)
     system = [words for role, words in expected if role == "system"]
-    assert told == [
+    assert published == [
         *([("system", "\n\n".join(system))] if system else []),
         *(message for message in expected if message[0] != "system"),
     ]
@@ -105,7 +109,7 @@ def test_one_system_message_changes_nobody_elses_order(turns: list[HistoryTurn])
 
 @examples(150)
 @given(turns=histories(), at=st.integers(0, 10**6))
-def test_an_answer_that_is_missing_or_strange_is_refused(turns: list[HistoryTurn], at: int) -> None:
+def test_a_missing_or_foreign_output_is_refused(turns: list[HistoryTurn], at: int) -> None:
     items = flat(turns)
     require_outputs(input_items(items, new_ids()))
     answers = [
@@ -124,7 +128,7 @@ def test_an_answer_that_is_missing_or_strange_is_refused(turns: list[HistoryTurn
         require_outputs(input_items([*items[:chosen], strange, *items[chosen:]], new_ids()))
 
 
-def test_the_author_writes_of_everything() -> None:
+def test_generated_histories_contain_every_kind_of_item() -> None:
     author = HistoryGenerator(random.Random(0))
     seen: set[str] = set()
     turns: list[HistoryTurn] = []

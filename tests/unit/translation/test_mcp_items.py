@@ -1,4 +1,4 @@
-"""The items of MCP, from `added` to `done`: in a turn, approved, restored, broken off."""
+"""The items of MCP, from `added` to `done`: in a turn, approved, restored, closed incomplete."""
 
 from itertools import count
 from typing import Any
@@ -20,7 +20,7 @@ PLACE = {"server_label": "files", "name": "read"}
 
 def told(events: list[Event]) -> list[JSON]:
     """The events as a client reads them, without the places that all of them share."""
-    found = [
+    result = [
         msgspec.json.decode(frame(event, number).partition(b"\ndata: ")[2])
         for number, event in enumerate(events)
     ]
@@ -30,7 +30,7 @@ def told(events: list[Event]) -> list[JSON]:
             for key, value in event.items()
             if key not in ("sequence_number", "item_id", "output_index")
         }
-        for event in found
+        for event in result
     ]
 
 
@@ -55,7 +55,7 @@ def call(arguments: str = "", name: str = "read") -> Chunk:
     return Chunk(calls=(CallDelta(index=0, id="call_up", name=name, arguments=arguments),))
 
 
-def test_a_call_is_said_like_any_other_and_stays_open_until_it_is_answered() -> None:
+def test_an_mcp_call_streams_and_stays_open_until_its_result() -> None:
     turn = translator(OpenMcpCall)
     events = (
         turn.feed(call('{"path"'))
@@ -77,8 +77,8 @@ def test_a_call_is_said_like_any_other_and_stays_open_until_it_is_answered() -> 
         "arguments": "",
         **PLACE,
     }
-    (asked,) = turn.server_calls
-    answer = asked.result({"output": "text"}, failed=False)
+    (request,) = turn.server_calls
+    answer = request.result({"output": "text"}, failed=False)
     assert kinds(answer) == ["mcp_call.completed", "output_item.done"]
     done = {
         "id": "mcp_1",
@@ -103,15 +103,15 @@ def test_a_call_without_arguments_means_an_empty_object() -> None:
     ]
 
 
-def test_a_failed_call_says_so() -> None:
-    asked = OpenMcpCall(0, "mcp_1", arguments="{}", **PLACE)
-    answer = asked.result(asked.failure_fields("too late"), failed=True)
+def test_a_failed_call_has_the_status_failed() -> None:
+    request = OpenMcpCall(0, "mcp_1", arguments="{}", **PLACE)
+    answer = request.result(request.failure_fields("too late"), failed=True)
     assert kinds(answer) == ["mcp_call.failed", "output_item.done"]
     error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "too late"}]}
     assert told(answer)[-1]["item"]["error"] == error
 
 
-def test_a_call_that_was_approved_is_told_with_all_its_arguments_at_once() -> None:
+def test_an_approved_call_has_all_its_arguments_at_once() -> None:
     approved = OpenMcpCall(3, "mcp_1", arguments='{"a": 1}', approval_request_id="mcpr_1", **PLACE)
     events = approved.open_events()
     assert kinds(events) == [
@@ -125,12 +125,12 @@ def test_a_call_that_was_approved_is_told_with_all_its_arguments_at_once() -> No
     assert approved.arguments_done() == []
 
 
-def test_a_call_that_breaks_off_while_it_runs_does_not_say_its_arguments_again() -> None:
+def test_a_call_closed_while_it_runs_does_not_repeat_its_arguments() -> None:
     stored = OpenMcpCall(0, "mcp_1", arguments='{"a": 1}', **PLACE).to_json()
     assert kinds(OpenMcpCall.from_item(0, stored).close("incomplete")) == ["output_item.done"]
 
 
-def test_a_call_that_breaks_off_while_it_is_said_closes_its_arguments() -> None:
+def test_a_call_closed_while_it_streams_closes_its_arguments() -> None:
     turn = translator(OpenMcpCall)
     turn.feed(call('{"pa'))
     events = turn.close_incomplete()
@@ -144,20 +144,20 @@ def test_a_call_that_breaks_off_while_it_is_said_closes_its_arguments() -> None:
     }
 
 
-def test_a_dead_attempts_open_call_is_shown_and_closed_as_it_was_said() -> None:
+def test_a_recovery_shows_and_closes_an_open_call_of_a_crashed_attempt() -> None:
     turn = translator(OpenMcpCall)
     frames = [frame(event, number) for number, event in enumerate(turn.feed(call('{"pa')))]
-    heard = [msgspec.json.decode(one.partition(b"\ndata: ")[2]) for one in frames]
-    assert fold(heard) == [
+    published = [msgspec.json.decode(entry.partition(b"\ndata: ")[2]) for entry in frames]
+    assert fold(published) == [
         {"id": "mcp_1", "type": "mcp_call", "status": "in_progress", "arguments": '{"pa', **PLACE}
     ]
-    assert kinds(closing_events(find_unfinished(heard))) == [
+    assert kinds(closing_events(find_unfinished(published))) == [
         "mcp_call_arguments.done",
         "output_item.done",
     ]
 
 
-def test_a_request_for_approval_is_done_when_it_was_said() -> None:
+def test_an_approval_request_is_completed_with_its_arguments() -> None:
     turn = translator(OpenApprovalRequest)
     events = (
         turn.feed(call('{"path": "a"}'))
@@ -176,7 +176,7 @@ def test_a_request_for_approval_is_done_when_it_was_said() -> None:
     assert turn.server_calls == []
 
 
-def test_a_listing_comes_with_its_own_events() -> None:
+def test_a_listing_has_its_own_events() -> None:
     listing = OpenListTools(0, "mcpl_1", server_label="files")
     opened = listing.open_events()
     assert kinds(opened) == ["output_item.added", "mcp_list_tools.in_progress"]

@@ -1,4 +1,4 @@
-"""A native upstream's events and what they become: whole ones first, then those with holes."""
+"""A native upstream's events and what they become: complete turns, turns with missing events."""
 
 import json
 import random
@@ -56,17 +56,20 @@ def _opening() -> list[JSON]:
     ]
 
 
-def test_a_whole_turn_comes_out_under_our_ids_alone() -> None:
+def test_a_turn_shows_only_our_ids() -> None:
     turn = translate_native(
         numbered([*_opening(), *message_events("Hi"), terminal_event(message("Hi"))])
     )
     assert turn.lines == WHOLE
     assert turn.output == [
         {
-            "id": "msg_1", "type": "message", "status": "completed", "role": "assistant",
+            "id": "msg_1",
+            "type": "message",
+            "status": "completed",
+            "role": "assistant",
             "content": [{"type": "output_text", "text": "Hi", "annotations": [], "logprobs": []}],
         }
-    ]  # fmt: skip
+    ]
     assert turn.usage is not None
     assert (turn.usage["input_tokens"], turn.usage["total_tokens"]) == (3, 5)
     assert turn.outcome is not None
@@ -79,8 +82,8 @@ def test_a_whole_turn_comes_out_under_our_ids_alone() -> None:
     ("missing", "expected"),
     [(0, "Hi"), (1, "Hi"), (2, "i"), (3, "Hi"), (4, "Hi"), (5, "Hi"), (6, "Hi")],
 )
-def test_whichever_event_is_missing_the_message_is_whole(missing: int, expected: str) -> None:
-    """Only a letter before one that was shown is lost for good: what was shown stays."""
+def test_a_message_is_complete_without_any_one_of_its_events(missing: int, expected: str) -> None:
+    """Only a character before one that was sent is lost: sent text stays."""
     events = message_events("Hi")
     del events[missing]
     turn = translate_native([*events, terminal_event(message("Hi"))])
@@ -90,9 +93,9 @@ def test_whichever_event_is_missing_the_message_is_whole(missing: int, expected:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_many_holes_at_once_still_obey_the_contract(seed: int) -> None:
+def test_a_turn_with_many_missing_events_obeys_the_contract(seed: int) -> None:
     chance = random.Random(seed)
-    thought = {
+    reasoning_item = {
         "id": "up_rs",
         "type": "reasoning",
         "summary": [{"type": "summary_text", "text": "ab"}],
@@ -107,43 +110,57 @@ def test_many_holes_at_once_still_obey_the_contract(seed: int) -> None:
         "status": "completed",
     }
     events = [
-        {"type": "response.output_item.added", "output_index": 0, "item": {**thought, "summary": []}},
-        event("reasoning_summary_part.added", 0, item_id="up_rs", summary_index=0, part={"type": "summary_text", "text": ""}),
+        {
+            "type": "response.output_item.added",
+            "output_index": 0,
+            "item": {**reasoning_item, "summary": []},
+        },
+        event(
+            "reasoning_summary_part.added",
+            0,
+            item_id="up_rs",
+            summary_index=0,
+            part={"type": "summary_text", "text": ""},
+        ),
         event("reasoning_summary_text.delta", 0, item_id="up_rs", summary_index=0, delta="a"),
         event("reasoning_summary_text.delta", 0, item_id="up_rs", summary_index=0, delta="b"),
         event("reasoning_summary_text.done", 0, item_id="up_rs", summary_index=0, text="ab"),
-        {"type": "response.output_item.done", "output_index": 0, "item": thought},
-        *[{**one, "output_index": 1} for one in message_events("Hello")],
-        {"type": "response.output_item.added", "output_index": 2, "item": {**call, "arguments": ""}},
+        {"type": "response.output_item.done", "output_index": 0, "item": reasoning_item},
+        *[{**entry, "output_index": 1} for entry in message_events("Hello")],
+        {
+            "type": "response.output_item.added",
+            "output_index": 2,
+            "item": {**call, "arguments": ""},
+        },
         event("function_call_arguments.delta", 2, item_id="up_fc", delta='{"a"'),
         event("function_call_arguments.delta", 2, item_id="up_fc", delta=":1}"),
         event("function_call_arguments.done", 2, item_id="up_fc", name="f", arguments='{"a":1}'),
         {"type": "response.output_item.done", "output_index": 2, "item": call},
-    ]  # fmt: skip
-    kept = [one for one in events if chance.random() < 0.6]
-    for one in kept:
+    ]
+    stored = [entry for entry in events if chance.random() < 0.6]
+    for entry in stored:
         if chance.random() < 0.3:
-            one.pop("output_index", None)
+            entry.pop("output_index", None)
         if chance.random() < 0.2:
-            one["item_id"] = f"changed_{chance.random()}"
+            entry["item_id"] = f"changed_{chance.random()}"
     if chance.random() < 0.3:
-        kept += kept[-1:]
+        stored += stored[-1:]
     last = (
-        terminal_event(thought, message("Hello"), call)
+        terminal_event(reasoning_item, message("Hello"), call)
         if chance.random() < 0.7
         else terminal_event()
     )
-    turn = translate_native([*kept, last])
+    turn = translate_native([*stored, last])
     assert turn.outcome is not None
 
 
-def test_parts_are_told_apart_by_type_where_all_have_the_same_index() -> None:
+def test_parts_with_the_same_index_are_separated_by_type() -> None:
     refusal = event("refusal.delta", 0, item_id="up_msg", content_index=0, delta="no")
     turn = translate_native([text_delta("yes, "), refusal, terminal_event()])
     assert turn.items == ["message yes,  | refusal no"]
 
 
-def test_items_whose_ids_change_are_told_apart_by_their_index() -> None:
+def test_items_whose_ids_change_are_separated_by_index() -> None:
     changing = [text_delta(letter, item_id=f"id_{letter}") for letter in "abc"]
     last = {
         "type": "response.output_item.done",
@@ -155,12 +172,18 @@ def test_items_whose_ids_change_are_told_apart_by_their_index() -> None:
     ).items == ["message abc"]
 
 
-def test_items_that_all_have_the_same_index_are_told_apart_by_their_ids() -> None:
-    events = [added(0, "message", id="one"), text_delta("1", item_id="one"), added(0, "message", id="two"), text_delta("2", item_id="two"), text_delta("1", item_id="one")]  # fmt: skip
+def test_items_with_the_same_index_are_separated_by_id() -> None:
+    events = [
+        added(0, "message", id="one"),
+        text_delta("1", item_id="one"),
+        added(0, "message", id="two"),
+        text_delta("2", item_id="two"),
+        text_delta("1", item_id="one"),
+    ]
     assert translate_native([*events, terminal_event()]).items == ["message 11", "message 2"]
 
 
-def test_neither_ids_nor_indexes_are_needed() -> None:
+def test_items_without_ids_and_indexes_are_complete() -> None:
     bare = [event("output_text.delta", delta=letter) for letter in "abc"]
     assert (
         translate_native(
@@ -171,12 +194,19 @@ def test_neither_ids_nor_indexes_are_needed() -> None:
     assert translate_native([*bare, terminal_event()]).items == ["message abc"]
 
 
-def test_what_only_the_terminal_event_knows_is_said_then() -> None:
+def test_content_of_the_terminal_event_alone_is_sent() -> None:
     turn = translate_native([terminal_event(message("All at once."))])
-    assert turn.lines == ["0 +message", "0.0 +output_text", "0.0 'All at once.'", "0.0 ='All at once.'", "0.0 -output_text", "0 -message completed"]  # fmt: skip
+    assert turn.lines == [
+        "0 +message",
+        "0.0 +output_text",
+        "0.0 'All at once.'",
+        "0.0 ='All at once.'",
+        "0.0 -output_text",
+        "0 -message completed",
+    ]
 
 
-def test_an_empty_terminal_list_takes_nothing_back() -> None:
+def test_an_empty_terminal_list_removes_nothing() -> None:
     assert translate_native([*message_events("Hi"), terminal_event()]).lines == WHOLE
 
 
@@ -186,7 +216,7 @@ def test_a_json_body_is_a_whole_turn() -> None:
     assert turn.usage is not None
 
 
-def test_what_comes_after_the_end_is_not_heard() -> None:
+def test_events_after_the_end_are_ignored() -> None:
     assert (
         translate_native(
             [
@@ -200,7 +230,7 @@ def test_what_comes_after_the_end_is_not_heard() -> None:
     )
 
 
-def test_a_stream_that_just_stops_was_cut_off_and_keeps_what_was_said() -> None:
+def test_a_stream_that_stops_early_fails_and_keeps_its_content() -> None:
     turn = translate_native(message_events("Hi")[:-3])
     assert turn.lines[-1] == "0 -message incomplete"
     assert turn.outcome is not None
@@ -223,9 +253,15 @@ def test_done_ends_a_turn_whose_items_were_all_closed() -> None:
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [("max_output_tokens", "max_output_tokens"), ("content_filter", "content_filter"), ("length", "max_output_tokens"), ("safety", "content_filter"), (None, "max_output_tokens")],
-)  # fmt: skip
-def test_why_a_turn_is_incomplete(given: str | None, expected: str) -> None:
+    [
+        ("max_output_tokens", "max_output_tokens"),
+        ("content_filter", "content_filter"),
+        ("length", "max_output_tokens"),
+        ("safety", "content_filter"),
+        (None, "max_output_tokens"),
+    ],
+)
+def test_an_incomplete_turn_has_a_reason(given: str | None, expected: str) -> None:
     details = None if given is None else {"reason": given}
     turn = translate_native(
         [
@@ -254,7 +290,7 @@ def test_why_a_turn_is_incomplete(given: str | None, expected: str) -> None:
         (None, "server_error", 502),
     ],
 )
-def test_a_failed_turn_is_told_in_codes_that_clients_know(
+def test_a_failed_turn_has_a_code_that_clients_know(
     error: JSON | None, code: str, status: int
 ) -> None:
     turn = translate_native(
@@ -266,18 +302,18 @@ def test_a_failed_turn_is_told_in_codes_that_clients_know(
     assert turn.items[0].startswith("message so far")
 
 
-def test_what_a_failed_turn_had_not_finished_is_incomplete() -> None:
+def test_unfinished_items_of_a_failed_turn_are_incomplete() -> None:
     turn = translate_native(
         [text_delta("so"), terminal_event(message("so far", status="in_progress"), status="failed")]
     )
     assert turn.items == ["message so far (incomplete)"]
 
 
-def test_items_listed_under_other_ids_at_the_end_are_the_same_in_order() -> None:
+def test_items_listed_with_other_ids_at_the_end_are_matched_in_order() -> None:
     told = [
-        one
+        entry
         for number in range(50)
-        for one in (
+        for entry in (
             added(number, "message", id=f"m{number}"),
             text_delta("x", number, f"m{number}"),
         )
@@ -291,7 +327,7 @@ def test_items_listed_under_other_ids_at_the_end_are_the_same_in_order() -> None
     assert turn.items == [f"message x{number}" for number in range(50)]
 
 
-def test_a_turn_that_the_upstream_cancelled_has_failed() -> None:
+def test_a_turn_that_the_upstream_cancels_fails() -> None:
     turn = translate_native(
         [text_delta("a"), {"type": "response.cancelled", "response": {"status": "cancelled"}}]
     )
@@ -327,12 +363,12 @@ def test_an_error_event_is_raised(told: JSON) -> None:
         b'{"type":"response.x","item":' + b"[" * 300 + b"]" * 300 + b"}",
     ],
 )
-def test_what_is_no_event_is_refused(payload: bytes) -> None:
+def test_payloads_that_are_no_events_fail_the_turn(payload: bytes) -> None:
     with pytest.raises(UpstreamFailed):
         parse_event(payload)
 
 
-def test_an_upstream_that_answers_in_chat_is_named_as_such() -> None:
+def test_an_upstream_with_the_wrong_api_setting_is_reported() -> None:
     with pytest.raises(UpstreamFailed, match="'api' should be 'chat'"):
         parse_event(b'{"object":"chat.completion.chunk","choices":[]}')
 
@@ -361,7 +397,7 @@ def test_an_upstream_that_answers_in_chat_is_named_as_such() -> None:
         },
     ],
 )
-def test_events_that_say_nothing_we_know_change_nothing(unknown: JSON) -> None:
+def test_unknown_events_change_nothing(unknown: JSON) -> None:
     turn = translate_native(
         [
             *message_events("Hi")[:3],
@@ -374,36 +410,65 @@ def test_events_that_say_nothing_we_know_change_nothing(unknown: JSON) -> None:
 
 
 def test_text_that_cannot_be_stored_becomes_the_replacement_character() -> None:
-    raw = b'{"type":"response.output_text.delta","output_index":0,"item_id":"a","content_index":0,"delta":"x\\u0000y\\ud800z\xff"}'
+    raw = (
+        b'{"type":"response.output_text.delta","output_index":0,"item_id":"a","content_index":0,'
+        b'"delta":"x\\u0000y\\ud800z\xff"}'
+    )
     assert translate_native([raw, terminal_event()]).items == ["message x\ufffdy\ufffdz\ufffd"]
 
 
 # --- reasoning ---
 
 
-def test_reasoning_has_its_summary_its_words_and_what_only_its_maker_reads() -> None:
+def test_reasoning_keeps_summary_text_and_encrypted_content() -> None:
     events = [
         added(0, "reasoning", id="up_rs", summary=[], encrypted_content="early"),
-        event("reasoning_summary_part.added", 0, item_id="up_rs", summary_index=0, part={"type": "summary_text", "text": ""}),
+        event(
+            "reasoning_summary_part.added",
+            0,
+            item_id="up_rs",
+            summary_index=0,
+            part={"type": "summary_text", "text": ""},
+        ),
         event("reasoning_summary_text.delta", 0, item_id="up_rs", summary_index=0, delta="first"),
-        event("reasoning_summary_part.done", 0, item_id="up_rs", summary_index=0, part={"type": "summary_text", "text": "first"}),
+        event(
+            "reasoning_summary_part.done",
+            0,
+            item_id="up_rs",
+            summary_index=0,
+            part={"type": "summary_text", "text": "first"},
+        ),
         event("reasoning_summary_text.delta", 0, item_id="up_rs", summary_index=1, delta="second"),
         event("reasoning_text.delta", 0, item_id="up_rs", content_index=0, delta="raw"),
-        done(0, "reasoning", id="up_rs", encrypted_content="late", summary=[{"type": "summary_text", "text": text} for text in ("first", "second")]),
-    ]  # fmt: skip
+        done(
+            0,
+            "reasoning",
+            id="up_rs",
+            encrypted_content="late",
+            summary=[{"type": "summary_text", "text": text} for text in ("first", "second")],
+        ),
+    ]
     turn = translate_native([*events, terminal_event()], tag_encrypted=lambda blob: f"kept {blob}")
     assert turn.output == [
         {
-            "id": "rs_1", "type": "reasoning", "status": "completed",
-            "summary": [{"type": "summary_text", "text": "first"}, {"type": "summary_text", "text": "second"}],
+            "id": "rs_1",
+            "type": "reasoning",
+            "status": "completed",
+            "summary": [
+                {"type": "summary_text", "text": "first"},
+                {"type": "summary_text", "text": "second"},
+            ],
             "content": [{"type": "reasoning_text", "text": "raw"}],
             "encrypted_content": "kept late",
         }
-    ]  # fmt: skip
+    ]
 
 
-def test_old_spellings_of_reasoning_are_understood() -> None:
-    events = [event("reasoning.delta", 0, item_id="r", content_index=0, delta="hm"), event("reasoning_summary.delta", 0, item_id="r", summary_index=0, delta="s")]  # fmt: skip
+def test_older_names_of_reasoning_events_are_read() -> None:
+    events = [
+        event("reasoning.delta", 0, item_id="r", content_index=0, delta="hm"),
+        event("reasoning_summary.delta", 0, item_id="r", summary_index=0, delta="s"),
+    ]
     output = translate_native([*events, terminal_event()]).output
     assert (output[0]["content"][0]["text"], output[0]["summary"][0]["text"]) == ("hm", "s")
 
@@ -423,7 +488,7 @@ def _call(**more: Any) -> JSON:
     }
 
 
-def test_a_call_keeps_its_call_id_and_what_else_is_said_of_it() -> None:
+def test_a_call_keeps_its_call_id_and_other_fields() -> None:
     shape = _call(caller={"type": "direct"}, namespace="ns")
     events = [
         {
@@ -448,7 +513,7 @@ def test_a_call_keeps_its_call_id_and_what_else_is_said_of_it() -> None:
 
 
 @pytest.mark.parametrize("missing", range(4))
-def test_a_call_with_a_hole_is_whole_all_the_same(missing: int) -> None:
+def test_a_call_with_missing_events_is_complete(missing: int) -> None:
     shape = _call()
     events = [
         {
@@ -466,7 +531,7 @@ def test_a_call_with_a_hole_is_whole_all_the_same(missing: int) -> None:
     assert turn.output[0]["arguments"] == '{"a":1}'
 
 
-def test_a_call_whose_name_never_comes_fails_the_turn() -> None:
+def test_a_call_without_a_name_fails_the_turn() -> None:
     turn = translate_native(
         [event("function_call_arguments.delta", 0, item_id="x", delta="{}"), terminal_event()]
     )
@@ -475,7 +540,7 @@ def test_a_call_whose_name_never_comes_fails_the_turn() -> None:
     assert turn.outcome.failure.reason == "upstream_garbage"
 
 
-def test_a_call_id_that_cannot_serve_is_replaced() -> None:
+def test_an_unusable_call_id_is_replaced() -> None:
     turn = translate_native(
         [
             terminal_event(
@@ -491,7 +556,7 @@ def test_a_call_id_that_cannot_serve_is_replaced() -> None:
     assert ids[1] == "same"
 
 
-def test_custom_calls_are_free_text() -> None:
+def test_custom_calls_have_free_text_input() -> None:
     shape = {
         "id": "up",
         "type": "custom_tool_call",
@@ -516,7 +581,7 @@ def _ours(name: str = "look") -> Any:
     return build_tool_catalog({"tools": []}, server_functions={name: function})
 
 
-def test_a_call_of_a_tool_that_runs_here_stays_open() -> None:
+def test_a_server_call_stays_open() -> None:
     shape = _call(name="look")
     events = [
         {
@@ -542,7 +607,7 @@ def test_a_call_of_a_tool_that_runs_here_stays_open() -> None:
     ]
 
 
-def test_a_call_of_an_unknown_function_is_answered_where_tools_run_here() -> None:
+def test_a_call_of_an_unknown_function_gets_an_error_if_there_are_server_tools() -> None:
     turn = translate_native(
         [terminal_event(_call(name="look"), _call(id="x", call_id="x", name="nobody"))],
         tool_catalog=_ours(),
@@ -554,7 +619,7 @@ def test_a_call_of_an_unknown_function_is_answered_where_tools_run_here() -> Non
     ]
 
 
-def test_a_call_that_tool_choice_rules_out_fails_the_turn() -> None:
+def test_a_call_that_tool_choice_forbids_fails_the_turn() -> None:
     turn = translate_native(
         [terminal_event(_call(name="g"))], tool_catalog=catalog_with("f", "g", allowed=["f"])
     )
@@ -567,7 +632,7 @@ def test_a_call_that_tool_choice_rules_out_fails_the_turn() -> None:
 # --- what the upstream runs itself ---
 
 
-def test_a_search_of_the_upstream_is_relayed_with_its_progress() -> None:
+def test_a_search_of_the_upstream_shows_its_progress() -> None:
     shape = {
         "id": "ws_up",
         "type": "web_search_call",
@@ -607,7 +672,7 @@ def test_a_search_of_the_upstream_is_relayed_with_its_progress() -> None:
     ["web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"],
 )
 @pytest.mark.parametrize("heard", ["nothing", "added", "progress"])
-def test_a_hosted_call_with_holes_is_told_in_full(kind: str, heard: str) -> None:
+def test_an_upstreams_tool_call_with_missing_events_is_complete(kind: str, heard: str) -> None:
     more: JSON = (
         {"code": "1+1", "container_id": "c", "outputs": None}
         if kind == "code_interpreter_call"
@@ -637,7 +702,7 @@ def test_a_hosted_call_with_holes_is_told_in_full(kind: str, heard: str) -> None
     assert (steps[0], steps[-1]) == (f"response.{kind}.in_progress", f"response.{kind}.completed")
 
 
-def test_code_comes_piece_by_piece() -> None:
+def test_code_streams() -> None:
     shape = {
         "id": "ci",
         "type": "code_interpreter_call",
@@ -671,7 +736,7 @@ def test_code_comes_piece_by_piece() -> None:
     assert [(item["status"], item["code"]) for item in cut.output] == [("incomplete", "1")]
 
 
-def test_previews_of_an_image_are_numbered_here() -> None:
+def test_previews_of_an_image_are_numbered_by_us() -> None:
     events = [added(0, "image_generation_call", id="ig")]
     events += [
         event(
@@ -697,12 +762,18 @@ def test_previews_of_an_image_are_numbered_here() -> None:
     assert turn.output[0]["result"] == "CC"
 
 
-def test_a_hosted_call_that_failed_may_stand_in_a_completed_turn() -> None:
-    turn = translate_native([done(0, "web_search_call", id="w", status="failed", action={"type": "search"}), *[{**one, "output_index": 1} for one in message_events("ok")], terminal_event()])  # fmt: skip
+def test_a_completed_turn_may_contain_a_failed_call_of_the_upstream() -> None:
+    turn = translate_native(
+        [
+            done(0, "web_search_call", id="w", status="failed", action={"type": "search"}),
+            *[{**entry, "output_index": 1} for entry in message_events("ok")],
+            terminal_event(),
+        ]
+    )
     assert [item["status"] for item in turn.output] == ["failed", "completed"]
 
 
-def test_items_that_nobody_here_knows_are_told_when_they_are_whole() -> None:
+def test_items_of_unknown_types_are_sent_when_they_are_complete() -> None:
     shape = {
         "id": "x_1",
         "type": "slug:gadget",
@@ -730,7 +801,7 @@ def test_items_that_nobody_here_knows_are_told_when_they_are_whole() -> None:
     ]
 
 
-def test_a_shell_of_the_upstream_and_its_output_name_the_same_call() -> None:
+def test_a_shell_call_of_the_upstream_and_its_output_have_the_same_call_id() -> None:
     call = {
         "id": "sh",
         "type": "shell_call",
@@ -747,7 +818,7 @@ def test_a_shell_of_the_upstream_and_its_output_name_the_same_call() -> None:
 # --- limits ---
 
 
-def test_a_turn_may_not_say_more_than_the_limit() -> None:
+def test_a_turn_above_the_output_limit_fails() -> None:
     translator = NativeTranslator(lambda prefix: f"{prefix}_1", TurnOptions(output_limit=3000))
     events = [parse_event(json.dumps(text_delta("x" * 500)).encode())] * 10
     with pytest.raises(LimitReached):
@@ -755,10 +826,14 @@ def test_a_turn_may_not_say_more_than_the_limit() -> None:
     assert translator.output[0]["content"][0]["text"] == "x" * 1500
 
 
-def test_repeating_the_whole_counts_once() -> None:
+def test_repeated_content_counts_once() -> None:
     text = "x" * 50_000
     part = {"type": "output_text", "text": text, "annotations": []}
-    events = [text_delta(text), event("output_text.done", 0, item_id="up_msg", content_index=0, text=text), event("content_part.done", 0, item_id="up_msg", content_index=0, part=part)]  # fmt: skip
+    events = [
+        text_delta(text),
+        event("output_text.done", 0, item_id="up_msg", content_index=0, text=text),
+        event("content_part.done", 0, item_id="up_msg", content_index=0, part=part),
+    ]
     assert translate_native(
         [*events, terminal_event(message(text))], output_limit=60_000
     ).items == [f"message {text}"]

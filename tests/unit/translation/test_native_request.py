@@ -1,4 +1,4 @@
-"""What a native upstream is asked: everything we hold, nothing that is only ours."""
+"""The request for a native upstream: the whole history, nothing that is for this server alone."""
 
 import copy
 from typing import Any
@@ -13,7 +13,7 @@ from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
 
 
 def _hosted(**tools: str) -> dict[str, ServerFunction]:
-    """Functions of MCP servers by their spoken names: name -> server_label."""
+    """Functions of MCP servers by the names that the model knows: name -> server_label."""
     return {
         name: ServerFunction(
             {"type": "mcp", "server_label": label, "name": name},
@@ -53,7 +53,7 @@ def asked(
     return body
 
 
-def test_nothing_is_kept_there_and_everything_is_sent() -> None:
+def test_the_upstream_stores_nothing_and_gets_the_whole_history() -> None:
     assert asked() == {
         "model": "up/m",
         "input": [
@@ -65,41 +65,104 @@ def test_nothing_is_kept_there_and_everything_is_sent() -> None:
     }
 
 
-def test_parameters_go_through_as_the_client_set_them_and_ours_stay_here() -> None:
-    given: JSON = {
-        "instructions": "Be brief.", "temperature": 0.5, "top_p": 0.1, "max_output_tokens": 99, "reasoning": {"effort": "low", "summary": "auto"},
-        "text": {"format": {"type": "json_object"}, "verbosity": "low"}, "service_tier": "flex", "prompt_cache_key": "k", "top_logprobs": 3,
-    }  # fmt: skip
+def test_parameters_are_sent_unchanged_except_those_for_this_server() -> None:
+    value: JSON = {
+        "instructions": "Be brief.",
+        "temperature": 0.5,
+        "top_p": 0.1,
+        "max_output_tokens": 99,
+        "reasoning": {"effort": "low", "summary": "auto"},
+        "text": {"format": {"type": "json_object"}, "verbosity": "low"},
+        "service_tier": "flex",
+        "prompt_cache_key": "k",
+        "top_logprobs": 3,
+    }
     ours: JSON = {
         "metadata": {"a": "b"},
         "truncation": "auto",
         "stream_options": {"include_obfuscation": True},
     }
     body = asked(
-        **given,
+        **value,
         **ours,
         include=["message.output_text.logprobs"],
         top_k=5,
         passthrough=("top_k", "metadata"),
     )
-    assert {name: body[name] for name in given} == given
+    assert {name: body[name] for name in value} == value
     assert not set(ours) & set(body)
     assert body["include"] == ["message.output_text.logprobs", "reasoning.encrypted_content"]
     assert body["top_k"] == 5
 
 
-def test_history_goes_without_our_ids_and_calls_keep_theirs() -> None:
+def test_history_is_sent_without_our_ids_but_with_call_ids() -> None:
     history = [
-        {"id": "msg_1", "type": "message", "status": "completed", "role": "user", "content": [{"type": "input_text", "text": "1"}]},
-        {"id": "fc_1", "type": "function_call", "status": "completed", "call_id": "c1", "name": "f", "arguments": "{}"},
-        {"id": "fco_1", "type": "function_call_output", "status": "completed", "call_id": "c1", "output": "one"},
-        {"id": "fc_2", "type": "function_call", "status": "incomplete", "call_id": "c2", "name": "f", "arguments": "{"},
-        {"id": "msg_2", "type": "message", "status": "completed", "role": "assistant", "content": [{"type": "output_text", "text": "2", "annotations": []}], "phase": "final_answer"},
-        {"id": "mine", "type": "message", "status": "completed", "role": "assistant", "content": []},
-        {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q"}},
-        {"id": "cl", "type": "computer_call", "status": "completed", "call_id": "c3", "action": {"type": "click"}},
-        {"id": "cuo_1", "type": "computer_call_output", "status": "completed", "call_id": "c3", "output": {"type": "computer_screenshot", "image_url": "data:x"}},
-    ]  # fmt: skip
+        {
+            "id": "msg_1",
+            "type": "message",
+            "status": "completed",
+            "role": "user",
+            "content": [{"type": "input_text", "text": "1"}],
+        },
+        {
+            "id": "fc_1",
+            "type": "function_call",
+            "status": "completed",
+            "call_id": "c1",
+            "name": "f",
+            "arguments": "{}",
+        },
+        {
+            "id": "fco_1",
+            "type": "function_call_output",
+            "status": "completed",
+            "call_id": "c1",
+            "output": "one",
+        },
+        {
+            "id": "fc_2",
+            "type": "function_call",
+            "status": "incomplete",
+            "call_id": "c2",
+            "name": "f",
+            "arguments": "{",
+        },
+        {
+            "id": "msg_2",
+            "type": "message",
+            "status": "completed",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "2", "annotations": []}],
+            "phase": "final_answer",
+        },
+        {
+            "id": "mine",
+            "type": "message",
+            "status": "completed",
+            "role": "assistant",
+            "content": [],
+        },
+        {
+            "id": "ws_1",
+            "type": "web_search_call",
+            "status": "completed",
+            "action": {"type": "search", "query": "q"},
+        },
+        {
+            "id": "cl",
+            "type": "computer_call",
+            "status": "completed",
+            "call_id": "c3",
+            "action": {"type": "click"},
+        },
+        {
+            "id": "cuo_1",
+            "type": "computer_call_output",
+            "status": "completed",
+            "call_id": "c3",
+            "output": {"type": "computer_screenshot", "image_url": "data:x"},
+        },
+    ]
     assert asked(history)["input"] == [
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "1"}]},
         {
@@ -138,7 +201,7 @@ def _thought(**more: Any) -> JSON:
     }
 
 
-def test_reasoning_goes_back_to_whoever_can_read_it() -> None:
+def test_reasoning_is_sent_back_to_the_upstream_that_can_read_it() -> None:
     raw = [{"type": "reasoning_text", "text": "hm"}]
     history = [
         _thought(encrypted_content=tag_encrypted_content("big", "gAAA.b/+=")),
@@ -157,8 +220,8 @@ def test_reasoning_goes_back_to_whoever_can_read_it() -> None:
     ]
 
 
-def test_tools_go_through_and_those_that_run_here_are_functions() -> None:
-    given = [
+def test_tools_are_sent_unchanged_and_server_tools_as_functions() -> None:
+    value = [
         {"type": "function", "name": "f", "parameters": {}},
         {
             "type": "custom",
@@ -177,36 +240,36 @@ def test_tools_go_through_and_those_that_run_here_are_functions() -> None:
         "strict": False,
     }
     body = asked(
-        tools=given, hosted=_hosted(look="s"), parallel_tool_calls=False, tool_choice="auto"
+        tools=value, hosted=_hosted(look="s"), parallel_tool_calls=False, tool_choice="auto"
     )
-    assert body["tools"] == [given[0], given[1], given[3], given[4], function]
+    assert body["tools"] == [value[0], value[1], value[3], value[4], function]
     assert (body["parallel_tool_calls"], body["tool_choice"]) == (False, "auto")
-    assert asked(tools=given, searches=True)["tools"] == [given[0], given[1], given[4]]
+    assert asked(tools=value, searches=True)["tools"] == [value[0], value[1], value[4]]
 
 
 def test_the_upstreams_own_tools_share_the_limit_of_calls() -> None:
-    given = [
+    value = [
         {"type": "function", "name": "f"},
         {"type": "file_search", "vector_store_ids": ["vs_1"]},
     ]
-    assert asked(tools=given, calls_left=3)["max_tool_calls"] == 3
-    assert asked(tools=given, calls_left=0)["tools"] == given[:1]
-    assert "max_tool_calls" not in asked(tools=given[:1], calls_left=3)
-    assert "max_tool_calls" not in asked(tools=given)
-    assert "tool_choice" not in asked(tools=given[1:], calls_left=0, tool_choice="auto"), (
+    assert asked(tools=value, calls_left=3)["max_tool_calls"] == 3
+    assert asked(tools=value, calls_left=0)["tools"] == value[:1]
+    assert "max_tool_calls" not in asked(tools=value[:1], calls_left=3)
+    assert "max_tool_calls" not in asked(tools=value)
+    assert "tool_choice" not in asked(tools=value[1:], calls_left=0, tool_choice="auto"), (
         "no choice without tools"
     )
 
 
-def test_a_choice_of_tools_names_what_the_upstream_knows() -> None:
-    given = [
+def test_a_tool_choice_names_the_functions_that_the_upstream_knows() -> None:
+    value = [
         {"type": "function", "name": "f"},
         {"type": "mcp", "server_label": "s", "server_url": "https://x"},
     ]
     hosted = _hosted(look="s", hear="s")
 
     def chosen(choice: Any) -> Any:
-        return asked(tools=given, hosted=hosted, tool_choice=choice)["tool_choice"]
+        return asked(tools=value, hosted=hosted, tool_choice=choice)["tool_choice"]
 
     look, hear = ({"type": "function", "name": name} for name in ("look", "hear"))
     assert chosen("required") == "required"
@@ -229,23 +292,65 @@ def test_a_choice_of_tools_names_what_the_upstream_knows() -> None:
     }
 
 
-def test_what_ran_here_was_a_function_for_the_model() -> None:
+def test_server_calls_in_the_history_are_function_calls() -> None:
     history = [
-        {"id": "mcpl_1", "type": "mcp_list_tools", "status": "completed", "server_label": "s", "tools": []},
-        {"id": "mcp_1", "type": "mcp_call", "status": "completed", "server_label": "s", "name": "look", "arguments": "{}", "output": "seen", "turn": 1},
-        {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q"}, "turn": 2, "answer": "found"},
-        {"id": "ws_2", "type": "web_search_call", "status": "incomplete", "action": {"type": "search"}, "turn": 2},
-        {"id": "mcpr_1", "type": "mcp_approval_request", "status": "completed", "server_label": "s", "name": "look", "arguments": "{}", "turn": 3},
-        {"id": "mcpa_1", "type": "mcp_approval_response", "status": "completed", "approval_request_id": "mcpr_1", "approve": False},
-    ]  # fmt: skip
-    told = asked(history, hosted=_hosted(look="s"))["input"]
-    assert [item["type"] for item in told] == ["function_call", "function_call_output"] * 3
-    assert [(item["name"], item["call_id"]) for item in told[::2]] == [
+        {
+            "id": "mcpl_1",
+            "type": "mcp_list_tools",
+            "status": "completed",
+            "server_label": "s",
+            "tools": [],
+        },
+        {
+            "id": "mcp_1",
+            "type": "mcp_call",
+            "status": "completed",
+            "server_label": "s",
+            "name": "look",
+            "arguments": "{}",
+            "output": "seen",
+            "turn": 1,
+        },
+        {
+            "id": "ws_1",
+            "type": "web_search_call",
+            "status": "completed",
+            "action": {"type": "search", "query": "q"},
+            "turn": 2,
+            "answer": "found",
+        },
+        {
+            "id": "ws_2",
+            "type": "web_search_call",
+            "status": "incomplete",
+            "action": {"type": "search"},
+            "turn": 2,
+        },
+        {
+            "id": "mcpr_1",
+            "type": "mcp_approval_request",
+            "status": "completed",
+            "server_label": "s",
+            "name": "look",
+            "arguments": "{}",
+            "turn": 3,
+        },
+        {
+            "id": "mcpa_1",
+            "type": "mcp_approval_response",
+            "status": "completed",
+            "approval_request_id": "mcpr_1",
+            "approve": False,
+        },
+    ]
+    published = asked(history, hosted=_hosted(look="s"))["input"]
+    assert [item["type"] for item in published] == ["function_call", "function_call_output"] * 3
+    assert [(item["name"], item["call_id"]) for item in published[::2]] == [
         ("look", "mcp_1"),
         ("web_search", "ws_1"),
         ("look", "mcpr_1"),
     ]
-    assert [item["output"] for item in told[1::2]] == [
+    assert [item["output"] for item in published[1::2]] == [
         "seen",
         "found",
         "The user refused this call.",

@@ -1,4 +1,4 @@
-"""Reasoning that is kept between turns: what is sealed of it, what goes back to which upstream, and when."""
+"""Reasoning between turns: what is sealed, what is sent back to which upstream, and when."""
 
 import json
 from typing import Any
@@ -34,7 +34,7 @@ def text_detail(text: str, **fields: Any) -> Json:
 # What is kept.
 
 
-def test_the_pieces_of_a_detail_are_put_together_and_the_signature_stays() -> None:
+def test_pieces_of_a_detail_are_joined_and_keep_the_signature() -> None:
     pieces = [
         text_detail("I ", index=0, format="anthropic-claude-v1", signature=None),
         text_detail("think.", index=0),
@@ -76,7 +76,7 @@ def test_a_signature_ends_what_it_signs() -> None:
     ]
 
 
-def test_nothing_an_upstream_calls_a_detail_breaks_the_turn() -> None:
+def test_no_detail_of_an_upstream_breaks_the_turn() -> None:
     deep: Any = "x"
     for _ in range(400):
         deep = [deep]
@@ -108,7 +108,7 @@ def test_nothing_an_upstream_calls_a_detail_breaks_the_turn() -> None:
     assert sealed == [{"text": "hm", "details": [{"text": "h", "ok": 1.5}, {}, {}, {"text": "m"}]}]
 
 
-def test_a_finished_thought_is_sealed_once_and_shown_with_its_item() -> None:
+def test_completed_reasoning_is_sealed_once_and_shown_with_its_item() -> None:
     sealed: list[Json] = []
 
     def seal(kept: Json) -> str:
@@ -125,7 +125,7 @@ def test_a_finished_thought_is_sealed_once_and_shown_with_its_item() -> None:
     assert "encrypted_content" not in turn.events[0]["item"]
 
 
-def test_a_thought_that_broke_off_is_not_sealed() -> None:
+def test_incomplete_reasoning_is_not_sealed() -> None:
     turn = translate([delta(reasoning="hm")], cut=True, seal=lambda _: "sealed")
     assert "encrypted_content" not in turn.output[0]
 
@@ -136,26 +136,59 @@ SECRET = {"type": "reasoning.encrypted", "data": "x"}
 @pytest.mark.parametrize(
     ("chunks", "items", "kept"),
     [
-        pytest.param([delta(reasoning_details=[SECRET]), delta(content="Hi"), finish()], ["reasoning ", "message Hi"], [[SECRET]], id="first"),
         pytest.param(
-            [delta(content="Hel"), delta(reasoning_details=[SECRET]), delta(content="lo"), finish()],
-            ["message Hello"], [], id="in a message: it is not torn",
+            [delta(reasoning_details=[SECRET]), delta(content="Hi"), finish()],
+            ["reasoning ", "message Hi"],
+            [[SECRET]],
+            id="first",
         ),
         pytest.param(
-            [delta(content="Hel"), delta(reasoning_details=[SECRET]), delta(content="lo"), calls(call_piece(0, "call_a", "f", "{}")), finish()],
-            ["message Hello", "reasoning ", "f/call_a {}"], [[SECRET]], id="in a message before a call",
+            [
+                delta(content="Hel"),
+                delta(reasoning_details=[SECRET]),
+                delta(content="lo"),
+                finish(),
+            ],
+            ["message Hello"],
+            [],
+            id="in a message: it is not torn",
         ),
         pytest.param(
-            [delta(content="Hi"), delta(reasoning_details=[SECRET], tool_calls=[call_piece(0, "call_a", "f", "{}")]), finish()],
-            ["message Hi", "reasoning ", "f/call_a {}"], [[SECRET]], id="with a call",
+            [
+                delta(content="Hel"),
+                delta(reasoning_details=[SECRET]),
+                delta(content="lo"),
+                calls(call_piece(0, "call_a", "f", "{}")),
+                finish(),
+            ],
+            ["message Hello", "reasoning ", "f/call_a {}"],
+            [[SECRET]],
+            id="in a message before a call",
         ),
         pytest.param(
-            [delta(reasoning="hm"), delta(reasoning_details=[SECRET]), delta(content="Hi"), finish()],
-            ["reasoning hm", "message Hi"], [[SECRET]], id="after what was shown",
+            [
+                delta(content="Hi"),
+                delta(reasoning_details=[SECRET], tool_calls=[call_piece(0, "call_a", "f", "{}")]),
+                finish(),
+            ],
+            ["message Hi", "reasoning ", "f/call_a {}"],
+            [[SECRET]],
+            id="with a call",
+        ),
+        pytest.param(
+            [
+                delta(reasoning="hm"),
+                delta(reasoning_details=[SECRET]),
+                delta(content="Hi"),
+                finish(),
+            ],
+            ["reasoning hm", "message Hi"],
+            [[SECRET]],
+            id="after what was shown",
         ),
     ],
-)  # fmt: skip
-def test_what_cannot_be_shown_is_kept_where_it_can_be_sealed(
+)
+def test_details_without_text_are_kept_if_they_can_be_sealed(
     chunks: list[Json], items: list[str], kept: list[list[Json]]
 ) -> None:
     sealed: list[Json] = []
@@ -188,10 +221,17 @@ def test_a_summary_has_events_of_its_own_and_a_new_number_begins_a_new_part() ->
     )
     assert turn.lines[:11] == [
         "0 +reasoning",
-        "0.0 +summary_text", "0.0 'Let '", "0.0 'me.'", "0.0 ='Let me.'", "0.0 -summary_text",
-        "0.1 +summary_text", "0.1 'Then'", "0.1 ='Then'", "0.1 -summary_text",
+        "0.0 +summary_text",
+        "0.0 'Let '",
+        "0.0 'me.'",
+        "0.0 ='Let me.'",
+        "0.0 -summary_text",
+        "0.1 +summary_text",
+        "0.1 'Then'",
+        "0.1 ='Then'",
+        "0.1 -summary_text",
         "0 -reasoning completed",
-    ]  # fmt: skip
+    ]
     assert turn.output[0]["summary"] == [
         {"type": "summary_text", "text": "Let me."},
         {"type": "summary_text", "text": "Then"},
@@ -213,13 +253,15 @@ LOOP = [
 
 
 @pytest.mark.parametrize("way", ["reasoning_content", "reasoning"])
-def test_inside_a_tool_loop_thoughts_go_back_with_the_calls_they_led_to(way: ReasoningBack) -> None:
-    told = body(history=LOOP, reasoning_back=way)["messages"]
+def test_in_a_tool_loop_the_model_gets_its_reasoning_back_with_its_calls(
+    way: ReasoningBack,
+) -> None:
+    published = body(history=LOOP, reasoning_back=way)["messages"]
     first, second = calling("a") | {way: "I look."}, calling("b") | {way: "Again."}
-    assert told == [{"role": "user", "content": "go"}, first, tool("a"), second, tool("b")]
+    assert published == [{"role": "user", "content": "go"}, first, tool("a"), second, tool("b")]
 
 
-def test_thoughts_never_go_back_unless_the_upstream_wants_them() -> None:
+def test_reasoning_is_sent_back_only_to_upstreams_that_want_it() -> None:
     assert body(history=LOOP)["messages"] == [
         {"role": "user", "content": "go"},
         calling("a"),
@@ -229,22 +271,22 @@ def test_thoughts_never_go_back_unless_the_upstream_wants_them() -> None:
     ]
 
 
-def test_thoughts_end_when_the_user_speaks_again() -> None:
-    told = body(history=[*LOOP, said("Done."), user("more")], reasoning_back="reasoning")[
+def test_reasoning_before_a_user_message_is_not_sent_back() -> None:
+    published = body(history=[*LOOP, said("Done."), user("more")], reasoning_back="reasoning")[
         "messages"
     ]
-    assert not [message for message in told if "reasoning" in message]
+    assert not [message for message in published if "reasoning" in message]
 
 
-def test_a_client_may_ask_for_the_thoughts_of_all_turns() -> None:
+def test_a_client_can_have_the_reasoning_of_all_turns_sent_back() -> None:
     history = [user("go"), thought("Easy."), said("Done."), user("more")]
-    told = body({"reasoning": {"context": "all_turns"}}, history, reasoning_back="reasoning")[
+    published = body({"reasoning": {"context": "all_turns"}}, history, reasoning_back="reasoning")[
         "messages"
     ]
-    assert [message.get("reasoning") for message in told] == [None, "Easy.", None]
+    assert [message.get("reasoning") for message in published] == [None, "Easy.", None]
 
 
-def test_calls_of_one_turn_stay_together_with_all_that_was_thought_between_them() -> None:
+def test_calls_of_one_turn_stay_together_with_the_reasoning_between_them() -> None:
     history = [
         user("go"),
         thought("One."),
@@ -254,11 +296,15 @@ def test_calls_of_one_turn_stay_together_with_all_that_was_thought_between_them(
         output("a"),
         output("b"),
     ]
-    told = body(history=history, reasoning_back="reasoning")["messages"]
-    assert told[1:] == [calling("a", "b") | {"reasoning": "One.\n\nTwo."}, tool("a"), tool("b")]
+    published = body(history=history, reasoning_back="reasoning")["messages"]
+    assert published[1:] == [
+        calling("a", "b") | {"reasoning": "One.\n\nTwo."},
+        tool("a"),
+        tool("b"),
+    ]
 
 
-def test_what_was_told_after_a_call_belongs_to_it_all_the_same() -> None:
+def test_reasoning_after_a_call_belongs_to_the_call() -> None:
     history = [
         user("go"),
         call("a"),
@@ -268,14 +314,16 @@ def test_what_was_told_after_a_call_belongs_to_it_all_the_same() -> None:
         call("b"),
         output("b"),
     ]
-    told = body(history=history, reasoning_back="reasoning")["messages"]
-    assert [message.get("reasoning") for message in told if message["role"] == "assistant"] == [
+    published = body(history=history, reasoning_back="reasoning")["messages"]
+    assert [
+        message.get("reasoning") for message in published if message["role"] == "assistant"
+    ] == [
         "One.",
         "Two.",
     ]
 
 
-def test_calls_of_ours_of_one_turn_stay_together_too() -> None:
+def test_server_calls_of_one_turn_stay_together() -> None:
     ran = {
         "type": "mcp_call",
         "status": "completed",
@@ -294,10 +342,10 @@ def test_calls_of_ours_of_one_turn_stay_together_too() -> None:
         thought("Three."),
         {**ran, "id": "mcp_3", "turn": 2},
     ]
-    told = body(history=history, reasoning_back="reasoning")["messages"]
+    published = body(history=history, reasoning_back="reasoning")["messages"]
     assert [
         (message.get("reasoning"), len(message.get("tool_calls", ())))
-        for message in told
+        for message in published
         if message["role"] == "assistant"
     ] == [
         ("One.\n\nTwo.", 2),
@@ -305,7 +353,7 @@ def test_calls_of_ours_of_one_turn_stay_together_too() -> None:
     ]
 
 
-def test_details_go_back_as_they_came_and_text_where_there_are_none() -> None:
+def test_details_are_sent_back_unchanged_and_text_if_there_are_none() -> None:
     detail = text_detail("I look.", signature="sig")
     history = [
         user("go"),
@@ -321,7 +369,7 @@ def test_details_go_back_as_they_came_and_text_where_there_are_none() -> None:
     ) | {"reasoning": "I look."}
 
 
-def test_think_tags_stand_at_the_head_of_the_text() -> None:
+def test_think_tags_are_at_the_start_of_the_text() -> None:
     history = [user("go"), thought("I look."), said("Wait."), call("a"), output("a")]
     assert (
         body(history=history, reasoning_back="think_tags")["messages"][1]["content"]
@@ -346,20 +394,20 @@ def test_think_tags_stand_at_the_head_of_the_text() -> None:
         ),
     ],
 )
-def test_a_copy_that_says_nothing_adds_nothing(item: Json) -> None:
+def test_an_empty_reasoning_item_adds_nothing(item: Json) -> None:
     for way in ("reasoning_content", "reasoning", "reasoning_details", "think_tags"):
-        told = body(history=[user("go"), item, call("a"), output("a")], reasoning_back=way)[
+        published = body(history=[user("go"), item, call("a"), output("a")], reasoning_back=way)[
             "messages"
         ]
-        assert told == [{"role": "user", "content": "go"}, calling("a"), tool("a")]
+        assert published == [{"role": "user", "content": "go"}, calling("a"), tool("a")]
 
 
-def test_a_copy_without_its_text_is_known_by_what_was_sealed() -> None:
+def test_a_reasoning_item_without_text_gets_it_from_the_sealed_content() -> None:
     copy = thought(sealed={"text": "I look."})
-    told = body(
+    published = body(
         history=[user("go"), copy, call("a"), output("a")], reasoning_back="reasoning_content"
     )["messages"]
-    assert told[1] == calling("a") | {"reasoning_content": "I look."}
+    assert published[1] == calling("a") | {"reasoning_content": "I look."}
 
 
 # How effort is spelled.
@@ -380,7 +428,9 @@ def test_a_copy_without_its_text_is_known_by_what_was_sealed() -> None:
         ("none", {}, {}),
     ],
 )
-def test_effort_is_told_in_the_upstreams_words(field: EffortField, low: Json, none: Json) -> None:
+def test_effort_is_sent_in_the_upstreams_own_field(
+    field: EffortField, low: Json, none: Json
+) -> None:
     words = ("reasoning_effort", "reasoning", "chat_template_kwargs", "thinking", "think")
     for effort, expected in (("low", low), ("none", none)):
         sent = body({"reasoning": {"effort": effort}}, effort_field=field)
@@ -388,7 +438,7 @@ def test_effort_is_told_in_the_upstreams_words(field: EffortField, low: Json, no
     assert not set(words) & set(body({"reasoning": {"summary": "auto"}}, effort_field=field))
 
 
-def test_what_a_client_tells_the_template_itself_counts_more() -> None:
+def test_the_clients_own_template_arguments_win() -> None:
     parameters = {
         "reasoning": {"effort": "low"},
         "chat_template_kwargs": {"enable_thinking": False, "x": 1},

@@ -1,4 +1,4 @@
-"""Functions that this server runs: the names the model knows them by, what it is offered, and what its calls become."""
+"""Server tools: the names that the model knows, the offered functions, and what calls become."""
 
 import json
 from typing import Any
@@ -27,12 +27,13 @@ def function(label: str, name: str, **more: Any) -> ServerFunction:
 
 def named(*functions: ServerFunction, taken: tuple[str, ...] = ()) -> dict[str, str]:
     return {
-        name: f"{one.tool['server_label']}/{one.name}"
-        for name, one in model_tool_names(functions, taken).items()
+        name: f"{entry.tool['server_label']}/{entry.name}"
+        for name, entry in model_tool_names(functions, taken).items()
     }
 
 
-# --- names -----------------------------------------------------------------------------------------------------------------------
+# --- names
+# ----------------------------------------------------------------------
 
 
 def test_a_free_name_stays_as_it_is() -> None:
@@ -42,23 +43,23 @@ def test_a_free_name_stays_as_it_is() -> None:
     }
 
 
-def test_equal_names_of_two_servers_are_told_apart_by_their_labels() -> None:
+def test_equal_names_of_two_servers_get_their_labels() -> None:
     assert named(function("a", "search"), function("b", "search")) == {
         "a__search": "a/search",
         "b__search": "b/search",
     }
 
 
-def test_a_name_that_the_client_uses_is_left_to_it() -> None:
+def test_a_name_of_a_client_tool_stays_with_the_client() -> None:
     assert named(function("a", "search"), taken=("search",)) == {"a__search": "a/search"}
 
 
 @pytest.mark.parametrize("name", ["x" * 65, "with space", "punkt.punkt", "ö", "x" * 128])
 def test_a_name_that_no_chat_server_takes_becomes_one_that_all_do(name: str) -> None:
-    (found,) = named(function("label", name))
-    assert len(found) <= 64
-    assert found.replace("_", "").replace("-", "").isascii()
-    assert found.replace("_", "").replace("-", "").isalnum()
+    (result,) = named(function("label", name))
+    assert len(result) <= 64
+    assert result.replace("_", "").replace("-", "").isascii()
+    assert result.replace("_", "").replace("-", "").isalnum()
 
 
 def test_names_stay_distinct_whatever_they_are() -> None:
@@ -84,7 +85,8 @@ def test_a_call_in_the_history_has_the_name_its_function_is_offered_under() -> N
     assert model_tool_name({"type": "web_search_call"}, offered) == "web_search"
 
 
-# --- what the model is offered ---------------------------------------------------------------------------------------------------
+# --- what the model is offered
+# ----------------------------------------------------------------------
 
 OFFERED = model_tool_names(
     [function("a", "one", description="First."), function("a", "two"), function("b", "one")], ()
@@ -99,13 +101,13 @@ def body(history: list[JSON] | None = None, **parameters: Any) -> JSON:
         "role": "user",
         "content": [{"type": "input_text", "text": "Hello."}],
     }
-    asked = {"tools": [CLIENTS, *MCP], **parameters}
-    said = [user, *(history or [])]
+    request = {"tools": [CLIENTS, *MCP], **parameters}
+    texts = [user, *(history or [])]
     return chat_request(
         model="m",
-        parameters=asked,
-        history=said,
-        tool_catalog=build_tool_catalog(asked, said, OFFERED),
+        parameters=request,
+        history=texts,
+        tool_catalog=build_tool_catalog(request, texts, OFFERED),
     )
 
 
@@ -113,7 +115,7 @@ def offered_in(sent: JSON) -> list[str]:
     return [tool["function"]["name"] for tool in sent.get("tools", [])]
 
 
-def test_hosted_functions_are_offered_after_the_clients_own() -> None:
+def test_server_functions_are_offered_after_the_clients() -> None:
     sent = body()
     assert offered_in(sent) == ["mine", "a__one", "two", "b__one"]
     assert sent["tools"][1]["function"] == {
@@ -129,9 +131,21 @@ def test_hosted_functions_are_offered_after_the_clients_own() -> None:
     [
         ({"type": "mcp", "server_label": "a"}, ["a__one", "two"], "required", {"a__one", "two"}),
         ({"type": "mcp", "server_label": "b", "name": "one"}, ["b__one"], "required", {"b__one"}),
-        ({"type": "function", "name": "mine"}, ["mine", "a__one", "two", "b__one"], {"type": "function", "function": {"name": "mine"}}, {"mine"}),
         (
-            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp", "server_label": "a"}, {"type": "function", "name": "mine"}]},
+            {"type": "function", "name": "mine"},
+            ["mine", "a__one", "two", "b__one"],
+            {"type": "function", "function": {"name": "mine"}},
+            {"mine"},
+        ),
+        (
+            {
+                "type": "allowed_tools",
+                "mode": "auto",
+                "tools": [
+                    {"type": "mcp", "server_label": "a"},
+                    {"type": "function", "name": "mine"},
+                ],
+            },
             ["mine", "a__one", "two"],
             "auto",
             {"mine", "a__one", "two"},
@@ -139,13 +153,13 @@ def test_hosted_functions_are_offered_after_the_clients_own() -> None:
         ("none", ["mine", "a__one", "two", "b__one"], "none", set()),
         ("required", ["mine", "a__one", "two", "b__one"], "required", None),
     ],
-)  # fmt: skip
-def test_tool_choice_reaches_hosted_functions(
+)
+def test_tool_choice_applies_to_server_functions(
     choice: Any, names: list[str], sent: Any, may_call: set[str] | None
 ) -> None:
-    found = body(tool_choice=choice)
-    assert offered_in(found) == names
-    assert found["tool_choice"] == sent
+    result = body(tool_choice=choice)
+    assert offered_in(result) == names
+    assert result["tool_choice"] == sent
     assert (
         build_tool_catalog(
             {"tools": [CLIENTS, *MCP], "tool_choice": choice}, (), OFFERED
@@ -154,7 +168,7 @@ def test_tool_choice_reaches_hosted_functions(
     )
 
 
-def test_a_demand_for_a_call_is_met_by_the_first_one() -> None:
+def test_a_required_call_is_required_only_once() -> None:
     assert relax_tool_choice({"tool_choice": "required"}) == {"tool_choice": "auto"}
     assert relax_tool_choice({"tool_choice": {"type": "mcp", "server_label": "a"}}) == {
         "tool_choice": "auto"
@@ -163,11 +177,12 @@ def test_a_demand_for_a_call_is_met_by_the_first_one() -> None:
     assert relax_tool_choice({"tool_choice": allowed}) == {
         "tool_choice": {**allowed, "mode": "auto"}
     }
-    for kept in ({}, {"tool_choice": "none"}, {"tool_choice": "auto"}):
-        assert relax_tool_choice(kept) == kept
+    for stored in ({}, {"tool_choice": "none"}, {"tool_choice": "auto"}):
+        assert relax_tool_choice(stored) == stored
 
 
-# --- calls in the history --------------------------------------------------------------------------------------------------------
+# --- calls in the history
+# ----------------------------------------------------------------------
 
 
 def ran(nr: int, name: str = "two", **more: Any) -> JSON:
@@ -200,8 +215,8 @@ def test_calls_of_one_turn_are_one_message_and_those_of_the_next_another() -> No
         "role": "assistant",
         "content": [{"type": "output_text", "text": "Let me see."}],
     }
-    found = body([text, ran(1, turn=1), ran(2, "one", turn=1), ran(3, turn=2)])["messages"][1:]
-    assert found == [
+    result = body([text, ran(1, turn=1), ran(2, "one", turn=1), ran(3, turn=2)])["messages"][1:]
+    assert result == [
         {
             "role": "assistant",
             "content": "Let me see.",
@@ -214,32 +229,61 @@ def test_calls_of_one_turn_are_one_message_and_those_of_the_next_another() -> No
     ]
 
 
-def test_calls_of_which_no_turn_is_known_come_one_after_the_other() -> None:
-    found = body([ran(1), ran(2)])["messages"][1:]
-    assert [message["role"] for message in found] == ["assistant", "tool", "assistant", "tool"]
+def test_calls_without_a_turn_number_come_one_after_the_other() -> None:
+    result = body([ran(1), ran(2)])["messages"][1:]
+    assert [message["role"] for message in result] == ["assistant", "tool", "assistant", "tool"]
 
 
 @pytest.mark.parametrize(
     ("item", "content"),
     [
         (ran(1, output=None, error="gone", status="failed"), "Error: gone"),
-        (ran(1, output=None, error={"type": "http_error", "code": 500, "message": "gone"}, status="failed"), "Error: gone"),
-        (ran(1, output=None, error={"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "gone"}]}), "Error: gone"),
-        (ran(1, output=None, error={"type": "mcp_tool_execution_error", "content": 7}), 'Error: {"type": "mcp_tool_execution_error", "content": 7}'),
+        (
+            ran(
+                1,
+                output=None,
+                error={"type": "http_error", "code": 500, "message": "gone"},
+                status="failed",
+            ),
+            "Error: gone",
+        ),
+        (
+            ran(
+                1,
+                output=None,
+                error={
+                    "type": "mcp_tool_execution_error",
+                    "content": [{"type": "text", "text": "gone"}],
+                },
+            ),
+            "Error: gone",
+        ),
+        (
+            ran(1, output=None, error={"type": "mcp_tool_execution_error", "content": 7}),
+            'Error: {"type": "mcp_tool_execution_error", "content": 7}',
+        ),
         (ran(1, answer="said instead", turn=1), "said instead"),
-        (ran(1, answer=[{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]), "a\nb"),
+        (
+            ran(
+                1, answer=[{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
+            ),
+            "a\nb",
+        ),
         (ran(1, output=""), ""),
     ],
-)  # fmt: skip
-def test_what_the_model_was_told_is_told_again(item: JSON, content: str) -> None:
+)
+def test_the_model_gets_the_same_output_again(item: JSON, content: str) -> None:
     assert body([item])["messages"][2] == told(1, content)
 
 
-def test_an_image_that_a_tool_showed_comes_as_the_user() -> None:
+def test_an_image_of_a_tool_is_sent_in_a_user_message() -> None:
     image = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "auto"}
-    found = body([ran(1, answer=[{"type": "input_text", "text": "a"}, image])])["messages"]
-    assert found[2] == told(1, "a\n[image: see the next user message]")
-    assert found[3]["content"][1] == {"type": "image_url", "image_url": {"url": image["image_url"]}}
+    result = body([ran(1, answer=[{"type": "input_text", "text": "a"}, image])])["messages"]
+    assert result[2] == told(1, "a\n[image: see the next user message]")
+    assert result[3]["content"][1] == {
+        "type": "image_url",
+        "image_url": {"url": image["image_url"]},
+    }
 
 
 @pytest.mark.parametrize("arguments", ["", "no json", '"text"', "[1]", '{"cut', "null"])
@@ -248,7 +292,7 @@ def test_arguments_that_are_no_object_break_no_template(arguments: str) -> None:
     assert call["function"]["arguments"] == "{}"
 
 
-def test_a_search_is_told_with_its_query_and_what_was_found() -> None:
+def test_a_search_in_the_history_has_its_query_and_results() -> None:
     item = {
         "type": "web_search_call",
         "id": "ws_1",
@@ -261,11 +305,12 @@ def test_a_search_is_told_with_its_query_and_what_was_found() -> None:
     assert answer == {"role": "tool", "tool_call_id": "ws_1", "content": "found"}
 
 
-def test_calls_that_broke_off_are_left_out() -> None:
+def test_incomplete_server_calls_are_left_out() -> None:
     assert len(body([ran(1, status="incomplete", output=None)])["messages"]) == 1
 
 
-# --- a turn that calls them ------------------------------------------------------------------------------------------------------
+# --- a turn that calls them
+# ----------------------------------------------------------------------
 
 
 def call(index: int, name: str, arguments: str = "{}") -> JSON:
@@ -286,21 +331,21 @@ def turn(
             tool_catalog=build_tool_catalog({"tools": [CLIENTS, *MCP]}, (), OFFERED), **options
         ),
     )
-    told_events = []
+    published = []
     for chunk in (*chunks, {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}):
-        told_events += translator.feed(parse_chunk(json.dumps(chunk).encode()))
-    return translator, decoded([*told_events, *translator.finish(done_seen=True)])
+        published += translator.feed(parse_chunk(json.dumps(chunk).encode()))
+    return translator, decoded([*published, *translator.finish(done_seen=True)])
 
 
 def shapes(translator: ChatTranslator) -> list[tuple[str, str]]:
     return [(item["type"], item["status"]) for item in translator.output]
 
 
-def test_a_turn_without_calls_of_ours_is_the_last() -> None:
+def test_a_turn_without_server_calls_is_the_last() -> None:
     assert not turn(call(0, "mine"))[0].needs_another_turn
 
 
-def test_a_call_of_ours_stays_open_while_the_clients_is_done() -> None:
+def test_a_server_call_stays_open_when_a_client_call_is_done() -> None:
     translator, events = turn(call(0, "two", '{"n": 1}'), call(1, "mine"))
     assert translator.needs_another_turn
     assert shapes(translator) == [("mcp_call", "in_progress"), ("function_call", "completed")]
@@ -309,7 +354,7 @@ def test_a_call_of_ours_stays_open_while_the_clients_is_done() -> None:
     assert [event["output_index"] for event in done] == [1]
 
 
-def test_calls_beyond_what_is_allowed_are_refused_and_not_run() -> None:
+def test_server_calls_above_the_limit_fail_and_are_not_run() -> None:
     translator, _ = turn(*(call(nr, "two") for nr in range(4)), calls_allowed=2)
     assert [status for _, status in shapes(translator)] == [
         "in_progress",
@@ -322,7 +367,7 @@ def test_calls_beyond_what_is_allowed_are_refused_and_not_run() -> None:
     assert all("limit" in refusal for refusal in translator.rejected_calls.values())
 
 
-def test_a_function_that_was_never_offered_is_answered_so_that_the_model_can_go_on() -> None:
+def test_an_unknown_function_gets_an_error_so_that_the_model_continues() -> None:
     translator, events = turn(call(0, "nonsense"), call(1, "mine"))
     assert translator.needs_another_turn
     assert shapes(translator) == [
@@ -341,7 +386,7 @@ def test_a_function_that_was_never_offered_is_answered_so_that_the_model_can_go_
     ]
 
 
-def test_without_functions_of_ours_an_unknown_name_is_the_clients_to_answer() -> None:
+def test_without_server_functions_the_client_answers_an_unknown_name() -> None:
     translator = ChatTranslator(
         counter(), ChatOptions(tool_catalog=build_tool_catalog({"tools": [CLIENTS]}))
     )
@@ -352,7 +397,7 @@ def test_without_functions_of_ours_an_unknown_name_is_the_clients_to_answer() ->
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", "error"])
-def test_a_turn_that_breaks_off_runs_nothing(reason: str) -> None:
+def test_an_incomplete_turn_runs_no_server_calls(reason: str) -> None:
     translator, _ = turn(call(0, "two"), call(1, "nonsense"), reason=reason)
     assert not translator.needs_another_turn
     assert translator.server_calls == []

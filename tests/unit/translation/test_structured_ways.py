@@ -1,4 +1,4 @@
-"""Structured output where the upstream knows it in another way or not at all."""
+"""Structured output for upstreams that have another field for it, or none."""
 
 import itertools
 import json
@@ -35,7 +35,7 @@ WAYS: list[tuple[StructuredOutput, Json, Json]] = [
 
 
 @pytest.mark.parametrize(("way", "for_object", "for_schema"), WAYS, ids=[row[0] for row in WAYS])
-def test_the_format_is_asked_for_in_the_upstreams_way(
+def test_the_format_is_sent_in_the_upstreams_field(
     way: StructuredOutput, for_object: Json, for_schema: Json
 ) -> None:
     for wanted, expected in (
@@ -44,13 +44,13 @@ def test_the_format_is_asked_for_in_the_upstreams_way(
         ({"type": "text"}, {}),
     ):
         sent = body({"text": {"format": wanted}}, structured_output=way)
-        found = {name: sent[name] for name in ("response_format", "guided_json") if name in sent}
-        if "json_schema" in found.get("response_format", {}):
-            del found["response_format"]["json_schema"]
-        assert found == expected
+        result = {name: sent[name] for name in ("response_format", "guided_json") if name in sent}
+        if "json_schema" in result.get("response_format", {}):
+            del result["response_format"]["json_schema"]
+        assert result == expected
 
 
-def test_where_no_field_says_it_the_model_is_told_the_schema() -> None:
+def test_without_a_field_the_instructions_contain_the_schema() -> None:
     schema = {
         "type": "object",
         "properties": {"zulu": {"type": "string"}, "alpha": {"type": "integer"}},
@@ -69,14 +69,14 @@ def test_where_no_field_says_it_the_model_is_told_the_schema() -> None:
     assert instructions["content"].endswith(json.dumps(schema, separators=(",", ":")))
 
 
-def test_the_model_is_told_without_instructions_of_the_client_too() -> None:
+def test_the_schema_is_sent_without_instructions_of_the_client_too() -> None:
     sent = body({"text": {"format": {"type": "json_object"}}}, structured_output="prompt")
     assert [message["role"] for message in sent["messages"]] == ["system"]
     assert "one JSON object" in sent["messages"][0]["content"]
 
 
 @pytest.mark.parametrize("way", ["json_schema", "guided_json"])
-def test_the_model_is_told_nothing_where_a_field_says_it(way: StructuredOutput) -> None:
+def test_with_a_field_the_instructions_do_not_change(way: StructuredOutput) -> None:
     assert body({"text": {"format": SCHEMA}}, structured_output=way)["messages"] == []
 
 
@@ -97,21 +97,30 @@ FENCED = [
 
 
 @pytest.mark.parametrize(("told", "expected"), FENCED, ids=range(len(FENCED)))
-def test_a_fence_is_taken_off_however_it_is_cut(told: str, expected: str) -> None:
+def test_a_code_fence_is_removed_however_it_is_cut(told: str, expected: str) -> None:
     chance = random.Random(told)
     for _ in range(200):
         cuts = sorted(chance.choices(range(len(told) + 1), k=chance.randint(0, 8)))
         fences = FenceStripper()
-        heard = "".join(
+        published = "".join(
             fences.strip(told[start:end])
             for start, end in itertools.pairwise([0, *cuts, len(told)])
         )
-        assert heard + fences.flush() == expected
+        assert published + fences.flush() == expected
 
 
-def test_a_turn_whose_json_comes_in_a_fence_says_the_json_alone() -> None:
-    turn = translate([delta(content="<think>hm</think>``"), delta(content='`json\n{"a'), delta(content='": 1}\n`'), delta(content="``"), finish()],
-               fenced=True, think_tags=True)  # fmt: skip
+def test_json_in_a_code_fence_comes_out_without_it() -> None:
+    turn = translate(
+        [
+            delta(content="<think>hm</think>``"),
+            delta(content='`json\n{"a'),
+            delta(content='": 1}\n`'),
+            delta(content="``"),
+            finish(),
+        ],
+        fenced=True,
+        think_tags=True,
+    )
     assert turn.items == ["reasoning hm", 'message {"a": 1}']
 
 

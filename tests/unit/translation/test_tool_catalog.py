@@ -1,4 +1,4 @@
-"""Every tool under one name that a chat upstream takes, and back."""
+"""Every tool has one function name that a chat upstream accepts, and a call finds it again."""
 
 import re
 
@@ -58,6 +58,6 @@ def test_names_that_are_usable_stay_as_they_are() -> None:
     assert re.fullmatch(r"crm__find_[0-9a-f]{8}", names[targets[0]])
 
 
-def test_a_tool_that_is_gone_is_still_called_something() -> None:
+def test_a_call_of_a_removed_tool_still_has_a_name() -> None:
     assert build_tool_catalog({}).name_of(CallTarget("function_call", "find", "crm")) == "crm__find"
     assert build_tool_catalog({}).name_of(CallTarget("apply_patch_call")) == "apply_patch"

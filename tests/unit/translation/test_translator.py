@@ -1,4 +1,4 @@
-"""Chunks in, events out: contract §4.3 in order, §7.2 row by row."""
+"""Chunks in, events out, vendor by vendor."""
 
 import random
 from typing import Any
@@ -16,54 +16,114 @@ EVENTS = [
     pytest.param(
         [delta(role="assistant", content=""), delta(content="Hel"), delta(content="lo"), finish()],
         [
-            "0 +message", "0.0 +output_text", "0.0 'Hel'", "0.0 'lo'", "0.0 ='Hello'", "0.0 -output_text", "0 -message completed",
+            "0 +message",
+            "0.0 +output_text",
+            "0.0 'Hel'",
+            "0.0 'lo'",
+            "0.0 ='Hello'",
+            "0.0 -output_text",
+            "0 -message completed",
         ],
         id="a message",
     ),
     pytest.param(
         [delta(refusal="I "), delta(refusal="can't"), finish()],
         [
-            "0 +message", "0.0 +refusal", "0.0 'I '", "0.0 \"can't\"", "0.0 =\"I can't\"", "0.0 -refusal", "0 -message completed",
+            "0 +message",
+            "0.0 +refusal",
+            "0.0 'I '",
+            '0.0 "can\'t"',
+            '0.0 ="I can\'t"',
+            "0.0 -refusal",
+            "0 -message completed",
         ],
         id="a refusal",
     ),
     pytest.param(
         [delta(content="Well"), delta(refusal="no"), finish()],
         [
-            "0 +message", "0.0 +output_text", "0.0 'Well'", "0.0 ='Well'", "0.0 -output_text",
-            "0.1 +refusal", "0.1 'no'", "0.1 ='no'", "0.1 -refusal", "0 -message completed",
+            "0 +message",
+            "0.0 +output_text",
+            "0.0 'Well'",
+            "0.0 ='Well'",
+            "0.0 -output_text",
+            "0.1 +refusal",
+            "0.1 'no'",
+            "0.1 ='no'",
+            "0.1 -refusal",
+            "0 -message completed",
         ],
         id="a refusal is another part of the open message",
     ),
     pytest.param(
         [delta(reasoning="h"), delta(reasoning="m"), delta(content="Hi"), finish()],
         [
-            "0 +reasoning", "0.0 +reasoning_text", "0.0 'h'", "0.0 'm'", "0.0 ='hm'", "0.0 -reasoning_text", "0 -reasoning completed",
-            "1 +message", "1.0 +output_text", "1.0 'Hi'", "1.0 ='Hi'", "1.0 -output_text", "1 -message completed",
+            "0 +reasoning",
+            "0.0 +reasoning_text",
+            "0.0 'h'",
+            "0.0 'm'",
+            "0.0 ='hm'",
+            "0.0 -reasoning_text",
+            "0 -reasoning completed",
+            "1 +message",
+            "1.0 +output_text",
+            "1.0 'Hi'",
+            "1.0 ='Hi'",
+            "1.0 -output_text",
+            "1 -message completed",
         ],
         id="reasoning closes when the text begins",
     ),
     pytest.param(
-        [calls(call(0, "call_a", "look", "")), calls(call(0, arguments='{"a"')), calls(call(0, arguments=":1}")), finish("tool_calls")],
+        [
+            calls(call(0, "call_a", "look", "")),
+            calls(call(0, arguments='{"a"')),
+            calls(call(0, arguments=":1}")),
+            finish("tool_calls"),
+        ],
         ["0 +look/call_a", "0 '{\"a\"'", "0 ':1}'", "0 ='{\"a\":1}'", "0 -look/call_a completed"],
         id="a call",
     ),
     pytest.param(
-        [delta(content="Let me look."), calls(call(0, "call_a", "look", "{}")), finish("tool_calls")],
         [
-            "0 +message", "0.0 +output_text", "0.0 'Let me look.'", "0.0 ='Let me look.'", "0.0 -output_text", "0 -message completed",
-            "1 +look/call_a", "1 '{}'", "1 ='{}'", "1 -look/call_a completed",
+            delta(content="Let me look."),
+            calls(call(0, "call_a", "look", "{}")),
+            finish("tool_calls"),
+        ],
+        [
+            "0 +message",
+            "0.0 +output_text",
+            "0.0 'Let me look.'",
+            "0.0 ='Let me look.'",
+            "0.0 -output_text",
+            "0 -message completed",
+            "1 +look/call_a",
+            "1 '{}'",
+            "1 ='{}'",
+            "1 -look/call_a completed",
         ],
         id="the message closes when a call begins",
     ),
     pytest.param(
         [
-            calls(call(0, "call_a", "look", "")), calls(call(1, "call_b", "hear", "")),
-            calls(call(1, arguments="{")), calls(call(0, arguments="{")), calls(call(1, arguments="}"), call(0, arguments="}")), finish("tool_calls"),
+            calls(call(0, "call_a", "look", "")),
+            calls(call(1, "call_b", "hear", "")),
+            calls(call(1, arguments="{")),
+            calls(call(0, arguments="{")),
+            calls(call(1, arguments="}"), call(0, arguments="}")),
+            finish("tool_calls"),
         ],
         [
-            "0 +look/call_a", "1 +hear/call_b", "1 '{'", "0 '{'", "1 '}'", "0 '}'",
-            "0 ='{}'", "0 -look/call_a completed", "1 ='{}'", "1 -hear/call_b completed",
+            "0 +look/call_a",
+            "1 +hear/call_b",
+            "1 '{'",
+            "0 '{'",
+            "1 '}'",
+            "0 '}'",
+            "0 ='{}'",
+            "0 -look/call_a completed",
+            "1 ='{}'",
+            "1 -hear/call_b completed",
         ],
         id="parallel calls interleave by index",
     ),
@@ -73,75 +133,163 @@ EVENTS = [
         id="a call without arguments gets an empty object, as a delta too",
     ),
     pytest.param(
-        [delta(content="See", annotations=[{"type": "url_citation", "url_citation": {"url": "https://x", "title": "X"}}]), finish()],
         [
-            "0 +message", "0.0 +output_text", "0.0 'See'", "0.0 @https://x", "0.0 ='See'", "0.0 -output_text", "0 -message completed",
+            delta(
+                content="See",
+                annotations=[
+                    {"type": "url_citation", "url_citation": {"url": "https://x", "title": "X"}}
+                ],
+            ),
+            finish(),
+        ],
+        [
+            "0 +message",
+            "0.0 +output_text",
+            "0.0 'See'",
+            "0.0 @https://x",
+            "0.0 ='See'",
+            "0.0 -output_text",
+            "0 -message completed",
         ],
         id="an annotation",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("chunks", "lines"), EVENTS)
-def test_events_in_the_contracts_order(chunks: list[JSON], lines: list[str]) -> None:
+def test_events_come_in_openais_order(chunks: list[JSON], lines: list[str]) -> None:
     assert translate(chunks).lines == lines
 
 
 ITEMS = [
     # delta.content
-    pytest.param([delta(content=None), delta(content=""), delta(role="assistant"), finish()], [], id="null and empty content say nothing"),
-    pytest.param([delta(content="Hi"), finish("stop", content="!")], ["message Hi!"], id="content on the finish chunk comes first"),
-    pytest.param([finish()], [], id="a turn may say nothing"),
-    pytest.param([delta(content=[{"type": "text", "text": "Hi"}]), finish()], ["message Hi"], id="content as a list of parts"),
     pytest.param(
-        [delta(content=[{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "Hi"}]), finish()],
+        [delta(content=None), delta(content=""), delta(role="assistant"), finish()],
+        [],
+        id="null and empty content say nothing",
+    ),
+    pytest.param(
+        [delta(content="Hi"), finish("stop", content="!")],
+        ["message Hi!"],
+        id="content on the finish chunk comes first",
+    ),
+    pytest.param([finish()], [], id="a turn may say nothing"),
+    pytest.param(
+        [delta(content=[{"type": "text", "text": "Hi"}]), finish()],
+        ["message Hi"],
+        id="content as a list of parts",
+    ),
+    pytest.param(
+        [
+            delta(
+                content=[
+                    {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+                    {"type": "text", "text": "Hi"},
+                ]
+            ),
+            finish(),
+        ],
         ["reasoning hm", "message Hi"],
         id="content with a thinking part",
     ),
-    pytest.param([delta(content=[{"type": "refusal", "refusal": "no"}]), finish()], ["message refusal no"], id="content with a refusal part"),
-    # delta.reasoning and its other names
-    pytest.param([delta(reasoning_content="hm"), delta(content="Hi"), finish()], ["reasoning hm", "message Hi"], id="reasoning_content"),
-    pytest.param([delta(reasoning="hm", reasoning_content="hm"), finish()], ["reasoning hm"], id="both names: one is taken"),
     pytest.param(
-        [delta(reasoning="hm", reasoning_details=[{"type": "reasoning.text", "text": "hm"}]), finish()],
+        [delta(content=[{"type": "refusal", "refusal": "no"}]), finish()],
+        ["message refusal no"],
+        id="content with a refusal part",
+    ),
+    # delta.reasoning and its other names
+    pytest.param(
+        [delta(reasoning_content="hm"), delta(content="Hi"), finish()],
+        ["reasoning hm", "message Hi"],
+        id="reasoning_content",
+    ),
+    pytest.param(
+        [delta(reasoning="hm", reasoning_content="hm"), finish()],
+        ["reasoning hm"],
+        id="both names: one is taken",
+    ),
+    pytest.param(
+        [
+            delta(reasoning="hm", reasoning_details=[{"type": "reasoning.text", "text": "hm"}]),
+            finish(),
+        ],
         ["reasoning hm"],
         id="a list and a string: one is taken",
     ),
     pytest.param(
-        [delta(reasoning_details=[{"type": "reasoning.summary", "summary": "h"}, {"type": "reasoning.text", "text": "m"}, {"data": "x"}]), finish()],
+        [
+            delta(
+                reasoning_details=[
+                    {"type": "reasoning.summary", "summary": "h"},
+                    {"type": "reasoning.text", "text": "m"},
+                    {"data": "x"},
+                ]
+            ),
+            finish(),
+        ],
         ["reasoning summary h | m"],
         id="reasoning_details alone",
     ),
     pytest.param(
-        [delta(reasoning="a"), delta(content="b"), delta(reasoning="c"), delta(content="d"), finish()],
+        [
+            delta(reasoning="a"),
+            delta(content="b"),
+            delta(reasoning="c"),
+            delta(content="d"),
+            finish(),
+        ],
         ["reasoning a", "message b", "reasoning c", "message d"],
         id="reasoning that resumes is a new item",
     ),
     pytest.param(
-        [delta(reasoning="a"), calls(call(0, "call_a", "f", "{}")), delta(reasoning="b"), calls(call(1, "call_b", "f", "{}")), finish()],
+        [
+            delta(reasoning="a"),
+            calls(call(0, "call_a", "f", "{}")),
+            delta(reasoning="b"),
+            calls(call(1, "call_b", "f", "{}")),
+            finish(),
+        ],
         ["reasoning a", "f/call_a {}", "reasoning b", "f/call_b {}"],
         id="reasoning between calls",
     ),
-    pytest.param([delta(reasoning="a", content="b"), finish()], ["reasoning a", "message b"], id="reasoning and content in one chunk"),
+    pytest.param(
+        [delta(reasoning="a", content="b"), finish()],
+        ["reasoning a", "message b"],
+        id="reasoning and content in one chunk",
+    ),
     # text after a call
     pytest.param(
-        [calls(call(0, "call_a", "f", "{}")), delta(content=" \n"), delta(content="Done"), delta(content=" ."), finish()],
+        [
+            calls(call(0, "call_a", "f", "{}")),
+            delta(content=" \n"),
+            delta(content="Done"),
+            delta(content=" ."),
+            finish(),
+        ],
         ["f/call_a {}", "message Done ."],
         id="text after a call is a new message",
     ),
     pytest.param(
-        [calls(call(0, "call_a", "f", "{}")), delta(content="\n\n"), finish()], ["f/call_a {}"], id="white space after a call is no message"
+        [calls(call(0, "call_a", "f", "{}")), delta(content="\n\n"), finish()],
+        ["f/call_a {}"],
+        id="white space after a call is no message",
     ),
     pytest.param(
-        [delta(content="a"), calls(call(0, "call_a", "f", "{")), delta(content="b"), calls(call(0, arguments="}")), finish()],
+        [
+            delta(content="a"),
+            calls(call(0, "call_a", "f", "{")),
+            delta(content="b"),
+            calls(call(0, arguments="}")),
+            finish(),
+        ],
         ["message a", "f/call_a {}", "message b"],
         id="a call goes on while text is said",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("chunks", "items"), ITEMS)
-def test_what_the_items_say(chunks: list[JSON], items: list[str]) -> None:
+def test_chunks_become_items(chunks: list[JSON], items: list[str]) -> None:
     turn = translate(chunks)
     assert turn.items == items
     assert turn.outcome is not None
@@ -175,7 +323,7 @@ REASONS = [
 
 
 @pytest.mark.parametrize(("word", "status", "reason"), REASONS)
-def test_finish_reasons(word: str, status: str, reason: str | None) -> None:
+def test_a_finish_reason_decides_the_outcome(word: str, status: str, reason: str | None) -> None:
     turn = translate([delta(content="Hi"), finish(word)])
     assert turn.outcome is not None
     assert turn.outcome.status == status
@@ -252,7 +400,7 @@ def test_truncated_calls_are_incomplete(pieces: list[JSON], items: list[str]) ->
     ]
 
 
-def test_a_cut_closes_what_is_open_and_leaves_what_is_done() -> None:
+def test_close_incomplete_closes_open_items_and_keeps_done_ones() -> None:
     turn = translate(
         [
             delta(reasoning="hm"),
@@ -271,7 +419,7 @@ def test_a_cut_closes_what_is_open_and_leaves_what_is_done() -> None:
     assert turn.outcome is None
 
 
-def test_a_cut_forgets_a_call_nobody_was_shown() -> None:
+def test_close_incomplete_drops_a_call_that_was_not_shown() -> None:
     assert translate([calls(call(0, "call_a", "f", ""))], cut=True).lines == []
 
 
@@ -285,47 +433,83 @@ def test_output_indices_begin_where_the_turn_does() -> None:
 
 
 USAGE = [
-    pytest.param([{"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}}], (3, 4, 7, 0, 0, 0), id="in its own chunk"),
-    pytest.param([{**finish(), "usage": {"prompt_tokens": 3, "completion_tokens": 4}}], (3, 4, 7, 0, 0, 0), id="on the finish chunk, without a total"),
     pytest.param(
-        [{**delta(content="a"), "usage": {"prompt_tokens": 3, "completion_tokens": 1}}, {**finish(), "usage": {"prompt_tokens": 3, "completion_tokens": 2}}],
+        [{"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}}],
+        (3, 4, 7, 0, 0, 0),
+        id="in its own chunk",
+    ),
+    pytest.param(
+        [{**finish(), "usage": {"prompt_tokens": 3, "completion_tokens": 4}}],
+        (3, 4, 7, 0, 0, 0),
+        id="on the finish chunk, without a total",
+    ),
+    pytest.param(
+        [
+            {**delta(content="a"), "usage": {"prompt_tokens": 3, "completion_tokens": 1}},
+            {**finish(), "usage": {"prompt_tokens": 3, "completion_tokens": 2}},
+        ],
         (3, 2, 5, 0, 0, 0),
         id="on every chunk: the last counts",
     ),
     pytest.param(
-        [{"usage": {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13, "prompt_tokens_details": {"cached_tokens": 5, "cache_write_tokens": 2},
-                    "completion_tokens_details": {"reasoning_tokens": 1}}}],
+        [
+            {
+                "usage": {
+                    "prompt_tokens": 9,
+                    "completion_tokens": 4,
+                    "total_tokens": 13,
+                    "prompt_tokens_details": {"cached_tokens": 5, "cache_write_tokens": 2},
+                    "completion_tokens_details": {"reasoning_tokens": 1},
+                }
+            }
+        ],
         (9, 4, 13, 5, 2, 1),
         id="with details and no choices at all",
     ),
-    pytest.param([{"choices": [{"delta": {}, "usage": {"prompt_tokens": 3, "completion_tokens": 4}}]}], (3, 4, 7, 0, 0, 0), id="inside the choice"),
-    pytest.param([{"x_groq": {"usage": {"prompt_tokens": 3, "completion_tokens": 4}}}], (3, 4, 7, 0, 0, 0), id="under x_groq"),
-    pytest.param([{"usage": {"prompt_tokens": 3, "completion_tokens": 4, "prompt_cache_hit_tokens": 2}}], (3, 4, 7, 2, 0, 0), id="DeepSeek's cached tokens"),
-    pytest.param([{"usage": {"prompt_tokens": 3.0, "completion_tokens": "4", "total_tokens": -1}}], (3, 4, 7, 0, 0, 0), id="numbers of odd types"),
+    pytest.param(
+        [{"choices": [{"delta": {}, "usage": {"prompt_tokens": 3, "completion_tokens": 4}}]}],
+        (3, 4, 7, 0, 0, 0),
+        id="inside the choice",
+    ),
+    pytest.param(
+        [{"x_groq": {"usage": {"prompt_tokens": 3, "completion_tokens": 4}}}],
+        (3, 4, 7, 0, 0, 0),
+        id="under x_groq",
+    ),
+    pytest.param(
+        [{"usage": {"prompt_tokens": 3, "completion_tokens": 4, "prompt_cache_hit_tokens": 2}}],
+        (3, 4, 7, 2, 0, 0),
+        id="DeepSeek's cached tokens",
+    ),
+    pytest.param(
+        [{"usage": {"prompt_tokens": 3.0, "completion_tokens": "4", "total_tokens": -1}}],
+        (3, 4, 7, 0, 0, 0),
+        id="numbers of odd types",
+    ),
     pytest.param([{"usage": None}, {"usage": {}}], None, id="null and empty"),
     pytest.param([], None, id="never"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("chunks", "counts"), USAGE)
-def test_usage(chunks: list[JSON], counts: tuple[int, ...] | None) -> None:
+def test_usage_of_every_vendor_is_read(chunks: list[JSON], counts: tuple[int, ...] | None) -> None:
     usage = translate([delta(content="Hi"), *chunks, finish()]).usage
     if counts is None:
         assert usage is None
         return
     assert usage is not None
-    heard, said = usage["input_tokens_details"], usage["output_tokens_details"]
+    events, texts = usage["input_tokens_details"], usage["output_tokens_details"]
     totals = usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]
     assert (
         *totals,
-        heard["cached_tokens"],
-        heard["cache_write_tokens"],
-        said["reasoning_tokens"],
+        events["cached_tokens"],
+        events["cache_write_tokens"],
+        texts["reasoning_tokens"],
     ) == counts
 
 
 def test_usage_adds_up_over_turns() -> None:
-    one = translate(
+    entry = translate(
         [
             {
                 **finish(),
@@ -337,14 +521,14 @@ def test_usage_adds_up_over_turns() -> None:
             }
         ]
     ).usage
-    two = add_usage(one, one)
+    two = add_usage(entry, entry)
     assert two is not None
     assert (two["input_tokens"], two["total_tokens"], two["input_tokens_details"]) == (
         6,
         14,
         {"cached_tokens": 2, "cache_write_tokens": 0},
     )
-    assert add_usage(None, one) == add_usage(one, None) == one
+    assert add_usage(None, entry) == add_usage(entry, None) == entry
     assert add_usage(None, None) is None
 
 
@@ -382,7 +566,7 @@ def test_log_probabilities_go_with_the_text_they_make() -> None:
     assert len(scores) == 3
 
 
-def test_model_and_tier_are_what_the_upstream_says() -> None:
+def test_model_and_tier_are_those_of_the_upstream() -> None:
     translator = ChatTranslator(str)
     for chunk in (Chunk(model="m-1", service_tier="flex"), Chunk(content="Hi"), Chunk(model="m-2")):
         translator.feed(chunk)
@@ -410,7 +594,7 @@ def _feed_on(translator: ChatTranslator, chunk: Chunk, taken: list[list[JSON]]) 
 
 
 @pytest.mark.parametrize("chunk", LIMITED)
-def test_a_turn_past_its_limit_is_stopped_before_the_chunk_is_taken(chunk: Chunk) -> None:
+def test_a_turn_above_its_limit_fails_before_the_chunk_is_used(chunk: Chunk) -> None:
     translator, taken = (
         ChatTranslator(counter(), ChatOptions(output_limit=20_000)),
         list[list[JSON]](),
@@ -431,24 +615,24 @@ def _pieces(chance: random.Random, text: str) -> list[str]:
     return [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
 
-def test_any_split_of_the_same_words_gives_the_same_output() -> None:
+def test_the_output_does_not_depend_on_how_chunks_are_split() -> None:
     chance = random.Random(20)
     arguments = '{"city": "Köln", "days": [1, 2, 3], "note": "\\u00e9 {}"}'
 
     def chunks() -> list[Any]:
-        told = [delta(reasoning=piece) for piece in _pieces(chance, "First I think. 🤔")]
-        told += [delta(content=piece) for piece in _pieces(chance, "  Then I speak: {}\n")]
-        told.append(calls(call(0, "call_a", "look"), call(1, "call_b", "hear")))
+        published = [delta(reasoning=piece) for piece in _pieces(chance, "First I think. 🤔")]
+        published += [delta(content=piece) for piece in _pieces(chance, "  Then I speak: {}\n")]
+        published.append(calls(call(0, "call_a", "look"), call(1, "call_b", "hear")))
         both = [call(0, arguments=piece) for piece in _pieces(chance, arguments)]
         for piece in _pieces(chance, arguments):
             both.insert(chance.randint(0, len(both)), call(1, arguments=piece))
-        spoken = {0: iter(_pieces(chance, arguments)), 1: iter(_pieces(chance, arguments))}
+        turn_item = {0: iter(_pieces(chance, arguments)), 1: iter(_pieces(chance, arguments))}
         order = [piece["index"] for piece in both]
-        told += [
-            calls(call(index, arguments=next(spoken[index], "")))
+        published += [
+            calls(call(index, arguments=next(turn_item[index], "")))
             for index in order + [0] * 15 + [1] * 15
         ]
-        return [*told, finish("tool_calls")]
+        return [*published, finish("tool_calls")]
 
     first = translate(chunks()).output
     assert [item.get("arguments") for item in first] == [None, None, arguments, arguments]

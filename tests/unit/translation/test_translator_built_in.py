@@ -1,4 +1,4 @@
-"""Calls of tools that the client has built in: told when they are whole, in the order they were said, and never as more than they are."""
+"""Calls of built-in tools are sent when their arguments are complete, in their order."""
 
 import itertools
 import json
@@ -46,7 +46,7 @@ def kinds(turn: TranslatedTurn) -> list[str]:
     return [f"{item['type']}/{item.get('call_id', '')} {item['status']}" for item in turn.output]
 
 
-def test_a_call_is_told_when_something_else_begins() -> None:
+def test_a_built_in_call_is_sent_when_the_next_item_begins() -> None:
     turn = told(
         calls(call(0, "a", "shell", LS[:5])),
         calls(call(0, arguments=LS[5:])),
@@ -54,12 +54,19 @@ def test_a_call_is_told_when_something_else_begins() -> None:
         finish("tool_calls"),
     )
     assert turn.lines == [
-        "0 +shell_call/a", "1 +look/b", "1 '{}'", "0 +command", "0 'ls'", "0 ='ls'", "0 -shell_call/a completed", "1 ='{}'",
+        "0 +shell_call/a",
+        "1 +look/b",
+        "1 '{}'",
+        "0 +command",
+        "0 'ls'",
+        "0 ='ls'",
+        "0 -shell_call/a completed",
+        "1 ='{}'",
         "1 -look/b completed",
-    ]  # fmt: skip
+    ]
 
 
-def test_the_message_before_it_is_over_when_it_begins() -> None:
+def test_a_message_ends_when_a_built_in_call_begins() -> None:
     turn = told(
         delta(content="Let me. "),
         calls(call(0, "a", "apply_patch", PATCH)),
@@ -75,7 +82,7 @@ def test_the_message_before_it_is_over_when_it_begins() -> None:
     assert [item["type"] for item in added] == ["message", "apply_patch_call", "message"]
 
 
-def test_calls_that_are_said_by_turns_are_both_told() -> None:
+def test_interleaved_built_in_calls_are_both_sent() -> None:
     pieces = [
         call(0, "a", "shell", '{"comm'),
         call(1, "b", "look", '{"x'),
@@ -95,7 +102,9 @@ def test_calls_that_are_said_by_turns_are_both_told() -> None:
         ("error", ["shell_call/a incomplete", "function_call/b incomplete"]),
     ],
 )
-def test_what_was_not_said_in_full_is_a_plain_call(reason: str, expected: list[str]) -> None:
+def test_an_incomplete_built_in_call_becomes_a_function_call(
+    reason: str, expected: list[str]
+) -> None:
     turn = told(
         calls(call(0, "a", "shell", LS)),
         calls(call(1, "b", "apply_patch", '{"type": "crea')),
@@ -126,13 +135,13 @@ def test_a_turn_may_be_cut_anywhere() -> None:
         assert all(item["status"] in ("incomplete", "completed") for item in turn.output)
 
 
-def test_whatever_was_left_open_can_be_closed() -> None:
+def test_a_recovery_can_close_every_open_item() -> None:
     events = told(*CHUNKS).events
     for length in range(len(events) + 1):
-        heard = events[:length]
-        closing = decoded(closing_events(find_unfinished(heard)))
-        done = assert_items_obey_contract([*heard, *closing])
-        assert [item for _, item in sorted(done.items())] == fold([*heard, *closing])
+        published = events[:length]
+        closing = decoded(closing_events(find_unfinished(published)))
+        done = assert_items_obey_contract([*published, *closing])
+        assert [item for _, item in sorted(done.items())] == fold([*published, *closing])
 
 
 def test_a_name_in_pieces_is_one_name() -> None:
@@ -218,8 +227,8 @@ ANYTHING = st.recursive(
 
 
 @given(st.sampled_from([kind for kind in BUILT_IN_TOOLS if kind != "computer_call"]), ANYTHING)
-def test_whatever_a_model_writes_is_a_call(item: str, arguments: Any) -> None:
-    """As the item it fits, or as a plain call with every word of it; checked against the SDK's types by `run`."""
+def test_any_arguments_of_a_model_make_a_call(item: str, arguments: Any) -> None:
+    """Valid arguments become the item, others a function call with all of the text."""
     written = json.dumps(arguments)
     turn = told(calls(call(0, "a", BUILT_IN_TOOLS[item].name, written)), finish("tool_calls"))
     [told_as] = turn.output
@@ -229,15 +238,15 @@ def test_whatever_a_model_writes_is_a_call(item: str, arguments: Any) -> None:
     )
 
 
-def test_what_becomes_an_item_becomes_the_same_arguments_again() -> None:
+def test_arguments_survive_the_way_to_an_item_and_back() -> None:
     for item, arguments, fields in READ:
         if fields is not None:
             again = parse_arguments(item, json.dumps(BUILT_IN_TOOLS[item].to_arguments(fields)))
             assert again == fields, arguments
 
 
-def test_many_calls_that_are_never_whole_cost_little() -> None:
-    """Each new item looks at the first call that waits, not at all of them."""
+def test_many_incomplete_calls_stay_cheap() -> None:
+    """Each new item parses only the first waiting call, not all of them."""
     translator = ChatTranslator(counter(), ChatOptions(tool_catalog=OFFER))
     for number in itertools.islice(itertools.count(), 3000):
         translator.feed(

@@ -1,4 +1,4 @@
-"""Which call a piece belongs to: each row is something an upstream really does (contract §7.2)."""
+"""Which call a piece belongs to: each row is something that an upstream really sends."""
 
 from typing import Any
 
@@ -11,74 +11,205 @@ TOOLS = ("get", "get_weather", "get_time", "ping")
 LONG = "x" * 65
 
 CALLS = [
-    pytest.param([call(0, "a", "get_weather", '{"c":1}')], ['get_weather/a {"c":1}'], id="one blob"),
-    pytest.param([call(0, "a", "get_weather", {"c": 1})], ['get_weather/a {"c":1}'], id="arguments as a dict"),
-    pytest.param([call(0, "a", "get_weather", {})], ["get_weather/a {}"], id="arguments as an empty dict"),
-    pytest.param([call(0, "a", "get_weather", [1])], ["get_weather/a [1]"], id="arguments as a list"),
-    pytest.param([call(0, "a", "get_weather"), call(0, "a", arguments="{}")], ["get_weather/a {}"], id="the id on every chunk"),
-    pytest.param([call(0, "a", "get_weather", "{"), call(0, "b", arguments="}")], ["get_weather/a {}"], id="a fresh id on every chunk (old vLLM)"),
     pytest.param(
-        [call(0, "a", "get_weather", "{"), call(0, "", "", "}"), call(0, None, "", "")], ["get_weather/a {}"], id="empty id and name (watsonx)"
+        [call(0, "a", "get_weather", '{"c":1}')], ['get_weather/a {"c":1}'], id="one blob"
+    ),
+    pytest.param(
+        [call(0, "a", "get_weather", {"c": 1})], ['get_weather/a {"c":1}'], id="arguments as a dict"
+    ),
+    pytest.param(
+        [call(0, "a", "get_weather", {})], ["get_weather/a {}"], id="arguments as an empty dict"
+    ),
+    pytest.param(
+        [call(0, "a", "get_weather", [1])], ["get_weather/a [1]"], id="arguments as a list"
+    ),
+    pytest.param(
+        [call(0, "a", "get_weather"), call(0, "a", arguments="{}")],
+        ["get_weather/a {}"],
+        id="the id on every chunk",
+    ),
+    pytest.param(
+        [call(0, "a", "get_weather", "{"), call(0, "b", arguments="}")],
+        ["get_weather/a {}"],
+        id="a fresh id on every chunk (old vLLM)",
+    ),
+    pytest.param(
+        [call(0, "a", "get_weather", "{"), call(0, "", "", "}"), call(0, None, "", "")],
+        ["get_weather/a {}"],
+        id="empty id and name (watsonx)",
     ),
     # names
-    pytest.param([call(0, "a", arguments="{"), call(0, name="ping"), call(0, arguments="}")], ["ping/a {}"], id="a name after its arguments"),
-    pytest.param([call(0, "a"), call(0, name="ping"), call(0, arguments="{}")], ["ping/a {}"], id="a name after its id"),
-    pytest.param([call(0, "a", "get_"), call(0, name="weather"), call(0, arguments="{}")], ["get_weather/a {}"], id="a name in pieces"),
-    pytest.param([call(0, "a", "get"), call(0, name="_weather", arguments="{}")], ["get_weather/a {}"], id="pieces, the first a tool itself"),
-    pytest.param([call(0, "a", "other"), call(0, name="_tool"), call(0, arguments="{}")], ["other_tool/a {}"], id="pieces of a name nobody knows"),
-    pytest.param([call(0, "a", "ping", "{"), call(0, "a", "ping", "}")], ["ping/a {}"], id="name and id repeated"),
-    pytest.param([call(0, None, "ping", "{"), call(0, None, "ping", "}")], ["ping/call_2 {}"], id="the name repeated, no id"),
-    pytest.param([call(0, "a", "ping", ""), call(0, "a", "ping", ""), call(0, "a", "ping", "{}")], ["ping/a {}"], id="repeated before the arguments"),
+    pytest.param(
+        [call(0, "a", arguments="{"), call(0, name="ping"), call(0, arguments="}")],
+        ["ping/a {}"],
+        id="a name after its arguments",
+    ),
+    pytest.param(
+        [call(0, "a"), call(0, name="ping"), call(0, arguments="{}")],
+        ["ping/a {}"],
+        id="a name after its id",
+    ),
+    pytest.param(
+        [call(0, "a", "get_"), call(0, name="weather"), call(0, arguments="{}")],
+        ["get_weather/a {}"],
+        id="a name in pieces",
+    ),
+    pytest.param(
+        [call(0, "a", "get"), call(0, name="_weather", arguments="{}")],
+        ["get_weather/a {}"],
+        id="pieces, the first a tool itself",
+    ),
+    pytest.param(
+        [call(0, "a", "other"), call(0, name="_tool"), call(0, arguments="{}")],
+        ["other_tool/a {}"],
+        id="pieces of a name nobody knows",
+    ),
+    pytest.param(
+        [call(0, "a", "ping", "{"), call(0, "a", "ping", "}")],
+        ["ping/a {}"],
+        id="name and id repeated",
+    ),
+    pytest.param(
+        [call(0, None, "ping", "{"), call(0, None, "ping", "}")],
+        ["ping/call_2 {}"],
+        id="the name repeated, no id",
+    ),
+    pytest.param(
+        [call(0, "a", "ping", ""), call(0, "a", "ping", ""), call(0, "a", "ping", "{}")],
+        ["ping/a {}"],
+        id="repeated before the arguments",
+    ),
     # indices
     pytest.param([call(None, "a", "ping", "{"), call(arguments="}")], ["ping/a {}"], id="no index"),
-    pytest.param([call(None, "a", "ping", "{}"), call(None, "b", "ping", "{}")], ["ping/a {}", "ping/b {}"], id="no index, new id"),
     pytest.param(
-        [call(None, "a", "ping", "{"), call(None, "b", "ping", "{"), call(None, "a", arguments="}"), call(None, "b", arguments="}")],
+        [call(None, "a", "ping", "{}"), call(None, "b", "ping", "{}")],
+        ["ping/a {}", "ping/b {}"],
+        id="no index, new id",
+    ),
+    pytest.param(
+        [
+            call(None, "a", "ping", "{"),
+            call(None, "b", "ping", "{"),
+            call(None, "a", arguments="}"),
+            call(None, "b", arguments="}"),
+        ],
         ["ping/a {}", "ping/b {}"],
         id="no index, ids interleaved",
     ),
-    pytest.param([call(0, "a", "ping", "{}"), call(0, "b", "ping", "{}")], ["ping/a {}", "ping/b {}"], id="always index 0, new id"),
     pytest.param(
-        [call(0, "a", "ping", "{"), call(0, "b", "get", "{"), call(0, "a", arguments="}"), call(0, "b", arguments="}")],
+        [call(0, "a", "ping", "{}"), call(0, "b", "ping", "{}")],
+        ["ping/a {}", "ping/b {}"],
+        id="always index 0, new id",
+    ),
+    pytest.param(
+        [
+            call(0, "a", "ping", "{"),
+            call(0, "b", "get", "{"),
+            call(0, "a", arguments="}"),
+            call(0, "b", arguments="}"),
+        ],
         ["ping/a {}", "get/b {}"],
         id="always index 0, ids interleaved",
     ),
-    pytest.param([call(0, None, "ping", "{}"), call(0, None, "get", "{}")], ["ping/call_2 {}", "get/call_4 {}"], id="always 0, new name"),
-    pytest.param([call(name="ping"), call(name="get", arguments="{}")], ["ping/call_2 {}", "get/call_4 {}"], id="no arguments, then another tool's name"),
-    pytest.param([call(0, "a", "get", "{"), call(0, name="ping", arguments="{}")], ["get/a {", "ping/call_3 {}"], id="a new name after arguments"),
+    pytest.param(
+        [call(0, None, "ping", "{}"), call(0, None, "get", "{}")],
+        ["ping/call_2 {}", "get/call_4 {}"],
+        id="always 0, new name",
+    ),
+    pytest.param(
+        [call(name="ping"), call(name="get", arguments="{}")],
+        ["ping/call_2 {}", "get/call_4 {}"],
+        id="no arguments, then another tool's name",
+    ),
+    pytest.param(
+        [call(0, "a", "get", "{"), call(0, name="ping", arguments="{}")],
+        ["get/a {", "ping/call_3 {}"],
+        id="a new name after arguments",
+    ),
     pytest.param(
         [call(name="ping", arguments='{"n":1}'), call(name="ping", arguments='{"n":2}')],
         ['ping/call_2 {"n":1}', 'ping/call_4 {"n":2}'],
         id="no index, no id, same name, whole arguments (Gemini)",
     ),
     pytest.param(
-        [call(name="ping", arguments='{"n":'), call(name="ping", arguments='{"m":1}}')], ['ping/call_2 {"n":{"m":1}}'], id="the same, in pieces"
+        [call(name="ping", arguments='{"n":'), call(name="ping", arguments='{"m":1}}')],
+        ['ping/call_2 {"n":{"m":1}}'],
+        id="the same, in pieces",
     ),
     pytest.param(
-        [call(0, "a", "ping", "{}"), call(0, "b"), call(0, "b", "get", "{}")], ["ping/a {}", "get/b {}"], id="an id that comes before its name"
+        [call(0, "a", "ping", "{}"), call(0, "b"), call(0, "b", "get", "{}")],
+        ["ping/a {}", "get/b {}"],
+        id="an id that comes before its name",
     ),
-    pytest.param([call(0, "a", "ping"), call(2, "b", "get"), call(2, arguments="{}")], ["ping/a {}", "get/b {}"], id="a gap between indices"),
-    pytest.param([call(1, "b", "get", "{}"), call(0, "a", "ping", "{}")], ["get/b {}", "ping/a {}"], id="indices backwards: order as heard"),
-    pytest.param([call("0", "a", "ping", "{}"), call("1", "b", "get", "{}")], ["ping/a {}", "get/b {}"], id="indices as strings"),  # type: ignore[arg-type]
+    pytest.param(
+        [call(0, "a", "ping"), call(2, "b", "get"), call(2, arguments="{}")],
+        ["ping/a {}", "get/b {}"],
+        id="a gap between indices",
+    ),
+    pytest.param(
+        [call(1, "b", "get", "{}"), call(0, "a", "ping", "{}")],
+        ["get/b {}", "ping/a {}"],
+        id="indices backwards: order of arrival",
+    ),
+    pytest.param(
+        [
+            call("0", "a", "ping", "{}"),  # type: ignore[arg-type]
+            call("1", "b", "get", "{}"),  # type: ignore[arg-type]
+        ],
+        ["ping/a {}", "get/b {}"],
+        id="indices as strings",
+    ),
     # ids
-    pytest.param([call(0, None, "ping", "{}"), call(1, "", "ping", "{}")], ["ping/call_2 {}", "ping/call_4 {}"], id="no ids: made and kept"),
-    pytest.param([call(0, None, "ping", "{"), call(0, "late", arguments="}")], ["ping/call_2 {}"], id="an id that comes too late"),
-    pytest.param([call(0, None, "ping"), call(0, "a", arguments="{}")], ["ping/a {}"], id="an id that comes in time"),
-    pytest.param([call(0, LONG, "ping", "{"), call(0, LONG, arguments="}")], ["ping/call_2 {}"], id="an id longer than 64 characters"),
-    pytest.param([call(0, "a", "ping", "{}"), call(1, "a", "get", "{}")], ["ping/a {}", "get/call_3 {}"], id="one id for two calls"),
-    pytest.param([call(0, "functions.ping:0", "ping", "{}")], ["ping/functions.ping:0 {}"], id="Kimi's ids"),
+    pytest.param(
+        [call(0, None, "ping", "{}"), call(1, "", "ping", "{}")],
+        ["ping/call_2 {}", "ping/call_4 {}"],
+        id="no ids: made and kept",
+    ),
+    pytest.param(
+        [call(0, None, "ping", "{"), call(0, "late", arguments="}")],
+        ["ping/call_2 {}"],
+        id="an id that comes too late",
+    ),
+    pytest.param(
+        [call(0, None, "ping"), call(0, "a", arguments="{}")],
+        ["ping/a {}"],
+        id="an id that comes in time",
+    ),
+    pytest.param(
+        [call(0, LONG, "ping", "{"), call(0, LONG, arguments="}")],
+        ["ping/call_2 {}"],
+        id="an id longer than 64 characters",
+    ),
+    pytest.param(
+        [call(0, "a", "ping", "{}"), call(1, "a", "get", "{}")],
+        ["ping/a {}", "get/call_3 {}"],
+        id="one id for two calls",
+    ),
+    pytest.param(
+        [call(0, "functions.ping:0", "ping", "{}")], ["ping/functions.ping:0 {}"], id="Kimi's ids"
+    ),
     pytest.param([call(0, 7, "ping", "{}")], ["ping/7 {}"], id="an id that is a number"),  # type: ignore[arg-type]
     # nothing
     pytest.param([{}, call(0), call(0, "", "", "")], [], id="pieces that say nothing"),
-    pytest.param([call(0, "a", "ping", "{}"), call(0, "b")], ["ping/a {}"], id="an id without a call"),
+    pytest.param(
+        [call(0, "a", "ping", "{}"), call(0, "b")], ["ping/a {}"], id="an id without a call"
+    ),
     # quirky arguments
-    pytest.param([call(0, "a", "ping", " "), call(0, arguments="\n")], ["ping/a  \n{}"], id="white space for arguments"),
-    pytest.param([call(0, "a", "ping", "not json")], ["ping/a not json"], id="what the model said, not what it should have"),
-]  # fmt: skip
+    pytest.param(
+        [call(0, "a", "ping", " "), call(0, arguments="\n")],
+        ["ping/a  \n{}"],
+        id="white space for arguments",
+    ),
+    pytest.param(
+        [call(0, "a", "ping", "not json")],
+        ["ping/a not json"],
+        id="what the model said, not what it should have",
+    ),
+]
 
 
 @pytest.mark.parametrize(("pieces", "items"), CALLS)
-def test_pieces_find_their_call(pieces: list[JSON], items: list[str]) -> None:
+def test_each_piece_of_a_call_joins_the_right_call(pieces: list[JSON], items: list[str]) -> None:
     turn = translate(
         [*(calls(piece) for piece in pieces), finish("stop")], tool_catalog=catalog_with(*TOOLS)
     )
@@ -87,14 +218,16 @@ def test_pieces_find_their_call(pieces: list[JSON], items: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("pieces", "items"), CALLS)
-def test_pieces_may_come_in_one_chunk(pieces: list[JSON], items: list[str]) -> None:
+def test_pieces_of_calls_in_one_chunk_join_the_right_calls(
+    pieces: list[JSON], items: list[str]
+) -> None:
     assert (
         translate([calls(*pieces), finish("tool_calls")], tool_catalog=catalog_with(*TOOLS)).items
         == items
     )
 
 
-def test_the_items_id_is_not_the_calls() -> None:
+def test_an_item_id_differs_from_its_call_id() -> None:
     [item] = translate([calls(call(0, "call_a", "ping", "{}")), finish()]).output
     assert (item["id"], item["call_id"]) == ("fc_1", "call_a")
 
@@ -115,14 +248,14 @@ def test_an_item_waits_for_its_whole_name() -> None:
     assert translate(chunks).lines[0] == "0 +get_time/a"
 
 
-def test_a_call_that_waits_for_its_name_comes_before_the_text_after_it() -> None:
+def test_a_call_whose_name_is_incomplete_comes_before_later_text() -> None:
     turn = translate(
         [delta(reasoning="hm"), calls(call(0, "a", "ping")), delta(content="Hi"), finish()]
     )
     assert turn.items == ["reasoning hm", "ping/a {}", "message Hi"]
 
 
-def test_arguments_whose_name_never_came_fail_the_turn() -> None:
+def test_arguments_without_a_name_fail_the_turn() -> None:
     turn = translate(
         [delta(content="Hi"), calls(call(0, "a", arguments="{}")), finish("tool_calls")]
     )
@@ -140,7 +273,7 @@ LEGACY: list[Any] = [
 
 
 @pytest.mark.parametrize("pieces", LEGACY)
-def test_the_legacy_function_call(pieces: list[JSON]) -> None:
+def test_a_legacy_function_call_becomes_a_call(pieces: list[JSON]) -> None:
     turn = translate(
         [*(delta(content=None, function_call=piece) for piece in pieces), finish("function_call")]
     )

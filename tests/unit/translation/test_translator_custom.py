@@ -1,4 +1,4 @@
-"""Calls of custom tools come back as custom tool calls, their input unwrapped as it is said; calls that `tool_choice` rules out fail the turn."""
+"""Calls of custom tools have their input unwrapped; forbidden calls fail the turn."""
 
 import json
 from typing import Any
@@ -37,7 +37,7 @@ def turn_of(*pieces: Any, reason: str = "tool_calls", **options: Any) -> Transla
     return translate([*chunks, finish(reason)], **{**TOOLS, **options})
 
 
-def test_a_custom_call_is_told_with_its_own_events() -> None:
+def test_a_custom_call_has_its_own_events() -> None:
     turn = turn_of('{"in', 'put": "ls ', '-l"', "}")
     assert [event["type"] for event in turn.events] == [
         "response.output_item.added",
@@ -107,22 +107,22 @@ def test_the_input_is_unwrapped(arguments: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "expected"), INPUTS)
-def test_it_is_the_same_however_it_is_cut(arguments: str, expected: str) -> None:
-    """Character by character, and in two pieces at every place."""
+def test_the_input_does_not_depend_on_how_it_is_cut(arguments: str, expected: str) -> None:
+    """The pieces are single characters, or two halves cut at each position."""
     arguments = arguments[:200]
     wanted = expected[:200]
     cuts = [list(arguments), *([arguments[:at], arguments[at:]] for at in range(len(arguments)))]
     for pieces in cuts:
         wrapping = InputUnwrapper()
-        said = [wrapping.unwrap(piece) for piece in pieces]
-        assert "".join(said) + wrapping.flush(arguments) == wanted, pieces
+        texts = [wrapping.unwrap(piece) for piece in pieces]
+        assert "".join(texts) + wrapping.flush(arguments) == wanted, pieces
 
 
 def test_arguments_as_a_dict_are_unwrapped_too() -> None:
     assert turn_of({"input": "é\n"}).output[0]["input"] == "é\n"
 
 
-def test_the_input_goes_out_as_it_comes() -> None:
+def test_the_input_streams() -> None:
     whole = json.dumps({"input": "line\n" * 50})
     deltas = [
         event["delta"] for event in turn_of(*whole).events if event["type"].endswith(".delta")
@@ -167,24 +167,24 @@ CHUNKS: list[JSON] = [
 ]
 
 
-def test_whatever_was_left_open_can_be_closed() -> None:
+def test_a_recovery_can_close_every_open_item() -> None:
     events = translate(CHUNKS, **TOOLS).events
     for length in range(len(events) + 1):
-        heard = events[:length]
-        closing = decoded(closing_events(find_unfinished(heard)))
-        done = assert_items_obey_contract([*heard, *closing])
-        assert [item for _, item in sorted(done.items())] == fold([*heard, *closing])
+        received = events[:length]
+        closing = decoded(closing_events(find_unfinished(received)))
+        done = assert_items_obey_contract([*received, *closing])
+        assert [item for _, item in sorted(done.items())] == fold([*received, *closing])
 
 
-def test_the_closing_says_what_the_translators_cut_says() -> None:
+def test_a_recovery_closes_items_like_the_translator() -> None:
     for length in range(len(CHUNKS)):
         translator = ChatTranslator(counter(), ChatOptions(**TOOLS))
-        heard = [
+        received = [
             event
             for chunk in CHUNKS[:length]
             for event in translator.feed(parse_chunk(json.dumps(chunk).encode()))
         ]
-        assert closing_events(find_unfinished(decoded(heard))) == translator.close_incomplete()
+        assert closing_events(find_unfinished(decoded(received))) == translator.close_incomplete()
 
 
 # What tool_choice rules out.
@@ -218,18 +218,18 @@ def test_a_call_that_is_not_allowed_becomes_no_item_and_fails_the_turn(
     )
 
 
-def test_nothing_more_is_taken_after_it() -> None:
+def test_after_a_forbidden_call_no_chunk_is_accepted() -> None:
     translator = ChatTranslator(
         counter(), ChatOptions(tool_catalog=catalog_with("look", custom=["sh"], allowed=["look"]))
     )
-    told = translator.feed(
+    published = translator.feed(
         parse_chunk(
             json.dumps(calls(call(0, "a", "look", "{}"), call(1, "b", "sh", "{}"))).encode()
         )
     )
     with pytest.raises(UpstreamFailed, match="does not allow"):
         translator.feed(parse_chunk(json.dumps(delta(content="more")).encode()))
-    lines = [brief(event) for event in decoded(told + translator.close_incomplete())]
+    lines = [brief(event) for event in decoded(published + translator.close_incomplete())]
     assert lines == ["0 +look/a", "0 '{}'", "0 ='{}'", "0 -look/a incomplete"]
 
 
@@ -241,7 +241,7 @@ def test_calls_that_are_allowed_pass() -> None:
     assert turn.items == ["look/a {}"]
 
 
-def test_the_tier_that_was_used_is_told_if_the_api_knows_it() -> None:
+def test_a_service_tier_of_the_api_is_reported() -> None:
     translator = ChatTranslator(counter())
     for tier in ("flex", "on_demand", None):
         translator.feed(

@@ -1,4 +1,4 @@
-"""Every recorded stream of a real model: bytes, chunks, events, frames, and back through the fold."""
+"""Recorded streams of real models: bytes, chunks, events, frames, and the fold of the frames."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,8 @@ each = pytest.mark.parametrize("recorded", RECORDINGS)
 def test_all_recordings_are_there() -> None:
     if not RECORDINGS:
         pytest.skip(
-            f"no recordings in {FOLDER}; tests/integration/upstream/test_recordings.py fails where they are required"
+            f"no recordings in {FOLDER}; "
+            "tests/integration/upstream/test_recordings.py fails where they are required"
         )
     assert len(RECORDINGS) >= 115
 
@@ -36,7 +37,7 @@ def _joined(turn: TranslatedTurn, kind: str) -> str:
 
 
 @each
-def test_a_recorded_stream_keeps_its_words_calls_and_usage(recorded: Any) -> None:
+def test_a_recorded_stream_keeps_its_text_calls_and_usage(recorded: Any) -> None:
     turn = translate(recorded["chunks"], done_seen=False, want_logprobs=True)
 
     deltas = _deltas(recorded)
@@ -63,25 +64,26 @@ def test_a_recorded_stream_keeps_its_words_calls_and_usage(recorded: Any) -> Non
 
 
 def _tokens_of_text(recorded: Any) -> list[str]:
-    """The tokens up to the last one that made text. What Bedrock scores after that is markup and the arguments of calls."""
-    heard: list[str] = []
-    said = 0
+    """The tokens up to the last one with text. The later tokens of Bedrock are markup and arguments
+    of calls."""
+    events: list[str] = []
+    texts = 0
     for choice in (choice for chunk in recorded["chunks"] for choice in chunk["choices"]):
-        heard += [token["token"] for token in (choice["logprobs"] or {}).get("content") or ()]
-        said = len(heard) if choice["delta"]["content"] else said
-    return heard[:said]
+        events += [token["token"] for token in (choice["logprobs"] or {}).get("content") or ()]
+        texts = len(events) if choice["delta"]["content"] else texts
+    return events[:texts]
 
 
 @each
 def test_log_probabilities_are_kept_when_asked_and_dropped_when_not(recorded: Any) -> None:
-    told = []
+    published = []
     for wanted in (True, False):
         turn = translate(recorded["chunks"], want_logprobs=wanted)
         parts = [
             part for item in turn.output if item["type"] == "message" for part in item["content"]
         ]
-        told.append([score["token"] for part in parts for score in part["logprobs"]])
-    assert told == [_tokens_of_text(recorded), []]
+        published.append([score["token"] for part in parts for score in part["logprobs"]])
+    assert published == [_tokens_of_text(recorded), []]
 
 
 @each

@@ -1,4 +1,4 @@
-"""The rules in tests/support/contract_rules.py catch what they are there for: each fault put into a good stream is found."""
+"""The rules in tests/support/contract_rules.py find each fault that is put into a valid stream."""
 
 import copy
 from collections.abc import Callable
@@ -63,14 +63,37 @@ def _with(suffix: str, **changes: object) -> Callable[[list[JSON]], list[JSON]]:
 
 
 FAULTS = [
-    *(pytest.param(_without(suffix), id=f"without {suffix}") for suffix in (
-        "response.created", "output_item.added", "output_item.done", "content_part.added", "content_part.done",
-        "output_text.delta", "output_text.done", "reasoning_text.done", "arguments.delta", "arguments.done", "response.completed",
-    )),
-    *(pytest.param(_twice(suffix), id=f"twice {suffix}") for suffix in (
-        "response.created", "output_item.added", "output_item.done", "content_part.added", "content_part.done",
-        "output_text.delta", "output_text.done", "arguments.delta", "arguments.done", "response.completed",
-    )),
+    *(
+        pytest.param(_without(suffix), id=f"without {suffix}")
+        for suffix in (
+            "response.created",
+            "output_item.added",
+            "output_item.done",
+            "content_part.added",
+            "content_part.done",
+            "output_text.delta",
+            "output_text.done",
+            "reasoning_text.done",
+            "arguments.delta",
+            "arguments.done",
+            "response.completed",
+        )
+    ),
+    *(
+        pytest.param(_twice(suffix), id=f"twice {suffix}")
+        for suffix in (
+            "response.created",
+            "output_item.added",
+            "output_item.done",
+            "content_part.added",
+            "content_part.done",
+            "output_text.delta",
+            "output_text.done",
+            "arguments.delta",
+            "arguments.done",
+            "response.completed",
+        )
+    ),
     pytest.param(lambda events: events[1:], id="numbers from 1"),
     pytest.param(lambda events: [*events[:5], *events[6:]], id="a hole"),
     pytest.param(_with("output_text.delta", output_index=0), id="a delta for another item"),
@@ -78,10 +101,22 @@ FAULTS = [
     pytest.param(_with("output_text.delta", content_index=1), id="a delta for another part"),
     pytest.param(_with("output_text.delta", delta=""), id="an empty delta"),
     pytest.param(_with("output_text.done", text="Hullo"), id="done says something else"),
-    pytest.param(_with("response.completed", response={"id": "resp_1", "status": "completed", "output": [{"id": "x"}]}), id="an item nobody saw"),
-    pytest.param(_with("response.completed", response={"id": "resp_2", "status": "completed", "output": []}), id="another response's id"),
-    pytest.param(lambda events: _renumbered([*events[:-2], events[-1], events[-2]]), id="something after the terminal event"),
-]  # fmt: skip
+    pytest.param(
+        _with(
+            "response.completed",
+            response={"id": "resp_1", "status": "completed", "output": [{"id": "x"}]},
+        ),
+        id="an item nobody saw",
+    ),
+    pytest.param(
+        _with("response.completed", response={"id": "resp_2", "status": "completed", "output": []}),
+        id="another response's id",
+    ),
+    pytest.param(
+        lambda events: _renumbered([*events[:-2], events[-1], events[-2]]),
+        id="something after the terminal event",
+    ),
+]
 
 
 def test_a_good_stream_passes_whole_and_cut_anywhere() -> None:
@@ -93,7 +128,7 @@ def test_a_good_stream_passes_whole_and_cut_anywhere() -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_found(fault: Callable[[list[JSON]], list[JSON]]) -> None:
+def test_the_contract_rules_find_a_fault(fault: Callable[[list[JSON]], list[JSON]]) -> None:
     events = fault(copy.deepcopy(_stream()))
     with pytest.raises(AssertionError):
         assert_stream_obeys_contract(events)

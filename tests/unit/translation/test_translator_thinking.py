@@ -1,4 +1,4 @@
-"""`<think>` in the text, for upstreams configured so (contract §7.2)."""
+"""`<think>` in the text, for upstreams with the setting `think_tags`."""
 
 import random
 
@@ -35,7 +35,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("content", "items"), CASES)
-def test_thoughts_in_the_text_become_reasoning(content: str, items: list[str]) -> None:
+def test_think_tags_become_reasoning(content: str, items: list[str]) -> None:
     assert translate([delta(content=content), finish()], think_tags=True).items == items
 
 
@@ -63,7 +63,7 @@ def test_without_the_setting_a_tag_is_text() -> None:
     ]
 
 
-def test_log_probabilities_of_thoughts_are_left_out() -> None:
+def test_log_probabilities_of_reasoning_are_left_out() -> None:
     def scored(content: str) -> dict[str, object]:
         tokens = [{"token": content, "logprob": -1.0, "bytes": None, "top_logprobs": []}]
         return {"choices": [{"delta": {"content": content}, "logprobs": {"content": tokens}}]}

@@ -1,4 +1,4 @@
-"""What is left out of a history that is too long: the oldest turns, never half of a pair (`truncation: auto`)."""
+"""Which items of a long history are dropped: the oldest turns, never half of a pair."""
 
 import itertools
 from typing import Any
@@ -54,10 +54,16 @@ def told(history: list[Item]) -> list[str]:
 
 HISTORY = [
     said("developer", "rules"),
-    said("user", "one"), said("assistant", "uno"),
-    said("user", "two"), called("a"), called("b"), answered("b"), answered("a"), said("assistant", "dos"),
+    said("user", "one"),
+    said("assistant", "uno"),
+    said("user", "two"),
+    called("a"),
+    called("b"),
+    answered("b"),
+    answered("a"),
+    said("assistant", "dos"),
     said("user", "three"),
-]  # fmt: skip
+]
 
 
 def test_the_oldest_turn_goes_first_and_the_newest_question_stays() -> None:
@@ -67,7 +73,7 @@ def test_the_oldest_turn_goes_first_and_the_newest_question_stays() -> None:
     assert told(without_oldest(HISTORY, 1)) == ["msg_rules", "msg_three"]
 
 
-def test_of_a_turn_the_question_goes_last() -> None:
+def test_of_a_turn_the_user_message_goes_last() -> None:
     assert told(without_oldest(HISTORY, 0.4)) == [
         "msg_rules",
         "msg_two",
@@ -78,7 +84,7 @@ def test_of_a_turn_the_question_goes_last() -> None:
     ]
 
 
-def test_a_long_loop_of_calls_is_shortened_behind_its_question() -> None:
+def test_a_long_tool_loop_is_shortened_and_keeps_its_user_message() -> None:
     loop = [item for number in range(50) for item in (called(f"c{number}"), answered(f"c{number}"))]
     left = without_oldest([said("user", "go"), *loop], 0.5)
     assert left[0]["id"] == "msg_go"
@@ -86,7 +92,7 @@ def test_a_long_loop_of_calls_is_shortened_behind_its_question() -> None:
     assert 40 <= len(left) <= 60
 
 
-def test_a_call_that_is_answered_in_the_next_turn_goes_with_its_answer() -> None:
+def test_a_call_with_its_output_in_the_next_turn_is_dropped_with_it() -> None:
     history = [
         said("user", "one"),
         called("a"),
@@ -100,8 +106,8 @@ def test_a_call_that_is_answered_in_the_next_turn_goes_with_its_answer() -> None
         assert ("fc_a" in left) == ("fco_a" in left)
 
 
-def test_approvals_stay_with_their_requests_and_thoughts_with_what_follows() -> None:
-    asked = {
+def test_approvals_stay_with_requests_and_reasoning_with_the_next_item() -> None:
+    request = {
         "id": "mcpr_1",
         "type": "mcp_approval_request",
         "server_label": "s",
@@ -124,11 +130,11 @@ def test_approvals_stay_with_their_requests_and_thoughts_with_what_follows() -> 
         "name": "n",
         "arguments": "{}",
     }
-    thought = {"id": "rs_1", "type": "reasoning", "summary": [], "status": "completed"}
+    reasoning_item = {"id": "rs_1", "type": "reasoning", "summary": [], "status": "completed"}
     history = [
         said("user", "one"),
-        thought,
-        asked,
+        reasoning_item,
+        request,
         answer,
         ran,
         said("assistant", "x" * 400),
@@ -141,13 +147,13 @@ def test_approvals_stay_with_their_requests_and_thoughts_with_what_follows() -> 
     assert "mcpr_1" not in left[-1]
 
 
-def test_a_thought_that_an_instruction_follows_does_not_stay_with_it() -> None:
-    thought = {"id": "rs_1", "type": "reasoning", "summary": [], "status": "completed"}
-    history = [said("user", "old"), thought, said("developer", "rules"), said("user", "new")]
+def test_reasoning_before_an_instruction_may_be_dropped() -> None:
+    reasoning_item = {"id": "rs_1", "type": "reasoning", "summary": [], "status": "completed"}
+    history = [said("user", "old"), reasoning_item, said("developer", "rules"), said("user", "new")]
     assert without_oldest(history, 1.0) == history[2:]
 
 
-def test_what_a_compaction_kept_and_what_adds_tools_is_never_left_out() -> None:
+def test_summaries_and_added_tools_are_never_dropped() -> None:
     added = {
         "id": "at_1",
         "type": "additional_tools",
@@ -170,7 +176,7 @@ def test_what_a_compaction_kept_and_what_adds_tools_is_never_left_out() -> None:
     ]
 
 
-def test_shares_that_leave_nothing_more_out_are_passed_over() -> None:
+def test_shares_that_drop_nothing_more_are_skipped() -> None:
     assert [share for share, _ in shortened_histories([said("user", "only")])] == [0.0]
     assert [
         share for share, _ in shortened_histories([said("user", "one"), said("user", "two")])
@@ -185,7 +191,8 @@ def test_shares_that_leave_nothing_more_out_are_passed_over() -> None:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Item]:
-    """Any mix of turns; calls are answered at once, late, in another order, or never, and ids may come again."""
+    """Any mix of turns; calls are answered at once, late, in another order, or never, and ids
+    may repeat."""
     history: list[Item] = []
     waiting: list[str] = []
     for number in range(draw(st.integers(0, 25))):
@@ -208,17 +215,17 @@ def histories(draw: st.DrawFn) -> list[Item]:
 def pairs(history: list[Item]) -> list[tuple[str, str]]:
     """Each output with the last call of its id before it."""
     calls: dict[str, str] = {}
-    found = []
+    result = []
     for item in history:
         if item["type"] == "function_call":
             calls[item["call_id"]] = item["id"]
         elif item["type"] == "function_call_output":
-            found.append((item["id"], calls[item["call_id"]]))
-    return found
+            result.append((item["id"], calls[item["call_id"]]))
+    return result
 
 
 @given(histories(), st.floats(0, 1))
-def test_whatever_goes_the_rest_is_in_order_whole_and_still_asks(
+def test_a_shortened_history_is_in_order_complete_and_has_its_question(
     history: list[Item], share: float
 ) -> None:
     left = without_oldest(history, share)
@@ -240,6 +247,8 @@ def test_whatever_goes_the_rest_is_in_order_whole_and_still_asks(
 
 
 @given(histories(), st.floats(0, 1), st.floats(0, 1))
-def test_more_leaves_out_what_less_does(history: list[Item], one: float, other: float) -> None:
+def test_a_larger_share_drops_what_a_smaller_one_does(
+    history: list[Item], one: float, other: float
+) -> None:
     less, more = sorted((one, other))
     assert set(told(without_oldest(history, more))) <= set(told(without_oldest(history, less)))

@@ -1,4 +1,4 @@
-"""Vendors' JSON in, strict chunks out; and what cannot be read at all."""
+"""Vendors' JSON in, strict chunks out; unreadable payloads fail."""
 
 import json
 import random
@@ -24,17 +24,35 @@ NOTHING = [
     pytest.param({}, id="no choices"),
     pytest.param({"choices": [{}]}, id="an empty choice"),
     pytest.param({"choices": [{"delta": None}]}, id="a null delta"),
-    pytest.param(delta(role="assistant", content=None, refusal=None, tool_calls=None, function_call=None), id="nulls everywhere"),
-    pytest.param(delta(content="", tool_calls=[], annotations=[], reasoning_details=[]), id="empty everywhere"),
-    pytest.param(delta(content={"unheard": "of"}, tool_calls="no", logprobs=7), id="values of unheard-of types"),
-    pytest.param({"choices": "none", "usage": "none", "x_groq": 1, "model": None}, id="unheard-of types around it"),
-    pytest.param({"choices": [{"index": 1, "delta": {"content": "second"}}]}, id="another choice than the first"),
-    pytest.param({"choices": [{"delta": {"content": None}, "logprobs": {"content": None}}], "error": None}, id="null log probabilities and error"),
-]  # fmt: skip
+    pytest.param(
+        delta(role="assistant", content=None, refusal=None, tool_calls=None, function_call=None),
+        id="nulls everywhere",
+    ),
+    pytest.param(
+        delta(content="", tool_calls=[], annotations=[], reasoning_details=[]),
+        id="empty everywhere",
+    ),
+    pytest.param(
+        delta(content={"unheard": "of"}, tool_calls="no", logprobs=7),
+        id="values of unheard-of types",
+    ),
+    pytest.param(
+        {"choices": "none", "usage": "none", "x_groq": 1, "model": None},
+        id="unheard-of types around it",
+    ),
+    pytest.param(
+        {"choices": [{"index": 1, "delta": {"content": "second"}}]},
+        id="another choice than the first",
+    ),
+    pytest.param(
+        {"choices": [{"delta": {"content": None}, "logprobs": {"content": None}}], "error": None},
+        id="null log probabilities and error",
+    ),
+]
 
 
 @pytest.mark.parametrize("body", NOTHING)
-def test_what_says_nothing(body: JSON) -> None:
+def test_chunks_without_content_are_empty(body: JSON) -> None:
     assert parse(body) == Chunk()
 
 
@@ -48,7 +66,7 @@ def test_only_the_first_choice_counts() -> None:
     assert parse(body).content == "a"
 
 
-def test_everything_at_once() -> None:
+def test_all_fields_of_a_chunk_are_read() -> None:
     piece = {
         "index": 0,
         "id": "call_a",
@@ -62,9 +80,15 @@ def test_everything_at_once() -> None:
         "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3},
     }
     expected = Chunk(
-        content="Hi", refusal="no", reasoning="hm", calls=(CallDelta(0, "call_a", "f", "{}"),),
-        finish_reason="stop", usage=Usage(1, 2, 3), model="m", service_tier="flex",
-    )  # fmt: skip
+        content="Hi",
+        refusal="no",
+        reasoning="hm",
+        calls=(CallDelta(0, "call_a", "f", "{}"),),
+        finish_reason="stop",
+        usage=Usage(1, 2, 3),
+        model="m",
+        service_tier="flex",
+    )
     assert parse(body) == expected
     # the same the long way round: one unheard-of type sends the whole chunk there
     assert parse({**body, "model": ["m"]}) == expected
@@ -82,12 +106,15 @@ def test_a_body_that_is_no_stream_is_one_chunk() -> None:
         "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3},
     }
     assert parse(body) == Chunk(
-        content="Hi", reasoning="hm", calls=(CallDelta(0, "", "f", "{}"), CallDelta(1, "", "f", '{"a":1}')),
-        finish_reason="length", usage=Usage(1, 2, 3),
-    )  # fmt: skip
+        content="Hi",
+        reasoning="hm",
+        calls=(CallDelta(0, "", "f", "{}"), CallDelta(1, "", "f", '{"a":1}')),
+        finish_reason="length",
+        usage=Usage(1, 2, 3),
+    )
 
 
-def test_a_delta_beats_a_message_beside_it() -> None:
+def test_a_delta_wins_over_a_message_beside_it() -> None:
     assert (
         parse({"choices": [{"delta": {"content": "b"}, "message": {"content": "ab"}}]}).content
         == "b"
@@ -110,12 +137,15 @@ UNSTORABLE = [
 
 
 @pytest.mark.parametrize(("text", "content"), UNSTORABLE)
-def test_text_that_cannot_be_stored(text: bytes, content: str) -> None:
+def test_text_that_cannot_be_stored_is_replaced(text: bytes, content: str) -> None:
     assert parse_chunk(b'{"choices":[{"delta":{"content":' + text + b"}}]}").content == content
 
 
 def test_unstorable_keys_and_depths_are_cleaned_too() -> None:
-    data = b'{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"f\\u0000","arguments":{"\\ud800":["\\u0000"]}}}]}}]}'
+    data = (
+        b'{"choices":[{"delta":{"tool_calls":[{"index":0,'
+        b'"function":{"name":"f\\u0000","arguments":{"\\ud800":["\\u0000"]}}}]}}]}'
+    )
     assert parse_chunk(data).calls == (CallDelta(0, "", "f\ufffd", '{"\ufffd":["\ufffd"]}'),)
 
 
@@ -134,7 +164,7 @@ UNREADABLE = [
 
 
 @pytest.mark.parametrize("data", UNREADABLE)
-def test_what_cannot_be_read_fails_the_turn(data: bytes) -> None:
+def test_unreadable_payloads_fail_the_turn(data: bytes) -> None:
     with pytest.raises(UpstreamFailed) as caught:
         parse_chunk(data)
     assert (caught.value.reason, caught.value.code, caught.value.status) == (
@@ -145,21 +175,77 @@ def test_what_cannot_be_read_fails_the_turn(data: bytes) -> None:
 
 
 ERRORS = [
-    pytest.param({"error": {"message": "boom", "code": 500}}, "server_error", 502, id="OpenRouter, 500"),
+    pytest.param(
+        {"error": {"message": "boom", "code": 500}}, "server_error", 502, id="OpenRouter, 500"
+    ),
     pytest.param({"error": {"message": "boom", "code": 429}}, "rate_limit_exceeded", 429, id="429"),
-    pytest.param({"error": {"message": "boom", "code": "429"}}, "rate_limit_exceeded", 429, id="429 as a string"),
-    pytest.param({"error": {"message": "boom", "type": "rate_limit_error"}}, "rate_limit_exceeded", 502, id="a type without a status"),
-    pytest.param({"error": {"message": "boom", "code": 400, "type": "BadRequestError"}}, "invalid_prompt", 400, id="vLLM, 400"),
-    pytest.param({"error": {"message": "boom", "code": "invalid_image_url"}}, "invalid_image_url", 502, id="a code the SDK knows"),
-    pytest.param({"error": {"message": "boom", "code": "some_vendor_word"}}, "server_error", 502, id="a code it does not know"),
+    pytest.param(
+        {"error": {"message": "boom", "code": "429"}},
+        "rate_limit_exceeded",
+        429,
+        id="429 as a string",
+    ),
+    pytest.param(
+        {"error": {"message": "boom", "type": "rate_limit_error"}},
+        "rate_limit_exceeded",
+        502,
+        id="a type without a status",
+    ),
+    pytest.param(
+        {"error": {"message": "boom", "code": 400, "type": "BadRequestError"}},
+        "invalid_prompt",
+        400,
+        id="vLLM, 400",
+    ),
+    pytest.param(
+        {"error": {"message": "boom", "code": "invalid_image_url"}},
+        "invalid_image_url",
+        502,
+        id="a code the SDK knows",
+    ),
+    pytest.param(
+        {"error": {"message": "boom", "code": "some_vendor_word"}},
+        "server_error",
+        502,
+        id="a code it does not know",
+    ),
     pytest.param({"error": "boom"}, "server_error", 502, id="a string"),
-    pytest.param({"error": {"detail": "boom"}}, "server_error", 502, id="detail instead of message"),
-    pytest.param({"object": "error", "message": "boom", "code": 400}, "invalid_prompt", 400, id="vLLM's old shape"),
-    pytest.param({"choices": [{"delta": {"content": ""}, "finish_reason": "error", "error": {"code": 502, "message": "boom"}}]},
-                 "server_error", 502, id="inside the choice"),
-    pytest.param([{"error": {"code": 429, "message": "boom", "status": "RESOURCE_EXHAUSTED"}}], "rate_limit_exceeded", 429, id="Gemini's list"),
-    pytest.param({"choices": [], "error": {"message": "boom\0", "code": 503}}, "server_error", 502, id="an unstorable message"),
-]  # fmt: skip
+    pytest.param(
+        {"error": {"detail": "boom"}}, "server_error", 502, id="detail instead of message"
+    ),
+    pytest.param(
+        {"object": "error", "message": "boom", "code": 400},
+        "invalid_prompt",
+        400,
+        id="vLLM's old shape",
+    ),
+    pytest.param(
+        {
+            "choices": [
+                {
+                    "delta": {"content": ""},
+                    "finish_reason": "error",
+                    "error": {"code": 502, "message": "boom"},
+                }
+            ]
+        },
+        "server_error",
+        502,
+        id="inside the choice",
+    ),
+    pytest.param(
+        [{"error": {"code": 429, "message": "boom", "status": "RESOURCE_EXHAUSTED"}}],
+        "rate_limit_exceeded",
+        429,
+        id="Gemini's list",
+    ),
+    pytest.param(
+        {"choices": [], "error": {"message": "boom\0", "code": 503}},
+        "server_error",
+        502,
+        id="an unstorable message",
+    ),
+]
 
 
 @pytest.mark.parametrize(("body", "code", "status"), ERRORS)
@@ -175,7 +261,7 @@ def test_an_error_under_http_200_fails_the_turn(body: Any, code: str, status: in
     assert "\0" not in caught.value.message
 
 
-def test_an_overflow_under_http_200_is_known_as_one() -> None:
+def test_an_overflow_under_http_200_is_recognised() -> None:
     with pytest.raises(UpstreamFailed) as caught:
         parse({"error": {"message": "boom", "code": "context_length_exceeded"}})
     assert (caught.value.reason, caught.value.code, caught.value.status) == (
@@ -185,7 +271,7 @@ def test_an_overflow_under_http_200_is_known_as_one() -> None:
     )
 
 
-def test_the_upstreams_words_about_our_credential_are_not_passed_on() -> None:
+def test_the_upstreams_message_about_our_credential_is_not_shown() -> None:
     with pytest.raises(UpstreamFailed) as caught:
         parse({"error": {"message": "Incorrect API key provided: sk-secret", "code": 401}})
     assert "secret" not in caught.value.message
@@ -207,9 +293,7 @@ LOGPROBS = [
 
 
 @pytest.mark.parametrize(("score", "logprob", "octets"), LOGPROBS)
-def test_log_probabilities_are_strict_afterwards(
-    score: bytes, logprob: float, octets: list[int]
-) -> None:
+def test_log_probabilities_become_strict(score: bytes, logprob: float, octets: list[int]) -> None:
     [told] = parse_chunk(
         b'{"choices":[{"delta":{"content":"a"},"logprobs":{"content":[' + score + b"]}}]}"
     ).logprobs
@@ -219,13 +303,28 @@ def test_log_probabilities_are_strict_afterwards(
 
 CITATION = {"url": "https://x", "title": "X", "start_index": 1, "end_index": 2}
 ANNOTATIONS = [
-    pytest.param({"type": "url_citation", "url_citation": {**CITATION, "content": "more"}}, [{"type": "url_citation", **CITATION}], id="nested"),
-    pytest.param({"type": "url_citation", "url_citation": {"url": "https://x"}},
-                 [{"type": "url_citation", "url": "https://x", "title": "", "start_index": 0, "end_index": 0}], id="the address alone"),
+    pytest.param(
+        {"type": "url_citation", "url_citation": {**CITATION, "content": "more"}},
+        [{"type": "url_citation", **CITATION}],
+        id="nested",
+    ),
+    pytest.param(
+        {"type": "url_citation", "url_citation": {"url": "https://x"}},
+        [
+            {
+                "type": "url_citation",
+                "url": "https://x",
+                "title": "",
+                "start_index": 0,
+                "end_index": 0,
+            }
+        ],
+        id="the address alone",
+    ),
     pytest.param({"type": "url_citation", "url_citation": {"title": "X"}}, [], id="no address"),
     pytest.param({"type": "unheard_of"}, [], id="another kind"),
     pytest.param("words", [], id="no object"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("annotation", "told"), ANNOTATIONS)
@@ -233,15 +332,25 @@ def test_annotations_become_flat(annotation: Any, told: list[JSON]) -> None:
     assert parse(delta(content="a", annotations=[annotation])).annotations == told
 
 
-def test_counts_stay_where_every_reader_of_json_can_follow() -> None:
+def test_counts_stay_exact_for_every_json_reader() -> None:
     usage = parse({"usage": {"prompt_tokens": 10**30, "completion_tokens": -5}}).usage
     assert usage == Usage(2**53, 0, 2**53)
 
 
 def test_any_damage_gives_a_chunk_or_a_failure_of_the_upstream() -> None:
-    """Bytes flipped, dropped and doubled: nothing but UpstreamFailed may come out besides chunks whose text can be stored."""
+    """Bytes flipped, dropped and doubled: the result is UpstreamFailed or a chunk whose
+    text can be stored."""
     chance = random.Random(5)
-    whole = json.dumps({**finish("stop", content="Hi 🤔", tool_calls=[{"index": 0, "function": {"name": "f", "arguments": "{}"}}]), "usage": {"prompt_tokens": 1}}).encode()  # fmt: skip
+    whole = json.dumps(
+        {
+            **finish(
+                "stop",
+                content="Hi 🤔",
+                tool_calls=[{"index": 0, "function": {"name": "f", "arguments": "{}"}}],
+            ),
+            "usage": {"prompt_tokens": 1},
+        }
+    ).encode()
     for _ in range(5000):
         damaged = bytearray(whole)
         for _ in range(chance.randint(1, 4)):

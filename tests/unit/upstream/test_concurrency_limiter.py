@@ -1,4 +1,4 @@
-"""The gate before an upstream: how many pass, who passes first, and when nobody does."""
+"""The limiter of an upstream: how many calls run, which go first, and when none do."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -19,13 +19,13 @@ UNSENT = UpstreamUnreached("x", reason="upstream_unreachable")
 
 
 def gate(limit: int | None = None, *, wait: float = 60, failures: int = 2) -> ConcurrencyLimiter:
-    given = {
+    value = {
         "name": f"gate-{next(NAMES)}",
         "wait": timedelta(seconds=wait),
         "circuit_failures": failures,
         "circuit_pause": timedelta(hours=1),
     }
-    return ConcurrencyLimiter(UpstreamSettings.model_validate(given), limit)
+    return ConcurrencyLimiter(UpstreamSettings.model_validate(value), limit)
 
 
 @asynccontextmanager
@@ -39,7 +39,7 @@ async def inside(
 async def enter(
     one: ConcurrencyLimiter, order: list[str], name: str, *, interactive: bool = False
 ) -> None:
-    """Passes, notes that it did, and leaves at once."""
+    """Acquires a permit, records it, and releases it at once."""
     async with one.acquire("m", interactive=interactive):
         order.append(name)
 
@@ -54,7 +54,7 @@ async def failing(
 
 
 async def settle() -> None:
-    """Everybody comes as far as they can."""
+    """Lets all tasks run until they wait."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -100,7 +100,7 @@ def test_its_pause_doubles_with_each_probe_that_fails_and_only_so_often() -> Non
 # --- a gate ---
 
 
-async def test_what_cannot_be_delivered_closes_the_gate_for_all_models_what_fails_for_one() -> None:
+async def test_an_unreachable_upstream_is_down_for_all_models_an_error_for_one() -> None:
     one = gate()
     await failing(one, FAILED, "a", times=2)
     assert one.seconds_open("a") > 0
@@ -129,7 +129,9 @@ async def enter_model(one: ConcurrencyLimiter, model: str) -> None:
     ],
     ids=lambda error: error.reason,
 )
-async def test_an_upstream_that_answers_whatever_it_says_is_not_down(error: Exception) -> None:
+async def test_an_upstream_that_answers_with_an_error_of_the_request_is_not_down(
+    error: Exception,
+) -> None:
     one = gate()
     await failing(one, FAILED)
     await failing(one, error)
@@ -139,7 +141,7 @@ async def test_an_upstream_that_answers_whatever_it_says_is_not_down(error: Exce
     assert one.seconds_open("m") == 0
 
 
-async def test_what_breaks_after_the_first_word_does_not_count() -> None:
+async def test_a_failure_after_the_first_output_does_not_count() -> None:
     one = gate()
 
     async def cut_off() -> None:
@@ -153,11 +155,11 @@ async def test_what_breaks_after_the_first_word_does_not_count() -> None:
     assert one.seconds_open("m") == 0
 
 
-async def test_as_many_pass_as_may_and_who_waits_on_the_line_goes_first() -> None:
+async def test_the_limit_holds_and_foreground_calls_go_first() -> None:
     one, order = gate(2), list[str]()
-    async with AsyncExitStack() as held:
+    async with AsyncExitStack() as rest:
         for _ in range(2):
-            await held.enter_async_context(inside(one))
+            await rest.enter_async_context(inside(one))
         waiting = [asyncio.create_task(enter(one, order, "background")) for _ in range(2)]
         await settle()
         waiting += [
@@ -173,7 +175,7 @@ async def test_as_many_pass_as_may_and_who_waits_on_the_line_goes_first() -> Non
     assert order == ["interactive"] * 2 + ["background"] * 2
 
 
-async def test_who_waits_for_too_long_or_is_cancelled_leaves_the_line_and_takes_no_place() -> None:
+async def test_a_call_that_waits_too_long_or_is_cancelled_takes_no_slot() -> None:
     one, order = gate(1, wait=0.01), list[str]()
     async with inside(one):
         with pytest.raises(UpstreamBusy):
@@ -191,15 +193,15 @@ async def test_who_waits_for_too_long_or_is_cancelled_leaves_the_line_and_takes_
     await asyncio.gather(*gone, return_exceptions=True)
     await enter(one, order, "next")
     async with inside(one):
-        given = asyncio.create_task(enter(one, order, "given"))
+        value = asyncio.create_task(enter(one, order, "given"))
         await settle()
-    given.cancel()  # it has been given the place and has not begun
-    await asyncio.gather(given, return_exceptions=True)
+    value.cancel()  # it has been given the place and has not begun
+    await asyncio.gather(value, return_exceptions=True)
     await enter(one, order, "last")
     assert order == ["next", "last"]
 
 
-async def test_names_of_models_are_not_kept_for_ever() -> None:
+async def test_circuits_of_models_do_not_grow_without_bound() -> None:
     one = gate(failures=100)
     await enter_model(one, "sound")
     assert not one._model_circuits

@@ -31,6 +31,7 @@ def operations() -> dict[str, Json]:
         **_response_operations(),
         **_one_shot_operations(),
         **_conversation_operations(),
+        **_conversation_item_operations(),
         **_model_operations(),
         **_process_operations(),
     }
@@ -38,25 +39,7 @@ def operations() -> dict[str, Json]:
 
 def _response_operations() -> dict[str, Json]:
     return {
-        "create": operation(
-            "Create a response",
-            {
-                "200": response(
-                    "The response: as accepted (background), or after its end.",
-                    "Response",
-                    {
-                        "in the background": examples.response(ended=False),
-                        "ended": examples.response(ended=True),
-                    },
-                    "x-cache",
-                    stream=True,
-                )
-            },
-            *_UPSTREAM_STATUSES,
-            415,
-            parameters=_CREATE_HEADERS,
-            body=request_body("CreateResponse", examples.REQUESTS),
-        ),
+        "create": _create(),
         "retrieve": operation(
             "Get a response, or its events",
             {
@@ -95,6 +78,28 @@ def _response_operations() -> dict[str, Json]:
     }
 
 
+def _create() -> Json:
+    return operation(
+        "Create a response",
+        {
+            "200": response(
+                "The response: as accepted (background), or after its end.",
+                "Response",
+                {
+                    "in the background": examples.response(ended=False),
+                    "ended": examples.response(ended=True),
+                },
+                "x-cache",
+                stream=True,
+            )
+        },
+        *_UPSTREAM_STATUSES,
+        415,
+        parameters=_CREATE_HEADERS,
+        body=request_body("CreateResponse", examples.REQUESTS),
+    )
+
+
 def _one_shot_operations() -> dict[str, Json]:
     history = {"a history": {"model": "demo", "previous_response_id": examples.RESPONSE_ID}}
     return {
@@ -125,13 +130,6 @@ def _conversation_operations() -> dict[str, Json]:
     conversation = {
         "200": response(
             "The conversation.", "Conversation", {"a conversation": examples.conversation()}
-        )
-    }
-    items = {
-        "200": response(
-            "Items, in the list envelope.",
-            "ConversationItemList",
-            {"one item": examples.input_items()},
         )
     }
     metadata = {"metadata": {"topic": "tides"}}
@@ -166,6 +164,24 @@ def _conversation_operations() -> dict[str, Json]:
             *(400, 401, 404),
             parameters=[_CONVERSATION_ID],
         ),
+        "delete_item": operation(
+            "Remove an item from a conversation",
+            conversation,
+            *(400, 401, 404),
+            parameters=[_CONVERSATION_ID, _ITEM_ID],
+        ),
+    }
+
+
+def _conversation_item_operations() -> dict[str, Json]:
+    items = {
+        "200": response(
+            "Items, in the list envelope.",
+            "ConversationItemList",
+            {"one item": examples.input_items()},
+        )
+    }
+    return {
         "add_items": operation(
             "Add items to a conversation",
             items,
@@ -184,12 +200,6 @@ def _conversation_operations() -> dict[str, Json]:
             {"200": response("The item.", "ConversationItem")},
             *(400, 401, 404),
             parameters=[_CONVERSATION_ID, _ITEM_ID, *_INCLUDE],
-        ),
-        "delete_item": operation(
-            "Remove an item from a conversation",
-            conversation,
-            *(400, 401, 404),
-            parameters=[_CONVERSATION_ID, _ITEM_ID],
         ),
     }
 

@@ -83,7 +83,8 @@ class ResponseStore:
         """Cancels a background response and returns its row, which has ended unless the worker took
         longer than `cancel_wait`.
 
-        Raises InvalidRequest for a foreground response, or one that has ended otherwise.
+        Raises InvalidRequest for a foreground response, or one that has ended otherwise, and
+        NotFound if the response is deleted meanwhile.
         """
         if not row.background:
             raise InvalidRequest("Cannot cancel a synchronous response.")
@@ -99,7 +100,10 @@ class ResponseStore:
                 ended = await self._event_reader.wait_until_ended(row.id, self._cancel_wait) or row
                 CANCEL_SECONDS.observe(time.monotonic() - started)
                 return ended
-            row = await find_by_id(self._pool, read.RESPONSE, row.id) or row
+            current = await find_by_id(self._pool, read.RESPONSE, row.id)
+            if current is None:
+                raise NotFound(f"Response with id '{response_id(row.id)}' not found.")
+            row = current
         return row
 
     async def request_cancel(self, row: ResponseRow, reason: str) -> bool:

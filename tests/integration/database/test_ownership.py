@@ -16,13 +16,18 @@ from models.db.queries import leases
 from models.db.queries import read as read_queries
 from models.db.queries import sweep as sweep_queries
 from models.db.queries.run import JournalOutcome
-from models.errors import Cancelled, LeaseLost
+from models.errors import Cancelled, LeaseLost, NotFound
 from models.ids import new_uuid
+from models.ids import response_id as public_response_id
 from models.lifecycle import Status
 from models.ownership.claims import EndReason, Tail
+from models.redis.answer_cache import AnswerCache
+from tests.support.chaos.step_worker import FakeBus, SilentRedis
 from tests.support.sql import run_sql
 from tests.support.stack import Databases
 from tests.support.worker_rows import SeededDatabase, ending, frames, settings_for, turn
+from web.responses.store import ResponseStore
+from web.stream.reader import EventReader
 
 
 @pytest.fixture(scope="module")
@@ -552,3 +557,21 @@ async def test_a_queued_response_is_cancelled_at_once_unless_it_was_claimed_firs
         assert (await database.response_row(response_id))["status"] == (
             "cancelled" if ended else "in_progress"
         )
+
+
+@pytest.mark.timeout(20)
+async def test_a_cancel_of_a_response_that_is_deleted_meanwhile_is_a_404_and_not_an_endless_loop(
+    database: SeededDatabase,
+) -> None:
+    store = ResponseStore(
+        database.pool,
+        SilentRedis(),  # type: ignore[arg-type]
+        EventReader(database.pool, FakeBus()),  # type: ignore[arg-type]
+        AnswerCache(settings_for(database.dsn), "silent"),
+        0,
+    )
+    name = await database.create_response()
+    row = await store.find(database.project, public_response_id(name))
+    await run_sql(database.pool, "DELETE FROM responses WHERE id = %(id)s", {"id": name})
+    with pytest.raises(NotFound):
+        await store.cancel(row)

@@ -1,0 +1,48 @@
+"""How statements are repeated while Postgres is unavailable, and how their rows are made."""
+
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from models.db import database
+from models.db.database import retry_while_unavailable
+from models.db.queries.claim import SECRETS, SealedSecrets
+from models.db.queries.read import LOG_PAGE, RUNNING_RESPONSE
+from models.db.queries.sweep import ORPHANS
+
+SOME_ID = UUID(int=1)
+
+
+async def test_a_read_that_can_wait_is_repeated_until_postgres_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(database, "RETRY_DELAY", 0)
+    failures = [psycopg.OperationalError("restarting"), psycopg.InterfaceError("closed")]
+
+    async def read() -> str:
+        if failures:
+            raise failures.pop()
+        return "row"
+
+    assert await retry_while_unavailable(read, "waits") == "row"
+
+
+async def test_a_refused_statement_is_not_repeated_for_ever() -> None:
+    async def read() -> None:
+        raise psycopg.errors.UniqueViolation
+
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        await retry_while_unavailable(read)
+
+
+def test_rows_have_the_types_of_their_statement() -> None:
+    assert SECRETS.rows([("key", b"sealed")]) == [SealedSecrets("key", b"sealed")]
+    assert ORPHANS.rows([(SOME_ID,)]) == [SOME_ID]
+
+
+def test_a_response_without_events_or_items_has_no_block_to_show() -> None:
+    [page] = LOG_PAGE.rows([("queued", False, None, None, None, None, None)])
+    assert (page.status, page.block) == ("queued", None)
+    [part] = RUNNING_RESPONSE.rows([("in_progress", -1, None, None, None, None, None)])
+    assert (part.block, part.item) == (None, None)

@@ -24,7 +24,7 @@ from models.wire.request import CreateRequest, parse_create
 from worker.translation.chat.request import chat_request
 from worker.translation.chat.structured import format_instructions
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
-from worker.translation.responses.request import native_request
+from worker.translation.responses.request import NativeOptions, native_request
 from worker.translation.responses.translator import NativeTranslator
 from worker.translation.tool_catalog import build_tool_catalog
 from worker.translation.turn import Turn, TurnOptions
@@ -221,9 +221,9 @@ class _FeatureChecks:
             "tool_catalog": catalog,
         }
         if self._upstream.is_native:
-            return native_request(upstream=settings.name, **arguments), NativeTranslator(
-                new_item_id, TurnOptions(tool_catalog=catalog)
-            )
+            return native_request(
+                options=NativeOptions(settings.name), **arguments
+            ), NativeTranslator(new_item_id, TurnOptions(tool_catalog=catalog))
         instructions = format_instructions(
             request.parameters.get("text", {}), settings.structured_output
         )

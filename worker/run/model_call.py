@@ -23,7 +23,11 @@ from worker.translation.chat.request import chat_request
 from worker.translation.chat.structured import format_instructions
 from worker.translation.chat.translator import ChatOptions, ChatTranslator
 from worker.translation.request_parameters import wants_logprobs
-from worker.translation.responses.request import native_request, tag_encrypted_content
+from worker.translation.responses.request import (
+    NativeOptions,
+    native_request,
+    tag_encrypted_content,
+)
 from worker.translation.responses.translator import NativeTranslator
 from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
 from worker.translation.turn import Outcome, Turn, TurnOptions
@@ -190,13 +194,15 @@ class ModelCaller:
         if candidate.upstream.is_native:
             return native_request(
                 model=candidate.model,
-                upstream=candidate.name,
                 parameters=parameters,
                 history=history,
                 tool_catalog=model_input.tool_catalog,
-                passthrough=candidate.upstream.settings.passthrough,
-                searches=self._resources.settings.web_search.provider is not None,
-                calls_left=self._output.calls_left(parameters),
+                options=NativeOptions(
+                    upstream=candidate.name,
+                    passthrough=candidate.upstream.settings.passthrough,
+                    searches=self._resources.settings.web_search.provider is not None,
+                    calls_left=self._output.calls_left(parameters),
+                ),
             )
         dialect = dialect_of(candidate.upstream.settings)
         opened_history = unseal_reasoning(history, self._resources.sealer, self._project, dialect)

@@ -99,10 +99,9 @@ class UpstreamCall:
                     idle_timeout.pause()
                     paused_at = loop.time()
                     yield events
-                    if self._note_progress(events):
-                        deadline = loop.time() + self._gap()
-                    else:
-                        deadline += loop.time() - paused_at
+                    has_progress = self._note_progress(events)
+                    now = loop.time()
+                    deadline = now + self._gap() if has_progress else deadline + now - paused_at
                     idle_timeout.set_deadline(min(turn_end, deadline))
                 if failure is not None:
                     raise failure

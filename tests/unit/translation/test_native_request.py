@@ -8,7 +8,11 @@ from tests.support.api import JSON
 from tests.support.chat_turns import counter
 from worker.translation.items.mcp import OpenMcpCall
 from worker.translation.items.server_tools import ServerFunction
-from worker.translation.responses.request import native_request, tag_encrypted_content
+from worker.translation.responses.request import (
+    NativeOptions,
+    native_request,
+    tag_encrypted_content,
+)
 from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
 
 
@@ -43,11 +47,10 @@ def asked(
     offered: ToolCatalog = build_tool_catalog(parameters, items, hosted or {})
     body = native_request(
         model="up/m",
-        upstream="big",
         parameters=parameters,
         history=items,
         tool_catalog=offered,
-        **options,
+        options=NativeOptions("big", **options),
     )
     assert (parameters, items) == before, "what was given was changed"
     return body

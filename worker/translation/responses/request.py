@@ -10,6 +10,7 @@ import base64
 import binascii
 import re
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from models.wire.events import Item
@@ -62,29 +63,35 @@ _SEALED_CONTENT = re.compile(r"bbs\d\.")
 """Content that this server sealed for itself (models/secrets.py)."""
 
 
+@dataclass(frozen=True, slots=True)
+class NativeOptions:
+    """The upstream of a request, and what of the tools it may use."""
+
+    upstream: str
+    """Its name."""
+    passthrough: Collection[str] = ()
+    """Parameters that are sent under their own names."""
+    searches: bool = False
+    """This server runs web searches, so the upstream gets none of these tools."""
+    calls_left: int | None = None
+    """Tool calls that `max_tool_calls` still allows. With 0 the upstream gets none of its tools."""
+
+
 def native_request(
     *,
     model: str,
-    upstream: str,
     parameters: Mapping[str, Any],
     history: list[Item],
     tool_catalog: ToolCatalog,
-    passthrough: Collection[str] = (),
-    searches: bool = False,
-    calls_left: int | None = None,
+    options: NativeOptions,
 ) -> dict[str, Any]:
-    """The body for the upstream of this name. It is always streamed and never stored there.
+    """The body for the upstream. It is always streamed and never stored there.
 
     `parameters`, `history` and `tool_catalog` are those of worker/translation/chat/request.py.
-    `searches`: this server has a web search of its own. `calls_left`: tool calls that
-    `max_tool_calls` still allows; with 0 the upstream is offered none of its own tools.
     """
-    body: dict[str, Any] = {
-        "model": model,
-        "input": list(_input_items(history, tool_catalog, upstream, searches=searches)),
-        "stream": True,
-        "store": False,
-    }
+    searches, calls_left = options.searches, options.calls_left
+    items = _input_items(history, tool_catalog, options.upstream, searches=searches)
+    body: dict[str, Any] = {"model": model, "input": list(items), "stream": True, "store": False}
     copy_parameters(body, parameters, _COPIED_PARAMETERS)
     include = parameters.get("include", ())
     body["include"] = list(dict.fromkeys([*include, "reasoning.encrypted_content"]))
@@ -103,7 +110,7 @@ def native_request(
             )
         if calls_left and any(is_upstream_tool(tool) for tool in tools):
             body["max_tool_calls"] = calls_left
-    add_passthrough(body, parameters, passthrough)
+    add_passthrough(body, parameters, options.passthrough)
     return body
 
 

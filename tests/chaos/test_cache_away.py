@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
-from tests.chaos.test_redis_away import REDIS_TRACEBACKS
 from tests.conftest import PrivateStack
 from tests.support.api import JSON, Api, HttpResponse, until
+from tests.support.chaos.tracebacks import REDIS_TRACEBACKS
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import FakeUpstream, reasoning, reply
 from tests.support.stack import Stack

@@ -7,7 +7,8 @@ import pytest
 
 from tests.conftest import PrivateStack
 from tests.support.api import JSON, Api, until
-from tests.support.chaos.proxy import Proxy
+from tests.support.chaos.lost_replies import FREQUENT_SWEEPS, both_kinds, lose_reply
+from tests.support.chaos.tracebacks import POSTGRES_TRACEBACKS
 from tests.support.fake_upstream import (
     FakeUpstream,
     call,
@@ -20,13 +21,6 @@ from tests.support.fake_upstream import (
     wait_for,
 )
 from tests.support.stack import RUNNING_STACKS, SHORT_LEASES, Databases, Stack, SuiteSettings, stack
-
-SETTINGS = {
-    "BACKBURNER_LEASE__BEAT": "0.5",
-    "BACKBURNER_LEASE__SWEEP": "0.5",
-    "BACKBURNER_LEASE__RING_INTERVAL": "1",
-}
-both_kinds = pytest.mark.parametrize("kind", ["done", "never"])
 
 
 async def new_conversation(api: Api, *texts: str) -> str:
@@ -141,20 +135,12 @@ async def own_stack(
         database_server,
         suite_settings,
         fake,
-        settings=SETTINGS,
+        settings=FREQUENT_SWEEPS,
         proxied=True,
-        allowed_tracebacks=("psycopg.",),
+        allowed_tracebacks=POSTGRES_TRACEBACKS,
     ) as running:
         yield running
     RUNNING_STACKS.remove(running)
-
-
-def lose_reply(proxy: Proxy, pattern: bytes, kind: str) -> None:
-    """The next statement with this pattern gets no reply."""
-    if kind == "done":
-        proxy.hold_answer(pattern).lose()
-    else:
-        proxy.drop_request(pattern)
 
 
 @both_kinds

@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.api import Stream, decode, until
 from tests.support.chaos.attempts import assert_one_stream
+from tests.support.chaos.tracebacks import SERVER_TRACEBACKS
 from tests.support.fake_upstream import (
     Exchange,
     FakeUpstream,
@@ -52,7 +53,7 @@ async def loaded_stack(
         streams=1200,
         proxied=True,
         settings={"BACKBURNER_WEB__SEND_TIMEOUT": "5"},
-        allowed_tracebacks=("psycopg.", "redis.exceptions.", "kombu.exceptions."),
+        allowed_tracebacks=SERVER_TRACEBACKS,
     ) as running:
         await asyncio.gather(
             *(

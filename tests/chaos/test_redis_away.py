@@ -11,6 +11,7 @@ import pytest
 from cli.embedded.valkey import Valkey
 from tests.conftest import PrivateStack
 from tests.support.api import until
+from tests.support.chaos.tracebacks import REDIS_TRACEBACKS
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (
     FakeUpstream,
@@ -25,15 +26,6 @@ from tests.support.fake_upstream import (
 from tests.support.stack import Databases, Stack, SuiteSettings, stack
 
 pytestmark = pytest.mark.usefixtures("embedded_redis")
-
-# Celery and redis-py log these exceptions when their server is down.
-REDIS_TRACEBACKS = (
-    "redis.exceptions.",
-    "kombu.exceptions.OperationalError",
-    "ConnectionRefusedError",
-    "ConnectionResetError",
-    "BrokenPipeError",
-)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.api import Api, decode, until
 from tests.support.chaos.attempts import assert_one_stream
+from tests.support.chaos.tracebacks import POSTGRES_TRACEBACKS, SERVER_TRACEBACKS
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (
     FakeUpstream,
@@ -138,14 +139,13 @@ async def test_after_kill_9_of_all_processes_open_responses_end_and_ended_ones_a
     async with databases(tmp_path / "pg", suite_settings) as database_server:
         assert database_server.server is not None
         # The processes may notice that their servers are down before they are killed.
-        allowed = ("psycopg.", "redis.exceptions.", "kombu.exceptions.")
         async with stack(
             tmp_path,
             database_server,
             suite_settings,
             fake,
             settings=SHORT_LEASES,
-            allowed_tracebacks=allowed,
+            allowed_tracebacks=SERVER_TRACEBACKS,
         ) as running:
             finished = await running.api().wait_for_end(
                 await running.api().create_background(fake.script(reply("done before")))
@@ -182,7 +182,7 @@ async def test_a_running_response_survives_a_restart_of_postgres(
             suite_settings,
             fake,
             webs=2,
-            allowed_tracebacks=("psycopg.",),
+            allowed_tracebacks=POSTGRES_TRACEBACKS,
         ) as running:
             gates = [asyncio.Event() for _ in range(3)]
             steps = [
@@ -228,7 +228,7 @@ async def test_a_running_response_survives_a_crash_of_postgres(
     async with databases(tmp_path / "pg", suite_settings) as database_server:
         assert database_server.server is not None
         async with stack(
-            tmp_path, database_server, suite_settings, fake, allowed_tracebacks=("psycopg.",)
+            tmp_path, database_server, suite_settings, fake, allowed_tracebacks=POSTGRES_TRACEBACKS
         ) as running:
             released = asyncio.Event()
             model = fake.script(

@@ -14,6 +14,7 @@ from websockets.exceptions import InvalidStatus
 from models import keys
 from tests.conftest import PrivateStack
 from tests.support.api import until
+from tests.support.chaos.tracebacks import POSTGRES_TRACEBACKS
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (
     FakeUpstream,
@@ -257,7 +258,7 @@ async def test_while_postgres_is_down_creates_are_refused_and_the_websocket_stay
         [text("be"), wait_for(released), text("gun"), finish(), usage(), done()], reply("after")
     )
     async with (
-        private_stack(proxied=True, allowed_tracebacks=("psycopg.",)) as running,
+        private_stack(proxied=True, allowed_tracebacks=POSTGRES_TRACEBACKS) as running,
         socket(running.api()) as busy,
     ):
         await busy.create(model)

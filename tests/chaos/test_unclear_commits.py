@@ -28,25 +28,21 @@ from models.ownership.lease import Lease
 from models.wire.events import split_frames
 from tests.support.api import Api, until
 from tests.support.chaos.attempts import assert_one_stream
+from tests.support.chaos.lost_replies import (
+    DONE,
+    FREQUENT_SWEEPS,
+    NEVER,
+    both_kinds,
+    lose_reply,
+)
 from tests.support.chaos.proxy import Proxy
 from tests.support.chaos.step_worker import StepRun, StepWorker
+from tests.support.chaos.tracebacks import POSTGRES_TRACEBACKS
 from tests.support.chaos.wire import Statements
 from tests.support.fake_upstream import FakeUpstream, hang, reply, text
 from tests.support.sql import run_sql
 from tests.support.stack import RUNNING_STACKS, Databases, Service, Stack, SuiteSettings, stack
 from tests.support.worker_rows import SeededDatabase, settings_for
-
-DONE, NEVER = "done", "never"
-both_kinds = pytest.mark.parametrize("kind", [DONE, NEVER])
-
-
-def lose_reply(proxy: Proxy, pattern: bytes, kind: str) -> None:
-    """The next statement with this pattern gets no reply."""
-    if kind == DONE:
-        proxy.hold_answer(pattern).lose()
-    else:
-        proxy.drop_request(pattern)
-
 
 # --- one statement at a time ---
 
@@ -296,13 +292,6 @@ async def _in_thread(work: Callable[[], None]) -> None:
 
 # --- in a running deployment ---
 
-SETTINGS = {
-    "BACKBURNER_LEASE__BEAT": "0.5",
-    "BACKBURNER_LEASE__SWEEP": "0.5",
-    "BACKBURNER_LEASE__RING_INTERVAL": "1",
-}
-"""The leases have their default length: no process is declared dead here."""
-
 
 @pytest.fixture(scope="module")
 async def own_stack(
@@ -317,9 +306,9 @@ async def own_stack(
         database_server,
         suite_settings,
         fake,
-        settings=SETTINGS,
+        settings=FREQUENT_SWEEPS,
         proxied=True,
-        allowed_tracebacks=("psycopg.",),
+        allowed_tracebacks=POSTGRES_TRACEBACKS,
     ) as running:
         yield running
     RUNNING_STACKS.remove(running)

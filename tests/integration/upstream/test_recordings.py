@@ -1,6 +1,7 @@
 """Recorded streams of real models end to end: POST, worker, PostgreSQL, Redis, SSE, GET.
 
-One recording of each kind for each vendor. tests/unit/translation/test_translator_recordings.py reads all of them.
+One recording of each kind for each vendor; all of them are read by
+tests/unit/translation/test_translator_recordings.py.
 """
 
 import json

@@ -54,7 +54,7 @@ class Victim:
         self.cells: dict[str, Cell] = {}
 
     def beside(self, name: str) -> "Victim":
-        """Another victim whose cells run in this one's deployment, after its victim_folder."""
+        """Another victim whose cells run in this one's deployment, after its own cells."""
         victim = Victim(name)
         victim.cells = self.cells
         return victim

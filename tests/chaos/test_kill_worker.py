@@ -22,7 +22,7 @@ from tests.support.fake_upstream import (
     usage,
     wait_for,
 )
-from tests.support.stack import SHORT_LEASES, Databases, SuiteSettings, stack
+from tests.support.stack import SHORT_LEASES, Databases, Stack, SuiteSettings, stack
 
 RECOVERY_LIMIT = 20
 """Seconds until a response whose worker died is running again or ended (I2)."""
@@ -59,6 +59,86 @@ class KilledRun:
     """Seconds from the kill to the last ending."""
 
 
+class BusyWorker:
+    """Readers of all kinds whose responses run at one worker."""
+
+    def __init__(self, running: Stack, killed_run: KilledRun) -> None:
+        self._stack = running
+        self._fake = running.fake
+        self._run = killed_run
+        self._ready = asyncio.Semaphore(0)
+        self._killed = asyncio.Event()
+        end = [text("new"), call(0, "call_b", "g", "{}"), finish("tool_calls"), usage(), done()]
+        self._models = {
+            cut: self._fake.script([*first_turn, hang()], end)
+            for cut, (first_turn, _) in CUT_POINTS.items()
+        }
+        self._other_models = [
+            self._fake.script([text("half"), hang()], reply(f"whole {number}"))
+            for number in range(OTHER_RESPONSES + 2)
+        ]
+
+    async def run(self) -> None:
+        """Starts all readers, kills the worker, starts another one and waits for all ends."""
+        running, run = self._stack, self._run
+        create = running.api(1).create_background
+        other_ids = await asyncio.gather(*map(create, self._other_models[2:]))
+        readers = [asyncio.create_task(self._follow(cut)) for cut in CUT_POINTS]
+        readers += [
+            asyncio.create_task(self._read_foreground()),
+            asyncio.create_task(self._read_with_helper()),
+        ]
+        for _ in readers:
+            await self._ready.acquire()
+        models = [*self._models.values(), *self._other_models]
+        await until(lambda: all(self._fake.requests_for(model) for model in models), 20)
+        running.kill(running.workers[0])
+        killed_at = time.monotonic()
+        self._killed.set()
+        running.spawn_worker()
+        await asyncio.gather(*readers)
+        run.others = await asyncio.gather(*map(running.api(0).wait_for_end, other_ids))
+        run.seconds = time.monotonic() - killed_at
+        run.others_frames = [await running.api(1).replay(other_id) for other_id in other_ids]
+        run.upstream_calls = {
+            cut: len(self._fake.requests_for(model)) for cut, model in self._models.items()
+        }
+
+    async def _follow(self, cut: str) -> None:
+        """A reader that stays connected, and one that disconnects and resumes by number."""
+        deltas, items = len(CUT_POINTS[cut][0]), CUT_POINTS[cut][1]
+        first, second = self._stack.api(0), self._stack.api(1)
+        response_id = await first.create_background(self._models[cut])
+        async with first.follow(response_id) as staying:
+            async with second.follow(response_id) as leaving:
+                await leaving.until("response.output_item.added" if items else "response.queued")
+            while sum(event["type"].endswith(".delta") for event in staying.events) < deltas:
+                await staying.next()
+            self._ready.release()
+            await self._killed.wait()
+            async with second.follow(response_id, after=leaving.last_number) as resumed:
+                await asyncio.gather(staying.to_end(), resumed.to_end())
+        self._run.staying[cut] = staying.frames
+        self._run.resuming[cut] = leaving.frames + resumed.frames
+        self._run.stored[cut] = await second.get(response_id)
+
+    async def _read_foreground(self) -> None:
+        async with self._stack.api(1).post_stream(self._other_models[0]) as stream:
+            await stream.until("response.output_text.delta")
+            self._ready.release()
+            await stream.to_end()
+            self._run.foreground = stream.frames
+
+    async def _read_with_helper(self) -> None:
+        async with self._stack.openai(0).responses.stream(
+            model=self._other_models[1], input="Go.", background=True
+        ) as stream:
+            async for event in stream:
+                if event.type == "response.output_text.delta" and event.delta == "half":
+                    self._ready.release()
+            self._run.helper_text = (await stream.get_final_response()).output_text
+
+
 @pytest.fixture(scope="module")
 async def killed_run(
     tmp_path_factory: pytest.TempPathFactory,
@@ -67,87 +147,12 @@ async def killed_run(
     fake: FakeUpstream,
 ) -> KilledRun:
     """kill -9 of a busy worker, and a new one at once, with the default leases of the promise."""
+    killed_run = KilledRun()
     async with stack(
-        tmp_path_factory.mktemp("aftermath"), database_server, suite_settings, fake, webs=2
+        tmp_path_factory.mktemp("killed-run"), database_server, suite_settings, fake, webs=2
     ) as running:
-        killed_run = KilledRun()
-        second_turn = [
-            text("new"),
-            call(0, "call_b", "g", "{}"),
-            finish("tool_calls"),
-            usage(),
-            done(),
-        ]
-        models = {
-            cut: fake.script([*first_turn, hang()], second_turn)
-            for cut, (first_turn, _) in CUT_POINTS.items()
-        }
-        other_models = [
-            fake.script([text("half"), hang()], reply(f"whole {number}"))
-            for number in range(OTHER_RESPONSES + 2)
-        ]
-        other_ids = await asyncio.gather(*map(running.api(1).create_background, other_models[2:]))
-        ready = asyncio.Semaphore(0)
-        killed = asyncio.Event()
-
-        async def follow(cut: str, items: int) -> None:
-            response_id = await running.api(0).create_background(models[cut])
-            async with running.api(0).follow(response_id) as staying:
-                async with running.api(1).follow(response_id) as leaving:
-                    await leaving.until(
-                        "response.output_item.added" if items else "response.queued"
-                    )
-                while sum(event["type"].endswith(".delta") for event in staying.events) < len(
-                    CUT_POINTS[cut][0]
-                ):
-                    await staying.next()
-                ready.release()
-                await killed.wait()
-                async with running.api(1).follow(response_id, after=leaving.last_number) as resumed:
-                    await asyncio.gather(staying.to_end(), resumed.to_end())
-            killed_run.staying[cut] = staying.frames
-            killed_run.resuming[cut] = leaving.frames + resumed.frames
-            killed_run.stored[cut] = await running.api(1).get(response_id)
-
-        async def foreground() -> None:
-            async with running.api(1).post_stream(other_models[0]) as stream:
-                await stream.until("response.output_text.delta")
-                ready.release()
-                await stream.to_end()
-                killed_run.foreground = stream.frames
-
-        async def read_with_helper() -> None:
-            async with running.openai(0).responses.stream(
-                model=other_models[1], input="Go.", background=True
-            ) as stream:
-                async for event in stream:
-                    if event.type == "response.output_text.delta" and event.delta == "half":
-                        ready.release()
-                killed_run.helper_text = (await stream.get_final_response()).output_text
-
-        readers = [
-            asyncio.create_task(follow(cut, items)) for cut, (_, items) in CUT_POINTS.items()
-        ]
-        readers += [asyncio.create_task(foreground()), asyncio.create_task(read_with_helper())]
-        for _ in readers:
-            await ready.acquire()
-        await until(
-            lambda: all(fake.requests_for(model) for model in [*models.values(), *other_models]), 20
-        )
-        running.kill(running.workers[0])
-        killed_at = time.monotonic()
-        killed.set()
-        running.spawn_worker()
-        await asyncio.gather(*readers)
-        killed_run.others = await asyncio.gather(*map(running.api(0).wait_for_end, other_ids))
-        killed_run.seconds = time.monotonic() - killed_at
-        killed_run.others_frames = [
-            await running.api(1).replay(response_id) for response_id in other_ids
-        ]
-        killed_run.upstream_calls = {
-            cut: len(fake.requests_for(model)) for cut, model in models.items()
-        }
-        return killed_run
+        await BusyWorker(running, killed_run).run()
+    return killed_run
 
 
 def test_after_kill_9_all_responses_end_in_time(killed_run: KilledRun) -> None:

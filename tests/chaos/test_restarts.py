@@ -2,11 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 
+from cli.embedded.postgres import Postgres
 from tests.support.api import Api, decode, until
 from tests.support.chaos.attempts import assert_one_stream
 from tests.support.chaos.tracebacks import POSTGRES_TRACEBACKS, SERVER_TRACEBACKS
@@ -24,6 +27,19 @@ from tests.support.fake_upstream import (
 from tests.support.stack import SHORT_LEASES, Databases, Stack, SuiteSettings, databases, stack
 
 CHUNKS = [f"w{number} " for number in range(100)]
+
+
+@asynccontextmanager
+async def own_servers(
+    folder: Path, suite_settings: SuiteSettings, fake: FakeUpstream, **options: Any
+) -> AsyncIterator[tuple[Stack, Postgres]]:
+    """A deployment with a PostgreSQL of its own."""
+    async with (
+        databases(folder / "pg", suite_settings) as database_server,
+        stack(folder, database_server, suite_settings, fake, **options) as running,
+    ):
+        assert database_server.server is not None
+        yield running, database_server.server
 
 
 @pytest.fixture(scope="module")
@@ -136,116 +152,100 @@ async def test_after_kill_9_of_all_processes_open_responses_end_and_ended_ones_a
     suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> None:
-    async with databases(tmp_path / "pg", suite_settings) as database_server:
-        assert database_server.server is not None
-        # The processes may notice that their servers are down before they are killed.
-        async with stack(
-            tmp_path,
-            database_server,
-            suite_settings,
-            fake,
-            settings=SHORT_LEASES,
-            allowed_tracebacks=SERVER_TRACEBACKS,
-        ) as running:
-            finished = await running.api().wait_for_end(
-                await running.api().create_background(fake.script(reply("done before")))
-            )
-            frames_before = await running.api().replay(finished["id"])
-            model = fake.script([text("half"), hang()], reply("whole"))
-            async with running.api().post_stream(model, background=True) as first_part:
-                await first_part.until("response.output_text.delta")
-                assert running.valkey is not None
-                for process in [*running.webs, *running.workers]:
-                    running.kill(process)
-                running.valkey.kill()
-                database_server.server.kill()
-            database_server.server.start()
-            running.valkey.start()
-            running.spawn_worker()
-            await running.start_web()
-            ended = await running.api().wait_for_end(first_part.response_id)
-            assert (ended["status"], ended["output_text"]) == ("completed", "whole")
-            frames = await running.api().replay(first_part.response_id)
-            assert_one_stream(frames)
-            assert await running.api().get(finished["id"]) == finished
-            assert await running.api().replay(finished["id"]) == frames_before
+    # The processes may notice that their servers are down before they are killed.
+    async with own_servers(
+        tmp_path, suite_settings, fake, settings=SHORT_LEASES, allowed_tracebacks=SERVER_TRACEBACKS
+    ) as (running, postgres):
+        finished = await running.api().wait_for_end(
+            await running.api().create_background(fake.script(reply("done before")))
+        )
+        frames_before = await running.api().replay(finished["id"])
+        model = fake.script([text("half"), hang()], reply("whole"))
+        async with running.api().post_stream(model, background=True) as first_part:
+            await first_part.until("response.output_text.delta")
+            assert running.valkey is not None
+            for process in [*running.webs, *running.workers]:
+                running.kill(process)
+            running.valkey.kill()
+            postgres.kill()
+        postgres.start()
+        running.valkey.start()
+        running.spawn_worker()
+        await running.start_web()
+        ended = await running.api().wait_for_end(first_part.response_id)
+        assert (ended["status"], ended["output_text"]) == ("completed", "whole")
+        frames = await running.api().replay(first_part.response_id)
+        assert_one_stream(frames)
+        assert await running.api().get(finished["id"]) == finished
+        assert await running.api().replay(finished["id"]) == frames_before
 
 
 async def test_a_running_response_survives_a_restart_of_postgres(
     embedded_postgres: None, tmp_path: Path, suite_settings: SuiteSettings, fake: FakeUpstream
 ) -> None:
-    async with databases(tmp_path / "pg", suite_settings) as database_server:
-        assert database_server.server is not None
-        async with stack(
-            tmp_path,
-            database_server,
-            suite_settings,
-            fake,
-            webs=2,
-            allowed_tracebacks=POSTGRES_TRACEBACKS,
-        ) as running:
-            gates = [asyncio.Event() for _ in range(3)]
-            steps = [
-                text("a"),
-                wait_for(gates[0]),
-                text(*CHUNKS),
-                wait_for(gates[1]),
-                text("b"),
-                wait_for(gates[2]),
-                finish(),
-                usage(),
-                done(),
-            ]
-            model = fake.script(steps, reply("never"))
-            response_id = await running.api().create_background(model)
-            async with running.api(0).follow(response_id) as stream:
-                await stream.until("response.output_text.delta")
-                database_server.server.stop()
-                gates[0].set()
-                gates[1].set()
-                refused = await running.api(1).call(
-                    "POST", "/responses", {"model": model, "input": "x", "background": True}
-                )
-                assert refused.status == 503
-                assert refused.headers["retry-after"] == "1"
-                assert refused.error["type"] == "server_error"
-                database_server.server.start()
-                await stream.until("response.output_text.delta", count=len(CHUNKS) + 1)
-                gates[2].set()
-                await stream.to_end()
-            assert stream.final["output_text"] == "a" + "".join(CHUNKS) + "b"
-            assert_one_stream(stream.frames)
-            assert await running.api(1).replay(response_id) == stream.frames
-            assert len(fake.requests_for(model)) == 1, (
-                "the attempt and its upstream connection survived; the refused create never ran"
+    async with own_servers(
+        tmp_path, suite_settings, fake, webs=2, allowed_tracebacks=POSTGRES_TRACEBACKS
+    ) as (running, postgres):
+        gates = [asyncio.Event() for _ in range(3)]
+        steps = [
+            text("a"),
+            wait_for(gates[0]),
+            text(*CHUNKS),
+            wait_for(gates[1]),
+            text("b"),
+            wait_for(gates[2]),
+            finish(),
+            usage(),
+            done(),
+        ]
+        model = fake.script(steps, reply("never"))
+        response_id = await running.api().create_background(model)
+        async with running.api(0).follow(response_id) as stream:
+            await stream.until("response.output_text.delta")
+            postgres.stop()
+            gates[0].set()
+            gates[1].set()
+            refused = await running.api(1).call(
+                "POST", "/responses", {"model": model, "input": "x", "background": True}
             )
+            assert refused.status == 503
+            assert refused.headers["retry-after"] == "1"
+            assert refused.error["type"] == "server_error"
+            postgres.start()
+            await stream.until("response.output_text.delta", count=len(CHUNKS) + 1)
+            gates[2].set()
+            await stream.to_end()
+        assert stream.final["output_text"] == "a" + "".join(CHUNKS) + "b"
+        assert_one_stream(stream.frames)
+        assert await running.api(1).replay(response_id) == stream.frames
+        assert len(fake.requests_for(model)) == 1, (
+            "the attempt and its upstream connection survived; the refused create never ran"
+        )
 
 
 async def test_a_running_response_survives_a_crash_of_postgres(
     embedded_postgres: None, tmp_path: Path, suite_settings: SuiteSettings, fake: FakeUpstream
 ) -> None:
     """The crash empties the journal; the worker has all events since its last flush in memory."""
-    async with databases(tmp_path / "pg", suite_settings) as database_server:
-        assert database_server.server is not None
-        async with stack(
-            tmp_path, database_server, suite_settings, fake, allowed_tracebacks=POSTGRES_TRACEBACKS
-        ) as running:
-            released = asyncio.Event()
-            model = fake.script(
-                [text(*CHUNKS), wait_for(released), text("b"), finish(), usage(), done()],
-                reply("never"),
-            )
-            async with running.api().post_stream(model, background=True) as stream:
-                await stream.until("response.output_text.delta", count=len(CHUNKS))
-                database_server.server.kill()
-                database_server.server.start()
-                released.set()
-                await _end_of(running.api(), stream.response_id)
-            frames = await running.api().replay(stream.response_id)
-            assert_one_stream(frames)
-            assert frames[: len(stream.frames)] == stream.frames
-            assert decode(frames[-1])["response"]["output_text"] == "".join(CHUNKS) + "b"
-            assert len(fake.requests_for(model)) == 1
+    async with own_servers(
+        tmp_path, suite_settings, fake, allowed_tracebacks=POSTGRES_TRACEBACKS
+    ) as (running, postgres):
+        released = asyncio.Event()
+        model = fake.script(
+            [text(*CHUNKS), wait_for(released), text("b"), finish(), usage(), done()],
+            reply("never"),
+        )
+        async with running.api().post_stream(model, background=True) as stream:
+            await stream.until("response.output_text.delta", count=len(CHUNKS))
+            postgres.kill()
+            postgres.start()
+            released.set()
+            await _end_of(running.api(), stream.response_id)
+        frames = await running.api().replay(stream.response_id)
+        assert_one_stream(frames)
+        assert frames[: len(stream.frames)] == stream.frames
+        assert decode(frames[-1])["response"]["output_text"] == "".join(CHUNKS) + "b"
+        assert len(fake.requests_for(model)) == 1
 
 
 async def _end_of(api: Api, response_id: str) -> None:

@@ -5,6 +5,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,27 @@ LIMITS = {
 SHORTENED = {**SHORT_LEASES, **LIMITS}
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Servers:
+    """The servers that all deployments of a campaign share."""
+
+    folder: Path
+    databases: Databases
+    fake: FakeUpstream
+
+
+@asynccontextmanager
+async def _servers() -> AsyncIterator[_Servers]:
+    settings = SuiteSettings(database_url=None, redis_url=None)
+    with tempfile.TemporaryDirectory(prefix="backburner-chaos-") as temporary:
+        folder = Path(temporary)
+        async with (
+            FakeUpstream() as fake,
+            databases(folder / "postgres", settings) as database_server,
+        ):
+            yield _Servers(folder, database_server, fake)
+
+
 @dataclasses.dataclass(slots=True)
 class Campaign:
     """What all rounds share."""
@@ -41,37 +63,38 @@ class Campaign:
     async def run(self, plans: Iterable[Plan]) -> AsyncIterator[RoundResult]:
         """Yields the result of each plan. After a failed round the deployment is replaced."""
         remaining = list(plans)
-        servers = SuiteSettings(database_url=None, redis_url=None)
-        with tempfile.TemporaryDirectory(prefix="backburner-chaos-") as temporary:
-            folder = Path(temporary)
-            async with (
-                FakeUpstream() as fake,
-                databases(folder / "postgres", servers) as database_server,
-            ):
-                while remaining:
-                    results = self._run_in_one_deployment(folder, database_server, fake, remaining)
-                    async for result in results:
-                        yield result
+        async with _servers() as servers:
+            while remaining:
+                async for result in self._run_in_one_deployment(servers, remaining):
+                    yield result
 
     async def _run_in_one_deployment(
-        self, folder: Path, database_server: Databases, fake: FakeUpstream, plans: list[Plan]
+        self, servers: _Servers, plans: list[Plan]
     ) -> AsyncIterator[RoundResult]:
         """Takes plans until the deployment must be replaced; a bad end of it is one more result."""
-        plan = plans[0]
-        deployments = open_deployment(folder, database_server, fake, self.settings, plan.seed)
+        first = plans[0]
+        new_deployment = open_deployment(
+            servers.folder, servers.databases, servers.fake, self.settings, first.seed
+        )
         try:
-            async with deployments as deployment:
-                for _ in range(ROUNDS_PER_DEPLOYMENT):
-                    plan = plans.pop(0)
-                    result = await self._round(deployment, plan)
-                    self._clear_logs(fake)
+            async with new_deployment as deployment:
+                async for result in self._run_rounds(deployment, plans):
                     yield result
-                    if result.report.violations:
-                        deployment.stack.allowed_tracebacks = ("",)  # they are reported already
-                    if result.report.violations or not plans:
-                        return
         except AssertionError as fault:
-            yield broken_round(plan, f"the end of the deployment: {fault}")
+            yield broken_round(first, f"the end of the deployment: {fault}")
+
+    async def _run_rounds(
+        self, deployment: Deployment, plans: list[Plan]
+    ) -> AsyncIterator[RoundResult]:
+        """Runs rounds until one fails, no plan is left, or the deployment has run enough."""
+        for _ in range(ROUNDS_PER_DEPLOYMENT):
+            result = await self._round(deployment, plans.pop(0))
+            self._clear_logs(deployment.stack.fake)
+            yield result
+            if result.report.violations:
+                deployment.stack.allowed_tracebacks = ("",)  # they are reported already
+            if result.report.violations or not plans:
+                return
 
     def _clear_logs(self, fake: FakeUpstream) -> None:
         fake.requests.clear()

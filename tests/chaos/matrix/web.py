@@ -246,10 +246,10 @@ async def _resume_to_end(api: Api, response_id: str, first_frames: list[bytes]) 
     frames = list(first_frames)
     while not frames[-1].startswith(b"event: response.completed"):
         number = decode(frames[-1])["sequence_number"]
-        with contextlib.suppress(aiohttp.ClientPayloadError):
-            async with api.follow(response_id, number) as stream:
-                while await stream.next() is not None:
-                    frames.append(stream.frames[-1])
+        async with api.follow(response_id, number) as stream:
+            with contextlib.suppress(aiohttp.ClientPayloadError):
+                await stream.to_end()
+        frames += stream.frames
     return frames
 
 

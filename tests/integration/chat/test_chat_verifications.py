@@ -94,12 +94,14 @@ async def _read_stream(chunks: Any) -> ChatAnswer:
             answer.content += choice.delta.content or ""
             answer.finish_reason = choice.finish_reason or answer.finish_reason
             for piece in choice.delta.tool_calls or ():
-                if piece.id:
-                    answer.calls.append(
-                        {"id": piece.id, "name": piece.function.name, "arguments": ""}
-                    )
-                answer.calls[piece.index]["arguments"] += piece.function.arguments or ""
+                _add_call_piece(answer, piece)
     return answer
+
+
+def _add_call_piece(answer: ChatAnswer, piece: Any) -> None:
+    if piece.id:
+        answer.calls.append({"id": piece.id, "name": piece.function.name, "arguments": ""})
+    answer.calls[piece.index]["arguments"] += piece.function.arguments or ""
 
 
 def calls_weather(call_id: str = "call_1") -> list[Step]:

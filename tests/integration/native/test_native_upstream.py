@@ -679,6 +679,32 @@ async def test_a_client_that_disconnects_closes_the_connection_to_the_upstream(
     await until(lambda: fake.requests_for(model)[0].closed_by_client)
 
 
+CUT_OFF_TURN: list[Step] = [
+    begin(),
+    native_events(
+        {
+            "type": "response.output_item.added",
+            "output_index": 0,
+            "item": {**CODE_CALL, "code": "", "status": "in_progress"},
+        },
+        {
+            "type": "response.code_interpreter_call_code.delta",
+            "output_index": 0,
+            "item_id": "ci_upstream",
+            "delta": "1+",
+        },
+        {
+            "type": "response.reasoning_summary_text.delta",
+            "output_index": 1,
+            "item_id": "rs_2",
+            "summary_index": 0,
+            "delta": "half a thought",
+        },
+    ),
+    hang(),
+]
+
+
 async def test_another_worker_continues_after_the_last_finished_turn(
     own_stack: Stack, fake: FakeUpstream, tool_servers: McpServers
 ) -> None:
@@ -690,33 +716,9 @@ async def test_another_worker_continues_after_the_last_finished_turn(
         native_call("call_1", "count_unsafe", '{"key": "killed"}'),
         end(),
     ]
-    cut_off_turn = [
-        begin(),
-        native_events(
-            {
-                "type": "response.output_item.added",
-                "output_index": 0,
-                "item": {**CODE_CALL, "code": "", "status": "in_progress"},
-            },
-            {
-                "type": "response.code_interpreter_call_code.delta",
-                "output_index": 0,
-                "item_id": "ci_upstream",
-                "delta": "1+",
-            },
-            {
-                "type": "response.reasoning_summary_text.delta",
-                "output_index": 1,
-                "item_id": "rs_2",
-                "summary_index": 0,
-                "delta": "half a thought",
-            },
-        ),
-        hang(),
-    ]
     model = fake.script(
         first_turn,
-        cut_off_turn,
+        CUT_OFF_TURN,
         [begin(), server_tool_item(CODE_CALL), message_item("whole"), end()],
     )
     tools = [

@@ -82,45 +82,51 @@ async def create_succeeds(api: Api, body: dict[str, Any]) -> bool:
     return answer.status == 200
 
 
+async def create_histories(api: Api, model: str) -> tuple[list[str | None], dict[int, str]]:
+    """A chain of LONG_TURNS responses, from index 1; conversations of 2 and LONG_TURNS turns."""
+    chain: list[str | None] = [None]
+    conversations = {
+        length: (await api.call("POST", "/conversations", {})).body["id"]
+        for length in (2, LONG_TURNS)
+    }
+    for turn in range(LONG_TURNS):
+        response = await api.create(model, input=TEXT, previous_response_id=chain[-1])
+        chain.append(response["id"])
+        for length, conversation in conversations.items():
+            if turn < length:
+                await api.create(model, input=TEXT, conversation=conversation)
+    return chain, conversations
+
+
 async def test_turn_hundred_stores_and_reads_as_many_rows_as_turn_two(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply(TEXT))
     async with private_stack() as stack:
         api = stack.api()
-        chain: list[str | None] = [None]
-        conversations = {
-            length: (await api.call("POST", "/conversations", {})).body["id"]
-            for length in (2, LONG_TURNS)
-        }
-        for turn in range(LONG_TURNS):
-            response = await api.create(model, input=TEXT, previous_response_id=chain[-1])
-            chain.append(response["id"])
-            for length, conversation in conversations.items():
-                if turn < length:
-                    await api.create(model, input=TEXT, conversation=conversation)
+        chain, conversations = await create_histories(api, model)
         turns = 2 * LONG_TURNS + 2
         sizes = await query_row(stack, ITEM_SIZES)
         assert (sizes["rows"], sizes["ids"]) == (2 * turns, 2 * turns), "each item once"
         assert sizes["text_bytes"] == 2 * turns * len(TEXT)
         assert sizes["bytes"] < sizes["text_bytes"] * 1.3, "nothing else grows"
-        assert sum(len(message["content"]) for message in fake.requests_for(model)[-1].messages), (
-            "the model got the whole history"
-        )
+        messages = fake.requests_for(model)[-1].messages
+        assert sum(len(message["content"]) for message in messages) == (2 * LONG_TURNS - 1) * len(
+            TEXT
+        ), "the model did not get the whole history"
         for worker in list(stack.workers):
             await stack.stop(worker)
+        continuations: list[tuple[str, int, dict[str, Any]]] = [
+            ("chain", 2, {"previous_response_id": chain[2]}),
+            ("chain", LONG_TURNS, {"previous_response_id": chain[LONG_TURNS]}),
+            ("conversation", 2, {"conversation": conversations[2]}),
+            ("conversation", LONG_TURNS, {"conversation": conversations[LONG_TURNS]}),
+        ]
         costs = {
             (kind, depth): await rows_of_create(
                 stack, api, turns + number, {"model": model, **continuation}
             )
-            for number, (kind, depth, continuation) in enumerate(
-                [
-                    ("chain", 2, {"previous_response_id": chain[2]}),
-                    ("chain", LONG_TURNS, {"previous_response_id": chain[LONG_TURNS]}),
-                    ("conversation", 2, {"conversation": conversations[2]}),
-                    ("conversation", LONG_TURNS, {"conversation": conversations[LONG_TURNS]}),
-                ]
-            )
+            for number, (kind, depth, continuation) in enumerate(continuations)
         }
         for kind in ("chain", "conversation"):
             assert costs[kind, LONG_TURNS] == costs[kind, 2], costs

@@ -557,6 +557,13 @@ async def test_an_upstream_that_hangs_leaves_slots_for_the_others(
             assert (await api.wait_for_end(response_id))["output_text"] == "Late."
 
 
+async def _assert_completes(api: Api, response_id: str, output_text: str) -> None:
+    ended = await api.wait_for_end(response_id)
+    assert (ended["status"], ended["output_text"]) == ("completed", output_text)
+    async with api.follow(response_id) as stream:
+        assert_stream_obeys_contract(await stream.to_end())
+
+
 async def test_a_deferred_response_survives_the_death_of_its_worker(
     private_stack: PrivateStack, tmp_path: Path
 ) -> None:
@@ -578,26 +585,21 @@ async def test_a_deferred_response_survives_the_death_of_its_worker(
         api = own_stack.api()
         ids = [await api.create_background("any") for _ in range(3)]
 
-        async def deferred() -> bool:
-            states = [
-                (await backburner(own_stack, "explain", response_id, "--json")).facts["response"][
-                    "state"
-                ]
+        async def has_deferred() -> bool:
+            explained = [
+                (await backburner(own_stack, "explain", response_id, "--json")).facts
                 for response_id in ids
             ]
-            return "deferred" in states
+            return "deferred" in [facts["response"]["state"] for facts in explained]
 
-        await until(deferred)
+        await until(has_deferred)
         own_stack.kill(own_stack.workers[0])
-        async with FakeUpstream(port=closed) as back:
-            back.script(reply("Here I am."), name="any")
+        async with FakeUpstream(port=closed) as upstream:
+            upstream.script(reply("Here I am."), name="any")
             await own_stack.start_worker()
             for response_id in ids:
-                ended = await api.wait_for_end(response_id)
-                assert (ended["status"], ended["output_text"]) == ("completed", "Here I am.")
-                async with api.follow(response_id) as stream:
-                    assert_stream_obeys_contract(await stream.to_end())
-            assert len(back.requests_for("any")) == len(ids)
-        settings = await backburner(own_stack, "explain", ids[0])
-        assert "deferred: its upstreams were down or at their limit" in settings.out
-        assert "its last turn was answered by the upstream down" in settings.out
+                await _assert_completes(api, response_id, "Here I am.")
+            assert len(upstream.requests_for("any")) == len(ids)
+        explained = await backburner(own_stack, "explain", ids[0])
+        assert "deferred: its upstreams were down or at their limit" in explained.out
+        assert "its last turn was answered by the upstream down" in explained.out

@@ -1,1 +1,1 @@
-"""What the front and the workers share: settings, rows, statements, ownership, and the API's own types."""
+"""What web and workers share: settings, statements, ownership, and the API's own types."""

@@ -1,4 +1,4 @@
-"""The tasks that a process runs from its start to its end, such as its heartbeat's tick and its Redis listener."""
+"""The tasks that a process runs from its start to its end, such as the Redis listener."""
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine
@@ -39,7 +39,8 @@ class SideTasks:
 async def cancel_all(tasks: Collection[asyncio.Task[Any]]) -> None:
     """Cancels the tasks and waits until they have ended.
 
-    Cancels again every half second: a cancellation is lost if it meets another exception in its task.
+    Cancels again every half second: a cancellation is lost if another exception meets it in its
+    task.
     """
     pending = set(tasks)
     while pending:

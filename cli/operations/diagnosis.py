@@ -87,7 +87,7 @@ def _unowned(row: ResponseState, live: Mapping[str, int]) -> Diagnosis:
     if row.resume_at is not None and row.resume_at > row.now:
         pause = seconds_between(row.now, row.resume_at)
         return Diagnosis(
-            "deferred",
+            "put_off",
             f"its upstreams were down or at their limit; a worker claims it again in {pause:.0f} s",
         )
     times, last = row.enqueue_count + 1, seconds_between(row.enqueued_at, row.now)

@@ -26,7 +26,7 @@ _RELEASE_TEXTS = {
     "handed_over": "handed over by its worker, which was stopping",
     "requeued": "released at an operator's request",
     "returned": "returned without running: the reply to its claim was lost",
-    "deferred": "deferred: its upstreams were down or at their limit",
+    "put_off": "deferred: its upstreams were down or at their limit",
     "died": "died with its worker, whose lease expired",
 }
 

@@ -1,10 +1,8 @@
-"""responses.enqueue_count replaces rings; attempts are 'deferred' instead of 'put_off'; plain
-comments
+"""responses.enqueue_count replaces rings; plain comments
 
-Processes of the previous release run on this schema. They count in `rings`, write `streamed` and
-write the outcome 'put_off'. So both columns stay, with defaults, and the CHECK allows both names.
-The migration of the next release drops the columns (models/db/tables.py, RETIRED_COLUMNS) and the
-old name.
+Processes of the previous release run on this schema. They count in `rings` and write `streamed`. So
+both columns stay, with defaults. The migration of the next release drops them (models/db/tables.py,
+RETIRED_COLUMNS).
 """
 
 import sqlalchemy as sa
@@ -15,8 +13,6 @@ down_revision = "0007"
 branch_labels = None
 depends_on = None
 
-_BEFORE = "outcome IN ('handed_over', 'requeued', 'returned', 'put_off', 'died')"
-_SINCE = "outcome IN ('handed_over', 'requeued', 'returned', 'deferred', 'put_off', 'died')"
 _OPEN = "status IN ('queued', 'in_progress')"
 _COMMENTS = [
     # table, column, the comment before, the comment from now on
@@ -186,14 +182,6 @@ _COMMENTS = [
 
 
 def upgrade() -> None:
-    # First, in steps that block no writer for long and that may be repeated after a crash.
-    with op.get_context().autocommit_block():
-        op.execute(
-            "ALTER TABLE attempts DROP CONSTRAINT IF EXISTS ck_attempts_outcome,"
-            f" ADD CONSTRAINT ck_attempts_outcome CHECK ({_SINCE}) NOT VALID"
-        )
-        op.execute("ALTER TABLE attempts VALIDATE CONSTRAINT ck_attempts_outcome")
-        op.execute("UPDATE attempts SET outcome = 'deferred' WHERE outcome = 'put_off'")
     op.add_column(
         "responses",
         sa.Column(
@@ -216,9 +204,6 @@ def downgrade() -> None:
     op.execute(f"UPDATE responses SET rings = enqueue_count WHERE {_OPEN} AND enqueue_count > 0")
     op.alter_column("responses", "streamed", server_default=None)
     op.drop_column("responses", "enqueue_count")
-    op.execute("UPDATE attempts SET outcome = 'put_off' WHERE outcome = 'deferred'")
-    op.drop_constraint(op.f("ck_attempts_outcome"), "attempts")
-    op.create_check_constraint(op.f("ck_attempts_outcome"), "attempts", _BEFORE)
 
 
 def _set_comment(table: str, column: str, comment: str) -> None:

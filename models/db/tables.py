@@ -388,9 +388,8 @@ attempts = Table(
     Column(
         "ended_at", _timestamp, comment="set with an outcome; after a crash: when the lease ran out"
     ),
-    # 'put_off' is the name of 'deferred' in processes of the previous release.
     CheckConstraint(
-        "outcome IN ('handed_over', 'requeued', 'returned', 'deferred', 'put_off', 'died')",
+        "outcome IN ('handed_over', 'requeued', 'returned', 'put_off', 'died')",
         name="outcome",
     ),
 )

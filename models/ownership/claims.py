@@ -58,8 +58,9 @@ class ReleaseReason(StrEnum):
     REQUEUED = "requeued"
     RETURNED = "returned"
     """claimed, but the reply was lost: it never ran"""
-    DEFERRED = "deferred"
-    """no upstream was available: no worker claims it for a while"""
+    DEFERRED = "put_off"
+    """no upstream was available: no worker claims it for a while. The stored name is older; metrics
+    and `--json` show it, so it stays."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,12 +133,12 @@ class AttemptRow:
 ATTEMPTS = Query(
     """
     SELECT attempt, worker, kind, host, pid, claimed_at, turns_ended_at,
-           CASE outcome WHEN 'put_off' THEN 'deferred' ELSE outcome END AS outcome, ended_at
+           outcome, ended_at
     FROM attempts WHERE response_id = :id ORDER BY attempt
     """,
     AttemptRow,
 )
-"""Selects the attempts of a response. 'put_off' is 'deferred' as the previous release writes it."""
+"""Selects the attempts of a response."""
 
 
 @dataclass(frozen=True, slots=True)

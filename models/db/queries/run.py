@@ -134,8 +134,8 @@ RELEASE = column(
          {INSERT_TAIL},
          recorded AS (UPDATE attempts a SET outcome = CAST(:outcome AS text), ended_at = clock_timestamp() FROM updated
                       WHERE a.response_id = updated.id AND a.attempt = CAST(:attempt AS int)),
-         dropped AS (DELETE FROM attempts a USING updated WHERE CAST(:outcome AS text) = 'deferred' AND a.response_id = updated.id
-                     AND a.attempt < CAST(:attempt AS int) AND a.outcome IN ('deferred', 'put_off') AND a.turns_ended_at = '{{}}')
+         dropped AS (DELETE FROM attempts a USING updated WHERE CAST(:outcome AS text) = 'put_off' AND a.response_id = updated.id
+                     AND a.attempt < CAST(:attempt AS int) AND a.outcome = 'put_off' AND a.turns_ended_at = '{{}}')
     SELECT id FROM updated
     """,
     UUID,

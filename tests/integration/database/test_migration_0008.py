@@ -12,7 +12,7 @@ from sqlalchemy import create_engine
 
 from models.config.settings import sqlalchemy_url
 from models.db.database import SyncConnection, fetch_sync
-from models.db.queries.operations import ATTEMPTS, STATE
+from models.db.queries.operations import STATE
 from tests.support.stack import Databases
 
 ROOT = Path(__file__).parents[3]
@@ -21,10 +21,6 @@ RESPONSE = """
                            created_at, expires_at, deadline, enqueued_at, rings)
     SELECT %(id)s, id, %(status)s, true, true, true, 'm', '{}', now(), now(), now(), now(), 3
     FROM projects
-"""
-ATTEMPT = """
-    INSERT INTO attempts (response_id, attempt, worker, kind, host, pid, outcome)
-    VALUES (%(id)s, %(attempt)s, %(id)s, 'worker', 'host', 1, 'put_off')
 """
 
 
@@ -50,31 +46,18 @@ def _migrate(dsn: str, revision: str) -> None:
     engine.dispose()
 
 
-def test_an_open_response_keeps_its_count_of_enqueues_and_its_deferrals(
-    dsn: str, connection: SyncConnection
-) -> None:
+def test_an_open_response_keeps_its_count_of_enqueues(dsn: str, connection: SyncConnection) -> None:
     _migrate(dsn, "0007")
     response_id = {"id": uuid4()}
     connection.execute(RESPONSE, {**response_id, "status": "in_progress"})
-    connection.execute(ATTEMPT, {**response_id, "attempt": 1})
     _migrate(dsn, "0008")
-    # A worker of the previous release defers it once more after the migration.
-    connection.execute(ATTEMPT, {**response_id, "attempt": 2})
     [state] = fetch_sync(connection, STATE, response_id)
     assert state.enqueue_count == 3
-    attempts = fetch_sync(connection, ATTEMPTS, response_id)
-    assert [attempt.outcome for attempt in attempts] == ["deferred", "deferred"]
 
 
-def test_the_way_back_keeps_the_count_and_the_old_name(
-    dsn: str, connection: SyncConnection
-) -> None:
+def test_the_way_back_keeps_the_count(dsn: str, connection: SyncConnection) -> None:
     response_id = {"id": uuid4()}
     connection.execute(RESPONSE, {**response_id, "status": "queued"})
     connection.execute("UPDATE responses SET enqueue_count = 5")
-    connection.execute(ATTEMPT.replace("put_off", "deferred"), {**response_id, "attempt": 1})
     _migrate(dsn, "0007")
-    row = connection.execute(
-        "SELECT r.rings, a.outcome FROM responses r JOIN attempts a ON a.response_id = r.id"
-    ).fetchone()
-    assert row == (5, "put_off")
+    assert connection.execute("SELECT rings FROM responses").fetchone() == (5,)

@@ -44,7 +44,7 @@ LABELS = {
         "handed_over",
         "requeued",
         "returned",
-        "deferred",
+        "put_off",
         "answered",
         "failed",
         "busy",

@@ -1,4 +1,4 @@
-"""A worker may lose Redis while everybody else hears it: then silence itself is what a reader goes by (I8)."""
+"""If only a worker loses Redis, silence alone makes a reader read the log (I8)."""
 
 import asyncio
 from typing import cast

@@ -166,8 +166,11 @@ def _parse_item(value: Any, where: str, new_id: NewId) -> Item:
     fields = _CALLS[kind](value, where)
     if kind == _REFERENCE:
         return {"type": kind, **fields}
+    item_id = value.get("id")
+    if item_id is not None:
+        item_id = _usable_id(item_id, where)
     return {
-        "id": _id(value, where) or new_id(ID_PREFIXES[kind]),
+        "id": item_id or new_id(ID_PREFIXES[kind]),
         "type": kind,
         "status": fields.pop("status", "completed"),
         **fields,
@@ -227,10 +230,8 @@ def _kind(value: dict[str, Any], where: str) -> str:
     return kind
 
 
-def _id(value: dict[str, Any], where: str) -> str | None:
-    item_id = value.get("id")
-    if item_id is None:
-        return None
+def _usable_id(item_id: Any, where: str) -> str | None:
+    """The client's id; None if it has other characters. Raises InvalidRequest."""
     if type(item_id) is not str:
         raise wrong_type(f"{where}.id", "a string", item_id)
     return item_id if _USABLE_ID.fullmatch(item_id) else None
@@ -238,8 +239,9 @@ def _id(value: dict[str, Any], where: str) -> str | None:
 
 def _require_last_trigger(items: list[Item], where: str) -> None:
     """A compaction covers everything before its trigger, so no item may follow the trigger."""
-    for index, item in enumerate(items[:-1]):
-        if item["type"] == _TRIGGER:
+    last = len(items) - 1
+    for index, item in enumerate(items):
+        if item["type"] == _TRIGGER and index < last:
             place = f"{where}[{index}]"
             message = f"Invalid '{place}': a '{_TRIGGER}' must be the last input item."
             raise InvalidRequest(message, param=place, code="invalid_value")

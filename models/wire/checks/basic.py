@@ -64,14 +64,19 @@ class String(Check):
     expected: str = "a string"
     """How the error for another JSON type names it."""
     _compiled: re.Pattern[str] | None = field(init=False, repr=False)
+    _has_rules: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         compiled = None if self.pattern is None else re.compile(self.pattern)
         object.__setattr__(self, "_compiled", compiled)
+        has_rules = self.non_empty or self.at_most is not None or compiled is not None
+        object.__setattr__(self, "_has_rules", has_rules)
 
     def __call__(self, value: Any, where: str) -> str:
         if type(value) is not str:
             raise wrong_type(where, self.expected, value)
+        if not self._has_rules:
+            return value
         if not value and self.non_empty:
             raise empty(where, "string")
         if self.at_most is not None and len(value) > self.at_most:

@@ -53,27 +53,33 @@ _MESSAGE = Record(
 )
 _PHASE = Record({}, {"phase": Choice("commentary", "final_answer")})
 
+# Messages are the most frequent items, so their check holds bound calls (see `Call`).
+_check_message = _MESSAGE.__call__
+_check_phase = _PHASE.__call__
+_check_input_content = INPUT_CONTENT.__call__
+_check_assistant_content = ASSISTANT_CONTENT.__call__
+
 
 @dataclass(frozen=True, slots=True)
 class _Message(Check):
     """A message. The role decides which parts its content may have; a string becomes one part."""
 
     def __call__(self, value: Any, where: str) -> dict[str, Any]:
-        message = _MESSAGE(value, where)
+        message = _check_message(value, where)
         content = message["content"]
         if message["role"] != _ASSISTANT:
             message["content"] = (
                 [{"type": "input_text", "text": content}]
                 if type(content) is str
-                else INPUT_CONTENT(content, f"{where}.content")
+                else _check_input_content(content, f"{where}.content")
             )
             return message
         message["content"] = (
             [{"type": "output_text", "text": content, "annotations": []}]
             if type(content) is str
-            else ASSISTANT_CONTENT(content, f"{where}.content")
+            else _check_assistant_content(content, f"{where}.content")
         )
-        return {**message, **_PHASE(value, where)}
+        return {**message, **_check_phase(value, where)}
 
     def schema(self, scope: SchemaScope) -> Schema:
         input_content = scope.component("Content", INPUT_CONTENT)

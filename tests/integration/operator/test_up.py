@@ -315,18 +315,22 @@ async def test_keys_create_makes_a_working_key(shared_up: Up) -> None:
     assert (await other_client.get("/models"))[0] == 401
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_ends_it_with_0_no_process_left_and_no_further_output(
-    data: Path, number: signal.Signals
-) -> None:
-    async with running_up(data) as up:
-        began = time.monotonic()
-        result = await up.end(number)
-        assert time.monotonic() - began < 10
-        assert (result.code, result.out) == (0, "")
-        assert "curl" in result.err
-        assert "Traceback" not in result.err
-        assert up.alive() == []
+async def assert_ends_cleanly(up: Up, number: signal.Signals) -> None:
+    """Sends the signal; `up` ends with 0, leaves no process and prints nothing more."""
+    began = time.monotonic()
+    result = await up.end(number)
+    assert time.monotonic() - began < 10
+    assert (result.code, result.out) == (0, "")
+    assert "curl" in result.err
+    assert "Traceback" not in result.err
+    assert up.alive() == []
+
+
+async def test_the_bootstrap_key_is_the_first_key_and_ctrl_c_leaves_no_process(data: Path) -> None:
+    async with running_up(data, BACKBURNER_BOOTSTRAP_KEY="sixteen-or-more-characters") as up:
+        assert up.key == "sixteen-or-more-characters"
+        assert (await up.get("/models"))[0] == 200
+        await assert_ends_cleanly(up, signal.SIGINT)
 
 
 async def test_signal_before_it_is_ready_ends_it_with_0(data: Path) -> None:
@@ -337,7 +341,7 @@ async def test_signal_before_it_is_ready_ends_it_with_0(data: Path) -> None:
     assert up.alive() == []
 
 
-async def test_starts_cleanly_after_kill_9_with_the_same_key_and_data(data: Path) -> None:
+async def test_starts_and_ends_cleanly_after_kill_9_with_the_same_key_and_data(data: Path) -> None:
     # A response, then kill -9 of the supervisor.
     async with running_up(data) as up:
         _, response = await up.respond("Remember me")
@@ -352,7 +356,7 @@ async def test_starts_cleanly_after_kill_9_with_the_same_key_and_data(data: Path
             assert successor.key == key
             status, response_again = await successor.get(f"/responses/{response['id']}")
             assert (status, response_again["output"]) == (200, response["output"])
-            assert (await successor.end()).code == 0
+            await assert_ends_cleanly(successor, signal.SIGTERM)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -444,12 +448,6 @@ async def test_the_file_of_the_working_directory_is_used_and_the_flag_overrides_
         status, listed = await up.get("/models")
         assert (status, "resident" in {model["id"] for model in listed["data"]}) == (200, True)
         assert (await up.end()).code == 0
-
-
-async def test_bootstrap_key_is_the_first_key(data: Path) -> None:
-    async with running_up(data, BACKBURNER_BOOTSTRAP_KEY="sixteen-or-more-characters") as up:
-        assert up.key == "sixteen-or-more-characters"
-        assert (await up.get("/models"))[0] == 200
 
 
 async def test_configured_servers_are_used_and_none_is_started(data: Path) -> None:

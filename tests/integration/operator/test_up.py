@@ -335,7 +335,7 @@ async def test_the_bootstrap_key_is_the_first_key_and_ctrl_c_leaves_no_process(d
 
 async def test_signal_before_it_is_ready_ends_it_with_0(data: Path) -> None:
     up = await launch_up(data)
-    await until((data / "ports.json").exists)
+    await until((data / "ports.json").exists, 30)
     result = await up.end()
     assert (result.code, result.out) == (0, "")
     assert up.alive() == []

@@ -52,7 +52,7 @@ class StreamCursor:
     attempt: int = 0
     """of the last event sent; 0 before the first"""
     diverged: bool = False
-    """A later attempt begins at or below a number that was sent (docs/reliability.md). The stream
+    """A later attempt begins at or below a number that was sent (docs/guarantees.md). The stream
     ends, because it would mix two attempts."""
 
     def advance_live(self, block: LogBlock) -> bytes | None:

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.flaky import KNOWN, known_ids, unknown_flaky_ids
 
-ONE, OTHER = "tests/a.py::test_one[a b]", "tests/a.py::test_other"
+ONE, OTHER = "a.py::test_one[a b]", "a.py::test_other"
 
 
 def test_a_test_that_passed_at_the_second_try_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -383,7 +383,7 @@ OPEN: list[tuple[str, list[JSON] | str, tuple[str, None, str]]] = [
     ("one of two", [answer("call_a")], unpaired("call_b")),
     ("the other of two", [answer("call_b"), USER], unpaired("call_a")),
     (
-        "a stranger's answer too",
+        "an unknown call's output too",
         [answer("call_a"), answer("call_b"), answer("call_z")],
         ("input", None, "No tool call found for function call output with call_id call_z."),
     ),

@@ -466,9 +466,9 @@ async def test_a_content_filter_is_an_incomplete_response(
 
 
 async def test_a_wrong_key_is_an_authentication_error(shared_stack: Stack) -> None:
-    stranger = shared_stack.openai(key="bb-not-a-key-of-this-server")
+    other_client = shared_stack.openai(key="bb-not-a-key-of-this-server")
     with pytest.raises(openai.AuthenticationError) as error:
-        await stranger.responses.create(model="any", input="Hi.")
+        await other_client.responses.create(model="any", input="Hi.")
     assert error.value.code == "invalid_api_key"
 
 

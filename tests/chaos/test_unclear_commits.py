@@ -16,6 +16,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from models import keys
 from models.db.database import DATABASE_UNAVAILABLE, connect_sync, fetch, open_pool
 from models.db.queries import claim as claim_queries
 from models.db.queries import create as create_queries
@@ -365,7 +366,9 @@ async def test_a_create_answered_503_never_runs(
     own_stack: Stack, web: Service, fake: FakeUpstream, kind: str
 ) -> None:
     """Neither while its outcome is unknown and sweeps run, nor later."""
-    api, proxy = own_stack.api(), web.proxies.postgres
+    api = own_stack.api(key=keys.create(own_stack.dsn, f"{kind}-never-runs"))
+    assert (await api.call("GET", "/models")).status == 200  # the web process caches the new key
+    proxy = web.proxies.postgres
     model, other = fake.script(reply("never")), fake.script(reply("swept"))
     if kind == DONE:
         held = proxy.hold_answer(b"INSERT INTO responses")

@@ -298,12 +298,12 @@ def _check_recovery(case: Case) -> Iterator[Violation]:
             and fault.end < deadline
             and (call.finished or 0) > fault.end
         )
-        late = (
+        ended_late = (
             deadline < _NEVER
             and (resumed is None or resumed > deadline)
             and case.unfinished_after(deadline)
         )
-        if late and not survived:
+        if ended_late and not survived:
             delay = "never" if resumed is None else f"{resumed - fault.begin:.1f} s later"
             yield case.violation(
                 "I2",

@@ -175,10 +175,10 @@ async def test_each_chunk_arrives_as_soon_as_it_is_sent(proxy: ProxyStack) -> No
 
 
 async def test_an_answer_without_streaming_arrives_byte_for_byte(proxy: ProxyStack) -> None:
-    whole = b'{"id":"x",  "object":"chat.completion","odd":1.0,"choices":[]}'
-    answer = await proxy.complete(proxy.model([status(200, whole)]))
-    assert (answer.status, answer.raw) == (200, whole)
-    assert answer.headers["content-length"] == str(len(whole))
+    body = b'{"id":"x",  "object":"chat.completion","odd":1.0,"choices":[]}'
+    answer = await proxy.complete(proxy.model([status(200, body)]))
+    assert (answer.status, answer.raw) == (200, body)
+    assert answer.headers["content-length"] == str(len(body))
 
 
 async def test_the_upstream_gets_the_whole_body_and_none_of_the_clients_headers(

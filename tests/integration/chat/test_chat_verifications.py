@@ -72,8 +72,8 @@ async def complete(
                 **more,
             )
         )
-    whole = await create(model=model, messages=messages, **more)
-    choice = whole.choices[0]
+    completion = await create(model=model, messages=messages, **more)
+    choice = completion.choices[0]
     calls = [
         {"id": call.id, **call.function.model_dump()} for call in choice.message.tool_calls or ()
     ]
@@ -82,7 +82,7 @@ async def complete(
         choice.message.content or "",
         calls,
         choice.finish_reason,
-        whole.usage.total_tokens,
+        completion.usage.total_tokens,
     )
 
 

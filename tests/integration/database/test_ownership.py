@@ -124,9 +124,9 @@ async def test_a_claim_that_rolls_back_leaves_the_previous_owner_on_record(
     row = await database.response_row(response_id)
     assert (row["worker"], row["attempt"]) == (owner.id, 1)
     assert await database.log_ranges(response_id) == [(0, 1, 0)]
-    again = await taker.ownership.take(response_id)
-    assert again is not None
-    assert again.log_end == 5
+    taken_again = await taker.ownership.take(response_id)
+    assert taken_again is not None
+    assert taken_again.log_end == 5
 
 
 async def test_nothing_is_adopted_after_a_hole_in_the_journal(database: SeededDatabase) -> None:
@@ -335,12 +335,12 @@ async def test_a_flush_removes_the_batches_of_confirmed_flushes_and_keeps_the_ma
     for batch in (1, 2, 3):
         await owner.journal(batch, response_id, 1, 2 * batch, 2 * batch + 1)
     await owner.flush(response_id, 1, 2, 5, answered=2)
-    left = await run_sql(
+    rows_left = await run_sql(
         database.pool,
         "SELECT batch FROM journal WHERE worker = %(id)s ORDER BY batch",
         {"id": owner.id},
     )
-    assert [row["batch"] for row in left] == [0, 3]
+    assert [row["batch"] for row in rows_left] == [0, 3]
     page = await fetch(
         database.pool,
         read_queries.LOG_PAGE,
@@ -401,16 +401,16 @@ async def test_a_create_answered_503_never_runs_in_either_order_of_insert_and_de
     database: SeededDatabase,
 ) -> None:
     worker = await database.create_worker()
-    late, early = new_uuid(), new_uuid()
+    inserted_first, deleted_first = new_uuid(), new_uuid()
     project_values = {"project": database.project}
     async with database.pool.connection() as creating:
         async with creating.transaction():
-            await fetch(creating, create_queries.INSERT, database.insert_values(late))
+            await fetch(creating, create_queries.INSERT, database.insert_values(inserted_first))
             deleting = asyncio.create_task(
                 fetch(
                     database.pool,
                     create_queries.DELETE_UNCLEAR_CREATE,
-                    {"id": late, **project_values},
+                    {"id": inserted_first, **project_values},
                 )
             )
             waiting = (
@@ -421,11 +421,11 @@ async def test_a_create_answered_503_never_runs_in_either_order_of_insert_and_de
                 await asyncio.sleep(0.01)
         assert await deleting
     await fetch(
-        database.pool, create_queries.DELETE_UNCLEAR_CREATE, {"id": early, **project_values}
+        database.pool, create_queries.DELETE_UNCLEAR_CREATE, {"id": deleted_first, **project_values}
     )
     with pytest.raises(psycopg.errors.UniqueViolation):
-        await fetch(database.pool, create_queries.INSERT, database.insert_values(early))
-    for response_id in (late, early):
+        await fetch(database.pool, create_queries.INSERT, database.insert_values(deleted_first))
+    for response_id in (inserted_first, deleted_first):
         assert await worker.ownership.take(response_id) is None
         assert (await database.response_row(response_id))["status"] == "cancelled"
 

@@ -171,9 +171,9 @@ async def test_a_requeue_and_a_claim_race_and_the_response_has_one_owner(
         assert await other.ownership.take(response_id) is None, "a request alone frees nothing"
         if (await _owned(worker))[response_id].requeued:
             await worker.ownership.release(claim, Tail(2, 1, b""), ReleaseReason.REQUEUED)
-            again = await other.ownership.take(response_id)
-            assert again is not None
-            assert (again.row.crashes, (await _owned(other))[response_id].requeued) == (
+            next_claim = await other.ownership.take(response_id)
+            assert next_claim is not None
+            assert (next_claim.row.crashes, (await _owned(other))[response_id].requeued) == (
                 0,
                 False,
             )

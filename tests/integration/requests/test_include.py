@@ -98,8 +98,8 @@ async def test_items_that_a_client_sent_are_listed_whole_with_and_without_includ
     assert file_search["results"] == HISTORY[1]["results"]
     assert code_run["outputs"] == HISTORY[2]["outputs"]
     assert reasoning_item["encrypted_content"] == "the client's own data"
-    again = await api.create(fake.script(reply("x")), input=plain.body["data"])
-    assert again["status"] == "completed"
+    continued = await api.create(fake.script(reply("x")), input=plain.body["data"])
+    assert continued["status"] == "completed"
 
 
 async def test_log_probabilities_are_returned_only_if_included_at_create(

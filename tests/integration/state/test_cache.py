@@ -174,7 +174,7 @@ async def test_fields_that_do_not_change_the_answer_are_not_compared(
         temperature=0.5,
         tools=[FUNCTION],
     )
-    again = await _post(
+    second = await _post(
         api,
         model,
         tools=[FUNCTION],
@@ -187,8 +187,8 @@ async def test_fields_that_do_not_change_the_answer_are_not_compared(
         cache={"ttl": 5},
         background=True,
     )
-    assert again.headers["x-cache"] == "hit"
-    assert again.body["metadata"] == {"run": "2"}
+    assert second.headers["x-cache"] == "hit"
+    assert second.body["metadata"] == {"run": "2"}
 
 
 CHANGES: dict[str, JSON] = {
@@ -229,8 +229,11 @@ async def test_another_project_gets_no_cached_answer(
     model = fake.script(reply("mine"), reply("theirs"))
     other_project_api = shared_stack.api(key=keys.create(shared_stack.dsn, "another project"))
     await _post(shared_stack.api(), model)
-    theirs = await _post(other_project_api, model)
-    assert (theirs.headers["x-cache"], theirs.body["output_text"]) == ("miss", "theirs")
+    of_other_project = await _post(other_project_api, model)
+    assert (of_other_project.headers["x-cache"], of_other_project.body["output_text"]) == (
+        "miss",
+        "theirs",
+    )
 
 
 async def test_a_request_without_cache_neither_stores_nor_reads_the_cache(
@@ -252,11 +255,11 @@ async def test_the_history_is_compared_and_a_cached_response_can_be_continued(
     model = fake.script(reply("one"), reply("two"), reply("another two"))
     first, first_again = [(await _post(api, model)).body["id"] for _ in range(2)]
     second = await _post(api, model, input="And?", previous_response_id=first)
-    again = await _post(api, model, input="And?", previous_response_id=first_again)
-    assert [answer.headers["x-cache"] for answer in (second, again)] == ["miss", "hit"]
-    assert again.body["previous_response_id"] == first_again
+    second_again = await _post(api, model, input="And?", previous_response_id=first_again)
+    assert [answer.headers["x-cache"] for answer in (second, second_again)] == ["miss", "hit"]
+    assert second_again.body["previous_response_id"] == first_again
     assert (await _post(api, model, input="And?")).headers["x-cache"] == "miss"
-    third = await api.create(model, input="More", previous_response_id=again.body["id"])
+    third = await api.create(model, input="More", previous_response_id=second_again.body["id"])
     assert third["status"] == "completed"
     assert [message["content"] for message in fake.requests_for(model)[-1].messages] == [
         "Hello.",
@@ -408,8 +411,8 @@ async def test_a_cached_answer_is_added_to_its_conversation(api: Api, fake: Fake
     assert texts == [["1", "one", "2", "two"]] * 2
 
     read_only = await _post(api, model, conversation=second, input="3", store=False)
-    again = await _post(api, model, conversation=second, input="3", store=False)
-    assert (read_only.headers["x-cache"], again.headers["x-cache"]) == ("miss", "hit")
+    read_only_again = await _post(api, model, conversation=second, input="3", store=False)
+    assert (read_only.headers["x-cache"], read_only_again.headers["x-cache"]) == ("miss", "hit")
     assert await _texts(api, second) == texts[1]
     assert (await _post(api, model, input="1", background=True, conversation=first)).headers[
         "x-cache"

@@ -52,14 +52,14 @@ async def test_the_whole_chain_is_sent_in_order(api: Api, fake: FakeUpstream) ->
 
 async def test_a_chain_may_fork(api: Api, fake: FakeUpstream) -> None:
     root = await api.create(fake.script(reply("root")), input="start")
-    left, right = fake.script(reply("l")), fake.script(reply("r"))
+    first_fork, second_fork = fake.script(reply("l")), fake.script(reply("r"))
     await asyncio.gather(
         *(
             api.create(model, input=model, previous_response_id=root["id"])
-            for model in (left, right)
+            for model in (first_fork, second_fork)
         )
     )
-    for model in (left, right):
+    for model in (first_fork, second_fork):
         assert roles_and_texts(fake.requests_for(model)[0].messages) == [
             ("user", "start"),
             ("assistant", "root"),

@@ -152,10 +152,12 @@ async def test_clients_may_drop_everything_before_the_newest_compaction(
     api: Api, fake: FakeUpstream
 ) -> None:
     compaction = await compact(api, fake)
-    whole, shortened = fake.script(reply("a")), fake.script(reply("b"))
-    await api.create(whole, input=[*HISTORY, *compaction["output"], message("user", "Who barks?")])
+    unshortened, shortened = fake.script(reply("a")), fake.script(reply("b"))
+    await api.create(
+        unshortened, input=[*HISTORY, *compaction["output"], message("user", "Who barks?")]
+    )
     await api.create(shortened, input=[compaction["output"][-1], message("user", "Who barks?")])
-    assert roles_and_texts(fake.requests_for(whole)[0]) == roles_and_texts(
+    assert roles_and_texts(fake.requests_for(unshortened)[0]) == roles_and_texts(
         fake.requests_for(shortened)[0]
     )
 

@@ -535,11 +535,11 @@ async def test_added_and_removed_calls_and_outputs_count(api: Api, fake: FakeUps
     assert (await add(api, conversation_id, {**call_output("call_1"), "id": "fco_2"})).status == 200
     assert (await api.call("POST", "/responses", body)).status == 200
     assert (await api.call("DELETE", f"/conversations/{conversation_id}/items/fc_1")).status == 200
-    again = fake.script(reply("y"))
-    assert (await api.call("POST", "/responses", body | {"model": again})).status == 200, (
+    next_model = fake.script(reply("y"))
+    assert (await api.call("POST", "/responses", body | {"model": next_model})).status == 200, (
         "an output without its call is left out"
     )
-    assert [message["role"] for message in fake.requests_for(again)[0].messages] == [
+    assert [message["role"] for message in fake.requests_for(next_model)[0].messages] == [
         "user",
         "assistant",
         "user",
@@ -628,9 +628,9 @@ async def test_a_repeated_create_returns_the_first_response(
     released.set()
     ids = {(await first).body["id"], (await repeated).body["id"]}
     await api.wait_for_end(next(iter(ids)))
-    again = await api.call("POST", "/responses", body, headers=headers)
-    assert again.status == 200, "the item is in the conversation now"
-    assert {again.body["id"]} == ids
+    repeated_later = await api.call("POST", "/responses", body, headers=headers)
+    assert repeated_later.status == 200, "the item is in the conversation now"
+    assert {repeated_later.body["id"]} == ids
     assert len(await items_of(api, conversation_id)) == 2
     assert len(fake.requests_for(model)) == 1
 

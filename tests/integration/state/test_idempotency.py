@@ -104,11 +104,11 @@ async def test_the_same_key_of_another_project_is_another_key(
     model = fake.script(reply("mine"), reply("theirs"))
     other_project_api = shared_stack.api(key=keys.create(shared_stack.dsn, "idempotent other"))
     headers = {"idempotency-key": "common"}
-    mine, theirs = [
+    first, of_other_project = [
         await _post(client, {"model": model, "background": True}, **headers)
         for client in (shared_stack.api(), other_project_api)
     ]
-    assert mine.body["id"] != theirs.body["id"]
+    assert first.body["id"] != of_other_project.body["id"]
 
 
 async def test_the_sdks_retry_of_a_create_gets_the_first_response(
@@ -145,8 +145,8 @@ async def test_a_retry_runs_again_after_the_first_client_disconnected(
         await answer.content.readuntil(b"response.output_text.delta")
     [request] = fake.requests_for(model)
     await until(lambda: request.closed_by_client is not None)
-    again = await api.call("POST", "/responses", body, headers={"idempotency-key": "left"})
-    last = decode(split_frames(again.raw)[-2])
+    second = await api.call("POST", "/responses", body, headers={"idempotency-key": "left"})
+    last = decode(split_frames(second.raw)[-2])
     assert last["type"] == "response.completed"
     assert last["response"]["output_text"] == "second"
 

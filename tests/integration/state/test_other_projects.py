@@ -18,7 +18,7 @@ def other_project_api(shared_stack: Stack) -> Api:
 async def test_another_projects_response_looks_like_an_unknown_id(
     api: Api, other_project_api: Api, fake: FakeUpstream
 ) -> None:
-    mine = await api.wait_for_end(await api.create_background(fake.script(reply("private"))))
+    response = await api.wait_for_end(await api.create_background(fake.script(reply("private"))))
     unknown = response_id(new_uuid())
     for method, suffix in (
         ("GET", ""),
@@ -27,22 +27,22 @@ async def test_another_projects_response_looks_like_an_unknown_id(
         ("DELETE", ""),
         ("GET", "/input_items"),
     ):
-        answer = await other_project_api.call(method, f"/responses/{mine['id']}{suffix}")
+        answer = await other_project_api.call(method, f"/responses/{response['id']}{suffix}")
         unknown_answer = await other_project_api.call(method, f"/responses/{unknown}{suffix}")
         assert answer.status == unknown_answer.status == 404
-        assert answer.raw.replace(mine["id"].encode(), b"") == unknown_answer.raw.replace(
+        assert answer.raw.replace(response["id"].encode(), b"") == unknown_answer.raw.replace(
             unknown.encode(), b""
         )
-    assert await api.get(mine["id"]) == mine
+    assert await api.get(response["id"]) == response
 
 
 async def test_another_project_cannot_continue_a_response(
     api: Api, other_project_api: Api, fake: FakeUpstream
 ) -> None:
-    mine = await api.create(fake.script(reply("private")))
+    response = await api.create(fake.script(reply("private")))
     model = fake.script(reply("never"))
     refused = await other_project_api.call(
-        "POST", "/responses", {"model": model, "input": "x", "previous_response_id": mine["id"]}
+        "POST", "/responses", {"model": model, "input": "x", "previous_response_id": response["id"]}
     )
     assert (refused.status, refused.error["code"]) == (400, "previous_response_not_found")
     assert fake.requests_for(model) == []

@@ -104,15 +104,15 @@ async def test_an_unknown_id_is_refused_with_its_position(
     unstored = await api.create(fake.script(reply("x")), store=False)
     deleted = await api.create(fake.script(reply("x")))
     await api.call("DELETE", f"/responses/{deleted['id']}")
-    theirs = await shared_stack.api(key=keys.create(shared_stack.dsn, "referenced")).create(
-        fake.script(reply("x"))
-    )
+    of_other_project = await shared_stack.api(
+        key=keys.create(shared_stack.dsn, "referenced")
+    ).create(fake.script(reply("x")))
     for item_id in (
         "msg_never",
         unstored["output"][0]["id"],
         deleted["output"][0]["id"],
-        theirs["output"][0]["id"],
-        theirs["id"],
+        of_other_project["output"][0]["id"],
+        of_other_project["id"],
         "a b",
         "é",
     ):

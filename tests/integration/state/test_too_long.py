@@ -56,13 +56,13 @@ async def test_the_oldest_turns_are_left_out_until_the_history_fits(
     model = fake.script(OVERFLOW, OVERFLOW, reply("Fine."))
     response = await api.create(model, input=TURNS, truncation="auto", instructions="Speak Latin.")
     assert (response["output_text"], response["truncation"]) == ("Fine.", "auto")
-    whole, shorter, shortest = sent_contents(fake, model)
-    assert len(whole) > len(shorter) > len(shortest)
-    for sent in (whole, shorter, shortest):
+    complete, shorter, shortest = sent_contents(fake, model)
+    assert len(complete) > len(shorter) > len(shortest)
+    for sent in (complete, shorter, shortest):
         assert sent[:2] == ["Speak Lat", "Be brief."], "instructions are never left out"
         assert sent[2].startswith("user"), "the rest starts with a question"
         assert sent[-1] == "and now?"
-        assert sent[2:] == whole[-len(sent[2:]) :], "only the oldest messages are left out"
+        assert sent[2:] == complete[-len(sent[2:]) :], "only the oldest messages are left out"
 
 
 async def test_an_overflow_inside_a_stream_is_retried(api: Api, fake: FakeUpstream) -> None:

@@ -16,7 +16,7 @@ async def test_two_hundred_background_responses_all_complete(
     model = fake.script(
         [text("start "), wait_for(released), text(*chunks, gap=0.02), finish(), usage(), done()]
     )
-    whole = "start " + "".join(chunks)
+    full_text = "start " + "".join(chunks)
     ids = await asyncio.gather(
         *(shared_stack.api(number % 2).create_background(model) for number in range(200))
     )
@@ -27,7 +27,7 @@ async def test_two_hundred_background_responses_all_complete(
             await stream.until("response.output_text.delta")
             running.release()
             await stream.to_end()
-            assert stream.final["output_text"] == whole
+            assert stream.final["output_text"] == full_text
             return stream.frames
 
     running = asyncio.Semaphore(0)
@@ -45,5 +45,5 @@ async def test_two_hundred_background_responses_all_complete(
         )
     )
     assert {response["status"] for response in ended} == {"completed"}
-    assert {response["output_text"] for response in ended} == {whole}
+    assert {response["output_text"] for response in ended} == {full_text}
     assert len(fake.requests_for(model)) == 200, "each was sent to the upstream exactly once"

@@ -308,11 +308,11 @@ async def test_another_projects_responses_cannot_be_continued(
     shared_stack: Stack, api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("x"))
-    mine = await api.create(model)
+    response = await api.create(model)
     async with socket(
         shared_stack.api(key=keys.create(shared_stack.dsn, "another project"))
     ) as other_connection:
-        await other_connection.create(model, previous_response_id=mine["id"])
+        await other_connection.create(model, previous_response_id=response["id"])
         assert (await other_connection.read_error())["code"] == "previous_response_not_found"
 
 
@@ -517,9 +517,9 @@ async def test_fragments_are_joined_and_lone_surrogates_replaced(
     api: Api, fake: FakeUpstream
 ) -> None:
     model = fake.script(reply("x"))
-    whole = json.dumps({"type": "response.create", "model": model, "input": "a \ud800 b"})
+    request = json.dumps({"type": "response.create", "model": model, "input": "a \ud800 b"})
     async with socket(api) as connection:
-        await connection.connection.send(iter([whole[:10], whole[10:40], whole[40:]]))
+        await connection.connection.send(iter([request[:10], request[10:40], request[40:]]))
         await connection.read_to_end()
     assert fake.requests_for(model)[0].messages[0]["content"] == "a \ufffd b"
 

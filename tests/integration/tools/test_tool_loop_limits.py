@@ -251,10 +251,12 @@ async def test_a_call_of_an_unknown_tool_is_answered_and_the_loop_continues(
         "message completed",
     ]
     assert "no tool named 'no_such_tool'" in fake.requests_for(model)[1].messages[-1]["content"]
-    again = await api.create(
+    continued = await api.create(
         model, previous_response_id=ended["id"], tools=[counting_server(tool_servers)]
     )
-    assert again["status"] == "completed", "the call has its output and needs none from the client"
+    assert continued["status"] == "completed", (
+        "the call has its output and needs none from the client"
+    )
 
 
 async def test_a_thousand_calls_in_one_turn_end_at_the_limit_of_calls(

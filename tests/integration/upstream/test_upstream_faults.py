@@ -156,7 +156,7 @@ async def test_the_upstreams_message_reaches_a_foreground_client(
 async def test_an_answer_without_a_stream_is_accepted_or_refused(
     api: Api, fake: FakeUpstream
 ) -> None:
-    whole = {
+    completion = {
         "id": "x",
         "object": "chat.completion",
         "created": 1,
@@ -170,7 +170,7 @@ async def test_an_answer_without_a_stream_is_accepted_or_refused(
         ],
     }
     answer = await api.call(
-        "POST", "/responses", {"model": fake.script([status(200, whole)]), "input": "Hi."}
+        "POST", "/responses", {"model": fake.script([status(200, completion)]), "input": "Hi."}
     )
     if answer.status == 200:
         assert answer.body["output_text"] == "All at once."

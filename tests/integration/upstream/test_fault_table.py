@@ -1336,12 +1336,12 @@ async def test_an_unusual_stream_is_understood(
     ],
 )
 async def test_a_large_answer_arrives_whole(
-    short_limits_stack: Stack, fake: FakeUpstream, script: Script, size: int
+    shared_stack: Stack, fake: FakeUpstream, script: Script, size: int
 ) -> None:
     model = fake.script(script)
     outcome, growth = await memory_growth(
-        [*short_limits_stack.workers, *short_limits_stack.webs],
-        request_three_ways(short_limits_stack, model),
+        [*shared_stack.workers, *shared_stack.webs],
+        request_three_ways(shared_stack, model),
     )
     for response in (outcome.answer.body, outcome.events[-1]["response"], outcome.stored):
         assert (response["status"], len(response["output_text"])) == ("completed", size)

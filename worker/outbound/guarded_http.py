@@ -44,6 +44,9 @@ class RequestOutcome:
 
     status: int | None = None
     """Status of the last response."""
+    posted_status: int | None = None
+    """Status of the last response to a POST, unless an earlier one was accepted: whether the
+    message itself was handled. A GET only reads its answer."""
     fault: str | None = None
     """What went wrong outside HTTP. It completes a sentence about the server and contains
     nothing that its client does not know."""
@@ -55,9 +58,11 @@ class RequestOutcome:
         """Whether the last request failed."""
         return self.fault is not None or (self.status is not None and self.status >= 300)
 
-    def record_status(self, status: int) -> None:
-        """A response has begun."""
+    def record_status(self, status: int, method: str | None = None) -> None:
+        """A response has begun. `method`: of the request, if it reached the server."""
         self.status = status
+        if method == "POST" and (self.posted_status is None or self.posted_status >= 300):
+            self.posted_status = status
         if status >= 300:
             self.failed.set()
 
@@ -112,7 +117,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             return _unreachable_response(outcome, f"may not be reached: {refusal}")
         except (*_NETWORK_ERRORS, httpcore2.UnsupportedProtocol, OSError) as fault:
             return _unreachable_response(outcome, _describe_fault(fault))
-        outcome.record_status(response.status)
+        outcome.record_status(response.status, request.method)
         assert isinstance(response.stream, AsyncIterable)
         body = _Body(response.stream, outcome, None if request.method == "GET" else self._max_bytes)
         guarded_response = httpx2.Response(

@@ -272,7 +272,7 @@ class McpSession:
         fault = request.exception()
         if fault is None:
             return request.result()
-        if outcome.status == 404 and self._id is not None:
+        if outcome.posted_status == 404 and self._id is not None:
             await self.close(gracefully=False)
             raise McpSessionLost(_http_error(404, "The MCP server does not keep its sessions."))
         raise _failure(outcome, fault) from fault

@@ -27,6 +27,7 @@ from tests.support.mcp_servers import (
     PIXEL,
     Fault,
     McpServers,
+    RawExchange,
     Transport,
     break_off,
     break_off_in_stream,
@@ -175,6 +176,25 @@ async def test_a_session_that_the_server_lost_is_opened_again_once(
         mcp_servers.forget_sessions()
         assert (await run.call("echo", {"text": "again"})).fields == {"output": "again"}
     assert len(mcp_servers.requests_to(url, "initialize")) == 2
+
+
+async def test_a_call_that_a_server_accepted_before_it_lost_the_session_is_not_made_again(
+    mcp_servers: McpServers,
+) -> None:
+    async def accept_and_restart(exchange: RawExchange) -> None:
+        mcp_servers.forget_sessions()
+        # An event id without an answer: the client reads on by GET, which is answered 404.
+        await exchange.answer(
+            200, {"content-type": "text/event-stream"}, b"id: 1\nretry: 10\ndata:\n\n"
+        )
+
+    url = mcp_servers.url_with_fault("old", "tools/call", accept_and_restart)
+    async with open_run(url) as run:
+        await run.prepare()
+        result = await run.call("echo", {"text": "once"})
+        assert isinstance(result, ToolCallError) or result.failed
+    assert len(mcp_servers.requests_to(url, "tools/call")) == 1
+    assert any(request.http_method == "GET" for request in mcp_servers.requests_to(url))
 
 
 async def test_tools_in_the_history_are_not_listed_again(mcp_servers: McpServers) -> None:

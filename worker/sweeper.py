@@ -96,8 +96,12 @@ class Sweeper:
         """Reaps processes whose lease was expired and unchanged for the setting `lease.observe`.
 
         The time is measured on this process's monotonic clock: neither a stalled Postgres nor a
-        changed system clock makes a live process look dead.
+        changed system clock makes a live process look dead. While this process's own lease has run
+        out, the others' leases prove nothing: Postgres may be read-only, or its commits may hang.
         """
+        if not self._lease.is_valid:
+            self._expired_since.clear()
+            return
         sent_at = time.monotonic()
         expired = await fetch(self._pool, leases.EXPIRED_LEASES, {})
         now = time.monotonic()

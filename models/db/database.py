@@ -27,7 +27,7 @@ import structlog
 from psycopg import AsyncConnection
 from psycopg.rows import TupleRow, tuple_row
 from psycopg.types.json import Json, Jsonb, set_json_dumps, set_json_loads
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from models.config.settings import Settings
 from models.db.statement import Query, RowT, Statement
@@ -43,13 +43,30 @@ Pool = AsyncConnectionPool[Connection]
 Parameters = Mapping[str, object]
 ResultT = TypeVar("ResultT")
 
-DATABASE_UNAVAILABLE = (psycopg.OperationalError, psycopg.InterfaceError)
+DATABASE_UNAVAILABLE = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    psycopg.errors.ReadOnlySqlTransaction,
+    psycopg.errors.IdleInTransactionSessionTimeout,
+)
 """What a statement raises when Postgres is unreachable or restarts, or when the connection was
 lost: its outcome is then unknown.
 
-A refused lock and a timed-out statement are OperationalErrors too. Nothing was written then, and it
-is right to repeat the statement.
+Some of these errors say that nothing was written, and it is right to repeat the statement: a
+refused lock, a timed-out statement, a full disk, and a server that is read-only because it was
+demoted (psycopg counts the last one, and a transaction that idled too long, as internal errors).
 """
+
+NOT_EXECUTED = (
+    PoolTimeout,
+    psycopg.errors.ReadOnlySqlTransaction,
+    psycopg.errors.DiskFull,
+    psycopg.errors.OutOfMemory,
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.QueryCanceled,
+)
+"""Those of DATABASE_UNAVAILABLE after which it is certain that an autocommitted statement changed
+nothing: it was never sent, or Postgres itself refused it."""
 
 RETRY_DELAY = 0.5
 """Seconds between two tries while Postgres is unavailable."""
@@ -208,6 +225,7 @@ def execute_sync(
 
 __all__ = [
     "DATABASE_UNAVAILABLE",
+    "NOT_EXECUTED",
     "RETRY_DELAY",
     "Connection",
     "Json",

@@ -99,10 +99,15 @@ class Lease:
         """Whether it was renewed recently enough to start new work."""
         return time.monotonic() - self._renewed_at < self._lease.caution.total_seconds()
 
+    @property
+    def is_valid(self) -> bool:
+        """Whether it has not run out by this process's clock."""
+        return time.monotonic() - self._renewed_at < self._lease.duration.total_seconds()
+
     async def wait_until_valid(self) -> None:
         """Waits until the lease is valid: after it ran out, no fenced write is sent before the next
         renewal."""
-        while time.monotonic() - self._renewed_at >= self._lease.duration.total_seconds():  # noqa: ASYNC110  (renewed by another thread)
+        while not self.is_valid:  # noqa: ASYNC110  (renewed by another thread)
             await asyncio.sleep(0.1)
 
     def exit_process(self) -> NoReturn:
@@ -135,11 +140,14 @@ class Lease:
                 self._renew(connection)
             except DATABASE_UNAVAILABLE as error:
                 logger.warning("heartbeat_unreachable", error=str(error).strip())
-                if connection is not None:
-                    connection.close()
+                _close(connection)
                 connection = None
-        if connection is not None:
-            connection.close()
+            except Exception:
+                # Without this thread the lease would run out while the process works on.
+                logger.exception("heartbeat_failed")
+                _close(connection)
+                connection = None
+        _close(connection)
 
     def _renewed_recently(self) -> bool:
         return time.monotonic() - self._renewed_at < 2 * self._lease.beat.total_seconds()
@@ -173,3 +181,8 @@ class Lease:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
         if self._on_renewed is not None:
             self._on_renewed(sent, fetch_sync(connection, leases.OWNED_RESPONSES, {"me": self.id}))
+
+
+def _close(connection: SyncConnection | None) -> None:
+    if connection is not None:
+        connection.close()

@@ -34,6 +34,7 @@ QUICK = [
     "postgres-hung",
     "postgres-kill9",
     "postgres-locked",
+    "postgres-read-only",
     "reader-hung",
     "redis-restart",
     "redis-kill9",

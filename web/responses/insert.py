@@ -9,6 +9,7 @@ import structlog
 
 from models.db.database import (
     DATABASE_UNAVAILABLE,
+    NOT_EXECUTED,
     Pool,
     execute,
     fetch,
@@ -58,8 +59,14 @@ class InsertResponse:
         the connection is lost, the same row is inserted once more: it is stored then, or it was
         stored before. If that fails too, the row is deleted and Unavailable is raised.
         """
+        if new.values["background"] is False and not self._lease.is_valid:
+            # A sweep would cancel it: its web process looks dead.
+            raise Unavailable
         try:
             return await self._insert(new)
+        except NOT_EXECUTED as error:
+            logger.warning("create_refused", response=str(new.id), error=str(error).strip())
+            raise Unavailable from error
         except DATABASE_UNAVAILABLE as error:
             logger.warning("create_outcome_unknown", response=str(new.id), error=str(error).strip())
         try:

@@ -30,14 +30,15 @@ async def healthz() -> Response:
 
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
-    """200 if Postgres responds within 5 s, its schema is the newest and the process is not
-    stopping. Redis and workers are only reported."""
+    """200 if Postgres responds within 5 s, its schema is the newest, this process could renew its
+    lease, and the process is not stopping. Redis and workers are only reported."""
     state = app_state(request)
     report: dict[str, Any] = {
         "ready": False,
         "stopping": state.stopping,
         "database": "unreachable",
         "schema": None,
+        "lease": "ok" if state.lease.is_valid else "not renewed",
         "workers": {},
     }
     try:
@@ -50,7 +51,10 @@ async def readyz(request: Request) -> Response:
         report["database"] = f"unreachable: {type(error).__name__}"
     report["redis"] = await _redis_status(state)
     report["ready"] = (
-        report["database"] == "ok" and report["schema"] == _newest_revision() and not state.stopping
+        report["database"] == "ok"
+        and report["schema"] == _newest_revision()
+        and state.lease.is_valid
+        and not state.stopping
     )
     return json_response(report, status=200 if report["ready"] else 503)
 

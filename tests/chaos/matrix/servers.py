@@ -171,6 +171,32 @@ async def _no_connections(lab: Lab) -> AsyncIterator[None]:
             await connection.execute(sql.SQL(alter + "true").format(sql.Identifier(name)))
 
 
+@postgres.cell("read-only")
+async def postgres_is_read_only_past_the_lease(lab: Lab) -> None:
+    """It was demoted, or an operator made it read-only; creates in that time never run."""
+    load = await lab.start_load()
+    async with _read_only(lab):
+        load.release_second_word()
+        refused = await _refused_creates(lab)
+    await assert_no_process_died(lab, load)
+    assert not any(map(lab.fake.requests_for, refused))
+
+
+@asynccontextmanager
+async def _read_only(lab: Lab) -> AsyncIterator[None]:
+    """Lets every session refuse writes with SQLSTATE 25006, as a demoted primary does."""
+    async with await psycopg.AsyncConnection.connect(
+        lab.database_server.admin_url, autocommit=True
+    ) as connection:
+        await connection.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+        await connection.execute("SELECT pg_reload_conf()")
+        try:
+            yield
+        finally:
+            await connection.execute("ALTER SYSTEM RESET default_transaction_read_only")
+            await connection.execute("SELECT pg_reload_conf()")
+
+
 @postgres.cell("locked")
 async def postgres_locks_a_table(lab: Lab) -> None:
     """A migration or a full vacuum locks `responses` for longer than a lease: pools run empty."""

@@ -33,9 +33,9 @@ def models(fake: FakeUpstream) -> None:
 def _demo(request: UpstreamRequest) -> list[Step]:
     """The steps with which the demo upstream of `./dev up` answers."""
     answer = reply_to({**request.body, "model": DEMO_MODELS[request.model]})
-    said = (
+    steps = (
         [call(0, answer.call.id, answer.call.name, answer.call.arguments)]
         if answer.call
         else [text(*answer.words)]
     )
-    return [*said, finish(answer.finish_reason), usage(), done()]
+    return [*steps, finish(answer.finish_reason), usage(), done()]

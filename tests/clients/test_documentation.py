@@ -27,7 +27,7 @@ async def test_a_snippet_does_what_it_shows(
     pytestconfig: pytest.Config, tool_stack: Stack, tmp_path: Path, number: int
 ) -> None:
     name, code = BLOCKS[number]
-    told = {"OPENAI_BASE_URL": tool_stack.api().base_url, "OPENAI_API_KEY": tool_stack.key}
+    environment = {"OPENAI_BASE_URL": tool_stack.api().base_url, "OPENAI_API_KEY": tool_stack.key}
     if name == OFFICIAL:
         program = tmp_path / "snippet.py"
         command = [sys.executable, str(program)]
@@ -35,7 +35,7 @@ async def test_a_snippet_does_what_it_shows(
         if not pytestconfig.getoption("--live"):
             pytest.skip("needs another client; ./dev test tests/clients --live installs it")
         client = next(client for client in CLIENTS if client.name == name)
-        told |= client.environment
+        environment |= client.environment
         try:
             interpreter, beside = await install_client(client, INSTALLED)
         except CannotRun as reason:
@@ -43,6 +43,6 @@ async def test_a_snippet_does_what_it_shows(
         program = Path(beside).with_stem("snippet")
         command = [interpreter, str(program)]
     program.write_text(code)
-    said = await run(command, told)
+    printed = await run(command, environment)
     expected = "Tomorrow it rains in Ulm" if "forecast" in code else "Hello, Backburner!"
-    assert expected in said, said
+    assert expected in printed, printed

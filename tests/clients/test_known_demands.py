@@ -190,14 +190,14 @@ HISTORIES: list[tuple[str, list[JSON], list[JSON]]] = [
 
 
 @pytest.mark.parametrize(
-    ("sent", "told"), [row[1:] for row in HISTORIES], ids=[row[0] for row in HISTORIES]
+    ("sent", "expected"), [row[1:] for row in HISTORIES], ids=[row[0] for row in HISTORIES]
 )
 async def test_history_in_every_known_shape_is_accepted(
-    api: Api, fake: FakeUpstream, sent: list[JSON], told: list[JSON]
+    api: Api, fake: FakeUpstream, sent: list[JSON], expected: list[JSON]
 ) -> None:
     model = fake.script(reply("ok"))
     check_response(await api.create(model, input=sent, store=False))
-    assert fake.requests_for(model)[0].messages == told
+    assert fake.requests_for(model)[0].messages == expected
 
 
 async def test_every_parameter_may_be_null(api: Api, fake: FakeUpstream) -> None:
@@ -263,13 +263,13 @@ OUTPUTS: list[tuple[str, Any, str]] = [
 
 @pytest.mark.parametrize("kind", ["function_call", "custom_tool_call"])
 @pytest.mark.parametrize(
-    ("output", "told"), [row[1:] for row in OUTPUTS], ids=[row[0] for row in OUTPUTS]
+    ("output", "expected"), [row[1:] for row in OUTPUTS], ids=[row[0] for row in OUTPUTS]
 )
 async def test_a_tool_output_is_a_string_or_a_list(
-    api: Api, fake: FakeUpstream, kind: str, output: Any, told: str
+    api: Api, fake: FakeUpstream, kind: str, output: Any, expected: str
 ) -> None:
     model = fake.script(reply("ok"))
-    asked = {
+    tool_call = {
         "type": kind,
         "call_id": "call_1",
         "name": "look",
@@ -277,12 +277,12 @@ async def test_a_tool_output_is_a_string_or_a_list(
     }
     items = [
         {"role": "user", "content": "Look."},
-        asked,
+        tool_call,
         {"type": f"{kind}_output", "call_id": "call_1", "output": output},
     ]
     response = await api.create(model, input=items)
     answer = fake.requests_for(model)[0].messages[-1]
-    assert (answer["role"], answer["content"]) == ("tool", told)
+    assert (answer["role"], answer["content"]) == ("tool", expected)
     listed = (await api.call("GET", f"/responses/{response['id']}/input_items?order=asc")).body[
         "data"
     ]
@@ -292,7 +292,7 @@ async def test_a_tool_output_is_a_string_or_a_list(
 
 async def test_user_text_is_listed_in_parts(api: Api, fake: FakeUpstream) -> None:
     """Clients read `content[0].text`, also if they sent a string."""
-    said = [
+    history = [
         {"role": "user", "content": "words"},
         {"role": "assistant", "content": "answer"},
         {
@@ -303,7 +303,7 @@ async def test_user_text_is_listed_in_parts(api: Api, fake: FakeUpstream) -> Non
             ],
         },
     ]
-    response = await api.create(fake.script(reply("ok")), input=said)
+    response = await api.create(fake.script(reply("ok")), input=history)
     listed = (await api.call("GET", f"/responses/{response['id']}/input_items?order=asc")).body[
         "data"
     ]
@@ -424,6 +424,6 @@ async def test_parsed_objects_are_accepted_as_the_client_dumps_them(
             model=model, input=again, text_format=Seen, tools=[flat], store=False
         )
         assert second.output_parsed == Seen(what="b")
-    told = [request.messages for request in fake.requests_for(model)[1:]]
-    assert told == [told[0]] * len(dumps)
-    assert [message["role"] for message in told[0]] == ["user", "assistant", "tool"]
+    messages = [request.messages for request in fake.requests_for(model)[1:]]
+    assert messages == [messages[0]] * len(dumps)
+    assert [message["role"] for message in messages[0]] == ["user", "assistant", "tool"]

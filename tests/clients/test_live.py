@@ -39,19 +39,19 @@ async def test_a_client_works_unchanged(
         command = await install_client(client, INSTALLED)
     except CannotRun as reason:
         pytest.skip(str(reason))
-    heard: list[tuple[str, RecordedExchange]] = []
+    exchanges: list[tuple[str, RecordedExchange]] = []
     mcp = mcp_servers.url("plain")
     async with recording(tool_stack.api().base_url) as recorder:
-        told = {
+        environment = {
             "OPENAI_BASE_URL": recorder.base_url,
             "OPENAI_API_KEY": tool_stack.key,
             "MCP_URL": mcp,
             "SCRATCH": str(tmp_path),
         }
         scenarios = []
-        async for scenario in run_scenarios(client, command, told):
+        async for scenario in run_scenarios(client, command, environment):
             scenarios.append(scenario)
-            heard += [(scenario, exchange) for exchange in recorder.exchanges[len(heard) :]]
+            exchanges += [(scenario, exchange) for exchange in recorder.exchanges[len(exchanges) :]]
     assert tuple(scenarios) == client.scenarios
     if pytestconfig.getoption("--record"):
-        save(client.name, heard, mcp)
+        save(client.name, exchanges, mcp)

@@ -71,12 +71,12 @@ class _Replayer:
                 return _check_events(await stream.to_end())
         answer = await self._api.call(one.method, path, body)
         assert answer.status == one.status, (one.scenario, answer.raw)
-        found = answer.body
-        if found.get("object") == "response" and "deleted" not in found:
-            check_response(found)
-            if found["status"] == "queued":
-                found = await self._api.wait_for_end(found["id"])
-        return found
+        answered = answer.body
+        if answered.get("object") == "response" and "deleted" not in answered:
+            check_response(answered)
+            if answered["status"] == "queued":
+                answered = await self._api.wait_for_end(answered["id"])
+        return answered
 
     async def _over_socket(self, number: int, frame: JSON) -> JSON:
         if number not in self._sockets:

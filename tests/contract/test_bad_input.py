@@ -79,19 +79,19 @@ async def empty_project(shared_stack: Stack, fake: FakeUpstream) -> AsyncIterato
     async with await psycopg.AsyncConnection.connect(
         shared_stack.dsn, autocommit=True
     ) as connection:
-        found = EmptyProject(api, fake, name, fake.script(reply("never")), connection)
-        yield found
+        empty_project = EmptyProject(api, fake, name, fake.script(reply("never")), connection)
+        yield empty_project
         # The counting works: a valid request with an idempotency key is stored and runs.
         answered = await api.call(
             "POST",
             "/responses",
-            {"model": found.model, "input": "Hi."},
+            {"model": empty_project.model, "input": "Hi."},
             headers={"idempotency-key": "k"},
         )
         assert answered.status == 200
         with pytest.raises(AssertionError):
-            await found.assert_empty()
-        assert len(fake.requests_for(found.model)) == 1
+            await empty_project.assert_empty()
+        assert len(fake.requests_for(empty_project.model)) == 1
 
 
 def valid_body(empty_project: EmptyProject, **more: object) -> JSON:

@@ -131,14 +131,19 @@ async def basic_response(api: Api, fake: FakeUpstream, ask: Ask) -> None:
 
 
 async def system_prompt(api: Api, fake: FakeUpstream, ask: Ask) -> None:
-    told = {
+    system_message = {
         "type": "message",
         "role": "system",
         "content": "You are a pirate. Always respond in pirate speak.",
     }
     model = fake.script(reply("Arr."))
-    require_completed(await ask(api, {"model": model, "input": [told, user("Say hello.")]}))
-    assert fake.requests_for(model)[0].messages[0] == {"role": "system", "content": told["content"]}
+    require_completed(
+        await ask(api, {"model": model, "input": [system_message, user("Say hello.")]})
+    )
+    assert fake.requests_for(model)[0].messages[0] == {
+        "role": "system",
+        "content": system_message["content"],
+    }
 
 
 async def tool_calling(api: Api, fake: FakeUpstream, ask: Ask) -> None:
@@ -202,11 +207,14 @@ async def file_input(api: Api, fake: FakeUpstream, ask: Ask) -> None:
 
 async def multi_turn(api: Api, fake: FakeUpstream, ask: Ask) -> None:
     model = fake.script(reply("Alice."))
-    said = {"type": "message", "role": "assistant", "content": "Hello Alice! Nice to meet you."}
+    earlier = {"type": "message", "role": "assistant", "content": "Hello Alice! Nice to meet you."}
     require_completed(
         await ask(
             api,
-            {"model": model, "input": [user("My name is Alice."), said, user("What is my name?")]},
+            {
+                "model": model,
+                "input": [user("My name is Alice."), earlier, user("What is my name?")],
+            },
         )
     )
     assert [message["role"] for message in fake.requests_for(model)[0].messages] == [
@@ -253,14 +261,14 @@ async def reasoning_and_logprobs(api: Api, fake: FakeUpstream, ask: Ask) -> None
         },
     }
     summed = {"type": "reasoning.summary", "summary": "In short.", "index": 0}
-    said = [
+    earlier = [
         reasoning("hm"),
         delta({"reasoning_details": [summed]}),
         delta({"content": "Hi"}, logprobs={"content": [token]}),
     ]
     model = fake.script(
         [
-            *said,
+            *earlier,
             delta({"annotations": [cited]}),
             refusal("No."),
             finish(),
@@ -268,12 +276,12 @@ async def reasoning_and_logprobs(api: Api, fake: FakeUpstream, ask: Ask) -> None
             done(),
         ]
     )
-    asked = {
+    options = {
         "include": ["message.output_text.logprobs"],
         "top_logprobs": 1,
         "reasoning": {"effort": "low", "summary": "auto"},
     }
-    response = await ask(api, {"model": model, "input": "Go.", **asked})
+    response = await ask(api, {"model": model, "input": "Go.", **options})
     assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
 
 

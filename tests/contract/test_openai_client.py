@@ -52,12 +52,12 @@ async def _polled(client: openai.AsyncOpenAI, response: Response) -> Response:
     """Polls as OpenAI's guide to background mode shows it."""
 
     async def ended() -> Response | None:
-        found = await client.responses.retrieve(response.id)
-        return None if found.status in {"queued", "in_progress"} else found
+        response_now = await client.responses.retrieve(response.id)
+        return None if response_now.status in {"queued", "in_progress"} else response_now
 
-    found = await until(ended)
-    assert found is not None
-    return found
+    response_now = await until(ended)
+    assert response_now is not None
+    return response_now
 
 
 async def test_create_answers_with_the_text_and_its_usage(
@@ -82,26 +82,27 @@ async def test_create_answers_with_the_text_and_its_usage(
         response.usage.output_tokens_details.reasoning_tokens,
     ) == (5, 3)
     check_response(await api.get(response.id))
-    [asked] = fake.requests_for(model)
-    assert [message["role"] for message in asked.messages] == ["system", "user"]
-    assert [message["content"] for message in asked.messages] == ["Be brief.", "Say hello."]
-    assert asked.headers["authorization"] == "Bearer upstream-secret"
-    assert asked.body["stream"] is True
-    assert asked.body["stream_options"] == {"include_usage": True}
+    [request] = fake.requests_for(model)
+    assert [message["role"] for message in request.messages] == ["system", "user"]
+    assert [message["content"] for message in request.messages] == ["Be brief.", "Say hello."]
+    assert request.headers["authorization"] == "Bearer upstream-secret"
+    assert request.body["stream"] is True
+    assert request.body["stream_options"] == {"include_usage": True}
 
 
 async def test_a_foreground_stream_gives_events_as_they_happen(
     client: openai.AsyncOpenAI, fake: FakeUpstream
 ) -> None:
-    heard = asyncio.Event()
+    first_delta_read = asyncio.Event()
     model = fake.script(
-        [text("first"), wait_for(heard), text(" second"), finish(), usage(), done()]
+        [text("first"), wait_for(first_delta_read), text(" second"), finish(), usage(), done()]
     )
     kinds = []
     async for event in await client.responses.create(model=model, input="Go.", stream=True):
         kinds.append(event.type)
         if isinstance(event, ResponseTextDeltaEvent) and event.delta == "first":
-            heard.set()  # the stream would never end if the first delta came only with the last
+            # The stream would never end if the first delta came only with the last.
+            first_delta_read.set()
     assert kinds == [
         "response.created",
         "response.in_progress",
@@ -317,32 +318,32 @@ async def test_a_deleted_response_is_gone(client: openai.AsyncOpenAI, fake: Fake
 async def test_input_items_are_listed_page_by_page(
     client: openai.AsyncOpenAI, fake: FakeUpstream
 ) -> None:
-    said = [f"line {number}" for number in range(5)]
+    sent = [f"line {number}" for number in range(5)]
     model = fake.script(reply("x"))
     response = await client.responses.create(
-        model=model, input=[{"role": "user", "content": line} for line in said]
+        model=model, input=[{"role": "user", "content": line} for line in sent]
     )
 
     async def lines(**query: Any) -> list[str]:
-        found = []
+        texts = []
         async for item in client.responses.input_items.list(response.id, **query):
             assert item.type == "message"
             assert item.id
             part = item.content[0]
             assert part.type == "input_text"
-            found.append(part.text)
-        return found
+            texts.append(part.text)
+        return texts
 
-    assert await lines() == said[::-1], "the default order is newest first"
-    assert await lines(order="asc") == said
-    assert await lines(order="asc", limit=2) == said
-    assert await lines(order="desc", limit=1) == said[::-1]
+    assert await lines() == sent[::-1], "the default order is newest first"
+    assert await lines(order="asc") == sent
+    assert await lines(order="asc", limit=2) == sent
+    assert await lines(order="desc", limit=1) == sent[::-1]
     page = await client.responses.input_items.list(response.id, order="asc", limit=2)
-    told = page.to_dict()
-    assert [told["object"], told["has_more"]] == ["list", True]
-    assert [told["first_id"], told["last_id"]] == [item.id for item in page.data]
+    listed = page.to_dict()
+    assert [listed["object"], listed["has_more"]] == ["list", True]
+    assert [listed["first_id"], listed["last_id"]] == [item.id for item in page.data]
     rest = await client.responses.input_items.list(
-        response.id, order="asc", limit=5, after=str(told["last_id"])
+        response.id, order="asc", limit=5, after=str(listed["last_id"])
     )
     assert (len(rest.data), rest.has_more) == (3, False)
 
@@ -359,16 +360,16 @@ async def test_a_function_call_is_answered_in_the_next_response(
     first = fake.script(
         [call(0, "call_1", "get_weather", '{"city":"Bonn"}'), finish("tool_calls"), usage(), done()]
     )
-    asked = await client.responses.create(
+    called = await client.responses.create(
         model=first, input="Weather?", tools=[WEATHER], tool_choice="required"
     )
-    assert asked.status == "completed"
-    assert asked.output[0].type == "function_call"
-    assert (asked.output[0].call_id, asked.output[0].arguments) == ("call_1", '{"city":"Bonn"}')
+    assert called.status == "completed"
+    assert called.output[0].type == "function_call"
+    assert (called.output[0].call_id, called.output[0].arguments) == ("call_1", '{"city":"Bonn"}')
     second = fake.script(reply("Rain."))
     answered = await client.responses.create(
         model=second,
-        previous_response_id=asked.id,
+        previous_response_id=called.id,
         input=[{"type": "function_call_output", "call_id": "call_1", "output": "rain"}],
     )
     assert answered.output_text == "Rain."
@@ -383,10 +384,10 @@ async def test_a_function_call_is_answered_in_the_next_response(
         }
     ]
     assert (tool["role"], tool["tool_call_id"], tool["content"]) == ("tool", "call_1", "rain")
-    [told] = fake.requests_for(first)[0].body["tools"]
-    assert told["type"] == "function"
-    assert told["function"]["name"] == "get_weather"
-    assert told["function"]["strict"] is True
+    [tool] = fake.requests_for(first)[0].body["tools"]
+    assert tool["type"] == "function"
+    assert tool["function"]["name"] == "get_weather"
+    assert tool["function"]["strict"] is True
     assert fake.requests_for(first)[0].body["tool_choice"] == "required"
     assert "tool_choice" not in fake.requests_for(second)[0].body, (
         "tools are not inherited, and no tools means no choice"

@@ -369,19 +369,19 @@ def _out_of_range() -> Iterator[BadBody]:
     ]
     for name, kind, low, high, step in ranges:
         for given in (low - step, -(2**63) if kind == "integer" else -1e308):
-            said = str(given) if abs(given) < 1e18 else "a value out of range"
+            shown = str(given) if abs(given) < 1e18 else "a value out of range"
             message = (
                 f"Invalid '{name}': {kind} below minimum value. Expected a value >= {low}, but "
-                f"got {said} instead."
+                f"got {shown} instead."
             )
             yield BadBody(
                 f"{name} is {given:g}", {name: given}, name, f"{kind}_below_min_value", message
             )
         for given in (high + step, 2**64 - 1 if kind == "integer" else 1e308):
-            said = str(given) if abs(given) < 1e18 else "a value out of range"
+            shown = str(given) if abs(given) < 1e18 else "a value out of range"
             message = (
                 f"Invalid '{name}': {kind} above maximum value. Expected a value <= {high}, but "
-                f"got {said} instead."
+                f"got {shown} instead."
             )
             yield BadBody(
                 f"{name} is {given:g}", {name: given}, name, f"{kind}_above_max_value", message

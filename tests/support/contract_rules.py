@@ -118,10 +118,10 @@ def assert_items_obey_contract(
 
 
 def _check_snapshots(events: Sequence[Event]) -> None:
-    told = [event for event in events if event["type"] in SNAPSHOTS]
-    kinds = [event["type"] for event in told]
+    snapshots = [event for event in events if event["type"] in SNAPSHOTS]
+    kinds = [event["type"] for event in snapshots]
     assert len(set(kinds)) == len(kinds), f"a snapshot event twice in {kinds}"
-    assert len({event["response"]["id"] for event in told}) <= 1, "response.id changed"
+    assert len({event["response"]["id"] for event in snapshots}) <= 1, "response.id changed"
     openings = [kind for kind in kinds if kind not in ENDINGS]
     order = [
         kind
@@ -337,12 +337,14 @@ def _check_output(response: dict[str, Any], items: dict[int, dict[str, Any]]) ->
     After a recovery it may omit items, never change one.
     """
     done = [item for _, item in sorted(items.items())]
-    told = response["output"]
-    positions = [next((at for at, item in enumerate(done) if item == one), None) for one in told]
-    assert None not in positions, f"the output holds what the stream never said: {told}"
+    final_items = response["output"]
+    positions = [
+        next((at for at, item in enumerate(done) if item == one), None) for one in final_items
+    ]
+    assert None not in positions, f"the output holds what the stream never had: {final_items}"
     assert positions == sorted(positions, key=lambda at: at or 0), (
         "the output is in another order than the stream"
     )
-    incomplete = [at for at, item in enumerate(told) if item.get("status") == "incomplete"]
+    incomplete = [at for at, item in enumerate(final_items) if item.get("status") == "incomplete"]
     if incomplete and response["status"] == "completed":
         raise AssertionError("a completed response holds an incomplete item")

@@ -20,8 +20,8 @@ VARIABLE = re.compile(r"(?<!\$)\$\{(?P<name>\w+)(?P<operator>:?[-?+])?(?P<word>[
 
 def services() -> dict[str, dict[str, Any]]:
     """The services of docker-compose.yml, with anchors and merges resolved."""
-    found: dict[str, dict[str, Any]] = YAML(typ="safe").load(COMPOSE)["services"]
-    return found
+    entries: dict[str, dict[str, Any]] = YAML(typ="safe").load(COMPOSE)["services"]
+    return entries
 
 
 def volumes_and_networks() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -33,7 +33,7 @@ def volumes_and_networks() -> tuple[dict[str, Any], dict[str, Any]]:
 def with_defaults(text: str) -> str:
     """The text with unset variables of Compose substituted; a required one becomes its name."""
     return VARIABLE.sub(
-        lambda found: found["word"] if found["operator"] == ":-" else found["name"], text
+        lambda match: match["word"] if match["operator"] == ":-" else match["name"], text
     )
 
 
@@ -60,13 +60,13 @@ def copied_sources() -> list[str]:
 
 def pins(lock: Path) -> dict[str, tuple[str, frozenset[str]]]:
     """The lines `name==version ; marker` of a lock file by name and marker, with their hashes."""
-    found = {}
+    entries = {}
     for entry in re.findall(
         r"^(\S.*?) \\\n((?:    --hash=\S+(?: \\)?\n)+)", lock.read_text(), re.MULTILINE
     ):
         name, _, rest = entry[0].partition("==")
-        found[f"{name} {rest.partition(' ')[2]}".strip()] = (
+        entries[f"{name} {rest.partition(' ')[2]}".strip()] = (
             rest.partition(" ")[0],
             frozenset(re.findall(r"--hash=(\S+)", entry[1])),
         )
-    return found
+    return entries

@@ -63,7 +63,7 @@ class UpstreamRequest:
     sent_text: list[tuple[float, str]] = field(default_factory=list)
     """The pieces of text that were sent, each with its moment."""
     finish_reason_sent: bool = False
-    """Whether the answer said why the model stopped. With `finished` it is a complete turn."""
+    """Whether the answer has a finish reason. With `finished` it is a complete turn."""
     items: list[JSON] = field(default_factory=list)
     """The items that a native answer has sent completely (tests/support/native_script.py)."""
     events: int = 0

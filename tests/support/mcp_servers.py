@@ -180,8 +180,8 @@ def http_answer(
     """Sends this answer."""
 
     async def fault(wire: RawExchange) -> None:
-        told = {name.replace("_", "-"): value for name, value in headers.items()}
-        await wire.answer(status, {"content-type": content_type, **told}, body)
+        more = {name.replace("_", "-"): value for name, value in headers.items()}
+        await wire.answer(status, {"content-type": content_type, **more}, body)
 
     return fault
 
@@ -198,8 +198,8 @@ def rpc_result(result: object | Callable[[JSON], object]) -> Fault:
     """
 
     async def fault(wire: RawExchange) -> None:
-        told = result(wire.request.body) if callable(result) else result
-        body = {"jsonrpc": "2.0", "id": wire.request.body.get("id"), "result": told}
+        value_sent = result(wire.request.body) if callable(result) else result
+        body = {"jsonrpc": "2.0", "id": wire.request.body.get("id"), "result": value_sent}
         await wire.answer(200, {"content-type": "application/json"}, json.dumps(body).encode())
 
     return fault
@@ -324,8 +324,8 @@ def _server_with(
     async def call_tool(
         _: ServerRequestContext[Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
-        said = await call(params.name, params.arguments or {})
-        return types.CallToolResult(content=[types.TextContent(type="text", text=said)])
+        answer_text = await call(params.name, params.arguments or {})
+        return types.CallToolResult(content=[types.TextContent(type="text", text=answer_text)])
 
     return Server("listed", on_list_tools=list_tools, on_call_tool=call_tool)
 
@@ -456,7 +456,7 @@ class McpServers:
         async with contextlib.AsyncExitStack() as running:
             for name, server in self._servers.items():
                 # the handlers hold requests open on purpose: an idle time or a cap of sessions
-                # would be a fault nobody asked for
+                # would be a fault that no test wants
                 self._apps[name, "mcp"] = server.streamable_http_app(
                     streamable_http_path="/mcp",
                     json_response=name == "many",
@@ -551,10 +551,10 @@ async def _body(receive: Receive) -> bytes:
 
 def _message(body: bytes) -> JSON:
     try:
-        found = json.loads(body)
+        parsed = json.loads(body)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 class _TrackedRequest:

@@ -79,24 +79,25 @@ def message_events(text: str) -> list[JSON]:
     """The events of a message as OpenAI sends them."""
     part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
     shape = {"id": "up_msg", "role": "assistant"}
-    told = [added(0, "message", **shape, status="in_progress", content=[])]
-    told.append(event("content_part.added", 0, item_id="up_msg", content_index=0, part=part))
-    told += [text_delta(piece) for piece in text]
-    told.append(
+    written = [added(0, "message", **shape, status="in_progress", content=[])]
+    written.append(event("content_part.added", 0, item_id="up_msg", content_index=0, part=part))
+    written += [text_delta(piece) for piece in text]
+    written.append(
         event("output_text.done", 0, item_id="up_msg", content_index=0, text=text, logprobs=[])
     )
-    told.append(
+    written.append(
         event(
             "content_part.done", 0, item_id="up_msg", content_index=0, part={**part, "text": text}
         )
     )
-    return [*told, done(0, "message", **shape, content=[{**part, "text": text}])]
+    return [*written, done(0, "message", **shape, content=[{**part, "text": text}])]
 
 
 def numbered(events: Iterable[JSON]) -> list[JSON]:
     """The events with the upstream's sequence numbers."""
     return [
-        {**copy.deepcopy(told), "sequence_number": number} for number, told in enumerate(events)
+        {**copy.deepcopy(written), "sequence_number": number}
+        for number, written in enumerate(events)
     ]
 
 
@@ -110,13 +111,13 @@ def translate_native(
 ) -> TranslatedTurn:
     """Feeds the events to the parser and a translator, ends the turn and checks the output."""
     translator = NativeTranslator(counter(), TurnOptions(**options), tag_encrypted=tag_encrypted)
-    told: list[Event] = []
+    written: list[Event] = []
     for one in events:
-        told += translator.feed(
+        written += translator.feed(
             parse_event(one if isinstance(one, bytes) else json.dumps(one).encode())
         )
-    told += translator.close_incomplete() if cut else translator.finish(done_seen=done_seen)
-    shown = decoded(told)
+    written += translator.close_incomplete() if cut else translator.finish(done_seen=done_seen)
+    shown = decoded(written)
     for one in shown:
         check_event(one)
     closed = assert_items_obey_contract(shown, complete=not translator.needs_another_turn)

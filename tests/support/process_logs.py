@@ -17,14 +17,14 @@ class LoggedProcess(Protocol):
 
 def tracebacks(processes: Iterable[LoggedProcess], allowed: tuple[str, ...]) -> list[str]:
     """The tracebacks that contain none of the `allowed` texts, with their processes' names."""
-    found = [
+    logs_by_name = [
         (process.name, text)
         for process in processes
         for text in _tracebacks(process.log.read_text(errors="replace"))
     ]
     return [
         f"── {name} ──\n{text[:300]}\n…\n{text[-2000:]}"
-        for name, text in found
+        for name, text in logs_by_name
         if not any(part in text for part in allowed)
     ]
 

@@ -115,21 +115,21 @@ class SearchEngine:
     def requests_for(self, query: str) -> list[SearchRequest]:
         """The requests for this query, in order. Providers may have added text behind it."""
         return [
-            asked
-            for asked in self.requests
-            if asked.query == query or asked.query.startswith(f"{query} ")
+            search
+            for search in self.requests
+            if search.query == query or search.query.startswith(f"{query} ")
         ]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, one request."""
         try:
-            asked = await _request(reader)
-            self.requests.append(asked)
+            search = await _request(reader)
+            self.requests.append(search)
             words = next(
                 (
                     known
                     for known in (*self._responders, *self._pages)
-                    if asked.query == known or asked.query.startswith(f"{known} ")
+                    if search.query == known or search.query.startswith(f"{known} ")
                 ),
                 "",
             )
@@ -138,7 +138,7 @@ class SearchEngine:
                 waiting.pop(0)
                 if waiting
                 else http_answer(
-                    200, json.dumps(_results_json(asked, self._pages.get(words, []))).encode()
+                    200, json.dumps(_results_json(search, self._pages.get(words, []))).encode()
                 )
             )
             await answer(reader, writer)
@@ -146,7 +146,7 @@ class SearchEngine:
             pass
         finally:
             if self.requests:
-                asked.disconnected.set()
+                search.disconnected.set()
             writer.close()
 
 
@@ -161,42 +161,42 @@ async def _request(reader: asyncio.StreamReader) -> SearchRequest:
     parameters = (
         json.loads(body)
         if body
-        else {name: found[0] for name, found in parse_qs(parts.query).items()}
+        else {name: listed[0] for name, listed in parse_qs(parts.query).items()}
     )
     return SearchRequest(method, parts.path, parameters, headers)
 
 
 def _results_json(request: SearchRequest, pages: list[Page]) -> JSON:
     """The results in the format of the provider that the request is for."""
-    found: list[JSON] = [{"title": page.title, "url": page.url} for page in pages]
+    listed: list[JSON] = [{"title": page.title, "url": page.url} for page in pages]
     if request.path.endswith("/web/search"):  # Brave
-        told = [
+        rows = [
             {"type": "search_result", **one, "description": page.content}
-            for one, page in zip(found, pages, strict=True)
+            for one, page in zip(listed, pages, strict=True)
         ]
-        web = {"web": {"type": "search", "results": told, "family_friendly": True}} if pages else {}
+        web = {"web": {"type": "search", "results": rows, "family_friendly": True}} if pages else {}
         return {"type": "search", "query": {"original": request.query}, **web}
     if request.method == "POST":  # Tavily
-        told = [
+        rows = [
             {**one, "content": page.content, "score": 0.9, "raw_content": None}
-            for one, page in zip(found, pages, strict=True)
+            for one, page in zip(listed, pages, strict=True)
         ]
         return {
             "query": request.query,
             "answer": None,
             "images": [],
-            "results": told,
+            "results": rows,
             "response_time": 0.1,
             "request_id": "r",
         }
-    told = [
+    rows = [
         {**one, "content": page.content, "engine": "x", "category": "general"}
-        for one, page in zip(found, pages, strict=True)
+        for one, page in zip(listed, pages, strict=True)
     ]
     return {
         "query": request.query,
         "number_of_results": 0,
-        "results": told,
+        "results": rows,
         "answers": [],
         "infoboxes": [],
         "unresponsive_engines": [],

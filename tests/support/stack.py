@@ -128,21 +128,21 @@ async def databases(folder: Path, suite_settings: SuiteSettings) -> AsyncIterato
     """The server that DATABASE_URL names, or a server in `folder`, stopped at the end."""
     if suite_settings.database_url is not None:
         _, _, rest = suite_settings.database_url.partition("://")
-        found = Databases(f"postgresql://{rest}", None)
+        server_databases = Databases(f"postgresql://{rest}", None)
         try:
-            await found.prepare()
-            yield found
+            await server_databases.prepare()
+            yield server_databases
         finally:
-            await found.drop()
+            await server_databases.drop()
         return
     server = Postgres(
         folder / "postgres", folder / "logs", port=free_port(), password=secrets.token_hex(8)
     )
     server.start()
     try:
-        found = Databases(server.url, server)
-        await found.prepare()
-        yield found
+        server_databases = Databases(server.url, server)
+        await server_databases.prepare()
+        yield server_databases
     finally:
         server.stop()
 
@@ -347,8 +347,8 @@ class Stack:
         """The body of /readyz."""
         async with self.session.get(f"http://127.0.0.1:{self.webs[web].port}/readyz") as answer:
             assert answer.status == 200, await answer.text()
-            found: dict[str, Any] = await answer.json()
-            return found
+            report: dict[str, Any] = await answer.json()
+            return report
 
     async def value(self, query: str, *values: object) -> Any:
         """Runs a query on the database; returns the first column of the first row, or None."""
@@ -413,7 +413,7 @@ class Stack:
         faults = [str(result) for result in results if isinstance(result, BaseException)]
         assert not faults, f"{faults}\n{tails(self.started, 1500)}"
         assert not died, f"{died} died during the tests\n{tails(self.started, 1500)}"
-        assert not (found := self.tracebacks()), "\n".join(found[:5])
+        assert not (tracebacks := self.tracebacks()), "\n".join(tracebacks[:5])
 
     def tracebacks(self) -> list[str]:
         """The tracebacks in the logs of all its processes that are not allowed."""

@@ -64,7 +64,7 @@ _ENDINGS = {
 @cache
 def _members(union: Any) -> dict[str, type[BaseModel]]:
     """The members of one of the SDK's unions by the value of their `type`."""
-    found: dict[str, type[BaseModel]] = {}
+    members: dict[str, type[BaseModel]] = {}
     for member in get_args(
         get_args(union)[0]
         if get_origin(union) is not None and hasattr(union, "__metadata__")
@@ -72,8 +72,8 @@ def _members(union: Any) -> dict[str, type[BaseModel]]:
     ):
         annotation = member.model_fields["type"].annotation
         assert get_origin(annotation) is Literal, member
-        found |= dict.fromkeys(get_args(annotation), member)
-    return found
+        members |= dict.fromkeys(get_args(annotation), member)
+    return members
 
 
 def _check(union: Any, value: JSON) -> None:

@@ -16,11 +16,11 @@ TOOL_SETTINGS = {
 
 def tool_turn(*calls: tuple[str, str]) -> list[Step]:
     """A turn that calls counting tools: (tool, key) each."""
-    asked = [
+    call_steps = [
         call(nr, f"call_{nr}", tool, json.dumps({"key": key}))
         for nr, (tool, key) in enumerate(calls)
     ]
-    return [*asked, finish("tool_calls"), usage(), done()]
+    return [*call_steps, finish("tool_calls"), usage(), done()]
 
 
 def counting_server(database_server: McpServers) -> JSON:

@@ -32,10 +32,10 @@ class Socket:
 
     async def next(self) -> JSON:
         """The next frame. Raises `ConnectionClosed`."""
-        told = await self.connection.recv()
-        assert isinstance(told, str), "a binary frame"
-        self.frames.append(told)
-        return self.decode(told)
+        message = await self.connection.recv()
+        assert isinstance(message, str), "a binary frame"
+        self.frames.append(message)
+        return self.decode(message)
 
     @staticmethod
     def decode(frame: str) -> JSON:

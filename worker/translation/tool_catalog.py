@@ -85,8 +85,8 @@ def build_tool_catalog(
         for tool in callable_tools([*parameters.get("tools", ()), *added_tools(history)])
     }
     loaded = {
-        id(found.tool)
-        for found in callable_tools(
+        id(callable_tool.tool)
+        for callable_tool in callable_tools(
             added_tools(item for item in history if item["type"] == "tool_search_output")
         )
     }

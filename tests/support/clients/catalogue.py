@@ -196,9 +196,9 @@ async def _run_command(command: list[str]) -> None:
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
-    said, _ = await process.communicate()
+    printed, _ = await process.communicate()
     if process.returncode:
-        raise CannotRun(f"{' '.join(command)} failed: {said.decode(errors='replace')[-1500:]}")
+        raise CannotRun(f"{' '.join(command)} failed: {printed.decode(errors='replace')[-1500:]}")
 
 
 async def run(command: list[str], environment: dict[str, str]) -> str:
@@ -207,9 +207,9 @@ async def run(command: list[str], environment: dict[str, str]) -> str:
     Raises AssertionError with its errors if it fails.
     """
     async with asyncio.timeout(PROGRAM_TIMEOUT), _start(command, environment) as process:
-        said, complaint = await process.communicate()
+        printed, complaint = await process.communicate()
         assert not process.returncode, complaint.decode(errors="replace")[-4000:]
-        return said.decode()
+        return printed.decode()
 
 
 async def run_scenarios(

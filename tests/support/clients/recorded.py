@@ -54,13 +54,15 @@ def save(client: str, exchanges: Sequence[tuple[str, RecordedExchange]], mcp: st
     for scenario, exchange in exchanges:
         if not _is_repeatable(exchange):
             continue
-        told = _replace_strings([exchange.path, exchange.body], partial(_with_placeholders, places))
+        replaced = _replace_strings(
+            [exchange.path, exchange.body], partial(_with_placeholders, places)
+        )
         kept.append(
             {
                 "scenario": scenario,
                 "method": exchange.method,
-                "path": told[0],
-                "body": _trim(told[1]),
+                "path": replaced[0],
+                "body": _trim(replaced[1]),
                 "status": exchange.status,
                 "output": _types(exchange),
                 "socket": exchange.socket,
@@ -76,20 +78,20 @@ def save(client: str, exchanges: Sequence[tuple[str, RecordedExchange]], mcp: st
 
 def placeholders_in(number: int, answer: JSON) -> dict[str, str]:
     """Place -> value, for each value of an answer that later requests may repeat."""
-    found = {}
+    places_by_name = {}
     if "id" in answer:
-        found[f"{number}.id"] = answer["id"]
+        places_by_name[f"{number}.id"] = answer["id"]
     for at, item in enumerate(answer.get("output") or answer.get("data") or ()):
         for key, name in (("id", "output"), ("encrypted_content", "sealed")):
             if key in item:
-                found[f"{number}.{name}.{at}"] = item[key]
-    return found
+                places_by_name[f"{number}.{name}.{at}"] = item[key]
+    return places_by_name
 
 
 def fill_placeholders(value: Any, places: dict[str, str]) -> Any:
     """The recorded JSON with every place replaced by its value."""
     return _replace_strings(
-        value, lambda text: re.sub(r"\{\{([\w.]+)\}\}", lambda found: places[found[1]], text)
+        value, lambda text: re.sub(r"\{\{([\w.]+)\}\}", lambda match: places[match[1]], text)
     )
 
 

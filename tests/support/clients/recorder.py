@@ -56,17 +56,17 @@ class Recorder:
                 headers={"content-type": answer.headers.get("content-type", "text/plain")},
             )
             await passed.prepare(request)
-            heard = bytearray()
+            received = bytearray()
             try:
                 with suppress(
                     ConnectionResetError
-                ):  # some clients leave as soon as they have heard the last event
+                ):  # some clients leave as soon as they have read the last event
                     async for piece in answer.content.iter_any():
-                        heard += piece
+                        received += piece
                         await passed.write(piece)
                     await passed.write_eof()
             finally:
-                exchange.answer = _answer(bytes(heard), answer.content_type)
+                exchange.answer = _answer(bytes(received), answer.content_type)
             return passed
 
     async def _socket(self, request: web.Request) -> web.WebSocketResponse:
@@ -85,14 +85,14 @@ class Recorder:
                     await client.send_str(frame.data)
                 await client.close()
 
-            told = asyncio.create_task(answers())
+            answering = asyncio.create_task(answers())
             async for frame in client:
                 self.exchanges.append(
                     RecordedExchange("FRAME", "/responses", json.loads(frame.data), socket=number)
                 )
                 await server.send_str(frame.data)
             await server.close()
-            await told
+            await answering
         return client
 
     def _record_event(self, event: JSON) -> None:
@@ -112,8 +112,8 @@ def _headers(request: web.Request) -> dict[str, str]:
 
 def _answer(raw: bytes, content_type: str) -> JSON | None:
     if content_type == "application/json":
-        found: JSON = json.loads(raw)
-        return found
+        parsed: JSON = json.loads(raw)
+        return parsed
     if content_type != "text/event-stream":
         return None
     datas = [

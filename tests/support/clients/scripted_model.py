@@ -34,10 +34,10 @@ _COMMANDS = re.compile(r"\[\[(then|(?:say|think|refuse|call) .+?)\]\]", re.DOTAL
 def answer_from_prompt(request: UpstreamRequest) -> list[Step]:
     """The steps of the answer to this chat request."""
     messages = request.messages
-    told = next(
+    instruction = next(
         (at for at in range(len(messages) - 1, -1, -1) if _has_commands(messages[at])), None
     )
-    if told is None:
+    if instruction is None:
         return [
             delta({"role": "assistant", "content": ""}),
             text(GREETING),
@@ -45,8 +45,8 @@ def answer_from_prompt(request: UpstreamRequest) -> list[Step]:
             usage(),
             done(),
         ]
-    turns = _turns(_content(messages[told]))
-    since = messages[told + 1 :]
+    turns = _turns(_content(messages[instruction]))
+    since = messages[instruction + 1 :]
     so_far = sum("tool_calls" in message for message in since)
     words = turns[so_far] if so_far < len(turns) else [f"say {GREETING}"]
     known = {

@@ -14,17 +14,17 @@ from tests.support.stack import Databases
 
 @pytest.fixture
 async def proxy() -> AsyncIterator[Proxy]:
-    """Before a server that says back what it is told."""
+    """Before a server that sends back what it receives."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while said := await reader.read(1000):
-            writer.write(said)
+        while received := await reader.read(1000):
+            writer.write(received)
         writer.close()
 
     server = await asyncio.start_server(echo, "127.0.0.1", 0)
-    found = Proxy("127.0.0.1", server.sockets[0].getsockname()[1])
-    yield found
-    await found.close()
+    proxy = Proxy("127.0.0.1", server.sockets[0].getsockname()[1])
+    yield proxy
+    await proxy.close()
     server.close()
     await server.wait_closed()
 
@@ -121,11 +121,11 @@ async def test_an_answer_is_held_and_let_go(proxy: Proxy, connect: Connect) -> N
     client = await greeted(connect)
     snare = proxy.hold_answer(b"bait")
     assert await client.ask(b"nothing") == b"nothing"
-    asked = asyncio.create_task(client.ask(b"a bait"))
+    echo = asyncio.create_task(client.ask(b"a bait"))
     await snare.answered.wait()
-    assert not asked.done()
+    assert not echo.done()
     snare.release()
-    assert await asked == b"a bait"
+    assert await echo == b"a bait"
     assert await client.ask(b"a bait") == b"a bait", "a snare catches once"
 
 

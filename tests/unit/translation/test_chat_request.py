@@ -60,7 +60,7 @@ def user(*content: dict[str, Any] | str, role: str = "user") -> dict[str, Any]:
     return {"id": "msg_1", "type": "message", "status": "completed", "role": role, "content": parts}
 
 
-def said(*texts: str) -> dict[str, Any]:
+def assistant_texts(*texts: str) -> dict[str, Any]:
     parts = [
         {"type": "output_text", "text": text, "annotations": [{"type": "url_citation"}]}
         for text in texts
@@ -159,8 +159,12 @@ MESSAGES: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
     ),
     ("system", [user("s", role="system")], [{"role": "system", "content": "s"}]),
     ("developer", [user("d", role="developer")], [{"role": "system", "content": "d"}]),
-    ("the model's texts run together", [said("a", "b")], [{"role": "assistant", "content": "ab"}]),
-    ("an empty answer is left out", [user("hi"), said("")], [HI]),
+    (
+        "the model's texts run together",
+        [assistant_texts("a", "b")],
+        [{"role": "assistant", "content": "ab"}],
+    ),
+    ("an empty answer is left out", [user("hi"), assistant_texts("")], [HI]),
     (
         "a refusal",
         [
@@ -186,17 +190,25 @@ MESSAGES: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
     ),
     (
         "text before a call",
-        [said("hm"), call("a"), output("a")],
+        [assistant_texts("hm"), call("a"), output("a")],
         [calling("a", content="hm"), tool("a")],
     ),
     (
         "text between call and output",
-        [call("a"), said("hm"), output("a")],
+        [call("a"), assistant_texts("hm"), output("a")],
         [calling("a", content="hm"), tool("a")],
     ),
     (
         "text around calls",
-        [said("one"), call("a"), said("two"), call("b"), output("a"), said("three"), output("b")],
+        [
+            assistant_texts("one"),
+            call("a"),
+            assistant_texts("two"),
+            call("b"),
+            output("a"),
+            assistant_texts("three"),
+            output("b"),
+        ],
         [calling("a", "b", content="one\n\ntwo\n\nthree"), tool("a"), tool("b")],
     ),
     (
@@ -206,7 +218,7 @@ MESSAGES: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
     ),
     (
         "a turn after a turn",
-        [call("a"), output("a"), call("b"), output("b"), said("done")],
+        [call("a"), output("a"), call("b"), output("b"), assistant_texts("done")],
         [
             calling("a"),
             tool("a"),
@@ -222,7 +234,7 @@ MESSAGES: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
     ),
     (
         "a call that broke off",
-        [said("hm"), call("a"), user("hi")],
+        [assistant_texts("hm"), call("a"), user("hi")],
         [{"role": "assistant", "content": "hm"}, HI],
     ),
     ("nothing but a call that broke off", [call("a"), user("hi")], [HI]),
@@ -243,7 +255,7 @@ MESSAGES: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
             call("b"),
             output("a", [{"type": "input_text", "text": "x"}, IMAGE]),
             output("b"),
-            said("nice"),
+            assistant_texts("nice"),
         ],
         [
             calling("a", "b"),
@@ -312,7 +324,7 @@ MESSAGES: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
     ),
     (
         "what hosted tools did",
-        [{"type": "web_search_call", "id": "ws_1"}, said("found")],
+        [{"type": "web_search_call", "id": "ws_1"}, assistant_texts("found")],
         [{"role": "assistant", "content": "found"}],
     ),
 ]
@@ -474,7 +486,7 @@ SYSTEMS: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
             user("d", role="developer"),
             user("hi"),
             user("late", role="developer"),
-            said("a"),
+            assistant_texts("a"),
         ],
         [
             {"role": "system", "content": "s\n\nd\n\nlate"},

@@ -12,7 +12,7 @@ from worker.translation.items.citations import CitationFinder, citation_sources
 SOURCES = {"https://a.example/x": "A", "https://b.example/(1)": "B", "https://c.example": ""}
 
 
-def found(*pieces: str) -> list[dict[str, Any]]:
+def annotations_of(*pieces: str) -> list[dict[str, Any]]:
     citations = CitationFinder(SOURCES)
     return [note for piece in pieces for note in citations.find(piece)]
 
@@ -52,13 +52,14 @@ TEXTS: list[tuple[str, list[str]]] = [
 def test_links_to_search_results_are_citations(text: str, expected: list[str]) -> None:
     for pieces in ([text], list(text), [text[: len(text) // 2], text[len(text) // 2 :]]):
         assert [
-            text[note["start_index"] : note["end_index"]] for note in found(*pieces)
+            text[note["start_index"] : note["end_index"]] for note in annotations_of(*pieces)
         ] == expected
 
 
 def test_a_source_without_a_title_gets_the_link_text() -> None:
     assert [
-        note["title"] for note in found("[A](https://a.example/x) [words](https://c.example)")
+        note["title"]
+        for note in annotations_of("[A](https://a.example/x) [words](https://c.example)")
     ] == ["A", "words"]
 
 
@@ -86,8 +87,8 @@ BITS = st.sampled_from(
 def test_citations_do_not_depend_on_how_the_text_is_cut(text: str, cuts: list[int]) -> None:
     places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     pieces = [text[start:end] for start, end in pairwise(places)]
-    whole = found(text)
-    assert found(*pieces) == whole == found(*text)
+    whole = annotations_of(text)
+    assert annotations_of(*pieces) == whole == annotations_of(*text)
     assert all(
         text[note["start_index"]] == "[" and text[note["end_index"] - 1] == ")" for note in whole
     )
@@ -101,7 +102,7 @@ def test_text_with_many_possible_links_stays_cheap() -> None:
         "](https://a" * 10_000,
         "[a](https://a(" * 10_000,
     ):
-        assert found(*(text[at : at + 7] + ")" for at in range(0, len(text), 700))) == []
+        assert annotations_of(*(text[at : at + 7] + ")" for at in range(0, len(text), 700))) == []
 
 
 def test_sources_are_the_results_of_searches() -> None:

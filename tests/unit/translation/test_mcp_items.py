@@ -18,7 +18,7 @@ JSON = dict[str, Any]
 PLACE = {"server_label": "files", "name": "read"}
 
 
-def told(events: list[Event]) -> list[JSON]:
+def as_json(events: list[Event]) -> list[JSON]:
     """The events as a client reads them, without the places that all of them share."""
     result = [
         msgspec.json.decode(frame(event, number).partition(b"\ndata: ")[2])
@@ -35,7 +35,7 @@ def told(events: list[Event]) -> list[JSON]:
 
 
 def kinds(events: list[Event]) -> list[str]:
-    return [event["type"].removeprefix("response.") for event in told(events)]
+    return [event["type"].removeprefix("response.") for event in as_json(events)]
 
 
 def translator(item: type[OpenMcpCall | OpenApprovalRequest]) -> ChatTranslator:
@@ -70,7 +70,7 @@ def test_an_mcp_call_streams_and_stays_open_until_its_result() -> None:
         "mcp_call_arguments.delta",
         "mcp_call_arguments.done",
     ]
-    assert told(events)[0]["item"] == {
+    assert as_json(events)[0]["item"] == {
         "id": "mcp_1",
         "type": "mcp_call",
         "status": "in_progress",
@@ -88,7 +88,7 @@ def test_an_mcp_call_streams_and_stays_open_until_its_result() -> None:
         "output": "text",
         **PLACE,
     }
-    assert told(answer)[-1]["item"] == done
+    assert as_json(answer)[-1]["item"] == done
     assert turn.output == [done]
 
 
@@ -97,7 +97,7 @@ def test_a_call_without_arguments_means_an_empty_object() -> None:
     events = (
         turn.feed(call()) + turn.feed(Chunk(finish_reason="stop")) + turn.finish(done_seen=True)
     )
-    assert told(events)[-2:] == [
+    assert as_json(events)[-2:] == [
         {"type": "response.mcp_call_arguments.delta", "delta": "{}"},
         {"type": "response.mcp_call_arguments.done", "arguments": "{}"},
     ]
@@ -108,7 +108,7 @@ def test_a_failed_call_has_the_status_failed() -> None:
     answer = request.result(request.failure_fields("too late"), failed=True)
     assert kinds(answer) == ["mcp_call.failed", "output_item.done"]
     error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "too late"}]}
-    assert told(answer)[-1]["item"]["error"] == error
+    assert as_json(answer)[-1]["item"]["error"] == error
 
 
 def test_an_approved_call_has_all_its_arguments_at_once() -> None:
@@ -120,7 +120,7 @@ def test_an_approved_call_has_all_its_arguments_at_once() -> None:
         "mcp_call_arguments.delta",
         "mcp_call_arguments.done",
     ]
-    assert told(events)[0]["item"]["arguments"] == ""
+    assert as_json(events)[0]["item"]["arguments"] == ""
     assert approved.to_json()["arguments"] == '{"a": 1}'
     assert approved.arguments_done() == []
 
@@ -135,7 +135,7 @@ def test_a_call_closed_while_it_streams_closes_its_arguments() -> None:
     turn.feed(call('{"pa'))
     events = turn.close_incomplete()
     assert kinds(events) == ["mcp_call_arguments.done", "output_item.done"]
-    assert told(events)[-1]["item"] == {
+    assert as_json(events)[-1]["item"] == {
         "id": "mcp_1",
         "type": "mcp_call",
         "status": "incomplete",
@@ -172,7 +172,7 @@ def test_an_approval_request_is_completed_with_its_arguments() -> None:
         "arguments": '{"path": "a"}',
         **PLACE,
     }
-    assert told(events)[-1]["item"] == done
+    assert as_json(events)[-1]["item"] == done
     assert turn.server_calls == []
 
 
@@ -180,7 +180,7 @@ def test_a_listing_has_its_own_events() -> None:
     listing = OpenListTools(0, "mcpl_1", server_label="files")
     opened = listing.open_events()
     assert kinds(opened) == ["output_item.added", "mcp_list_tools.in_progress"]
-    assert told(opened)[0]["item"] == {
+    assert as_json(opened)[0]["item"] == {
         "id": "mcpl_1",
         "type": "mcp_list_tools",
         "status": "in_progress",
@@ -194,4 +194,7 @@ def test_a_listing_has_its_own_events() -> None:
     failed = OpenListTools(0, "mcpl_1", server_label="files")
     events = failed.result(failed.failure_fields("away"), failed=True)
     assert kinds(events) == ["mcp_list_tools.failed", "output_item.done"]
-    assert (told(events)[-1]["item"]["error"], told(events)[-1]["item"]["tools"]) == ("away", [])
+    assert (as_json(events)[-1]["item"]["error"], as_json(events)[-1]["item"]["tools"]) == (
+        "away",
+        [],
+    )

@@ -310,7 +310,7 @@ def test_unfinished_items_of_a_failed_turn_are_incomplete() -> None:
 
 
 def test_items_listed_with_other_ids_at_the_end_are_matched_in_order() -> None:
-    told = [
+    sent_event = [
         entry
         for number in range(50)
         for entry in (
@@ -320,7 +320,7 @@ def test_items_listed_with_other_ids_at_the_end_are_matched_in_order() -> None:
     ]
     turn = translate_native(
         [
-            *told,
+            *sent_event,
             terminal_event(*(message(f"x{number}", id=f"other{number}") for number in range(50))),
         ]
     )
@@ -337,7 +337,7 @@ def test_a_turn_that_the_upstream_cancels_fails() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "sent_event",
     [
         {"type": "error", "message": "overloaded", "code": None, "param": None},
         {"type": "error", "error": {"message": "overloaded", "type": "server_error"}},
@@ -346,9 +346,9 @@ def test_a_turn_that_the_upstream_cancels_fails() -> None:
         {"detail": "overloaded"},
     ],
 )
-def test_an_error_event_is_raised(told: JSON) -> None:
+def test_an_error_event_is_raised(sent_event: JSON) -> None:
     with pytest.raises(UpstreamFailed, match="overloaded"):
-        parse_event(json.dumps(told).encode())
+        parse_event(json.dumps(sent_event).encode())
 
 
 @pytest.mark.parametrize(
@@ -651,7 +651,7 @@ def test_a_search_of_the_upstream_shows_its_progress() -> None:
             terminal_event(),
         ]
     )
-    kinds = [told["type"].removeprefix("response.") for told in turn.events]
+    kinds = [sent_event["type"].removeprefix("response.") for sent_event in turn.events]
     assert kinds == [
         "output_item.added",
         *(f"web_search_call.{step}" for step in ("in_progress", "searching", "completed")),
@@ -671,8 +671,8 @@ def test_a_search_of_the_upstream_shows_its_progress() -> None:
     "kind",
     ["web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"],
 )
-@pytest.mark.parametrize("heard", ["nothing", "added", "progress"])
-def test_an_upstreams_tool_call_with_missing_events_is_complete(kind: str, heard: str) -> None:
+@pytest.mark.parametrize("arrived", ["nothing", "added", "progress"])
+def test_an_upstreams_tool_call_with_missing_events_is_complete(kind: str, arrived: str) -> None:
     more: JSON = (
         {"code": "1+1", "container_id": "c", "outputs": None}
         if kind == "code_interpreter_call"
@@ -690,7 +690,7 @@ def test_an_upstreams_tool_call_with_missing_events_is_complete(kind: str, heard
         "nothing": [],
         "added": [added(0, kind, id="up")],
         "progress": [event(f"{kind}.in_progress", 0, item_id="up")],
-    }[heard]
+    }[arrived]
     turn = translate_native([*events, terminal_event(shape)])
     assert turn.output == [
         {
@@ -698,7 +698,11 @@ def test_an_upstreams_tool_call_with_missing_events_is_complete(kind: str, heard
             "id": turn.output[0]["id"],
         }
     ]
-    steps = [told["type"] for told in turn.events if told["type"].startswith(f"response.{kind}.")]
+    steps = [
+        sent_event["type"]
+        for sent_event in turn.events
+        if sent_event["type"].startswith(f"response.{kind}.")
+    ]
     assert (steps[0], steps[-1]) == (f"response.{kind}.in_progress", f"response.{kind}.completed")
 
 
@@ -757,7 +761,9 @@ def test_previews_of_an_image_are_numbered_by_us() -> None:
         ]
     )
     assert [
-        told["partial_image_index"] for told in turn.events if "partial_image_index" in told
+        sent_event["partial_image_index"]
+        for sent_event in turn.events
+        if "partial_image_index" in sent_event
     ] == [0, 1]
     assert turn.output[0]["result"] == "CC"
 
@@ -850,5 +856,5 @@ def test_endless_empty_items_reach_the_limit_too() -> None:
 
 
 def _fed(translator: NativeTranslator, events: Iterable[UpstreamEvent]) -> None:
-    for told in events:
-        translator.feed(told)
+    for sent_event in events:
+        translator.feed(sent_event)

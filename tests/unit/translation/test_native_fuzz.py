@@ -179,7 +179,7 @@ def whole_turn() -> list[JSON]:
 
 def _places(value: Any) -> list[tuple[Any, Any]]:
     """Every place in JSON: (container, key)."""
-    found: list[tuple[Any, Any]] = []
+    pairs: list[tuple[Any, Any]] = []
     entries = (
         value.items()
         if isinstance(value, dict)
@@ -188,8 +188,8 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
         else ()
     )
     for key, inner in entries:
-        found += [(value, key), *_places(inner)]
-    return found
+        pairs += [(value, key), *_places(inner)]
+    return pairs
 
 
 def damage(events: list[JSON], chance: random.Random) -> list[bytes]:

@@ -29,7 +29,7 @@ def _hosted(**tools: str) -> dict[str, ServerFunction]:
     }
 
 
-def asked(
+def build_request(
     history: Any = "Hi.", *, hosted: dict[str, ServerFunction] | None = None, **parameters: Any
 ) -> JSON:
     """The body for an upstream named `big`."""
@@ -57,7 +57,7 @@ def asked(
 
 
 def test_the_upstream_stores_nothing_and_gets_the_whole_history() -> None:
-    assert asked() == {
+    assert build_request() == {
         "model": "up/m",
         "input": [
             {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi."}]}
@@ -85,7 +85,7 @@ def test_parameters_are_sent_unchanged_except_those_for_this_server() -> None:
         "truncation": "auto",
         "stream_options": {"include_obfuscation": True},
     }
-    body = asked(
+    body = build_request(
         **value,
         **ours,
         include=["message.output_text.logprobs"],
@@ -166,7 +166,7 @@ def test_history_is_sent_without_our_ids_but_with_call_ids() -> None:
             "output": {"type": "computer_screenshot", "image_url": "data:x"},
         },
     ]
-    assert asked(history)["input"] == [
+    assert build_request(history)["input"] == [
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "1"}]},
         {
             "type": "function_call",
@@ -215,7 +215,7 @@ def test_reasoning_is_sent_back_to_the_upstream_that_can_read_it() -> None:
         _thought(content=raw),
         _thought(),
     ]
-    assert asked(history)["input"] == [
+    assert build_request(history)["input"] == [
         {"type": "reasoning", "summary": [], "encrypted_content": "gAAA.b/+="},
         {"type": "reasoning", "summary": [], "encrypted_content": "the client had this elsewhere"},
         {"type": "reasoning", "summary": [], "encrypted_content": "bbu1.%%.broken"},
@@ -242,12 +242,12 @@ def test_tools_are_sent_unchanged_and_server_tools_as_functions() -> None:
         "parameters": {"type": "object", "properties": {}},
         "strict": False,
     }
-    body = asked(
+    body = build_request(
         tools=value, hosted=_hosted(look="s"), parallel_tool_calls=False, tool_choice="auto"
     )
     assert body["tools"] == [value[0], value[1], value[3], value[4], function]
     assert (body["parallel_tool_calls"], body["tool_choice"]) == (False, "auto")
-    assert asked(tools=value, searches=True)["tools"] == [value[0], value[1], value[4]]
+    assert build_request(tools=value, searches=True)["tools"] == [value[0], value[1], value[4]]
 
 
 def test_the_upstreams_own_tools_share_the_limit_of_calls() -> None:
@@ -255,11 +255,11 @@ def test_the_upstreams_own_tools_share_the_limit_of_calls() -> None:
         {"type": "function", "name": "f"},
         {"type": "file_search", "vector_store_ids": ["vs_1"]},
     ]
-    assert asked(tools=value, calls_left=3)["max_tool_calls"] == 3
-    assert asked(tools=value, calls_left=0)["tools"] == value[:1]
-    assert "max_tool_calls" not in asked(tools=value[:1], calls_left=3)
-    assert "max_tool_calls" not in asked(tools=value)
-    assert "tool_choice" not in asked(tools=value[1:], calls_left=0, tool_choice="auto"), (
+    assert build_request(tools=value, calls_left=3)["max_tool_calls"] == 3
+    assert build_request(tools=value, calls_left=0)["tools"] == value[:1]
+    assert "max_tool_calls" not in build_request(tools=value[:1], calls_left=3)
+    assert "max_tool_calls" not in build_request(tools=value)
+    assert "tool_choice" not in build_request(tools=value[1:], calls_left=0, tool_choice="auto"), (
         "no choice without tools"
     )
 
@@ -272,7 +272,7 @@ def test_a_tool_choice_names_the_functions_that_the_upstream_knows() -> None:
     hosted = _hosted(look="s", hear="s")
 
     def chosen(choice: Any) -> Any:
-        return asked(tools=value, hosted=hosted, tool_choice=choice)["tool_choice"]
+        return build_request(tools=value, hosted=hosted, tool_choice=choice)["tool_choice"]
 
     look, hear = ({"type": "function", "name": name} for name in ("look", "hear"))
     assert chosen("required") == "required"
@@ -346,7 +346,7 @@ def test_server_calls_in_the_history_are_function_calls() -> None:
             "approve": False,
         },
     ]
-    published = asked(history, hosted=_hosted(look="s"))["input"]
+    published = build_request(history, hosted=_hosted(look="s"))["input"]
     assert [item["type"] for item in published] == ["function_call", "function_call_output"] * 3
     assert [(item["name"], item["call_id"]) for item in published[::2]] == [
         ("look", "mcp_1"),

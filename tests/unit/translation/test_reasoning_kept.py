@@ -9,7 +9,15 @@ import pytest
 from models.config.dialect import EffortField, ReasoningBack
 from tests.support.chat_turns import call as call_piece
 from tests.support.chat_turns import calls, delta, finish, translate
-from tests.unit.translation.test_chat_request import body, call, calling, output, said, tool, user
+from tests.unit.translation.test_chat_request import (
+    assistant_texts,
+    body,
+    call,
+    calling,
+    output,
+    tool,
+    user,
+)
 from worker.translation.items.reasoning import reasoning_payload
 
 Json = dict[str, Any]
@@ -272,14 +280,14 @@ def test_reasoning_is_sent_back_only_to_upstreams_that_want_it() -> None:
 
 
 def test_reasoning_before_a_user_message_is_not_sent_back() -> None:
-    published = body(history=[*LOOP, said("Done."), user("more")], reasoning_back="reasoning")[
-        "messages"
-    ]
+    published = body(
+        history=[*LOOP, assistant_texts("Done."), user("more")], reasoning_back="reasoning"
+    )["messages"]
     assert not [message for message in published if "reasoning" in message]
 
 
 def test_a_client_can_have_the_reasoning_of_all_turns_sent_back() -> None:
-    history = [user("go"), thought("Easy."), said("Done."), user("more")]
+    history = [user("go"), thought("Easy."), assistant_texts("Done."), user("more")]
     published = body({"reasoning": {"context": "all_turns"}}, history, reasoning_back="reasoning")[
         "messages"
     ]
@@ -370,7 +378,7 @@ def test_details_are_sent_back_unchanged_and_text_if_there_are_none() -> None:
 
 
 def test_think_tags_are_at_the_start_of_the_text() -> None:
-    history = [user("go"), thought("I look."), said("Wait."), call("a"), output("a")]
+    history = [user("go"), thought("I look."), assistant_texts("Wait."), call("a"), output("a")]
     assert (
         body(history=history, reasoning_back="think_tags")["messages"][1]["content"]
         == "<think>\nI look.\n</think>\n\nWait."

@@ -205,7 +205,7 @@ def called(nr: int, name: str = "two", arguments: str | None = None) -> JSON:
     }
 
 
-def told(nr: int, content: str) -> JSON:
+def tool_message(nr: int, content: str) -> JSON:
     return {"role": "tool", "tool_call_id": f"mcp_{nr}", "content": content}
 
 
@@ -222,10 +222,10 @@ def test_calls_of_one_turn_are_one_message_and_those_of_the_next_another() -> No
             "content": "Let me see.",
             "tool_calls": [called(1), called(2, "a__one")],
         },
-        told(1, "out 1"),
-        told(2, "out 2"),
+        tool_message(1, "out 1"),
+        tool_message(2, "out 2"),
         {"role": "assistant", "content": None, "tool_calls": [called(3)]},
-        told(3, "out 3"),
+        tool_message(3, "out 3"),
     ]
 
 
@@ -273,13 +273,13 @@ def test_calls_without_a_turn_number_come_one_after_the_other() -> None:
     ],
 )
 def test_the_model_gets_the_same_output_again(item: JSON, content: str) -> None:
-    assert body([item])["messages"][2] == told(1, content)
+    assert body([item])["messages"][2] == tool_message(1, content)
 
 
 def test_an_image_of_a_tool_is_sent_in_a_user_message() -> None:
     image = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "auto"}
     result = body([ran(1, answer=[{"type": "input_text", "text": "a"}, image])])["messages"]
-    assert result[2] == told(1, "a\n[image: see the next user message]")
+    assert result[2] == tool_message(1, "a\n[image: see the next user message]")
     assert result[3]["content"][1] == {
         "type": "image_url",
         "image_url": {"url": image["image_url"]},

@@ -96,15 +96,15 @@ FENCED = [
 ]
 
 
-@pytest.mark.parametrize(("told", "expected"), FENCED, ids=range(len(FENCED)))
-def test_a_code_fence_is_removed_however_it_is_cut(told: str, expected: str) -> None:
-    chance = random.Random(told)
+@pytest.mark.parametrize(("answer", "expected"), FENCED, ids=range(len(FENCED)))
+def test_a_code_fence_is_removed_however_it_is_cut(answer: str, expected: str) -> None:
+    chance = random.Random(answer)
     for _ in range(200):
-        cuts = sorted(chance.choices(range(len(told) + 1), k=chance.randint(0, 8)))
+        cuts = sorted(chance.choices(range(len(answer) + 1), k=chance.randint(0, 8)))
         fences = FenceStripper()
         published = "".join(
-            fences.strip(told[start:end])
-            for start, end in itertools.pairwise([0, *cuts, len(told)])
+            fences.strip(answer[start:end])
+            for start, end in itertools.pairwise([0, *cuts, len(answer)])
         )
         assert published + fences.flush() == expected
 

@@ -38,7 +38,7 @@ LS = '{"commands": ["ls"]}'
 PATCH = '{"type": "create_file", "path": "a", "diff": "+x"}'
 
 
-def told(*chunks: JSON, **options: Any) -> TranslatedTurn:
+def turn_of(*chunks: JSON, **options: Any) -> TranslatedTurn:
     return translate(chunks, tool_catalog=OFFER, **options)
 
 
@@ -47,7 +47,7 @@ def kinds(turn: TranslatedTurn) -> list[str]:
 
 
 def test_a_built_in_call_is_sent_when_the_next_item_begins() -> None:
-    turn = told(
+    turn = turn_of(
         calls(call(0, "a", "shell", LS[:5])),
         calls(call(0, arguments=LS[5:])),
         calls(call(1, "b", "look", "{}")),
@@ -67,7 +67,7 @@ def test_a_built_in_call_is_sent_when_the_next_item_begins() -> None:
 
 
 def test_a_message_ends_when_a_built_in_call_begins() -> None:
-    turn = told(
+    turn = turn_of(
         delta(content="Let me. "),
         calls(call(0, "a", "apply_patch", PATCH)),
         delta(content="Done."),
@@ -89,7 +89,7 @@ def test_interleaved_built_in_calls_are_both_sent() -> None:
         call(0, arguments='ands": ["ls"]}'),
         call(1, arguments='": 1}'),
     ]
-    turn = told(*(calls(piece) for piece in pieces), finish("tool_calls"))
+    turn = turn_of(*(calls(piece) for piece in pieces), finish("tool_calls"))
     assert kinds(turn) == ["function_call/b completed", "shell_call/a completed"]
 
 
@@ -105,7 +105,7 @@ def test_interleaved_built_in_calls_are_both_sent() -> None:
 def test_an_incomplete_built_in_call_becomes_a_function_call(
     reason: str, expected: list[str]
 ) -> None:
-    turn = told(
+    turn = turn_of(
         calls(call(0, "a", "shell", LS)),
         calls(call(1, "b", "apply_patch", '{"type": "crea')),
         finish(reason),
@@ -131,12 +131,12 @@ CHUNKS = [
 
 def test_a_turn_may_be_cut_anywhere() -> None:
     for length in range(len(CHUNKS)):
-        turn = told(*CHUNKS[:length], cut=True)
+        turn = turn_of(*CHUNKS[:length], cut=True)
         assert all(item["status"] in ("incomplete", "completed") for item in turn.output)
 
 
 def test_a_recovery_can_close_every_open_item() -> None:
-    events = told(*CHUNKS).events
+    events = turn_of(*CHUNKS).events
     for length in range(len(events) + 1):
         published = events[:length]
         closing = decoded(closing_events(find_unfinished(published)))
@@ -145,7 +145,7 @@ def test_a_recovery_can_close_every_open_item() -> None:
 
 
 def test_a_name_in_pieces_is_one_name() -> None:
-    turn = told(
+    turn = turn_of(
         calls(call(0, "a", "apply_")),
         calls(call(0, name="patch")),
         calls(call(0, arguments=PATCH)),
@@ -155,7 +155,7 @@ def test_a_name_in_pieces_is_one_name() -> None:
 
 
 def test_a_name_on_every_piece_is_one_call() -> None:
-    turn = told(
+    turn = turn_of(
         *(calls(call(0, "a", "shell", piece)) for piece in (LS[:7], LS[7:12], LS[12:])),
         finish("tool_calls"),
     )
@@ -163,7 +163,7 @@ def test_a_name_on_every_piece_is_one_call() -> None:
 
 
 def test_two_calls_at_one_index_are_two() -> None:
-    turn = told(
+    turn = turn_of(
         calls(call(0, "a", "shell", LS)), calls(call(0, "b", "shell", LS)), finish("tool_calls")
     )
     assert kinds(turn) == ["shell_call/a completed", "shell_call/b completed"]
@@ -230,7 +230,7 @@ ANYTHING = st.recursive(
 def test_any_arguments_of_a_model_make_a_call(item: str, arguments: Any) -> None:
     """Valid arguments become the item, others a function call with all of the text."""
     written = json.dumps(arguments)
-    turn = told(calls(call(0, "a", BUILT_IN_TOOLS[item].name, written)), finish("tool_calls"))
+    turn = turn_of(calls(call(0, "a", BUILT_IN_TOOLS[item].name, written)), finish("tool_calls"))
     [told_as] = turn.output
     assert told_as["type"] == item or (told_as["type"], told_as["arguments"]) == (
         "function_call",

@@ -16,7 +16,7 @@ from worker.translation.history.truncation import (
 Item = dict[str, Any]
 
 
-def said(role: str, text: str) -> Item:
+def text_message(role: str, text: str) -> Item:
     kind = "output_text" if role == "assistant" else "input_text"
     return {
         "id": f"msg_{text}",
@@ -48,33 +48,35 @@ def answered(call_id: str) -> Item:
     }
 
 
-def told(history: list[Item]) -> list[str]:
+def item_ids(history: list[Item]) -> list[str]:
     return [item["id"] for item in history]
 
 
 HISTORY = [
-    said("developer", "rules"),
-    said("user", "one"),
-    said("assistant", "uno"),
-    said("user", "two"),
+    text_message("developer", "rules"),
+    text_message("user", "one"),
+    text_message("assistant", "uno"),
+    text_message("user", "two"),
     called("a"),
     called("b"),
     answered("b"),
     answered("a"),
-    said("assistant", "dos"),
-    said("user", "three"),
+    text_message("assistant", "dos"),
+    text_message("user", "three"),
 ]
 
 
 def test_the_oldest_turn_goes_first_and_the_newest_question_stays() -> None:
-    assert told(without_oldest(HISTORY, 0)) == told(HISTORY)
-    assert told(without_oldest(HISTORY, 0.01)) == [one for one in told(HISTORY) if one != "msg_uno"]
-    assert told(without_oldest(HISTORY, 0.125)) == ["msg_rules", *told(HISTORY)[3:]]
-    assert told(without_oldest(HISTORY, 1)) == ["msg_rules", "msg_three"]
+    assert item_ids(without_oldest(HISTORY, 0)) == item_ids(HISTORY)
+    assert item_ids(without_oldest(HISTORY, 0.01)) == [
+        one for one in item_ids(HISTORY) if one != "msg_uno"
+    ]
+    assert item_ids(without_oldest(HISTORY, 0.125)) == ["msg_rules", *item_ids(HISTORY)[3:]]
+    assert item_ids(without_oldest(HISTORY, 1)) == ["msg_rules", "msg_three"]
 
 
 def test_of_a_turn_the_user_message_goes_last() -> None:
-    assert told(without_oldest(HISTORY, 0.4)) == [
+    assert item_ids(without_oldest(HISTORY, 0.4)) == [
         "msg_rules",
         "msg_two",
         "fc_b",
@@ -86,23 +88,23 @@ def test_of_a_turn_the_user_message_goes_last() -> None:
 
 def test_a_long_tool_loop_is_shortened_and_keeps_its_user_message() -> None:
     loop = [item for number in range(50) for item in (called(f"c{number}"), answered(f"c{number}"))]
-    left = without_oldest([said("user", "go"), *loop], 0.5)
+    left = without_oldest([text_message("user", "go"), *loop], 0.5)
     assert left[0]["id"] == "msg_go"
-    assert told(left[1:]) == told(loop)[-len(left) + 1 :]
+    assert item_ids(left[1:]) == item_ids(loop)[-len(left) + 1 :]
     assert 40 <= len(left) <= 60
 
 
 def test_a_call_with_its_output_in_the_next_turn_is_dropped_with_it() -> None:
     history = [
-        said("user", "one"),
+        text_message("user", "one"),
         called("a"),
-        said("user", "two"),
+        text_message("user", "two"),
         answered("a"),
-        said("assistant", "done"),
-        said("user", "three"),
+        text_message("assistant", "done"),
+        text_message("user", "three"),
     ]
     for share in DROPPED_SHARES:
-        left = told(without_oldest(history, share))
+        left = item_ids(without_oldest(history, share))
         assert ("fc_a" in left) == ("fco_a" in left)
 
 
@@ -132,15 +134,15 @@ def test_approvals_stay_with_requests_and_reasoning_with_the_next_item() -> None
     }
     reasoning_item = {"id": "rs_1", "type": "reasoning", "summary": [], "status": "completed"}
     history = [
-        said("user", "one"),
+        text_message("user", "one"),
         reasoning_item,
         request,
         answer,
         ran,
-        said("assistant", "x" * 400),
-        said("user", "two"),
+        text_message("assistant", "x" * 400),
+        text_message("user", "two"),
     ]
-    left = [told(without_oldest(history, share)) for share in DROPPED_SHARES]
+    left = [item_ids(without_oldest(history, share)) for share in DROPPED_SHARES]
     assert all(
         len({one in ids for one in ("rs_1", "mcpr_1", "mcpa_1", "mcp_1")}) == 1 for ids in left
     )
@@ -149,7 +151,12 @@ def test_approvals_stay_with_requests_and_reasoning_with_the_next_item() -> None
 
 def test_reasoning_before_an_instruction_may_be_dropped() -> None:
     reasoning_item = {"id": "rs_1", "type": "reasoning", "summary": [], "status": "completed"}
-    history = [said("user", "old"), reasoning_item, said("developer", "rules"), said("user", "new")]
+    history = [
+        text_message("user", "old"),
+        reasoning_item,
+        text_message("developer", "rules"),
+        text_message("user", "new"),
+    ]
     assert without_oldest(history, 1.0) == history[2:]
 
 
@@ -168,8 +175,8 @@ def test_summaries_and_added_tools_are_never_dropped() -> None:
         "tools": [],
         "status": "completed",
     }
-    summary = said("user", PREAMBLE + "what there was")
-    assert without_oldest([added, summary, said("assistant", "x"), listed], 1) == [
+    summary = text_message("user", PREAMBLE + "what there was")
+    assert without_oldest([added, summary, text_message("assistant", "x"), listed], 1) == [
         added,
         summary,
         listed,
@@ -177,9 +184,12 @@ def test_summaries_and_added_tools_are_never_dropped() -> None:
 
 
 def test_shares_that_drop_nothing_more_are_skipped() -> None:
-    assert [share for share, _ in shortened_histories([said("user", "only")])] == [0.0]
+    assert [share for share, _ in shortened_histories([text_message("user", "only")])] == [0.0]
     assert [
-        share for share, _ in shortened_histories([said("user", "one"), said("user", "two")])
+        share
+        for share, _ in shortened_histories(
+            [text_message("user", "one"), text_message("user", "two")]
+        )
     ] == [
         0.0,
         0.125,
@@ -208,7 +218,9 @@ def histories(draw: st.DrawFn) -> list[Item]:
                 {"id": f"rs_{number}", "type": "reasoning", "summary": [], "status": "completed"}
             )
         elif step != "answer":
-            history.append({**said(step, "x" * draw(st.integers(0, 300))), "id": f"msg_{number}"})
+            history.append(
+                {**text_message(step, "x" * draw(st.integers(0, 300))), "id": f"msg_{number}"}
+            )
     return history
 
 
@@ -229,8 +241,8 @@ def test_a_shortened_history_is_in_order_complete_and_has_its_question(
     history: list[Item], share: float
 ) -> None:
     left = without_oldest(history, share)
-    ids = told(left)
-    assert ids == [one for one in told(history) if one in set(ids)]
+    ids = item_ids(left)
+    assert ids == [one for one in item_ids(history) if one in set(ids)]
     lasting = [item["id"] for item in history if item.get("role") == "developer"]
     users = [item["id"] for item in history if item.get("role") == "user"]
     assert set(lasting) <= set(ids)
@@ -239,7 +251,7 @@ def test_a_shortened_history_is_in_order_complete_and_has_its_question(
         "a pair goes whole or stays whole"
     )
     assert {output for output, _ in pairs(left)} == {one for one in ids if one.startswith("fco_")}
-    whole = [one for one in told(history) if one not in lasting]
+    whole = [one for one in item_ids(history) if one not in lasting]
     if whole and whole[0] in users:
         assert next(one for one in ids if one not in lasting) in users, (
             "it began with a user, and still does"
@@ -251,4 +263,6 @@ def test_a_larger_share_drops_what_a_smaller_one_does(
     history: list[Item], one: float, other: float
 ) -> None:
     less, more = sorted((one, other))
-    assert set(told(without_oldest(history, more))) <= set(told(without_oldest(history, less)))
+    assert set(item_ids(without_oldest(history, more))) <= set(
+        item_ids(without_oldest(history, less))
+    )

@@ -294,11 +294,11 @@ LOGPROBS = [
 
 @pytest.mark.parametrize(("score", "logprob", "octets"), LOGPROBS)
 def test_log_probabilities_become_strict(score: bytes, logprob: float, octets: list[int]) -> None:
-    [told] = parse_chunk(
+    [flat] = parse_chunk(
         b'{"choices":[{"delta":{"content":"a"},"logprobs":{"content":[' + score + b"]}}]}"
     ).logprobs
-    assert told == {"token": "a", "logprob": logprob, "bytes": octets, "top_logprobs": []}
-    assert type(told["logprob"]) is float
+    assert flat == {"token": "a", "logprob": logprob, "bytes": octets, "top_logprobs": []}
+    assert type(flat["logprob"]) is float
 
 
 CITATION = {"url": "https://x", "title": "X", "start_index": 1, "end_index": 2}
@@ -327,9 +327,9 @@ ANNOTATIONS = [
 ]
 
 
-@pytest.mark.parametrize(("annotation", "told"), ANNOTATIONS)
-def test_annotations_become_flat(annotation: Any, told: list[JSON]) -> None:
-    assert parse(delta(content="a", annotations=[annotation])).annotations == told
+@pytest.mark.parametrize(("annotation", "flat"), ANNOTATIONS)
+def test_annotations_become_flat(annotation: Any, flat: list[JSON]) -> None:
+    assert parse(delta(content="a", annotations=[annotation])).annotations == flat
 
 
 def test_counts_stay_exact_for_every_json_reader() -> None:

@@ -80,7 +80,7 @@ def test_a_circuit_opens_after_failures_in_a_row_and_lets_one_probe_through() ->
     circuit.record_call()
     assert circuit.wait(110.0) > 0, "one probe at a time"
     circuit.record_end(as_probe=True)
-    assert circuit.wait(110.0) == 0.0, "a probe that told nothing may be made again"
+    assert circuit.wait(110.0) == 0.0, "a probe without a result may be made again"
 
 
 def test_its_pause_doubles_with_each_probe_that_fails_and_only_so_often() -> None:

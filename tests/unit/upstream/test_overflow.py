@@ -136,14 +136,14 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("said", WORDINGS)
-def test_an_overflow_is_recognised_by_its_message(said: str) -> None:
-    assert is_overflow(said)
+@pytest.mark.parametrize("wording", WORDINGS)
+def test_an_overflow_is_recognised_by_its_message(wording: str) -> None:
+    assert is_overflow(wording)
 
 
-@pytest.mark.parametrize("said", OTHERS)
-def test_other_errors_are_no_overflow(said: str) -> None:
-    assert not is_overflow(said)
+@pytest.mark.parametrize("wording", OTHERS)
+def test_other_errors_are_no_overflow(wording: str) -> None:
+    assert not is_overflow(wording)
 
 
 @pytest.mark.parametrize("word", ["context_length_exceeded", "exceed_context_size_error"])
@@ -160,9 +160,10 @@ def _status(status: int, error: dict[str, Any]) -> openai.APIStatusError:
 
 @pytest.mark.parametrize("status", [400, 413, 422, 500])
 def test_an_overflow_with_any_usual_status_is_the_same_failure(status: int) -> None:
-    said = "the request exceeds the available context size"
+    wording = "the request exceeds the available context size"
     failure = failure_of_status(
-        _status(status, {"message": said, "type": "exceed_context_size_error", "code": status}), "m"
+        _status(status, {"message": wording, "type": "exceed_context_size_error", "code": status}),
+        "m",
     )
     assert (failure.reason, failure.code, failure.status) == (
         "context_length_exceeded",
@@ -170,7 +171,7 @@ def test_an_overflow_with_any_usual_status_is_the_same_failure(status: int) -> N
         400,
     )
     assert (failure.envelope_code, failure.param) == ("context_length_exceeded", "input")
-    assert said in failure.message
+    assert wording in failure.message
 
 
 def test_a_rate_limit_with_a_message_about_length_stays_a_rate_limit() -> None:

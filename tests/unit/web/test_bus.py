@@ -22,12 +22,12 @@ async def test_who_was_just_told_something_looks_soon_and_others_do_not(
         cast("Pool", None),
         uuid4(),
     )
-    async with bus.subscribe(uuid4()) as told, bus.subscribe(uuid4()) as waiting:
+    async with bus.subscribe(uuid4()) as active, bus.subscribe(uuid4()) as waiting:
         watch = asyncio.create_task(bus.poll_idle_readers())
-        told.put(LogBlock(1, 0, 0, b"data: {}\n\n"))
-        assert await told.next() is not None
+        active.put(LogBlock(1, 0, 0, b"data: {}\n\n"))
+        assert await active.next() is not None
         async with asyncio.timeout(10):
-            assert await told.next() is None
-        assert not told.poll_fast
+            assert await active.next() is None
+        assert not active.poll_fast
         assert not waiting.must_read_log
         watch.cancel()

@@ -223,8 +223,8 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         if isinstance(value, list)
         else ()
     )
-    for key, found in inside:
-        yield from places(found, (*path, key))
+    for key, inner in inside:
+        yield from places(inner, (*path, key))
 
 
 PLACES = list(places(FULL))

@@ -85,13 +85,13 @@ def error_of_end_reason(end_reason: EndReason) -> RunError:
             message = "The response was ended by the server's operator."
             return LimitReached(message, reason="failed_by_operator", status=502)
         case EndReason.QUEUE_WAIT:
-            message = "The response waited in the queue for longer than it may."
+            message = "The response waited in the queue longer than the limit."
             return LimitReached(message, reason="queue_wait")
         case EndReason.DEADLINE:
-            message = "The response did not finish within the time it is given."
+            message = "The response did not finish within its time limit."
             return LimitReached(message, reason="deadline")
         case EndReason.TOO_MANY_CRASHES:
-            message = "The response was given up: the processes that ran it died three times."
+            message = "The response failed: the processes that ran it died three times."
             return LimitReached(message, reason="too_many_deaths", status=502)
 
 

@@ -203,7 +203,7 @@ class Turn(Generic[EventT]):
         self._bytes_left -= weight
         if self._bytes_left < 0:
             raise LimitReached(
-                f"The model said more than the limit of {self._output_limit} bytes in one turn.",
+                f"The model's output exceeded the limit of {self._output_limit} bytes in one turn.",
                 reason="output_limit",
                 status=502,
             )

@@ -139,7 +139,7 @@ class ConcurrencyLimiter:
         if pause > 0:
             message = (
                 "The upstream is down: it has failed several times in a row, "
-                "and is not asked again for a while."
+                "and is not called for a while."
             )
             raise UpstreamBusy(message, reason="upstream_down", status=503, seconds=pause)
 

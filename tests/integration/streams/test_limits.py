@@ -61,23 +61,23 @@ TURN = Limit(
 )
 OUTPUT = Limit(
     "output_limit",
-    "The model said more than the limit of 1000000 bytes in one turn.",
+    "The model's output exceeded the limit of 1000000 bytes in one turn.",
     [endless(text_event("x" * 50_000))],
     "xxx",
 )
 WALL_CLOCK = Limit(
     "deadline",
-    "The response did not finish within the time it is given.",
+    "The response did not finish within its time limit.",
     [text("so far"), hang()],
     "so far",
 )
 WALL_CLOCK_WITHOUT_OUTPUT = Limit("deadline", WALL_CLOCK.message, [hang()])
 QUEUE_WAIT = Limit(
-    "queue_wait", "The response waited in the queue for longer than it may.", reply("never")
+    "queue_wait", "The response waited in the queue longer than the limit.", reply("never")
 )
 DEATHS = Limit(
     "too_many_deaths",
-    "The response was given up: the processes that ran it died three times.",
+    "The response failed: the processes that ran it died three times.",
     reply("never"),
     status=502,
 )

@@ -759,8 +759,8 @@ async def test_a_response_ends_at_the_limits_of_wall_clock_and_queue_wait(
         "BACKBURNER_LIMITS__QUEUE_WAIT": "1",
     }
     deadline_message, queue_message = (
-        "The response did not finish within the time it is given.",
-        "The response waited in the queue for longer than it may.",
+        "The response did not finish within its time limit.",
+        "The response waited in the queue longer than the limit.",
     )
     async with private_stack(streams=1, settings=settings) as own_stack:
         api = own_stack.api()
@@ -1407,7 +1407,7 @@ async def test_a_model_with_too_much_output_is_cut_off_and_its_output_kept(
     for response in (outcome.answer.body, outcome.events[-1]["response"], outcome.stored):
         assert response["error"] == {
             "code": "server_error",
-            "message": f"The model said more than the limit of {OUTPUT} bytes in one turn.",
+            "message": f"The model's output exceeded the limit of {OUTPUT} bytes in one turn.",
         }
         assert 0.9 * OUTPUT < len(response["output_text"]) <= OUTPUT
     assert growth < 600 * MEGABYTE, growth

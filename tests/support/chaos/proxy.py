@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit, urlunsplit
 
-from cli.embedded.process import free_port
 from tests.support.chaos.interception import HeldAnswer, Interceptions, lost_answer
 from tests.support.chaos.wire import RequestParser, Statements, verbatim
 
@@ -55,10 +54,10 @@ class _Listener:
     """A local port that stays reserved while nothing listens on it."""
 
     def __init__(self, accept: Callable[[socket.socket], None]) -> None:
-        self.port = free_port()
         self._accept_connection = accept
         self._loop = asyncio.get_running_loop()
-        self._reserved = _bound_socket(self.port)
+        self._reserved = _bound_socket(0)
+        self.port: int = self._reserved.getsockname()[1]
         self._socket: socket.socket | None = None
 
     def start(self) -> None:
@@ -252,8 +251,10 @@ class Proxy:
 
 
 def _bound_socket(port: int) -> socket.socket:
+    """A socket on this port, or on a free one if it is 0. Several sockets of a test may share the
+    port. With SO_REUSEADDR other processes could take it while nothing listens on it."""
     bound = socket.socket()
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     bound.setblocking(False)
     bound.bind(("127.0.0.1", port))
     return bound

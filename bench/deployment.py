@@ -1,12 +1,12 @@
-"""A deployment for one benchmark: PostgreSQL, Valkey, one web process, one worker."""
+"""A deployment for one benchmark: PostgreSQL, Valkey, web processes and workers."""
 
 import asyncio
 import os
 import secrets
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from cli.database.migrate import migrate
 from cli.embedded.postgres import Postgres
 from cli.embedded.process import Process, free_port
 from cli.embedded.registrations import RegisteredWorkers
+from cli.embedded.supervisor import stop_together
 from cli.embedded.valkey import Valkey
 from cli.settings import ROOT
 from models import keys
@@ -25,9 +26,103 @@ START_TIMEOUT = 60.0
 """Seconds from the launch of web and worker until both serve."""
 
 
+class Web(Process):
+    """A web process."""
+
+    def __init__(self, name: str, logs: Path, environment: dict[str, str]) -> None:
+        self.port = free_port()
+        arguments = ["--host", "127.0.0.1", "--port", str(self.port)]
+        command = [sys.executable, "-m", "web", *arguments]
+        super().__init__(name, logs / f"{name}.log", command, environment=environment)
+        self.directory = ROOT
+
+    def client(self, key: str) -> aiohttp.ClientSession:
+        """A client without limits, which the caller closes. `key`: an API key."""
+        return aiohttp.ClientSession(
+            f"http://127.0.0.1:{self.port}",
+            headers={"Authorization": f"Bearer {key}"},
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None),
+        )
+
+
+class Worker(Process):
+    """A worker."""
+
+    def __init__(self, name: str, logs: Path, environment: dict[str, str], streams: int) -> None:
+        command = [sys.executable, "-m", "worker", "--streams", str(streams)]
+        super().__init__(name, logs / f"{name}.log", command, environment=environment)
+        self.directory = ROOT
+
+
+class Cluster:
+    """PostgreSQL, Valkey, and any number of web processes and workers."""
+
+    def __init__(
+        self, postgres: Postgres, valkey: Valkey, upstream: str, logs: Path, key: str
+    ) -> None:
+        self.key = key
+        self.dsn = postgres.url
+        self.postgres = postgres
+        self.valkey = valkey
+        self._logs = logs
+        self._environment = _environment(postgres.url, valkey.url, upstream)
+        self._registered = RegisteredWorkers(postgres.url)
+        self._processes: list[Process] = []
+
+    async def start(
+        self, *, webs: int = 0, workers: int = 0, streams: int = 200
+    ) -> tuple[list[Web], list[Worker]]:
+        """Starts so many processes, and waits until they serve. `streams`: of each worker."""
+        first = len(self._processes)
+        new_webs = [
+            Web(f"web-{first + number}", self._logs, self._environment) for number in range(webs)
+        ]
+        new_workers = [
+            Worker(f"worker-{first + webs + number}", self._logs, self._environment, streams)
+            for number in range(workers)
+        ]
+        started: list[Process] = [*new_webs, *new_workers]
+        self._processes += started
+        for process in started:
+            process.launch()
+        pids = [process.pid for process in started]
+        async with AsyncExitStack() as clients:
+            sessions = [await clients.enter_async_context(web.client(self.key)) for web in new_webs]
+            deadline = time.monotonic() + START_TIMEOUT
+            while not self._registered.has_all(pids) or not await _are_ready(sessions):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"web and worker did not serve within {START_TIMEOUT:g} s")
+                await asyncio.sleep(0.1)
+        return new_webs, new_workers
+
+    def stop(self) -> None:
+        """Stops all processes."""
+        stop_together([process for process in self._processes if process.running()])
+        self._registered.close()
+
+
+@asynccontextmanager
+async def cluster(folder: Path, upstream: str) -> AsyncIterator[Cluster]:
+    """Starts the servers in `folder`; `upstream` is the base URL that runs the models."""
+    logs = folder / "logs"
+    password, key = secrets.token_hex(16), keys.new_key()
+    with (
+        Postgres(folder / "postgres", logs, port=free_port(), password=password) as postgres,
+        Valkey(folder / "valkey", logs, port=free_port(), password=password) as valkey,
+    ):
+        migrate(postgres.url)
+        keys.bootstrap(postgres.url, key)
+        started = Cluster(postgres, valkey, upstream, logs, key)
+        try:
+            yield started
+        finally:
+            started.stop()
+
+
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A running deployment, and a client of it."""
+    """A running deployment of one web process and one worker, and a client of it."""
 
     session: aiohttp.ClientSession
     worker: Process
@@ -42,38 +137,10 @@ class Deployment:
 @asynccontextmanager
 async def deployment(folder: Path, upstream: str) -> AsyncIterator[Deployment]:
     """Starts everything in `folder`; `upstream` is the base URL that runs the models."""
-    logs = folder / "logs"
-    password, key = secrets.token_hex(16), keys.new_key()
-    with (
-        Postgres(folder / "postgres", logs, port=free_port(), password=password) as postgres,
-        Valkey(folder / "valkey", logs, port=free_port(), password=password) as valkey,
-    ):
-        migrate(postgres.url)
-        keys.bootstrap(postgres.url, key)
-        environment = _environment(postgres.url, valkey.url, upstream)
-        port = free_port()
-        web = _process("web", logs, environment, "--host", "127.0.0.1", "--port", str(port))
-        worker = _process("worker", logs, environment, "--streams", "200")
-        session = aiohttp.ClientSession(
-            f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {key}"}
-        )
-        try:
-            with closing(RegisteredWorkers(postgres.url)) as registered:
-                web.launch()
-                worker.launch()
-                await _wait(session, lambda: registered.has_all([worker.pid]))
+    async with cluster(folder, upstream) as started:
+        [web], [worker] = await started.start(webs=1, workers=1)
+        async with web.client(started.key) as session:
             yield Deployment(session, worker)
-        finally:
-            await session.close()
-            web.stop()
-            worker.stop()
-
-
-def _process(name: str, logs: Path, environment: dict[str, str], *arguments: str) -> Process:
-    command = [sys.executable, "-m", name, *arguments]
-    process = Process(name, logs / f"{name}.log", command, environment=environment)
-    process.directory = ROOT
-    return process
 
 
 def _environment(database_url: str, redis_url: str, upstream: str) -> dict[str, str]:
@@ -91,17 +158,13 @@ def _environment(database_url: str, redis_url: str, upstream: str) -> dict[str, 
     }
 
 
-async def _wait(session: aiohttp.ClientSession, worker_is_ready: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + START_TIMEOUT
-    while not (worker_is_ready() and await _web_is_ready(session)):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"web and worker did not serve within {START_TIMEOUT:g} s")
-        await asyncio.sleep(0.1)
-
-
-async def _web_is_ready(session: aiohttp.ClientSession) -> bool:
+async def _are_ready(webs: list[aiohttp.ClientSession]) -> bool:
+    """Whether each web process of these clients is ready."""
     try:
-        async with session.get("/readyz") as reply:
-            return reply.status == 200
+        for web in webs:
+            async with web.get("/readyz") as reply:
+                if reply.status != 200:
+                    return False
     except aiohttp.ClientConnectionError:
         return False
+    return True

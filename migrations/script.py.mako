@@ -11,6 +11,8 @@ depends_on = None
 
 
 def upgrade() -> None:
+    # The oldest revision whose release runs on the new schema (docs/deploy.md, "Upgrading").
+    op.execute("UPDATE schema_compatibility SET oldest_revision = '${down_revision}'")
     ${upgrades if upgrades else "pass"}
 
 

@@ -169,6 +169,15 @@ class RunError(Exception):
     """The run ended before the model had finished."""
 
 
+UPSTREAM_ENDED_EARLY = "The upstream ended its answer before it was complete."
+"""Message of the failure when an upstream's answer stops in the middle: in a response and in a
+proxied chat completion."""
+UPSTREAM_UNREACHABLE = (
+    "The upstream could not be reached, or closed the connection before it answered."
+)
+"""Message of the failure when no answer began: in a response and in a proxied chat completion."""
+
+
 class UpstreamFailed(RunError):
     """The upstream refused the request, closed the connection, stalled, or sent invalid data.
 
@@ -249,6 +258,11 @@ class LimitReached(RunError):
         self.message = message
         self.reason = reason
         self.status = status
+
+
+class StatementRefused(RunError):
+    """Postgres answers, but does not carry out one statement of this response: it is beyond a limit
+    of Postgres, or is always cancelled."""
 
 
 class Cancelled(RunError):

@@ -3,28 +3,51 @@
 
 import os
 import re
+import threading
 import time
+from collections.abc import Iterable
 from uuid import UUID
 
 RESPONSE_ID_PATTERN = "resp_[0-9a-f]{32}"
 CONVERSATION_ID_PATTERN = "conv_[0-9a-f]{32}"
 _RESPONSE = re.compile(RESPONSE_ID_PATTERN)
 _CONVERSATION = re.compile(CONVERSATION_ID_PATTERN)
+_ITEM = re.compile("[a-z]+_([0-9a-f]{12})7([0-9a-f]{3})[0-9a-f]{16}")
+
+
+class _Clock:
+    """The time in units of 1/4096 millisecond, the first 60 bits of a UUIDv7. Each reading is later
+    than the one before, in all threads of the process."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._lock = threading.Lock()
+
+    def read(self) -> int:
+        """A time that is later than every earlier reading."""
+        with self._lock:
+            self._last = max(self._last + 1, (time.time_ns() << 12) // 1_000_000)
+            return self._last
+
+    def advance_beyond(self, reading: int) -> None:
+        """Every later reading is later than this one."""
+        with self._lock:
+            self._last = max(self._last, reading)
+
+
+_clock = _Clock()
 
 
 def new_uuid() -> UUID:
-    """A UUIDv7: 48 bits of milliseconds, then random bits. Rows created at the same time are
-    neighbours in an index."""
-    value = int.from_bytes(os.urandom(10), "big")
-    milliseconds = time.time_ns() // 1_000_000
-    head = (milliseconds & 0xFFFF_FFFF_FFFF) << 80
-    return UUID(
-        int=head
-        | (0x7 << 76)
-        | ((value >> 68 & 0xFFF) << 64)
-        | (0b10 << 62)
-        | (value & 0x3FFF_FFFF_FFFF_FFFF)
-    )
+    """A UUIDv7: 48 bits of milliseconds, 12 bits of their fraction, then 62 random bits.
+
+    Those of one process sort by the order in which they were made. Rows created at the same time
+    are neighbours in an index.
+    """
+    reading = _clock.read()
+    random_bits = int.from_bytes(os.urandom(8), "big") & 0x3FFF_FFFF_FFFF_FFFF
+    milliseconds, fraction = reading >> 12 & 0xFFFF_FFFF_FFFF, reading & 0xFFF
+    return UUID(int=milliseconds << 80 | 0x7 << 76 | fraction << 64 | 0b10 << 62 | random_bits)
 
 
 def response_id(value: UUID) -> str:
@@ -48,5 +71,18 @@ def parse_conversation_id(text: str) -> UUID | None:
 
 
 def new_item_id(prefix: str) -> str:
-    """A new item or call id: `<prefix>_<32 hex>`, for example `msg_…`, `fc_…`, `call_…`."""
+    """A new item or call id: `<prefix>_<32 hex>`, for example `msg_…`, `fc_…`, `call_…`.
+
+    Ids of one prefix sort by the order in which this process made them (docs/wire.md).
+    """
     return f"{prefix}_{new_uuid().hex}"
+
+
+def continue_after(item_ids: Iterable[str]) -> None:
+    """Lets the ids that this process makes from now on sort after these item ids, which another
+    process has made, perhaps by a clock that is ahead. Ids of another form are ignored."""
+    for item_id in item_ids:
+        made = _ITEM.fullmatch(item_id)
+        if made is not None:
+            milliseconds, fraction = int(made[1], 16), int(made[2], 16)
+            _clock.advance_beyond(milliseconds << 12 | fraction)

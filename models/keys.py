@@ -36,7 +36,7 @@ def create(dsn: str, project: str) -> str:
 
 
 def _store(dsn: str, project: str, key: str) -> None:
-    with psycopg.connect(dsn) as connection:
+    with psycopg.connect(dsn, target_session_attrs="primary") as connection:
         execute_sync(connection, INSERT_PROJECT, {"id": new_uuid(), "name": project})
         execute_sync(
             connection,

@@ -5,6 +5,7 @@ leave (`sources_of`). No code reads a status, decides, and then writes. So a can
 recovery race in the database, and exactly one of them succeeds. A claim is not in the table: it
 also claims an `in_progress` row whose owner is dead (models/db/queries/claim.py)."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -32,8 +33,64 @@ TERMINAL = frozenset(status for status in Status if status not in TRANSITIONS)
 
 
 QUARANTINE_THRESHOLD = 2
-"""After so many crashes of its owners since its last checkpoint, a response runs only in a
-quarantine worker, which runs one response at a time. After one crash more it has failed (I5)."""
+"""After so many crashes of its owners since its last checkpoint, a response is a *suspect*: it runs
+only in a quarantine worker, in a small group."""
+LARGEST_GROUP = 16
+"""Suspects that a quarantine worker runs together after `QUARANTINE_THRESHOLD` crashes. Each crash
+more halves the group."""
+CRASHES_ALONE = QUARANTINE_THRESHOLD + LARGEST_GROUP.bit_length() - 1
+"""After so many crashes since its last checkpoint, a suspect runs alone. One crash more was its
+own, and the response has failed (ADR 0022)."""
+CRASHES_FINAL = 8
+"""After so many crashes since its last finished turn, those that were forgotten included, a suspect
+runs alone to its end. One crash more was its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crashes:
+    """How often an attempt at a response ended with a crash of its worker."""
+
+    since_checkpoint: int
+    """since the last checkpoint, or since they were forgotten (run.FORGET_CRASHES)"""
+    in_turn: int
+    """since the last finished turn: none of them is ever forgotten"""
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether only a quarantine worker runs the response."""
+        return self.since_checkpoint >= QUARANTINE_THRESHOLD
+
+    @property
+    def group_size(self) -> int:
+        """How many suspects may run together in a worker while this one is among them."""
+        if self.is_final:
+            return 1
+        return max(1, LARGEST_GROUP >> (self.since_checkpoint - QUARANTINE_THRESHOLD))
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the crashes are not forgotten any more, however long the suspect runs alone."""
+        return self.in_turn >= CRASHES_FINAL
+
+    @property
+    def is_fatal(self) -> bool:
+        """Whether the last of them happened while the response ran alone: it has failed.
+
+        A suspect with `CRASHES_ALONE` or `CRASHES_FINAL` crashes runs alone. So one crash more
+        happened to a worker that ran nothing else."""
+        return self.since_checkpoint > CRASHES_ALONE or (
+            self.since_checkpoint > QUARANTINE_THRESHOLD and self.in_turn > CRASHES_FINAL
+        )
+
+    @property
+    def has_crashed_ending(self) -> bool:
+        """Whether a worker has also crashed while it ended the response after `is_fatal`."""
+        return self.since_checkpoint > CRASHES_ALONE + 1 or (
+            self.is_fatal and self.in_turn > CRASHES_FINAL + 1
+        )
+
+
+NO_CRASHES = Crashes(since_checkpoint=0, in_turn=0)
 
 
 def sources_of(target: Status) -> list[str]:

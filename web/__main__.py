@@ -9,7 +9,7 @@ import uvicorn
 
 from models import logs
 from models.config.configuration import load
-from models.db.database import DATABASE_UNAVAILABLE, wait_until_available
+from models.db.database import DATABASE_UNAVAILABLE, TransactionPooling, wait_until_available
 from web.app import Application, create_app
 from web.state import started_state
 from web.websocket.protocol import WebSocketProtocol
@@ -48,6 +48,9 @@ def main() -> None:
         wait_until_available(settings)
     except DATABASE_UNAVAILABLE as error:
         structlog.get_logger().critical("database_unavailable", error=str(error).strip())
+        sys.exit(1)
+    except TransactionPooling as error:
+        structlog.get_logger().critical("transaction_pooling", error=str(error))
         sys.exit(1)
     app = create_app(settings, options.host)
     config = uvicorn.Config(

@@ -28,7 +28,7 @@ from models.config.upstream_access import (
     is_secret,
     request_headers,
 )
-from models.errors import ApiError, RunFailed
+from models.errors import UPSTREAM_ENDED_EARLY, UPSTREAM_UNREACHABLE, ApiError, RunFailed
 from models.http_bodies import is_uncompressed
 from web.http.body import run_sized
 from web.http.connection import wait_for_disconnect
@@ -109,10 +109,7 @@ class ChatProxy:
             raise _upstream_error(504, "The upstream did not answer in time.") from None
         except _CONNECTION_ERRORS as error:
             logger.info("upstream_unreachable", upstream=upstream.name, error=type(error).__name__)
-            raise _upstream_error(
-                502,
-                "The upstream could not be reached, or closed the connection before it responded.",
-            ) from None
+            raise _upstream_error(502, UPSTREAM_UNREACHABLE) from None
         proxied = ProxiedResponse(
             upstream_response,
             upstream,
@@ -271,7 +268,7 @@ class ProxiedResponse(Response):
             except TimeoutError:
                 raise _upstream_error(504, "The upstream sent no data for too long.") from None
             except _CONNECTION_ERRORS:
-                raise _upstream_error(502, "The upstream closed the connection early.") from None
+                raise _upstream_error(502, UPSTREAM_ENDED_EARLY) from None
             if not chunk:
                 return
             yield chunk

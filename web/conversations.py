@@ -3,7 +3,6 @@
 Always within one project (I11).
 """
 
-import time
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +12,7 @@ from models.db.queries import conversations
 from models.db.queries.conversations import ConversationRow, UpdatedConversation
 from models.errors import NotFound
 from models.ids import conversation_id, new_item_id, new_uuid
+from models.ownership.clock import DatabaseClock
 from models.wire.checks.faults import shorten
 from models.wire.conversation import (
     conversation_object,
@@ -23,7 +23,7 @@ from models.wire.conversation import (
 from models.wire.events import Item
 from models.wire.item_types import CALLS, OUTPUTS
 from models.wire.items import duplicate_item
-from models.wire.pairing import find_open_calls, unanswered_calls
+from models.wire.pairing import OutputWithoutCall, find_open_calls, unanswered_calls
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
 from web.responses.continuation import Continuation, conversation_locked, conversation_row
@@ -31,6 +31,7 @@ from web.responses.references import resolve_references
 from web.responses.validation import (
     RequestValidation,
     drop_compacted,
+    explain_output,
     require_approval_requests,
 )
 
@@ -41,16 +42,19 @@ _ITEMS = "items"
 class ConversationStore:
     """Reads and changes stored conversations."""
 
-    def __init__(self, settings: Settings, pool: Pool, validation: RequestValidation) -> None:
+    def __init__(
+        self, settings: Settings, pool: Pool, validation: RequestValidation, clock: DatabaseClock
+    ) -> None:
         self._settings = settings
         self._pool = pool
         self._validation = validation
+        self._clock = clock
 
     async def create(self, project: UUID, body: Any) -> dict[str, Any]:
         """Creates a conversation with its items. Raises InvalidRequest with nothing stored."""
         metadata, items = parse_conversation(body, new_id=new_item_id)
         items, open_calls = await self._prepare_items(project, items, Continuation())
-        new_id, created_at = new_uuid(), int(time.time())
+        new_id, created_at = new_uuid(), self._clock.now()
         values = {
             "id": new_id,
             "project": project,
@@ -173,7 +177,11 @@ class ConversationStore:
         )
         self._validation.require_readable(items, project, _ITEMS)
         await require_approval_requests(self._pool, continuation, items, _ITEMS)
-        return items, list(find_open_calls(*drop_compacted(items, continuation.open_calls), _ITEMS))
+        try:
+            open_calls = find_open_calls(*drop_compacted(items, continuation.open_calls), _ITEMS)
+        except OutputWithoutCall as error:
+            raise await explain_output(self._pool, continuation, error) from None
+        return items, list(open_calls)
 
 
 def _require_idle(row: ConversationRow) -> None:

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
-from uuid import UUID
 
 import structlog
 from fastapi import FastAPI
@@ -20,11 +20,10 @@ from models.db.database import (
     retry_while_unavailable,
 )
 from models.db.queries.read import RESPONSE
-from models.db.queries.sweep import REENQUEUE
 from models.egress import EgressPolicy
 from models.ownership.lease import Lease
+from models.ownership.waiting import enqueue_waiting
 from models.redis.answer_cache import AnswerCache
-from models.redis.channels import queue_for
 from models.redis.client import redis_client
 from models.redis.queue import JobQueue
 from models.secrets import Sealer
@@ -34,16 +33,16 @@ from web.conversations import ConversationStore
 from web.http import auth
 from web.model_catalog import ModelCatalog
 from web.responses.answer_cache import RequestCache
-from web.responses.create import CreateResponse
+from web.responses.create import AcceptedResponse, CreateResponse
 from web.responses.insert import InsertResponse
+from web.responses.join import AnsweredResponses, JoinResponse
 from web.responses.store import ResponseStore
+from web.responses.unclear_creates import UnclearCreates
 from web.responses.validation import RequestValidation
 from web.stream.bus import Bus
 from web.stream.reader import EventReader
 
 logger = structlog.get_logger()
-
-_POOL_SIZE = 16
 
 
 @dataclass
@@ -66,6 +65,8 @@ class AppState:
     response_store: ResponseStore
     conversation_store: ConversationStore
     create_response: CreateResponse
+    unclear_creates: UnclearCreates
+    answered_responses: AnsweredResponses
     model_catalog: ModelCatalog
     chat_proxy: ChatProxy
     grace_expired: asyncio.Event
@@ -89,15 +90,17 @@ class AppState:
         Raises `psycopg.OperationalError` if Postgres is unavailable.
         """
         lease = Lease(settings, "web")
-        pool = open_pool(settings, str(lease.id), _POOL_SIZE)
+        pool = open_pool(settings, str(lease.id), settings.web.pool_size)
         await pool.open(wait=True)
         await asyncio.to_thread(lease.register)
         state = cls._build(settings, host, lease, pool)
         state.side_tasks.start(lease.tick(), "tick")
+        state.side_tasks.start(state.unclear_creates.run(), "unclear-creates")
+        state.side_tasks.start(state.answered_responses.run(), "answered-responses")
         state.side_tasks.start(state.bus.run(), "bus")
         state.side_tasks.start(state.bus.poll_journals(), "poll-journals")
         state.side_tasks.start(state.bus.poll_idle_readers(), "poll-idle-readers")
-        state.spawn(state.enqueue_waiting())
+        state.spawn(state.enqueue_at_start())
         return state
 
     @classmethod
@@ -110,6 +113,7 @@ class AppState:
         grace_expired = asyncio.Event()
         routes = Routes(settings)
         sealer = Sealer(settings.sealing_keys)
+        unclear_creates = UnclearCreates(settings, lease)
         validation = RequestValidation(settings, routes, EgressPolicy(settings.egress), sealer)
         return cls(
             settings=settings,
@@ -125,18 +129,27 @@ class AppState:
             event_reader=event_reader,
             cache=cache,
             response_store=ResponseStore(
-                pool, redis, event_reader, cache, settings.web.cancel_wait.total_seconds()
+                pool,
+                redis,
+                event_reader,
+                cache,
+                settings.web.cancel_wait.total_seconds(),
+                lease.clock,
             ),
-            conversation_store=ConversationStore(settings, pool, validation),
+            conversation_store=ConversationStore(settings, pool, validation, lease.clock),
             create_response=CreateResponse(
                 settings,
                 pool,
                 sealer,
                 validation,
                 RequestCache(settings.cache, pool, cache, routes, sealer),
-                InsertResponse(pool, lease),
+                JoinResponse(pool, lease),
+                InsertResponse(pool, lease, unclear_creates),
                 job_queue,
+                lease.clock,
             ),
+            unclear_creates=unclear_creates,
+            answered_responses=AnsweredResponses(pool),
             model_catalog=ModelCatalog(routes),
             chat_proxy=ChatProxy(settings, routes, grace_expired),
             grace_expired=grace_expired,
@@ -160,6 +173,8 @@ class AppState:
         """
         await cancel_all(self._tasks)
         await self.side_tasks.cancel()
+        with suppress(*DATABASE_UNAVAILABLE):
+            await self.answered_responses.store()
         await asyncio.to_thread(self.job_queue.close)
         await asyncio.to_thread(self.lease.deregister)
         await self.model_catalog.close()
@@ -174,27 +189,33 @@ class AppState:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def cancel_abandoned(self, response_id: UUID) -> None:
-        """Cancels a foreground response whose client has disconnected."""
-        self.spawn(self._cancel(response_id))
+    def record_answer(self, accepted: AcceptedResponse) -> None:
+        """The client has its answer, or the first bytes of it: no retry may take the response
+        over."""
+        if accepted.is_from_sdk:
+            self.answered_responses.add(accepted.id)
 
-    async def _cancel(self, response_id: UUID) -> None:
+    def record_disconnect(self, accepted: AcceptedResponse) -> None:
+        """The client has disconnected before its answer: its retry may take the response over."""
+        if accepted.is_from_sdk:
+            self.spawn(self.answered_responses.forget_waiter(accepted.id, accepted.waiter))
+
+    def cancel_abandoned(self, accepted: AcceptedResponse) -> None:
+        """Cancels a foreground response whose client has disconnected, unless another connection
+        has joined it."""
+        self.spawn(self._cancel(accepted))
+
+    async def _cancel(self, accepted: AcceptedResponse) -> None:
         async def cancel() -> None:
-            for row in await fetch(self.pool, RESPONSE, {"id": response_id}):
-                await self.response_store.request_cancel(row, "client_gone")
+            for row in await fetch(self.pool, RESPONSE, {"id": accepted.id}):
+                await self.response_store.request_cancel(row, "client_gone", accepted.waiter)
 
-        await retry_while_unavailable(cancel, "cancel_retry", response=str(response_id))
+        await retry_while_unavailable(cancel, "cancel_retry", response=str(accepted.id))
 
-    async def enqueue_waiting(self) -> None:
+    async def enqueue_at_start(self) -> None:
         """Enqueues open responses whose Celery message was lost, as when its sender crashed."""
         try:
-            values = {
-                "interval": self.settings.lease.ring_interval,
-                "lease": self.settings.lease.duration,
-            }
-            for response in await fetch(self.pool, REENQUEUE, values):
-                queue = queue_for(background=response.background, crashes=response.crashes)
-                self.job_queue.enqueue(response.id, queue)
+            await enqueue_waiting(self.pool, self.job_queue, self.settings)
         except DATABASE_UNAVAILABLE as error:
             # The sweep of every worker does the same later.
             logger.warning("enqueue_at_start_failed", error=str(error).strip())

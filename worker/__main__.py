@@ -10,10 +10,10 @@ import structlog
 
 from models import logs
 from models.config.configuration import load
-from models.db.database import DATABASE_UNAVAILABLE, wait_until_available
+from models.db.database import DATABASE_UNAVAILABLE, TransactionPooling, wait_until_available
 from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
 from worker.app import create_app
-from worker.slots import slots_for
+from worker.slots import QUARANTINE_SLOTS, slots_for
 
 _FILES_PER_SLOT = 2
 _RESERVED_FILES = 200
@@ -26,7 +26,7 @@ def main() -> None:
     settings = load()
     is_quarantine = arguments.quarantine or settings.quarantine
     settings = settings.model_copy(update={"quarantine": is_quarantine})
-    slots = 1 if is_quarantine else slots_for(arguments.streams)
+    slots = QUARANTINE_SLOTS if is_quarantine else slots_for(arguments.streams)
     kind = "quarantine" if is_quarantine else "worker"
     logs.configure(settings.log_level, process=kind)
     max_slots = (_raise_file_limit() - _RESERVED_FILES) // _FILES_PER_SLOT
@@ -45,6 +45,9 @@ def main() -> None:
     except DATABASE_UNAVAILABLE as error:
         structlog.get_logger().critical("database_unavailable", error=str(error).strip())
         sys.exit(1)
+    except TransactionPooling as error:
+        structlog.get_logger().critical("transaction_pooling", error=str(error))
+        sys.exit(1)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -61,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--quarantine",
         action="store_true",
-        help="run only responses whose worker crashed twice, one at a time",
+        help="run only responses whose workers crashed twice, in small groups",
     )
     return parser
 

@@ -8,6 +8,20 @@ from celery.signals import setup_logging, worker_ready
 from models.config.configuration import load
 from models.config.settings import Settings
 from models.redis.channels import RUN_RESPONSE
+from models.redis.client import KEEPALIVE_OPTIONS, broker_of
+
+BROKER_OPTIONS = {
+    "socket_connect_timeout": 2,
+    "socket_timeout": 3,
+    "socket_keepalive": True,
+    "socket_keepalive_options": KEEPALIVE_OPTIONS,
+    "health_check_interval": 3,
+    "visibility_timeout": 3600,
+}
+"""For consuming. Messages are awaited with BRPOP, which replies every second; kombu connects again
+if a reply is late by `health_check_interval`, and looks that often. Its other commands block
+Celery's thread until `socket_timeout` (seconds): without that limit the first of them on a lost
+connection would end all consuming."""
 
 
 class WorkerApp(Celery):
@@ -18,7 +32,8 @@ class WorkerApp(Celery):
 
 def create_app(settings: Settings) -> WorkerApp:
     """The Celery application of a worker. Its only task is run by worker/pool.py, not by Celery."""
-    app = WorkerApp("backburner", broker=settings.redis_url.get_secret_value(), set_as_current=True)
+    broker, options = broker_of(settings)
+    app = WorkerApp("backburner", broker=broker, set_as_current=True)
     app.settings = settings
     app.conf.update(
         worker_pool="worker.pool:AsyncioPool",
@@ -35,12 +50,7 @@ def create_app(settings: Settings) -> WorkerApp:
         worker_cancel_long_running_tasks_on_connection_loss=False,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
-        broker_transport_options={
-            "socket_connect_timeout": 2,
-            "socket_keepalive": True,
-            "health_check_interval": 10,
-            "visibility_timeout": 3600,
-        },
+        broker_transport_options=BROKER_OPTIONS | options,
     )
     app.task(name=RUN_RESPONSE)(_run_response)
     worker_ready.connect(_attach_consumer, weak=False)
@@ -53,8 +63,8 @@ def _run_response(response_id: str) -> None:
 
 
 def _attach_consumer(sender: Any, **_: object) -> None:
-    """Gives the pool the consumer, whose background queue it stops and resumes."""
-    sender.pool.consumer = sender
+    """Gives the pool the consumer, whose queues it leaves and joins."""
+    sender.pool.attach(sender)
 
 
 def _skip_logging_setup(**_: object) -> None:

@@ -12,12 +12,14 @@ from redis.asyncio import Redis
 
 from models.config.settings import Settings
 from models.redis.channels import control
-from models.redis.client import REDIS_ERRORS
+from models.redis.client import REDIS_ERRORS, connect_redis
 
 logger = structlog.get_logger()
 
 _RECONNECT_DELAY = 0.5
 """Seconds."""
+_PING_INTERVAL = 2.0
+"""Seconds without a message after which a ping is sent, and for which its reply is awaited."""
 
 
 class ControlListener:
@@ -26,7 +28,7 @@ class ControlListener:
     def __init__(
         self, settings: Settings, worker_id: UUID, on_cancel: Callable[[UUID], None]
     ) -> None:
-        self._url = settings.redis_url.get_secret_value()
+        self._settings = settings
         self._channel = control(worker_id)
         self._worker_id = worker_id
         self._on_cancel = on_cancel
@@ -44,22 +46,19 @@ class ControlListener:
                 await redis.aclose()
 
     def _connect(self) -> Redis:
-        """A client without redis-py's default socket timeout, which would end a blocking read.
-
-        The health check detects a dead connection.
-        """
-        return Redis.from_url(
-            self._url,
-            client_name=f"control-{self._worker_id.hex}",
-            socket_timeout=None,
-            socket_connect_timeout=2,
-            socket_keepalive=True,
-            health_check_interval=5,
-        )
+        """A client without redis-py's default socket timeout, which would end a blocking read."""
+        return connect_redis(self._settings, f"control-{self._worker_id.hex}", timeout=None)
 
     async def _listen(self, redis: Redis) -> None:
         async with redis.pubsub() as channel:
             await channel.subscribe(self._channel)
-            async for message in channel.listen():
-                if message["type"] == "message":
+            is_pinged = False
+            while True:
+                message = await channel.get_message(timeout=_PING_INTERVAL)
+                if message is None and is_pinged:
+                    raise TimeoutError("Redis does not reply on the control channel")
+                if message is None:
+                    await channel.ping()
+                is_pinged = message is None
+                if message is not None and message["type"] == "message":
                     self._on_cancel(UUID(hex=message["data"].decode()))

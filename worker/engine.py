@@ -1,12 +1,15 @@
 """One worker process: its lease, its connections and its runs, all in the pool's event loop.
 
-A Celery message and the sweeper both start a response with `claim_and_run`. The heartbeat, the
+Celery messages and the sweeper start responses, within one count of slots. The heartbeat, the
 control channel and SIGTERM stop runs through the engine.
 """
 
 import asyncio
+import contextlib
 import gc
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 from uuid import UUID
 
 import structlog
@@ -15,13 +18,16 @@ from redis.asyncio import Redis
 from models.config.settings import Settings
 from models.db.database import DATABASE_UNAVAILABLE, Pool, open_pool
 from models.db.queries.leases import OwnedResponse
+from models.db.queries.run import StoredLog
 from models.egress import EgressPolicy
 from models.errors import LeaseLost
 from models.lifecycle import Status
 from models.metrics import serve
-from models.ownership.claims import Claim, Ownership, ReleaseReason
+from models.ownership.claims import Ownership, ReleaseReason
 from models.ownership.lease import Lease
+from models.ownership.takeover import Claim
 from models.redis.answer_cache import AnswerCache
+from models.redis.channels import BACKGROUND
 from models.redis.client import redis_client
 from models.redis.queue import JobQueue
 from models.secrets import Sealer
@@ -30,6 +36,8 @@ from worker import metrics
 from worker.control import ControlListener
 from worker.log.journal import Journal
 from worker.log.publisher import Publisher
+from worker.purge import Purger
+from worker.quarantine import SuspectGroup
 from worker.run.counting import RequestTokenCounter
 from worker.run.end_state import StopReason
 from worker.run.resources import Resources
@@ -37,8 +45,24 @@ from worker.run.runner import Run
 from worker.slots import reserved_slots
 from worker.sweeper import Sweeper
 from worker.upstream.upstreams import Upstreams
+from worker.watch import Watch
 
 logger = structlog.get_logger()
+
+_COMPARISON_TIMEOUT = 5.0
+"""Seconds for the comparison of all runs with the database after a failover."""
+
+_ENDING_SLOTS = 16
+"""Responses above the slots that may be claimed only to be ended. Each takes milliseconds, and none
+may wait for a run to end."""
+
+_CLAIMED_TOGETHER = 50
+"""Orphans that are claimed with one transaction. Their runs start when it is committed."""
+_ORPHAN_CLAIMS = 2
+"""Such transactions at a time: while one waits for Postgres, this process works for the other. The
+statements of the runs use the same connections."""
+
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(slots=True)
@@ -63,29 +87,47 @@ class Connections:
 class Engine:
     """A worker process."""
 
-    def __init__(self, settings: Settings, slots: int) -> None:
-        """`slots`: how many responses run at a time (worker/slots.py)."""
+    def __init__(
+        self, settings: Settings, slots: int, on_capacity_changed: Callable[[], None]
+    ) -> None:
+        """`slots`: how many responses run at a time (worker/slots.py). `on_capacity_changed` is
+        called in the event loop after each change of the free slots."""
         self._settings = settings
         self._slots = slots
-        self._reserved = reserved_slots(slots)
+        self._reserved = 0 if settings.quarantine else reserved_slots(slots)
+        self._on_capacity_changed = on_capacity_changed
         self._lease = Lease(
-            settings, "quarantine" if settings.quarantine else "worker", self._on_heartbeat
+            settings,
+            "quarantine" if settings.quarantine else "worker",
+            self._on_heartbeat,
+            self._incomplete_logs,
         )
         self._runs: dict[UUID, Run] = {}
         self._claiming: set[UUID] = set()
+        self._orphan_claims = asyncio.Semaphore(_ORPHAN_CLAIMS)
         self._claim_tasks: set[asyncio.Task[None]] = set()
         self._side_tasks = SideTasks(self._lease.exit_process)
         self._is_stopping = False
 
     @property
     def free(self) -> int:
-        """Free slots; none while the process stops."""
-        return 0 if self._is_stopping else self._slots - len(self._runs) - len(self._claiming)
+        """Free slots; none while the process stops or is not sure of its lease."""
+        return self._free_of(self._slots)
 
     @property
     def free_for_background(self) -> int:
         """Free slots without those reserved for foreground responses."""
         return max(0, self.free - self._reserved)
+
+    @property
+    def free_for_endings(self) -> int:
+        """How many responses may be claimed that are only to be ended."""
+        return self._free_of(self._slots + _ENDING_SLOTS)
+
+    def _free_of(self, slots: int) -> int:
+        if self._is_stopping or not self._lease.is_fresh:
+            return 0
+        return max(0, slots - len(self._runs) - len(self._claiming))
 
     async def start(self) -> None:
         """Connects, registers the lease and begins to sweep.
@@ -94,7 +136,9 @@ class Engine:
         """
         settings = self._settings
         self._loop = asyncio.get_running_loop()
-        pool = open_pool(settings, str(self._lease.id), settings.worker.pool_size)
+        pool = open_pool(
+            settings, str(self._lease.id), settings.worker.pool_size, self._lease.timeline.check
+        )
         await pool.open(wait=True)
         redis = redis_client(settings, f"worker-{self._lease.id.hex}")
         self._connections = connections = Connections(
@@ -107,6 +151,7 @@ class Engine:
         publisher = Publisher(redis)
         journal = Journal(settings, self._lease, pool, publisher)
         self._ownership = Ownership(pool, self._lease, settings)
+        self._suspects = SuspectGroup(settings, self._ownership, self._runs)
         self._resources = Resources(
             settings=settings,
             ownership=self._ownership,
@@ -119,8 +164,8 @@ class Engine:
             sealer=Sealer(settings.sealing_keys),
             token_counter=RequestTokenCounter(),
             cache=connections.cache,
+            exit_process=self._lease.exit_process,
         )
-        sweeper = Sweeper(settings, self._lease, pool, self, connections.job_queue)
         control = ControlListener(settings, self._lease.id, self.cancel)
         self._side_tasks.start(self._lease.tick(), "tick")
         self._side_tasks.start(publisher.run(), "publisher")
@@ -129,11 +174,25 @@ class Engine:
         self._side_tasks.start(control.run(), "control")
         self._serve_metrics()
         await asyncio.to_thread(self._lease.register)
-        self._side_tasks.start(sweeper.run(), "sweeper")
+        self._start_sweeping(connections)
+        self._side_tasks.start(Purger(settings, str(self._lease.id)).run(), "purge")
         _tune_garbage_collector()
         logger.info(
             "worker_ready", worker=str(self._lease.id), slots=self._slots, kind=self._lease.kind
         )
+
+    def _start_sweeping(self, connections: Connections) -> None:
+        """Starts the watch and the sweep. A death or a hand-over makes the sweep run at once."""
+        settings = self._settings
+        sweeper = Sweeper(settings, self._lease, connections.pool, self, connections.job_queue)
+
+        def on_orphans() -> None:
+            sweeper.claim_now()
+            self._lease.compare_now()
+
+        watch = Watch(settings, self._lease, connections.redis, on_orphans)
+        self._side_tasks.start(watch.run(), "watch")
+        self._side_tasks.start(sweeper.run(watch), "sweeper")
 
     def _serve_metrics(self) -> None:
         metrics.SLOTS.set(self._slots)
@@ -141,36 +200,100 @@ class Engine:
         metrics.LEASE_AGE.set_function(lambda: self._lease.age)
         serve(self._settings.metrics, metrics.REGISTRY)
 
-    async def claim_and_run(self, response_id: UUID) -> None:
-        """Claims the response and runs it to its end. Does nothing if it cannot be claimed."""
-        if (
-            self.free <= 0
-            or response_id in self._runs
-            or response_id in self._claiming
-            or not self._lease.is_fresh
-        ):
+    async def run_from_message(self, response_id: UUID, queue: str) -> None:
+        """Claims the response of a Celery message and runs it to its end.
+
+        Without a free slot the message goes back to its queue, for a worker that has one.
+        """
+        free = self.free_for_background if queue == BACKGROUND else self.free
+        if free <= 0:
+            self._connections.job_queue.enqueue(response_id, queue)
+        elif not self._has(response_id):
+            self._claiming.add(response_id)
+            await self._claim_and_run(response_id, self._take(response_id))
+
+    def spawn(self, orphans: Sequence[UUID], *, to_end: bool = False) -> None:
+        """Claims and runs responses without a live owner in tasks, as many as slots are free: for
+        the sweeper.
+
+        `to_end`: the responses are only to be ended, for which there are more slots.
+        """
+        free = self.free_for_endings if to_end else self.free_for_background
+        ids = [orphan for orphan in orphans if not self._has(orphan)][:free]
+        if not ids:
             return
-        claim = await self._claim(response_id)
-        if claim is None:
+        self._claiming.update(ids)
+        self._on_capacity_changed()
+        if self._settings.quarantine:
+            for response_id in ids:
+                self._start_claim(self._claim_and_run(response_id, self._take_orphan(response_id)))
             return
+        for first in range(0, len(ids), _CLAIMED_TOGETHER):
+            self._start_claim(self._claim_orphans(ids[first : first + _CLAIMED_TOGETHER]))
+
+    def _start_claim(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._claim_tasks.add(task)
+        task.add_done_callback(self._claim_tasks.discard)
+
+    def _has(self, response_id: UUID) -> bool:
+        return response_id in self._runs or response_id in self._claiming
+
+    async def _claim_orphans(self, ids: Sequence[UUID]) -> None:
+        """Claims these responses with one transaction, and starts their runs. They are in
+        `_claiming` already; each that was claimed stays there until it is in `_runs`.
+
+        If the transaction fails, each response is claimed alone: one of them may be the cause.
+        """
+        claims: list[Claim] | None = None
+        try:
+            async with self._orphan_claims:
+                taking = self._ownership.take_orphans([] if self._is_stopping else ids)
+                claims = await self._claim(taking, ids)
+        except Exception:
+            logger.exception("orphans_not_claimed", responses=len(ids))
+        if claims is None:
+            for response_id in ids:
+                taking_one = self._take_orphan(response_id)
+                self._start_claim(self._claim_and_run(response_id, taking_one))
+            return
+        self._claiming.difference_update(set(ids) - {claim.id for claim in claims})
+        self._on_capacity_changed()
+        for claim in claims:
+            self._start_claim(self._claim_and_run(claim.id, self._ownership.with_log(claim)))
+
+    async def _take_orphan(self, response_id: UUID) -> Claim | None:
+        async with self._orphan_claims:
+            return await self._take(response_id)
+
+    async def _claim_and_run(self, response_id: UUID, taking: Awaitable[Claim | None]) -> None:
+        """Does nothing if the response cannot be claimed. It is in `_claiming` already."""
+        try:
+            try:
+                claim = await self._claim(taking, [response_id])
+            finally:
+                self._claiming.discard(response_id)
+            if claim is not None:
+                await self._run(claim)
+        except Exception:
+            # Celery would drop it. The response is released, or the next sweep finds it.
+            logger.exception("response_not_run", response=str(response_id))
+        finally:
+            self._on_capacity_changed()
+
+    async def _run(self, claim: Claim) -> None:
         metrics.count_claim(claim)
-        run = self._runs[response_id] = Run(claim, self._resources)
+        run = self._runs[claim.id] = Run(claim, self._resources)
         if self._is_stopping:
             run.stop(StopReason.HAND_OVER)
         try:
             with structlog.contextvars.bound_contextvars(
-                response=str(response_id), attempt=claim.attempt
+                response=str(claim.id), attempt=claim.attempt
             ):
                 await run.run()
         finally:
-            del self._runs[response_id]
+            del self._runs[claim.id]
             _count_attempt(run)
-
-    def spawn(self, response_id: UUID) -> None:
-        """Starts `claim_and_run` as a task, without a Celery message: for the sweeper."""
-        task = asyncio.create_task(self.claim_and_run(response_id))
-        self._claim_tasks.add(task)
-        task.add_done_callback(self._claim_tasks.discard)
 
     def cancel(self, response_id: UUID) -> None:
         """Stops the response if it runs here: a cancel was recorded for it."""
@@ -181,16 +304,20 @@ class Engine:
     async def stop(self) -> None:
         """Stops the process.
 
-        Runs that do not end within the grace period are handed over, with their logs stored.
+        Runs that do not end within the grace period are handed over, with their logs stored. One
+        with a tool call that must not be repeated has a longer grace period.
         """
         self._is_stopping = True
         for run in self._runs.values():
             run.drain()
         logger.info("worker_stopping", worker=str(self._lease.id), running=len(self._runs))
-        try:
-            async with asyncio.timeout(self._settings.worker.grace.total_seconds()):
-                await self._wait_until_idle()
-        except TimeoutError:
+        stopping_at = self._loop.time()
+        grace, longest_grace = self._settings.worker.grace, self._settings.worker.longest_grace
+        if not await self._is_idle_at(stopping_at + grace.total_seconds()):
+            for run in list(self._runs.values()):
+                if not run.has_unrepeatable_call:
+                    run.stop(StopReason.HAND_OVER)
+        if not await self._is_idle_at(stopping_at + longest_grace.total_seconds()):
             for run in list(self._runs.values()):
                 run.stop(StopReason.HAND_OVER)
             await self._wait_until_idle()
@@ -199,23 +326,36 @@ class Engine:
         await self._connections.close()
         logger.info("worker_stopped", worker=str(self._lease.id))
 
+    async def _is_idle_at(self, deadline: float) -> bool:
+        """Waits until nothing runs, or until the deadline (of the loop's clock)."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await self._wait_until_idle()
+        return not self._runs and not self._claiming
+
     async def _wait_until_idle(self) -> None:
         while self._runs or self._claiming:  # noqa: ASYNC110  (only while stopping)
             await asyncio.sleep(0.02)
 
-    async def _claim(self, response_id: UUID) -> Claim | None:
-        self._claiming.add(response_id)
+    async def _take(self, response_id: UUID) -> Claim | None:
+        if self._is_stopping:
+            return None
+        if self._settings.quarantine:
+            return await self._suspects.claim(response_id)
+        return await self._ownership.take(response_id)
+
+    async def _claim(self, taking: Awaitable[ResultT], ids: Sequence[UUID]) -> ResultT | None:
+        """Awaits a claim of these responses. None if its outcome is unknown, or if this process was
+        declared dead."""
         try:
-            return await self._ownership.take(response_id)
+            return await taking
         except DATABASE_UNAVAILABLE as error:
             # If Postgres has stored the claim, the next heartbeat finds and releases it.
             logger.warning(
-                "claim_outcome_unknown", response=str(response_id), error=str(error).strip()
+                "claim_outcome_unknown", responses=list(map(str, ids)), error=str(error).strip()
             )
         except LeaseLost:
-            logger.warning("claim_fenced", response=str(response_id))
-        finally:
-            self._claiming.discard(response_id)
+            logger.warning("claim_fenced", responses=list(map(str, ids)))
         return None
 
     # --- heartbeat ---
@@ -230,6 +370,8 @@ class Engine:
         that it owns and does not run. `sent`: monotonic time at which the query was sent; its
         result may lack a run that started later.
         """
+        # The lease may have been too old to claim anything until now.
+        self._on_capacity_changed()
         owned = {response.id: response for response in responses}
         for response_id, run in list(self._runs.items()):
             response = owned.get(response_id)
@@ -239,17 +381,34 @@ class Engine:
             elif response is not None and (reason := _requested_stop(response, run)) is not None:
                 run.stop(reason)
         for response_id, response in owned.items():
-            if response_id not in self._runs and response_id not in self._claiming:
+            if not self._has(response_id):
                 self._side_tasks.start(self._release_unknown(response_id, response.attempt))
 
+    def _incomplete_logs(self, stored: list[StoredLog]) -> list[UUID]:
+        """Called on the heartbeat's thread after a failover. Raises TimeoutError."""
+        comparison = asyncio.run_coroutine_threadsafe(self._stop_incomplete(stored), self._loop)
+        return comparison.result(timeout=_COMPARISON_TIMEOUT)
+
+    async def _stop_incomplete(self, stored: list[StoredLog]) -> list[UUID]:
+        """Stops the runs of which less is stored than this process knows to be stored; returns
+        them, and responses that have ended here and not in the database."""
+        # Replies that the server before has sent are processed first.
+        await asyncio.sleep(0.1)
+        incomplete = []
+        for log in stored:
+            run = self._runs.get(log.id)
+            if run is not None and run.claim.attempt != log.attempt:
+                continue
+            if run is not None and run.flushed_number > log.log_end:
+                run.stop(StopReason.LOST)
+                incomplete.append(log.id)
+            elif run is None and log.id not in self._claiming:
+                incomplete.append(log.id)
+        return incomplete
+
     async def _release_unknown(self, response_id: UUID, attempt: int) -> None:
-        try:
-            await self._ownership.release_unknown(response_id, attempt)
-            metrics.ATTEMPTS.labels(ReleaseReason.RETURNED.value).inc()
-        except DATABASE_UNAVAILABLE as error:
-            logger.warning(
-                "release_outcome_unknown", response=str(response_id), error=str(error).strip()
-            )
+        await self._ownership.release_unknown(response_id, attempt)
+        metrics.ATTEMPTS.labels(ReleaseReason.RETURNED.value).inc()
 
 
 def _tune_garbage_collector() -> None:

@@ -9,7 +9,8 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from models.lifecycle import TERMINAL
 from models.metrics import MILLISECOND_BUCKETS, SECOND_BUCKETS, new_registry
-from models.ownership.claims import Claim, ReleaseReason
+from models.ownership.claims import ReleaseReason
+from models.ownership.takeover import Claim
 from models.redis.channels import BACKGROUND, INTERACTIVE
 
 REGISTRY = new_registry()
@@ -126,6 +127,7 @@ _OWN_REASONS = (
     "too_many_deaths",
     "failed_by_operator",
     "internal_error",
+    "statement_refused",
     "file_unavailable",
     "history_deleted",
     "secrets_unreadable",
@@ -149,7 +151,7 @@ for _reason in _OWN_REASONS:
 
 def count_claim(claim: Claim) -> None:
     """Counts a claim: the wait of a first one, the recovery time of one after a crash."""
-    if claim.attempt == 1:
+    if claim.is_first:
         QUEUE_WAIT.labels(BACKGROUND if claim.row.background else INTERACTIVE).observe(
             claim.row.seconds_queued
         )

@@ -22,9 +22,8 @@ from celery.concurrency.base import BasePool
 from celery.signals import worker_shutting_down
 from kombu.serialization import loads
 
-from models.redis.channels import BACKGROUND
+from models.redis.channels import BACKGROUND, INTERACTIVE, QUARANTINE
 from worker.engine import Engine
-from worker.slots import reserved_slots
 
 if TYPE_CHECKING:
     from celery.worker.consumer.consumer import Consumer
@@ -68,11 +67,17 @@ class AsyncioPool(BasePool):
         self.consumer: Consumer | None = None
         self.hub: Hub | None = None
         self.jobs: set[Job] = set()
-        self._consumes_background = True
+        is_quarantine = self.app.settings.quarantine
+        self._consumed = {QUARANTINE} if is_quarantine else {INTERACTIVE, BACKGROUND}
+        self._accepted = 0
+        """Messages that Celery's thread has given to the event loop,"""
+        self._begun = 0
+        """and those that the event loop has begun with."""
+        self._balance_requested = False
         self.loop = uvloop.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, name="loop", daemon=True)
         self.thread.start()
-        self.engine = Engine(self.app.settings, self.limit)
+        self.engine = Engine(self.app.settings, self.limit, self._request_balance)
         asyncio.run_coroutine_threadsafe(self.engine.start(), self.loop).result()
         worker_shutting_down.connect(self._wake, weak=False)
 
@@ -88,18 +93,25 @@ class AsyncioPool(BasePool):
         """Takes Celery's event loop: all callbacks of Celery are called on its thread."""
         self.hub = hub
 
+    def attach(self, consumer: "Consumer") -> None:
+        """Takes Celery's consumer, whose queues this pool leaves and joins again."""
+        self.consumer = consumer
+        self._balance()
+
     # celery-types declares None as the result, but Celery uses the returned job.
     def on_apply(self, *positional: Any, **keywords: Any) -> Job:  # type: ignore[override]
         """Accepts (and acknowledges) one message and starts its response in the event loop."""
         callback, accept_callback = keywords["callback"], keywords["accept_callback"]
-        _task, _id, _request, body, content_type, content_encoding = positional[1]
+        _task, _id, request, body, content_type, content_encoding = positional[1]
         arguments, _, _ = loads(
             bytes(body), content_type, content_encoding, accept={"application/json"}
         )
         accept_callback(os.getpid(), time.monotonic())
         started_at = time.monotonic()
+        self._accepted += 1
+        queue = request["delivery_info"]["routing_key"]
         future = asyncio.run_coroutine_threadsafe(
-            self.engine.claim_and_run(UUID(hex=arguments[0])), self.loop
+            self._run_response(UUID(hex=arguments[0]), queue), self.loop
         )
         job = Job(future.cancel)
         self.jobs.add(job)  # Celery keeps a weak reference only
@@ -109,13 +121,17 @@ class AsyncioPool(BasePool):
             self.hub.call_soon(self._finish_job, job, future, callback, started_at)
 
         future.add_done_callback(done)
-        self._throttle_background()
+        self._balance()
         return job
+
+    async def _run_response(self, response_id: UUID, queue: str) -> None:
+        """Runs in the event loop."""
+        self._begun += 1
+        await self.engine.run_from_message(response_id, queue)
 
     def _finish_job(self, job: Job, future: Any, callback: Any, started_at: float) -> None:
         """Reports the end of the task to Celery. Runs on Celery's thread."""
         self.jobs.discard(job)
-        self._throttle_background()
         error = None if future.cancelled() else future.exception()
         seconds = time.monotonic() - started_at
         if error is None:
@@ -123,24 +139,47 @@ class AsyncioPool(BasePool):
         else:
             callback((1, ExceptionInfo((type(error), error, error.__traceback__)), seconds))
 
-    def _throttle_background(self) -> None:
-        """Stops consuming the background queue while only reserved slots are free."""
-        if self.consumer is None or self.app.settings.quarantine:
+    def _request_balance(self) -> None:
+        """Requests a balance on Celery's thread. Called in the event loop."""
+        if self.hub is not None and not self._balance_requested:
+            self._balance_requested = True
+            self.hub.call_soon(self._balance)
+
+    def _balance(self) -> None:
+        """Leaves the queues for which no slot is free, and joins them again. Runs on Celery's
+        thread.
+
+        A full worker leaves all queues: it would only give their messages back.
+        """
+        self._balance_requested = False
+        if self.consumer is None:
             return
-        # The engine does not count a message that was accepted and not claimed yet; `jobs` does not
-        # count an orphan that the sweep has claimed.
-        unreserved = self.limit - reserved_slots(self.limit)
-        free = min(self.engine.free_for_background, unreserved - len(self.jobs))
-        if self._consumes_background and free <= 0:
-            self._consumes_background = False
-            self.consumer.cancel_task_queue(BACKGROUND)
-        elif not self._consumes_background and free > self.limit // 50:
-            self._consumes_background = True
-            self.consumer.add_task_queue(BACKGROUND)
+        # The engine does not count a message that it has not begun with.
+        pending = self._accepted - self._begun
+        free = self.engine.free - pending
+        if self.app.settings.quarantine:
+            self._consume(QUARANTINE, free)
+        else:
+            self._consume(INTERACTIVE, free)
+            # A large worker joins only when several slots are free: not for each end of a response.
+            self._consume(
+                BACKGROUND, self.engine.free_for_background - pending, spare=self.limit // 50
+            )
+
+    def _consume(self, queue: str, free: int, spare: int = 0) -> None:
+        """Leaves the queue if no slot is free for its messages; joins it if more than `spare`
+        are."""
+        assert self.consumer is not None
+        if queue in self._consumed and free <= 0:
+            self._consumed.discard(queue)
+            self.consumer.cancel_task_queue(queue)
+        elif queue not in self._consumed and free > spare:
+            self._consumed.add(queue)
+            self.consumer.add_task_queue(queue)
 
     def on_stop(self) -> None:
         """Stops the engine. Celery calls this on its main thread after it has stopped consuming."""
-        grace = self.app.settings.worker.grace.total_seconds()
+        grace = self.app.settings.worker.longest_grace.total_seconds()
         stopping = asyncio.run_coroutine_threadsafe(self.engine.stop(), self.loop)
         try:
             stopping.result(timeout=grace + _STOP_SLACK)

@@ -3,6 +3,10 @@
 _RESERVED_FRACTION = 10
 """One slot in this many is reserved."""
 
+QUARANTINE_SLOTS = 128
+"""The slots of a quarantine worker. How many suspects run in them at a time follows from their
+crashes (worker/quarantine.py)."""
+
 
 def slots_for(background: int) -> int:
     """The slots of a worker that runs this many background responses at a time."""

@@ -34,8 +34,8 @@ def live_kind(dsn: str, host: str | None = None) -> str:
             autocommit=True,
             connect_timeout=TIMEOUT,
             application_name="health",
-            options=f"-c statement_timeout={TIMEOUT}s",
         ) as connection:
+            connection.execute(f"SET statement_timeout = '{TIMEOUT}s'".encode())
             row = connection.execute(LIVE_PROCESS, (name,)).fetchone()
     except psycopg.Error as error:
         raise database_failure(error) from error

@@ -191,6 +191,8 @@ class Stack:
             "--quarantine",
             settings_environment=environment,
         )
+        for worker in self._workers:
+            worker.stop_timeout += settings.worker.longest_grace.total_seconds()
 
     def _launch(
         self,

@@ -82,7 +82,7 @@ def _unowned(row: ResponseState, live: Mapping[str, int]) -> Diagnosis:
         return Diagnosis(
             "quarantined",
             f"{before}{row.crashes} processes died with it; it waits for one of {workers} "
-            "quarantine workers, which run such responses one at a time",
+            "quarantine workers, which run such responses in small groups",
         )
     if row.resume_at is not None and row.resume_at > row.now:
         pause = seconds_between(row.now, row.resume_at)

@@ -27,7 +27,8 @@ _RELEASE_TEXTS = {
     "requeued": "released at an operator's request",
     "returned": "returned without running: the reply to its claim was lost",
     "put_off": "deferred: its upstreams were down or at their limit",
-    "died": "died with its worker, whose lease expired",
+    "error": "given up after an error of this server",
+    "died": "died with its worker",
 }
 
 

@@ -26,17 +26,19 @@ class LeaseSettings(Group):
 
     duration: Duration = timedelta(seconds=10)
     """How long a lease is valid after a heartbeat; at least three times `lease.beat`."""
-    beat: Duration = timedelta(seconds=2)
-    """Time between two heartbeats, which renew the lease."""
+    beat: Duration = timedelta(milliseconds=500)
+    """Time between two heartbeats, which renew the lease. A process whose connection has ended is
+    declared dead when three heartbeats, and at least 1.5 s, are missing."""
     caution: Duration = timedelta(seconds=6)
     """A worker starts no new turn when the last renewal is older than this."""
     observe: Duration = timedelta(seconds=5)
     """A sweep reaps a process after it has seen the same expired lease for this long."""
     sweep: Duration = timedelta(seconds=2)
-    """Time between two sweeps of a worker."""
+    """Time between two sweeps of a worker, and between two comparisons of what it runs with what
+    the database says it owns."""
     ring_interval: Duration = timedelta(seconds=5)
     """A response without an owner is enqueued again after this time, then after twice this time,
-    and so on."""
+    and so on, if its queue is short."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -64,8 +66,9 @@ class LimitSettings(Group):
     """Most turns of one response."""
     body: Bytes = 64 * 1024 * 1024
     """Largest request body."""
-    output: Bytes = 64 * 1024 * 1024
-    """Most text that one turn may produce."""
+    output: Bytes = 16 * 1024 * 1024
+    """Most text that one turn may produce. A worker needs about 20 times as much memory when such a
+    turn ends."""
 
 
 class CacheSettings(Group):
@@ -96,7 +99,7 @@ class WebSettings(Group):
     send_timeout: Duration = timedelta(seconds=60)
     """A connection whose client reads nothing for this long is closed."""
     poll: Duration = timedelta(seconds=5)
-    """How often a waiting reader reads the database although no notification arrived."""
+    """How often the database is asked for a waiting reader although no notification arrived."""
     grace: Duration = timedelta(seconds=10)
     """How long foreground requests may still run at shutdown."""
     cancel_wait: Duration = timedelta(seconds=5)
@@ -105,6 +108,8 @@ class WebSettings(Group):
     """Allows `background` with `store: false`; such a response is kept 10 minutes after its end."""
     reader_buffer: Bytes = 256 * 1024
     """Most unsent data of one reader; a slower reader continues from the event log."""
+    pool_size: int = Field(default=8, ge=2)
+    """Most database connections of one process for requests (docs/deploy.md, "Sizing")."""
     sockets: int = 1000
     """Most open WebSockets of one process."""
     socket_time: Duration = timedelta(hours=1)
@@ -116,6 +121,9 @@ class WorkerSettings(Group):
 
     grace: Duration = timedelta(seconds=2)
     """How long running responses may still end after SIGTERM before they are handed over."""
+    call_grace: Duration = timedelta(seconds=10)
+    """The same for a response with a running tool call that must not run twice: if it is cut off,
+    its outcome is unknown. Also the longest time that such a call delays a stop."""
     flush_interval: Duration = timedelta(seconds=1)
     """Time between two flushes of a response's events to the event log."""
     flush_bytes: Bytes = 64 * 1024
@@ -126,8 +134,16 @@ class WorkerSettings(Group):
     """Most unflushed events of one response; above it, its upstream is not read."""
     pool_size: int = 8
     """Database connections of one worker."""
+    probation: Duration = timedelta(seconds=10)
+    """How long a response in quarantine must run without a crash before others may take its place
+    in its group."""
     purge_interval: Duration = timedelta(seconds=30)
     """Time between two purges of responses whose retention has ended."""
+
+    @property
+    def longest_grace(self) -> timedelta:
+        """After this time a stopping worker hands over everything."""
+        return max(self.grace, self.call_grace)
 
 
 class ToolSettings(Group):

@@ -38,7 +38,7 @@ from models.config.groups import (
 )
 from models.config.routes import Route, routing_errors
 from models.config.upstream import UpstreamSettings
-from models.config.values import Duration
+from models.config.values import Duration, SentinelAddress
 from models.secrets import parse_keys
 
 
@@ -56,7 +56,8 @@ class Settings(FileBackedSettings):
     database_url: SecretStr = Field(validation_alias=AliasChoices("DATABASE_URL", "database_url"))
     """The PostgreSQL database; `up` starts one where this is not set."""
     redis_url: SecretStr = Field(validation_alias=AliasChoices("REDIS_URL", "redis_url"))
-    """The Redis server; `up` starts one where this is not set."""
+    """The Redis server, or `sentinel://…` (docs/deploy.md, "Sentinel"); `up` starts one where this
+    is not set."""
     upstream: UpstreamSettings = UpstreamSettings()
     """The upstream named `default`; if it is the only one, it serves all models."""
     upstreams: dict[str, UpstreamSettings] = {}
@@ -79,13 +80,14 @@ class Settings(FileBackedSettings):
     first one seals, all of them unseal. Without one, requests with credentials for MCP servers are
     refused."""
     retention: Duration = timedelta(days=30)
-    """How long a stored response is kept after its creation."""
+    """How long a stored response is kept after its creation. A change applies to responses that are
+    created from then on."""
     bootstrap_key: SecretStr | None = None
     """The first API key, at least 16 characters; `up` makes one where this is not set."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The lowest level of log lines that are written."""
     quarantine: bool = False
-    """Makes this worker a quarantine worker: it runs, one at a time, the responses whose workers
+    """Makes this worker a quarantine worker: it runs, in small groups, the responses whose workers
     crashed twice."""
 
     @model_validator(mode="wrap")
@@ -111,6 +113,15 @@ class Settings(FileBackedSettings):
         if not colon or scheme not in {"postgres", "postgresql", "postgresql+psycopg"}:
             raise ValueError("must start with postgres://, postgresql:// or postgresql+psycopg://")
         return SecretStr(f"postgresql://{address}")
+
+    @field_validator("redis_url")
+    @classmethod
+    def _check_redis_scheme(cls, value: SecretStr) -> SecretStr:
+        url = value.get_secret_value()
+        if not url.startswith(("redis://", "rediss://", "unix://", "sentinel://")):
+            raise ValueError("must start with redis://, rediss://, unix:// or sentinel://")
+        SentinelAddress.parse(url)
+        return value
 
     @field_validator("secret_keys")
     @classmethod

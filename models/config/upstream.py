@@ -5,6 +5,7 @@ import os
 import re
 from datetime import timedelta
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
@@ -16,6 +17,8 @@ from models.config.dialect import (
     StructuredOutput,
 )
 from models.config.values import HTTP_ADDRESS, Duration, Group, TextList
+
+_HAVE_SERVICE_TIER = frozenset(("api.openai.com", "openrouter.ai"))
 
 
 class UpstreamSettings(Group):
@@ -90,6 +93,13 @@ class UpstreamSettings(Group):
     def plain_headers(self) -> dict[str, str]:
         """`headers` as they are sent."""
         return {name: value.get_secret_value() for name, value in self.headers.items()}
+
+    @property
+    def has_service_tier(self) -> bool:
+        """Whether its Chat Completions have `service_tier` with OpenAI's values, as far as its
+        address says: OpenAI's own and OpenRouter's. Others may refuse a field that they do not
+        know; there `passthrough` may list it."""
+        return urlsplit(self.base_url).hostname in _HAVE_SERVICE_TIER
 
     @field_validator("base_url")
     @classmethod

@@ -3,7 +3,8 @@
 Statements are typed objects (models/db/statement.py), and psycopg runs them directly: SQLAlchemy's
 async engine costs 0.3-1 ms more for each statement. Sessions are READ COMMITTED and in autocommit.
 They have limits of their own: a statement of 15 s, an idle transaction of 3 s, and a silent network
-for less time than a lease lasts.
+for less time than a lease lasts. The limits of the session are set by statements: PgBouncer refuses
+or drops `options` of a connection. It must pool sessions, not transactions (docs/deploy.md).
 
 There are these ways to run a statement:
 - `fetch` (rows) and `execute` (no rows): once, on the pool or on a connection. Raise what
@@ -11,13 +12,14 @@ There are these ways to run a statement:
 - `fetch_idempotent`: once more after a lost connection. For reads, and for writes that change
   nothing the second time. `find_by_id` reads one row that way.
 - `fetch_when_available`, and `retry_while_unavailable` around anything else: repeats until Postgres
-  answers.
+  answers. `retry_unless_refused` gives up if Postgres answers, and refuses only this statement.
 - `fetch_sync` and `execute_sync`: for threads without an event loop (heartbeat, command line).
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -30,7 +32,8 @@ from psycopg.types.json import Json, Jsonb, set_json_dumps, set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from models.config.settings import Settings
-from models.db.statement import Query, RowT, Statement
+from models.db.statement import Query, RowT, Statement, column
+from models.errors import StatementRefused
 
 logger = structlog.get_logger()
 
@@ -41,6 +44,7 @@ Connection = AsyncConnection[TupleRow]
 SyncConnection = psycopg.Connection[TupleRow]
 Pool = AsyncConnectionPool[Connection]
 Parameters = Mapping[str, object]
+ConnectionCheck = Callable[[Connection], Awaitable[None]]
 ResultT = TypeVar("ResultT")
 
 DATABASE_UNAVAILABLE = (
@@ -68,8 +72,35 @@ NOT_EXECUTED = (
 """Those of DATABASE_UNAVAILABLE after which it is certain that an autocommitted statement changed
 nothing: it was never sent, or Postgres itself refused it."""
 
+_CONNECTIONS_AT_START = 4
+"""Two of the pool, the heartbeat, the tie: what every process opens at its start."""
 RETRY_DELAY = 0.5
 """Seconds between two tries while Postgres is unavailable."""
+
+_REFUSALS = (psycopg.errors.QueryCanceled, psycopg.errors.OutOfMemory)
+"""Those of DATABASE_UNAVAILABLE that may concern this one statement: it takes longer than its time
+limit, or more memory than there is."""
+_LIMIT_EXCEEDED = "54"
+"""The class of errors that say that a statement is beyond a fixed limit of Postgres, such as the
+size of a row or of an index entry. It is so each time."""
+_REFUSAL_DELAYS = (0.5, 1.0, 2.0, 4.0, 4.0)
+"""Seconds before the second, third, … try of a statement that Postgres refuses."""
+
+
+SET_SESSION = Statement(
+    "SET statement_timeout = '15s'; SET idle_in_transaction_session_timeout = '3s';"
+    " SET default_transaction_isolation = 'read committed'"
+)
+"""The first statement of every session."""
+BACKEND_PID = column("SELECT pg_backend_pid() AS pid", int)
+"""The process id of this session of Postgres."""
+
+
+class TransactionPooling(Exception):
+    """A connection pooler gives the sessions of this process to others between transactions."""
+
+    def __str__(self) -> str:
+        return "the connection pooler pools transactions; set it to pool sessions"
 
 
 def connection_arguments(settings: Settings, name: str) -> dict[str, Any]:
@@ -79,24 +110,34 @@ def connection_arguments(settings: Settings, name: str) -> dict[str, Any]:
         "application_name": name,
         "autocommit": True,
         "connect_timeout": 3,
+        # A standby must not be used before it is promoted: what it shows is older.
+        "target_session_attrs": "primary",
         "keepalives_idle": 3,
         "keepalives_interval": 1,
         "keepalives_count": 3,
         "tcp_user_timeout": 8000,
-        "options": "-c statement_timeout=15s -c idle_in_transaction_session_timeout=3s"
-        " -c default_transaction_isolation=read\\ committed",
         "row_factory": tuple_row,
     }
 
 
-def open_pool(settings: Settings, name: str, size: int) -> Pool:
-    """A pool of up to `size` connections. The caller opens it (`await pool.open()`) in its loop."""
+def open_pool(
+    settings: Settings, name: str, size: int, check: ConnectionCheck | None = None
+) -> Pool:
+    """A pool of up to `size` connections. The caller opens it (`await pool.open()`) in its loop.
+    `check`: called with each new connection, which is not used if it raises."""
+
+    async def configure(connection: Connection) -> None:
+        await _set_session(connection)
+        if check is not None:
+            await check(connection)
+
     arguments = connection_arguments(settings, name)
     conninfo = arguments.pop("conninfo")
     return AsyncConnectionPool(
         conninfo,
         connection_class=Connection,
         kwargs=arguments,
+        configure=configure,
         min_size=min(2, size),
         max_size=size,
         open=False,
@@ -108,33 +149,82 @@ def open_pool(settings: Settings, name: str, size: int) -> Pool:
     )
 
 
-async def connect(settings: Settings, name: str) -> Connection:
-    """A connection outside any pool. Raises `psycopg.OperationalError` if Postgres is
-    unavailable."""
-    return await Connection.connect(**connection_arguments(settings, name))
+async def connect(
+    settings: Settings, name: str, check: ConnectionCheck | None = None
+) -> Connection:
+    """A connection outside any pool; `check` as for `open_pool`. Raises `psycopg.OperationalError`
+    if Postgres is unavailable."""
+    connection = await Connection.connect(**connection_arguments(settings, name))
+    try:
+        await _set_session(connection)
+        if check is not None:
+            await check(connection)
+    except psycopg.Error:
+        await connection.close()
+        raise
+    return connection
+
+
+async def _set_session(connection: Connection) -> None:
+    await connection.execute(SET_SESSION.sql)
 
 
 def connect_sync(settings: Settings, name: str, connect_timeout: int = 3) -> SyncConnection:
     """A connection for a thread without an event loop. `connect_timeout` in seconds. Raises
     `psycopg.OperationalError` if Postgres is unavailable."""
-    return SyncConnection.connect(
+    connection = SyncConnection.connect(
         **connection_arguments(settings, name) | {"connect_timeout": connect_timeout}
     )
+    try:
+        connection.execute(SET_SESSION.sql)
+    except psycopg.Error:
+        connection.close()
+        raise
+    return connection
 
 
 def wait_until_available(settings: Settings, timeout: float = 30) -> None:
     """Blocks until Postgres accepts connections: for the start of a process. After `timeout`
-    seconds it raises what DATABASE_UNAVAILABLE names."""
+    seconds it raises what DATABASE_UNAVAILABLE names, also if there are fewer free connections than
+    every process needs. Raises `TransactionPooling` if the process would not have its sessions for
+    itself."""
     end = time.monotonic() + timeout
     while True:
         try:
-            connect_sync(settings, "start").close()
+            with ExitStack() as open_connections:
+                connections = [
+                    open_connections.enter_context(connect_sync(settings, "start"))
+                    for _ in range(_CONNECTIONS_AT_START)
+                ]
+                _check_pooling(*connections[:2])
         except DATABASE_UNAVAILABLE:
             if time.monotonic() > end:
                 raise
             time.sleep(RETRY_DELAY)
         else:
             return
+
+
+def _check_pooling(first: SyncConnection, second: SyncConnection) -> None:
+    """Raises `TransactionPooling` if two connections were given the same session of Postgres, or
+    one connection two of them.
+
+    A pooler that pools transactions prefers the session that was used last, or uses all in turn, so
+    that a few transactions show it. Without a pooler nothing is tried.
+    """
+    session = _backend_pid(first)
+    if session == first.info.backend_pid:
+        return
+    for _ in range(5):
+        with second.transaction():
+            if _backend_pid(second) == session or _backend_pid(first) != session:
+                raise TransactionPooling
+
+
+def _backend_pid(connection: SyncConnection) -> int:
+    """The process id of the session of Postgres. `connection.info.backend_pid` is another number if
+    a pooler answered the connection."""
+    return fetch_sync(connection, BACKEND_PID, {})[0]
 
 
 async def fetch(
@@ -187,12 +277,20 @@ async def find_by_id(
 
 
 async def fetch_when_available(
-    pool: Pool, query: Query[RowT], parameters: Parameters
+    pool: Pool,
+    query: Query[RowT],
+    parameters: Parameters,
+    others_succeed: Callable[[], bool] | None = None,
 ) -> list[RowT]:
-    """`fetch` for reads that can wait: repeated while Postgres is unavailable (I9)."""
-    return await retry_while_unavailable(
-        lambda: fetch(pool, query, parameters), "database_unavailable_read_waits"
-    )
+    """`fetch` for reads that can wait: repeated while Postgres is unavailable (I9). With
+    `others_succeed` it raises as `retry_unless_refused` does."""
+
+    def read() -> Awaitable[list[RowT]]:
+        return fetch(pool, query, parameters)
+
+    if others_succeed is not None:
+        return await retry_unless_refused(read, others_succeed)
+    return await retry_while_unavailable(read, "database_unavailable_read_waits")
 
 
 async def retry_while_unavailable(
@@ -207,6 +305,35 @@ async def retry_while_unavailable(
             if log_event is not None:
                 logger.warning(log_event, error=str(error).strip(), **log_fields)
             await asyncio.sleep(RETRY_DELAY)
+
+
+async def retry_unless_refused(
+    operation: Callable[[], Awaitable[ResultT]], others_succeed: Callable[[], bool]
+) -> ResultT:
+    """`retry_while_unavailable` for a statement of one response, which must not be repeated for
+    ever if only this statement fails.
+
+    Raises StatementRefused if it is beyond a fixed limit of Postgres, or if Postgres has cancelled
+    it or had no memory for it six times in a row although `others_succeed()` each time: other
+    statements of this process were answered in the last seconds. While Postgres does not answer,
+    nothing is counted.
+    """
+    delays = iter(_REFUSAL_DELAYS)
+    while True:
+        try:
+            return await operation()
+        except DATABASE_UNAVAILABLE as error:
+            delay: float | None = RETRY_DELAY
+            if (error.sqlstate or "").startswith(_LIMIT_EXCEEDED):
+                delay = None
+            elif isinstance(error, _REFUSALS) and others_succeed():
+                delay = next(delays, None)
+                logger.warning("statement_refused", error=str(error).strip())
+            else:
+                delays = iter(_REFUSAL_DELAYS)
+            if delay is None:
+                raise StatementRefused(str(error).strip()) from error
+            await asyncio.sleep(delay)
 
 
 def fetch_sync(
@@ -228,11 +355,13 @@ __all__ = [
     "NOT_EXECUTED",
     "RETRY_DELAY",
     "Connection",
+    "ConnectionCheck",
     "Json",
     "Jsonb",
     "Parameters",
     "Pool",
     "SyncConnection",
+    "TransactionPooling",
     "connect",
     "connect_sync",
     "connection_arguments",
@@ -244,6 +373,7 @@ __all__ = [
     "fetch_when_available",
     "find_by_id",
     "open_pool",
+    "retry_unless_refused",
     "retry_while_unavailable",
     "wait_until_available",
 ]

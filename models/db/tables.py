@@ -95,6 +95,21 @@ workers = Table(
         _timestamp,
         comment="an operator wants it to hand over its responses and stop",
     ),
+    Column(
+        "settled_at",
+        _timestamp,
+        comment=(
+            "a web process: creates sent before this time have a known outcome; null: a "
+            "process of a release that did not record it"
+        ),
+    ),
+    Column(
+        "tied",
+        Boolean,
+        nullable=False,
+        server_default=text("false"),
+        comment="it has held the lock of its tie: the lock is free only if its session ended",
+    ),
     CheckConstraint("kind IN ('worker', 'quarantine', 'web')", name="kind"),
 )
 
@@ -171,9 +186,15 @@ responses = Table(
         "web",
         Uuid,
         comment=(
-            "the web process that stored it, where a foreground client waits; no foreign "
-            "key, so that deleting a process scans nothing"
+            "the web process where its client waits: the one that stored it, or the last one that "
+            "a repeated request joined it on; no foreign key, so that deleting a process scans "
+            "nothing"
         ),
+    ),
+    Column(
+        "waiter",
+        Uuid,
+        comment="the connection whose client waits for the answer; null: it ended before",
     ),
     Column(
         "attempt",
@@ -253,6 +274,16 @@ responses = Table(
         "ix_responses_open",
         "enqueued_at",
         postgresql_where=text(_is_open),
+    ),
+    Index(
+        "ix_responses_unowned",
+        "enqueued_at",
+        postgresql_where=text(f"worker IS NULL AND {_is_open}"),
+    ),
+    Index(
+        "ix_responses_deleted",
+        "delete_requested_at",
+        postgresql_where=text("delete_requested_at IS NOT NULL"),
     ),
     Index("ix_responses_worker", "worker", postgresql_where=text("worker IS NOT NULL")),
     Index(
@@ -344,6 +375,16 @@ tool_calls = Table(
         JSONB,
         comment="what the model received, where the item does not contain it: a text, or parts",
     ),
+    Column(
+        "in_order",
+        Boolean,
+        nullable=False,
+        server_default=text("false"),
+        comment=(
+            "the log has no item after it until it is finished; false: a process of a release that "
+            "sent the calls of a turn side by side stored it"
+        ),
+    ),
 )
 
 event_log = Table(
@@ -389,7 +430,7 @@ attempts = Table(
         "ended_at", _timestamp, comment="set with an outcome; after a crash: when the lease ran out"
     ),
     CheckConstraint(
-        "outcome IN ('handed_over', 'requeued', 'returned', 'put_off', 'died')",
+        "outcome IN ('handed_over', 'requeued', 'returned', 'put_off', 'died', 'error')",
         name="outcome",
     ),
 )
@@ -431,6 +472,31 @@ idempotency_keys = Table(
     Column("project_id", Uuid, ForeignKey("projects.id", ondelete="CASCADE"), primary_key=True),
     Column("key", Text, primary_key=True),
     Column("body_hash", LargeBinary, nullable=False),
-    Column("response_id", Uuid, ForeignKey("responses.id", ondelete="CASCADE"), nullable=False),
-    Column("expires_at", _timestamp, nullable=False),
+    Column(
+        "response_id",
+        Uuid,
+        ForeignKey("responses.id", ondelete="CASCADE"),
+        nullable=False,
+        index=True,
+    ),
+    Column("expires_at", _timestamp, nullable=False, index=True),
+    Index(
+        "ix_idempotency_keys_body_hash",
+        "project_id",
+        "body_hash",
+        postgresql_where=text("key LIKE 'sdk:%'"),
+    ),
+)
+
+schema_compatibility = Table(
+    "schema_compatibility",
+    metadata,
+    Column("single", Boolean, primary_key=True, server_default=text("true")),
+    Column(
+        "oldest_revision",
+        Text,
+        nullable=False,
+        comment="the oldest migration whose release runs on this schema",
+    ),
+    CheckConstraint("single", name="single"),
 )

@@ -1,9 +1,8 @@
 """Who runs a response: take, checkpoint, end, release.
 
-`Ownership.take` is the only way to become a response's owner, and it is one transaction: it claims
-the row; in a later statement it reads the end of the event log and the journal of the *previous*
-owner, and appends what is missing. If the transaction rolls back, the previous owner stays
-recorded.
+`Ownership.take` and `take_orphans` are the only ways to become a response's owner. A response
+without an owner is claimed by one statement. One whose owner is dead is claimed in a transaction,
+together with others (models/ownership/takeover.py).
 
 Every write here may be repeated. When a reply was lost (Postgres unavailable), the outcome is
 unknown. The identical statement then detects that it was done before (`OWNERSHIP_STATE`) instead of
@@ -11,43 +10,41 @@ writing twice.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
+import structlog
+
 from models.config.settings import Settings
 from models.db.database import (
-    Connection,
+    DATABASE_UNAVAILABLE,
     Jsonb,
     Pool,
-    execute,
     fetch,
-    retry_while_unavailable,
+    retry_unless_refused,
 )
 from models.db.queries import claim as claim_queries
 from models.db.queries import end as end_queries
 from models.db.queries import run as run_queries
-from models.db.queries.claim import ClaimedRow, LockedOrphan
 from models.db.queries.common import LogBlock
 from models.db.queries.run import OwnershipState
 from models.db.statement import Query
-from models.errors import Cancelled, LeaseLost
-from models.lifecycle import QUARANTINE_THRESHOLD, TERMINAL, Status
+from models.errors import Cancelled, LeaseLost, StatementRefused
+from models.lifecycle import TERMINAL, Crashes, Status
 from models.ownership.lease import Lease
-from models.wire.events import split_frames
+from models.ownership.releases import Release, ReleaseWriter
+from models.ownership.takeover import Claim, MayRun, read_log_ends, read_logs, take_over
+
+logger = structlog.get_logger()
 
 
-class EndReason(StrEnum):
-    """Why a response is claimed only to be ended."""
-
-    CANCELLED = "cancelled"
-    FAILED_BY_OPERATOR = "failed_by_operator"
-    QUEUE_WAIT = "queue_wait"
-    DEADLINE = "deadline"
-    TOO_MANY_CRASHES = "too_many_deaths"
+def _always(_: Crashes) -> bool:
+    return True
 
 
 class ReleaseReason(StrEnum):
@@ -61,30 +58,9 @@ class ReleaseReason(StrEnum):
     DEFERRED = "put_off"
     """no upstream was available: no worker claims it for a while. The stored name is older; metrics
     and `--json` show it, so it stays."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A response that this process owns, and the attempt."""
-
-    row: ClaimedRow
-    log_end: int
-    """the number of the last event that is stored"""
-    end_reason: EndReason | None = None
-    blocks: list[LogBlock] = field(default_factory=list)
-    """what earlier attempts published after the last checkpoint, in order"""
-    seconds_lost: float | None = None
-    """since the lease of a crashed previous owner ran out; None if no owner crashed"""
-
-    @property
-    def id(self) -> UUID:
-        """The id of the response."""
-        return self.row.id
-
-    @property
-    def attempt(self) -> int:
-        """The number of this attempt: every write is on condition that it is the current one."""
-        return self.row.attempt
+    ERROR = "error"
+    """an error of this server ended the attempt, and the ending could not be stored either; it
+    counts as a crash, so the number of such attempts is bounded"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,58 +123,86 @@ class Ownership:
         self._pool = pool
         self._me = lease.id
         self._lease = lease
+        self._releases = ReleaseWriter(pool, lease)
         self._quarantine = settings.quarantine
         self._wall_clock = settings.limits.wall_clock
 
-    async def take(self, response_id: UUID) -> Claim | None:
+    async def take(self, response_id: UUID, may_run: MayRun = _always) -> Claim | None:
         """Claims the response. Returns None if it cannot be claimed: it has ended, a live worker
-        owns it, it is deferred, or it is not for this kind of worker (quarantine). Raises what
-        DATABASE_UNAVAILABLE names: the claim may then have been made."""
-        parameters = {"me": self._me, "id": response_id, "wall_clock": self._wall_clock}
-        if not self._quarantine:
-            rows = await fetch(self._pool, claim_queries.CLAIM_FRESH, parameters)
-            if rows:
-                return Claim(rows[0], log_end=1 if rows[0].background else 0)
-        async with self._pool.connection() as connection, connection.transaction():
-            return await self._take_over(connection, parameters)
+        owns it, it is deferred, it is not for this kind of worker (quarantine), or `may_run` of its
+        crashes is false. Raises what DATABASE_UNAVAILABLE names: the claim may then have been
+        made."""
+        claim = None if self._quarantine else await self._take_unowned(response_id)
+        if claim is None:
+            claims = await self._take_over([response_id], may_run)
+            claim = claims[0] if claims else None
+        return claim and await self.with_log(claim)
 
-    async def _take_over(
-        self, connection: Connection, parameters: Mapping[str, object]
-    ) -> Claim | None:
-        if not await fetch(connection, claim_queries.FENCE_ALONE, parameters):
-            raise LeaseLost("this worker's lease was revoked")
-        locked = await fetch(connection, claim_queries.LOCK_ORPHAN, parameters)
-        if not locked:
+    async def take_orphans(self, ids: Sequence[UUID]) -> list[Claim]:
+        """Claims those of the responses `ids` that `take` would claim, in one transaction; for
+        workers that are no quarantine workers. Each worker leaves to the others what they are about
+        to claim. A claim whose log could not be read with the others has `has_unread_log`. Raises
+        what DATABASE_UNAVAILABLE names: all of these claims may then have been made."""
+        claims = await self._take_over(ids, _always) if ids else []
+        unread = [claim for claim in claims if claim.has_unread_log]
+        if not unread:
+            return claims
+        try:
+            async with self._pool.connection() as connection:
+                logs = await read_logs(connection, [claim.row for claim in unread])
+        except DATABASE_UNAVAILABLE as error:
+            # One log may be too large. `with_log` reads each alone.
+            logger.warning("logs_not_read", responses=len(unread), error=str(error).strip())
+            return claims
+        return [
+            _with_blocks(claim, logs[claim.id]) if claim.id in logs else claim for claim in claims
+        ]
+
+    async def with_log(self, claim: Claim) -> Claim | None:
+        """The claim with its log. It is read after the claim is committed: if its size crashes this
+        process, that is counted. None if Postgres refuses to read it: the response is released, and
+        that is counted too. Raises LeaseLost if it cannot be released."""
+        if not claim.has_unread_log:
+            return claim
+        try:
+            return await retry_unless_refused(lambda: self._read_log(claim), self.others_succeed)
+        except StatementRefused:
+            await self.release(claim, _EMPTY_TAIL, ReleaseReason.ERROR)
             return None
-        orphan = locked[0]
-        end_reason = _end_reason(orphan)
-        is_quarantined = orphan.crashes >= QUARANTINE_THRESHOLD
-        if end_reason is None and is_quarantined is not self._quarantine:
-            return None
-        query = claim_queries.CLAIM if end_reason is None else claim_queries.CLAIM_TO_END
-        claimed = await fetch(connection, query, parameters)
+
+    async def _read_log(self, claim: Claim) -> Claim:
+        async with self._pool.connection() as connection:
+            since = {"id": claim.id, "after": claim.row.checkpoint_number}
+            blocks = await fetch(connection, claim_queries.LOG_SINCE, since)
+            if blocks or claim.log_end >= 0:
+                return _with_blocks(claim, blocks)
+            log_ends = await read_log_ends(connection, [claim.id])
+            return replace(_with_blocks(claim, []), log_end=log_ends[claim.id])
+
+    async def _take_unowned(self, response_id: UUID) -> Claim | None:
+        """Claims a response that needs no recovery."""
+        values = {**self._claim_values(), "id": response_id}
+        claimed = await fetch(self._pool, claim_queries.CLAIM_UNOWNED, values)
         if not claimed:
             return None
         row = claimed[0]
-        seconds_lost = (
-            await fetch(
-                connection,
-                claim_queries.RECORD_OWNER_DEATH,
-                {"id": row.id, "attempt": row.attempt},
-            )
-            if orphan.worker is not None
-            else []
-        )
-        log_end = await _recover_journal(connection, row.id, orphan.worker)
-        since = {"id": row.id, "after": row.checkpoint_number}
-        blocks = await fetch(connection, claim_queries.LOG_SINCE, since)
-        return Claim(
-            row,
-            log_end=log_end,
-            end_reason=end_reason,
-            blocks=[block for block in blocks if block.attempt > 0],
-            seconds_lost=seconds_lost[0] if seconds_lost else None,
-        )
+        if row.attempt == 1:
+            return Claim(row, log_end=1 if row.background else 0, is_first=True)
+        return Claim(row, log_end=-1, has_unread_log=True)
+
+    async def _take_over(self, ids: Sequence[UUID], may_run: MayRun) -> list[Claim]:
+        def accepts(crashes: Crashes) -> bool:
+            return crashes.is_suspect is self._quarantine and may_run(crashes)
+
+        async with self._pool.connection() as connection, connection.transaction():
+            return await take_over(connection, self._claim_values(), ids, accepts)
+
+    def _claim_values(self) -> dict[str, object]:
+        return {
+            "me": self._me,
+            "wall_clock": self._wall_clock,
+            "first_attempt": self._lease.timeline.first_attempt,
+        }
 
     async def end(self, claim: Claim, ending: Ending) -> None:
         """Ends the response. Raises `Cancelled` if a cancel was recorded first, `LeaseLost` if this
@@ -255,7 +259,9 @@ class Ownership:
     async def start_call(self, claim: Claim, position: int) -> None:
         """Records that a tool call is about to run. Raises as `end` does."""
         values = self._values(claim) | {"position": position}
-        await self._write(run_queries.START_CALL, values, is_done=_never_done)
+        await self._write(
+            run_queries.START_CALL, values, is_done=_never_done, is_blocked_by_cancel=True
+        )
 
     async def finish_call(
         self, claim: Claim, tail: Tail, position: int, item: dict[str, Any], result: Any
@@ -273,6 +279,20 @@ class Ownership:
         )
         await self._write(run_queries.FINISH_CALL, values, is_done=_never_done)
 
+    async def forget_crashes(self, claim: Claim) -> None:
+        """Forgets all crashes of a suspect but those that made it one. Does nothing if this process
+        does not own it. Raises what DATABASE_UNAVAILABLE names."""
+        await fetch(self._pool, run_queries.FORGET_CRASHES, self._values(claim))
+
+    def others_succeed(self) -> bool:
+        """Whether Postgres answers other statements of this process: the lease was renewed in the
+        last seconds."""
+        return self._lease.is_fresh
+
+    def now(self) -> int:
+        """The database's time, in whole seconds since the epoch."""
+        return self._lease.clock.now()
+
     async def wait_until_fresh(self) -> None:
         """Waits until the lease was renewed recently enough to start a turn or a tool call."""
         while not self._lease.is_fresh:  # noqa: ASYNC110  (renewed by another thread)
@@ -286,20 +306,23 @@ class Ownership:
         pause: timedelta | None = None,
     ) -> None:
         """Releases the response with its log complete up to `tail`. No worker claims it before
-        `pause` is over. Nothing may be written under this claim afterwards. Raises `LeaseLost`."""
-        values = self._values(claim) | _log_values(tail)
-        await self._write(
-            run_queries.RELEASE,
-            values | {"outcome": reason.value, "pause": pause},
-            is_done=lambda state: state.worker is None,
+        `pause` is over; after an error the pause follows from its crashes. Nothing may be written
+        under this claim afterwards. Raises `LeaseLost`."""
+        if reason is ReleaseReason.ERROR:
+            pause = min(_MAX_ERROR_PAUSE, timedelta(seconds=2.0 ** min(claim.row.crashes, 20)))
+        await self._releases.release(
+            Release(
+                claim.id, claim.attempt, tail.first, tail.last, tail.frames, reason.value, pause
+            )
         )
 
     async def release_unknown(self, response_id: UUID, attempt: int) -> None:
         """Releases what the database counts as ours although it does not run here: a claim whose
-        reply was lost. Raises what DATABASE_UNAVAILABLE names."""
-        values = {"me": self._me, "id": response_id, "attempt": attempt}
-        outcome = {"outcome": ReleaseReason.RETURNED.value, "pause": None}
-        await fetch(self._pool, run_queries.RELEASE, values | _log_values(_EMPTY_TAIL) | outcome)
+        reply was lost. Does nothing if it is not ours any more, or if
+        Postgres refuses the statement: the next heartbeat tries it again."""
+        release = Release(response_id, attempt, 0, -1, b"", ReleaseReason.RETURNED.value)
+        with contextlib.suppress(LeaseLost, StatementRefused):
+            await self._releases.release(release)
 
     def _values(self, claim: Claim) -> dict[str, object]:
         return {"me": self._me, "id": claim.id, "attempt": claim.attempt}
@@ -314,7 +337,7 @@ class Ownership:
     ) -> None:
         """One fenced write, repeated identically while Postgres is unavailable, until its outcome
         is known. `is_done`: whether the row shows that an earlier try of the write was
-        successful."""
+        successful. Raises StatementRefused if Postgres answers, and never does this write."""
 
         async def attempt() -> OwnershipState | None:
             await self._lease.wait_until_valid()
@@ -325,7 +348,7 @@ class Ownership:
                 raise LeaseLost("the response belongs to another attempt")
             return states[0]
 
-        state = await retry_while_unavailable(attempt)
+        state = await retry_unless_refused(attempt, self.others_succeed)
         if state is None or is_done(state):
             return
         if state.cancelled and is_blocked_by_cancel:
@@ -333,7 +356,24 @@ class Ownership:
         raise LeaseLost("this worker's lease was revoked")
 
 
+_MAX_ERROR_PAUSE = timedelta(minutes=5)
+"""The longest pause of a response whose attempts end with errors of this server."""
 _EMPTY_TAIL = Tail(first=0, last=-1, frames=b"")
+
+
+def _with_blocks(claim: Claim, blocks: list[LogBlock]) -> Claim:
+    """The claim with its log since the last checkpoint."""
+    published = [block for block in blocks if block.attempt > 0]
+    return replace(
+        claim,
+        blocks=published,
+        log_end=blocks[-1].last if blocks else claim.log_end,
+        is_first=not published
+        and claim.row.checkpoint_number < 0
+        and claim.end_reason is None
+        and not claim.crashes.since_checkpoint,
+        has_unread_log=False,
+    )
 
 
 def _log_values(tail: Tail) -> dict[str, object]:
@@ -344,37 +384,3 @@ def _never_done(_: OwnershipState) -> bool:
     """For a statement that changes a row each time it is repeated: when it changed nothing, no
     earlier try of it was successful either."""
     return False
-
-
-def _end_reason(orphan: LockedOrphan) -> EndReason | None:
-    if orphan.cancelled or orphan.abandoned:
-        return EndReason.CANCELLED
-    if orphan.failed:
-        return EndReason.FAILED_BY_OPERATOR
-    if orphan.past_deadline:
-        return EndReason.DEADLINE if orphan.started else EndReason.QUEUE_WAIT
-    return EndReason.TOO_MANY_CRASHES if orphan.crashes > QUARANTINE_THRESHOLD else None
-
-
-async def _recover_journal(connection: Connection, response_id: UUID, previous: UUID | None) -> int:
-    """Appends to the event log what the previous owner had journalled beyond it; returns the number
-    of the last event that is stored."""
-    end = (await fetch(connection, claim_queries.LOG_END, {"id": response_id}))[0]
-    if previous is None:
-        return end
-    unflushed = {"id": response_id, "previous": previous, "after": end}
-    for block in await fetch(connection, claim_queries.UNFLUSHED_JOURNAL, unflushed):
-        if block.first > end + 1 or block.last <= end:
-            # Nothing behind a gap can be recovered. Only a crash of Postgres together with the
-            # crash of the worker makes one (docs/guarantees.md).
-            continue
-        missing = {
-            "id": response_id,
-            "first": end + 1,
-            "last": block.last,
-            "attempt": block.attempt,
-            "frames": b"".join(split_frames(block.frames)[end + 1 - block.first :]),
-        }
-        await execute(connection, claim_queries.RECOVER_JOURNAL, missing)
-        end = block.last
-    return end

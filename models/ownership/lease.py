@@ -25,49 +25,73 @@ from models.db.database import (
     execute_sync,
     fetch_sync,
 )
-from models.db.queries import create, leases
+from models.db.queries import create, leases, run
 from models.db.queries.leases import OwnedResponse
+from models.db.queries.run import StoredLog
 from models.ids import new_uuid
+from models.ownership.clock import DatabaseClock
+from models.ownership.creates import CreateOutcomes, void_values
+from models.ownership.tie import Tie
+from models.ownership.timeline import Timeline, read_timeline
 
 logger = structlog.get_logger()
 
 Kind = Literal["worker", "quarantine", "web"]
 RenewalCallback = Callable[[float, list[OwnedResponse]], None]
+IncompleteLogs = Callable[[list[StoredLog]], list[UUID]]
 
 EXIT_REFUSED = 70
 """The exit status of a process whose lease was revoked. The supervisor starts a new process, with a
 new id."""
+
+_RETRY_DELAY = 1.0
+"""Longest pause of the heartbeat in seconds while the lease is not renewed in time."""
 
 
 class Lease:
     """A process's id and its liveness. The id is new at every start of the process."""
 
     def __init__(
-        self, settings: Settings, kind: Kind, on_renewed: RenewalCallback | None = None
+        self,
+        settings: Settings,
+        kind: Kind,
+        on_renewed: RenewalCallback | None = None,
+        incomplete_logs: IncompleteLogs | None = None,
     ) -> None:
-        """`on_renewed(sent, responses)`: called on the heartbeat's thread after each renewal, with
-        the monotonic time before the renewal was sent, and the responses that the database counts
-        as this worker's (a web process owns none)."""
+        """`on_renewed(sent, responses)`: called on the heartbeat's thread after a renewal, every
+        `lease.sweep` seconds and after `compare_now`, with the monotonic time before the renewal
+        was sent, and the responses that the database counts as this worker's (a web process owns
+        none). `incomplete_logs(stored)`: called on that thread after a failover, with what is
+        stored of this worker's responses; returns those of which more was stored before."""
         self.id = new_uuid()
         self.kind: Kind = kind
-        self.unresolved_creates: dict[UUID, UUID] = {}
-        """Creates that were answered with 503 although their outcome is unclear: response ->
-        project. They are deleted before the lease is renewed. Until then no sweep claims them."""
+        self.creates = CreateOutcomes()
+        """The creates of a web process whose outcome is not known."""
+        self.clock = DatabaseClock()
         self._settings = settings
         self._lease = settings.lease
         self._on_renewed = on_renewed
+        self._incomplete_logs = incomplete_logs
+        self.timeline = Timeline()
+        self._connected_timeline = 0
+        """The timeline of the heartbeat's connection."""
         self._draining = False
         self._renewed_at = time.monotonic()
         self._ticked_at = time.monotonic()
-        self._stop = threading.Event()
+        self.tie = Tie(settings, self.id)
+        self._compared_at = 0.0
+        self._compare_now = False
+        self._stopping = False
+        self._wake = threading.Event()
+        """Ends a pause of the heartbeat."""
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def register(self) -> None:
-        """Inserts the process's row and starts the heartbeat. Blocks. Raises
+        """Inserts the process's row, and starts the heartbeat and the tie. Blocks. Raises
         `psycopg.OperationalError` if Postgres is unavailable."""
         sent = time.monotonic()
         with connect_sync(self._settings, str(self.id)) as connection:
-            execute_sync(
+            [now] = fetch_sync(
                 connection,
                 leases.REGISTER,
                 {
@@ -78,10 +102,12 @@ class Lease:
                     "lease": self._lease.duration,
                 },
             )
+            self.clock.set(now)
             if self.kind != "web":
                 execute_sync(connection, leases.MARK_JOURNAL, {"me": self.id})
         self._renewed_at = sent
         self._thread.start()
+        self.tie.start()
 
     async def tick(self) -> None:
         """Runs in the event loop without end. The heartbeat renews the lease only while it does."""
@@ -110,6 +136,12 @@ class Lease:
         while not self.is_valid:  # noqa: ASYNC110  (renewed by another thread)
             await asyncio.sleep(0.1)
 
+    def compare_now(self) -> None:
+        """Renews the lease now and calls `on_renewed`: others may have changed what this worker
+        owns."""
+        self._compare_now = True
+        self._wake.set()
+
     def exit_process(self) -> NoReturn:
         """Ends the process now: its lease was revoked, or a task that it cannot do without
         failed."""
@@ -118,21 +150,21 @@ class Lease:
     def deregister(self) -> None:
         """Ends the heartbeat and marks the row as stopped: everything was released. Blocks for at
         most a few seconds."""
-        self._stop.set()
+        self._stopping = True
+        self._wake.set()
         self._thread.join(timeout=3)
         try:
             with connect_sync(self._settings, str(self.id), connect_timeout=2) as connection:
-                self._resolve_creates(connection)
+                self._void_creates(connection)
                 execute_sync(connection, leases.DEREGISTER, {"me": self.id})
         except DATABASE_UNAVAILABLE:
             # The lease runs out, and a sweep declares the process dead.
             logger.info("deregister_failed", worker=str(self.id))
+        self.tie.close()
 
     def _run(self) -> None:
         connection: SyncConnection | None = None
-        while not self._stop.wait(
-            self._lease.beat.total_seconds() if self._renewed_recently() else 1.0
-        ):
+        while self._pause():
             if time.monotonic() - self._ticked_at > self._lease.caution.total_seconds() / 2:
                 continue
             try:
@@ -149,38 +181,69 @@ class Lease:
                 connection = None
         _close(connection)
 
-    def _renewed_recently(self) -> bool:
-        return time.monotonic() - self._renewed_at < 2 * self._lease.beat.total_seconds()
+    def _pause(self) -> bool:
+        """Waits until the next heartbeat is due. Returns False if the heartbeat shall end."""
+        beat = self._lease.beat.total_seconds()
+        is_late = time.monotonic() - self._renewed_at > 2 * beat
+        self._wake.wait(min(beat, _RETRY_DELAY) if is_late else beat)
+        self._wake.clear()
+        return not self._stopping
 
     def _connect(self) -> SyncConnection:
         connection = connect_sync(self._settings, str(self.id), connect_timeout=2)
         execute_sync(connection, leases.SET_HEARTBEAT_TIMEOUT, {})
+        self._connected_timeline = read_timeline(connection)
         return connection
 
-    def _resolve_creates(self, connection: SyncConnection) -> None:
-        for response_id, project in list(self.unresolved_creates.items()):
-            unclear = {"id": response_id, "project": project}
-            execute_sync(connection, create.DELETE_UNCLEAR_CREATE, unclear)
-            execute_sync(connection, create.DELETE_UNCLEAR_SECRETS, unclear)
-            self.unresolved_creates.pop(response_id, None)
+    def _void_creates(self, connection: SyncConnection) -> None:
+        """Voids what is still unclear: sweeps claim the creates of a process that has ended."""
+        unclear = self.creates.unclear()
+        if unclear:
+            values = void_values(unclear, self.id)
+            execute_sync(connection, create.VOID_UNCLEAR_CREATES, values)
+            execute_sync(connection, create.DELETE_VOIDED_SECRETS, values)
 
     def _renew(self, connection: SyncConnection) -> None:
-        self._resolve_creates(connection)
+        values = {
+            "me": self.id,
+            "lease": self._lease.duration,
+            "settled_at": self.creates.settled_at(),
+        }
         sent = time.monotonic()
         renewed = fetch_sync(
-            connection, leases.RENEW, {"me": self.id, "lease": self._lease.duration}
+            connection, leases.RENEW_WEB if self.kind == "web" else leases.RENEW, values
         )
         if not renewed:
             logger.error("lease_refused", worker=str(self.id))
             self.exit_process()
+        if self._connected_timeline != self.timeline.current:
+            self._adopt_timeline(connection)
         self._renewed_at = sent
+        self.clock.set(renewed[0].now)
+        self.creates.renewed(renewed[0].now)
         if renewed[0].draining and not self._draining:
             self._draining = True
             logger.info("drain_requested", worker=str(self.id))
             # To the main thread, so that a blocking call there is interrupted.
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
-        if self._on_renewed is not None:
+        if self._on_renewed is not None and self._is_comparison_due(sent):
+            self._compare_now = False
+            self._compared_at = sent
             self._on_renewed(sent, fetch_sync(connection, leases.OWNED_RESPONSES, {"me": self.id}))
+
+    def _is_comparison_due(self, now: float) -> bool:
+        return self._compare_now or now - self._compared_at >= self._lease.sweep.total_seconds()
+
+    def _adopt_timeline(self, connection: SyncConnection) -> None:
+        """Releases what a failover has shortened. Then this process uses the new timeline."""
+        if self._incomplete_logs is not None:
+            stored = fetch_sync(connection, run.STORED_LOGS, {"me": self.id})
+            values = {"me": self.id, "ids": self._incomplete_logs(stored)}
+            released = fetch_sync(connection, run.RELEASE_INCOMPLETE, values)
+            logger.warning(
+                "timeline_changed", timeline=self._connected_timeline, released=len(released)
+            )
+        self.timeline.current = self._connected_timeline
 
 
 def _close(connection: SyncConnection | None) -> None:

@@ -59,7 +59,7 @@ class AnswerCache:
 
     async def find(self, project: UUID, key: bytes) -> CachedAnswer | None:
         """The answer under this key; None if there is none, or if Redis fails."""
-        value = await self._execute("GET", cache_redis_key(key))
+        value = await self._execute_if_available("GET", cache_redis_key(key))
         if not isinstance(value, bytes):
             return None
         entry = self._decode(project, value)
@@ -82,10 +82,11 @@ class AnswerCache:
         except NoKey:
             value = orjson.dumps(entry)
         if len(value) <= self._settings.value_bytes:
-            await self._execute("SET", cache_redis_key(key), value, "EX", ttl)
+            await self._execute_if_available("SET", cache_redis_key(key), value, "EX", ttl)
 
     async def delete(self, key: bytes) -> None:
-        """Deletes the answer. If Redis fails, the answer stays until it expires."""
+        """Deletes the answer, and tries that also right after a failure. If Redis fails, the answer
+        stays until it expires."""
         await self._execute("DEL", cache_redis_key(key))
 
     async def close(self) -> None:
@@ -105,9 +106,13 @@ class AnswerCache:
             return None
         return entry if isinstance(entry, dict) else None
 
-    async def _execute(self, *command: str | bytes | int) -> Any:
+    async def _execute_if_available(self, *command: str | bytes | int) -> Any:
+        """Executes the command, unless one failed a moment ago."""
         if time.monotonic() < self._unavailable_until:
             return None
+        return await self._execute(*command)
+
+    async def _execute(self, *command: str | bytes | int) -> Any:
         try:
             async with asyncio.timeout(self._settings.patience.total_seconds()):
                 return await self._redis.execute_command(*command)  # type: ignore[no-untyped-call]

@@ -23,6 +23,16 @@ def control(worker_id: UUID) -> str:
     return f"control:{worker_id.hex}"
 
 
+def web_process(process_id: UUID) -> str:
+    """The Redis channel that a web process is subscribed to while it runs; it carries nothing."""
+    return f"web:{process_id.hex}"
+
+
+def subscription_of(kind: str, process_id: UUID) -> str:
+    """The Redis channel that a process of this kind is subscribed to while it runs."""
+    return web_process(process_id) if kind == "web" else control(process_id)
+
+
 def cache_redis_key(key: bytes) -> str:
     """The Redis key of a cached answer (models/redis/answer_cache.py)."""
     return f"cache:{key.hex()}"

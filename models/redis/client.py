@@ -1,11 +1,20 @@
-"""The Redis client for short commands."""
+"""Clients of Redis, or of the primary that Sentinel names, and the options of their connections."""
 
+import socket
+from typing import Any
+from urllib.parse import quote
+
+import redis
+import redis.sentinel
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry as BlockingRetry
 
 from models.config.settings import Settings
+from models.config.values import SentinelAddress
 
 REDIS_ERRORS = (RedisError, OSError, TimeoutError, RuntimeError)
 """What a command raises if Redis is unavailable or the connection is closed. uvloop raises
@@ -14,16 +23,124 @@ RuntimeError for a write to a transport that was closed a moment ago."""
 REDIS_TIMEOUT = 1.0
 """Seconds after which a command without a reply fails."""
 
+_KEEPALIVE_SECONDS = 11
+_KEEPALIVE = {
+    "TCP_KEEPIDLE": 5,
+    "TCP_KEEPINTVL": 2,
+    "TCP_KEEPCNT": 3,
+    # Milliseconds. Keepalives are not sent while written bytes wait for their confirmation.
+    "TCP_USER_TIMEOUT": 1000 * _KEEPALIVE_SECONDS,
+}
+KEEPALIVE_OPTIONS = {
+    getattr(socket, name): value for name, value in _KEEPALIVE.items() if hasattr(socket, name)
+}
+"""TCP options for `socket_keepalive_options`: a connection that the network has lost ends after
+11 s. A peer that confirms bytes and never replies is noticed only by the time limit of a reply."""
+
+
+class _SentinelRedis(Redis):
+    """A client of the primary that Sentinel names. Each new connection asks for it."""
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        """Closes the connections, those to the Sentinels too."""
+        pool = self.connection_pool
+        await super().aclose(close_connection_pool)
+        if isinstance(pool, SentinelConnectionPool):
+            await pool.sentinel_manager.aclose()
+
+
+def connect_redis(settings: Settings, name: str, timeout: float | None, **options: Any) -> Redis:
+    """A client for `redis_url`. `name` is the name of its connections in Redis; `timeout` that of a
+    reply in seconds, None for blocking reads. Connects in at most a second."""
+    url = settings.redis_url.get_secret_value()
+    options = {
+        "client_name": name,
+        "socket_timeout": timeout,
+        "socket_connect_timeout": REDIS_TIMEOUT,
+        "socket_keepalive_options": KEEPALIVE_OPTIONS,
+        **options,
+    }
+    address = SentinelAddress.parse(url)
+    if address is None:
+        return Redis.from_url(url, **options)
+    sentinel = Sentinel(  # type: ignore[no-untyped-call]
+        address.sentinels,
+        sentinel_kwargs=_sentinel_options(address) | {"retry": Retry(NoBackoff(), 0)},
+        db=address.database,
+        username=address.username,
+        password=address.password,
+        **options,
+    )
+    client: Redis = sentinel.master_for(address.master, redis_class=_SentinelRedis)
+    return client
+
+
+def connect_redis_sync(settings: Settings, name: str, **options: Any) -> redis.Redis:
+    """The same for a thread without an event loop; a reply may take a second."""
+    url = settings.redis_url.get_secret_value()
+    options = {
+        "client_name": name,
+        "socket_timeout": REDIS_TIMEOUT,
+        "socket_connect_timeout": REDIS_TIMEOUT,
+        "socket_keepalive_options": KEEPALIVE_OPTIONS,
+        **options,
+    }
+    address = SentinelAddress.parse(url)
+    if address is None:
+        return redis.Redis.from_url(url, **options)
+    sentinel = redis.sentinel.Sentinel(  # type: ignore[no-untyped-call]
+        address.sentinels,
+        sentinel_kwargs=_blocking_sentinel_options(address),
+        db=address.database,
+        username=address.username,
+        password=address.password,
+        **options,
+    )
+    client: redis.Redis = sentinel.master_for(address.master)  # type: ignore[no-untyped-call]
+    return client
+
+
+def broker_of(settings: Settings) -> tuple[str, dict[str, Any]]:
+    """The URL and the transport options with which Celery connects to Redis."""
+    url = settings.redis_url.get_secret_value()
+    address = SentinelAddress.parse(url)
+    if address is None:
+        return url, {}
+    user = f"{quote(address.username or '', '')}:{quote(address.password or '', '')}@"
+    credentials = user if address.username or address.password else ""
+    urls = ";".join(
+        f"sentinel://{credentials}{host}:{port}/{address.database}"
+        for host, port in address.sentinels
+    )
+    return urls, {
+        "master_name": address.master,
+        "sentinel_kwargs": _blocking_sentinel_options(address),
+    }
+
+
+def _blocking_sentinel_options(address: SentinelAddress) -> dict[str, Any]:
+    return _sentinel_options(address) | {"retry": BlockingRetry(NoBackoff(), 0)}
+
+
+def _sentinel_options(address: SentinelAddress) -> dict[str, Any]:
+    """For connections to a Sentinel. The caller adds `retry`: by default one that does not answer
+    is asked for many seconds before the next."""
+    return {
+        "password": address.sentinel_password,
+        "socket_timeout": REDIS_TIMEOUT,
+        "socket_connect_timeout": REDIS_TIMEOUT,
+    }
+
 
 def redis_client(settings: Settings, name: str, timeout: float = REDIS_TIMEOUT) -> Redis:
     """A client whose connects and commands fail after `timeout` seconds, without retries.
 
     Not for blocking reads. `name` is the name of the connection in Redis.
     """
-    return Redis.from_url(
-        settings.redis_url.get_secret_value(),
-        client_name=name,
-        socket_timeout=timeout,
+    return connect_redis(
+        settings,
+        name,
+        timeout,
         socket_connect_timeout=timeout,
         retry=Retry(NoBackoff(), 0),
     )

@@ -11,8 +11,21 @@ from models.wire.events import (
     McpArgumentsDone,
     ReasoningDone,
     RefusalDone,
+    SummaryDone,
     TextDone,
 )
+
+CONTENT_DONE = (
+    TextDone,
+    RefusalDone,
+    ReasoningDone,
+    SummaryDone,
+    ArgumentsDone,
+    CustomInputDone,
+    McpArgumentsDone,
+    CodeDone,
+)
+"""The events after which a text or the arguments of a call are complete."""
 
 PartPlace = tuple[str, int, int]
 """item_id, output_index, and the part's content_index or summary_index."""

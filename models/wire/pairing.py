@@ -7,6 +7,17 @@ from models.wire.events import Item
 from models.wire.item_types import CALLS, OUTPUTS
 
 
+class OutputWithoutCall(InvalidRequest):
+    """An output to which there is no open call before it."""
+
+    def __init__(self, item: Item, where: str) -> None:
+        self.call_id: str = item["call_id"]
+        self.noun = OUTPUTS[item["type"]]
+        super().__init__(
+            f"No tool call found for {self.noun} with call_id {self.call_id}.", param=where
+        )
+
+
 def is_call(item: Item) -> bool:
     """Whether the item is a call that needs an output from the client.
 
@@ -66,8 +77,8 @@ def find_open_calls(
 ) -> dict[str, str]:
     """The ids of the calls without an output after these items -> how errors name them.
 
-    `open_calls` had no output before these items. Raises InvalidRequest(param=where) for an output
-    without a call before it.
+    `open_calls` had no output before these items. Raises OutputWithoutCall (param=where) for an
+    output without a call before it.
     """
     calls = dict.fromkeys(open_calls, CALLS["function_call"])
     closed: set[str] = set()
@@ -75,10 +86,7 @@ def find_open_calls(
         if is_call(item):
             calls[item["call_id"]] = CALLS[item["type"]]
         elif is_output(item) and item["call_id"] not in calls:
-            message = (
-                f"No tool call found for {OUTPUTS[item['type']]} with call_id {item['call_id']}."
-            )
-            raise InvalidRequest(message, param=where)
+            raise OutputWithoutCall(item, where)
         if _needs_output(item):
             closed.discard(item["call_id"])
         elif is_call(item) or is_output(item):

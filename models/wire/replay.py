@@ -1,4 +1,5 @@
-"""The events of finished items, for a precomputed response (docs/wire.md). Pure."""
+"""The events of stored items: of a precomputed response, and of items that were held back in the
+stream until a tool call before them had its result (docs/wire.md). Pure."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,18 +8,38 @@ from models.wire.done_events import PartPlace, arguments_done, text_done
 from models.wire.events import (
     AnnotationAdded,
     ArgumentsDelta,
+    CodeCompleted,
+    CodeDelta,
+    CodeInProgress,
+    CodeInterpreting,
     CommandAdded,
     CommandDelta,
     CommandDone,
     CustomInputDelta,
     Event,
+    FileSearchCompleted,
+    FileSearching,
+    FileSearchInProgress,
+    ImageCompleted,
+    ImageGenerating,
+    ImageInProgress,
     Item,
     ItemAdded,
     ItemDone,
+    ListToolsCompleted,
+    ListToolsFailed,
+    ListToolsInProgress,
+    McpArgumentsDelta,
+    McpCallCompleted,
+    McpCallFailed,
+    McpCallInProgress,
     PartAdded,
     PartDone,
     ReasoningDelta,
     RefusalDelta,
+    SearchCompleted,
+    Searching,
+    SearchInProgress,
     SummaryDelta,
     SummaryDone,
     SummaryPartAdded,
@@ -40,14 +61,39 @@ def replay(items: list[Item]) -> Iterator[Event]:
     """The events that stream these items, in order. Each text and each call's arguments are one
     delta."""
     for index, item in enumerate(items):
-        yield ItemAdded(index, {**item, **_initial_fields(item), "status": "in_progress"})
-        yield from _ITEM_EVENTS.get(item["type"], _no_events)(item, index)
-        yield ItemDone(index, item)
+        yield from replay_item(item, index)
+
+
+def replay_item(item: Item, index: int) -> Iterator[Event]:
+    """The events that stream one item; of a call that still runs, those up to its result."""
+    yield ItemAdded(index, {**_at_first(item), "status": "in_progress"})
+    yield from _ITEM_EVENTS.get(item["type"], _no_events)(item, index)
+    status = item.get("status", "completed")
+    if status == "in_progress":
+        return
+    outcome = _OUTCOMES.get((item["type"], status))
+    if outcome is not None:
+        yield outcome(item["id"], index)
+    yield ItemDone(index, item)
+
+
+def _at_first(item: Item) -> Item:
+    """The item as it is added: without the result of a tool, and with the fields empty that events
+    fill."""
+    result_fields = _RESULT_FIELDS.get(item["type"], ())
+    known = {name: value for name, value in item.items() if name not in result_fields}
+    return {**known, **_initial_fields(item)}
 
 
 def _initial_fields(item: Item) -> Item:
     """The fields that are empty when the item is added. Other items are sent whole at once."""
     match item["type"]:
+        case "mcp_list_tools":
+            return {"tools": []}
+        case "web_search_call":
+            return {"action": {"type": "search"}}
+        case "mcp_call" | "code_interpreter_call":
+            return {ARGUMENT_FIELDS[item["type"]]: ""}
         case "message":
             return {"content": []}
         case "reasoning":
@@ -126,11 +172,73 @@ def _commands(item: Item, index: int) -> Iterator[Event]:
         yield CommandDone(index, number, command)
 
 
+def _list_tools(item: Item, index: int) -> Iterator[Event]:
+    yield ListToolsInProgress(item["id"], index)
+
+
+def _mcp_call(item: Item, index: int) -> Iterator[Event]:
+    yield McpCallInProgress(item["id"], index)
+    if item["arguments"]:
+        yield McpArgumentsDelta(item["id"], index, item["arguments"])
+    yield from arguments_done(item, index)
+
+
+def _web_search(item: Item, index: int) -> Iterator[Event]:
+    yield SearchInProgress(item["id"], index)
+    yield Searching(item["id"], index)
+
+
+def _file_search(item: Item, index: int) -> Iterator[Event]:
+    yield FileSearchInProgress(item["id"], index)
+    yield FileSearching(item["id"], index)
+
+
+def _code(item: Item, index: int) -> Iterator[Event]:
+    yield CodeInProgress(item["id"], index)
+    if item["code"]:
+        yield CodeDelta(item["id"], index, item["code"])
+    yield from arguments_done(item, index)
+    yield CodeInterpreting(item["id"], index)
+
+
+def _image(item: Item, index: int) -> Iterator[Event]:
+    yield ImageInProgress(item["id"], index)
+    yield ImageGenerating(item["id"], index)
+
+
+_RESULT_FIELDS: dict[str, tuple[str, ...]] = {
+    "mcp_list_tools": ("error",),
+    "mcp_call": ("output", "error"),
+    "web_search_call": ("results",),
+    "file_search_call": ("results",),
+    "code_interpreter_call": ("outputs",),
+    "image_generation_call": ("result",),
+}
+"""type of a server tool's item -> the fields that it has only when the tool has run."""
+
+_OUTCOMES: dict[tuple[str, str], Callable[[str, int], Event]] = {
+    ("mcp_list_tools", "completed"): ListToolsCompleted,
+    ("mcp_list_tools", "failed"): ListToolsFailed,
+    ("mcp_call", "completed"): McpCallCompleted,
+    ("mcp_call", "failed"): McpCallFailed,
+    ("web_search_call", "completed"): SearchCompleted,
+    ("file_search_call", "completed"): FileSearchCompleted,
+    ("code_interpreter_call", "completed"): CodeCompleted,
+    ("image_generation_call", "completed"): ImageCompleted,
+}
+"""type and status of a server tool's item -> the event before its `done`."""
+
 _ITEM_EVENTS: dict[str, Callable[[Item, int], Iterator[Event]]] = {
     "message": _content,
     "reasoning": _reasoning,
     "function_call": _function_arguments,
     "custom_tool_call": _custom_input,
     "shell_call": _commands,
+    "mcp_list_tools": _list_tools,
+    "mcp_call": _mcp_call,
+    "web_search_call": _web_search,
+    "file_search_call": _file_search,
+    "code_interpreter_call": _code,
+    "image_generation_call": _image,
 }
 """type of an item -> the events between its `added` and its `done`."""

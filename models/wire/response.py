@@ -79,7 +79,7 @@ def response_object(facts: ResponseFacts, output: list[Item]) -> dict[str, Any]:
         "service_tier": _service_tier(facts.service_tier or parameters.get("service_tier")),
         "store": facts.store,
         "temperature": parameters.get("temperature", 1),
-        "text": {"format": {"type": "text"}, "verbosity": "medium", **text},
+        "text": {"verbosity": "medium", **text, "format": _echo_format(text.get("format"))},
         "tool_choice": parameters.get("tool_choice", "auto"),
         "tools": [_echo(tool) for tool in parameters.get("tools", ())],
         "top_logprobs": parameters.get("top_logprobs", 0),
@@ -99,6 +99,19 @@ def _service_tier(tier: str | None) -> str:
 
 ECHOED_AS_NULL = ("description", "parameters", "strict")
 """Fields of a function tool that the Response shows as null if the client did not set them."""
+
+
+FORMAT_FIELDS_ECHOED_AS_NULL = ("description", "strict")
+"""Fields of a `text.format` with a schema that the Response shows as null if the client did not set
+them."""
+
+
+def _echo_format(text_format: dict[str, Any] | None) -> dict[str, Any]:
+    if text_format is None:
+        return {"type": "text"}
+    if text_format["type"] == "json_schema":
+        return {**dict.fromkeys(FORMAT_FIELDS_ECHOED_AS_NULL), **text_format}
+    return text_format
 
 
 def _echo(tool: dict[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.wire.done_events import arguments_done, text_done
-from models.wire.events import Event, Item, ItemDone, PartDone, SummaryDone, SummaryPartDone
+from models.wire.events import Event, Item, ItemDone, PartDone, SummaryPartDone
 from models.wire.item_types import ARGUMENT_FIELDS, TEXT_FIELDS
 
 Json = dict[str, Any]
@@ -25,7 +24,6 @@ class UnfinishedPart:
     index: int
     shape: Json
     deltas: list[str] = field(default_factory=list)
-    text_done: bool = False
     done: bool = False
 
     def append_delta(self, event: Json) -> None:
@@ -42,8 +40,8 @@ class UnfinishedPart:
         text_field = TEXT_FIELDS.get(self.shape.get("type", ""))
         if text_field is None:
             return self.shape
-        text = self.shape.get(text_field, "") + "".join(self.deltas)
-        return {**self.shape, text_field: text}
+        self.deltas = ["".join(self.deltas)]
+        return {**self.shape, text_field: self.shape.get(text_field, "") + self.deltas[0]}
 
 
 @dataclass(slots=True)
@@ -55,7 +53,6 @@ class UnfinishedItem:
     parts: dict[int, UnfinishedPart] = field(default_factory=dict)
     summary: dict[int, UnfinishedPart] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
-    arguments_done: bool = False
 
     def to_json(self, status: str = "in_progress") -> Item:
         """The item with its text and arguments so far."""
@@ -65,7 +62,8 @@ class UnfinishedItem:
         if self.summary:
             item["summary"] = [self.summary[index].to_json() for index in sorted(self.summary)]
         if self.arguments:
-            item[ARGUMENT_FIELDS[item["type"]]] = "".join(self.arguments)
+            self.arguments = ["".join(self.arguments)]
+            item[ARGUMENT_FIELDS[item["type"]]] = self.arguments[0]
         return item
 
 
@@ -84,26 +82,41 @@ def fold(events: Iterable[Json]) -> list[Item]:
     An unfinished item has the text so far, and the status `in_progress`. Events about items that
     were not added among these events close items of an earlier attempt, and are ignored.
     """
-    items = _collect(events)
-    return [
-        item.to_json() if isinstance(item, UnfinishedItem) else item
-        for _, item in sorted(items.items())
-    ]
+    return _to_json(_collect(events))
 
 
-def fold_latest_attempt(events: Iterable[tuple[int, Json]]) -> list[Item]:
-    """The items after `(attempt, event)` of several attempts: those of the last attempt that added
-    an item.
+class AttemptsFold:
+    """The items after the events of several attempts, one event after the other: those of the last
+    attempt that added an item.
 
     The output of an attempt is valid until a later attempt adds its first item. Until then it is
     the output of a response that is cancelled, whether its items are done or not.
     """
-    numbered = list(events)
-    latest = max(
-        (attempt for attempt, event in numbered if event["type"] == "response.output_item.added"),
-        default=0,
-    )
-    return fold(event for attempt, event in numbered if attempt >= latest)
+
+    def __init__(self) -> None:
+        self._items: _Items = {}
+        self._attempt = 0
+        """The last attempt that added an item."""
+
+    def add(self, attempt: int, event: Json) -> None:
+        """Adds the next event, which belongs to the attempt of the last one or to a later one."""
+        if attempt > self._attempt and event["type"] == "response.output_item.added":
+            self._items.clear()
+            self._attempt = attempt
+        _apply_event(self._items, event)
+
+    def items(self) -> list[Item]:
+        """The items in output order. The caller must not change them: the next call may return the
+        same objects."""
+        return _to_json(self._items)
+
+
+def fold_latest_attempt(events: Iterable[tuple[int, Json]]) -> list[Item]:
+    """The items after these `(attempt, event)`, in the order of the attempts (AttemptsFold)."""
+    attempts = AttemptsFold()
+    for attempt, event in events:
+        attempts.add(attempt, event)
+    return attempts.items()
 
 
 def find_unfinished(events: Iterable[Json]) -> UnfinishedOutput:
@@ -116,44 +129,54 @@ def find_unfinished(events: Iterable[Json]) -> UnfinishedOutput:
 
 
 def closing_events(unfinished: UnfinishedOutput) -> list[Event]:
-    """The done events that close these items as `incomplete`. No done event is sent twice."""
+    """The done events that close these items as `incomplete`, and their parts.
+
+    No done event is sent twice. A text or arguments that were cut have none: clients parse what is
+    done (docs/wire.md).
+    """
     events: list[Event] = []
     for item in unfinished.items:
-        for _, part in sorted(item.summary.items()):
-            events += _summary_closing(item, part)
-        for _, part in sorted(item.parts.items()):
-            events += _part_closing(item, part)
-        closed = item.to_json("incomplete")
-        if not item.arguments_done:
-            events += arguments_done(closed, item.output_index)
-        events.append(ItemDone(item.output_index, closed))
+        events += [
+            SummaryPartDone(item.shape["id"], item.output_index, part.index, part.to_json())
+            for _, part in sorted(item.summary.items())
+            if not part.done
+        ]
+        events += [
+            PartDone(item.shape["id"], item.output_index, part.index, part.to_json())
+            for _, part in sorted(item.parts.items())
+            if not part.done
+        ]
+        events.append(ItemDone(item.output_index, item.to_json("incomplete")))
     return events
 
 
-def _summary_closing(item: UnfinishedItem, part: UnfinishedPart) -> list[Event]:
-    shape, place = part.to_json(), (item.shape["id"], item.output_index, part.index)
-    events: list[Event] = [] if part.text_done else [SummaryDone(*place, shape["text"])]
-    return events if part.done else [*events, SummaryPartDone(*place, shape)]
+_Items = dict[int, UnfinishedItem | Item]
+"""output_index -> the item: as its `output_item.done` has it, or unfinished"""
 
 
-def _part_closing(item: UnfinishedItem, part: UnfinishedPart) -> list[Event]:
-    shape, place = part.to_json(), (item.shape["id"], item.output_index, part.index)
-    events = [] if part.text_done else text_done(shape, place)
-    return events if part.done else [*events, PartDone(*place, shape)]
-
-
-def _collect(events: Iterable[Json]) -> dict[int, UnfinishedItem | Item]:
-    """output_index -> the item: as its `output_item.done` has it, or unfinished."""
-    items: dict[int, UnfinishedItem | Item] = {}
+def _collect(events: Iterable[Json]) -> _Items:
+    items: _Items = {}
     for event in events:
-        kind = event["type"]
-        if kind == "response.output_item.added":
-            items[event["output_index"]] = UnfinishedItem(event["output_index"], event["item"])
-        elif kind == "response.output_item.done" and event["output_index"] in items:
-            items[event["output_index"]] = event["item"]
-        elif (rule := _RULES.get(kind)) is not None:
-            _apply(rule, items.get(event["output_index"]), event)
+        _apply_event(items, event)
     return items
+
+
+def _apply_event(items: _Items, event: Json) -> None:
+    kind = event["type"]
+    if kind == "response.output_item.added":
+        items[event["output_index"]] = UnfinishedItem(event["output_index"], event["item"])
+    elif kind == "response.output_item.done" and event["output_index"] in items:
+        items[event["output_index"]] = event["item"]
+    elif (rule := _RULES.get(kind)) is not None:
+        _apply(rule, items.get(event["output_index"]), event)
+
+
+def _to_json(items: _Items) -> list[Item]:
+    """The items in output order."""
+    return [
+        item.to_json() if isinstance(item, UnfinishedItem) else item
+        for _, item in sorted(items.items())
+    ]
 
 
 Rule = Callable[[UnfinishedItem, Json], None]
@@ -199,13 +222,12 @@ def _text_done(item: UnfinishedItem, event: Json) -> None:
         key: _copy_list(event[key]) for key in ("text", "refusal", "logprobs") if key in event
     }
     part.set_final({**part.shape, **final})
-    part.text_done = True
 
 
 def _part_done(item: UnfinishedItem, event: Json) -> None:
     part = _part(item, event)
     part.set_final(event["part"])
-    part.text_done = part.done = True
+    part.done = True
 
 
 def _annotation_added(item: UnfinishedItem, event: Json) -> None:
@@ -219,7 +241,6 @@ def _arguments_delta(item: UnfinishedItem, event: Json) -> None:
 
 def _arguments_done(item: UnfinishedItem, event: Json) -> None:
     item.arguments = [event[ARGUMENT_FIELDS[item.shape["type"]]]]
-    item.arguments_done = True
 
 
 _RULES: dict[str, Rule] = {

@@ -1,6 +1,5 @@
 """The auditor: a clean record has no violation, and each violation put into it is reported."""
 
-import copy
 import json
 from collections.abc import Callable
 from typing import Any
@@ -9,133 +8,23 @@ import pytest
 
 from tests.chaos.audit.auditor import audit
 from tests.chaos.audit.record import (
+    JSON,
     ClientRequest,
     Fault,
     FaultKind,
-    Reading,
-    ResponseTrace,
     RunRecord,
     ToolCall,
     UpstreamCall,
     WorkerLifetime,
 )
-
-JSON = dict[str, Any]
-Mutation = Callable[[RunRecord], object]
-
-
-def response_frames(
-    response_id: str, deltas: list[str], *, ending: str = "completed"
-) -> list[bytes]:
-    """The frames of an ordinary response: first events, one message, ending."""
-    item = f"msg_{response_id[-2:]}"
-    text = "".join(deltas)
-    part_position = {"item_id": item, "output_index": 0, "content_index": 0}
-    part = {"type": "output_text", "text": text, "annotations": []}
-    message = {
-        "id": item,
-        "type": "message",
-        "role": "assistant",
-        "status": "completed",
-        "content": [part],
-    }
-    empty = {**message, "status": "in_progress", "content": []}
-    bodies: list[tuple[str, JSON]] = [
-        ("response.created", {"response": body(response_id, "queued")}),
-        ("response.queued", {"response": body(response_id, "queued")}),
-        ("response.in_progress", {"response": body(response_id, "in_progress")}),
-        ("response.output_item.added", {"output_index": 0, "item": empty}),
-        ("response.content_part.added", {**part_position, "part": {**part, "text": ""}}),
-        *(("response.output_text.delta", {**part_position, "delta": delta}) for delta in deltas),
-        ("response.output_text.done", {**part_position, "text": text}),
-        ("response.content_part.done", {**part_position, "part": part}),
-        ("response.output_item.done", {"output_index": 0, "item": message}),
-        (f"response.{ending}", {"response": body(response_id, "completed", [message])}),
-    ]
-    return [
-        frame({"type": kind, "sequence_number": number, **fields})
-        for number, (kind, fields) in enumerate(bodies)
-    ]
-
-
-def body(response_id: str, status: str, output: list[JSON] | None = None) -> JSON:
-    """A response with the fields that the auditor reads."""
-    text = "".join(part["text"] for item in output or [] for part in item["content"])
-    return {"id": response_id, "status": status, "output": output or [], "output_text": text}
-
-
-def frame(event: JSON) -> bytes:
-    return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
-
-
-def edited_frame(raw: bytes, change: Callable[[JSON], object]) -> bytes:
-    """The frame with its event changed by `change`."""
-    event = json.loads(raw.split(b"data: ", 1)[1])
-    change(event)
-    return frame(event)
-
-
-def client_reading(web: str, frames: list[bytes], after: int = -1, opened: float = 1.0) -> Reading:
-    """A reader that got these frames, a tenth of a second apart, and `[DONE]`."""
-    chunks = [(opened + 0.1 * (number + 1), data) for number, data in enumerate(frames)]
-    if any(
-        f"event: response.{kind}\n".encode() in b"".join(frames)
-        for kind in ("completed", "failed", "incomplete")
-    ):
-        chunks.append((chunks[-1][0], b"data: [DONE]\n\n"))
-    return Reading(web, after, opened, chunks, closed=chunks[-1][0], end="clean")
-
-
-def recorded_response(
-    marker: str, response_id: str, deltas: list[str]
-) -> tuple[ResponseTrace, UpstreamCall]:
-    """A response without faults: a full reading, a resumed one, GETs before and after its end."""
-    frames = response_frames(response_id, deltas)
-    final = json.loads(frames[-1].split(b"data: ", 1)[1])["response"]
-    running = copy.deepcopy(final)
-    running["status"], running["output"][0]["status"] = "in_progress", "in_progress"
-    running["output"][0]["content"][0]["text"] = running["output_text"] = deltas[0]
-    created = ClientRequest("create", "web-1", 0.9, 1.0, 200, body(response_id, "queued"))
-    requests = [
-        ClientRequest("get", "web-1", 1.62, 1.65, 200, running),
-        ClientRequest("get", "web-2", 4.0, 4.1, 200, final),
-        ClientRequest("get", "web-1", 5.0, 5.1, 200, copy.deepcopy(final)),
-        ClientRequest(
-            "input_items",
-            "web-1",
-            5.2,
-            5.3,
-            200,
-            {"data": [{"content": [{"type": "input_text", "text": f"This is {marker}."}]}]},
-        ),
-        ClientRequest("other_project", "web-1", 5.4, 5.5, 404, {"error": {}}),
-    ]
-    readings = [
-        client_reading("web-1", frames),
-        client_reading("web-2", frames[:6]),
-        client_reading("web-1", frames[6:], after=5, opened=2.0),
-    ]
-    readings[1].end = "left"
-    trace = ResponseTrace(
-        marker,
-        f"This is {marker}.",
-        background=True,
-        create=created,
-        id=response_id,
-        readings=readings,
-        requests=requests,
-    )
-    deltas_sent = [(1.3 + 0.1 * number, delta) for number, delta in enumerate(deltas)]
-    call = UpstreamCall(
-        marker,
-        1.2,
-        f"worker-{marker[1]}",
-        "[]",
-        deltas_sent,
-        finished=2.5,
-        is_complete_turn=True,
-    )
-    return trace, call
+from tests.support.chaos.sample_records import (
+    Mutation,
+    edited_frame,
+    fault,
+    frame,
+    in_turn,
+    recorded_response,
+)
 
 
 @pytest.fixture
@@ -224,14 +113,16 @@ def overlapping_attempts(record: RunRecord) -> None:
     second_call(record, started=2.0)
 
 
-def recovered_late(record: RunRecord) -> None:
-    """The worker was killed, and the response took too long to run again."""
+def recovered(
+    record: RunRecord, seconds: float, what: FaultKind = "killed", end: float | None = None
+) -> None:
+    """The worker had a fault, and the response ran again so many seconds later."""
     close_upstream(record.upstream[0], 2.0)
-    record.faults.append(Fault("killed", "worker-1", 2.0))
-    second_call(record, started=23.0, finished=24.0)
+    record.faults.append(Fault(what, "worker-1", 2.0, end))
+    second_call(record, started=2 + seconds, finished=3 + seconds)
     for client_reading in record.traces[0].readings:
         client_reading.chunks = [
-            (time + (24 if number > 6 else 0), data)
+            (time + (3 + seconds if number > 6 else 0), data)
             for number, (time, data) in enumerate(client_reading.chunks)
         ]
     record.traces[0].readings.pop()
@@ -307,21 +198,6 @@ def add_tool_call(record: RunRecord, status: str, key: str, *, times: int = 1) -
     set_final(record, output=[*record.traces[0].requests_of("get")[1].body["output"], *items])
 
 
-def in_turn(*steps: Mutation) -> Mutation:
-    """Applies one change after the other."""
-
-    def mutate(record: RunRecord) -> None:
-        for step in steps:
-            step(record)
-
-    return mutate
-
-
-def fault(what: FaultKind, target: str, begin: float, end: float | None = None) -> Mutation:
-    """A fault of a process or a server."""
-    return lambda record: record.faults.append(Fault(what, target, begin, end))
-
-
 VIOLATIONS: dict[str, tuple[str, Mutation]] = {
     "accepted, then a 404": (
         "I1",
@@ -338,7 +214,7 @@ VIOLATIONS: dict[str, tuple[str, Mutation]] = {
         ),
     ),
     "never ends": ("I2", lambda r: set_final(r, status="in_progress")),
-    "recovered too late": ("I2", recovered_late),
+    "recovered too late": ("I2", lambda r: recovered(r, 21)),
     "two terminal events": (
         "I3",
         lambda r: change_frame(
@@ -421,6 +297,18 @@ VIOLATIONS: dict[str, tuple[str, Mutation]] = {
         lambda r: [
             request.body.update(model="x") for request in r.traces[0].requests_of("get")[1:]
         ],
+    ),
+    "two items open at a time": (
+        "I4",
+        lambda r: change_for_all_readers(
+            r,
+            9,
+            lambda event: event.update(
+                type="response.output_item.added",
+                output_index=1,
+                item={"id": "msg_other", "type": "message", "content": []},
+            ),
+        ),
     ),
     "deltas that are not the text": (
         "I7",
@@ -538,6 +426,12 @@ ALLOWED: dict[str, Mutation] = {
     "an unsafe call of the same tool with another key": lambda r: r.tools.append(
         ToolCall("m1", "write z", 1.6, 1.7)
     ),
+    "a stream that ends early because the first owner died in the stated double fault": in_turn(
+        lambda r: drop(r, 11),
+        lambda r: drop(r, 11),
+        fault("killed", "worker-9", 1.1),
+        fault("crashed", "postgres", 1.9, 2.2),
+    ),
     "other bytes after the stated double fault": in_turn(
         changed_byte, fault("crashed", "postgres", 1.9, 2.2), fault("killed", "worker-1", 2.0)
     ),
@@ -549,6 +443,53 @@ def test_allowed_behaviour_is_no_violation(record: RunRecord, name: str) -> None
     ALLOWED[name](record)
     report = audit(record)
     assert not report.violations, report
+
+
+def test_a_death_without_another_fault_has_the_short_limit(record: RunRecord) -> None:
+    recovered(record, 7)
+    report = audit(record)
+    assert [violation.invariant for violation in report.violations] == ["I2"], report
+    assert report.measures.recovery == pytest.approx([7])
+
+
+@pytest.mark.parametrize(
+    "another",
+    [
+        ("frozen", "worker-2", 1.0, 1.5),
+        ("crashed", "postgres", 0.5, 1.0),
+        ("flushed", "redis", 1.0, 1.0),
+    ],
+)
+def test_a_death_with_another_fault_near_has_the_limit_of_the_lease(
+    record: RunRecord, another: tuple[FaultKind, str, float, float]
+) -> None:
+    record.faults.append(Fault(*another))
+    recovered(record, 7)
+    report = audit(record)
+    assert not report.violations, report
+    assert report.measures.recovery_by_lease == pytest.approx([7])
+
+
+def test_no_limit_in_seconds_counts_without_enough_cpu(record: RunRecord) -> None:
+    record.faults.append(Fault("starved", "machine", 0.0, 9.0))
+    record.faults.append(Fault("restarted", "postgres", 1.0, 1.5))
+    recovered(record, 21)
+    report = audit(record)
+    assert not report.violations, report
+    assert report.measures.recovery_in_trouble == pytest.approx([21])
+
+
+def test_a_frozen_worker_has_the_limit_of_the_lease(record: RunRecord) -> None:
+    recovered(record, 7, "frozen", 15)
+    report = audit(record)
+    assert not report.violations, report
+
+
+@pytest.mark.parametrize("target", ["web-1", "quarantine-3"])
+def test_faults_elsewhere_do_not_lengthen_the_short_limit(record: RunRecord, target: str) -> None:
+    record.faults.append(Fault("killed", target, 2.0))
+    recovered(record, 7)
+    assert "I2" in {violation.invariant for violation in audit(record).violations}
 
 
 def test_recovery_and_cancels_are_measured(record: RunRecord) -> None:

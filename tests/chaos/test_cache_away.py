@@ -6,8 +6,11 @@ import signal
 
 import pytest
 
+from models.db.queries import end
+from models.lifecycle import Status
 from tests.conftest import PrivateStack
 from tests.support.api import JSON, Api, HttpResponse, until
+from tests.support.chaos.fragments import fragment
 from tests.support.chaos.tracebacks import REDIS_TRACEBACKS
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import FakeUpstream, reasoning, reply
@@ -96,3 +99,27 @@ async def _without_a_worker(running: Stack, model: str) -> None:
     )
     assert (await _post(running.api(), model)).body["output_text"] == "an answer"
     await running.start_worker()
+
+
+async def test_the_answer_of_a_response_that_was_deleted_at_its_end_does_not_stay_in_the_cache(
+    private_stack: PrivateStack, fake: FakeUpstream
+) -> None:
+    """The worker stores the answer after the delete: it learns late that the ending is stored."""
+    async with private_stack(proxied=True) as stack:
+        api, worker = stack.api(), stack.workers[0].proxies
+        worker.redis.count(CACHE_KEY)
+        ending = worker.postgres.hold_answer(COMPLETE)
+        model = fake.script(reply("deleted"), reply("new"))
+        response_id = (await _post(api, model, background=True)).body["id"]
+        await ending.answered.wait()
+        assert (await api.get(response_id))["status"] == "completed"
+        assert (await api.call("DELETE", f"/responses/{response_id}")).status == 200
+        assert worker.redis.counts[CACHE_KEY] == 0
+        ending.release()
+        await until(lambda: worker.redis.counts[CACHE_KEY] == 2)  # it is stored, and deleted
+        answer = await _post(api, model)
+        assert (answer.headers["x-cache"], answer.body["output_text"]) == ("miss", "new")
+
+
+COMPLETE = fragment(end.END[Status.COMPLETED], "SET status = 'completed', worker = NULL")
+CACHE_KEY = b"cache:"

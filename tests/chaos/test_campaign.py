@@ -1,18 +1,18 @@
 """A short campaign of random faults, and the rounds of earlier violations."""
 
-from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from tests.chaos.campaign.__main__ import seeds_in
 from tests.chaos.campaign.campaign import SHORTENED, Campaign
-from tests.chaos.campaign.plan import DEFAULT, monkey, plan, with_tools
-from tests.support.mcp_servers import McpServers
-from tests.support.tool_turns import TOOL_SETTINGS
+from tests.chaos.campaign.figures import RoundFigures, StateFile
+from tests.chaos.campaign.plan import DEFAULT, ClientKind, monkey, plan
+from tests.chaos.campaign.round import broken_round
+from tests.chaos.campaign.seeds import SEEDS_FILE, Seed, append_seed, read_seeds
+from tests.chaos.campaign.table import CampaignTotals
 
 SEEDS = [1, 2]
-SEEDS_FILE = Path(__file__).with_name("seeds.txt")
 
 
 def test_a_seed_always_makes_the_same_plan() -> None:
@@ -24,7 +24,7 @@ def test_a_seed_always_makes_the_same_plan() -> None:
 
 def test_plans_use_every_fault() -> None:
     plans = [plan(seed) for seed in range(200)]
-    assert len({fault.action for round_plan in plans for fault in round_plan.faults}) == 14
+    assert len({fault.action for round_plan in plans for fault in round_plan.faults}) == 19
     assert {client.upstream_fault for round_plan in plans for client in round_plan.clients} == {
         "none",
         "reset",
@@ -32,30 +32,56 @@ def test_plans_use_every_fault() -> None:
         "refused first",
         "hang",
     }
-    assert {client.kind for round_plan in plans for client in round_plan.clients} >= {
-        "streamed",
-        "polled",
-        "chained",
-    }
 
 
-def test_tools_are_added_to_an_otherwise_unchanged_plan() -> None:
-    plain, tools = plan(7), with_tools(plan(7))
-    assert tools == with_tools(plan(7))
-    assert tools.faults == plain.faults
-    assert [replace(client, tools=(), tool_delay=0.0) for client in tools.clients] == plain.clients
-    assert len({tool for client in tools.clients for turn in client.tools for tool in turn}) == 3
+def test_plans_use_every_kind_of_client() -> None:
+    clients = [client for seed in range(50) for client in plan(seed).clients]
+    assert {client.kind for client in clients} == set(get_args(ClientKind))
+    assert len({tool for client in clients for turn in client.tools for tool in turn}) == 3
+    for feature in ("is_native", "compacts", "cancel", "delete", "readers", "is_background"):
+        assert {bool(getattr(client, feature)) for client in clients} == {True, False}, feature
 
 
-@pytest.mark.long
-@pytest.mark.timeout(600)  # one minute on an idle machine
+def test_a_failed_seed_is_kept_once_and_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "seeds.txt"
+    append_seed(file, Seed(7, ""), "I4 resp_1: a hole · evidence")
+    append_seed(file, Seed(7, "defaults"), "I2 resp_1: it has not ended: #1")
+    append_seed(file, Seed(7, ""), "another one")
+    assert file.read_text().splitlines() == [
+        "7: I4 resp_1: a hole",
+        "7 defaults: I2 resp_1: it has not ended: number 1",
+    ]
+    assert read_seeds(file) == [Seed(7, ""), Seed(7, "defaults")]
+
+
+def test_a_campaign_continues_after_the_last_round_that_was_written_completely(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "state.jsonl"
+    state = StateFile(path, "")
+    assert state.next_seed is None
+    for seed in (3, 4):
+        state.append(RoundFigures.of(broken_round(plan(seed), "it broke"), ""))
+    written = path.read_text()
+    path.write_text(written + '{"seed": 5, "opt')
+    continued = StateFile(path, "")
+    assert continued.next_seed == 5
+    assert continued.rounds == state.rounds
+    assert path.read_text() == written
+    totals = CampaignTotals()
+    for figures in continued.rounds:
+        totals.add(figures)
+    assert (totals.rounds, len(totals.violations)) == (2, 2)
+    with pytest.raises(ValueError, match="other options"):
+        StateFile(path, "defaults")
+
+
+@pytest.mark.timeout(600)  # less than a minute on an idle machine
 async def test_a_short_campaign_has_no_violations(tmp_path: Path) -> None:
-    plans = [*map(with_tools, map(plan, SEEDS)), *map(plan, seeds_in(SEEDS_FILE))]
-    async with McpServers() as mcp:
-        campaign = Campaign(
-            {**SHORTENED, **TOOL_SETTINGS}, end_timeout=60, keep=tmp_path / "failed", mcp=mcp
-        )
-        outcomes = [outcome async for outcome in campaign.run(plans)]
+    kept = [seed.number for seed in read_seeds(SEEDS_FILE) if not seed.options]
+    plans = [plan(seed) for seed in (*SEEDS, *kept)]
+    campaign = Campaign(SHORTENED, end_timeout=60, keep=tmp_path / "failed")
+    outcomes = [outcome async for outcome in campaign.run(plans)]
     assert [outcome.plan.seed for outcome in outcomes] == [round_plan.seed for round_plan in plans]
     violations = [
         f"seed {outcome.plan.seed}: {violation}"
@@ -63,6 +89,10 @@ async def test_a_short_campaign_has_no_violations(tmp_path: Path) -> None:
         for violation in outcome.report.violations
     ]
     assert not violations, "\n".join(violations)
-    assert sum(outcome.report.responses for outcome in outcomes) > 10 * len(plans)
+    assert sum(outcome.report.responses for outcome in outcomes) > 20 * len(plans)
     assert all(outcome.faults for outcome in outcomes)
     assert any(outcome.record.tools for outcome in outcomes)
+    totals = CampaignTotals()
+    for outcome in outcomes:
+        totals.add(RoundFigures.of(outcome, ""))
+    assert len(totals.kinds) == 5, totals.kinds

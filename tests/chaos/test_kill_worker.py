@@ -304,26 +304,3 @@ async def test_a_stopping_worker_finishes_short_responses(
         assert len(fake.requests_for(model)) == 1
         await running.start_worker()
         assert (await running.api().wait_for_end(next_id))["output_text"] == "by the next worker"
-
-
-async def test_a_response_that_kills_its_workers_fails_in_quarantine(
-    private_stack: PrivateStack, fake: FakeUpstream
-) -> None:
-    async with private_stack(settings=SHORT_LEASES, quarantine=True) as running:
-        worker, quarantine = running.workers
-        model = fake.script([text("boom"), hang()])
-        async with running.api().post_stream(model, background=True) as stream:
-            for deaths, victim in enumerate([worker, None, quarantine]):
-                await until(lambda: len(fake.requests_for(model)) > deaths, 20)  # noqa: B023  # awaited here
-                await stream.until("response.output_text.delta")
-                running.kill(victim or running.workers[-1])
-                await running.start_worker(quarantine=victim is quarantine)
-            await stream.to_end()
-        assert_one_stream(stream.frames)
-        assert stream.final["status"] == "failed"
-        assert len(fake.requests_for(model)) == 3
-        assert (
-            await running.api().wait_for_end(
-                await running.api().create_background(fake.script(reply("fine")))
-            )
-        )["status"] == "completed"

@@ -11,13 +11,25 @@ import pytest
 
 from tests.chaos.matrix.long import away, everything, zombie, zombie_default_leases
 from tests.chaos.matrix.servers import postgres
+from tests.chaos.matrix.ties import tie
 from tests.chaos.matrix.web import reader, web
 from tests.chaos.matrix.worker import sweeper, worker
 from tests.support.chaos.lab import Matrix
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.stack import ROOT, Databases, SuiteSettings
 
-VICTIMS = [everything, away, zombie_default_leases, zombie, web, worker, sweeper, postgres, reader]
+VICTIMS = [
+    everything,
+    away,
+    zombie_default_leases,
+    zombie,
+    web,
+    worker,
+    sweeper,
+    postgres,
+    tie,
+    reader,
+]
 CELLS = [name for victim in VICTIMS for name in victim.cells]
 QUICK = [
     "postgres-away-for-20-s",
@@ -31,10 +43,14 @@ QUICK = [
     "worker-redis-refused",
     "sweeper-kill9",
     "sweeper-hung",
+    "tie-killed-worker",
+    "tie-killed-web",
+    "tie-sessions-ended",
     "postgres-hung",
     "postgres-kill9",
     "postgres-locked",
     "postgres-read-only",
+    "postgres-standby-away",
     "reader-hung",
     "redis-restart",
     "redis-kill9",

@@ -50,5 +50,7 @@ async def test_a_run_with_a_killed_worker_has_no_violation(
     report = audit(record)
     assert not report.violations, report
     assert report.responses == len(record.traces)
-    assert report.measures.recovery
+    measures = report.measures
+    # Which of them depends on how much CPU the machine had.
+    assert measures.recovery or measures.recovery_by_lease or measures.recovery_in_trouble
     assert len(report.measures.cancel + report.measures.cancel_in_trouble) == 1

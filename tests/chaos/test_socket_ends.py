@@ -278,3 +278,19 @@ async def test_while_postgres_is_down_creates_are_refused_and_the_websocket_stay
         assert (await busy.read_to_end())[-1]["response"]["output_text"] == "begun"
         assert (await busy.create_and_read(model))["output_text"] == "after"
     assert len(fake.requests_for(model)) == 2
+
+
+async def test_a_client_that_leaves_while_several_lanes_send_is_no_error(
+    own_stack: Stack, fake: FakeUpstream
+) -> None:
+    """The first lane's send notices that the client has left; those of the others fail with it."""
+    model = fake.script([text(*["word "] * 3000, gap=0.002), hang()])
+    for _ in range(3):
+        async with socket(own_stack.api()) as connection:
+            for lane in range(12):
+                await connection.create(model, stream_id=f"lane-{lane}", store=False)
+            for _ in range(200):
+                await connection.next()
+            connection.connection.transport.abort()
+    await until(lambda: all(not request.is_open for request in fake.requests_for(model)), 20)
+    assert not own_stack.tracebacks()

@@ -37,9 +37,10 @@ from models.db.queries import end as end_queries
 from models.db.queries import leases, retention
 from models.db.queries import read as read_queries
 from models.db.queries.read import ResponseRow
-from models.errors import LeaseLost
+from models.errors import LeaseLost, NotFound
 from models.ids import new_uuid, response_id
-from models.lifecycle import QUARANTINE_THRESHOLD, TERMINAL, Status
+from models.lifecycle import CRASHES_ALONE, QUARANTINE_THRESHOLD, TERMINAL, Status
+from models.ownership.clock import DatabaseClock
 from models.redis.answer_cache import AnswerCache
 from models.wire.events import Event, ResponseCreated, ResponseQueued, decode_frame, split_frames
 from models.wire.events import frame as encode_frame
@@ -56,7 +57,7 @@ from tests.support.chaos.step_worker import (
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.sql import Record, run_sql
 from tests.support.stack import Databases
-from tests.support.worker_rows import SeededDatabase, settings_for
+from tests.support.worker_rows import SeededDatabase, run_purge, settings_for
 from web.responses.store import ResponseStore
 from web.stream.reader import EventReader
 
@@ -148,15 +149,19 @@ class Machine(RuleBasedStateMachine):
         self.readers: list[StepReader] = []
         self.bus = FakeBus()
         self.event_reader = EventReader(self.pool, self.bus)  # type: ignore[arg-type]
-        self.response_store = ResponseStore(
+        self.response_store = self._new_response_store()
+        self.id_numbers = itertools.count(1)
+        self.wait = self.world.wait
+
+    def _new_response_store(self) -> ResponseStore:
+        return ResponseStore(
             self.pool,
             SilentRedis(),  # type: ignore[arg-type]
             self.event_reader,
             AnswerCache(settings_for(self.database.dsn), "silent"),
             0,
+            DatabaseClock(),
         )
-        self.id_numbers = itertools.count(1)
-        self.wait = self.world.wait
 
     # --- workers and responses ---
 
@@ -175,6 +180,10 @@ class Machine(RuleBasedStateMachine):
     @property
     def unended(self) -> list[TrackedResponse]:
         return [response for response in self.open if response.status not in TERMINAL]
+
+    @property
+    def running(self) -> list[TrackedResponse]:
+        return [response for response in self.open if response.status == Status.IN_PROGRESS]
 
     @property
     def runs(self) -> list[tuple[StepWorker, StepRun]]:
@@ -273,10 +282,30 @@ class Machine(RuleBasedStateMachine):
         if worker.is_declared_dead:
             self.assert_rejected(worker.claim(response.id))
             return
-        run = self.wait(worker.claim(response.id))
+        self._check_claim(response, worker, self.wait(worker.claim(response.id)))
+
+    @precondition(lambda self: self.processes and self.open)
+    @rule(worker_index=ANY)
+    def claim_orphans(self, worker_index: int) -> None:
+        """One transaction claims all responses that the worker may run."""
+        worker = pick(self.processes, worker_index)
+        if worker.quarantine:
+            return
+        open_responses = self.open
+        claims = worker.claim_orphans([response.id for response in open_responses])
+        if worker.is_declared_dead:
+            self.assert_rejected(claims)
+            return
+        runs = {run.claim.id: run for run in self.wait(claims)}
+        for response in open_responses:
+            self._check_claim(response, worker, runs.get(response.id))
+
+    def _check_claim(
+        self, response: TrackedResponse, worker: StepWorker, run: StepRun | None
+    ) -> None:
         is_orphan = response.owner is None or response.owner.is_declared_dead
         deaths = response.deaths + (response.owner is not None)
-        is_to_end = response.cancelled or deaths > QUARANTINE_THRESHOLD
+        is_to_end = response.cancelled or deaths > CRASHES_ALONE
         is_accepted = is_to_end or worker.quarantine is (deaths >= QUARANTINE_THRESHOLD)
         is_open = response.status not in TERMINAL
         assert (run is not None) is (is_open and is_orphan and is_accepted)
@@ -513,13 +542,26 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def purge(self) -> None:
-        for purged_id in self.wait(fetch(self.pool, retention.PURGE, {})):
-            response = self.response(purged_id)
+        self.wait(run_purge(settings_for(self.database.dsn)))
+        kept = {row["id"] for row in self.wait(run_sql(self.pool, "SELECT id FROM responses"))}
+        for response in self.responses:
+            if response.id in kept or response.is_deleted:
+                continue
             assert response.delete_requested
             assert response.status in TERMINAL
             response.is_deleted = True
 
     # --- readers ---
+
+    @precondition(lambda self: self.running)
+    @rule(index=ANY)
+    def get(self, index: int) -> None:
+        """I7: a GET shows all that is stored, whatever earlier GETs of this process have read."""
+        response = pick(self.running, index)
+        row = self.row(response)
+        shown = self.wait(self.response_store.show(row))
+        if response.owner is None or not response.owner.journal_lost:
+            assert shown == self.wait(self._new_response_store().show(row))
 
     @precondition(lambda self: self.open and len(self.readers) < MAX_READERS)
     @rule(index=ANY, after=st.integers(-1, 3))
@@ -658,6 +700,10 @@ class Machine(RuleBasedStateMachine):
         events = [decode_frame(frame) for frame in split_frames(response.log)]
         assert_stream_obeys_contract(events)
         final = events[-1]["response"]
+        if response.delete_requested:
+            with pytest.raises(NotFound):
+                self.wait(self.response_store.show(self.row(response)))
+            return
         body = self.wait(self.response_store.show(self.row(response)))
         assert body["output"] == final["output"]
         assert body["status"] == final["status"] == response.status
@@ -745,7 +791,10 @@ def profile() -> settings:
 
 
 @pytest.mark.timeout(900)  # a failing example is shortened before it is reported
-def test_no_order_of_steps_and_faults_breaks_an_invariant(dsn: str) -> None:
+def test_no_order_of_steps_and_faults_breaks_an_invariant(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(read_queries.PAGE_LIMITS, "page", 2)  # so that logs have several pages
     with world_on(dsn) as world:
         Machine.world = world
         run_state_machine_as_test(Machine, settings=profile())

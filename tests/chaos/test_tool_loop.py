@@ -17,12 +17,24 @@ import pytest
 from tests.conftest import PrivateStack
 from tests.support.api import JSON, Api, until
 from tests.support.chaos.attempts import assert_one_stream
-from tests.support.fake_upstream import FakeUpstream, hang, reply
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    call,
+    done,
+    finish,
+    hang,
+    reply,
+    text,
+    usage,
+    wait_for,
+)
 from tests.support.mcp_servers import COUNTING_TOOLS, McpServers
 from tests.support.stack import SHORT_LEASES, Stack
 from tests.support.tool_turns import TOOL_SETTINGS, counting_server, item_statuses, tool_turn
 
 SETTINGS = {**SHORT_LEASES, **TOOL_SETTINGS, "BACKBURNER_WORKER__POOL_SIZE": "60"}
+
+SHORT_GRACES = {"BACKBURNER_WORKER__GRACE": "0.5", "BACKBURNER_WORKER__CALL_GRACE": "1"}
 
 _TRIGGERS = """
     CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -271,12 +283,51 @@ async def test_a_stopping_worker_finishes_its_calls_and_starts_none(
         ), "the response was not handed over"
 
 
+async def test_a_stopping_worker_waits_longer_for_a_call_that_must_not_run_twice(
+    private_stack: PrivateStack, fake: FakeUpstream
+) -> None:
+    """Everything else is handed over before: a turn, and a call that may run twice."""
+    async with (
+        McpServers() as mcp,
+        private_stack(settings={**SETTINGS, "BACKBURNER_WORKER__GRACE": "0.5"}) as running,
+    ):
+        api, tools = running.api(), [counting_server(mcp)]
+        unsafe, safe = mcp.tool_calls.hold("unsafe"), mcp.tool_calls.hold("safe")
+        unsafe_id = await api.create_background(
+            fake.script(tool_turn(("count_unsafe", "unsafe")), reply("done")), tools=tools
+        )
+        others = [
+            await api.create_background(fake.script([text("half"), hang()], reply("done"))),
+            await api.create_background(
+                fake.script(tool_turn(("count_read_only", "safe")), reply("done")), tools=tools
+            ),
+        ]
+        await until(lambda: all(mcp.tool_calls.calls_with(key) for key in ("unsafe", "safe")))
+        await running.start_worker()
+        stopping = running.workers.pop(0)
+        stopping.request_stop()
+        await until(lambda: len(mcp.tool_calls.calls_with("safe")) == 2)
+        safe.set()
+        for response_id in others:
+            assert (await api.wait_for_end(response_id))["status"] == "completed"
+        assert stopping.running()
+        unsafe.set()
+        assert item_statuses(await api.wait_for_end(unsafe_id))[1:] == [
+            "mcp_call completed",
+            "message completed",
+        ]
+        assert len(mcp.tool_calls.calls_with("unsafe")) == 1
+        await until(lambda: not stopping.running(), 20)
+        assert stopping.exit_code() == 0
+        assert await running.value("SELECT sum(deaths) FROM responses") == 0
+
+
 async def test_calls_longer_than_the_grace_period_are_handed_over_as_started(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     async with (
         McpServers() as mcp,
-        private_stack(settings={**SETTINGS, "BACKBURNER_WORKER__GRACE": "0.5"}) as running,
+        private_stack(settings={**SETTINGS, **SHORT_GRACES}) as running,
     ):
         tools = ("count_unsafe", "count_read_only")
         for tool in tools:
@@ -297,6 +348,41 @@ async def test_calls_longer_than_the_grace_period_are_handed_over_as_started(
         ]
         assert [len(mcp.tool_calls.calls_with(tool)) for tool in tools] == [1, 2]
         assert len(fake.requests_for(model)) == 2
+        assert_one_stream(await running.api().replay(response_id))
+
+
+async def test_a_call_refused_by_a_cancel_ends_the_response_at_once(
+    private_stack: PrivateStack, fake: FakeUpstream
+) -> None:
+    """The cancel's message to the worker is lost, and the next heartbeat, which would bring it, is
+    far away."""
+    long_beats = {
+        "BACKBURNER_LEASE__BEAT": "20",
+        "BACKBURNER_LEASE__CAUTION": "40",
+        "BACKBURNER_LEASE__DURATION": "60",
+    }
+    async with (
+        McpServers() as mcp,
+        private_stack(settings={**TOOL_SETTINGS, **long_beats}, proxied=True) as running,
+    ):
+        cancelled = asyncio.Event()
+        *calls, end_of_turn, counts, last = tool_turn(("count_unsafe", "never"))
+        model = fake.script([*calls, wait_for(cancelled), end_of_turn, counts, last])
+        response_id = await running.api().create_background(model, tools=[counting_server(mcp)])
+        await until(lambda: len(fake.requests_for(model)) == 1)
+        running.workers[0].proxies.redis.refuse()
+        answer = asyncio.create_task(running.api().cancel(response_id))
+        uuid = response_id.removeprefix("resp_")
+        await until(
+            lambda: running.value(
+                "SELECT cancel_requested_at IS NOT NULL FROM responses WHERE id = %s::uuid", uuid
+            )
+        )
+        cancelled.set()
+        assert (await answer).body["status"] == "cancelled"
+        attempts = "SELECT count(*) FROM attempts WHERE response_id = %s::uuid"
+        assert await running.value(attempts, uuid) == 1
+        assert not mcp.tool_calls.calls_with("never")
         assert_one_stream(await running.api().replay(response_id))
 
 
@@ -322,6 +408,52 @@ async def test_a_finished_turn_resets_the_crashes_before_it(
             assert await running.value(count_deaths, response_id.removeprefix("resp_")) == 1
             released.set()
         assert (await running.api().wait_for_end(response_id))["status"] == "completed"
+
+
+CLIENT_TOOL = {
+    "type": "function",
+    "name": "client_tool",
+    "parameters": {"type": "object", "properties": {}},
+}
+HELD_TURN = [
+    call(0, "call_0", "count_unsafe", '{"key": "slow"}'),
+    call(1, "call_1", "count_unsafe", '{"key": "quick"}'),
+    call(2, "call_2", "client_tool", "{}"),
+    finish("tool_calls"),
+    usage(),
+    done(),
+]
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_items_that_the_stream_holds_back_survive_a_kill(
+    private_stack: PrivateStack, fake: FakeUpstream, *, is_cancelled: bool
+) -> None:
+    """The second call has its result, and the client's call is complete, while the first runs."""
+    count_finished = "SELECT count(*) FROM tool_calls WHERE finished AND turn > 0"
+    async with McpServers() as mcp, private_stack(settings=SETTINGS) as running:
+        mcp.tool_calls.hold("slow")
+        model = fake.script(HELD_TURN)
+        api = running.api()
+        response_id = await api.create_background(model, tools=[CLIENT_TOOL, counting_server(mcp)])
+        reader = asyncio.create_task(follow(api, response_id))
+        await until(lambda: mcp.tool_calls.calls_with("slow"))
+        await until(lambda: running.value(count_finished))
+        assert item_statuses(await api.get(response_id))[1:] == ["mcp_call in_progress"]
+        running.kill(running.workers[0])
+        if is_cancelled:
+            await api.cancel(response_id)
+        await running.start_worker()
+        ended = await api.wait_for_end(response_id, within=40)
+        assert item_statuses(ended)[1:] == [
+            "mcp_call incomplete" if is_cancelled else "mcp_call failed",
+            "mcp_call completed",
+            "function_call completed",
+        ]
+        assert ended["output"][2]["output"] == "count_unsafe quick: call 1"
+        assert [len(mcp.tool_calls.calls_with(name)) for name in ("slow", "quick")] == [1, 1]
+        events = assert_one_stream(await reader)
+        assert events[-1]["response"]["output"] == ended["output"]
 
 
 @pytest.mark.parametrize("action", ["cancel", "delete"])

@@ -74,12 +74,9 @@ class ProxiedWorker:
         ]
 
     async def items(self, response_id: UUID) -> list[str]:
-        return [
-            item["type"]
-            for item in await fetch(
-                self.database.pool, read_queries.OUTPUT_ITEMS, {"id": response_id}
-            )
-        ]
+        values = {"id": response_id}
+        items = await fetch(self.database.pool, read_queries.OUTPUT_ITEMS, values)
+        return [item["type"] for item in items if item is not None]
 
     async def owned(self) -> list[leases.OwnedResponse]:
         """The rows that its next heartbeat reads."""
@@ -119,7 +116,7 @@ async def proxied(database: SeededDatabase) -> AsyncIterator[ProxiedWorker]:
 @both_kinds
 async def test_a_claim_with_a_lost_reply_counts_no_death(proxied: ProxiedWorker, kind: str) -> None:
     response_id = await proxied.database.create_response()
-    lose_reply(proxied.proxy, b"attempt = r.attempt + 1", kind)
+    lose_reply(proxied.proxy, b"(r.attempt + 1", kind)
     with pytest.raises(DATABASE_UNAVAILABLE):
         await proxied.step_worker.ownership.take(response_id)
     assert [row.id for row in await proxied.owned()] == [response_id] * (kind == DONE)
@@ -153,6 +150,35 @@ async def test_a_claim_of_an_orphan_with_a_lost_reply_adopts_the_journal_once(
     assert claim is not None
     assert (claim.attempt, claim.row.crashes, claim.log_end) == (3 if kind == DONE else 2, 1, 5)
     assert await proxied.numbers(response_id) == list(range(6))
+
+
+@both_kinds
+async def test_claims_of_orphans_with_a_lost_reply_adopt_their_journals_once(
+    proxied: ProxiedWorker, kind: str
+) -> None:
+    """All of them are claimed, with their journals, or none is."""
+    database = proxied.database
+    owner = await database.create_worker()
+    ids = [await database.create_response() for _ in range(3)]
+    for batch, response_id in enumerate(ids, 1):
+        assert await owner.ownership.take(response_id) is not None
+        await owner.journal(batch, response_id, 1, 2, 5)
+    await database.declare_dead(owner)
+    lose_reply(proxied.proxy, b"COMMIT", kind)
+    with pytest.raises(DATABASE_UNAVAILABLE):
+        await proxied.step_worker.ownership.take_orphans(ids)
+    for response_id in ids:
+        assert await proxied.numbers(response_id) == list(range(6 if kind == DONE else 2))
+    owned = await proxied.owned()
+    assert {row.id for row in owned} == (set(ids) if kind == DONE else set())
+    for row in owned:
+        await proxied.step_worker.ownership.release_unknown(row.id, row.attempt)
+    claims = await (await database.create_worker()).ownership.take_orphans(ids)
+    assert {claim.id for claim in claims} == set(ids)
+    attempt = 3 if kind == DONE else 2
+    for claim in claims:
+        assert (claim.attempt, claim.row.crashes, claim.log_end) == (attempt, 1, 5)
+        assert await proxied.numbers(claim.id) == list(range(6))
 
 
 @both_kinds
@@ -409,10 +435,45 @@ async def test_a_claim_with_a_lost_reply_is_returned_by_a_running_worker(
 ) -> None:
     """The heartbeat sees a response that this worker owns and does not run, and releases it."""
     model = fake.script(reply("once"))
-    lose_reply(worker.proxies.postgres, b"attempt = r.attempt + 1", kind)
+    lose_reply(worker.proxies.postgres, b"(r.attempt + 1", kind)
     ended = await own_stack.api().wait_for_end(await own_stack.api().create_background(model))
     assert ended["output_text"] == "once"
     assert len(fake.requests_for(model)) == 1
+
+
+async def test_an_orphan_that_cannot_be_claimed_keeps_no_other_one_waiting(
+    own_stack: Stack, worker: Service, fake: FakeUpstream
+) -> None:
+    """A sweep claims them together; the statement fails each time because of one of them."""
+    models = [fake.script(reply("claimed")) for _ in range(4)]
+    ids = [
+        await _insert_without_message(own_stack, model, delay=timedelta(hours=1))
+        for model in models
+    ]
+    refused, *others = ids
+    async with await psycopg.AsyncConnection.connect(own_stack.dsn, autocommit=True) as connection:
+        await connection.execute(
+            "CREATE FUNCTION refuse_claim() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN RAISE EXCEPTION 'canceled' USING ERRCODE = '57014'; END $$"
+        )
+        await connection.execute(
+            "CREATE TRIGGER refuse_claim BEFORE INSERT ON attempts FOR EACH ROW"
+            f" WHEN (NEW.response_id = '{refused}') EXECUTE FUNCTION refuse_claim()"
+        )
+        # So many messages were sent that the next one is a minute away: only a sweep claims them.
+        await connection.execute(
+            "UPDATE responses SET enqueue_count = 6,"
+            " enqueued_at = clock_timestamp() - interval '5 s'"
+            " WHERE id = ANY(%s)",
+            [ids],
+        )
+        for response_id in others:
+            await until(lambda: _is_ended(own_stack, response_id), 20)  # noqa: B023
+        assert not await _is_ended(own_stack, refused)
+        await connection.execute("DROP TRIGGER refuse_claim ON attempts")
+    await until(lambda: _is_ended(own_stack, refused), 20)
+    assert [len(fake.requests_for(model)) for model in models] == [1, 1, 1, 1]
+    await assert_nothing_open(own_stack)
 
 
 @both_kinds

@@ -92,6 +92,15 @@ async def test_reasoning_and_text_settings_are_echoed_whole(api: Api, fake: Fake
     check_response(response)
 
 
+async def test_unset_fields_of_a_text_format_are_echoed_as_null(
+    api: Api, fake: FakeUpstream
+) -> None:
+    wanted = {"type": "json_schema", "name": "thing", "schema": {"type": "object"}}
+    response = await api.create(fake.script(reply("{}")), text={"format": wanted})
+    assert response["text"]["format"] == {**wanted, "description": None, "strict": None}
+    check_response(response)
+
+
 @pytest.mark.parametrize("effort", ["none", "minimal", "low", "medium", "high", "xhigh", "max"])
 async def test_every_reasoning_effort_is_passed_on(
     api: Api, fake: FakeUpstream, effort: str

@@ -79,12 +79,28 @@ class UpstreamRequest:
 
     @property
     def body_text(self) -> str:
-        """The messages as JSON."""
-        return json.dumps(self.body.get("messages"))
+        """The messages as JSON; of a native request its input."""
+        return json.dumps(self.body.get("messages", self.body.get("input")))
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of all messages of users and of the model, in order."""
+        messages = self.body.get("messages", self.body.get("input"))
+        return [
+            _text_of(message["content"])
+            for message in (messages if isinstance(messages, list) else [])
+            if message.get("role") in ("user", "assistant") and message.get("content")
+        ]
 
     @property
     def is_open(self) -> bool:
         return self.closed_by_client is None and self.finished is None
+
+
+def _text_of(content: str | list[JSON]) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text", "") for part in content)
 
 
 class Exchange:

@@ -7,6 +7,7 @@ Items are numbered and kept as they are told, so that `end` can list them. A tes
 leaves steps out, or sends `native` events.
 """
 
+import asyncio
 import json
 import time
 from typing import Any
@@ -46,8 +47,13 @@ def begin() -> Step:
     return step
 
 
-def message_item(*pieces: str, item_id: str = "msg_upstream", closed: bool = True) -> Step:
-    """Sends a message with a delta for each piece. Without `closed` it stays open."""
+def message_item(
+    *pieces: str, item_id: str = "msg_upstream", closed: bool = True, gap: float = 0
+) -> Step:
+    """Sends a message with a delta for each piece, `gap` seconds apart.
+
+    Without `closed` it stays open.
+    """
 
     async def step(exchange: Exchange) -> None:
         index, part = (
@@ -78,6 +84,8 @@ def message_item(*pieces: str, item_id: str = "msg_upstream", closed: bool = Tru
                     "obfuscation": "x",
                 },
             )
+            if gap:
+                await asyncio.sleep(gap)
         if not closed:
             return
         whole = "".join(pieces)

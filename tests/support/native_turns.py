@@ -122,8 +122,9 @@ def translate_native(
         check_event(one)
     closed = assert_items_obey_contract(shown, complete=not translator.needs_another_turn)
     output = translator.output
-    assert fold(shown) == output
+    assert fold(shown) == output[: len(fold(shown))]
     if not translator.needs_another_turn:
+        assert fold(shown) == output
         assert [item for _, item in sorted(closed.items())] == output
     for item in output:
         check_item(item)

@@ -138,13 +138,14 @@ async def databases(folder: Path, suite_settings: SuiteSettings) -> AsyncIterato
     server = Postgres(
         folder / "postgres", folder / "logs", port=free_port(), password=secrets.token_hex(8)
     )
-    server.start()
+    # Not on this thread: the proxies of other deployments run here.
+    await asyncio.to_thread(server.start)
     try:
         server_databases = Databases(server.url, server)
         await server_databases.prepare()
         yield server_databases
     finally:
-        server.stop()
+        await asyncio.to_thread(server.stop)
 
 
 class Service(Process):
@@ -258,6 +259,8 @@ class Stack:
     """Each process' upstream key ends in `/<its name>`, so that the upstream's log names it."""
     postgres_proxy_for: Callable[[str], Proxy] | None = None
     """Makes the proxy between Postgres and the process of this name."""
+    redis_proxy_for: Callable[[str], Proxy] | None = None
+    """Makes the proxy between Redis and the process of this name."""
     _clients: list[openai.AsyncOpenAI] = field(default_factory=list)
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
@@ -288,6 +291,8 @@ class Stack:
         environment = self.environment(wires, label)
         if self.postgres_proxy_for is not None:
             environment["DATABASE_URL"] = self.postgres_proxy_for(label).url(self.dsn)
+        if self.redis_proxy_for is not None:
+            environment["REDIS_URL"] = self.redis_proxy_for(label).url(self.redis_url)
         process = Service(
             label,
             self.folder / f"{label}.log",
@@ -324,6 +329,12 @@ class Stack:
             process = self._start("quarantine", "worker", "--quarantine")
         else:
             process = self._start("worker", "worker", "--streams", str(streams))
+        self.workers.append(process)
+        return process
+
+    def spawn_faulty_worker(self, fault: str) -> Service:
+        """Starts a worker that has a bug (tests/support/chaos/faulty_worker.py)."""
+        process = self._start("worker", "tests.support.chaos.faulty_worker", fault)
         self.workers.append(process)
         return process
 

@@ -8,7 +8,7 @@ import orjson
 
 from models.config.groups import LeaseSettings
 from models.config.settings import Settings
-from models.db.database import Json, Pool, execute, fetch
+from models.db.database import Json, Pool, connect, execute, fetch
 from models.db.queries import claim as claim_queries
 from models.db.queries import create as create_queries
 from models.db.queries import leases
@@ -20,6 +20,7 @@ from models.ownership.claims import Ending, Ownership, Step, Tail
 from models.ownership.lease import Kind, Lease
 from models.wire.events import ArgumentsDelta, Item, frame
 from tests.support.sql import Record, run_sql
+from worker.purge import Purger
 
 
 def settings_for(dsn: str, *, quarantine: bool = False) -> Settings:
@@ -30,6 +31,12 @@ def settings_for(dsn: str, *, quarantine: bool = False) -> Settings:
     return Settings(
         database_url=dsn, redis_url="redis://127.0.0.1:1/0", lease=lease, quarantine=quarantine
     )
+
+
+async def run_purge(settings: Settings) -> None:
+    """One round of the purge."""
+    async with await connect(settings, "purging") as connection:
+        await Purger(settings, "purging").purge(connection)
 
 
 def frames(first: int, last: int) -> bytes:
@@ -69,19 +76,26 @@ class DatabaseWorker:
         return (await fetch(self.pool, run_queries.JOURNAL, values))[0]
 
     async def flush(
-        self, response_id: UUID, attempt: int, first: int, last: int, *, answered: int = 0
+        self, response_id: UUID, attempt: int, first: int, last: int, **trim: int
     ) -> list[UUID]:
-        """Flushes one block."""
-        values = {
+        """Flushes one block, and deletes the journal's batches from `trimmed` to `answered`."""
+        values = self.flush_values(response_id, attempt, first, last, **trim)
+        return await fetch(self.pool, run_queries.FLUSH, values)
+
+    def flush_values(
+        self, response_id: UUID, attempt: int, first: int, last: int, **trim: int
+    ) -> dict[str, object]:
+        """The values of FLUSH for one block; `trim`: `trimmed` and `answered`, 0 if not given."""
+        return {
             "me": self.id,
             "ids": [response_id],
             "attempts": [attempt],
             "firsts": [first],
             "lasts": [last],
             "frames": [frames(first, last)],
-            "answered": answered,
-        }
-        return await fetch(self.pool, run_queries.FLUSH, values)
+            "trimmed": 0,
+            "answered": 0,
+        } | trim
 
 
 class SeededDatabase:
@@ -160,6 +174,7 @@ class SeededDatabase:
             "retention": timedelta(days=30),
             "queue_wait": timedelta(days=3650),
             "web": web,
+            "waiter": None,
             "traceparent": None,
             "key_id": None,
             "sealed": None,

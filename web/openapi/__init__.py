@@ -60,7 +60,9 @@ def _schemas(passthrough: Collection[str], *, native: bool) -> dict[str, Schema]
         **requests.components(sent, stored, passthrough, native=native),
         **objects.components(stored, native=native),
     }
-    requests.show_unset_fields(stored.components["ListedTools"])
+    requests.show_unset_fields(
+        stored.components["ListedTools"], stored.components["ListedTextSettings"]
+    )
     return {**named, **sent.components, **stored.components}
 
 

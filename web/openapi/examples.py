@@ -3,6 +3,7 @@
 from typing import Any
 
 from models.errors import (
+    UPSTREAM_ENDED_EARLY,
     ApiError,
     IncorrectApiKey,
     InternalError,
@@ -149,9 +150,7 @@ ERRORS: dict[int, ApiError] = {
         retry_after=2,
     ),
     500: InternalError(),
-    502: RunFailed(
-        502, "The upstream closed the connection early.", kind="server_error", code=None
-    ),
+    502: RunFailed(502, UPSTREAM_ENDED_EARLY, kind="server_error", code=None),
     503: Unavailable(),
 }
 

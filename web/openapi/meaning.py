@@ -57,7 +57,7 @@ IDEMPOTENCY_KEY = (
     "The same key with the same body within 24 hours gets the first request's response instead of "
     "a second one, as JSON or as a stream. With another body it is 400 `idempotency_key_reused`. "
     "Retries of the official SDKs are recognised without it, by `x-stainless-retry-count` and "
-    "their body, for a minute."
+    "their body, for a minute, if no client was answered for the first try."
 )
 
 PARAMETERS: dict[str, str] = {
@@ -111,7 +111,9 @@ PARAMETERS: dict[str, str] = {
     "Without a threshold, this server uses its default.",
     "metadata": "Up to 16 pairs, keys up to 64 characters, values up to 512. "
     "Shown in the Response.",
-    "service_tier": "Passed to the model. The Response shows the tier that was used.",
+    "service_tier": "Passed to native upstreams, to the chat API of OpenAI and of OpenRouter, and "
+    "to upstreams whose `passthrough` lists it. It has no effect on others. The Response shows the "
+    "tier that the upstream reports, and without one the requested tier.",
     "user": "Deprecated by OpenAI. Shown in the Response.",
     "safety_identifier": "Shown in the Response.",
     "prompt_cache_key": "Shown in the Response.",

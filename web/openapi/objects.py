@@ -91,6 +91,10 @@ _READINESS: Schema = object_schema(
         "schema": nullable(
             {"type": "string", "description": "The migration revision of the database."}
         ),
+        "schema_state": nullable(
+            {"type": "string", "description": "`ok`, or why this version does not run on it."}
+        ),
+        "lease": STRING,
         "workers": {
             "type": "object",
             "additionalProperties": COUNT,

@@ -21,7 +21,12 @@ from models.wire.checks.parameters import (
 )
 from models.wire.conversation import MAX_ADDED_ITEMS
 from models.wire.items import input_schema, item_schemas
-from models.wire.response import ECHOED_AS_NULL, ResponseFacts, response_object
+from models.wire.response import (
+    ECHOED_AS_NULL,
+    FORMAT_FIELDS_ECHOED_AS_NULL,
+    ResponseFacts,
+    response_object,
+)
 from web.openapi import meaning
 from web.routes import compact, input_tokens
 
@@ -62,13 +67,20 @@ def components(
     }
 
 
-def show_unset_fields(listed_tools: Schema) -> None:
-    """Changes the stored tools to what a Response shows: unset fields of a function are null."""
-    for tool in listed_tools["items"]["oneOf"]:
-        fields = tool["properties"]
-        if fields["type"] == const("function"):
-            fields |= {name: nullable(fields[name]) for name in ECHOED_AS_NULL}
-            tool["required"] = [*tool["required"], *ECHOED_AS_NULL]
+def show_unset_fields(listed_tools: Schema, listed_text: Schema) -> None:
+    """Changes the stored tools and the stored `text` to what a Response shows: unset fields of a
+    function, and of a format with a schema, are null."""
+    _show_as_null(listed_tools["items"], "function", ECHOED_AS_NULL)
+    text_format = listed_text["properties"]["format"]
+    _show_as_null(text_format, "json_schema", FORMAT_FIELDS_ECHOED_AS_NULL)
+
+
+def _show_as_null(kinds: Schema, kind: str, names: Collection[str]) -> None:
+    for schema in kinds["oneOf"]:
+        fields = schema["properties"]
+        if fields["type"] == const(kind):
+            fields |= {name: nullable(fields[name]) for name in names}
+            schema["required"] = [*schema["required"], *names]
 
 
 def _conversation_bodies(scope: SchemaScope) -> dict[str, Schema]:

@@ -13,26 +13,33 @@ import orjson
 
 from models.config.settings import Settings
 from models.db.database import Json, Pool, fetch_idempotent
-from models.db.queries.create import FIND_IDEMPOTENCY_KEY
 from models.db.queries.read import RESPONSE
+from models.ids import new_uuid
 from models.lifecycle import Status
+from models.ownership.clock import DatabaseClock
 from models.redis.channels import queue_for
 from models.redis.queue import JobQueue
 from models.secrets import Sealer
 from models.wire.mcp import CREDENTIAL_FIELDS
-from models.wire.pairing import require_outputs
+from models.wire.pairing import OutputWithoutCall, require_outputs
 from models.wire.purpose import Purpose, stored_parameters
 from models.wire.request import CreateRequest
 from web.counters import RESPONSES_ACCEPTED, RESPONSES_ENDED
 from web.http.body import JsonBody
 from web.responses.answer_cache import WARM_UP, RequestCache
 from web.responses.continuation import Continuation, load_continuation
-from web.responses.idempotency import IdempotencyKey, matched_response_id, parse_idempotency_key
+from web.responses.idempotency import IdempotencyKey, parse_idempotency_key
 from web.responses.insert import InsertResponse, NewResponse
+from web.responses.join import JoinResponse
 from web.responses.opening import Opening
 from web.responses.precomputed import precompute
 from web.responses.references import resolve_references
-from web.responses.validation import RequestValidation, drop_compacted, require_valid_approvals
+from web.responses.validation import (
+    RequestValidation,
+    drop_compacted,
+    explain_output,
+    require_valid_approvals,
+)
 
 Values = dict[str, object]
 """Values of the statement that inserts a response."""
@@ -46,6 +53,10 @@ class AcceptedResponse:
     request: CreateRequest
     initial_object: dict[str, Any]
     """the Response object at its creation"""
+    waiter: UUID
+    """the connection that waits for the answer: when it ends, it cancels a foreground response"""
+    is_from_sdk: bool = False
+    """An SDK sent the request without a key: its retry is recognised until it is answered."""
     is_repeat: bool = False
     """An earlier request, which this one repeats, made the response."""
     cache_hit: bool | None = None
@@ -58,11 +69,17 @@ class AcceptedResponse:
 class _RequestContext:
     """What belongs to a create besides its body."""
 
+    waiter: UUID
     traceparent: str | None
     idempotency_key: IdempotencyKey | None
     unstored_ids: Collection[UUID]
     generate: bool
     purpose: Purpose
+
+    @property
+    def is_from_sdk(self) -> bool:
+        """An SDK sent the request without a key."""
+        return self.idempotency_key is not None and self.idempotency_key.key is None
 
 
 class CreateResponse:
@@ -75,16 +92,20 @@ class CreateResponse:
         sealer: Sealer,
         validation: RequestValidation,
         request_cache: RequestCache,
+        join_response: JoinResponse,
         insert_response: InsertResponse,
         job_queue: JobQueue,
+        clock: DatabaseClock,
     ) -> None:
         self._settings = settings
         self._pool = pool
         self._sealer = sealer
         self._validation = validation
         self._request_cache = request_cache
+        self._join_response = join_response
         self._insert_response = insert_response
         self._job_queue = job_queue
+        self._clock = clock
 
     async def create(
         self,
@@ -111,12 +132,17 @@ class CreateResponse:
             headers, {"counted": hashable_body} if is_count else hashable_body
         )
         context = _RequestContext(
-            headers.get("traceparent"), idempotency_key, unstored_ids, generate, purpose
+            new_uuid(),
+            headers.get("traceparent"),
+            idempotency_key,
+            unstored_ids,
+            generate,
+            purpose,
         )
         accepted = None
         while accepted is None:
-            accepted = await self._find_earlier(
-                project, request, idempotency_key
+            accepted = await self._join_earlier(
+                project, request, context
             ) or await self._insert_new(project, request, context)
         return accepted
 
@@ -134,32 +160,29 @@ class CreateResponse:
             "credentials": self._sealer.fingerprint(request.credentials),
         }
 
-    async def _find_earlier(
-        self, project: UUID, request: CreateRequest, idempotency_key: IdempotencyKey | None
+    async def _join_earlier(
+        self, project: UUID, request: CreateRequest, context: _RequestContext
     ) -> AcceptedResponse | None:
-        """The response that this request made before, if it is in a conversation.
+        """The response that this request made before, if it was sent before.
 
-        The first request has changed the conversation, so the checks against it would refuse the
+        Before the other checks: what the first request changed in a conversation would refuse the
         second.
         """
-        if request.conversation is None or idempotency_key is None or idempotency_key.replaces:
+        if context.idempotency_key is None:
             return None
-        rows = await fetch_idempotent(
-            self._pool,
-            FIND_IDEMPOTENCY_KEY,
-            {"project": project, "key": idempotency_key.key},
+        earlier_id = await self._join_response.join(
+            project, context.idempotency_key, context.waiter
         )
-        if not rows:
+        if earlier_id is None:
             return None
-        return await self._as_repeat(matched_response_id(rows[0], idempotency_key), request)
-
-    async def _as_repeat(self, existing_id: UUID, request: CreateRequest) -> AcceptedResponse:
         return AcceptedResponse(
-            existing_id,
+            earlier_id,
             request,
             {},
+            context.waiter,
+            is_from_sdk=context.is_from_sdk,
             is_repeat=True,
-            cache_hit=await self._was_cached(existing_id) if request.cache else None,
+            cache_hit=await self._was_cached(earlier_id) if request.cache else None,
         )
 
     async def _was_cached(self, existing_id: UUID) -> bool:
@@ -172,7 +195,7 @@ class CreateResponse:
     ) -> AcceptedResponse | None:
         """Checks the request against what it continues, and stores it.
 
-        None: its conversation was changed meanwhile.
+        None: its conversation was changed meanwhile, or its idempotency key is held.
         """
         continuation = await load_continuation(self._pool, project, request, context.unstored_ids)
         request = await self._check_history(project, request, continuation)
@@ -181,9 +204,15 @@ class CreateResponse:
             if context.generate
             else WARM_UP
         )
-        opening = Opening.of(request)
+        opening = Opening.of(request, self._clock.now())
         precomputed = (
-            precompute(opening.id, opening.facts, lookup.answer, first=len(opening.frames))
+            precompute(
+                opening.id,
+                opening.facts,
+                lookup.answer,
+                first=len(opening.frames),
+                completed_at=opening.facts.created_at,
+            )
             if lookup.answer is not None
             else None
         )
@@ -198,12 +227,12 @@ class CreateResponse:
             "cache_ttl": lookup.ttl,
         }
         stored_id = await self._insert_response.insert(
-            NewResponse(opening.id, project, values, context.idempotency_key, precomputed)
+            NewResponse(
+                opening.id, project, values, context.idempotency_key, precomputed, context.waiter
+            )
         )
         if stored_id is None:
             return None
-        if stored_id != opening.id:
-            return await self._as_repeat(stored_id, request)
         RESPONSES_ACCEPTED.labels("background" if request.background else "foreground").inc()
         if precomputed is not None:
             RESPONSES_ENDED.labels(Status.COMPLETED.value).inc()
@@ -213,6 +242,8 @@ class CreateResponse:
             opening.id,
             request,
             opening.response,
+            context.waiter,
+            is_from_sdk=context.is_from_sdk,
             cache_hit=None if request.cache is None else lookup.answer is not None,
             final_object=None if precomputed is None else precomputed.response,
         )
@@ -230,7 +261,10 @@ class CreateResponse:
         )
         request = replace(request, input=items)
         self._validation.require_readable(items, project)
-        require_outputs(*drop_compacted(items, continuation.open_calls))
+        try:
+            require_outputs(*drop_compacted(items, continuation.open_calls))
+        except OutputWithoutCall as error:
+            raise await explain_output(self._pool, continuation, error) from None
         await require_valid_approvals(self._pool, continuation, request)
         return request
 

@@ -1,10 +1,14 @@
 """Repeated creates: a client that got no reply to a POST and sends it again must not start a second
 response.
 
-A repeat is recognised in two ways: by its `Idempotency-Key`, for 24 hours; or, for the official
-SDK's retries, which have no key but `x-stainless-retry-count`, by its body, for a minute. The key
-is written by the statement that stores the response, so two equal requests at the same time make
-one response.
+With an `Idempotency-Key`, a repeat is recognised for 24 hours. The statement that stores the
+response also stores the key, so two equal requests at the same time make one response.
+
+The official SDKs send no key. Their retries carry `x-stainless-retry-count`, and are recognised by
+their body, for a minute. But equal requests need not be repeats: a client may want several answers
+to one prompt, and may send a request again because it was refused. So an SDK's retry takes over
+only a response that no client was answered for and no client waits for (JOIN_UNANSWERED in
+models/db/queries/create.py).
 """
 
 import hashlib
@@ -16,7 +20,6 @@ from uuid import UUID
 
 import orjson
 
-from models.db.queries.create import KeyHolder
 from models.errors import InvalidRequest
 
 _KEY_TTL = timedelta(hours=24)
@@ -28,19 +31,19 @@ MAX_KEY_LENGTH = 255
 class IdempotencyKey:
     """What identifies a repeat of a request."""
 
-    key: str
+    key: str | None
+    """the client's key; None: an SDK sent the request, and its body identifies it"""
     body_hash: bytes
     ttl: timedelta
-    replaces: bool
-    """The SDK marks the request as a first try: it replaces an equal key."""
+    may_repeat: bool
+    """False: an SDK marks the request as a first try"""
 
-    def sql_values(self) -> dict[str, object]:
-        """The values of the statements that store the key."""
+    def sql_values(self, response_id: UUID) -> dict[str, object]:
+        """The values of the statements that store the key of this response or look for it."""
         return {
-            "key": self.key,
+            "key": f"sdk:{response_id.hex}" if self.key is None else self.key,
             "body_hash": self.body_hash,
             "lifetime": self.ttl,
-            "replaces": self.replaces,
         }
 
 
@@ -55,26 +58,20 @@ def parse_idempotency_key(headers: Mapping[str, str], body: Any) -> IdempotencyK
                 param="Idempotency-Key",
                 code="invalid_value",
             )
-        return IdempotencyKey(f"key:{key}", _hash(body), _KEY_TTL, replaces=False)
+        return IdempotencyKey(f"key:{key}", _hash(body), _KEY_TTL, may_repeat=True)
     count = headers.get("x-stainless-retry-count")
     if count is None:
         return None
-    hashed = _hash(body)
-    return IdempotencyKey(f"body:{hashed.hex()}", hashed, _SDK_RETRY_TTL, replaces=count == "0")
+    return IdempotencyKey(None, _hash(body), _SDK_RETRY_TTL, may_repeat=count != "0")
 
 
-def matched_response_id(holder: KeyHolder, key: IdempotencyKey) -> UUID:
-    """The response of a stored key equal to `key`.
-
-    Raises InvalidRequest if it was stored with another body.
-    """
-    if holder.body_hash != key.body_hash:
-        raise InvalidRequest(
-            "This 'Idempotency-Key' was used before with another request body.",
-            param="Idempotency-Key",
-            code="idempotency_key_reused",
-        )
-    return holder.response_id
+def key_reused() -> InvalidRequest:
+    """The key was stored with another body."""
+    return InvalidRequest(
+        "This 'Idempotency-Key' was used before with another request body.",
+        param="Idempotency-Key",
+        code="idempotency_key_reused",
+    )
 
 
 def _hash(body: Any) -> bytes:

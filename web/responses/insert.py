@@ -1,6 +1,5 @@
 """Stores new responses; the outcome is known even after a lost connection to Postgres (I9)."""
 
-import asyncio
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -13,8 +12,6 @@ from models.db.database import (
     Pool,
     execute,
     fetch,
-    fetch_idempotent,
-    retry_while_unavailable,
 )
 from models.db.queries import create
 from models.db.queries.end import COMPLETE_PRECOMPUTED
@@ -22,10 +19,12 @@ from models.db.queries.read import RESPONSE
 from models.db.statement import Query
 from models.db.tables import ONE_OPEN_PER_CONVERSATION
 from models.errors import Unavailable
+from models.ownership.creates import UnclearCreate
 from models.ownership.lease import Lease
 from web.responses.continuation import conversation_locked
-from web.responses.idempotency import IdempotencyKey, matched_response_id
+from web.responses.idempotency import IdempotencyKey
 from web.responses.precomputed import PrecomputedResponse
+from web.responses.unclear_creates import UnclearCreates
 
 logger = structlog.get_logger()
 
@@ -41,27 +40,36 @@ class NewResponse:
     idempotency_key: IdempotencyKey | None
     precomputed: PrecomputedResponse | None
     """None: a worker has to run it"""
+    waiter: UUID
+    """the connection that waits for the answer"""
 
 
 class InsertResponse:
     """Stores new responses."""
 
-    def __init__(self, pool: Pool, lease: Lease) -> None:
+    def __init__(self, pool: Pool, lease: Lease, unclear_creates: UnclearCreates) -> None:
         self._pool = pool
         self._lease = lease
-        self._deletions: set[asyncio.Task[None]] = set()
+        self._unclear_creates = unclear_creates
 
     async def insert(self, new: NewResponse) -> UUID | None:
-        """Stores the response; returns its id, or the id of the response that an equal request made
-        before.
+        """Stores the response and returns its id.
 
-        Returns None if the conversation was changed after the request was checked against it. If
+        Returns None if another request holds its idempotency key, or if the conversation was
+        changed after the request was checked against it. If
         the connection is lost, the same row is inserted once more: it is stored then, or it was
-        stored before. If that fails too, the row is deleted and Unavailable is raised.
+        stored before. If that fails too, the create is voided and Unavailable is raised.
         """
         if new.values["background"] is False and not self._lease.is_valid:
             # A sweep would cancel it: its web process looks dead.
             raise Unavailable
+        number = self._lease.creates.begin()
+        try:
+            return await self._insert_or_void(new, number)
+        finally:
+            self._lease.creates.end(number)
+
+    async def _insert_or_void(self, new: NewResponse, number: int) -> UUID | None:
         try:
             return await self._insert(new)
         except NOT_EXECUTED as error:
@@ -75,24 +83,14 @@ class InsertResponse:
         except psycopg.errors.UniqueViolation:
             return new.id
         except DATABASE_UNAVAILABLE as error:
-            await self._begin_deletion(new)
+            await self._unclear_creates.void(UnclearCreate(new.id, new.project, number))
             raise Unavailable from error
 
     async def _insert(self, new: NewResponse, pool_timeout: float | None = None) -> UUID | None:
         if new.values["conversation"] is not None:
             return await self._insert_in_conversation(new, pool_timeout)
-        key = new.idempotency_key
-        if key is None:
-            await self._execute(create.INSERT, new, pool_timeout)
-            return new.id
-        while not await self._execute(create.INSERT_WITH_KEY, new, pool_timeout):
-            for holder in await fetch_idempotent(
-                self._pool,
-                create.IDEMPOTENCY_KEY_HOLDER,
-                {"project": new.project, "key": key.key},
-            ):
-                return matched_response_id(holder, key)
-        return new.id
+        statement = create.INSERT if new.idempotency_key is None else create.INSERT_WITH_KEY
+        return new.id if await self._execute(statement, new, pool_timeout) else None
 
     async def _insert_in_conversation(
         self, new: NewResponse, pool_timeout: float | None
@@ -117,9 +115,9 @@ class InsertResponse:
     async def _execute(
         self, statement: Query[UUID], new: NewResponse, pool_timeout: float | None
     ) -> list[UUID]:
-        values = new.values | {"web": self._lease.id}
+        values = new.values | {"web": self._lease.id, "waiter": new.waiter}
         if new.idempotency_key is not None:
-            values |= new.idempotency_key.sql_values()
+            values |= new.idempotency_key.sql_values(new.id)
         if new.precomputed is None:
             return await fetch(self._pool, statement, values, pool_timeout)
         async with (
@@ -130,31 +128,3 @@ class InsertResponse:
             if rows:
                 await execute(connection, COMPLETE_PRECOMPUTED, new.precomputed.values)
             return rows
-
-    async def _begin_deletion(self, new: NewResponse) -> None:
-        """Starts the deletion of a response that may have been stored; waits at most 1 s for it.
-
-        The heartbeat deletes it too: the lease is not renewed before that.
-        """
-        self._lease.unresolved_creates[new.id] = new.project
-        deletion = asyncio.create_task(self._delete_unclear(new.id, new.project))
-        self._deletions.add(deletion)
-        deletion.add_done_callback(self._deletions.discard)
-        await asyncio.wait({deletion}, timeout=1)
-
-    async def _delete_unclear(self, unclear_id: UUID, project: UUID) -> None:
-        """Deletes the response before it can run.
-
-        Retries while Postgres is unavailable, until it or the heartbeat succeeds.
-        """
-        unclear = {"id": unclear_id, "project": project}
-
-        async def delete() -> None:
-            if unclear_id in self._lease.unresolved_creates:
-                await execute(self._pool, create.DELETE_UNCLEAR_CREATE, unclear)
-                await execute(self._pool, create.DELETE_UNCLEAR_SECRETS, unclear)
-                self._lease.unresolved_creates.pop(unclear_id, None)
-
-        await retry_while_unavailable(
-            delete, "delete_unclear_create_failed", response=str(unclear_id)
-        )

@@ -1,6 +1,5 @@
 """A response at its creation: its id, and the events that are stored together with it."""
 
-import time
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -24,12 +23,13 @@ class Opening:
     """the opening events; their numbers begin with 0"""
 
     @classmethod
-    def of(cls, request: CreateRequest) -> "Opening":
-        """The opening of a new response to this request."""
+    def of(cls, request: CreateRequest, created_at: int) -> "Opening":
+        """The opening of a new response to this request. `created_at`: whole seconds since the
+        epoch."""
         new_id = new_uuid()
         facts = ResponseFacts(
             id=response_id(new_id),
-            created_at=int(time.time()),
+            created_at=created_at,
             status=(Status.QUEUED if request.background else Status.IN_PROGRESS).value,
             model=request.model,
             parameters=request.parameters,

@@ -2,7 +2,6 @@
 (docs/cache.md) and warm-ups (docs/websocket.md). They have rows, items and events like every
 response, stored in one transaction."""
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -35,14 +34,14 @@ class PrecomputedResponse:
 
 
 def precompute(
-    new_id: UUID, facts: ResponseFacts, answer: CachedAnswer, *, first: int
+    new_id: UUID, facts: ResponseFacts, answer: CachedAnswer, *, first: int, completed_at: int
 ) -> PrecomputedResponse:
     """The completed response with this answer, whose items get new ids.
 
-    `facts` are those at its creation; `first` is the number of its next event.
+    `facts` are those at its creation; `first` is the number of its next event; `completed_at`:
+    whole seconds since the epoch.
     """
     output = with_new_ids(answer.output, new_item_id)
-    completed_at = int(time.time())
     ended = facts.evolve(
         status=Status.COMPLETED.value,
         usage=answer.usage,

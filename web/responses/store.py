@@ -17,18 +17,19 @@ from models.db.queries.read import ResponseRow
 from models.errors import InvalidRequest, NotFound
 from models.ids import conversation_id, parse_response_id, response_id
 from models.lifecycle import TERMINAL, Status
+from models.ownership.clock import DatabaseClock
 from models.redis.answer_cache import AnswerCache
 from models.redis.channels import control
 from models.redis.channels import events as events_channel
 from models.redis.client import REDIS_ERRORS
-from models.wire.events import Item, ResponseFailed, decode_frame, frame, split_frames
+from models.wire.events import Item, ResponseFailed, frame
 from models.wire.includes import filter_items
 from models.wire.response import ResponseFacts, response_object
-from models.wire.snapshot import fold_latest_attempt
 from web.counters import CANCEL_SECONDS, RESPONSES_ENDED
 from web.http.json_responses import list_envelope
 from web.http.params import Paging
 from web.responses.opening import opening_event_types
+from web.responses.running import RunningOutputs
 from web.stream.reader import EventReader
 
 logger = structlog.get_logger()
@@ -44,13 +45,16 @@ class ResponseStore:
         event_reader: EventReader,
         cache: AnswerCache,
         cancel_wait: float,
+        clock: DatabaseClock,
     ) -> None:
         """`cancel_wait`: seconds that a cancel waits for the worker to end the response."""
         self._pool = pool
         self._redis = redis
         self._event_reader = event_reader
+        self._running_outputs = RunningOutputs(pool)
         self._cache = cache
         self._cancel_wait = cancel_wait
+        self._clock = clock
 
     async def find(self, project: UUID, public_id: str) -> ResponseRow:
         """The row of the response `resp_…` in this project.
@@ -62,18 +66,23 @@ class ResponseStore:
             self._pool, read.VISIBLE_RESPONSE, parse_response_id(public_id), project=project
         )
         if row is None:
-            raise NotFound(f"Response with id '{public_id}' not found.")
+            raise _not_found(public_id)
         return row
 
     async def show(self, row: ResponseRow, include: Collection[str] = ()) -> dict[str, Any]:
-        """The Response object: the fold of the events so far (I7).
+        """The Response object: the fold of the events so far (I7). The caller must not change it,
+        nor use it after its next `await`.
 
-        `include`: values of this request, in addition to those of the create.
+        `include`: values of this request, in addition to those of the create. Raises NotFound if
+        the response is deleted meanwhile.
         """
+        output = None
         if row.status == Status.IN_PROGRESS:
-            row, output = await self._load_running(row)
-        else:
-            output = await self._output_items(row.id)
+            output = await self._running_outputs.read(row.id)
+            if output is None:  # it has ended meanwhile
+                row = await self._reload(row)
+        if output is None:
+            output = await self._output_items(row)
         return response_object(
             facts_from_row(row),
             filter_items(output, {*include, *row.parameters.get("include", ())}),
@@ -100,31 +109,38 @@ class ResponseStore:
                 ended = await self._event_reader.wait_until_ended(row.id, self._cancel_wait) or row
                 CANCEL_SECONDS.observe(time.monotonic() - started)
                 return ended
-            current = await find_by_id(self._pool, read.RESPONSE, row.id)
-            if current is None:
-                raise NotFound(f"Response with id '{response_id(row.id)}' not found.")
-            row = current
+            row = await self._reload(row)
         return row
 
-    async def request_cancel(self, row: ResponseRow, reason: str) -> bool:
+    async def request_cancel(
+        self, row: ResponseRow, reason: str, waiter: UUID | None = None
+    ) -> bool:
         """Ends a queued response, or records the cancel of a running one and notifies its worker.
 
-        `reason` is stored with the response. Returns False if it had ended before.
+        `reason` is stored with the response. `waiter`: the connection that has ended, if that is
+        the reason. Returns False if the response had ended before, or another connection than
+        `waiter` waits for it.
         """
         facts = facts_from_row(row).evolve(status=Status.CANCELLED.value)
         number = len(opening_event_types(background=row.background))
         values = {
             "id": row.id,
-            "completed_at": int(time.time()),
+            "completed_at": self._clock.now(),
             "reason": reason,
             "number": number,
             "frames": frame(ResponseFailed(response_object(facts, [])), number),
+            "waiter": waiter,
         }
-        if await fetch_idempotent(self._pool, end.CANCEL_QUEUED, values):
+        cancel_queued, request_cancel = (
+            (end.CANCEL_QUEUED, end.REQUEST_CANCEL)
+            if waiter is None
+            else (end.CANCEL_QUEUED_OF_WAITER, end.REQUEST_CANCEL_OF_WAITER)
+        )
+        if await fetch_idempotent(self._pool, cancel_queued, values):
             RESPONSES_ENDED.labels(Status.CANCELLED.value).inc()
             await self._publish(events_channel(row.id), b"")
             return True
-        recorded = await fetch_idempotent(self._pool, end.REQUEST_CANCEL, {"id": row.id})
+        recorded = await fetch_idempotent(self._pool, request_cancel, values)
         if recorded and recorded[0].worker is not None:
             await self._publish(control(recorded[0].worker), row.id.hex.encode())
         return bool(recorded)
@@ -133,7 +149,7 @@ class ResponseStore:
         """Hides the response at once, cancels it if it is open, and deletes it, its items, its
         events and its cached answer.
 
-        If it has not ended within `cancel_wait`, the sweep deletes it later.
+        If it has not ended within `cancel_wait`, or its log is long, the purge deletes it later.
         """
         scope = {"id": row.id, "project": project}
         await fetch_idempotent(self._pool, end.REQUEST_DELETE, scope)
@@ -149,28 +165,18 @@ class ResponseStore:
         rows = await fetch_idempotent(self._pool, read.INPUT_ITEMS[paging.order], values)
         return list_envelope(rows, paging.limit)
 
-    async def _output_items(self, owner_id: UUID) -> list[Item]:
-        return await fetch_idempotent(self._pool, read.OUTPUT_ITEMS, {"id": owner_id})
+    async def _reload(self, row: ResponseRow) -> ResponseRow:
+        """The row as it is now. Raises NotFound if it was deleted."""
+        current = await find_by_id(self._pool, read.RESPONSE, row.id)
+        if current is None:
+            raise _not_found(response_id(row.id))
+        return current
 
-    async def _load_running(self, row: ResponseRow) -> tuple[ResponseRow, list[Item]]:
-        """Row and output of a response that was running: the items of finished turns, and the fold
-        of the events since.
-
-        If it has ended meanwhile, the row of its ending.
-        """
-        parts = await fetch_idempotent(self._pool, read.RUNNING_RESPONSE, {"id": row.id})
-        stored = [part.item for part in parts if part.item is not None]
-        if not parts or parts[0].status != Status.IN_PROGRESS:
-            return await find_by_id(self._pool, read.RESPONSE, row.id) or row, stored
-        number = parts[0].checkpoint_number
-        events: list[tuple[int, dict[str, Any]]] = []
-        for block in (part.block for part in parts if part.block is not None):
-            frames = split_frames(block.frames)[max(0, number + 1 - block.first) :]
-            number = max(number, block.last)
-            events += [(block.attempt, decode_frame(encoded)) for encoded in frames]
-        # An item that a checkpoint has just stored is in the log as well.
-        ids = {item["id"] for item in stored}
-        return row, stored + [item for item in fold_latest_attempt(events) if item["id"] not in ids]
+    async def _output_items(self, row: ResponseRow) -> list[Item]:
+        rows = await fetch_idempotent(self._pool, read.OUTPUT_ITEMS, {"id": row.id})
+        if not rows:
+            raise _not_found(response_id(row.id))
+        return [item for item in rows if item is not None]
 
     async def _publish(self, channel: str, payload: bytes) -> None:
         try:
@@ -184,6 +190,10 @@ _NOT_CANCELLABLE_MESSAGES = {
     Status.COMPLETED.value: "Cannot cancel a completed response.",
     Status.FAILED.value: "Cannot cancel a failed response.",
 }
+
+
+def _not_found(public_id: str) -> NotFound:
+    return NotFound(f"Response with id '{public_id}' not found.")
 
 
 def facts_from_row(row: ResponseRow) -> ResponseFacts:

@@ -8,7 +8,11 @@ from uuid import UUID
 from models.config.routes import Routes
 from models.config.settings import Settings
 from models.db.database import Pool, fetch_idempotent
-from models.db.queries.history import APPROVAL_REQUESTS, CONVERSATION_APPROVAL_REQUESTS
+from models.db.queries.history import (
+    ANSWERED_CALL,
+    APPROVAL_REQUESTS,
+    CONVERSATION_APPROVAL_REQUESTS,
+)
 from models.egress import EgressPolicy, EgressRefused
 from models.errors import InvalidRequest
 from models.ids import new_item_id
@@ -18,6 +22,7 @@ from models.wire.compaction import newest_compaction
 from models.wire.events import Item
 from models.wire.items import file_places
 from models.wire.mcp import approval_requests, approval_responses, unmet_approvals
+from models.wire.pairing import OutputWithoutCall
 from models.wire.request import CreateRequest, parse_create
 from web.http.body import JsonBody, run_sized
 from web.responses.continuation import Continuation
@@ -214,6 +219,25 @@ async def require_approval_requests(
                 param=where,
             )
     return servers
+
+
+async def explain_output(
+    pool: Pool, continuation: Continuation, error: OutputWithoutCall
+) -> InvalidRequest:
+    """The error for an output without an open call: with a message of its own if the history has an
+    output of that call already."""
+    values = {
+        "id": continuation.previous,
+        "conversation": continuation.conversation,
+        "call_id": error.call_id,
+    }
+    if not await fetch_idempotent(pool, ANSWERED_CALL, values):
+        return error
+    return InvalidRequest(
+        f"A {error.noun} with call_id {error.call_id} is in the history already. Send only outputs "
+        "that were not sent before.",
+        param=error.param,
+    )
 
 
 def drop_compacted(

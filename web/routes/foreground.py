@@ -25,16 +25,15 @@ async def wait_for_response(
 ) -> ResponseRow:
     """The row of the response after its end.
 
-    Cancels the response if the client disconnects before that. Raises RunFailed if it failed before
-    any output, ServerStopping if this process stops first.
+    Cancels the response if the client disconnects before that, unless a retry has joined it.
+    Raises RunFailed if it failed before any output, ServerStopping if this process stops first.
     """
     try:
         row = await cancel_on_disconnect(
             state.event_reader.wait_until_ended(accepted.id), request.receive, state.grace_expired
         )
     except ServerStopping:
-        if not accepted.is_repeat:
-            state.cancel_abandoned(accepted.id)
+        state.cancel_abandoned(accepted)
         raise
     if row is None:
         raise ApiError("The server could not finish this response.")
@@ -47,7 +46,10 @@ async def wait_for_completion(
     state: AppState, accepted: AcceptedResponse, request: Request, error_message: str
 ) -> ResponseRow:
     """As `wait_for_response`; raises ApiError(error_message) unless the response completed."""
-    row = await wait_for_response(state, accepted, request)
+    try:
+        row = await wait_for_response(state, accepted, request)
+    finally:
+        state.record_answer(accepted)
     if row.status != Status.COMPLETED:
         raise ApiError(error_message)
     return row

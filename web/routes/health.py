@@ -1,18 +1,15 @@
 """Liveness and readiness; without authentication, so the bodies contain no secrets."""
 
 import asyncio
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from alembic.config import Config
-from alembic.script import ScriptDirectory
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from models.db.database import DATABASE_UNAVAILABLE, fetch_idempotent
 from models.db.queries.leases import LIVE_WORKERS
-from models.db.queries.operations import SCHEMA_REVISION
+from models.db.queries.operations import OLDEST_COMPATIBLE_REVISION, SCHEMA_REVISION
+from models.db.schema import FIRST_WITH_COMPATIBILITY, SchemaState, schema_state
 from models.redis.client import REDIS_ERRORS
 from web.http.json_responses import json_response
 from web.state import AppState, app_state
@@ -30,20 +27,21 @@ async def healthz() -> Response:
 
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
-    """200 if Postgres responds within 5 s, its schema is the newest, this process could renew its
-    lease, and the process is not stopping. Redis and workers are only reported."""
+    """200 if Postgres responds within 5 s, this release runs on its schema, this process could
+    renew its lease, and the process is not stopping. Redis and workers are only reported."""
     state = app_state(request)
     report: dict[str, Any] = {
         "ready": False,
         "stopping": state.stopping,
         "database": "unreachable",
         "schema": None,
+        "schema_state": None,
         "lease": "ok" if state.lease.is_valid else "not renewed",
         "workers": {},
     }
     try:
         async with asyncio.timeout(_QUERY_TIMEOUT):
-            report["schema"] = (await fetch_idempotent(state.pool, SCHEMA_REVISION, {}))[0]
+            report["schema"], report["schema_state"] = await _schema(state)
             workers = await fetch_idempotent(state.pool, LIVE_WORKERS, {})
             report["workers"] = {count.kind: count.live for count in workers}
         report["database"] = "ok"
@@ -52,7 +50,7 @@ async def readyz(request: Request) -> Response:
     report["redis"] = await _redis_status(state)
     report["ready"] = (
         report["database"] == "ok"
-        and report["schema"] == _newest_revision()
+        and report["schema_state"] == SchemaState.OK
         and state.lease.is_valid
         and not state.stopping
     )
@@ -67,8 +65,10 @@ async def _redis_status(state: AppState) -> str:
     return "ok" if state.bus.healthy else "connecting"
 
 
-@cache
-def _newest_revision() -> str | None:
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parents[2] / "migrations"))
-    return ScriptDirectory.from_config(config).get_current_head()
+async def _schema(state: AppState) -> tuple[str, SchemaState]:
+    """The revision of the database, and whether this release runs on it."""
+    revision = (await fetch_idempotent(state.pool, SCHEMA_REVISION, {}))[0]
+    oldest: list[str] = []
+    if revision >= FIRST_WITH_COMPATIBILITY:
+        oldest = await fetch_idempotent(state.pool, OLDEST_COMPATIBLE_REVISION, {})
+    return revision, schema_state(revision, oldest[0] if oldest else None)

@@ -1,9 +1,11 @@
 """/v1/responses."""
 
 from collections.abc import AsyncGenerator
+from typing import Any
 from uuid import UUID
 
 from fastapi import APIRouter, Request
+from starlette.background import BackgroundTask
 from starlette.responses import Response
 
 from models import ids
@@ -32,6 +34,7 @@ async def create(request: Request, project: Project) -> Response:
     try:
         response = await _build_response(state, accepted, project, request)
     except ApiError as error:
+        state.record_answer(accepted)
         error.headers |= _cache_header(accepted)
         raise
     response.headers.update(_cache_header(accepted))
@@ -94,14 +97,14 @@ async def _build_response(
             obfuscate_if_requested(_stream(state, accepted), create_request), state.settings.web
         )
     if accepted.final_object is not None:
-        return json_response(accepted.final_object)
-    if create_request.background and accepted.is_repeat:
+        return await _json(state, accepted, request, accepted.final_object)
+    if create_request.background and not accepted.is_repeat:
+        return await _json(state, accepted, request, accepted.initial_object)
+    if create_request.background:
         row = await state.response_store.find(project, ids.response_id(accepted.id))
-    elif create_request.background:
-        return json_response(accepted.initial_object)
     else:
         row = await wait_for_response(state, accepted, request)
-    return json_response(await state.response_store.show(row))
+    return await _json(state, accepted, request, await state.response_store.show(row))
 
 
 def _cache_header(accepted: AcceptedResponse) -> dict[str, str]:
@@ -111,11 +114,29 @@ def _cache_header(accepted: AcceptedResponse) -> dict[str, str]:
     return {"x-cache": "hit" if accepted.cache_hit else "miss"}
 
 
+async def _json(
+    state: AppState, accepted: AcceptedResponse, request: Request, body: dict[str, Any]
+) -> Response:
+    """The answer to a request without `stream`. After it was sent, it is recorded as answered."""
+
+    async def record_answer() -> None:
+        state.record_answer(accepted)
+
+    if accepted.request.background and await request.is_disconnected():
+        state.record_disconnect(accepted)
+        return json_response(body)
+    response = json_response(body)
+    response.background = BackgroundTask(record_answer)
+    return response
+
+
 async def _stream(state: AppState, accepted: AcceptedResponse) -> AsyncGenerator[bytes]:
     """The events of a new response.
 
-    If the client disconnects, a foreground response is cancelled; a background one is not.
+    If the client disconnects, a foreground response is cancelled, unless a retry has joined it; a
+    background one is not.
     """
+    state.record_answer(accepted)
     background = accepted.request.background
     finished = False
     try:
@@ -123,5 +144,5 @@ async def _stream(state: AppState, accepted: AcceptedResponse) -> AsyncGenerator
             yield frames
         finished = True
     finally:
-        if not background and not finished and not accepted.is_repeat:
-            state.cancel_abandoned(accepted.id)
+        if not background and not finished:
+            state.cancel_abandoned(accepted)

@@ -13,16 +13,22 @@ from itertools import chain
 from uuid import UUID
 
 import structlog
-from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 
 from models.config.settings import Settings
+from models.db.arrays import Ints, Uuids
 from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch
 from models.db.queries.common import LogBlock
-from models.db.queries.read import JOURNAL_BATCHES, LAST_BATCH, OWNERS, JournalBatch
+from models.db.queries.read import (
+    JOURNAL_BATCHES,
+    LAST_BATCH,
+    MOVED_LOGS,
+    OWNERS,
+    JournalBatch,
+)
 from models.deadlines import IdleTimeout
-from models.redis.channels import events
-from models.redis.client import REDIS_ERRORS
+from models.redis.channels import events, web_process
+from models.redis.client import REDIS_ERRORS, connect_redis
 
 logger = structlog.get_logger()
 
@@ -31,6 +37,11 @@ _PING_INTERVAL = 1.0
 _SUBSCRIBE_TIMEOUT = 1.0
 _POLL_INTERVAL = 0.25
 """Seconds between two polls of the journals while the bus is disconnected."""
+_POLLS_PER_LOOK = 4
+"""So many polls of the journals are between two looks at the logs of all readers."""
+_MAX_POSITIONS = 1000
+"""Readers for which one statement looks whether their logs have moved."""
+_LAST_NUMBER = 2**31 - 1
 _FAST_POLL_AFTER = 2.0
 """Seconds without a message after which a reader that had just received one reads the log: its
 worker may have lost Redis (I8)."""
@@ -53,6 +64,11 @@ class Inbox:
     """Seconds since the last block or notification."""
     poll_fast: bool = False
     """Events have just arrived, so a pause may mean that messages are lost."""
+    number: int = _LAST_NUMBER
+    """of the last event that the reader has sent, when it last began to wait; by default, for a
+    reader that waits only for the end, more than there can be"""
+    attempt: int = 0
+    """of that event; 0: none was sent"""
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
 
     def put(self, block: LogBlock) -> None:
@@ -132,13 +148,7 @@ class Bus:
     async def run(self) -> None:
         """Receives messages for ever; reconnects after errors."""
         while True:
-            redis = Redis.from_url(
-                self._settings.redis_url.get_secret_value(),
-                client_name=f"web-{self._lease_id.hex}",
-                socket_timeout=None,
-                socket_connect_timeout=1,
-                socket_keepalive=True,
-            )
+            redis = connect_redis(self._settings, f"web-{self._lease_id.hex}", timeout=None)
             try:
                 async with redis.pubsub() as pubsub:
                     await self._listen(pubsub)
@@ -151,7 +161,7 @@ class Bus:
 
     async def _listen(self, pubsub: PubSub) -> None:
         async with asyncio.timeout(2 * _PING_INTERVAL):
-            await pubsub.subscribe(f"web:{self._lease_id.hex}")
+            await pubsub.subscribe(web_process(self._lease_id))
         # New readers subscribe themselves from here on; existing readers are subscribed here.
         self._pubsub = pubsub
         if self._inboxes:
@@ -213,31 +223,59 @@ class Bus:
                 logger.info("unsubscribe_failed", error=str(error))
 
     async def poll_idle_readers(self) -> None:
-        """Makes idle readers read the log from time to time: a notification may be lost."""
+        """Looks from time to time whether the logs of idle readers have moved, because a
+        notification may be lost."""
         poll = self._settings.web.poll.total_seconds()
         step = min(_FAST_POLL_AFTER / 2, poll / 2)
         while True:
             await asyncio.sleep(step)
-            for inbox in chain.from_iterable(self._inboxes.values()):
+            idle = []
+            for response_id, inbox in self._all_readers():
                 inbox.idle_seconds += step
                 if inbox.idle_seconds >= (min(_FAST_POLL_AFTER, poll) if inbox.poll_fast else poll):
                     inbox.poll_fast = False
-                    inbox.wake()
+                    inbox.idle_seconds = 0.0
+                    idle.append((response_id, inbox))
+            try:
+                await self._wake_moved(idle)
+            except DATABASE_UNAVAILABLE as error:
+                logger.warning("idle_poll_failed", error=str(error).strip())
+                for _, inbox in idle:
+                    inbox.idle_seconds = poll  # again after the next step
+
+    async def _wake_moved(self, readers: list[tuple[UUID, Inbox]]) -> None:
+        """Makes those of these readers read the log whose log has moved: one statement for many."""
+        for start in range(0, len(readers), _MAX_POSITIONS):
+            part = readers[start : start + _MAX_POSITIONS]
+            positions = {
+                "ids": Uuids([response_id for response_id, _ in part]),
+                "numbers": Ints([inbox.number for _, inbox in part]),
+                "attempts": Ints([inbox.attempt for _, inbox in part]),
+            }
+            for place in await fetch(self._pool, MOVED_LOGS, positions):
+                part[place - 1][1].wake()
+
+    def _all_readers(self) -> list[tuple[UUID, Inbox]]:
+        return [
+            (self._response_ids[name], inbox)
+            for name, inboxes in self._inboxes.items()
+            for inbox in inboxes
+        ]
 
     async def poll_journals(self) -> None:
-        """While the bus is disconnected, delivers events from the workers' journals, and makes
-        every reader read the log once a second."""
+        """While the bus is disconnected, delivers events from the workers' journals, and looks
+        once a second whether the readers' logs have moved."""
         while True:
             last: dict[UUID, int] = {}
             polls = 0
             while not self.healthy and self._response_ids:
+                polls += 1
                 try:
                     await self._read_journals(last)
+                    if polls % _POLLS_PER_LOOK == 0:
+                        await self._wake_moved(self._all_readers())
                 except DATABASE_UNAVAILABLE as error:
                     logger.warning("journal_poll_failed", error=str(error).strip())
-                polls += 1
-                if polls % int(_PING_INTERVAL / _POLL_INTERVAL) == 0:
-                    self.wake_all()
                 await asyncio.sleep(_POLL_INTERVAL)
             await asyncio.sleep(_POLL_INTERVAL)
 

@@ -14,7 +14,13 @@ import structlog
 
 from models.db.database import Pool, fetch_when_available, find_by_id
 from models.db.queries.common import LogBlock
-from models.db.queries.read import LOG_PAGE, RESPONSE, ResponseRow
+from models.db.queries.read import (
+    LOG_PAGE,
+    PAGE_LIMITS,
+    RESPONSE,
+    ResponseRow,
+    is_page_full,
+)
 from models.lifecycle import TERMINAL, Status
 from models.wire.events import split_frames
 from web.stream.bus import Bus, Inbox
@@ -22,8 +28,6 @@ from web.stream.bus import Bus, Inbox
 logger = structlog.get_logger()
 
 DONE = b"data: [DONE]\n\n"
-_PAGE_LIMITS = {"page": 64, "bytes": 256 * 1024}
-"""Rows of one page of the event log, and bytes after which it ends; both limit memory use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,7 @@ class EventReader:
             "id": response_id,
             "after": cursor.number,
             "attempt": cursor.attempt,
-            **_PAGE_LIMITS,
+            **PAGE_LIMITS,
         }
         rows = await fetch_when_available(self._pool, LOG_PAGE, values)
         if not rows:
@@ -155,10 +159,7 @@ class EventReader:
         if rows[0].is_rewritten:
             return LogPage(None, [], more=False, diverged=True)
         blocks = [row.block for row in rows if row.block is not None and not row.is_journalled]
-        more = (
-            len(blocks) == _PAGE_LIMITS["page"]
-            or sum(len(block.frames) for block in blocks) >= _PAGE_LIMITS["bytes"]
-        )
+        more = is_page_full(blocks)
         if not more:
             blocks += [row.block for row in rows if row.block is not None and row.is_journalled]
         return LogPage(Status(rows[0].status), blocks, more)
@@ -166,6 +167,7 @@ class EventReader:
 
 async def _next_live(inbox: Inbox, cursor: StreamCursor) -> bytes | None:
     """Waits for frames from the bus; None if the reader must read the log."""
+    inbox.number, inbox.attempt = cursor.number, cursor.attempt
     while (block := await inbox.next()) is not None:
         frames = cursor.advance_live(block)
         if frames != b"":

@@ -3,6 +3,7 @@
 import logging
 from typing import Any
 
+from uvicorn._types import ASGISendEvent
 from uvicorn.config import Config
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
@@ -25,6 +26,16 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().__init__(config, server_state, app_state)
         self.logger = self.conn.logger = _logger
         self.close_timeout = _CLOSE_TIMEOUT
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Sends a message of the application.
+
+        A refusal completes the handshake too. uvicorn does not count it, and would log an error for
+        each one.
+        """
+        await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            self.handshake_complete = True
 
     def shutdown(self) -> None:
         """The server stops.

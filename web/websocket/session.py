@@ -14,7 +14,7 @@ from functools import partial
 from uuid import UUID
 
 import structlog
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
 
 from models.db.database import DATABASE_UNAVAILABLE, fetch_idempotent
 from models.db.queries.retention import EXTEND_UNSTORED
@@ -41,6 +41,8 @@ logger = structlog.get_logger()
 _MAX_UNSTORED_IDS = 1000
 """Unstored responses that one connection may continue; the oldest are dropped."""
 
+_CLOSED = (WebSocketDisconnect, WebSocketDisconnected)
+"""The client has disconnected: an operation noticed it, or an earlier one did."""
 _GOING_AWAY = 1001
 _POLICY_VIOLATION = 1008
 _SERVICE_RESTART = 1012
@@ -66,7 +68,7 @@ class SocketSession:
         """Serves an accepted socket until the client disconnects, its time is over, or we stop."""
         reading = asyncio.create_task(self._read())
         try:
-            with suppress(WebSocketDisconnect):
+            with suppress(*_CLOSED):
                 code = await self._wait_for_close(reading)
                 if code is not None and not reading.done():
                     await self._socket.close(code)
@@ -110,7 +112,7 @@ class SocketSession:
 
         It never waits for a response: the socket answers pings only while it is read.
         """
-        with suppress(WebSocketDisconnect):
+        with suppress(*_CLOSED):
             while (message := await self._socket.receive())["type"] != "websocket.disconnect":
                 try:
                     await self._start_create(message.get("text"))
@@ -145,7 +147,7 @@ class SocketSession:
         """Runs one create to its end."""
         try:
             await self._respond(create)
-        except WebSocketDisconnect:
+        except _CLOSED:
             logger.info("socket_disconnected")  # `_read` ends too, and with it the connection
         except Exception as error:  # noqa: BLE001  (every error becomes a frame)
             await self._report(error, create.stream_id)
@@ -153,7 +155,7 @@ class SocketSession:
     async def _report(self, error: Exception, stream_id: str | None) -> None:
         """Sends the client the error of its create."""
         reported = as_api_error(error, self._socket.url.path)
-        with suppress(WebSocketDisconnect):
+        with suppress(*_CLOSED):
             await self._send_error(reported, stream_id)
         if isinstance(reported, Unauthenticated):
             self._key_revoked.set()
@@ -187,7 +189,7 @@ class SocketSession:
             finished = await self._send_events(create, accepted)
         finally:
             if not finished:
-                self._state.cancel_abandoned(accepted.id)
+                self._state.cancel_abandoned(accepted)
         if not finished:
             raise ApiError(f"The stream of the response '{response_id(accepted.id)}' ended early.")
         if not accepted.request.store:
@@ -209,10 +211,10 @@ class SocketSession:
     def _cancel_if_created(self, creating: asyncio.Task[AcceptedResponse]) -> None:
         """Cancels the response if it was stored after the client disconnected."""
         if not creating.cancelled() and creating.exception() is None:
-            self._state.cancel_abandoned(creating.result().id)
+            self._state.cancel_abandoned(creating.result())
 
     async def _send_error(self, error: ApiError, stream_id: str | None) -> None:
-        """Sends an error frame. Raises WebSocketDisconnect if the client has disconnected."""
+        """Sends an error frame. Raises one of `_CLOSED` if the client has disconnected."""
         await self._socket.send_text(error_frame(error, stream_id))
 
     # --- unstored responses ---

@@ -129,7 +129,9 @@ class BatchWriter:
         await self._lease.wait_until_valid()
         try:
             if self.connection is None:
-                self.connection = await connect(self._settings, str(self._lease.id))
+                self.connection = await connect(
+                    self._settings, str(self._lease.id), self._lease.timeline.check
+                )
                 await execute(self.connection, SET_JOURNAL_COMMIT, {})
             yield self.connection
         except DATABASE_UNAVAILABLE:

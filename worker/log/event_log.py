@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from models.ownership.claims import Claim, Tail
+from models.ownership.claims import Tail
+from models.ownership.takeover import Claim
 from models.redis.channels import events as events_channel
 from models.wire.events import Event, frame
 
@@ -101,6 +102,11 @@ class EventLog:
         if last_event is None:
             return Tail(first, self.next_number - 1, frames)
         return Tail(first, self.next_number, frames + frame(last_event, self.next_number))
+
+    @property
+    def flushed_number(self) -> int:
+        """The last event that a confirmed transaction has stored in the event log."""
+        return (self.tail[0].first if self.tail else self.next_number - len(self.fresh)) - 1
 
     def drop_flushed(self, number: int) -> None:
         """Drops the frames up to `number`, which a confirmed transaction stored."""

@@ -82,6 +82,7 @@ class FlushWriter:
             "lasts": Ints([tail.last for _, tail in tails]),
             "attempts": Ints([log.attempt for log, _ in tails]),
             "frames": Byteas([tail.frames for _, tail in tails]),
+            "trimmed": self._deleted_batch,
             "answered": deletable,
         }
 

@@ -97,6 +97,6 @@ def _observe_first_event(log: EventLog) -> None:
     if log.next_number <= log.claim.log_end + 2:
         return
     log.has_first_event = True
-    if log.attempt == 1:
+    if log.claim.is_first:
         seconds_running = time.monotonic() - log.started_at
         metrics.FIRST_EVENT_SECONDS.observe(log.claim.row.seconds_queued + seconds_running)

@@ -34,6 +34,14 @@ _NETWORK_ERRORS = (
 )
 
 
+_IDLE = 4.0
+"""Seconds after which an idle connection is not used any more. Many servers close theirs after 5
+(Node.js, uvicorn), and a request that is sent in that moment is lost."""
+UNANSWERED = "broke off before it answered"
+"""The fault of a request whose connection ended before a byte of the response. A server that closes
+an idle connection just as a request is sent on it looks the same."""
+
+
 class _BodyReadError(httpx2.StreamError):
     """The response's body cannot be read to its end. Readers of a response expect a StreamError."""
 
@@ -103,7 +111,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             network_backend=backend,
             max_connections=None,
             max_keepalive_connections=4,
-            keepalive_expiry=30,
+            keepalive_expiry=_IDLE,
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -253,4 +261,4 @@ def _describe_fault(fault: Exception) -> str:
     if isinstance(fault, httpcore2.ConnectError | OSError):
         cause = fault.__cause__ or fault.__context__
         return "has no valid certificate" if isinstance(cause, SSLError) else "could not be reached"
-    return "broke off before it answered"
+    return UNANSWERED

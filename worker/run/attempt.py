@@ -5,13 +5,14 @@ and what an ending stores. The writes themselves are in worker/run/attempt_write
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from models.db.queries.claim import CheckpointedItem
 from models.ids import conversation_id, response_id
 from models.lifecycle import Status
-from models.ownership.claims import Claim, Ending, Step, Tail
+from models.ownership.claims import Ending, Step, Tail
+from models.ownership.takeover import Claim
 from models.wire.events import (
     TERMINAL_EVENTS,
     Event,
@@ -24,7 +25,11 @@ from models.wire.includes import filter_items
 from models.wire.pairing import unanswered_calls
 from models.wire.purpose import split_stored_parameters
 from models.wire.response import ResponseFacts, response_object
-from models.wire.snapshot import closing_events, find_unfinished, fold_latest_attempt
+from models.wire.snapshot import (
+    closing_events,
+    find_unfinished,
+    fold_latest_attempt,
+)
 from worker.run.end_state import EndState
 from worker.run.output import Output
 from worker.translation.items.open_item import OpenItem
@@ -56,6 +61,8 @@ class Attempt:
         self.output = Output(claim, [])
         self.current_turn: Turn[Any] | None = None
         """The turn that is not stored yet; None between turns."""
+        self.unrepeatable_calls = 0
+        """How many tool calls run now that must not run twice."""
 
     @property
     def include(self) -> Sequence[str]:
@@ -93,14 +100,17 @@ class Attempt:
         unfinished = find_unfinished(events)
         output.next_index = max(output.next_index, unfinished.highest_index + 1)
         items = (_interrupted(item) for item in fold_latest_attempt(seen))
+        stored_ids = {item["id"] for item in output.items}
+        new_items = [item for item in unfinished.items if item.shape["id"] not in stored_ids]
         # An unfinished compaction has no content.
         output.unstored_items = [
             item
             for item in items
-            if (item["type"], item.get("status")) != ("compaction", "incomplete")
+            if item["id"] not in stored_ids
+            and (item["type"], item.get("status")) != ("compaction", "incomplete")
         ]
-        output.apply_done_events(events)
-        return closing_events(unfinished)
+        closing = closing_events(replace(unfinished, items=new_items))
+        return [*closing, *output.continue_sent(events), *output.send_held()]
 
     def step(self, items: Sequence[OpenItem], turn: Turn[Any] | None) -> Step:
         """What a checkpoint stores: a turn of the model, or calls without a turn (`turn` None)."""
@@ -173,6 +183,29 @@ class Attempt:
             unanswered_calls=unanswered_calls(final.items),
             service_tier=final.service_tier,
             upstream=self.output.upstream,
+        )
+
+    def ending_without_items(
+        self, end_state: EndState, *, completed_at: int, tail_with: Callable[[Event], Tail]
+    ) -> Ending:
+        """What the ending stores if `ending` cannot be stored: no output, whatever its size."""
+        facts = self.facts.evolve(
+            status=end_state.status.value,
+            error=end_state.error,
+            incomplete_reason=end_state.reason,
+            completed_at=completed_at,
+        )
+        terminal_event = TERMINAL_EVENTS[end_state.status](response_object(facts, []))
+        return Ending(
+            status=end_state.status,
+            tail=tail_with(terminal_event),
+            items=[],
+            position=len(self.output.entries),
+            usage=None,
+            completed_at=completed_at,
+            error=end_state.error,
+            reason=end_state.reason,
+            failure=end_state.failure,
         )
 
 

@@ -3,16 +3,15 @@
 Each write to Postgres is fenced: it raises LeaseLost if the response has another owner by now.
 """
 
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
 import structlog
 
 from models.errors import Cancelled, LeaseLost
-from models.ownership.claims import Ownership, ReleaseReason
-from models.wire.events import Event
+from models.ownership.claims import Ending, Ownership, ReleaseReason
+from models.wire.events import Event, Item
 from models.wire.includes import filter_events
 from worker.log.event_log import EventLog
 from worker.log.journal import Journal
@@ -78,7 +77,8 @@ class AttemptWriter:
         await run_uncancellable(self._ownership.start_call(self._claim, entry.position))
 
     async def finish_call(self, entry: Entry, events: Sequence[Event], tool_output: Any) -> None:
-        """Stores a call's item and what the model gets for it, then publishes `events`."""
+        """Stores a call's item and what the model gets for it, then publishes `events`, unless an
+        earlier call holds them back."""
         await run_uncancellable(self._finish_call(entry, events, tool_output))
 
     async def _finish_call(self, entry: Entry, events: Sequence[Event], tool_output: Any) -> None:
@@ -86,44 +86,59 @@ class AttemptWriter:
         item = entry.call.to_json()
         await self._journal.store_then_publish(
             self.log,
-            events,
+            self._finish_events(entry, events, item, tool_output),
             lambda tail: self._ownership.finish_call(
                 self._claim, tail, entry.position, item, tool_output
             ),
         )
-        entry.item, entry.tool_output, entry.call = item, tool_output, None
+
+    def _finish_events(
+        self, entry: Entry, events: Sequence[Event], item: Item, tool_output: Any
+    ) -> Iterator[Event]:
+        """What may be sent once a call has its result. A generator: it runs under the log's lock,
+        since calls that end at the same time send each other's held events."""
+        sent = self._attempt.output.finish_call(entry, events, item, tool_output)
+        yield from filter_events(sent, self._attempt.include)
 
     async def end(self, end_state: EndState) -> EndState:
         """Closes what is open and stores the ending, as cancelled if a cancel was recorded first.
 
         Returns the end state that is stored. If it cannot be stored, the response fails without
-        its unstored items: without any ending it would run again and again.
+        its unstored items, and if that is not possible, without any items: without an ending it
+        would run again and again.
         """
-        self.write(self._attempt.close_open_items())
+        try:
+            self.write(self._attempt.close_open_items())
+            return await self._end_unless_cancelled(end_state, self._attempt.ending)
+        except LeaseLost:
+            raise
+        except Exception:
+            logger.exception("end_not_stored", response=self._attempt.facts.id)
+        self._attempt.drop_unstored()
+        failed = internal_error("The response could not be stored.")
+        try:
+            return await self._end_unless_cancelled(failed, self._attempt.ending)
+        except LeaseLost:
+            raise
+        except Exception:
+            logger.exception("failure_not_stored", response=self._attempt.facts.id)
+        return await self._end_unless_cancelled(failed, self._attempt.ending_without_items)
+
+    async def _end_unless_cancelled(
+        self, end_state: EndState, ending_of: Callable[..., Ending]
+    ) -> EndState:
         await self._journal.wait_for_small_tail(self.log)
         async with self.log.lock:
             try:
-                return await self._end_unless_cancelled(end_state)
-            except LeaseLost:
-                raise
-            except Exception:
-                logger.exception("end_not_stored", response=self._attempt.facts.id)
-                self._attempt.drop_unstored()
-                failed = internal_error("The response could not be stored.")
-                return await self._end_unless_cancelled(failed)
-
-    async def _end_unless_cancelled(self, end_state: EndState) -> EndState:
-        try:
-            await self._store_end(end_state)
-        except Cancelled:
-            await self._store_end(CANCELLED)
-            return CANCELLED
+                await self._store_end(end_state, ending_of)
+            except Cancelled:
+                await self._store_end(CANCELLED, ending_of)
+                return CANCELLED
         return end_state
 
-    async def _store_end(self, end_state: EndState) -> None:
-        ending = self._attempt.ending(
-            end_state, completed_at=int(time.time()), tail_with=self.log.unflushed
-        )
+    async def _store_end(self, end_state: EndState, ending_of: Callable[..., Ending]) -> None:
+        completed_at = self._ownership.now()
+        ending = ending_of(end_state, completed_at=completed_at, tail_with=self.log.unflushed)
         await self._ownership.end(self._claim, ending)
 
     async def release(self, reason: ReleaseReason, delay: timedelta | None = None) -> None:

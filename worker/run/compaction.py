@@ -68,11 +68,14 @@ class Compactions:
         sealer: Sealer,
         settings: CompactionSettings,
         parameters: dict[str, Any],
+        history_parameter: str,
     ) -> None:
+        """`history_parameter`: the request's parameter that names its history."""
         self._project = project
         self._sealer = sealer
         self._settings = settings
         self._parameters = parameters
+        self._history_parameter = history_parameter
         self._unsealed: dict[str, Any] = {}
         """Cache: `encrypted_content` -> the unsealed content."""
 
@@ -107,7 +110,7 @@ class Compactions:
                     code="invalid_prompt",
                     reason="compaction_unreadable",
                     status=400,
-                    param="previous_response_id",
+                    param=self._history_parameter,
                     envelope_code="invalid_encrypted_content",
                 ) from None
         return self._unsealed[content]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from models.errors import Cancelled, LimitReached, RunError, UpstreamFailed
+from models.errors import Cancelled, LimitReached, RunError, StatementRefused, UpstreamFailed
 from models.lifecycle import Status
-from models.ownership.claims import EndReason
+from models.ownership.takeover import EndReason
 from worker.translation.turn import Outcome
 
 
@@ -61,6 +61,9 @@ def end_state_of_error(error: RunError) -> EndState:
                 "retry_after": error.retry_after,
             }
             return _failed(error.message, code=error.code, reason=error.reason, failure=failure)
+        case StatementRefused():
+            message = "The server could not read or store this response."
+            return _failed(message, reason="statement_refused", failure={"status": 500})
         case _:
             raise error
 
@@ -91,7 +94,7 @@ def error_of_end_reason(end_reason: EndReason) -> RunError:
             message = "The response did not finish within its time limit."
             return LimitReached(message, reason="deadline")
         case EndReason.TOO_MANY_CRASHES:
-            message = "The response failed: the processes that ran it died three times."
+            message = "The response failed: the processes that ran it crashed again and again."
             return LimitReached(message, reason="too_many_deaths", status=502)
 
 

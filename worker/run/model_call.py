@@ -71,9 +71,11 @@ class ModelCaller:
         """Whether events of the present call were written."""
 
     def input_of(self, parameters: dict[str, Any], history: list[Item]) -> ModelInput:
-        """The input with this history and all tools of the request."""
+        """The input with this history and all tools of the request that may still be called."""
         server_functions = self._context.toolbox.server_functions()
         tool_catalog = build_tool_catalog(parameters, history, server_functions)
+        if server_functions and self._output.calls_left(parameters) == 0:
+            tool_catalog = tool_catalog.without_server_functions()
         return ModelInput(parameters, history, tool_catalog)
 
     def is_retryable_overflow(self, failure: UpstreamFailed) -> bool:
@@ -237,15 +239,12 @@ class ModelCaller:
             ),
         )
 
-    def _turn_limits(self, parameters: dict[str, Any]) -> dict[str, int]:
+    def _turn_limits(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """The turn's first output index, and its limits of tool calls and of bytes."""
         settings = self._resources.settings
-        calls_left = self._output.calls_left(parameters)
-        calls = (
-            settings.tools.calls if calls_left is None else min(settings.tools.calls, calls_left)
-        )
         return {
             "first_index": self._output.next_index,
-            "calls_allowed": calls,
+            "calls_allowed": settings.tools.calls,
+            "calls_left": self._output.calls_left(parameters),
             "output_limit": settings.limits.output,
         }

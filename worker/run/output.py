@@ -3,14 +3,17 @@
 Pure: no I/O and no clock.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from models.db.queries.claim import CheckpointedItem
-from models.ownership.claims import Claim, Step
+from models.ownership.claims import Step
+from models.ownership.takeover import Claim
 from models.wire.events import Event, Item
 from models.wire.pairing import unanswered_calls
+from models.wire.replay import replay_item
 from worker.translation.items.kinds import restore_call
 from worker.translation.items.open_item import OpenItem
 from worker.translation.items.server_calls import OpenServerCall
@@ -38,6 +41,11 @@ class Entry:
     """An earlier attempt started the call. Whether the tool ran is unknown."""
     changed: bool = False
     """The item differs from the stored one."""
+    output_index: int | None = None
+    """The item's place in the stream; set for items that are not sent yet."""
+    is_sent: bool = True
+    """Whether the stream has the item. False: it is behind an open call, and is sent when that one
+    has its result (docs/wire.md)."""
 
 
 class Output:
@@ -45,6 +53,8 @@ class Output:
 
     def __init__(self, claim: Claim, rows: list[CheckpointedItem]) -> None:
         self.entries = [_entry(position, row) for position, row in enumerate(rows)]
+        if next((row.in_order for row in rows if row.finished is False), False):
+            self._hold_back()
         self.next_index: int = claim.row.next_output_index
         self.turns: int = claim.row.turns
         self.usage: dict[str, Any] | None = claim.row.usage
@@ -148,33 +158,71 @@ class Output:
                 entry.turn, entry.tool_output = call["turn"], call["answer"]
                 entry.call = None if call["finished"] else open_item
             self.entries.append(entry)
+        self._hold_back()
         self.unstored_items = []
         self.turns += step.turns
         self.usage = step.usage
         self.next_index = step.next_output_index
 
+    def _hold_back(self) -> None:
+        """Marks the items behind the first open call as not sent."""
+        first = next(iter(self.open_calls), None)
+        if first is None or first.call is None:
+            return
+        for entry in self.entries[first.position + 1 :]:
+            entry.is_sent = False
+            entry.output_index = first.call.output_index + entry.position - first.position
+
+    def finish_call(
+        self, entry: Entry, events: Iterable[Event], item: Item, tool_output: Any
+    ) -> list[Event]:
+        """Notes the result of a call. Returns the events that may be sent now: none for a call that
+        is not sent yet; otherwise its own `events`, and those of the items behind it up to the next
+        open call."""
+        entry.item, entry.tool_output, entry.call = item, tool_output, None
+        return [*events, *self.send_held()] if entry.is_sent else []
+
+    def send_held(self) -> list[Event]:
+        """The events of the items that are not sent yet, up to the first open call."""
+        events: list[Event] = []
+        for entry in self.entries:
+            events += _send(entry)
+            if entry.call is not None:
+                break
+        return events
+
     def close_incomplete(self) -> list[Event]:
         """Closes the open calls as `incomplete`, because the response ends."""
         events: list[Event] = []
-        for entry in self.open_calls:
+        for entry in self.entries:
             if entry.call is not None:
-                events += entry.call.close("incomplete")
+                closing = entry.call.cut()
+                events += closing if entry.is_sent else ()
                 entry.item, entry.call, entry.changed = entry.call.to_json(), None, True
+            events += _send(entry)
         return events
 
-    def apply_done_events(self, events: Iterable[dict[str, Any]]) -> None:
-        """Closes the open calls that an earlier attempt has closed in the log but not in Postgres.
+    def continue_sent(self, events: Sequence[dict[str, Any]]) -> list[Event]:
+        """Notes which stored items an earlier attempt has closed or sent in the log, but not in
+        Postgres: that attempt was ending the response when its process stopped.
 
-        That attempt was ending the response when its process stopped.
+        Returns the rest of an item of which the log has only the first events.
         """
         done = {
-            event["output_index"]: event["item"]
+            event["item"]["id"]: event["item"]
             for event in events
             if event["type"] == "response.output_item.done"
         }
-        for entry in self.open_calls:
-            if entry.call is not None and entry.call.output_index in done:
-                entry.item, entry.call, entry.changed = done[entry.call.output_index], None, True
+        written = Counter(event.get("output_index") for event in events)
+        rest: list[Event] = []
+        for entry in self.entries:
+            closed = done.get(entry.item["id"])
+            if entry.call is not None and closed is not None:
+                entry.item, entry.call, entry.changed = closed, None, True
+            if not entry.is_sent and written[entry.output_index]:
+                rest += _send(entry)[written[entry.output_index] :] if closed is None else ()
+                entry.is_sent = True
+        return rest
 
 
 def history_item(item: Item, turn: int | None, tool_output: Any) -> Item:
@@ -187,6 +235,14 @@ def history_item(item: Item, turn: int | None, tool_output: Any) -> Item:
     if tool_output is None:
         return {**item, "turn": turn}
     return {**item, "turn": turn, "answer": tool_output}
+
+
+def _send(entry: Entry) -> list[Event]:
+    """The events of an item that is not sent yet; of an open call, those up to its result."""
+    if entry.is_sent or entry.output_index is None:
+        return []
+    entry.is_sent = True
+    return list(replay_item(entry.item, entry.output_index))
 
 
 def _entry(position: int, row: CheckpointedItem) -> Entry:

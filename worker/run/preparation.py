@@ -5,9 +5,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from models.db.database import Pool, fetch_when_available
-from models.db.queries.claim import CHECKPOINTED_OUTPUT, SECRETS
+from models.db.queries.claim import CHECKPOINTED_OUTPUT, SECRETS, CheckpointedItem
 from models.db.queries.history import HISTORY
 from models.errors import ToolFailed, UpstreamFailed
+from models.ids import continue_after
 from models.secrets import Sealed, Unreadable
 from models.wire.events import Item
 from models.wire.purpose import Purpose
@@ -42,6 +43,7 @@ async def prepare_run(
         resources.sealer,
         resources.settings.compaction,
         attempt.facts.parameters,
+        history_parameter=attempt.continuation_parameter,
     )
     history, own_count, skipped = expand_input(loaded, own_count, compactions)
     if purpose is Purpose.ANSWER:
@@ -70,8 +72,12 @@ async def write_first_events(attempt: Attempt, writer: AttemptWriter, pool: Pool
     if attempt.is_first:
         writer.write(attempt.start())
         return
-    rows = await fetch_when_available(pool, CHECKPOINTED_OUTPUT, {"id": attempt.claim.id})
+    rows: list[CheckpointedItem] = []
+    if attempt.claim.row.checkpoint_number >= 0:
+        rows = await fetch_when_available(pool, CHECKPOINTED_OUTPUT, {"id": attempt.claim.id})
     writer.write(attempt.resume(rows))
+    output = attempt.output
+    continue_after(item["id"] for item in [*output.items, *output.unstored_items])
 
 
 async def _shielded(work: Coroutine[Any, Any, ResultT]) -> ResultT:
@@ -84,15 +90,19 @@ async def _shielded(work: Coroutine[Any, Any, ResultT]) -> ResultT:
 
 async def _load_history(attempt: Attempt, resources: Resources) -> tuple[list[Item], int]:
     """All items before the output, and how many of the last ones are this response's input."""
-    rows = await fetch_when_available(resources.pool, HISTORY, {"id": attempt.claim.id})
+    rows = await fetch_when_available(
+        resources.pool, HISTORY, {"id": attempt.claim.id}, resources.ownership.others_succeed
+    )
     if any(row.broken for row in rows):
         raise UpstreamFailed(
             "A response or conversation that this one continues has been deleted.",
             code="invalid_prompt",
             reason="history_deleted",
             status=400,
-            param="previous_response_id",
-            envelope_code="previous_response_not_found",
+            param=attempt.continuation_parameter,
+            envelope_code="previous_response_not_found"
+            if attempt.facts.conversation_id is None
+            else "conversation_not_found",
         )
     items = [
         history_item(row.payload, row.turn, row.result) for row in rows if row.payload is not None

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
 from models.config.settings import Settings
 from models.db.database import Pool
@@ -32,5 +33,7 @@ class Resources:
     sealer: Sealer
     token_counter: RequestTokenCounter
     cache: AnswerCache
+    exit_process: Callable[[], NoReturn]
+    """Ends the process now. Its journal is recovered by the next owners of its responses."""
     new_id: Callable[[str], str] = new_item_id
     """Makes an item id with this prefix."""

@@ -12,9 +12,13 @@ from datetime import timedelta
 
 import structlog
 
+from models.db.database import fetch_when_available
+from models.db.queries.read import UNDELETED_RESPONSE
 from models.errors import Deferred, LeaseLost, RunError
 from models.lifecycle import Status
-from models.ownership.claims import Claim, EndReason, ReleaseReason
+from models.ownership.claims import ReleaseReason
+from models.ownership.takeover import Claim, EndReason
+from models.ownership.timeline import attempts_on_timeline
 from models.redis.answer_cache import CachedAnswer
 from models.redis.channels import queue_for
 from models.wire.purpose import Purpose
@@ -77,6 +81,21 @@ class Run:
             return "ended"
         return self._release_reason.value if self._release_reason is not None else "lost"
 
+    @property
+    def has_finished_turn(self) -> bool:
+        """Whether a checkpoint of this attempt has stored a turn: earlier crashes are forgotten."""
+        return self._attempt.output.turns > self.claim.row.turns
+
+    @property
+    def flushed_number(self) -> int:
+        """The last event that a confirmed transaction has stored in the event log."""
+        return self._writer.log.flushed_number
+
+    @property
+    def has_unrepeatable_call(self) -> bool:
+        """Whether a tool call runs now that must not run twice."""
+        return self._attempt.unrepeatable_calls > 0
+
     def drain(self) -> None:
         """Lets the run finish its current step; it is handed over before the next one."""
         self._is_draining = True
@@ -89,7 +108,7 @@ class Run:
             self._work.cancel()
 
     async def run(self) -> None:
-        """Runs to an ending, a release, or, if the lease is lost, to neither."""
+        """Runs to an ending or a release; to neither if the response belongs to another owner."""
         self._writer.open()
         try:
             end_state = await self._execute()
@@ -101,10 +120,13 @@ class Run:
             logger.warning(
                 "lease_lost", response=self._attempt.facts.id, attempt=self.claim.attempt
             )
+            await self._release_after_error(ReleaseReason.HANDED_OVER)
+        except Exception:
+            logger.exception("run_not_ended", response=self._attempt.facts.id)
+            await self._release_after_error(ReleaseReason.ERROR)
         finally:
             self._writer.close()
-            if self._context is not None:
-                await self._context.toolbox.close()
+            await self._close_tools()
 
     async def _execute(self) -> EndState | None:
         """Does the work. None: nothing to end, the response is released or belongs to another."""
@@ -151,22 +173,38 @@ class Run:
 
     async def _end(self, end_state: EndState) -> None:
         self.end_state = await self._writer.end(end_state)
-        await self._cache_answer(self.end_state)
-        # An empty message: readers read the log, which has the terminal event.
-        self._resources.publisher.publish(self._writer.log.channel, b"")
+        key = None
+        try:
+            key = await self._cache_answer(self.end_state)
+        finally:
+            # An empty message: readers read the log, which has the terminal event.
+            self._resources.publisher.publish(self._writer.log.channel, b"")
+        if key is not None:
+            await self._uncache_deleted_answer(key)
 
-    async def _cache_answer(self, end_state: EndState) -> None:
-        """Stores the answer in the cache if the request asked for that.
+    async def _cache_answer(self, end_state: EndState) -> bytes | None:
+        """Stores the answer in the cache if the request asked for that; returns its key there.
 
         Before the ending is published: a client that then repeats the request gets the answer.
         """
         row = self.claim.row
         key, ttl = row.cache_key, row.cache_ttl
         if end_state.status is not Status.COMPLETED or key is None or not ttl:
-            return
+            return None
         final = self._attempt.final_output()
         answer = CachedAnswer(final.items, final.usage, final.service_tier)
         await self._resources.cache.store(row.project_id, key, ttl, answer)
+        return key
+
+    async def _uncache_deleted_answer(self, key: bytes) -> None:
+        """Deletes the answer from the cache if the response was deleted before it was stored there.
+
+        A delete first hides the row, then deletes the answer. So either it deletes what was stored,
+        or the row is hidden when it is read here.
+        """
+        values = {"id": self.claim.id}
+        if not await fetch_when_available(self._resources.pool, UNDELETED_RESPONSE, values):
+            await self._resources.cache.delete(key)
 
     async def _release(self) -> None:
         """Gives the response up, with its log stored. The next attempt closes the open items."""
@@ -178,14 +216,43 @@ class Run:
         await self._writer.release(reason, self._retry_delay)
         self._release_reason = reason
         if self._retry_delay is None:
-            queue = queue_for(background=self._attempt.facts.background, crashes=0)
+            crashes = 0 if self.has_finished_turn else self.claim.row.crashes
+            queue = queue_for(background=self._attempt.facts.background, crashes=crashes)
             self._resources.job_queue.enqueue(self.claim.id, queue)
+
+    async def _close_tools(self) -> None:
+        if self._context is None:
+            return
+        try:
+            await self._context.toolbox.close()
+        except Exception:
+            # The response has ended or was released: nothing depends on these sessions.
+            logger.exception("tools_not_closed", response=self._attempt.facts.id)
+
+    async def _release_after_error(self, reason: ReleaseReason) -> None:
+        """Gives the response up after an error of this server, with the whole rest of its log.
+
+        Readers have received these events. Were they dropped here, the next attempt would use their
+        numbers again (I4). If they cannot be stored, the process exits, and the next owner recovers
+        them from the journal. Does nothing if the response has ended or has another owner.
+        """
+        if self.end_state is not None or self._stop_reason is StopReason.LOST:
+            return
+        try:
+            await self._writer.release(reason)
+        except LeaseLost:
+            return
+        except Exception:
+            logger.critical("log_not_stored", response=self._attempt.facts.id, exc_info=True)
+            self._resources.exit_process()
+        self._release_reason = reason
 
     def _jittered_delay(self, seconds: float) -> timedelta:
         """How long the response is deferred: at least `seconds`, longer with each attempt.
 
         The random part spreads the deferred responses, so that they do not return all at once.
         """
-        backoff = min(_MAX_RETRY_DELAY, 1.5 ** min(self.claim.attempt, 20))
+        attempts = attempts_on_timeline(self.claim.attempt)
+        backoff = min(_MAX_RETRY_DELAY, 1.5 ** min(attempts, 20))
         jitter = random.uniform(1.0, 1.25)  # noqa: S311 - need not be unpredictable
         return timedelta(seconds=max(seconds, backoff) * jitter)

@@ -7,6 +7,8 @@ harm, else the model gets an error and decides (docs/adr/0008).
 """
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -88,8 +90,8 @@ class ToolLoop:
         calls = [open_call(first + at, new_id) for at, open_call in enumerate(pending)]
         if not calls:
             return False
-        for call in calls:
-            self._context.writer.write([*call.open_events(), *call.arguments_done()])
+        # The other calls are sent one after the other, each when the one before has its result.
+        self._context.writer.write([*calls[0].open_events(), *calls[0].arguments_done()])
         await self._context.writer.checkpoint(calls, None)
         await self._run_calls()
         return True
@@ -155,7 +157,8 @@ class ToolLoop:
     async def _run_calls(self) -> None:
         """Runs all open calls, in parallel if `parallel_tool_calls` allows it.
 
-        Starts no call once the process stops.
+        Each result is stored when it comes. The stream shows them in the order of the calls
+        (worker/run/output.py). Starts no call once the process stops.
         """
         is_parallel = self._context.parameters.get("parallel_tool_calls", True)
         semaphore = asyncio.Semaphore(self._settings.tools.parallel if is_parallel else 1)
@@ -174,8 +177,19 @@ class ToolLoop:
                 await self._finish_call(entry, ToolCallError(_UNKNOWN_OUTCOME))
                 return
             await self._ownership.wait_until_fresh()
-            await self._context.writer.start_call(entry)
-            await self._finish_call(entry, await self._toolbox.run(entry.item))
+            with self._counted(entry):
+                await self._context.writer.start_call(entry)
+                await self._finish_call(entry, await self._toolbox.run(entry.item))
+
+    @contextmanager
+    def _counted(self, entry: Entry) -> Iterator[None]:
+        """Counts the call while it runs, until its result is stored, if it must not run twice."""
+        count = 0 if self._toolbox.is_repeatable(entry.item) else 1
+        self._context.attempt.unrepeatable_calls += count
+        try:
+            yield
+        finally:
+            self._context.attempt.unrepeatable_calls -= count
 
     async def _finish_call(self, entry: Entry, result: ToolResult | ToolCallError) -> None:
         assert entry.call is not None

@@ -7,9 +7,9 @@ needs only the response's items, and opens its own sessions.
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import mcp_types as types
 from aiohttp.abc import AbstractResolver
@@ -28,6 +28,7 @@ from models.wire.mcp import (
 from worker.tools.mcp_results import result_of
 from worker.tools.mcp_session import (
     TIMEOUT_ERROR,
+    McpAnswerLost,
     McpServer,
     McpServerError,
     McpSession,
@@ -39,6 +40,7 @@ from worker.translation.items.server_calls import OpenCallFactory, OpenServerCal
 from worker.translation.items.server_tools import ServerFunction
 
 Json = dict[str, Any]
+_T = TypeVar("_T")
 
 _MAX_PAGES = 256
 """Pages of a listing."""
@@ -180,10 +182,9 @@ class McpToolProvider:
                 f"The MCP server '{self._label}' has no tool '{name}' that may be used here."
             )
         try:
-            try:
-                result = await (await self._open_session()).call(name, arguments)
-            except McpSessionLost:
-                result = await (await self._open_session()).call(name, arguments)
+            result = await self._request(
+                lambda session: session.call(name, arguments), self.is_repeatable(item)
+            )
         except McpServerError as failed:
             return ToolResult(fields={"error": failed.error}, failed=True)
         return (
@@ -216,10 +217,19 @@ class McpToolProvider:
         raise _list_too_large(f"its tools on more than {_MAX_PAGES} pages")
 
     async def _page(self, cursor: str | None) -> types.ListToolsResult:
+        return await self._request(lambda session: session.list_tools(cursor), repeatable=True)
+
+    async def _request(self, send: Callable[[McpSession], Awaitable[_T]], repeatable: bool) -> _T:
+        """The response to a request. It is sent once more if the server did not handle it, or, if
+        it is repeatable, if the connection ended before the response. Raises McpServerError."""
         try:
-            return await (await self._open_session()).list_tools(cursor)
+            return await send(await self._open_session())
         except McpSessionLost:
-            return await (await self._open_session()).list_tools(cursor)
+            pass
+        except McpAnswerLost:
+            if not repeatable:
+                raise
+        return await send(await self._open_session())
 
     # --- the session ---
 

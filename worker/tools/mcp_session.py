@@ -26,6 +26,7 @@ from models.egress import EgressPolicy
 from models.wire.json_input import clean_text
 from worker.outbound.guarded_http import (
     REQUEST_OUTCOME,
+    UNANSWERED,
     UNREACHABLE_STATUS,
     GuardedTransport,
     RequestOutcome,
@@ -81,6 +82,11 @@ class McpSessionLost(McpServerError):
     closed; the caller may use a new one."""
 
 
+class McpAnswerLost(McpServerError):
+    """The connection ended before the server answered: it handled the request, or it did not. The
+    caller may send it again if it may be handled twice."""
+
+
 class McpSession:
     """A session that is open until `close`, or until its server ends it."""
 
@@ -127,13 +133,13 @@ class McpSession:
             raise failed
 
     async def list_tools(self, cursor: str | None) -> types.ListToolsResult:
-        """One page of the server's tools. Raises McpServerError or McpSessionLost."""
+        """One page of the server's tools. Raises McpServerError, also its subclasses."""
         assert self._client is not None
         return await self._request(self._client.list_tools(cursor=cursor))
 
     async def call(self, name: str, arguments: dict[str, Any]) -> types.CallToolResult:
-        """The result of a call, also if the tool reports an error. Raises McpServerError or
-        McpSessionLost."""
+        """The result of a call, also if the tool reports an error. Raises McpServerError, also its
+        subclasses."""
         assert self._client is not None
         # Not `call_tool`: it lists the tools to check results against schemas, and refuses those
         # that do not fit.
@@ -310,7 +316,9 @@ def _failure(outcome: RequestOutcome, fault: BaseException | None) -> McpServerE
     """The error of a failed request, in the shape of `mcp_call.error`. It may contain the
     server's message, but no details of our network."""
     if outcome.fault is not None:
-        return McpServerError(_http_error(UNREACHABLE_STATUS, f"The MCP server {outcome.fault}."))
+        is_lost = outcome.fault == UNANSWERED and outcome.posted_status is None
+        kind = McpAnswerLost if is_lost else McpServerError
+        return kind(_http_error(UNREACHABLE_STATUS, f"The MCP server {outcome.fault}."))
     cause = _root_cause(fault)
     if (
         outcome.status is not None

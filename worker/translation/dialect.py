@@ -13,7 +13,8 @@ from models.config.dialect import (
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Each field is the setting of the same name in `UpstreamSettings`, which explains it."""
+    """Each field is the setting or the property of the same name in `UpstreamSettings`, which
+    explains it."""
 
     max_tokens_field: MaxTokensField = "max_completion_tokens"
     developer_role: DeveloperRole = "system"
@@ -22,3 +23,4 @@ class Dialect:
     reasoning_back: ReasoningBack = "none"
     structured_output: StructuredOutput = "json_schema"
     passthrough: tuple[str, ...] = ()
+    has_service_tier: bool = False

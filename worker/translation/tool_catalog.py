@@ -7,7 +7,7 @@ right item. Tools that were added in the middle of the conversation are offered 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -52,6 +52,20 @@ class ToolCatalog:
         """The tool's function name; for a tool that no longer exists, the name that it would
         get."""
         return self.names.get(target) or _function_name(target, ())
+
+    def without_server_functions(self) -> "ToolCatalog":
+        """The catalog once `max_tool_calls` is reached: only the client's tools are offered.
+
+        If there are none, the functions that this server runs stay and `tool_choice` is `none`:
+        some upstreams refuse a history with calls without any tools. The names stay known, so that
+        a call of one is recognised and ignored.
+        """
+        own = {
+            name: function
+            for name, function in self.functions.items()
+            if name not in self.server_functions
+        }
+        return replace(self, functions=own) if own else replace(self, choice="none")
 
     def to_json(self) -> dict[str, Any]:
         """`tools` and `tool_choice` of a chat request. Upstreams refuse `tool_choice` without

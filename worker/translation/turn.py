@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from models.errors import LimitReached, UpstreamFailed
+from models.errors import UPSTREAM_ENDED_EARLY, LimitReached, UpstreamFailed
 from models.wire.events import Event, Item
+from worker.translation.item_sequence import ItemSequence
 from worker.translation.items.client_calls import CallOutput, OpenClientCall, is_json_object
 from worker.translation.items.open_item import OpenItem
 from worker.translation.items.server_calls import OpenServerCall
@@ -55,7 +56,10 @@ class TurnOptions:
     """What the model may call."""
     calls_allowed: int = 128
     """Server calls that may be run; further ones fail at once."""
-    output_limit: int = 64 << 20
+    calls_left: int | None = None
+    """Server calls that `max_tool_calls` still allows; further ones are ignored and become no item.
+    None: no limit."""
+    output_limit: int = 16 << 20
     """Bytes that the turn may contain. LimitReached is raised before anything of the event
     beyond it is used."""
 
@@ -75,7 +79,11 @@ class TurnMetadata(Protocol):
 
 
 class Turn(Generic[EventT]):
-    """One turn of the model. `new_id` makes an id from its prefix (`msg`, `rs`, `fc`, `call`)."""
+    """One turn of the model. `new_id` makes an id from its prefix (`msg`, `rs`, `fc`, `call`).
+
+    At most one item is open in the stream (worker/translation/item_sequence.py). Events that are
+    held back for that count against `output_limit`.
+    """
 
     def __init__(
         self,
@@ -83,12 +91,13 @@ class Turn(Generic[EventT]):
         options: TurnOptions = TurnOptions(),
     ) -> None:
         self._new_id = new_id
-        self._first_index = options.first_index
         self._tool_catalog = options.tool_catalog
         self._calls_allowed = options.calls_allowed
+        self._calls_left = options.calls_left
         self._bytes_left = options.output_limit
         self._output_limit = options.output_limit
-        self._items: list[OpenItem] = []
+        self._sequence = ItemSequence(options.first_index, self._close_if_complete)
+        self._items = self._sequence.items
         self._unknown_calls: list[OpenClientCall] = []
         """Calls of functions that the model was not offered."""
         self._violation: UpstreamFailed | None = None
@@ -157,7 +166,17 @@ class Turn(Generic[EventT]):
     def close_incomplete(self) -> list[Event]:
         """Closes every open item as `incomplete`: after a cancel, a failure, a limit, or before
         a hand-over. A second call does nothing."""
-        return [event for item in self._items if item.is_open for event in item.close("incomplete")]
+        return self._sequence.in_order(self._close_all_incomplete())
+
+    def _close_all_incomplete(self) -> list[Event]:
+        return [event for item in self._items if item.is_open for event in item.cut()]
+
+    def _close_if_complete(self, item: OpenItem, next_item: OpenItem) -> list[Event]:  # noqa: ARG002 - for native upstreams
+        """As CloseIfComplete (worker/translation/item_sequence.py): a call of the client is
+        complete when its arguments are a JSON object."""
+        if isinstance(item, OpenClientCall) and is_json_object(item.arguments):
+            return item.close("completed")
+        return []
 
     def _record_metadata(self, event: TurnMetadata) -> None:
         """Keeps the newest usage, model and service tier."""
@@ -172,7 +191,7 @@ class Turn(Generic[EventT]):
         """Sets the outcome and closes what is open, except the calls that are to be run here."""
         self.outcome = outcome
         if outcome.status == "failed":
-            return self.close_incomplete()
+            return self._close_all_incomplete()
         events: list[Event] = []
         for item in self._items:
             if isinstance(item, OpenServerCall) and outcome.status == "completed":
@@ -201,15 +220,12 @@ class Turn(Generic[EventT]):
         """Subtracts from the bytes that the turn may still contain. Raises LimitReached below
         zero."""
         self._bytes_left -= weight
-        if self._bytes_left < 0:
+        if self._bytes_left < self._sequence.held_weight:
             raise LimitReached(
                 f"The model's output exceeded the limit of {self._output_limit} bytes in one turn.",
                 reason="output_limit",
                 status=502,
             )
-
-    def _next_index(self) -> int:
-        return self._first_index + len(self._items)
 
     def _call_id(self, upstream_id: str) -> str:
         """The upstream's call id, or a new one if it is empty, too long, or used by another call
@@ -230,6 +246,14 @@ class Turn(Generic[EventT]):
                 reason="tool_choice_violated",
             )
         return False
+
+    def _ignores_call(self) -> bool:
+        """Whether the server call that begins is one more than `max_tool_calls` allows (docs/adr/
+        0008)."""
+        if self._calls_left is None:
+            return False
+        self._calls_left -= 1
+        return self._calls_left < 0
 
     def _end_server_call(self, call: OpenServerCall) -> list[Event]:
         """A server call is complete: leaves it open to be run, or fails it if the limit of calls
@@ -253,10 +277,9 @@ class Turn(Generic[EventT]):
         for call in self._unknown_calls:
             text = f"Error: There is no tool named '{call.target.name[:_MAX_NAME_IN_ERROR]}'."
             output = CallOutput(
-                self._next_index(), self._new_id(CallOutput.prefix), call.call_id, text
+                self._sequence.next_index, self._new_id(CallOutput.prefix), call.call_id, text
             )
-            self._items.append(output)
-            events += [*output.open_events(), *output.close("completed")]
+            events += [*self._sequence.begin(output), *output.close("completed")]
         return events
 
 
@@ -267,9 +290,7 @@ def failed_outcome(message: str, reason: str) -> Outcome:
 
 def ended_early() -> Outcome:
     """The outcome of a stream that stopped in the middle."""
-    return failed_outcome(
-        "The upstream ended its stream before the model had finished.", "upstream_ended_early"
-    )
+    return failed_outcome(UPSTREAM_ENDED_EARLY, "upstream_ended_early")
 
 
 def unnamed_call() -> Outcome:

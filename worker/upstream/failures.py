@@ -10,9 +10,15 @@ import httpx2
 import openai
 
 from models.config.upstream_access import CREDENTIAL_REFUSED, CREDENTIAL_STATUSES
-from models.errors import LimitReached, UpstreamFailed, UpstreamUnreached
+from models.errors import (
+    UPSTREAM_ENDED_EARLY,
+    UPSTREAM_UNREACHABLE,
+    LimitReached,
+    UpstreamFailed,
+    UpstreamUnreached,
+)
 from models.wire.json_input import clean_text
-from worker.upstream.error_rules import client_status, excerpt
+from worker.upstream.error_rules import client_status, excerpt, known_code, shown_code
 from worker.upstream.overflow import OVERFLOW, is_overflow, overflow_failure
 
 _OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})
@@ -26,6 +32,8 @@ _REQUEST_REASONS = frozenset({OVERFLOW, NO_SUCH_MODEL, "history_deleted", "tool_
 """Reasons that are about the request: every upstream would refuse it."""
 _NOT_FOUND_STATUSES = frozenset({404, 405})
 """Statuses of an upstream with a wrong address or API, unless the error is about the model."""
+_REQUEST_STATUSES = frozenset({400, 404, 413, 422})
+"""Statuses that blame the request. For an error object inside a stream see stream_errors.py."""
 _MAX_ERROR_BODY = 64 * 1024
 """Bytes of an error's body that are read."""
 
@@ -77,13 +85,14 @@ def failure_of_status(error: openai.APIStatusError, model: str) -> UpstreamFaile
             if status < 500
             else f"The upstream refused the request: {excerpt(_upstream_message(error))}"
         )
+    code = _code(error, status)
     return UpstreamFailed(
         _message(error, status),
-        code=_code(status),
+        code=code or ("invalid_prompt" if status in _REQUEST_STATUSES else "server_error"),
         reason=f"upstream_{status}",
         status=client_status(status),
         retry_after=_retry_after(error),
-        envelope_code="rate_limit_exceeded" if status == 429 else None,
+        envelope_code=shown_code(code, client_status(status)),
     )
 
 
@@ -138,16 +147,13 @@ def unreachable(error: openai.APIConnectionError) -> UpstreamFailed:
             "The upstream did not answer in time.", reason="upstream_unreachable", status=504
         )
     is_unsent = isinstance(root, aiohttp.ClientConnectorError) or not hung_up
-    message = "The upstream could not be reached, or hung up before it answered."
     failure = UpstreamUnreached if is_unsent else UpstreamFailed
-    return failure(message, reason="upstream_unreachable", status=502)
+    return failure(UPSTREAM_UNREACHABLE, reason="upstream_unreachable", status=502)
 
 
 def broken_off() -> UpstreamFailed:
     """The failure when the connection ended in the middle of the response."""
-    return UpstreamFailed(
-        "The connection to the upstream broke off.", reason="upstream_reset", status=502
-    )
+    return UpstreamFailed(UPSTREAM_ENDED_EARLY, reason="upstream_reset", status=502)
 
 
 def unintelligible() -> UpstreamFailed:
@@ -157,12 +163,17 @@ def unintelligible() -> UpstreamFailed:
     )
 
 
-def _code(status: int) -> str:
-    """The error code for a response's status. An error object inside a stream has another rule
-    (stream_errors.py)."""
+def _code(error: openai.APIStatusError, status: int) -> str | None:
+    """The known code of an error response; None without one.
+
+    A refused credential is not the client's, so its code is not shown. A status of 429 is always a
+    limit of the rate, and one of 5xx the server's own error.
+    """
     if status == 429:
         return "rate_limit_exceeded"
-    return "invalid_prompt" if status in (400, 404, 413, 422) else "server_error"
+    if status in CREDENTIAL_STATUSES or not 400 <= status < 500:
+        return None
+    return known_code(code for code in (error.code, error.type) if isinstance(code, str))
 
 
 def _is_about_model(error: openai.APIStatusError) -> bool:

@@ -4,36 +4,9 @@ from typing import Any
 
 from models.config.upstream_access import CREDENTIAL_STATUSES
 from models.errors import UpstreamFailed
-from worker.upstream.error_rules import client_status, excerpt
+from worker.upstream.error_rules import client_status, excerpt, known_code, shown_code
 from worker.upstream.lenient_json import lenient_int, lenient_text
 from worker.upstream.overflow import is_overflow, overflow_failure
-
-_ERROR_CODES = frozenset(
-    (
-        "server_error",
-        "rate_limit_exceeded",
-        "invalid_prompt",
-        "data_residency_mismatch",
-        "bio_policy",
-        "misalignment_policy_violation",
-        "vector_store_timeout",
-        "invalid_image",
-        "invalid_image_format",
-        "invalid_base64_image",
-        "invalid_image_url",
-        "image_too_large",
-        "image_too_small",
-        "image_parse_error",
-        "image_content_policy_violation",
-        "invalid_image_mode",
-        "image_file_too_large",
-        "unsupported_image_media_type",
-        "empty_image_file",
-        "failed_to_download_image",
-        "image_file_not_found",
-    )
-)
-"""The values of a failed response's `error.code` that OpenAI's SDK knows."""
 
 _REQUEST_STATUSES = frozenset({400, 413, 422})
 """Statuses of an error object that blame the request. An error response with 404 blames it too
@@ -70,11 +43,12 @@ def failure_of_error(error: Any) -> UpstreamFailed:
         code=_error_code(codes, status),
         reason="upstream_error",
         status=client_status(status),
+        envelope_code=shown_code(known_code(codes), client_status(status)),
     )
 
 
 def _error_code(codes: list[str], status: int) -> str:
-    known = next((code for code in codes if code in _ERROR_CODES), None)
+    known = known_code(codes)
     if known is not None:
         return known
     if status == 429 or any(

@@ -6,16 +6,18 @@ from uuid import UUID
 
 from models.db.queries.common import (
     ABANDONED,
+    CRASHES_IN_TURN_OF_ORPHAN,
     CRASHES_OF_ORPHAN,
     FENCE,
     INSERT_INTO_LOG,
     NOT_DEFERRED,
     OPEN,
     ORPHAN,
+    UNFLUSHED_BATCHES,
     LogBlock,
-    journal_of,
 )
 from models.db.statement import Query, Statement, column
+from models.lifecycle import Crashes
 
 _FENCE_WITH_PROCESS = FENCE.replace("SELECT id", "SELECT id, kind, host, pid")
 
@@ -51,15 +53,17 @@ class ClaimedRow:
     cache_ttl: int | None
 
 
-def _claim(conditions: str) -> Query[ClaimedRow]:
+def _claim(
+    conditions: str, responses: str = "r.id = ANY(CAST(:ids AS uuid[]))"
+) -> Query[ClaimedRow]:
     return Query(
         f"""
         WITH {_FENCE_WITH_PROCESS},
-             claimed AS (UPDATE responses r SET worker = me.id, attempt = r.attempt + 1, status = 'in_progress',
+             claimed AS (UPDATE responses r SET worker = me.id, attempt = greatest(r.attempt + 1, CAST(:first_attempt AS int)), status = 'in_progress',
                                 deaths = {CRASHES_OF_ORPHAN}, requeue_requested_at = NULL, resume_at = NULL,
                                 deadline = CASE WHEN r.started_at IS NULL THEN clock_timestamp() + CAST(:wall_clock AS interval) ELSE r.deadline END,
                                 started_at = coalesce(r.started_at, clock_timestamp())
-                         FROM me WHERE r.id = :id AND r.status IN {OPEN} AND {conditions} RETURNING r.*),
+                         FROM me WHERE {responses} AND r.status IN {OPEN} AND {conditions} RETURNING r.*),
              recorded AS (INSERT INTO attempts (response_id, attempt, worker, kind, host, pid)
                           SELECT claimed.id, claimed.attempt, me.id, me.kind, me.host, me.pid FROM claimed, me)
         SELECT id, project_id, attempt, deaths AS crashes, background, store, model, parameters, previous_response_id, conversation_id,
@@ -74,10 +78,13 @@ def _claim(conditions: str) -> Query[ClaimedRow]:
 
 _MAY_RUN = "r.cancel_requested_at IS NULL AND r.fail_requested_at IS NULL AND r.deadline > clock_timestamp()"
 
-CLAIM_FRESH = _claim(f"r.worker IS NULL AND r.attempt = 0 AND NOT {ABANDONED} AND {_MAY_RUN}")
-"""Claims a response that no worker has run before: the common case. Its log holds only its first
-events, so there is nothing to recover. No row: it has run before, it may not run, or it is
-deleted."""
+CLAIM_UNOWNED = _claim(
+    f"r.worker IS NULL AND r.deaths = 0 AND {NOT_DEFERRED} AND NOT {ABANDONED} AND {_MAY_RUN}",
+    "r.id = :id",
+)
+"""Claims a response that no worker has run before, or that its last owner has released: the common
+cases. All of its events are in the event log, so there is nothing to recover. No row: it names a
+dead owner, its workers have crashed, it may not run now, or it is deleted."""
 
 FENCE_ALONE = column(f"WITH {FENCE} SELECT id FROM me", UUID)
 """The fence as the first statement of a longer transaction. No row: this process was declared
@@ -88,10 +95,13 @@ dead."""
 class LockedOrphan:
     """An open response without a live owner, before its claim."""
 
+    id: UUID
     worker: UUID | None
     """the dead owner, whose journal the new owner must recover"""
-    crashes: int
-    """owners that crashed since the last checkpoint, this one included"""
+    crashes_since_checkpoint: int
+    """this owner's included"""
+    crashes_in_turn: int
+    """this owner's included"""
     cancelled: bool
     failed: bool
     """an operator wants it to end as failed"""
@@ -100,57 +110,109 @@ class LockedOrphan:
     """a worker has claimed it before"""
     abandoned: bool
 
+    @property
+    def crashes(self) -> Crashes:
+        """How often its owners crashed."""
+        return Crashes(self.crashes_since_checkpoint, self.crashes_in_turn)
 
-LOCK_ORPHAN = Query(
+
+LOCK_ORPHANS = Query(
     f"""
-    SELECT r.worker, {CRASHES_OF_ORPHAN} AS crashes, r.cancel_requested_at IS NOT NULL AS cancelled,
+    SELECT r.id, r.worker, {CRASHES_OF_ORPHAN} AS crashes_since_checkpoint, {CRASHES_IN_TURN_OF_ORPHAN} AS crashes_in_turn, r.cancel_requested_at IS NOT NULL AS cancelled,
            r.fail_requested_at IS NOT NULL AS failed, r.deadline <= clock_timestamp() AS past_deadline, r.started_at IS NOT NULL AS started, {ABANDONED} AS abandoned
-    FROM responses r WHERE r.id = :id AND r.status IN {OPEN} AND {ORPHAN} FOR UPDATE OF r SKIP LOCKED
+    FROM responses r WHERE r.id = ANY(CAST(:ids AS uuid[])) AND r.status IN {OPEN} AND {ORPHAN} ORDER BY r.id FOR UPDATE OF r SKIP LOCKED
     """,
     LockedOrphan,
 )
-"""Locks a response that is to be claimed. No row: it has ended, a live worker owns it, or another
-transaction holds its lock."""
+"""Locks those of these responses that can be claimed, in id order. A response without a row: it has
+ended, a live worker owns it, or another transaction holds its lock."""
 
 CLAIM = _claim(
     f"{ORPHAN} AND {_MAY_RUN} AND ({NOT_DEFERRED} OR r.requeue_requested_at IS NOT NULL)"
 )
-"""Claims an orphan in order to run it; a deferred one only once its pause is over or an operator
-has requeued it. No row: it may not run now."""
+"""Claims orphans in order to run them; a deferred one only once its pause is over or an operator
+has requeued it. A response without a row: it may not run now."""
 CLAIM_TO_END = _claim(ORPHAN)
-"""Claims an orphan whose end is already decided: cancelled, failed by an operator, past its
-deadline, or too many crashes. No row: it has ended, or a live worker owns it."""
+"""Claims orphans whose end is already decided: cancelled, failed by an operator, past the deadline,
+or too many crashes. A response without a row: it has ended, or a live worker owns it."""
 
-RECORD_OWNER_DEATH = column(
+
+@dataclass(frozen=True, slots=True)
+class OwnerDeath:
+    """The crash of the owner that a response had before its claim."""
+
+    id: UUID
+    """of the response"""
+    seconds_lost: float
+    """since the lease of that owner ran out"""
+
+
+RECORD_OWNER_DEATHS = Query(
     """
-    UPDATE attempts a SET outcome = 'died', ended_at = w.expires_at FROM workers w
-    WHERE a.response_id = :id AND a.attempt = CAST(:attempt AS int) - 1 AND w.id = a.worker
-    RETURNING extract(epoch FROM clock_timestamp() - w.expires_at)::float AS seconds_lost
+    UPDATE attempts a SET outcome = 'died', ended_at = w.expires_at
+    FROM unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[])) AS t (id, attempt)
+    CROSS JOIN LATERAL (SELECT max(b.attempt) AS attempt FROM attempts b WHERE b.response_id = t.id AND b.attempt < t.attempt) previous, workers w
+    WHERE a.response_id = t.id AND a.attempt = previous.attempt AND w.id = a.worker
+    RETURNING t.id, extract(epoch FROM clock_timestamp() - w.expires_at)::float AS seconds_lost
     """,
-    float,
+    OwnerDeath,
 )
-"""Records, with a claim from a dead worker, that the attempt before ended when that worker's lease
-ran out; returns how many seconds ago that was."""
+"""Records, with claims from dead workers, that the attempt before each ended when the lease of its
+worker ran out. `attempts`: the numbers of the new attempts. A response without a row: the record of
+that attempt or worker was deleted."""
 
-LOG_END = column(
-    "SELECT coalesce(max(last_number), -1) AS last FROM event_log WHERE response_id = :id", int
-)
-"""The number of the last event in the event log, -1 if there is none."""
-UNFLUSHED_JOURNAL = Query(
-    f"""
-    SELECT j.attempts[p.n] AS attempt, j.first_numbers[p.n] AS first, j.last_numbers[p.n] AS last, j.frames[p.n] AS frames
-    FROM workers w {journal_of("CAST(:id AS uuid)")}
-    WHERE w.id = :previous AND p.n IS NOT NULL AND j.last_numbers[p.n] > :after
-    ORDER BY first
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """How much of a response is in the event log."""
+
+    id: UUID
+    last: int
+    """the number of its last event, -1 if there is none"""
+
+
+LOG_ENDS = Query(
+    """
+    SELECT t.id, coalesce((SELECT max(e.last_number) FROM event_log e WHERE e.response_id = t.id), -1) AS last
+    FROM unnest(CAST(:ids AS uuid[])) AS t (id)
     """,
-    LogBlock,
+    LogEnd,
 )
-"""Selects what the worker `previous` published of a response beyond `after`, the end of the event
-log."""
-RECOVER_JOURNAL = Statement(f"""
-    {INSERT_INTO_LOG} VALUES (:id, :first, :last, :attempt, :frames) ON CONFLICT DO NOTHING
+"""Selects the ends of these responses' event logs: one row for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseBlock:
+    """A `LogBlock` and its response."""
+
+    id: UUID
+    attempt: int
+    first: int
+    last: int
+    frames: bytes
+
+
+UNFLUSHED_JOURNALS = Query(
+    f"""
+    WITH given AS MATERIALIZED (SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:previous AS uuid[]), CAST(:afters AS int[])) AS t (id, previous, after)),
+         owner AS MATERIALIZED (SELECT DISTINCT previous AS id FROM given),
+         unflushed AS MATERIALIZED (
+             SELECT w.id AS worker, b.* FROM owner JOIN workers w ON w.id = owner.id {UNFLUSHED_BATCHES}
+             CROSS JOIN LATERAL unnest(j.response_ids, j.attempts, j.first_numbers, j.last_numbers, j.frames) AS b (id, attempt, first, last, frames)
+             WHERE b.id = ANY(CAST(:ids AS uuid[])))
+    SELECT b.id, b.attempt, b.first, b.last, b.frames
+    FROM unflushed b JOIN given ON given.id = b.id AND given.previous = b.worker
+    WHERE b.last > given.after ORDER BY b.id, b.first
+    """,
+    ResponseBlock,
+)
+"""Selects what the workers `previous` published of these responses beyond `afters`, the ends of the
+event logs. It reads each worker's journal once, however many responses there are."""
+RECOVER_JOURNALS = Statement(f"""
+    {INSERT_INTO_LOG} SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:firsts AS int[]), CAST(:lasts AS int[]), CAST(:attempts AS int[]), CAST(:frames AS bytea[]))
+    ON CONFLICT DO NOTHING
 """)
-"""Appends a block of the previous owner's journal to the event log."""
+"""Appends blocks of the previous owners' journals to the event log."""
 LOG_SINCE = Query(
     """
     SELECT attempt, first_number AS first, last_number AS last, frames FROM event_log
@@ -158,6 +220,18 @@ LOG_SINCE = Query(
     """,
     LogBlock,
 )
+"""Selects the event log of a response beyond the number `after`."""
+LOGS_SINCE = Query(
+    """
+    SELECT t.id, e.attempt, e.first, e.last, e.frames FROM unnest(CAST(:ids AS uuid[]), CAST(:afters AS int[])) AS t (id, after)
+    CROSS JOIN LATERAL (SELECT attempt, first_number AS first, last_number AS last, frames FROM event_log
+                        WHERE response_id = t.id AND last_number > t.after OFFSET 0) e
+    ORDER BY t.id, e.first
+    """,
+    ResponseBlock,
+)
+"""Selects the event logs of several responses, each beyond its number of `afters`. `OFFSET 0` keeps
+Postgres from reading the table of all logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +259,13 @@ class CheckpointedItem:
     finished: bool | None
     result: Any
     """what the model received, where the item does not contain it"""
+    in_order: bool | None = None
+    """the log has none of the items after it as long as it is not finished"""
 
 
 CHECKPOINTED_OUTPUT = Query(
     """
-    SELECT i.payload, c.output_index, c.turn, c.started_attempt, c.finished, c.answer AS result
+    SELECT i.payload, c.output_index, c.turn, c.started_attempt, c.finished, c.answer AS result, c.in_order
     FROM items i LEFT JOIN tool_calls c ON c.response_id = i.response_id AND c.position = i.position
     WHERE i.response_id = :id AND i.direction = 'output' ORDER BY i.position
     """,

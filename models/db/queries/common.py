@@ -41,17 +41,26 @@ ORPHAN = f"(r.worker IS NULL OR {DEAD_OWNER})"
 CRASHES_OF_ORPHAN = "(r.deaths + (r.worker IS NOT NULL)::int)"
 """Owners of an orphan that crashed since its last checkpoint. An orphan that still names an owner
 adds one: that owner is dead."""
+CRASHES_IN_TURN_OF_ORPHAN = """(SELECT count(*) FROM attempts a WHERE a.response_id = r.id
+        AND (a.outcome IN ('died', 'error') OR a.attempt = r.attempt AND r.worker IS NOT NULL)
+        AND a.attempt >= coalesce((SELECT max(t.attempt) FROM attempts t WHERE t.response_id = r.id AND t.turns_ended_at <> '{}'), 0))"""
+"""Attempts at an orphan that crashed since its last finished turn. No crash is ever forgotten
+here."""
 ABANDONED = "(NOT r.background AND EXISTS (SELECT 1 FROM workers w WHERE w.id = r.web AND w.dead))"
 """A foreground response whose waiting web process is dead. No client will read it."""
 NOT_DEFERRED = "(r.resume_at IS NULL OR r.resume_at <= clock_timestamp())"
 """Not deferred, or deferred until a time that has passed."""
 WEB_HAS_RENEWED = """(r.attempt > 0 OR r.enqueue_count > 0 OR NOT EXISTS (
             SELECT 1 FROM workers c WHERE c.id = r.web AND NOT c.dead
-            AND c.expires_at - CAST(:lease AS interval) < r.enqueued_at + interval '3 seconds'))"""
-"""A new response that a sweep may claim or enqueue: the web process that stored it has renewed its
-lease since. Before it renews, a web process deletes the creates that it answered with 503
-(models/ownership/lease.py). So a create with an unclear outcome does not run before the outcome is
-known (I9)."""
+            AND CASE WHEN c.settled_at IS NULL THEN c.expires_at - CAST(:lease AS interval) < r.enqueued_at + interval '3 seconds'
+                     ELSE c.settled_at <= r.enqueued_at + interval '1 second' END))"""
+"""A new response that a sweep may claim or enqueue: its create has a known outcome.
+
+The web process that stored it says so in its lease: creates that are dated before `settled_at` were
+answered with 200, or were voided after their 503 (models/ownership/creates.py). So a create that was
+answered with 503 does not run before it is voided (I9). A dead web process can void nothing any
+more, and what it accepted must run (I1). The second is for a clock of the database that is set
+back. Null: a process of the previous release, which voids such creates before it renews its lease."""
 
 INSERT_INTO_LOG = "INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)"
 
@@ -62,10 +71,11 @@ def visible_outside(response: str) -> str:
     return f"({response}.background OR {response}.status NOT IN {OPEN})"
 
 
-def expires_at_end(completed_at: str) -> str:
-    """The value of `expires_at` when response `r` ends: one with `store: false` is kept for ten
-    minutes, so that its client can still read it."""
-    return f"CASE WHEN r.store THEN r.expires_at ELSE {completed_at} + interval '10 minutes' END"
+EXPIRES_AT_END = (
+    "CASE WHEN r.store THEN r.expires_at ELSE clock_timestamp() + interval '10 minutes' END"
+)
+"""The value of `expires_at` when response `r` ends: one with `store: false` is kept for ten minutes,
+so that its client can still read it."""
 
 
 def insert_items(
@@ -88,10 +98,14 @@ def insert_items(
         FROM {source} CROSS JOIN jsonb_array_elements(CAST({items} AS jsonb)) WITH ORDINALITY AS e (value, nr) ORDER BY e.nr {on_conflict}"""
 
 
+UNFLUSHED_BATCHES = "JOIN journal j ON j.worker = w.id AND j.batch > w.flushed_batch"
+"""Joins, behind `workers w`, the batches `j` of its journal that no flush covers."""
+
+
 def journal_of(response: str) -> str:
     """Joins, behind `workers w`, the batches `j` of its journal that no flush covers; `p.n` is the
     place of the response in the batch's arrays, or null. `response`: an expression for its id."""
-    return f"""JOIN journal j ON j.worker = w.id AND j.batch > w.flushed_batch
+    return f"""{UNFLUSHED_BATCHES}
             CROSS JOIN LATERAL (SELECT array_position(j.response_ids, {response}) AS n) p"""
 
 

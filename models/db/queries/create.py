@@ -3,14 +3,15 @@
 from dataclasses import dataclass
 from uuid import UUID
 
-from models.db.queries.common import INSERT_INTO_LOG, insert_items
+from models.db.queries.common import ABANDONED, INSERT_INTO_LOG, OPEN, insert_items
 from models.db.statement import Query, Statement, column
 
-_KEY_IS_STALE = """(k.expires_at < clock_timestamp() OR EXISTS (
+_KEY_IS_STALE = f"""(k.expires_at < clock_timestamp() OR EXISTS (
                 SELECT 1 FROM responses r WHERE r.id = k.response_id AND (r.delete_requested_at IS NOT NULL OR r.reason = 'create_refused'
-                OR (NOT r.background AND (r.status = 'cancelled' OR r.cancel_requested_at IS NOT NULL)))))"""
+                OR (NOT r.background AND (r.status = 'cancelled' OR r.cancel_requested_at IS NOT NULL)) OR (r.status IN {OPEN} AND {ABANDONED}))))"""
 """A key whose response is no answer to a retry: the key has expired, or the response was deleted,
-was answered with 503, or was cancelled because its client had disconnected."""
+was answered with 503, or is cancelled because its client had disconnected or its web process has
+died."""
 
 
 def _insert_key(source: str = "") -> str:
@@ -19,7 +20,7 @@ def _insert_key(source: str = "") -> str:
             SELECT :project, :key, CAST(:body_hash AS bytea), :id, clock_timestamp() + CAST(:lifetime AS interval) {source}
             ON CONFLICT (project_id, key) DO UPDATE
             SET body_hash = excluded.body_hash, response_id = excluded.response_id, expires_at = excluded.expires_at
-            WHERE :replaces OR {_KEY_IS_STALE}
+            WHERE {_KEY_IS_STALE}
             RETURNING 1),"""
 
 
@@ -32,10 +33,10 @@ def _insert(first: str = "", source: str = "") -> str:
     return f"""
     WITH {first}
          row AS (INSERT INTO responses (id, project_id, status, background, store, model, parameters, previous_response_id,
-                                        conversation_id, created_at, expires_at, deadline, enqueued_at, web, traceparent, cache_key, cache_ttl)
+                                        conversation_id, created_at, expires_at, deadline, enqueued_at, web, waiter, traceparent, cache_key, cache_ttl)
                  SELECT :id, :project, 'queued', :background, :store, :model, :parameters, :previous,
-                        CAST(:conversation AS uuid), to_timestamp(:created_at), to_timestamp(:created_at) + CAST(:retention AS interval),
-                        to_timestamp(:created_at) + CAST(:queue_wait AS interval), clock_timestamp(), :web, :traceparent, CAST(:cache_key AS bytea),
+                        CAST(:conversation AS uuid), to_timestamp(:created_at), clock_timestamp() + CAST(:retention AS interval),
+                        clock_timestamp() + CAST(:queue_wait AS interval), clock_timestamp(), :web, :waiter, :traceparent, CAST(:cache_key AS bytea),
                         CAST(:cache_ttl AS int) {source}
                  RETURNING id),
          stored AS ({insert_items("row", response="row.id")}),
@@ -51,7 +52,7 @@ INSERT = column(_insert(), UUID)
 in the queue until a claim replaces it with the deadline of the run."""
 INSERT_WITH_KEY = column(_insert(_insert_key(), "FROM key"), UUID)
 """INSERT together with the idempotency key of its request. No row: another request holds the key
-(IDEMPOTENCY_KEY_HOLDER)."""
+(JOIN_BY_KEY)."""
 INSERT_IN_CONVERSATION = column(_insert(_BUMP_REVISION, "FROM joined"), UUID)
 """INSERT on condition that the conversation still has the `revision` that the request was checked
 against. No row: it has another one (models/db/queries/conversations.py)."""
@@ -59,48 +60,109 @@ INSERT_IN_CONVERSATION_WITH_KEY = column(
     _insert(_BUMP_REVISION + _insert_key("FROM joined"), "FROM key"), UUID
 )
 """INSERT_IN_CONVERSATION together with the idempotency key. No row: the conversation has another
-revision, or another request holds the key (FIND_IDEMPOTENCY_KEY)."""
+revision, or another request holds the key (JOIN_BY_KEY)."""
+
+
+def _joined(source: str, condition: str) -> str:
+    """CTEs that give the response of `source`, which has at most one row, to the connection `waiter`
+    of the web process `web`. The row is selected by its id: a join might read all open responses.
+
+    A response that has ended changes no more. A foreground response must be one that is not about to
+    be cancelled: no cancel is recorded, and the web process of its last connection is not dead. The
+    lock on that process's row makes the join and a reap exclude each other.
+    """
+    return f"""
+     live_web AS MATERIALIZED (SELECT w.id FROM workers w JOIN {source} s ON s.web = w.id WHERE NOT w.dead FOR KEY SHARE OF w),
+     joined AS (UPDATE responses r SET web = :web, waiter = :waiter FROM {source} s
+                WHERE r.id = (SELECT response_id FROM {source}) AND r.delete_requested_at IS NULL AND {condition}
+                  AND (r.background OR r.status NOT IN {OPEN} OR r.cancel_requested_at IS NULL AND r.web IN (SELECT id FROM live_web))
+                RETURNING r.id)"""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
-    """The response that an idempotency key stands for, and the hash of the request's body."""
+    """The response that an idempotency key stands for."""
 
     response_id: UUID
-    body_hash: bytes
+    is_equal: bool
+    """the request that made it had the same body"""
+    is_open: bool
+    """the response has not ended"""
+    is_joined: bool
+    """the response has not ended, and its answer is now for this connection"""
 
 
-IDEMPOTENCY_KEY_HOLDER = Query(
-    "SELECT response_id, body_hash FROM idempotency_keys WHERE project_id = :project AND key = :key",
+JOIN_BY_KEY = Query(
+    f"""
+    WITH holder AS MATERIALIZED (
+             SELECT k.response_id, k.body_hash = CAST(:body_hash AS bytea) AS is_equal, r.status IN {OPEN} AS is_open, r.web
+             FROM idempotency_keys k JOIN responses r ON r.id = k.response_id
+             WHERE k.project_id = :project AND k.key = :key AND NOT {_KEY_IS_STALE}),
+         {_joined("holder", f"s.is_equal AND r.status IN {OPEN}")}
+    SELECT holder.response_id, holder.is_equal, holder.is_open, joined.id IS NOT NULL AS is_joined FROM holder LEFT JOIN joined ON true
+    """,
     KeyHolder,
 )
-FIND_IDEMPOTENCY_KEY = Query(
-    f"SELECT response_id, body_hash FROM idempotency_keys k WHERE project_id = :project AND key = :key AND NOT {_KEY_IS_STALE}",
-    KeyHolder,
-)
-"""Selects the holder of a key. No row: there is none, or its response is no answer to a retry."""
+"""Selects the response of an idempotency key, and makes the connection `waiter` the one that waits
+for it, if it is open. The connection that waited before cancels nothing any more when it ends, and
+a voiding of its create has no effect. No row: there is no such key, or its response is no answer to
+a retry. Open but not joined: it has changed meanwhile, so the statement is to be repeated."""
 
-DELETE_UNCLEAR_CREATE = column(
+_CONNECTION_ENDED = """(r.waiter IS NULL OR r.waiter = :waiter OR r.web <> :web
+                  AND pg_postmaster_start_time() < clock_timestamp() - interval '10 seconds'
+                  AND NOT EXISTS (SELECT 1 FROM pg_stat_activity a WHERE starts_with(a.application_name, CAST(r.web AS text))))"""
+"""No client waits for response `r` any more: its web process noticed that, or this connection has
+joined it already, or its web process has ended: it has no session in Postgres. After a restart of
+Postgres living processes have none either, so for ten seconds nothing follows from that."""
+
+JOIN_UNANSWERED = column(
+    f"""
+    WITH unanswered AS MATERIALIZED (
+             SELECT r.id AS response_id, r.web FROM idempotency_keys k JOIN responses r ON r.id = k.response_id
+             WHERE k.project_id = :project AND k.body_hash = CAST(:body_hash AS bytea) AND k.key LIKE 'sdk:%' AND NOT {_KEY_IS_STALE}
+               AND {_CONNECTION_ENDED}
+             ORDER BY r.id LIMIT 1 FOR UPDATE OF r SKIP LOCKED),
+         {_joined("unanswered", "true")}
+    SELECT id FROM joined
+    """,
+    UUID,
+)
+"""For a retry of an official SDK, which has no key: takes over a response that an equal request of
+an SDK made and that no client was answered for, because the connection or its web process ended.
+Each retry takes another one. No row: there is none."""
+FORGET_ANSWERED = Statement("""
+    DELETE FROM idempotency_keys WHERE response_id = ANY(CAST(:ids AS uuid[])) AND key LIKE 'sdk:%'
+""")
+"""After the clients of these responses were answered: no retry takes them over (JOIN_UNANSWERED)."""
+FORGET_WAITER = Statement("UPDATE responses SET waiter = NULL WHERE id = :id AND waiter = :waiter")
+"""After a client has disconnected before it was answered: its retry may take the response over."""
+
+VOID_UNCLEAR_CREATES = column(
     """
     INSERT INTO responses (id, project_id, status, background, store, model, parameters, created_at, completed_at, expires_at, deadline,
                            enqueued_at, reason, delete_requested_at)
-    VALUES (:id, :project, 'cancelled', true, true, '', '{}', clock_timestamp(), clock_timestamp(), clock_timestamp() + interval '1 hour',
-            clock_timestamp(), clock_timestamp(), 'create_refused', clock_timestamp())
+    SELECT u.id, u.project, 'cancelled', true, true, '', '{}', clock_timestamp(), clock_timestamp(), clock_timestamp() + interval '1 hour',
+           clock_timestamp(), clock_timestamp(), 'create_refused', clock_timestamp()
+    FROM unnest(CAST(:ids AS uuid[]), CAST(:projects AS uuid[])) AS u (id, project) ORDER BY u.id
     ON CONFLICT (id) DO UPDATE SET status = 'cancelled', completed_at = clock_timestamp(), reason = 'create_refused',
                                    delete_requested_at = clock_timestamp(), expires_at = clock_timestamp() + interval '1 hour'
-        WHERE responses.worker IS NULL AND responses.status = 'queued'
+        WHERE responses.worker IS NULL AND responses.status = 'queued' AND responses.web = :web
     RETURNING id
     """,
     UUID,
 )
-"""Makes sure, before the client reads its 503, that a create with an unclear outcome never runs
-(I9).
+"""Makes sure that creates of the web process `web`, which have an unclear outcome and were answered
+with 503, never run (I9).
 
-It waits for the create's transaction, if that is still open. Then it cancels the row, or inserts a
-cancelled row whose id the create cannot use any more. No row: a worker has claimed the response."""
+For each id it waits for the transaction that inserts it, if that is still open. Then it cancels the
+row, or it inserts a cancelled row whose id the create cannot use any more, however late it arrives.
+An id that is not returned: a retry at another web process was answered with this response and has
+taken it over, or it has ended, or a worker has claimed it because this web process was dead. May be
+repeated."""
 
-DELETE_UNCLEAR_SECRETS = Statement("""
-    DELETE FROM job_secrets s USING responses r WHERE s.response_id = :id AND r.id = s.response_id AND r.reason = 'create_refused'
+DELETE_VOIDED_SECRETS = Statement("""
+    DELETE FROM job_secrets s USING responses r
+    WHERE s.response_id = ANY(CAST(:ids AS uuid[])) AND r.id = s.response_id AND r.reason = 'create_refused'
 """)
-"""Deletes the secrets after DELETE_UNCLEAR_CREATE. It is a second statement because the snapshot of
-the first is older than the rows of the create's transaction."""
+"""Deletes the secrets after VOID_UNCLEAR_CREATES. It is a second statement because the snapshot of
+the first is older than the rows of the creates' transactions."""

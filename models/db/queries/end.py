@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from models.db.queries.common import (
+    EXPIRES_AT_END,
     FENCE,
     INSERT_INTO_LOG,
-    expires_at_end,
     insert_items,
     sql_list,
 )
@@ -24,8 +24,6 @@ _UPDATE_CONVERSATION = """updated_conversation AS (
              UPDATE conversations c SET revision = c.revision + 1, unanswered_calls = :unanswered_calls FROM updated WHERE c.id = updated.conversation_id)"""
 """For the response in `updated`, which becomes part of its conversation."""
 
-_EXPIRES_AT = expires_at_end("to_timestamp(:completed_at)")
-
 
 def _end(status: Status) -> str:
     condition = "" if status is Status.CANCELLED else "AND r.cancel_requested_at IS NULL"
@@ -38,7 +36,7 @@ def _end(status: Status) -> str:
         WITH {FENCE},
              updated AS (UPDATE responses r SET status = '{status}', worker = NULL, turns = r.turns + CAST(:turns AS int), usage = :usage, error = :error,
                                 upstream = coalesce(:upstream, r.upstream), service_tier = :service_tier, reason = :reason, failure = :failure,
-                                unanswered_calls = :unanswered_calls, completed_at = to_timestamp(:completed_at), expires_at = {_EXPIRES_AT}
+                                unanswered_calls = :unanswered_calls, completed_at = to_timestamp(:completed_at), expires_at = {EXPIRES_AT_END}
                          FROM me WHERE {OWNED} AND r.status IN {sql_list(sources_of(status))} {condition} RETURNING r.id, {conversation} AS conversation_id),
              {INSERT_TAIL}, {insert_output("updated.conversation_id")},
              changed AS (UPDATE items i SET payload = e.value -> 'item', conversation_id = updated.conversation_id FROM updated CROSS JOIN {_CHANGED_ITEMS}
@@ -62,7 +60,7 @@ COMPLETE_PRECOMPUTED = column(
     f"""
     WITH updated AS (UPDATE responses r SET status = 'completed', started_at = clock_timestamp(), completed_at = to_timestamp(:completed_at), usage = :usage,
                             service_tier = :service_tier, unanswered_calls = :unanswered_calls, expires_at = {
-        _EXPIRES_AT
+        EXPIRES_AT_END
     }
                      WHERE r.id = :id RETURNING r.id, CASE WHEN r.store THEN r.conversation_id END AS conversation_id),
          logged AS ({INSERT_INTO_LOG}
@@ -87,20 +85,32 @@ COMPLETE_PRECOMPUTED = column(
 """Ends a response that no worker has to run, in the transaction that inserts it: no other session
 sees it queued."""
 
-CANCEL_QUEUED = column(
-    f"""
-    WITH updated AS (UPDATE responses SET status = 'cancelled', cancel_requested_at = clock_timestamp(), completed_at = to_timestamp(:completed_at),
-                            reason = :reason
-                     WHERE id = :id AND status IN ('queued') AND 'queued' IN {sql_list(sources_of(Status.CANCELLED))} AND worker IS NULL AND attempt = 0
-                     RETURNING id),
-         logged AS ({INSERT_INTO_LOG} SELECT id, :number, :number, 0, CAST(:frames AS bytea) FROM updated),
-         deleted_secrets AS (DELETE FROM job_secrets s USING updated WHERE s.response_id = updated.id)
-    SELECT id FROM updated
-    """,
-    UUID,
-)
+_IS_WAITER = "AND waiter = :waiter"
+"""The cancel comes from the connection that waits for the response."""
+
+
+def _cancel_queued(condition: str = "") -> Query[UUID]:
+    return column(
+        f"""
+        WITH updated AS (UPDATE responses SET status = 'cancelled', cancel_requested_at = clock_timestamp(), completed_at = to_timestamp(:completed_at),
+                                reason = :reason
+                         WHERE id = :id AND status IN ('queued') AND 'queued' IN {sql_list(sources_of(Status.CANCELLED))} AND worker IS NULL AND attempt = 0
+                           {condition}
+                         RETURNING id),
+             logged AS ({INSERT_INTO_LOG} SELECT id, :number, :number, 0, CAST(:frames AS bytea) FROM updated),
+             deleted_secrets AS (DELETE FROM job_secrets s USING updated WHERE s.response_id = updated.id)
+        SELECT id FROM updated
+        """,
+        UUID,
+    )
+
+
+CANCEL_QUEUED = _cancel_queued()
 """Ends a response that no worker has claimed yet, with its terminal event behind its first events.
 No row: it has been claimed (REQUEST_CANCEL), or it has ended."""
+CANCEL_QUEUED_OF_WAITER = _cancel_queued(_IS_WAITER)
+"""CANCEL_QUEUED for a connection that has ended. No row also if another connection has joined the
+response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +120,24 @@ class RecordedCancel:
     worker: UUID | None
 
 
-REQUEST_CANCEL = Query(
-    """
-    UPDATE responses SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp())
-    WHERE id = :id AND status = 'in_progress' RETURNING worker
-    """,
-    RecordedCancel,
-)
+def _request_cancel(condition: str = "") -> Query[RecordedCancel]:
+    return Query(
+        f"""
+        UPDATE responses SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp())
+        WHERE id = :id AND status = 'in_progress' {condition} RETURNING worker
+        """,
+        RecordedCancel,
+    )
+
+
+REQUEST_CANCEL = _request_cancel()
 """Records that a running response is to be cancelled. No row: it is queued, or it has ended."""
+REQUEST_CANCEL_OF_WAITER = _request_cancel(_IS_WAITER)
+"""REQUEST_CANCEL for a connection that has ended. No row also if another connection has joined the
+response."""
 REQUEST_DELETE = column(
     "UPDATE responses SET delete_requested_at = clock_timestamp() WHERE id = :id AND project_id = :project RETURNING id",
     UUID,
 )
-"""Hides a response from the API. Its rows are deleted once it has ended (retention.DELETE_ENDED and
-PURGE)."""
+"""Hides a response from the API. Its rows are deleted once it has ended (retention.DELETE_ENDED,
+or the purge)."""

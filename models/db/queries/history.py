@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from models.db.queries.common import visible_outside
-from models.db.statement import Query
+from models.db.queries.common import sql_list, visible_outside
+from models.db.statement import Query, column
+from models.wire.item_types import OUTPUTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,25 @@ CONVERSATION_APPROVAL_REQUESTS = Query(
     ApprovalRequest,
 )
 """Selects those of the approval requests `ids` that are in the conversation `id`."""
+
+
+ANSWERED_CALL = column(
+    f"""{_CHAIN},
+    place AS (
+        SELECT conversation_id, first_item FROM before UNION ALL SELECT CAST(:conversation AS uuid), NULL WHERE CAST(:conversation AS uuid) IS NOT NULL
+    )
+    SELECT found.call_id FROM (
+        SELECT i.payload ->> 'call_id' AS call_id FROM chain JOIN items i ON i.response_id = chain.id
+        WHERE i.type IN {sql_list(OUTPUTS)} AND i.payload ->> 'call_id' = :call_id
+        UNION ALL
+        SELECT i.payload ->> 'call_id' FROM place JOIN items i ON i.conversation_id = place.conversation_id AND (place.first_item IS NULL OR i.id < place.first_item)
+        WHERE i.type IN {sql_list(OUTPUTS)} AND i.payload ->> 'call_id' = :call_id
+    ) found LIMIT 1
+    """,
+    str,
+)
+"""Selects the call id if the response `id` or its history, or the conversation, has an output of
+that call. No row: it has none."""
 
 
 @dataclass(frozen=True, slots=True)

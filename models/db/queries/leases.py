@@ -7,10 +7,17 @@ from uuid import UUID
 from models.db.queries.common import ABANDONED, FENCE
 from models.db.statement import Query, Statement, column
 
-REGISTER = Statement("""
-    INSERT INTO workers (id, kind, host, pid, expires_at) VALUES (:me, :kind, :host, :pid, clock_timestamp() + CAST(:lease AS interval))
-""")
-"""Inserts the row of a process that starts. The id is new at every start."""
+REGISTER = column(
+    """
+    INSERT INTO workers (id, kind, host, pid, expires_at, settled_at)
+    VALUES (:me, :kind, :host, :pid, clock_timestamp() + CAST(:lease AS interval), CASE WHEN CAST(:kind AS text) = 'web' THEN clock_timestamp() END)
+    RETURNING clock_timestamp() AS now
+    """,
+    datetime,
+)
+"""Inserts the row of a process that starts, and returns the database's time. The id is new at every
+start. A web process has sent no create yet, so all that were dated before now have a known
+outcome."""
 
 MARK_JOURNAL = Statement(f"""
     WITH {FENCE}
@@ -21,22 +28,40 @@ MARK_JOURNAL = Statement(f"""
 While batch 0 exists, that has not happened."""
 
 
+TIMELINE = column(
+    "SELECT ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::int AS timeline",
+    int,
+)
+"""The timeline on which this server writes. An error on a standby that is not promoted."""
+
+
 @dataclass(frozen=True, slots=True)
 class RenewedLease:
     """The lease after a heartbeat."""
 
     draining: bool
     """an operator wants this process to hand over its responses and to stop"""
+    now: datetime
+    """the database's time, after the renewal was sent and before its answer was received"""
 
 
-RENEW = Query(
-    """
-    UPDATE workers SET expires_at = clock_timestamp() + CAST(:lease AS interval) WHERE id = :me AND NOT dead
-    RETURNING drain_requested_at IS NOT NULL AS draining
-    """,
-    RenewedLease,
-)
+def _renew(more: str = "") -> Query[RenewedLease]:
+    return Query(
+        f"""
+        UPDATE workers SET expires_at = clock_timestamp() + CAST(:lease AS interval) {more} WHERE id = :me AND NOT dead
+        RETURNING drain_requested_at IS NOT NULL AS draining, clock_timestamp() AS now
+        """,
+        RenewedLease,
+    )
+
+
+RENEW = _renew()
 """The heartbeat: extends this process's lease. No row: the process was declared dead."""
+RENEW_WEB = _renew(
+    ", settled_at = greatest(settled_at, CAST(:settled_at AS timestamp with time zone))"
+)
+"""RENEW of a web process. It also stores the time before which all its creates have a known outcome
+(models/ownership/creates.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,29 +90,69 @@ OWNED_RESPONSES = Query(
 """Selects the responses of this worker, which compares them with what it runs."""
 
 
+def _tie_key(process: str) -> str:
+    """The key of the advisory lock that a process holds. `process`: an expression for its id."""
+    return f"hashtextextended(CAST({process} AS text), 0)"
+
+
+LOCK_TIE = column(f"SELECT pg_advisory_lock({_tie_key(':me')}) IS NOT NULL AS locked", bool)
+"""Takes the lock of this process's tie, which its session holds until it ends. Waits for an earlier
+session of this process that the server has not ended yet."""
+MARK_TIED = Statement("UPDATE workers SET tied = true WHERE id = :me AND NOT tied")
+"""Records that this process has held the lock of its tie: from now on a free lock means that its
+session has ended."""
+
+
 @dataclass(frozen=True, slots=True)
-class ExpiredLease:
-    """A process that did not renew its lease in time and is not declared dead yet."""
+class WatchedProcess:
+    """A process that is not declared dead, as another process sees it."""
 
     id: UUID
+    kind: str
     expires_at: datetime
+    expired: bool
+    """its lease has run out"""
+    untied: bool
+    """it was tied, and the session that held the lock has ended"""
 
 
-EXPIRED_LEASES = Query(
-    "SELECT id, expires_at FROM workers WHERE NOT dead AND expires_at < clock_timestamp() ORDER BY id",
-    ExpiredLease,
+WATCHED_PROCESSES = Query(
+    f"""
+    SELECT id, kind, expires_at, expires_at < clock_timestamp() AS expired,
+           CASE WHEN tied THEN pg_try_advisory_xact_lock_shared({_tie_key("id")}) ELSE false END AS untied
+    FROM workers WHERE NOT dead AND id <> :me ORDER BY id
+    """,
+    WatchedProcess,
 )
-REAP_LOCK = column(
+"""Selects all other processes that are not declared dead. A lock that is free is taken shared, so
+that processes which watch at the same time see the same, and only until the statement ends."""
+
+REAP_LOCK_EXPIRED = column(
     """
     SELECT id FROM workers WHERE id = :id AND NOT dead AND expires_at = :seen AND expires_at < clock_timestamp() FOR UPDATE
     """,
     UUID,
 )
-"""Locks the row of a process that is to be declared dead. No row: it has renewed its lease since
-`expires_at` was `seen`, or another sweep was first."""
-REAP = Statement("UPDATE workers SET dead = true, ended = :ended WHERE id = :id")
-"""Declares the process dead, in the transaction that holds REAP_LOCK. Its fenced writes change
+"""Locks the row of a process that is to be declared dead because its lease ran out. No row: it has
+renewed its lease since `expires_at` was `seen`, or another process was first."""
+REAP_LOCK_UNTIED = column(
+    f"""
+    SELECT id FROM workers WHERE id = :id AND NOT dead AND expires_at = :seen AND tied AND pg_try_advisory_xact_lock_shared({_tie_key("id")}) FOR UPDATE
+    """,
+    UUID,
+)
+"""Locks the row of a process that is to be declared dead because its session ended. No row: it has
+renewed its lease since `expires_at` was `seen`, it is tied again, or another process was first."""
+REAP = Statement(
+    "UPDATE workers SET dead = true, ended = :ended, expires_at = least(expires_at, clock_timestamp()) WHERE id = :id"
+)
+"""Declares the process dead, in the transaction that has locked its row. Its fenced writes change
 nothing from now on."""
+LISTEN_FOR_ORPHANS = Statement("LISTEN backburner_orphans")
+"""For the session of the watch."""
+NOTIFY_ORPHANS = Statement("NOTIFY backburner_orphans")
+"""Notifies all workers that responses may have lost their owner, or that clients may have lost their
+web process: a process was declared dead, or handed its responses over."""
 SET_LOCK_TIMEOUT = Statement("SET LOCAL lock_timeout = '500ms'")
 """For the rest of the transaction: how long REAP_LOCK waits for a row lock."""
 SET_HEARTBEAT_TIMEOUT = Statement("SET statement_timeout = '1500ms'")
@@ -96,10 +161,11 @@ SET_JOURNAL_COMMIT = Statement("SET synchronous_commit = off")
 """For the journal's session: the row lock of the fence would otherwise cost a disk sync with each
 batch. The journal is UNLOGGED, so it does not survive a crash of Postgres in any case."""
 END_SESSIONS = column(
-    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = :name AND pid <> pg_backend_pid()",
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE starts_with(application_name, :name) AND pid <> pg_backend_pid()",
     bool,
 )
-"""Ends the sessions of a process by its application name. A process that was stopped (SIGSTOP) with
+"""Ends the sessions of a process by its application name, which is its id; PgBouncer may add the
+client's address. A process that was stopped (SIGSTOP) with
 half a transaction in its socket holds locks that no timeout ends."""
 DEREGISTER = Statement(
     "UPDATE workers SET dead = true, ended = 'stopped' WHERE id = :me AND NOT dead"

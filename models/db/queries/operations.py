@@ -299,3 +299,5 @@ GAUGES = Query(
 
 SCHEMA_REVISION = column("SELECT version_num FROM alembic_version", str)
 """The newest migration that this database has."""
+OLDEST_COMPATIBLE_REVISION = column("SELECT oldest_revision FROM schema_compatibility", str)
+"""The oldest migration whose release still runs on this database."""

@@ -1,11 +1,11 @@
 """Responses and their logs, as clients read them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
-from models.db.queries.common import OPEN, LogBlock, item_pages, journal_of, visible_outside
+from models.db.queries.common import ENDED, OPEN, LogBlock, item_pages, journal_of, visible_outside
 from models.db.statement import Query, column
 
 
@@ -44,6 +44,10 @@ _SELECT_RESPONSE = """
 
 RESPONSE = Query(_SELECT_RESPONSE, ResponseRow)
 """Selects a response by id, whatever its project. No row: it was deleted."""
+UNDELETED_RESPONSE = column(
+    "SELECT id FROM responses WHERE id = :id AND delete_requested_at IS NULL", UUID
+)
+"""Selects a response unless it is deleted, or is to be deleted."""
 VISIBLE_RESPONSE = Query(
     _SELECT_RESPONSE
     + f" AND r.project_id = :project AND r.delete_requested_at IS NULL AND {visible_outside('r')} AND (r.background OR r.store)"
@@ -55,12 +59,15 @@ is a foreground response that has not ended, or was not to be stored and its tim
 
 INPUT_ITEMS = item_pages("{item}.response_id = :id AND {item}.direction = 'input'", "position")
 """Pages of a response's own input."""
-OUTPUT_ITEMS = column(
-    "SELECT payload FROM items WHERE response_id = :id AND direction = 'output' ORDER BY position",
-    dict,
+OUTPUT_ITEMS: Query[dict[str, Any] | None] = Query(
+    """
+    SELECT i.payload AS item FROM responses r LEFT JOIN items i ON i.response_id = r.id AND i.direction = 'output'
+    WHERE r.id = :id AND r.delete_requested_at IS NULL ORDER BY i.position
+    """,
+    lambda item: item,
 )
 """Selects the output items that are stored: all of a response that has ended, else those of
-finished turns."""
+finished turns. One row with None: there are no items. No row: the response is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,22 +105,47 @@ def _block(
     return LogBlock(attempt, first, last, frames)
 
 
+PAGE_LIMITS: Final = {"page": 1000, "bytes": 256 * 1024}
+"""Blocks of a page of the event log, and bytes after which it ends: both bound memory (I12)."""
+
+
+def is_page_full(blocks: Sequence[LogBlock]) -> bool:
+    """Whether the event log may have more blocks behind these ones of a page."""
+    size = sum(len(block.frames) for block in blocks)
+    return len(blocks) == PAGE_LIMITS["page"] or size >= PAGE_LIMITS["bytes"]
+
+
+def _log_page(response: str, number: str) -> str:
+    """A page of a response's event log: rows with events beyond `number`, the first of them maybe
+    with earlier ones too. At most `:page` rows, and none after those that fill `:bytes`.
+
+    It begins at the last row that starts at `number` + 1 or before, which is one look into the
+    index: the number of rows before it does not matter."""
+    return f"""(
+        SELECT page.attempt, page.first_number AS first, page.last_number AS last, page.frames
+        FROM (SELECT e.*, sum(octet_length(e.frames)) OVER (ORDER BY e.first_number) - octet_length(e.frames) AS before
+              FROM (SELECT * FROM event_log WHERE response_id = {response} AND last_number > {number} AND first_number >= coalesce((
+                        SELECT s.first_number FROM event_log s WHERE s.response_id = {response} AND s.first_number <= CAST({number} AS bigint) + 1
+                        ORDER BY s.first_number DESC LIMIT 1), 0)
+                    ORDER BY first_number LIMIT :page) e) page
+        WHERE page.before < CAST(:bytes AS bigint)
+    )"""
+
+
 LOG_PAGE = Query(
     f"""
     WITH response AS MATERIALIZED (
-        SELECT r.id, r.status, r.worker, CAST(:attempt AS int) > 0 AND r.attempt <> :attempt AND (EXISTS (
-                   SELECT 1 FROM event_log e WHERE e.response_id = r.id AND e.attempt > :attempt AND e.first_number <= :after
-               ) OR EXISTS (
+        SELECT r.id, r.status, r.worker, CAST(:attempt AS int) > 0 AND r.attempt <> :attempt AND ((
+                   SELECT e.attempt FROM event_log e WHERE e.response_id = r.id AND e.first_number <= :after ORDER BY e.first_number DESC LIMIT 1
+               ) > :attempt OR EXISTS (
                    SELECT 1 FROM workers w {journal_of("r.id")}
                    WHERE w.id = r.worker AND p.n IS NOT NULL AND j.attempts[p.n] > :attempt AND j.first_numbers[p.n] <= :after
                )) AS is_rewritten
-        FROM responses r WHERE r.id = :id
+        FROM responses r WHERE r.id = :id AND NOT (r.delete_requested_at IS NOT NULL AND r.status IN {ENDED}
+          AND NOT EXISTS (SELECT 1 FROM event_log e WHERE e.response_id = r.id AND e.first_number = 0))
     ),
     blocks AS (
-        SELECT false AS is_journalled, page.attempt, page.first_number AS first, page.last_number AS last, page.frames
-        FROM (SELECT e.*, sum(octet_length(e.frames)) OVER (ORDER BY e.first_number) - octet_length(e.frames) AS before
-              FROM (SELECT * FROM event_log WHERE response_id = :id AND last_number > :after ORDER BY first_number LIMIT :page) e) page
-        WHERE page.before < CAST(:bytes AS bigint)
+        SELECT false AS is_journalled, page.* FROM {_log_page(":id", ":after")} page
         UNION ALL
         SELECT true, j.attempts[p.n], j.first_numbers[p.n], j.last_numbers[p.n], j.frames[p.n]
         FROM response JOIN workers w ON w.id = response.worker {journal_of("response.id")}
@@ -126,10 +158,28 @@ LOG_PAGE = Query(
 )
 """Selects a page of a response's log beyond the number `after`, all in one snapshot (I7): its
 state, the blocks of the event log, then those of its owner's journal. No row: the response was
-deleted.
+deleted, or the purge deletes its log now, from the beginning.
 
-At most `page` blocks of the event log, and none after those that fill `bytes`. `attempt`: whose
-events the reader has sent last, 0 for none."""
+`attempt`: whose events the reader has sent last, 0 for none. The rows of a log are in the order of their attempts,
+so one row shows whether a later attempt has rewritten events up to `after`."""
+
+
+MOVED_LOGS = column(
+    f"""
+    SELECT t.nr::int AS nr
+    FROM unnest(CAST(:ids AS uuid[]), CAST(:numbers AS int[]), CAST(:attempts AS int[])) WITH ORDINALITY AS t (id, number, attempt, nr)
+    LEFT JOIN LATERAL (SELECT r.status FROM responses r WHERE r.id = t.id OFFSET 0) r ON true
+    LEFT JOIN LATERAL (
+        SELECT e.last_number, e.attempt FROM event_log e WHERE e.response_id = t.id ORDER BY e.first_number DESC LIMIT 1
+    ) e ON true
+    WHERE r.status IS NULL OR r.status IN {ENDED} OR e.last_number > t.number OR t.attempt BETWEEN 1 AND e.attempt - 1
+    """,
+    int,
+)
+"""For readers that have sent the events up to `numbers` of the responses `ids`, the last one of
+`attempts`: selects the places in these lists, from 1 on, of those that must read their log. It has
+more events, or others by a later attempt; or the response has ended, or was deleted. The journal is
+not looked at: what is in it is in the event log about a second later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +188,15 @@ class RunningResponseRow:
     row may be without either."""
 
     status: str
+    attempt: int
+    worker: UUID | None
+    """the owner; null while it has none"""
     checkpoint_number: int
     """the log up to this number belongs to finished turns"""
+    is_continued: bool
+    """the blocks continue what the caller has; else they begin at the checkpoint"""
+    is_journalled: bool
+    """the block comes from the owner's journal, not from the event log"""
     block: LogBlock | None
     item: dict[str, Any] | None
 
@@ -147,39 +204,66 @@ class RunningResponseRow:
     def from_row(
         cls,
         status: str,
+        attempt: int,
+        worker: UUID | None,
         checkpoint_number: int,
-        attempt: int | None,
+        is_continued: bool,
+        is_journalled: bool | None,
+        block_attempt: int | None,
         first: int | None,
         last: int | None,
         frames: bytes | None,
         item: dict[str, Any] | None,
     ) -> "RunningResponseRow":
         """A row of RUNNING_RESPONSE; the columns of the block are null together."""
-        return cls(status, checkpoint_number, _block(attempt, first, last, frames), item)
+        return cls(
+            status,
+            attempt,
+            worker,
+            checkpoint_number,
+            is_continued,
+            bool(is_journalled),
+            _block(block_attempt, first, last, frames),
+            item,
+        )
 
 
 RUNNING_RESPONSE = Query(
     f"""
-    WITH response AS MATERIALIZED (SELECT id, status, checkpoint_number, worker FROM responses WHERE id = :id),
+    WITH response AS MATERIALIZED (
+        SELECT known.*, CASE WHEN known.is_continued THEN CAST(:number AS int) ELSE known.checkpoint_number END AS number
+        FROM (SELECT r.id, r.status, r.attempt, r.worker, r.checkpoint_number, r.attempt = CAST(:attempt AS int)
+                     AND r.worker IS NOT DISTINCT FROM CAST(:worker AS uuid) AND r.checkpoint_number = CAST(:checkpoint AS int) AS is_continued
+              FROM responses r WHERE r.id = :id) known
+    ),
     parts AS (
-        SELECT 1 AS source, 0 AS position, e.attempt, e.first_number AS first, e.last_number AS last, e.frames, NULL::jsonb AS item
-        FROM response JOIN event_log e ON e.response_id = response.id AND e.last_number > response.checkpoint_number
+        SELECT 1 AS source, 0 AS position, page.attempt, page.first, page.last, page.frames, NULL::jsonb AS item
+        FROM response CROSS JOIN LATERAL {_log_page("response.id", "response.number")} page
         UNION ALL
         SELECT 2, 0, j.attempts[p.n], j.first_numbers[p.n], j.last_numbers[p.n], j.frames[p.n], NULL
         FROM response JOIN workers w ON w.id = response.worker {journal_of("response.id")}
-        WHERE p.n IS NOT NULL AND j.last_numbers[p.n] > response.checkpoint_number
+        WHERE p.n IS NOT NULL AND j.last_numbers[p.n] > response.number
         UNION ALL
         SELECT 3, i.position, NULL, NULL, NULL, NULL, i.payload
-        FROM response JOIN items i ON i.response_id = response.id AND i.direction = 'output'
+        FROM response JOIN items i ON i.response_id = response.id AND i.direction = 'output' WHERE NOT response.is_continued
+        AND NOT EXISTS (SELECT 1 FROM tool_calls c WHERE c.response_id = i.response_id AND c.in_order AND NOT c.finished AND c.position < i.position)
     )
-    SELECT response.status, response.checkpoint_number, parts.attempt, parts.first, parts.last, parts.frames, parts.item
+    SELECT response.status, response.attempt, response.worker, response.checkpoint_number, response.is_continued, parts.source = 2 AS is_journalled,
+           parts.attempt AS block_attempt, parts.first, parts.last, parts.frames, parts.item
     FROM response LEFT JOIN parts ON true ORDER BY parts.source, parts.position, parts.first, parts.last
     """,
     RunningResponseRow.from_row,
 )
-"""Selects what a running response consists of: the blocks of the event log and the journal beyond
-the checkpoint, then the items up to it. All in one snapshot: if a turn ended between two reads, it
-would be shown twice or not at all (I7). No row: the response was deleted."""
+"""Selects what a caller lacks of a running response. All in one snapshot: if a turn ended between
+two reads, it would be shown twice or not at all (I7). No row: the response was deleted.
+
+The caller has the items and the events up to `number` as of `attempt`, `worker` and `checkpoint`.
+If the row still has these three, no event up to `number` and no item has changed, because only the
+owner writes, it never uses a number twice, and it changes items only together with the checkpoint:
+the caller gets the blocks after `number`. Else it gets all items, and the blocks after the
+checkpoint. In both cases a page of the event log, and the owner's journal, which is valid only
+behind the last page. Items that the stream holds back behind a tool call that still runs are left
+out."""
 
 OWNERS = column(
     "SELECT DISTINCT worker FROM responses WHERE id = ANY(:ids) AND worker IS NOT NULL", UUID

@@ -1,9 +1,11 @@
 """How long rows are kept, and how they are deleted."""
 
+from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 from models.db.queries.common import ENDED, OPEN
-from models.db.statement import Statement, column
+from models.db.statement import Query, Statement, column
 
 EXTEND_UNSTORED = column(
     "UPDATE responses SET expires_at = clock_timestamp() + CAST(:lifetime AS interval) WHERE id = ANY(:ids) AND NOT store RETURNING id",
@@ -25,36 +27,156 @@ others are deleted with their response."""
 
 DELETE_ENDED = column(
     f"""
-    WITH old AS MATERIALIZED (SELECT id FROM responses WHERE id = :id AND project_id = :project AND status IN {ENDED} FOR UPDATE), {_DETACH_ITEMS}
+    WITH old AS MATERIALIZED (SELECT id FROM responses WHERE id = :id AND project_id = :project AND status IN {ENDED}
+                              AND (SELECT count(*) FROM (SELECT 1 FROM event_log e WHERE e.response_id = :id LIMIT 1001) e) <= 1000 FOR UPDATE), {_DETACH_ITEMS}
     DELETE FROM responses USING old WHERE responses.id = old.id RETURNING responses.id
     """,
     UUID,
 )
-"""Deletes a response with its items and its log. No row: it has not ended; PURGE deletes it
-later."""
+"""Deletes a response with its items and its log, while a client waits. No row: it has not ended, or
+its log has more than a thousand rows; then the purge deletes it."""
 
-PURGE = column(
+# --- the purge (worker/purge.py) ---
+#
+# Each step is one transaction that begins with LOCK_PURGE. `statement_timestamp()` instead of
+# `clock_timestamp()`: only a stable function can bound the range that an index scan reads.
+
+LOCK_PURGE = column(
+    """
+    SELECT held FROM (SELECT pg_try_advisory_xact_lock(CAST(:key AS bigint)) AS held, set_config('lock_timeout', '1s', true),
+                             set_config('statement_timeout', '30s', true)) AS locked WHERE held
+    """,
+    bool,
+)
+"""Takes the lock of the purge, and sets the limits of the transaction that it begins. No row:
+another worker is purging now. The lock ends with the transaction, whatever becomes of the
+process."""
+READ_ONE_SNAPSHOT = Statement("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+"""For HIDE_EXPIRED: if a client changes one of the rows meanwhile, nothing is hidden."""
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenResponses:
+    """What one HIDE_EXPIRED did."""
+
+    examined: int
+    """expired responses that were looked at"""
+    hidden: int
+    """responses that are to be deleted now"""
+    expires_at: datetime | None
+    """with `id` the position of the last response that was looked at; null: there was none"""
+    id: UUID | None
+
+
+_IS_EXPIRED = f"r.status IN {ENDED} AND r.expires_at < statement_timestamp() AND r.delete_requested_at IS NULL"
+
+
+def _is_continued(but: str = "") -> str:
+    """Whether a response that is kept continues `r`. OFFSET 0: looked up in the index for each row;
+    the planner cannot know how few there are."""
+    return f"""EXISTS (SELECT 1 FROM responses c WHERE c.previous_response_id = r.id AND (c.delete_requested_at IS NULL OR c.status IN {OPEN}) {but} OFFSET 0)"""
+
+
+HIDE_EXPIRED = Query(
     f"""
-    WITH old AS MATERIALIZED (
-        SELECT r.id FROM responses r WHERE r.status IN {ENDED} AND (r.expires_at < clock_timestamp() OR r.delete_requested_at IS NOT NULL)
-          AND (r.delete_requested_at IS NOT NULL OR NOT EXISTS (SELECT 1 FROM responses c WHERE c.previous_response_id = r.id))
-          AND (r.reason IS DISTINCT FROM 'create_refused' OR r.expires_at < clock_timestamp())
-        ORDER BY r.expires_at LIMIT 100 FOR UPDATE OF r SKIP LOCKED
-    ), {_DETACH_ITEMS}
+    WITH RECURSIVE examined AS MATERIALIZED (
+        SELECT r.id, r.previous_response_id, r.expires_at, r.status, r.delete_requested_at FROM responses r
+        WHERE r.expires_at < statement_timestamp() AND (r.expires_at, r.id) > (CAST(:expires_at AS timestamptz), CAST(:id AS uuid))
+        ORDER BY r.expires_at, r.id LIMIT :rows
+    ),
+    chain AS (
+        SELECT r.id, r.previous_response_id FROM examined r WHERE {_IS_EXPIRED} AND NOT {_is_continued()}
+        UNION ALL
+        SELECT previous.id, previous.previous_response_id
+        FROM chain CROSS JOIN LATERAL (
+            SELECT r.id, r.previous_response_id FROM responses r
+            WHERE r.id = chain.previous_response_id AND {_IS_EXPIRED} AND NOT {_is_continued("AND c.id <> chain.id")} OFFSET 0
+        ) previous
+    ),
+    hidden AS (
+        UPDATE responses r SET delete_requested_at = clock_timestamp() FROM (SELECT id FROM chain LIMIT :rows) expired
+        WHERE r.id = expired.id RETURNING r.id
+    )
+    SELECT (SELECT count(*) FROM examined) AS examined, (SELECT count(*) FROM hidden) AS hidden, last.expires_at, last.id
+    FROM (SELECT 1) AS one LEFT JOIN (SELECT expires_at, id FROM examined ORDER BY expires_at DESC, id DESC LIMIT 1) last ON true
+    """,
+    HiddenResponses,
+)
+"""Hides expired responses from the API, so that the next steps can delete them piece by piece.
+Looks at up to `rows` that expired behind the position (`expires_at`, `id`), and hides up to `rows`
+of those that no kept response continues, and of the expired ones before them in their chains. An
+expired response that a kept one continues is kept: it is part of that one's history.
+
+The chain goes from a response to the previous one. It stops at one that another kept response
+continues too. When both branches are hidden, the next call goes on there."""
+
+_IS_DELETABLE = (
+    f"r.delete_requested_at IS NOT NULL AND r.status IN {ENDED}"
+    " AND (r.reason IS DISTINCT FROM 'create_refused' OR r.expires_at < statement_timestamp())"
+)
+
+DELETABLE = column(
+    f"""
+    SELECT id FROM (
+        SELECT r.id, r.delete_requested_at, n.items, sum(n.items) OVER (ORDER BY r.delete_requested_at, r.id) AS total
+        FROM (SELECT * FROM responses r WHERE {_IS_DELETABLE} ORDER BY r.delete_requested_at, r.id LIMIT 500) r
+        CROSS JOIN LATERAL (SELECT count(*) AS items FROM items i WHERE i.response_id = r.id) n
+    ) counted WHERE total - items < CAST(:items AS bigint) ORDER BY delete_requested_at, id
+    """,
+    UUID,
+)
+"""Selects up to 500 hidden responses that have ended, and no more after those that have `items`
+items together. The marker of a refused create is kept until it expires."""
+
+DELETE_LOG = column(
+    f"""
+    WITH part AS MATERIALIZED (
+        SELECT e.response_id, e.first_number FROM unnest(CAST(:ids AS uuid[])) WITH ORDINALITY AS t (id, nr)
+        JOIN responses r ON r.id = t.id AND {_IS_DELETABLE}
+        CROSS JOIN LATERAL (SELECT * FROM event_log e WHERE e.response_id = t.id ORDER BY e.first_number LIMIT :rows) e
+        ORDER BY t.nr, e.first_number LIMIT :rows
+    ),
+    deleted AS (DELETE FROM event_log e USING part WHERE e.response_id = part.response_id AND e.first_number = part.first_number RETURNING 1)
+    SELECT count(*) AS rows FROM deleted
+    """,
+    int,
+)
+"""Deletes up to `rows` rows of the logs of DELETABLE responses, each log from its beginning. A log
+without its beginning is not read any more (read.LOG_PAGE). Returns how many; fewer than `rows`: all
+these logs are empty."""
+
+DELETE_HIDDEN = column(
+    f"""
+    WITH old AS MATERIALIZED (SELECT r.id FROM responses r WHERE r.id = ANY(CAST(:ids AS uuid[])) AND {_IS_DELETABLE} ORDER BY r.id FOR UPDATE SKIP LOCKED),
+    {_DETACH_ITEMS}
     DELETE FROM responses USING old WHERE responses.id = old.id RETURNING responses.id
     """,
     UUID,
 )
-"""Deletes up to 100 responses that have expired or were deleted by a client, with their items and
-logs. An expired response that another one continues is kept: it is part of that one's history.
-Items of a conversation stay in it; a conversation does not expire."""
+"""Deletes those of the responses `ids` that are still DELETABLE, with all their rows. The items go
+in the same statement, because a response that continues a deleted one would otherwise read half of
+its history. Items of a conversation stay in it; a conversation does not expire."""
 
-DELETE_OLD_WORKERS = Statement(f"""
-    WITH deleted AS (DELETE FROM workers w WHERE w.dead AND w.expires_at < clock_timestamp() - interval '1 hour'
+DELETE_OLD_WORKERS = column(
+    f"""
+    WITH old AS MATERIALIZED (SELECT w.id FROM workers w WHERE w.dead AND w.expires_at < statement_timestamp() - interval '1 hour'),
+         deleted AS (DELETE FROM workers w USING old WHERE w.id = old.id
                      AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.worker = w.id)
-                     AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.web = w.id AND r.status IN {OPEN}) RETURNING w.id)
-    DELETE FROM journal j USING deleted WHERE j.worker = deleted.id
-""")
+                     AND old.id NOT IN (SELECT r.web FROM responses r WHERE r.status IN {OPEN} AND r.web IS NOT NULL) RETURNING w.id),
+         trimmed AS (DELETE FROM journal j USING deleted WHERE j.worker = deleted.id)
+    SELECT id FROM deleted
+    """,
+    UUID,
+)
 """Deletes the rows and journals of processes that died more than an hour ago and that no response
-names any more."""
-DELETE_EXPIRED_KEYS = Statement("DELETE FROM idempotency_keys WHERE expires_at < clock_timestamp()")
+names any more. The open responses are read once for all of them, and only if there are some."""
+DELETE_EXPIRED_KEYS = column(
+    """
+    WITH expired AS MATERIALIZED (
+        SELECT k.project_id, k.key FROM idempotency_keys k WHERE k.expires_at < statement_timestamp() ORDER BY k.expires_at LIMIT :rows FOR UPDATE SKIP LOCKED
+    )
+    DELETE FROM idempotency_keys k USING expired WHERE k.project_id = expired.project_id AND k.key = expired.key RETURNING 1 AS key
+    """,
+    int,
+)
+"""Deletes up to `rows` idempotency keys that have expired."""

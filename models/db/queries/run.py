@@ -5,6 +5,7 @@ from uuid import UUID
 
 from models.db.queries.common import FENCE, INSERT_INTO_LOG, insert_items
 from models.db.statement import Query, column
+from models.lifecycle import QUARANTINE_THRESHOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ FLUSH = column(
                     JOIN responses r ON r.id = t.id AND r.worker = me.id AND r.attempt = t.attempt
                     ORDER BY t.id
                     ON CONFLICT DO NOTHING),
-         trimmed AS (DELETE FROM journal USING me WHERE journal.worker = me.id AND batch > 0 AND batch <= CAST(:answered AS bigint)),
+         trimmed AS (DELETE FROM journal USING me WHERE journal.worker = me.id AND batch > CAST(:trimmed AS bigint)
+                     AND batch <= CAST(:answered AS bigint)),
          marked AS (UPDATE workers SET flushed_batch = :answered FROM me WHERE workers.id = me.id AND workers.flushed_batch < CAST(:answered AS bigint))
     SELECT id FROM me
     """,
@@ -52,7 +54,10 @@ FLUSH = column(
 )
 """Appends the tails of many responses to the event log, and deletes the journal's batches up to
 `answered`: those that transactions with a known outcome cover. No row: this process was declared
-dead."""
+dead.
+
+`trimmed`: an earlier flush has deleted the batches up to this one. Without this bound, the statement
+would read them all again while an old snapshot (a dump) keeps them in the table."""
 
 OWNED = "r.id = :id AND r.worker = me.id AND r.attempt = :attempt AND r.status = 'in_progress'"
 """The response `r` runs in this process, as this attempt."""
@@ -82,8 +87,8 @@ CHECKPOINT = column(
                             checkpoint_number = :last, next_output_index = :next_output_index
                      FROM me WHERE {OWNED} AND r.checkpoint_number < CAST(:last AS int) RETURNING r.id),
          {INSERT_TAIL}, {insert_output()},
-         called AS (INSERT INTO tool_calls (response_id, position, output_index, turn, finished)
-                    SELECT updated.id, c.position, c.output_index, c.turn, c.finished
+         called AS (INSERT INTO tool_calls (response_id, position, output_index, turn, finished, in_order)
+                    SELECT updated.id, c.position, c.output_index, c.turn, c.finished, true
                     FROM updated CROSS JOIN jsonb_to_recordset(CAST(:calls AS jsonb)) AS c (position int, output_index int, turn int, finished bool)
                     ON CONFLICT DO NOTHING),
          recorded AS (UPDATE attempts a SET turns_ended_at = a.turns_ended_at || clock_timestamp() FROM updated
@@ -93,7 +98,7 @@ CHECKPOINT = column(
     UUID,
 )
 """Stores a finished turn that another follows: its items, those calls among them that this server
-runs, and the log up to them. `turns` is 0 for calls that run before the model's first turn. No row:
+runs, and the log up to them. The log has the items up to the first call that is not finished. `turns` is 0 for calls that run before the model's first turn. No row:
 see OWNERSHIP_STATE."""
 
 START_CALL = column(
@@ -128,22 +133,86 @@ done event. No row: see OWNERSHIP_STATE."""
 RELEASE = column(
     f"""
     WITH {FENCE},
+         given AS MATERIALIZED (SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[]), CAST(:firsts AS int[]), CAST(:lasts AS int[]),
+                                                     CAST(:frames AS bytea[]), CAST(:outcomes AS text[]), CAST(:pauses AS interval[]))
+                                AS t (id, attempt, first, last, frames, outcome, pause)),
+         owned AS MATERIALIZED (SELECT r.id FROM me CROSS JOIN given JOIN responses r ON r.id = given.id
+                                WHERE r.worker = me.id AND r.attempt = given.attempt AND r.status = 'in_progress' ORDER BY r.id FOR NO KEY UPDATE OF r),
          updated AS (UPDATE responses r SET worker = NULL, enqueue_count = 0, enqueued_at = clock_timestamp(), requeue_requested_at = NULL,
-                            resume_at = clock_timestamp() + CAST(:pause AS interval)
-                     FROM me WHERE {OWNED} RETURNING r.id),
-         {INSERT_TAIL},
-         recorded AS (UPDATE attempts a SET outcome = CAST(:outcome AS text), ended_at = clock_timestamp() FROM updated
-                      WHERE a.response_id = updated.id AND a.attempt = CAST(:attempt AS int)),
-         dropped AS (DELETE FROM attempts a USING updated WHERE CAST(:outcome AS text) = 'put_off' AND a.response_id = updated.id
-                     AND a.attempt < CAST(:attempt AS int) AND a.outcome = 'put_off' AND a.turns_ended_at = '{{}}')
+                            deaths = r.deaths + (given.outcome = 'error')::int, resume_at = clock_timestamp() + given.pause
+                     FROM owned JOIN given USING (id) WHERE r.id = owned.id RETURNING given.*),
+         logged AS ({INSERT_INTO_LOG}
+                    SELECT id, first, last, attempt, frames FROM updated WHERE first <= last ON CONFLICT DO NOTHING),
+         recorded AS (UPDATE attempts a SET outcome = updated.outcome, ended_at = clock_timestamp() FROM updated
+                      WHERE a.response_id = updated.id AND a.attempt = updated.attempt),
+         dropped AS (DELETE FROM attempts a USING updated WHERE updated.outcome = 'put_off' AND a.response_id = updated.id
+                     AND a.attempt < updated.attempt AND a.outcome = 'put_off' AND a.turns_ended_at = '{{}}'),
+         notified AS MATERIALIZED (SELECT pg_notify('backburner_orphans', '') FROM updated WHERE outcome = 'handed_over' LIMIT 1)
+    SELECT id FROM updated WHERE (SELECT count(*) FROM notified) >= 0
+    """,
+    UUID,
+)
+"""Releases those of these responses that run in this process as these attempts, each with its log
+complete. `outcomes`: why, as in `attempts`; only `error` counts as a crash. `pauses`: for how long
+no worker may claim them, or null. Of attempts that were deferred one after another only the last is kept,
+because a response may wait for a day. If any is handed over, the sweeps of all workers are notified
+(leases.LISTEN_FOR_ORPHANS). A response without a row: see RELEASED."""
+
+RELEASED = column(
+    """
+    SELECT r.id FROM unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[])) AS t (id, attempt)
+    JOIN responses r ON r.id = t.id AND r.attempt = t.attempt AND r.worker IS NULL
+    """,
+    UUID,
+)
+"""Selects those of these attempts that an earlier try of RELEASE has released. This process does
+not own the other ones any more."""
+
+
+FORGET_CRASHES = column(
+    f"""
+    WITH {FENCE},
+         updated AS (UPDATE responses r SET deaths = least(r.deaths, {QUARANTINE_THRESHOLD}) FROM me WHERE {OWNED} RETURNING r.id)
     SELECT id FROM updated
     """,
     UUID,
 )
-"""Releases a response with its log complete: no crash is counted. `outcome`: why, as in `attempts`.
-`pause`: for how long no worker may claim it, or null. Of attempts that were deferred one after
-another only the last is kept, because a response may wait for a day. No row: see
-OWNERSHIP_STATE."""
+"""Forgets all crashes of a suspect but those that made it one: it has run alone for long enough. No
+row: this process does not own it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLog:
+    """How much of a running response's log is in the event log."""
+
+    id: UUID
+    attempt: int
+    log_end: int
+    """the number of the last event, -1 if there is none"""
+
+
+STORED_LOGS = Query(
+    """
+    SELECT r.id, r.attempt, coalesce((SELECT max(e.last_number) FROM event_log e WHERE e.response_id = r.id), -1) AS log_end
+    FROM responses r WHERE r.worker = :me AND r.status = 'in_progress'
+    """,
+    StoredLog,
+)
+"""Selects the responses of this worker with the ends of their logs, after a failover."""
+
+RELEASE_INCOMPLETE = column(
+    f"""
+    WITH {FENCE},
+         updated AS (UPDATE responses r SET worker = NULL, enqueue_count = 0, enqueued_at = clock_timestamp(), requeue_requested_at = NULL
+                     FROM me WHERE r.id = ANY(CAST(:ids AS uuid[])) AND r.worker = me.id AND r.status = 'in_progress' RETURNING r.id, r.attempt),
+         recorded AS (UPDATE attempts a SET outcome = 'returned', ended_at = clock_timestamp() FROM updated
+                      WHERE a.response_id = updated.id AND a.attempt = updated.attempt)
+    SELECT id FROM updated
+    """,
+    UUID,
+)
+"""Releases responses of this worker as they are stored: no crash is counted. No row: none of them
+is this worker's, or it was declared dead."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from models.db.queries.common import (
     WEB_HAS_RENEWED,
 )
 from models.db.statement import Query, column
-from models.lifecycle import QUARANTINE_THRESHOLD
+from models.lifecycle import CRASHES_ALONE, QUARANTINE_THRESHOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,34 @@ class ReenqueuedResponse:
     """owners that crashed since the last checkpoint"""
 
 
+def _orphans(condition: str, max_rows: str, order: str = "r.enqueued_at") -> str:
+    """Selects `r.id` of the orphans `r` for which this condition holds: the first `max_rows` by
+    `order`. Those without an owner and those of dead owners have an index each, so the responses
+    that live processes run cost nothing. `OFFSET 0` keeps Postgres from joining in the order of all
+    open responses."""
+    columns = "r.id, r.enqueued_at, r.deaths, r.worker"
+    limit = f"ORDER BY {order} LIMIT {max_rows}"
+    return f"""
+        SELECT r.id FROM (
+            (SELECT {columns} FROM responses r WHERE r.worker IS NULL AND r.status IN {OPEN} AND {condition} {limit})
+            UNION ALL
+            (SELECT {columns} FROM workers o CROSS JOIN LATERAL (
+                 SELECT {columns} FROM responses r WHERE r.worker = o.id AND r.status IN {OPEN} AND {condition} OFFSET 0) r
+             WHERE o.dead {limit})) r {limit}"""
+
+
+_MAY_BE_ENQUEUED = f"""{WEB_HAS_RENEWED} AND (r.requeue_requested_at IS NOT NULL
+          OR {NOT_DEFERRED} AND CASE WHEN {CRASHES_OF_ORPHAN} >= {QUARANTINE_THRESHOLD} THEN CAST(:quarantine AS boolean)
+                                     WHEN r.background THEN CAST(:background AS boolean) ELSE CAST(:interactive AS boolean) END
+          AND r.enqueued_at + CAST(:interval AS interval) * power(2, least(r.enqueue_count, 6)) < clock_timestamp()
+          AND NOT EXISTS (SELECT 1 FROM workers o WHERE o.id = r.worker AND o.expires_at + CAST(:interval AS interval) > clock_timestamp()))"""
+
 REENQUEUE = Query(
     f"""
-    WITH unowned AS MATERIALIZED (
-        SELECT r.id, r.background, {CRASHES_OF_ORPHAN} AS crashes FROM responses r
-        WHERE r.status IN {OPEN} AND {ORPHAN} AND {WEB_HAS_RENEWED} AND (r.requeue_requested_at IS NOT NULL
-          OR {NOT_DEFERRED} AND r.enqueued_at + CAST(:interval AS interval) * power(2, least(r.enqueue_count, 6)) < clock_timestamp())
-        ORDER BY r.enqueued_at LIMIT 200 FOR UPDATE OF r SKIP LOCKED
-    )
+    WITH candidate AS MATERIALIZED ({_orphans(_MAY_BE_ENQUEUED, "200")}),
+         unowned AS MATERIALIZED (
+             SELECT r.id, r.background, {CRASHES_OF_ORPHAN} AS crashes FROM candidate JOIN responses r ON r.id = candidate.id
+             WHERE r.status IN {OPEN} AND {ORPHAN} AND {_MAY_BE_ENQUEUED} FOR UPDATE OF r SKIP LOCKED)
     UPDATE responses SET enqueued_at = clock_timestamp(), enqueue_count = responses.enqueue_count + 1, requeue_requested_at = NULL, resume_at = NULL
     FROM unowned WHERE responses.id = unowned.id
     RETURNING responses.id, unowned.background, unowned.crashes
@@ -42,21 +62,34 @@ REENQUEUE = Query(
 )
 """Marks up to 200 open responses without a live owner as enqueued again: those an operator
 requeued, and those whose last Celery message is too old. The limit on its age doubles with each
-message."""
+message. `interactive`, `background`, `quarantine`: whether that queue is short. Behind many other
+messages a row's message is not lost, it waits. The responses of a dead worker are not enqueued
+before the sweeps had time to claim them: not until its lease has been over for `interval`."""
 
-ORPHANS = column(
-    f"""
-    SELECT r.id FROM responses r
-    WHERE r.status IN {OPEN} AND {ORPHAN} AND {WEB_HAS_RENEWED}
+_ONLY_TO_END = f"""(r.cancel_requested_at IS NOT NULL OR r.fail_requested_at IS NOT NULL OR r.deadline <= clock_timestamp()
+           OR {ABANDONED} OR {CRASHES_OF_ORPHAN} > {CRASHES_ALONE})"""
+"""An orphan that is claimed only to be ended: `EndReason` in models/ownership/claims.py."""
+
+ORPHANS_TO_END = column(_orphans(f"{WEB_HAS_RENEWED} AND {_ONLY_TO_END}", ":max_rows"), UUID)
+"""Selects what a sweep may claim only to end it. That takes no slot of a run, so a full worker does
+it too."""
+
+_MAY_BE_CLAIMED = f"""{WEB_HAS_RENEWED}
       AND (r.status = 'in_progress' AND {NOT_DEFERRED} OR r.cancel_requested_at IS NOT NULL OR r.deadline <= clock_timestamp() OR {ABANDONED}
            OR {NOT_DEFERRED} AND r.enqueued_at < clock_timestamp() - CAST(:waiting AS interval)
            OR r.fail_requested_at IS NOT NULL OR r.requeue_requested_at IS NOT NULL)
       AND (CAST(:quarantine AS boolean) = ({CRASHES_OF_ORPHAN} >= {QUARANTINE_THRESHOLD}) OR r.cancel_requested_at IS NOT NULL
-           OR r.fail_requested_at IS NOT NULL OR r.deadline <= clock_timestamp() OR {CRASHES_OF_ORPHAN} > {QUARANTINE_THRESHOLD})
-    ORDER BY r.enqueued_at LIMIT :max_rows
-    """,
+           OR r.fail_requested_at IS NOT NULL OR r.deadline <= clock_timestamp() OR {CRASHES_OF_ORPHAN} > {CRASHES_ALONE})"""
+
+ORPHANS = column(
+    _orphans(
+        _MAY_BE_CLAIMED,
+        ":max_rows",
+        f"CASE WHEN CAST(:quarantine AS boolean) THEN {CRASHES_OF_ORPHAN} END DESC, r.enqueued_at",
+    ),
     UUID,
 )
 """Selects what a sweep may claim without a Celery message: responses of crashed workers, those that
 are only to be ended, and those that have been in the queue for longer than `waiting`. `quarantine`:
-the sweeping worker is a quarantine worker; one that is only to be ended goes to any worker."""
+the sweeping worker is a quarantine worker, and gets those with the most crashes first, so that a
+group which is halved stays together. One that is only to be ended goes to any worker."""

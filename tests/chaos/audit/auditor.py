@@ -13,7 +13,8 @@ It is independent of the product: it imports none of it and never reads its data
     assert not report.violations, report
 
 Rules by invariant: `streams.py` (I3, I4, I11), `states.py` (I1, I2, I3, I7, I9, I10, I11),
-`work.py` (I2, I5, I6, I9, I10 and tools). I8 has no rule of its own: all others must hold whatever
+`work.py` (I2, I5, I6, I9, I10 and tools), `histories.py` (I5, I6, I7 of chains, conversations and
+compactions). I8 has no rule of its own: all others must hold whatever
 happens to Redis. Only outages of PostgreSQL and deaths of workers excuse a violation.
 """
 
@@ -22,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tests.chaos.audit.case import Case, Violation
+from tests.chaos.audit.histories import check_conversation, check_history
 from tests.chaos.audit.measures import Measures, measure
 from tests.chaos.audit.record import RunRecord, TimeBounds, UpstreamCall
 from tests.chaos.audit.states import check_states
@@ -54,6 +56,12 @@ def audit(record: RunRecord, bounds: TimeBounds | None = None) -> Report:
         for violation in check(case)
     ]
     violations += _check_unique_ids(cases)
+    by_marker = {case.trace.marker: case for case in cases}
+    for case in cases:
+        violations += check_history(case, by_marker)
+    for conversation in record.conversations:
+        members = [case for case in cases if case.trace.conversation is conversation]
+        violations += check_conversation(conversation, members)
     double_faults = [case.trace.id or case.trace.marker for case in cases if case.is_double_fault]
     return Report(violations, measure(cases), sum(case.accepted for case in cases), double_faults)
 

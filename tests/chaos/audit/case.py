@@ -85,7 +85,10 @@ class Case:
 
     @property
     def final(self) -> JSON | None:
-        """The state of the last GET, if it is terminal."""
+        """The state of the last GET, if it is terminal; if it is not stored, of its last event."""
+        if not self.trace.stored:
+            endings = (stream.terminal_event for stream in self.streams)
+            return next((event.data["response"] for event in endings if event is not None), None)
         last = self.successful_gets[-1].body if self.successful_gets else None
         return last if last is not None and last["status"] in TERMINAL else None
 
@@ -119,6 +122,9 @@ class Case:
             for request in requests
             if request.answered is not None and request.body.get("status") in TERMINAL
         ]
+        create = self.trace.create
+        if self.trace.kind == "compaction" and create.status == 200 and create.answered is not None:
+            times.append(create.answered)
         return min(times, default=None)
 
     def unfinished_after(self, time: float) -> bool:
@@ -126,10 +132,13 @@ class Case:
 
         By a GET, or by a stream that was still open. A foreground response is a 404 until its end.
         """
+        answered = self.trace.create.answered
+        if self.trace.kind == "compaction":
+            return answered is not None and answered > time
         gets = [
             request
             for request in self.trace.requests_of("get")
-            if request.sent > time and request.status in (200, 404)
+            if self.trace.stored and request.sent > time and request.status in (200, 404)
         ]
         if any(
             request.body.get("status") not in TERMINAL
@@ -167,6 +176,13 @@ class Case:
                 return fault
         return None
 
+    def is_starved(self, begin: float, end: float) -> bool:
+        """Returns whether the machine had too little CPU at any time from `begin` to `end`.
+
+        No limit in seconds is checked then.
+        """
+        return self.outage("machine", begin, end, kinds=frozenset({"starved"}))
+
     def outage(self, target: str, begin: float, end: float, *, kinds: frozenset[str]) -> bool:
         """Returns whether such a fault of this server touches the time from `begin` to `end`."""
         return any(fault.touches(begin, end) for fault in self.faults(kinds, target))
@@ -176,16 +192,21 @@ class Case:
         """The stated limit: PostgreSQL crashed, which empties its journal, around a worker's death.
 
         Either the dead worker's events were not recovered yet, or the worker died before it had
-        written its journal again.
+        written its journal again. A worker may die before it has called the upstream.
         """
         workers = {call.worker for call in self.calls}
         deaths = [
             fault
             for fault in self.faults(FATAL_FAULTS)
-            if not fault.target.startswith("web") and (fault.target in workers or None in workers)
+            if not fault.target.startswith("web")
+            and (
+                fault.target in workers
+                or None in workers
+                or not any(call.started < fault.begin for call in self.calls)
+            )
         ]
         return any(
-            crash.begin - self.bounds.recovery
+            crash.begin - self.bounds.recovery_by_lease
             <= death.begin
             <= (crash.end or crash.begin) + _RESTORE_TIME
             for crash in self.faults(frozenset({"crashed"}), "postgres")

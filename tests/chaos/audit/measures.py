@@ -4,8 +4,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tests.chaos.audit.case import Case
-from tests.chaos.audit.record import FATAL_FAULTS
-from tests.chaos.audit.work import interrupted_calls, recovery_deadline, resumed_at
+from tests.chaos.audit.record import FATAL_FAULTS, Fault
+from tests.chaos.audit.work import (
+    SERVER_DOWN,
+    abandoned_calls,
+    interrupted_calls,
+    is_single_kill,
+    recovery_deadline,
+    resumed_at,
+)
 
 
 @dataclass(slots=True)
@@ -13,12 +20,15 @@ class Measures:
     """One list for each question, with an entry for each time it arose."""
 
     recovery: list[float] = field(default_factory=list)
-    """From a worker's death until its response runs again or has ended.
-
-    Only while PostgreSQL was up and a worker without faults was there.
-    """
+    """From the `kill -9` of a worker until its response runs again or has ended, no other fault."""
+    recovery_by_lease: list[float] = field(default_factory=list)
+    """The same where the lease decides: the worker was frozen, or another fault was near."""
     recovery_in_trouble: list[float] = field(default_factory=list)
-    """The same when nothing is promised: PostgreSQL was down too, or each worker had a fault."""
+    """The same when nothing is promised: PostgreSQL was down too, each worker had a fault, or there
+    was too little CPU."""
+    abandoned: list[float] = field(default_factory=list)
+    """From the `kill -9` of a web process to the closed upstream connection of its foreground
+    response."""
     hand_over: list[float] = field(default_factory=list)
     """The same after SIGTERM."""
     cancel: list[float] = field(default_factory=list)
@@ -48,12 +58,13 @@ def measure(cases: Iterable[Case]) -> Measures:
                 and not _survived(call.finished, fault.end)
                 and _was_watched(case, resumed)
             ):
-                is_promised = (
-                    recovery_deadline(case, fault.begin) <= fault.begin + case.bounds.recovery
-                )
-                deaths = measures.recovery if is_promised else measures.recovery_in_trouble
-                durations = measures.hand_over if fault.what == "stopped" else deaths
+                durations = _recoveries(measures, case, fault)
                 durations.append(resumed - fault.begin)
+        measures.abandoned += [
+            call.closed - fault.begin
+            for call, fault in abandoned_calls(case)
+            if call.closed is not None
+        ]
         for duration, is_calm in _cancels(case):
             (measures.cancel if is_calm else measures.cancel_in_trouble).append(duration)
         measures.gap += _reader_gaps(case)
@@ -65,6 +76,15 @@ def measure(cases: Iterable[Case]) -> Measures:
         ):
             measures.wait.append(max(0.0, case.calls[0].started - case.trace.create.answered))
     return measures
+
+
+def _recoveries(measures: Measures, case: Case, fault: Fault) -> list[float]:
+    """The list for responses whose worker had this fault."""
+    if fault.what == "stopped":
+        return measures.hand_over
+    if recovery_deadline(case, fault) > fault.begin + case.bounds.recovery_by_lease:
+        return measures.recovery_in_trouble
+    return measures.recovery if is_single_kill(case, fault) else measures.recovery_by_lease
 
 
 def _was_watched(case: Case, resumed: float) -> bool:
@@ -104,11 +124,11 @@ def _reader_gaps(case: Case) -> Iterator[float]:
 
 
 def _excused(case: Case, worker: str | None, web: str, begin: float, end: float) -> bool:
-    """Whether a fault of worker, web process or PostgreSQL excuses it: no time is promised then."""
-    for target in (worker, web, "postgres"):
+    """Whether a fault of worker, web process, PostgreSQL or machine excuses it."""
+    for target in (worker, web, "postgres", "machine"):
         if target is not None and any(
             fault.touches(begin, end, 1)
-            for fault in case.faults(FATAL_FAULTS | {"restarted", "crashed", "hung"}, target)
+            for fault in case.faults(FATAL_FAULTS | SERVER_DOWN | {"starved"}, target)
         ):
             return True
     return False

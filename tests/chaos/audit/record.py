@@ -20,14 +20,23 @@ FaultKind = Literal[
     "hung",
     "flushed",
     "replies_lost",
+    "read_only",
+    "disk_full",
+    "commits_hang",
+    "connections_lost",
+    "starved",
 ]
 """The kinds of faults.
 
 Of a process: killed (kill -9), stopped (SIGTERM), frozen (SIGSTOP), disconnected (from a server),
 exited (without a request). Of a server: restarted (stopped and started), crashed (killed and
 started), hung (accepts connections and sends nothing), flushed (emptied), replies_lost (replies to
-statements are lost).
+statements are lost), read_only (writes are refused), disk_full (nothing can be inserted),
+commits_hang (reads are answered and commits are not), connections_lost (its open
+connections are silent). Of the machine: starved (most of the time its processes wait for a CPU).
 """
+
+ReadingEnd = Literal["open", "clean", "cut", "left"]
 
 FATAL_FAULTS = frozenset({"killed", "stopped", "frozen", "disconnected", "exited"})
 """Faults that can end a response's run in this process."""
@@ -39,7 +48,7 @@ class Fault:
 
     what: FaultKind
     target: str
-    """A process's name, `postgres` or `redis`."""
+    """A process's name, `postgres`, `redis` or `machine`."""
     begin: float
     end: float | None = None
     """None if it was not undone (yet)."""
@@ -60,7 +69,7 @@ class WorkerLifetime:
 
 @dataclass(slots=True)
 class Reading:
-    """One SSE answer as one reader got it."""
+    """One SSE answer, or one response's frames of a WebSocket, as one reader got it."""
 
     web: str
     """The web process that sent it."""
@@ -69,8 +78,10 @@ class Reading:
     opened: float
     chunks: list[tuple[float, bytes]] = field(default_factory=list)
     closed: float | None = None
-    end: Literal["open", "clean", "cut", "left"] = "open"
+    end: ReadingEnd = "open"
     """clean: the server ended the body, cut: the connection broke, left: the reader closed it."""
+    is_socket: bool = False
+    """It came over a WebSocket: each chunk is one text frame, the JSON of one event."""
 
     @property
     def raw(self) -> bytes:
@@ -82,7 +93,7 @@ class ClientRequest:
     """One request of a client whose answer is read whole."""
 
     what: Literal["create", "get", "cancel", "delete", "input_items", "other_project"]
-    """other_project: a GET with the key of another project."""
+    """other_project: a GET with the key of another project. create: also a POST of a compaction."""
     web: str
     sent: float
     answered: float | None = None
@@ -93,18 +104,41 @@ class ClientRequest:
 
 
 @dataclass(slots=True)
+class ConversationTrace:
+    """A conversation: what was put into it when it was created, and its items at the end."""
+
+    id: str
+    texts: list[str]
+    """The texts of the user messages with which it was created."""
+    items: list[JSON] | None = None
+    """Its items after the end of all its responses, in order; None if they could not be read."""
+    other_project: ClientRequest | None = None
+    """A GET of its items with the key of another project."""
+
+
+@dataclass(slots=True)
 class ResponseTrace:
     """All that clients did with one response, and all that they got."""
 
     marker: str
     """Unique; it is the model's name, so the upstream's log has it too."""
     input_text: str
-    """The input text."""
+    """The text of the last user message of its input."""
     background: bool
     create: ClientRequest
     turns: int = 1
     """Number of upstream turns that its script needs."""
     previous: "ResponseTrace | None" = None
+    conversation: ConversationTrace | None = None
+    history: list[JSON] = field(default_factory=list)
+    """The items of its input before the last user message."""
+    stored: bool = True
+    """False: it was created with `store: false`, and no GET shows it."""
+    kind: Literal["plain", "compacting", "compaction"] = "plain"
+    """compacting: it compacts its history before the turn. compaction: a POST /responses/compact,
+    which has no id and whose answer is its only output."""
+    compacted: "ResponseTrace | None" = None
+    """The compaction whose output is its `history`."""
     id: str | None = None
     """None if the client never got it."""
     readings: list[Reading] = field(default_factory=list)
@@ -133,6 +167,8 @@ class UpstreamCall:
     """When the answer was complete."""
     is_complete_turn: bool = False
     """Whether the answer was a complete turn, without an error."""
+    request_texts: list[str] = field(default_factory=list)
+    """The texts of its messages of users and of the model, in order."""
 
     @property
     def ended(self) -> float | None:
@@ -163,6 +199,7 @@ class RunRecord:
     faults: list[Fault] = field(default_factory=list)
     workers: list[WorkerLifetime] = field(default_factory=list)
     """Empty if unknown: recovery is then checked as if a worker had always been there."""
+    conversations: list[ConversationTrace] = field(default_factory=list)
     ended: float = 0.0
     """When the run was over."""
 
@@ -171,8 +208,13 @@ class RunRecord:
 class TimeBounds:
     """The promised times of docs/guarantees.md, in seconds."""
 
-    recovery: float = 20
-    """I2: from a worker's death until its response runs again or has ended."""
+    recovery: float = 6
+    """I2: from the `kill -9` of a worker until its response runs again or has ended; and from that
+    of a web process until its foreground response has ended."""
+    recovery_by_lease: float = 20
+    """I2: the same where the worker's lease has to decide, because it was frozen or not alone."""
+    leave: float = 6
+    """I10: how long after a foreground client has left an upstream request may start."""
     cancel: float = 0.25
     """I10: how long after a cancel's answer an upstream request may start, with a live owner."""
     cancel_during_fault: float = 6

@@ -13,6 +13,7 @@ def upstream_log(fake: FakeUpstream, markers: set[str]) -> list[UpstreamCall]:
             started=request.started,
             worker=request.headers.get("authorization", "").partition("/")[2] or None,
             request_messages=request.body_text,
+            request_texts=request.texts,
             sent_text=request.sent_text,
             closed=request.closed_by_client,
             finished=request.finished,

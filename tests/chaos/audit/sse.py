@@ -1,4 +1,4 @@
-"""The auditor's own parser of SSE."""
+"""The auditor's own parser of SSE and of the frames of a WebSocket."""
 
 import json
 from dataclasses import dataclass, field
@@ -52,6 +52,10 @@ class ParsedStream:
 def parse(reading: Reading) -> ParsedStream:
     """Parses a reading. It never raises: what cannot be parsed becomes a fault."""
     stream = ParsedStream(reading)
+    if reading.is_socket:
+        for time, data in reading.chunks:
+            _parse_event(stream, time, data, data)
+        return stream
     buffer = b""
     for time, data in reading.chunks:
         *frames, buffer = (buffer + data).split(b"\n\n")
@@ -75,14 +79,18 @@ def _parse_frame(stream: ParsedStream, time: float, frame: bytes) -> None:
     if len(lines) != 2 or not lines[0].startswith(b"event: ") or not lines[1].startswith(b"data: "):
         stream.faults.append(f"this is not a frame: {frame[:200]!r}")
         return
+    kind = _parse_event(stream, time, frame, lines[1][6:])
+    if kind is not None and lines[0][7:].decode() != kind:
+        stream.faults.append(f"a frame named {lines[0][7:]!r} holds an event of type {kind!r}")
+
+
+def _parse_event(stream: ParsedStream, time: float, frame: bytes, text: bytes) -> str | None:
+    """Adds the event in `text`, the JSON of `frame`; returns its type, or None if it is none."""
     try:
-        data = json.loads(lines[1][6:])
-        identity = data["type"], data["sequence_number"]
+        data = json.loads(text)
+        kind, _ = data["type"], data["sequence_number"]
     except (ValueError, KeyError, TypeError) as error:
         stream.faults.append(f"this is not an event ({error!r}): {frame[:200]!r}")
-        return
-    if lines[0][7:].decode() != identity[0]:
-        stream.faults.append(
-            f"a frame named {lines[0][7:]!r} holds an event of type {identity[0]!r}"
-        )
+        return None
     stream.events.append(Event(time, frame, data))
+    return str(kind)

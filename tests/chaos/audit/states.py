@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tests.chaos.audit.case import TERMINAL, Case, Violation
 from tests.chaos.audit.fold import Fold, texts_of
-from tests.chaos.audit.record import JSON, ClientRequest
+from tests.chaos.audit.record import FATAL_FAULTS, JSON, ClientRequest
 
 
 def check_states(case: Case) -> Iterator[Violation]:
@@ -45,6 +45,10 @@ def _check_statuses(case: Case) -> Iterator[Violation]:
 def _check_kept(case: Case) -> Iterator[Violation]:
     """I1 and I2: it can be read until it is deleted, and it ends."""
     if not case.accepted or case.trace.id is None:
+        return
+    if not case.trace.stored:
+        if any(get.status == 200 for get in case.trace.requests_of("get")):
+            yield case.violation("I11", "a response that is not stored was shown")
         return
     for get in case.trace.requests_of("get"):
         if (
@@ -185,15 +189,41 @@ def _check_cancelled(case: Case) -> Iterator[Violation]:
         ]
         if not requests:
             yield case.violation("I10", "it was cancelled without a request", case.final)
+    if case.final is not None and case.final["status"] == "cancelled" and not case.trace.background:
+        yield from _check_cancelled_foreground(case, case.final)
+
+
+def _check_cancelled_foreground(case: Case, final: JSON) -> Iterator[Violation]:
+    """I10: it is cancelled only if its client left, its create failed or its web process did."""
+    create = case.trace.create
+    until = case.seen_ended_at or case.record.ended
+    web_failed = any(
+        fault.touches(create.sent, until, 1) for fault in case.faults(FATAL_FAULTS, create.web)
+    )
+    left = any(reading.end == "left" for reading in case.trace.readings)
+    if not (web_failed or left or case.is_double_fault) and create.status == 200:
+        yield case.violation("I10", "its client stayed, and it was cancelled", final)
 
 
 def _check_input_items(case: Case) -> Iterator[Violation]:
     for request in case.trace.requests_of("input_items"):
         if request.status != 200:
             continue
-        texts = [part.get("text") for item in request.body["data"] for part in item["content"]]
-        if texts != [case.trace.input_text]:
+        texts = [
+            part.get("text")
+            for item in request.body["data"]
+            if item.get("type") == "message"
+            for part in item["content"]
+        ]
+        sent = [text for item in case.trace.history for text in _texts(item)]
+        if texts != [*sent, case.trace.input_text]:
             yield case.violation("I7", "the input items are not those that were sent", request.body)
+
+
+def _texts(item: JSON) -> list[str]:
+    """The texts of an input item as it was sent."""
+    content = item.get("content", [])
+    return [content] if isinstance(content, str) else [part["text"] for part in content]
 
 
 def _check_chained(case: Case) -> Iterator[Violation]:

@@ -1,4 +1,5 @@
-"""Rules about streams: I3 (one ending), I4 (one numbering, equal bytes), I11 (projects)."""
+"""Rules about streams: I3 (one ending), I4 (one numbering, equal bytes, one item at a time), I11
+(projects)."""
 
 from collections.abc import Iterator
 
@@ -19,6 +20,7 @@ def check_streams(case: Case) -> Iterator[Violation]:
     if case.is_double_fault:
         return
     yield from _check_same_bytes(case)
+    yield from _check_open_items(case)
     yield from _check_deltas(case)
 
 
@@ -134,6 +136,21 @@ def _check_same_bytes(case: Case) -> Iterator[Violation]:
                 f"the bytes of event {next_number} before a cut are not the start of that event",
                 stream.incomplete_frame[:300],
             )
+
+
+def _check_open_items(case: Case) -> Iterator[Violation]:
+    """At most one item is open at a time (docs/wire.md)."""
+    open_items: set[int] = set()
+    for event in case.events:
+        if event.kind == "response.output_item.done":
+            open_items.discard(event.data["output_index"])
+        if event.kind == "response.output_item.added":
+            if open_items:
+                yield case.violation(
+                    "I4", f"event {event.number} adds an item while {open_items} are open"
+                )
+                return
+            open_items.add(event.data["output_index"])
 
 
 def _check_deltas(case: Case) -> Iterator[Violation]:

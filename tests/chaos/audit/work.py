@@ -12,11 +12,16 @@ from tests.chaos.audit.case import Case, Violation
 from tests.chaos.audit.record import FATAL_FAULTS, JSON, Fault, ToolCall, UpstreamCall
 
 _NEVER = float("inf")
-_TOOL_MESSAGE = '"role": "tool"'
-"""Part of the JSON of an upstream request that has a tool's output."""
+_TOOL_OUTPUTS = ('"role": "tool"', '"type": "function_call_output"')
+"""Parts of the JSON of an upstream request that has a tool's output: chat and native."""
 _SAME_MOMENT = 0.1
 """Seconds: a killed process's socket closes with it, on a busy machine a moment later."""
-_SERVER_DOWN = frozenset({"restarted", "crashed", "hung", "replies_lost"})
+_SETTLED = 10.0
+"""Seconds after a fault until it has no effect on the next one."""
+SERVER_DOWN = frozenset(
+    {"restarted", "crashed", "hung", "replies_lost", "read_only", "disk_full", "commits_hang"}
+)
+"""Faults of PostgreSQL after which the time of a recovery starts again."""
 
 
 def check_work(case: Case) -> Iterator[Violation]:
@@ -25,12 +30,13 @@ def check_work(case: Case) -> Iterator[Violation]:
     yield from _check_repeats(case)
     yield from _check_one_owner(case)
     yield from _check_after_cancel(case)
+    yield from _check_after_leaving(case)
     yield from _check_text(case)
-    yield from _check_history(case)
     yield from _check_tool_calls(case)
     yield from _check_turns_kept(case)
     yield from _check_call_items(case)
     yield from _check_recovery(case)
+    yield from _check_abandoned(case)
 
 
 def _check_refused_create(case: Case) -> Iterator[Violation]:
@@ -104,6 +110,8 @@ def _check_after_cancel(case: Case) -> Iterator[Violation]:
             fault.touches(request.sent - 20, request.answered, 1) for fault in case.record.faults
         )
         allowed = case.bounds.cancel_during_fault if disturbed else case.bounds.cancel
+        if case.is_starved(request.sent, request.answered + allowed):
+            allowed = _NEVER
         calls_after = [
             call for call in case.calls if call.started > (request.answered or 0) + allowed
         ]
@@ -129,6 +137,23 @@ def _check_after_cancel(case: Case) -> Iterator[Violation]:
         if queued and case.calls and request.body.get("status") == "cancelled":
             yield case.violation(
                 "I10", "it was cancelled before it ran, and it ran", case.calls[0].started
+            )
+
+
+def _check_after_leaving(case: Case) -> Iterator[Violation]:
+    """I10: the response of a foreground client that has left calls no upstream any more."""
+    left = [reading.closed for reading in case.trace.readings if reading.end == "left"]
+    if case.trace.background or not left or left[0] is None:
+        return
+    for call in case.calls:
+        is_calm = not any(
+            fault.touches(left[0], call.started, 1)
+            for fault in case.record.faults
+            if fault.target in (case.trace.create.web, "postgres", "machine")
+        )
+        if call.started > left[0] + case.bounds.leave and is_calm:
+            yield case.violation(
+                "I10", f"its client left, and {call.started - left[0]:.1f} s later it ran"
             )
 
 
@@ -165,27 +190,6 @@ def _check_text(case: Case) -> Iterator[Violation]:
         )
 
 
-def _check_history(case: Case) -> Iterator[Violation]:
-    """I7: a continuation is sent with the output of the response before it."""
-    if case.trace.previous is None:
-        return
-    previous_states = [
-        get.body
-        for get in case.trace.previous.requests_of("get")
-        if get.status == 200 and get.body["status"] == "completed"
-    ]
-    for call in case.calls:
-        if (
-            previous_states
-            and json.dumps(previous_states[-1]["output_text"])[1:-1] not in call.request_messages
-        ):
-            yield case.violation(
-                "I7",
-                "the upstream did not get the output of the response before",
-                call.request_messages,
-            )
-
-
 def _check_tool_calls(case: Case) -> Iterator[Violation]:
     """I6: no finished call and no unsafe call is made again."""
     own_calls = sorted(
@@ -210,7 +214,7 @@ def _check_tool_call(case: Case, key: str, calls: list[ToolCall]) -> Iterator[Vi
 
 def _check_turns_kept(case: Case) -> Iterator[Violation]:
     """I6: no finished turn runs again: the tool outputs in later requests only grow in number."""
-    output_counts = [call.request_messages.count(_TOOL_MESSAGE) for call in case.calls]
+    output_counts = [sum(map(call.request_messages.count, _TOOL_OUTPUTS)) for call in case.calls]
     for (earlier, before), (later, after) in pairwise(zip(case.calls, output_counts, strict=True)):
         if after < before:
             evidence = (
@@ -240,6 +244,7 @@ def _check_call_items(case: Case) -> Iterator[Violation]:
         if (
             item["status"] == "failed"
             and case.fatal_fault(None, case.trace.create.sent, case.seen_ended_at or _NEVER) is None
+            and not case.is_starved(case.trace.create.sent, case.seen_ended_at or _NEVER)
         ):
             yield case.violation("I6", f"the call {key} failed, though no worker died", item)
 
@@ -290,7 +295,7 @@ def _check_recovery(case: Case) -> Iterator[Violation]:
     if case.deleted_at is not None:
         return
     for call, fault in interrupted_calls(case):
-        deadline = recovery_deadline(case, fault.begin)
+        deadline = recovery_deadline(case, fault)
         resumed = resumed_at(case, fault)
         survived = (
             fault.what == "frozen"
@@ -312,20 +317,70 @@ def _check_recovery(case: Case) -> Iterator[Violation]:
             )
 
 
-def recovery_deadline(case: Case, begin: float) -> float:
-    """The time by which a response whose worker died at `begin` must run again.
+def abandoned_calls(case: Case) -> Iterator[tuple[UpstreamCall, Fault]]:
+    """Each upstream request of a foreground response that was open when its web process died.
 
-    It starts again after an outage of PostgreSQL. Without a worker that was there all the time
-    there is no promise.
+    Only if nothing else was wrong.
     """
-    deadline = begin + case.bounds.recovery
-    for fault in sorted(case.faults(_SERVER_DOWN, "postgres"), key=lambda fault: fault.begin):
-        if fault.touches(begin, deadline):
-            deadline = (_NEVER if fault.end is None else fault.end) + case.bounds.recovery
+    if case.trace.background:
+        return
+    for fault in case.faults(frozenset({"killed"}), case.trace.create.web):
+        deadline = fault.begin + case.bounds.recovery
+        if not is_single_kill(case, fault) or case.is_starved(fault.begin, deadline):
+            continue
+        for call in case.calls:
+            if call.started <= fault.begin <= (_NEVER if call.ended is None else call.ended):
+                yield call, fault
+
+
+def _check_abandoned(case: Case) -> Iterator[Violation]:
+    """I2: a foreground response ends soon after its web process was killed."""
+    for _, fault in abandoned_calls(case):
+        deadline = fault.begin + case.bounds.recovery
+        last_end = case.calls[-1].ended
+        if last_end is None or last_end > deadline:
+            delay = "for ever" if last_end is None else f"{last_end - fault.begin:.1f} s later"
+            yield case.violation(
+                "I2", f"its web process was killed, and it still ran {delay}", fault
+            )
+
+
+def is_single_kill(case: Case, fault: Fault) -> bool:
+    """Whether a process died and nothing else was wrong: its death is seen without the lease.
+
+    Faults of web processes do not matter. Those of PostgreSQL, of Redis, which shows whether the
+    process has left it too, and of other workers do, also for a while afterwards.
+    """
+    return fault.what in ("killed", "exited") and not any(
+        other is not fault
+        and not other.target.startswith(("web", "quarantine", "machine"))
+        and other.touches(fault.begin - _SETTLED, fault.begin + case.bounds.recovery)
+        for other in case.record.faults
+    )
+
+
+def recovery_deadline(case: Case, fault: Fault) -> float:
+    """The time by which a response whose worker had this fault must run again.
+
+    It starts again after an outage of PostgreSQL, or a time without enough CPU. Without a worker
+    that was there all the time there is no promise.
+    """
+    if is_single_kill(case, fault):
+        deadline = fault.begin + case.bounds.recovery
+    else:
+        deadline = fault.begin + case.bounds.recovery_by_lease
+    outages = [
+        *case.faults(SERVER_DOWN, "postgres"),
+        *case.faults(frozenset({"starved"}), "machine"),
+    ]
+    for outage in sorted(outages, key=lambda outage: outage.begin):
+        if outage.touches(fault.begin, deadline):
+            end = _NEVER if outage.end is None else outage.end
+            deadline = max(deadline, end + case.bounds.recovery_by_lease)
     if case.record.workers and not any(
-        worker.begin <= begin
+        worker.begin <= fault.begin
         and (worker.end is None or worker.end >= deadline)
-        and case.fatal_fault(worker.name, begin, deadline) is None
+        and case.fatal_fault(worker.name, fault.begin, deadline) is None
         for worker in case.record.workers
     ):
         return _NEVER

@@ -2,35 +2,47 @@
 
 import argparse
 import asyncio
-import dataclasses
+import itertools
 import json
+import signal
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import aclosing
 from pathlib import Path
 
 from tests.chaos.campaign.campaign import LIMITS, SHORTENED, Campaign
-from tests.chaos.campaign.plan import DEFAULT, SHORT, Plan, monkey, plan, with_tools
+from tests.chaos.campaign.figures import RoundFigures, StateFile
+from tests.chaos.campaign.plan import DEFAULT, SHORT, Plan, monkey, plan
 from tests.chaos.campaign.round import RoundResult
+from tests.chaos.campaign.seeds import SEEDS_FILE, Seed, append_seed, read_seeds
 from tests.chaos.campaign.table import CampaignTotals
-from tests.support.mcp_servers import McpServers
-from tests.support.tool_turns import TOOL_SETTINGS
 
 
 def main() -> int:
     """Runs the campaign; returns 0 without violations, 1 with some, 2 for bad arguments."""
     arguments = _arguments()
+    options = "defaults" if arguments.defaults else ""
+    try:
+        state = StateFile(arguments.state, options) if arguments.state else None
+    except ValueError as error:
+        print(f"./dev chaos: {error}", file=sys.stderr)
+        return 2
     keep = arguments.keep or Path(tempfile.mkdtemp(prefix="backburner-chaos-failed-"))
-    settings, end_timeout = (
-        (LIMITS, 120.0) if arguments.defaults or arguments.monkey else (SHORTENED, 60.0)
-    )
-    run = _run_with_tools if arguments.tools else _run
-    totals = asyncio.run(run(_plans(arguments), Campaign(settings, end_timeout, keep)))
+    totals = CampaignTotals()
+    for figures in state.rounds if state else []:
+        totals.add(figures)
+    try:
+        asyncio.run(_run(arguments, state, totals, keep))
+    except asyncio.CancelledError:
+        print("interrupted; the round in progress is lost", file=sys.stderr)
     print(totals.to_markdown())
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(totals.to_json(), indent=1) + "\n")
     if totals.violations:
         print(
-            f"{len(totals.violations)} violations; logs and transcripts are in {keep}",
+            f"{len(totals.violations)} violations; logs and transcripts of this run are in {keep}",
             file=sys.stderr,
         )
     return 1 if totals.violations else 0
@@ -42,18 +54,32 @@ def _arguments() -> argparse.Namespace:
         description="Run a deployment with random faults and check what its clients saw.",
     )
     parser.add_argument(
-        "--rounds", type=int, default=20, help="number of rounds (default: %(default)s)"
+        "--rounds",
+        type=int,
+        help="stop after so many rounds (default: 20, or no limit with --minutes)",
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        help="begin no round after so many minutes; with --monkey its duration (default: 10)",
+    )
+    parser.add_argument(
+        "--state",
+        type=Path,
+        metavar="FILE",
+        help="append the figures of each finished round to FILE, begin with the seed after those"
+        " in it, and add up the whole file",
     )
     parser.add_argument(
         "--seed",
         type=int,
-        default=1,
-        help="seed of the first round; the next rounds follow it (default: %(default)s)",
+        help="seed of the first round; the next rounds follow it (default: 1, or as --state says)",
     )
     parser.add_argument(
         "--seeds",
         type=Path,
-        help="run the seeds of this file instead: one a line, then what it showed",
+        metavar="FILE",
+        help="run the seeds of this file instead; its format is that of tests/chaos/seeds.txt",
     )
     parser.add_argument(
         "--defaults",
@@ -61,20 +87,9 @@ def _arguments() -> argparse.Namespace:
         help="default lease times instead of shortened ones; a round takes minutes",
     )
     parser.add_argument(
-        "--tools",
-        action="store_true",
-        help="most responses call tools of a counting MCP server before they answer",
-    )
-    parser.add_argument(
         "--monkey",
         choices=["postgres"],
         help="instead of rounds: restart PostgreSQL every 5-40 s under load",
-    )
-    parser.add_argument(
-        "--minutes",
-        type=float,
-        default=10,
-        help="duration of --monkey (default: %(default)s)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw values there")
     parser.add_argument(
@@ -83,44 +98,63 @@ def _arguments() -> argparse.Namespace:
         metavar="FOLDER",
         help="folder for logs and transcripts of failed rounds",
     )
+    parser.add_argument(
+        "--failures",
+        type=Path,
+        metavar="FILE",
+        default=SEEDS_FILE,
+        help="append the seeds of failed rounds to FILE (default: tests/chaos/seeds.txt)",
+    )
     return parser.parse_args()
 
 
-def _plans(arguments: argparse.Namespace) -> list[Plan]:
+def _plans(arguments: argparse.Namespace, state: StateFile | None) -> Iterator[Plan]:
+    """The plans of the rounds; ends when the rounds or the minutes are over."""
     if arguments.monkey:
-        return [monkey(arguments.seed, arguments.minutes)]
+        yield monkey(arguments.seed or 1, arguments.minutes or 10)
+        return
+    end = time.monotonic() + 60 * (arguments.minutes or float("inf"))
+    rounds = arguments.rounds or (None if arguments.minutes or arguments.seeds else 20)
     scale = DEFAULT if arguments.defaults else SHORT
-    plans = [
-        plan(seed, scale)
-        for seed in (
-            seeds_in(arguments.seeds)
-            if arguments.seeds
-            else range(arguments.seed, arguments.seed + arguments.rounds)
-        )
-    ]
-    return [with_tools(round_plan) for round_plan in plans] if arguments.tools else plans
+    for seed in itertools.islice(_seeds(arguments, state), rounds):
+        if time.monotonic() > end:
+            return
+        yield plan(seed, scale)
 
 
-def seeds_in(file: Path) -> list[int]:
-    """The seeds of a file: the first field of each line that is neither empty nor a comment (#)."""
-    lines = (line.split("#", 1)[0].split() for line in file.read_text().splitlines())
-    return [int(fields[0]) for fields in lines if fields]
+def _seeds(arguments: argparse.Namespace, state: StateFile | None) -> Iterator[int]:
+    if arguments.seeds is not None:
+        options = "defaults" if arguments.defaults else ""
+        return (seed.number for seed in read_seeds(arguments.seeds) if seed.options == options)
+    following = state.next_seed if state is not None else None
+    return itertools.count(arguments.seed or following or 1)
 
 
-async def _run(plans: list[Plan], campaign: Campaign) -> CampaignTotals:
-    totals = CampaignTotals()
-    async for result in campaign.run(plans):
-        totals.add(result)
-        _print_result(result)
-    return totals
+async def _run(
+    arguments: argparse.Namespace, state: StateFile | None, totals: CampaignTotals, keep: Path
+) -> None:
+    """Runs the rounds; adds each to the totals and to the state file when it has ended.
 
-
-async def _run_with_tools(plans: list[Plan], campaign: Campaign) -> CampaignTotals:
-    async with McpServers() as mcp:
-        return await _run(
-            plans,
-            dataclasses.replace(campaign, mcp=mcp, settings={**campaign.settings, **TOOL_SETTINGS}),
-        )
+    Raises CancelledError, after everything was stopped, if this process gets SIGINT or SIGTERM.
+    """
+    this_task = asyncio.current_task()
+    assert this_task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, this_task.cancel)
+    settings, end_timeout = (
+        (LIMITS, 120.0) if arguments.defaults or arguments.monkey else (SHORTENED, 60.0)
+    )
+    options = "defaults" if arguments.defaults else ""
+    results = Campaign(settings, end_timeout, keep).run(_plans(arguments, state))
+    async with aclosing(results):
+        async for result in results:
+            figures = RoundFigures.of(result, options)
+            totals.add(figures)
+            if state is not None:
+                state.append(figures)
+            if figures.violations and not arguments.monkey:
+                append_seed(arguments.failures, Seed(figures.seed, options), figures.violations[0])
+            _print_result(result)
 
 
 def _print_result(result: RoundResult) -> None:

@@ -4,17 +4,20 @@ import dataclasses
 import json
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from contextlib import aclosing, asynccontextmanager
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from tests.chaos.campaign.deployment import Deployment, open_deployment
 from tests.chaos.campaign.plan import Plan
 from tests.chaos.campaign.round import RoundResult, broken_round, run_round
+from tests.chaos.campaign.upstream import CONFIGURATION
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.mcp_servers import McpServers
 from tests.support.stack import SHORT_LEASES, Databases, SuiteSettings, databases
+from tests.support.tool_turns import TOOL_SETTINGS
 
 ROUNDS_PER_DEPLOYMENT = 20
 LIMITS = {
@@ -34,6 +37,9 @@ class _Servers:
     folder: Path
     databases: Databases
     fake: FakeUpstream
+    mcp: McpServers
+    settings: dict[str, str]
+    """Settings that name these servers."""
 
 
 @asynccontextmanager
@@ -43,9 +49,13 @@ async def _servers() -> AsyncIterator[_Servers]:
         folder = Path(temporary)
         async with (
             FakeUpstream() as fake,
+            McpServers() as mcp,
             databases(folder / "postgres", settings) as database_server,
         ):
-            yield _Servers(folder, database_server, fake)
+            configuration = folder / "backburner.toml"
+            configuration.write_text(CONFIGURATION.format(base_url=fake.base_url))
+            named = {**TOOL_SETTINGS, "BACKBURNER_CONFIG": str(configuration)}
+            yield _Servers(folder, database_server, fake, mcp, named)
 
 
 @dataclasses.dataclass(slots=True)
@@ -57,58 +67,51 @@ class Campaign:
     """Seconds in which the last response of a round must end."""
     keep: Path
     """The folder for logs and transcripts of failed rounds."""
-    mcp: McpServers | None = None
-    """The servers of tools, if responses have any."""
 
-    async def run(self, plans: Iterable[Plan]) -> AsyncIterator[RoundResult]:
+    async def run(self, plans: Iterable[Plan]) -> AsyncGenerator[RoundResult, None]:
         """Yields the result of each plan. After a failed round the deployment is replaced."""
-        remaining = list(plans)
+        remaining = iter(plans)
         async with _servers() as servers:
-            while remaining:
-                async for result in self._run_in_one_deployment(servers, remaining):
-                    yield result
+            while (first := next(remaining, None)) is not None:
+                results = self._run_in_one_deployment(servers, chain([first], remaining))
+                async with aclosing(results):
+                    async for result in results:
+                        yield result
 
     async def _run_in_one_deployment(
-        self, servers: _Servers, plans: list[Plan]
-    ) -> AsyncIterator[RoundResult]:
+        self, servers: _Servers, plans: Iterator[Plan]
+    ) -> AsyncGenerator[RoundResult, None]:
         """Takes plans until the deployment must be replaced; a bad end of it is one more result."""
-        first = plans[0]
+        plan = next(plans)
+        settings = {**self.settings, **servers.settings}
         new_deployment = open_deployment(
-            servers.folder, servers.databases, servers.fake, self.settings, first.seed
+            servers.folder, servers.databases, servers.fake, settings, plan.seed
         )
         try:
             async with new_deployment as deployment:
-                async for result in self._run_rounds(deployment, plans):
+                for taken in chain([plan], islice(plans, ROUNDS_PER_DEPLOYMENT - 1)):
+                    plan = taken
+                    result = await self._round(deployment, servers, plan)
+                    if result.report.violations:
+                        deployment.stack.allowed_tracebacks = ("",)  # they are reported already
                     yield result
+                    if result.report.violations:
+                        return
         except AssertionError as fault:
-            yield broken_round(first, f"the end of the deployment: {fault}")
+            yield broken_round(plan, f"the end of the deployment: {fault}")
 
-    async def _run_rounds(
-        self, deployment: Deployment, plans: list[Plan]
-    ) -> AsyncIterator[RoundResult]:
-        """Runs rounds until one fails, no plan is left, or the deployment has run enough."""
-        for _ in range(ROUNDS_PER_DEPLOYMENT):
-            result = await self._round(deployment, plans.pop(0))
-            self._clear_logs(deployment.stack.fake)
-            yield result
-            if result.report.violations:
-                deployment.stack.allowed_tracebacks = ("",)  # they are reported already
-            if result.report.violations or not plans:
-                return
-
-    def _clear_logs(self, fake: FakeUpstream) -> None:
-        fake.requests.clear()
-        if self.mcp is not None:
-            self.mcp.tool_calls.calls.clear()
-            self.mcp.requests.clear()
-
-    async def _round(self, deployment: Deployment, plan: Plan) -> RoundResult:
+    async def _round(self, deployment: Deployment, servers: _Servers, plan: Plan) -> RoundResult:
         try:
-            result = await run_round(deployment, plan, end_timeout=self.end_timeout, mcp=self.mcp)
+            result = await run_round(
+                deployment, plan, end_timeout=self.end_timeout, mcp=servers.mcp
+            )
         except Exception as fault:  # noqa: BLE001  # this round failed; the next one must run
             result = broken_round(plan, f"the round broke: {fault!r}")
         if result.report.violations:
             self._save(deployment, result)
+        servers.fake.requests.clear()
+        servers.mcp.tool_calls.calls.clear()
+        servers.mcp.requests.clear()
         return result
 
     def _save(self, deployment: Deployment, result: RoundResult) -> None:

@@ -1,51 +1,117 @@
-"""The clients of a round: each creates its response and reads it as the plan says."""
+"""The clients of a round: each creates its responses and reads them as the plan says."""
 
 import asyncio
-import itertools
 from typing import Any
 
-from tests.chaos.audit.record import ResponseTrace
-from tests.chaos.campaign.plan import Client
+from tests.chaos.audit.record import JSON, ConversationTrace, ResponseTrace
+from tests.chaos.campaign.plan import CONVERSATIONS, Client
+from tests.chaos.campaign.sockets import SocketClient
+from tests.chaos.campaign.upstream import scripts
 from tests.support.api import TERMINAL
 from tests.support.chaos.recording_client import RecordedClients
-from tests.support.fake_upstream import (
-    Exchange,
-    Script,
-    Step,
-    drop,
-    hang,
-    reply,
-    reset,
-    status,
-    text,
-)
 from tests.support.mcp_servers import McpServers
-from tests.support.tool_turns import counting_server, tool_turn
+from tests.support.tool_turns import counting_server
 
 _TRIES = 4
 """How often a client sends a create that is answered 503, a second apart."""
-_ATTEMPTS = 6
-"""Upstream requests of one response that get different words; later ones repeat the last."""
+_CONVERSATION_TRIES = 8
+"""How often it sends one that is answered 503, or refused because its conversation is locked."""
+_LONG_TEXT = "Noted. " * 900
+"""The model's message in a history that is compacted."""
+_COMPACTION: JSON = {"context_management": [{"type": "compaction", "compact_threshold": 1000}]}
 
 
 class PlannedClients:
     """The clients of a round."""
 
-    def __init__(self, clients: RecordedClients, seed: int, mcp: McpServers | None) -> None:
-        """`mcp`: the servers of tools, None without tools."""
+    def __init__(self, clients: RecordedClients, seed: int, mcp: McpServers) -> None:
+        """`mcp`: the servers of tools."""
         self._clients = clients
         self._mcp = mcp
         self._seed = seed
+        loop = asyncio.get_running_loop()
+        self._conversations: list[asyncio.Future[ConversationTrace]] = [
+            loop.create_future() for _ in range(CONVERSATIONS)
+        ]
         self._parents: list[ResponseTrace] = []
         """Background responses that no client deletes."""
 
     async def run(self, number: int, client: Client) -> None:
         """Does everything that the clients of one response do."""
         await asyncio.sleep(client.at)
-        trace = await self._create(number, client)
+        match client.kind:
+            case "socket":
+                await self._run_socket(number, client)
+            case "conversation":
+                await self._run_in_conversation(number, client)
+            case "compact":
+                await self._run_compaction(number, client)
+            case _:
+                await self._follow(await self._create(number, client), client)
+
+    async def open_conversations(self) -> None:
+        """Creates the conversations of the round. Clients that need one wait for it."""
+        for number, opened in enumerate(self._conversations):
+            text = f"Conversation {number} of round {self._seed}."
+            opened.set_result(await self._clients.open_conversation(text))
+
+    # --- HTTP ---
+
+    async def _create(self, number: int, client: Client) -> ResponseTrace:
+        """Sends the create, again after a 503; returns the last try."""
+        previous = await self._parent() if client.kind == "chained" else None
+        for attempt in range(_TRIES):
+            trace = self._trace(number, client, attempt, previous=previous)
+            await self._send(trace, client)
+            if trace.create.status != 503:
+                break
+            await asyncio.sleep(1)
+        return trace
+
+    def _trace(
+        self, number: int, client: Client, attempt: int | str, **known: Any
+    ) -> ResponseTrace:
+        """The trace of the next try, with the scripts of its upstream."""
+        prefix = "native-" if client.is_native else ""
+        marker = f"{prefix}r{self._seed}-{number}-{attempt}"
+        if client.compacts:
+            history = [
+                {"type": "message", "role": "user", "content": f"First of {marker}."},
+                {"type": "message", "role": "assistant", "content": _LONG_TEXT},
+            ]
+            known |= {"kind": "compacting", "history": history}
+        return self._clients.new_trace(
+            *scripts(number, client, marker),
+            marker=marker,
+            turns=1 + len(client.tools) + client.compacts,
+            background=client.is_background,
+            **known,
+        )
+
+    async def _send(self, trace: ResponseTrace, client: Client) -> None:
+        await self._clients.send(
+            trace,
+            stream=client.is_streamed,
+            disconnect_after=client.disconnects,
+            **self._fields(trace, client),
+        )
+
+    def _fields(self, trace: ResponseTrace, client: Client) -> JSON:
+        """The fields of the create that its trace does not have."""
+        fields: JSON = dict(_COMPACTION) if client.compacts else {}
+        if client.tools:
+            fields["tools"] = [counting_server(self._mcp)]
+        for turn, tools in enumerate(client.tools if client.tool_delay else ()):
+            for index in range(len(tools)):
+                held = self._mcp.tool_calls.hold(f"{trace.marker}/{turn}.{index}")
+                asyncio.get_running_loop().call_later(client.tool_delay, held.set)
+        return fields
+
+    async def _follow(self, trace: ResponseTrace, client: Client) -> None:
+        """Starts the readers of a background response, and cancels and deletes it."""
         if trace.id is None or not trace.background:
             return
-        if client.delete is None:
+        if client.delete is None and trace.conversation is None:
             self._parents.append(trace)
         if client.kind != "streamed":
             self._clients.start_poller(trace)
@@ -54,45 +120,6 @@ class PlannedClients:
         if client.read_pause:
             self._clients.start_reader(trace, pause=client.read_pause)
         await asyncio.gather(self._cancel(trace, client.cancel), self._delete(trace, client.delete))
-
-    async def _create(self, number: int, client: Client) -> ResponseTrace:
-        """Sends the create, again after a 503; returns the last try."""
-        previous = await self._parent() if client.kind == "chained" else None
-        for attempt in range(_TRIES):
-            marker = f"r{self._seed}-{number}-{attempt}"
-            trace = await self._clients.create(
-                *self._scripts(number, client, marker),
-                background=not client.kind.startswith("foreground"),
-                stream=client.kind in ("streamed", "foreground stream"),
-                previous=previous,
-                disconnect_after=client.disconnects,
-                marker=marker,
-                turns=1 + len(client.tools),
-                **self._tools(client),
-            )
-            if trace.create.status != 503:
-                break
-            await asyncio.sleep(1)
-        return trace
-
-    def _scripts(self, number: int, client: Client, marker: str) -> list[Script]:
-        """The upstream's answers; with tools they depend on the turns in the request."""
-        if self._mcp is None or not client.tools:
-            return _scripts(number, client)
-        turns = []
-        for turn, tools in enumerate(client.tools):
-            keys = [f"{marker}/{turn}.{index}" for index in range(len(tools))]
-            for key in keys if client.tool_delay else []:
-                asyncio.get_running_loop().call_later(
-                    client.tool_delay, self._mcp.tool_calls.hold(key).set
-                )
-            turns.append(tool_turn(*zip(tools, keys, strict=True)))
-        return [[_by_turn(turns, _scripts(number, client))]]
-
-    def _tools(self, client: Client) -> dict[str, Any]:
-        if self._mcp is None or not client.tools:
-            return {}
-        return {"tools": [counting_server(self._mcp)]}
 
     async def _parent(self) -> ResponseTrace | None:
         """Returns an earlier response that a GET showed as ended; None if there is none."""
@@ -112,38 +139,37 @@ class PlannedClients:
             await asyncio.sleep(after)
             await self._clients.delete(trace)
 
+    async def _run_in_conversation(self, number: int, client: Client) -> None:
+        """Creates a response in a conversation; while that is locked, it tries again."""
+        conversation = await self._conversations[client.conversation]
+        for attempt in range(_CONVERSATION_TRIES):
+            trace = self._trace(number, client, attempt, conversation=conversation)
+            await self._send(trace, client)
+            if trace.create.status not in (400, 503):
+                break
+            await asyncio.sleep(0.7)
+        await self._follow(trace, client)
 
-def _by_turn(turns: list[list[Step]], last: list[Script]) -> Step:
-    """Sends the n-th turn if the request has n turns with calls after the last user message."""
-    answers = itertools.chain(last, itertools.repeat(last[-1]))
+    async def _run_compaction(self, number: int, client: Client) -> None:
+        """Compacts a history, then continues it with a response."""
+        compaction = self._trace(number, client, "c", kind="compaction")
+        compaction.background = False
+        compaction.history = [
+            {"type": "message", "role": "user", "content": f"First of {compaction.marker}."},
+            {"type": "message", "role": "assistant", "content": _LONG_TEXT},
+        ]
+        await self._clients.send(compaction)
+        if compaction.create.status != 200:
+            return
+        history = compaction.create.body["output"]
+        trace = self._trace(number, client, "d", history=history, compacted=compaction)
+        await self._send(trace, client)
+        await self._follow(trace, client)
 
-    async def step(exchange: Exchange) -> None:
-        done = 0
-        for message in exchange.request.messages:
-            done = 0 if message["role"] == "user" else done + ("tool_calls" in message)
-        for next_step in turns[done] if done < len(turns) else next(answers):
-            await next_step(exchange)
+    async def _run_socket(self, number: int, client: Client) -> None:
+        """Runs all creates of a WebSocket."""
 
-    return step
+        def new_trace(name: str, previous: ResponseTrace | None) -> ResponseTrace:
+            return self._trace(number, client, name, previous=previous, stored=client.is_stored)
 
-
-def _scripts(number: int, client: Client) -> list[Script]:
-    """The upstream's answer to each request; every word is unique in its round."""
-    answers = [
-        [f"{number}.{attempt}.{word} " for word in range(client.words)]
-        for attempt in range(_ATTEMPTS)
-    ]
-    scripts: list[Script] = [reply(*words, gap=client.gap) for words in answers]
-    sent_before_fault = text(*answers[0][: client.upstream_fault_at], gap=client.gap)
-    match client.upstream_fault:
-        case "reset":
-            scripts[0] = [sent_before_fault, reset()]
-        case "drop":
-            scripts[0] = [sent_before_fault, drop()]
-        case "hang":
-            scripts[0] = [sent_before_fault, hang()]
-        case "refused first":
-            scripts.insert(0, [status(503, retry=True)])
-        case "none":
-            pass
-    return scripts
+        await SocketClient(self._clients, client, new_trace, self._fields).run()

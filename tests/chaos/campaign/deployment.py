@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import itertools
-import random
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -15,51 +14,19 @@ import psycopg
 from cli.embedded.postgres import Postgres
 from cli.embedded.valkey import Valkey
 from tests.chaos.audit.record import Fault, FaultKind, WorkerLifetime
+from tests.chaos.campaign.wires import Injectors, RedisProxies
 from tests.support.api import until
-from tests.support.chaos.injector import Injector
 from tests.support.chaos.recording_client import RecordedClients
 from tests.support.chaos.tracebacks import SERVER_TRACEBACKS
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.stack import Databases, Service, Stack, SuiteSettings, stack
 
-WEBS, WORKERS = 2, 2
-
-
-class Injectors:
-    """The proxies of all processes before PostgreSQL, with one rate of lost replies."""
-
-    def __init__(self, dsn: str, seed: int) -> None:
-        """`seed` decides which statements are hit."""
-        self._dsn = dsn
-        self._seed = seed
-        self._rate = 0.0
-        self._injectors: list[Injector] = []
-
-    def before(self, process_name: str) -> Injector:
-        """Makes the proxy of this process."""
-        injector = Injector(self._dsn, random.Random(f"{self._seed}/{process_name}"))
-        injector.rate = self._rate
-        self._injectors.append(injector)
-        return injector
-
-    def set_rate(self, rate: float) -> None:
-        """Sets the share of the statements that are hit, for all processes."""
-        self._rate = rate
-        for injector in self._injectors:
-            injector.rate = rate
-
-    @property
-    def lost(self) -> int:
-        """The number of statements so far whose request or reply was lost."""
-        return sum(injector.answers_lost + injector.requests_lost for injector in self._injectors)
-
-    async def close(self) -> None:
-        """Closes all proxies."""
-        await asyncio.gather(*(injector.close() for injector in self._injectors))
+MACHINES = 2
+"""Each has a web process and a worker."""
 
 
 class Deployment:
-    """Two web processes, two workers and a quarantine, with servers of their own."""
+    """Two machines and a quarantine worker, with servers of their own."""
 
     def __init__(self, running: Stack, postgres: Postgres, seed: int) -> None:
         """`seed`: of the injectors."""
@@ -68,24 +35,27 @@ class Deployment:
         self.postgres = postgres
         self.valkey: Valkey = running.valkey
         self.injectors = Injectors(running.dsn, seed)
+        self.redis_proxies = RedisProxies(running.redis_url)
         self.problems: list[str] = []
         """What a supervisor would report."""
         self.frozen: set[str] = set()
         """Names of the processes that are frozen now."""
         self.quarantine: set[str] = set()
         """Names of the quarantine workers."""
+        self._machines: dict[str, int] = {}
+        """The number of the machine of each process, by name; the quarantine worker has none."""
         self._clients: RecordedClients | None = None
         self._lifetimes: dict[str, WorkerLifetime | None] = {}
         """By name of each worker that claims; None while no clients record."""
         self._tasks: set[asyncio.Task[None]] = set()
         running.postgres_proxy_for = self.injectors.before
+        running.redis_proxy_for = self.redis_proxies.before
 
     async def open(self) -> None:
         """Starts all processes and watches them."""
-        for _ in range(WEBS):
-            self.stack.spawn_web()
-        for _ in range(WORKERS):
-            self._spawn_worker()
+        for machine in range(MACHINES):
+            self._machines[self.stack.spawn_web().name] = machine
+            self._machines[self._spawn_worker().name] = machine
         self._spawn_worker(quarantine=True)
         self._start(self._watch())
         await self.wait_until_healthy()
@@ -129,18 +99,26 @@ class Deployment:
             lifetime.end = time.monotonic()
 
     def replace(self, process: Service) -> None:
-        """Starts a successor of the same kind."""
+        """Starts a successor of the same kind on the same machine."""
         if process.port is not None:
-            self.stack.spawn_web(process.port)
+            successor = self.stack.spawn_web(process.port)
         else:
-            self._spawn_worker(quarantine=process.name in self.quarantine)
+            successor = self._spawn_worker(quarantine=process.name in self.quarantine)
+        if process.name in self._machines:
+            self._machines[successor.name] = self._machines[process.name]
 
-    def _spawn_worker(self, *, quarantine: bool = False) -> None:
+    def processes_on(self, machine: int) -> list[Service]:
+        """The processes of a machine."""
+        processes = [*self.stack.webs, *self.stack.workers]
+        return [one for one in processes if self._machines.get(one.name) == machine]
+
+    def _spawn_worker(self, *, quarantine: bool = False) -> Service:
         process = self.stack.spawn_worker(streams=100, quarantine=quarantine)
         if quarantine:
             self.quarantine.add(process.name)
         else:
             self._start(self._record_start(process))
+        return process
 
     async def _record_start(self, process: Service) -> None:
         await until(lambda: self._is_claiming(process), 120, every=0.1)
@@ -161,9 +139,9 @@ class Deployment:
     async def _is_healthy(self) -> bool:
         workers = self.stack.workers
         if (
-            len(self.stack.webs) < WEBS
-            or len(workers) <= WORKERS
-            or sum(process.name in self._lifetimes for process in workers) < WORKERS
+            len(self.stack.webs) < MACHINES
+            or len(workers) <= MACHINES
+            or sum(process.name in self._lifetimes for process in workers) < MACHINES
         ):
             return False
         if not all([await self._is_claiming(process) for process in workers]):
@@ -232,3 +210,4 @@ async def open_deployment(
     finally:
         if deployment is not None:
             await deployment.injectors.close()
+            await deployment.redis_proxies.close()

@@ -5,13 +5,34 @@ import os
 import signal
 import time
 
-from tests.chaos.campaign.deployment import Deployment
+from tests.chaos.audit.record import FaultKind
+from tests.chaos.campaign.deployment import MACHINES, Deployment
 from tests.chaos.campaign.plan import PlannedFault
 from tests.support.api import until
+from tests.support.chaos.postgres_faults import changed_setting, full_disk
 from tests.support.stack import Service
 
 _STOP_TIMEOUT = 25.0
 """Seconds in which a process must end after SIGTERM, on a busy machine."""
+
+
+_SERVER_FAULTS: dict[str, FaultKind] = {
+    "kill": "crashed",
+    "crash": "crashed",
+    "restart": "restarted",
+    "hang": "hung",
+    "flush": "flushed",
+    "lose": "connections_lost",
+    "read-only": "read_only",
+    "block-commits": "commits_hang",
+    "fill": "disk_full",
+}
+"""The first word of an action on a server, and what is recorded."""
+_SETTINGS = {
+    "read-only": ("default_transaction_read_only", "on"),
+    "block-commits": ("synchronous_standby_names", "no_such_standby"),
+}
+"""The setting of PostgreSQL that such an action changes, and its value."""
 
 
 class Faults:
@@ -31,11 +52,14 @@ class Faults:
             await self._inject(planned)
         elif planned.action == "double fault":
             await asyncio.gather(
-                self._fault_server(planned, "crash", "postgres"),
+                self._crash_postgres(planned),
                 self._fault_process(planned, "kill", "worker"),
             )
+        elif target == "machine":
+            return await self._kill_machine(planned)
         elif target in ("postgres", "redis"):
-            await self._fault_server(planned, verb, target)
+            async with self._server_locks[target]:
+                await self._fault_server(planned, verb, target)
         else:
             return await self._fault_process(planned, verb, target)
         return True
@@ -93,28 +117,55 @@ class Faults:
         if process.exit_code() not in (0, -signal.SIGTERM, 70):
             problems.append(f"{process.name} ended with {process.exit_code()} after SIGTERM")
 
+    async def _kill_machine(self, planned: PlannedFault) -> bool:
+        """Kills all processes of a machine at once; they are started again later."""
+        deployment = self._deployment
+        processes = [
+            process
+            for process in deployment.processes_on(int(planned.target_share * MACHINES))
+            if process.running() and process.name not in deployment.frozen
+        ]
+        for process in processes:
+            deployment.record_fault("killed", process.name)
+            deployment.forget(process)
+            os.kill(process.pid, signal.SIGKILL)
+        for process in processes:
+            process.kill()  # waits for its end
+        await asyncio.sleep(planned.duration)
+        for process in processes:
+            deployment.replace(process)
+        return bool(processes)
+
+    async def _crash_postgres(self, planned: PlannedFault) -> None:
+        async with self._server_locks["postgres"]:
+            await self._fault_server(planned, "crash", "postgres")
+
     async def _fault_server(self, planned: PlannedFault, verb: str, target: str) -> None:
         deployment = self._deployment
         server = deployment.postgres if target == "postgres" else deployment.valkey
-        async with self._server_locks[target]:
-            if verb == "flush":
+        fault = deployment.record_fault(_SERVER_FAULTS[verb], target)
+        match verb:
+            case "flush":
                 client = deployment.stack.redis()
-                fault = deployment.record_fault("flushed", target)
                 await client.flushall()
                 await client.aclose()
-            elif verb == "hang":
-                fault = deployment.record_fault("hung", target)
+            case "lose":
+                deployment.redis_proxies.lose()
+            case "hang":
                 os.kill(server.pid, signal.SIGSTOP)
                 await asyncio.sleep(planned.duration)
                 os.kill(server.pid, signal.SIGCONT)
-            else:
-                fault = deployment.record_fault(
-                    "crashed" if verb == "crash" else "restarted", target
-                )
+            case "read-only" | "block-commits":
+                async with changed_setting(deployment.stack.dsn, *_SETTINGS[verb]):
+                    await asyncio.sleep(planned.duration)
+            case "fill":
+                async with full_disk(deployment.stack.dsn):
+                    await asyncio.sleep(planned.duration)
+            case _:
                 await asyncio.to_thread(server.stop if verb == "restart" else server.kill)
                 await asyncio.sleep(planned.duration)
                 await asyncio.to_thread(server.start)
-            fault.end = time.monotonic()
+        fault.end = time.monotonic()
 
     async def _inject(self, planned: PlannedFault) -> None:
         fault = self._deployment.record_fault("replies_lost", "postgres")

@@ -6,7 +6,16 @@ from typing import Any, Literal, TypeVar
 
 from tests.support.mcp_servers import COUNTING_TOOLS
 
-ClientKind = Literal["streamed", "polled", "chained", "foreground stream", "foreground"]
+ClientKind = Literal[
+    "streamed",
+    "polled",
+    "chained",
+    "foreground stream",
+    "foreground",
+    "conversation",
+    "socket",
+    "compact",
+]
 UpstreamFault = Literal["none", "reset", "drop", "refused first", "hang"]
 FaultAction = Literal[
     "kill worker",
@@ -19,9 +28,14 @@ FaultAction = Literal[
     "kill redis",
     "hang redis",
     "flush redis",
+    "lose redis",
     "restart postgres",
     "crash postgres",
+    "read-only postgres",
+    "fill postgres",
+    "block-commits postgres",
     "injector",
+    "kill machine",
     "double fault",
 ]
 
@@ -32,6 +46,9 @@ _KINDS: dict[ClientKind, int] = {
     "chained": 3,
     "foreground stream": 2,
     "foreground": 2,
+    "conversation": 5,
+    "socket": 2,
+    "compact": 1,
 }
 _UPSTREAM_FAULTS: dict[UpstreamFault, int] = {
     "none": 30,
@@ -51,11 +68,18 @@ _FAULT_ACTIONS: dict[FaultAction, int] = {
     "kill redis": 3,
     "hang redis": 3,
     "flush redis": 3,
+    "lose redis": 3,
     "restart postgres": 4,
     "crash postgres": 2,
+    "read-only postgres": 3,
+    "fill postgres": 2,
+    "block-commits postgres": 3,
     "injector": 5,
+    "kill machine": 4,
     "double fault": 1,
 }
+CONVERSATIONS = 4
+"""Conversations of a round; so several clients create in each, also at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +96,11 @@ class Client:
     """After this number of words."""
     disconnects: tuple[int, ...]
     """The reader disconnects after so many events, resumes elsewhere, and so on."""
+    is_background: bool
+    is_streamed: bool
+    """Its create is streamed."""
+    is_native: bool
+    """Its upstream speaks the Responses API."""
     readers: tuple[tuple[int, ...], ...] = ()
     """Further readers of a background response, each with its disconnects."""
     read_pause: float = 0.0
@@ -84,6 +113,16 @@ class Client:
     """The counting tools that each turn before the last one calls."""
     tool_delay: float = 0.0
     """Seconds after the create until its tools answer."""
+    compacts: bool = False
+    """It has a long history, which is compacted before the turn."""
+    conversation: int = 0
+    """The number of the conversation in which it is created."""
+    creates: int = 0
+    """Creates of each lane of a WebSocket."""
+    lanes: int = 1
+    """Lanes of a WebSocket."""
+    is_stored: bool = True
+    """Responses of a WebSocket that are not stored can be continued only on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +151,16 @@ class Scale:
     """The longest outage of PostgreSQL."""
     redis_away: float
     """The longest outage of Redis."""
+    machine_away: float
+    """The longest time until a machine that died is back."""
     clients: int
     """Number of clients."""
 
 
-SHORT = Scale(load=3.0, freeze=6.0, postgres_away=3.0, redis_away=2.0, clients=24)
-DEFAULT = Scale(load=8.0, freeze=25.0, postgres_away=18.0, redis_away=8.0, clients=40)
+SHORT = Scale(load=5.0, freeze=6.0, postgres_away=3.0, redis_away=2.0, machine_away=4.0, clients=80)
+DEFAULT = Scale(
+    load=8.0, freeze=25.0, postgres_away=18.0, redis_away=8.0, machine_away=10.0, clients=120
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,21 +186,13 @@ def plan(seed: int, scale: Scale = SHORT) -> Plan:
     return Plan(seed, clients, faults)
 
 
-def with_tools(plain: Plan) -> Plan:
-    """The same plan, with two thirds of its responses calling tools first."""
-    rng = random.Random(f"tools {plain.seed}")
-    clients = [
-        replace(client, **_tools(rng)) if rng.random() < 2 / 3 else client
-        for client in plain.clients
-    ]
-    return replace(plain, clients=clients)
-
-
 def monkey(seed: int, minutes: float) -> Plan:
     """Three responses a second for so long, while PostgreSQL restarts every 5 to 40 seconds."""
     rng = random.Random(f"monkey {seed}")
     clients, faults, at = [], [], 0.0
-    scale = Scale(load=60 * minutes, freeze=0, postgres_away=5, redis_away=0, clients=0)
+    scale = Scale(
+        load=60 * minutes, freeze=0, postgres_away=5, redis_away=0, machine_away=0, clients=0
+    )
     while (at := at + rng.expovariate(3)) < scale.load:
         clients.append(_client(rng, scale, at))
     at = 2.0
@@ -170,19 +205,41 @@ def monkey(seed: int, minutes: float) -> Plan:
 def _client(rng: random.Random, scale: Scale, at: float | None = None) -> Client:
     kind = _pick(rng, _KINDS)
     words = rng.randint(3, 70)
-    return Client(
+    in_background = kind in ("streamed", "polled", "chained", "compact")
+    is_alone = kind in ("conversation", "socket", "compact")
+    client = Client(
         at=rng.uniform(0, scale.load) if at is None else at,
         kind=kind,
-        words=words,
+        words=words if kind not in ("conversation", "socket") else min(words, 30),
         gap=rng.choice((0.0, 0.03, 0.05, 0.1)),
         upstream_fault=_pick(rng, _UPSTREAM_FAULTS),
         upstream_fault_at=rng.randint(0, words),
         disconnects=_disconnects(rng),
+        is_background=in_background or (kind == "conversation" and rng.random() < 0.7),
+        is_streamed=kind in ("streamed", "foreground stream")
+        or (kind == "conversation" and rng.random() < 0.5),
+        is_native=rng.random() < 0.3,
         readers=tuple(_disconnects(rng) for _ in range(rng.choice((0, 0, 1, 2)))),
         read_pause=rng.choice((0, 0, 0, 0.05)),
         cancel=rng.uniform(0, 2) if rng.random() < 0.15 else None,
-        delete=rng.uniform(0, 4) if rng.random() < 0.07 else None,
+        delete=rng.uniform(0, 4) if rng.random() < 0.07 and not is_alone else None,
+        compacts=rng.random() < 0.12 and not is_alone and kind != "chained",
     )
+    match kind:
+        case "conversation":
+            client = replace(client, conversation=rng.randrange(CONVERSATIONS))
+        case "socket":
+            client = replace(client, **_socket(rng))
+    return replace(client, **_tools(rng)) if rng.random() < 0.3 else client
+
+
+def _socket(rng: random.Random) -> dict[str, Any]:
+    return {
+        "creates": rng.randint(1, 3),
+        "lanes": rng.choice((1, 1, 2)),
+        "is_stored": rng.random() < 0.5,
+        "disconnects": tuple(rng.randint(1, 60) for _ in range(rng.choice((0, 0, 1, 2)))),
+    }
 
 
 def _tools(rng: random.Random) -> dict[str, Any]:
@@ -201,6 +258,7 @@ def _planned_fault(rng: random.Random, action: FaultAction, scale: Scale) -> Pla
         "freeze": scale.freeze,
         "hang redis": scale.redis_away,
         "kill redis": scale.redis_away,
+        "kill machine": scale.machine_away,
         "injector": scale.load,
     }
     longest = next((seconds for start, seconds in limits.items() if action.startswith(start)), 1.5)

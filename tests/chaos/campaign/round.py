@@ -40,7 +40,7 @@ def broken_round(plan: Plan, problem: str) -> RoundResult:
 
 
 async def run_round(
-    deployment: Deployment, plan: Plan, *, end_timeout: float, mcp: McpServers | None = None
+    deployment: Deployment, plan: Plan, *, end_timeout: float, mcp: McpServers
 ) -> RoundResult:
     """Runs a plan in this deployment and audits it.
 
@@ -57,8 +57,7 @@ async def run_round(
             record, _ = await asyncio.gather(clients.finish(), deployment.wait_until_healthy())
         finally:
             deployment.record_to(None)
-    if mcp is not None:
-        _record_tools(record, deployment, mcp)
+    _record_tools(record, deployment, mcp)
     report = audit(record)
     report.violations += _problems(deployment, tracebacks_before)
     return RoundResult(
@@ -77,6 +76,7 @@ async def _run_plan(
     """Runs the clients and faults; counts in `applied` the faults that had a target."""
     faults = Faults(deployment)
     async with asyncio.TaskGroup() as group:
+        group.create_task(clients.open_conversations())
         for number, client in enumerate(plan.clients):
             group.create_task(clients.run(number, client))
         for planned in plan.faults:

@@ -1,12 +1,18 @@
 """The values of a campaign, added up over its rounds: as a table, and as JSON."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.chaos.audit.measures import Measures
-from tests.chaos.campaign.round import RoundResult
+from tests.chaos.campaign.figures import RoundFigures
+
+_SUMS = (
+    *("responses", "injected", "tool_calls", "repeated", "unknown"),
+    *("double_faults", "double_violations", "seconds", "starved"),
+)
+"""Figures that are added up."""
 
 
 @dataclass(slots=True)
@@ -15,46 +21,29 @@ class CampaignTotals:
 
     rounds: int = 0
     responses: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     upstream_faults: Counter[str] = field(default_factory=Counter)
     injected: int = 0
     violations: list[str] = field(default_factory=list)
     tool_calls: int = 0
     repeated: int = 0
-    """Safe calls that ran again after a crash."""
     unknown: int = 0
-    """Calls whose outcome is unknown to the model."""
     double_faults: int = 0
-    """Responses with the stated double fault."""
     double_violations: int = 0
     measures: Measures = field(default_factory=Measures)
     seconds: float = 0.0
+    starved: float = 0.0
 
-    def add(self, result: RoundResult) -> None:
-        """Adds the result of one more round."""
+    def add(self, figures: RoundFigures) -> None:
+        """Adds one more round."""
         self.rounds += 1
-        self.responses += result.report.responses
-        self.faults.update(result.faults)
-        self.upstream_faults.update(
-            client.upstream_fault
-            for client in result.plan.clients
-            if client.upstream_fault != "none"
-        )
-        self.injected += result.injected
-        self.violations += [
-            f"seed {result.plan.seed}: {violation}" for violation in result.report.violations
-        ]
-        calls = Counter((call.marker, call.key) for call in result.record.tools)
-        self.tool_calls += calls.total()
-        self.repeated += calls.total() - len(calls)
-        self.unknown += sum(item["status"] == "failed" for item in _mcp_calls(result))
-        self.double_faults += len(result.report.double_faults)
-        self.double_violations += sum(
-            violation.response in result.report.double_faults
-            for violation in result.report.violations
-        )
-        self.measures.add(result.report.measures)
-        self.seconds += result.seconds
+        self.violations += [f"seed {figures.seed}: {violation}" for violation in figures.violations]
+        self.measures.add(Measures(**figures.measures))
+        for name in ("kinds", "faults", "upstream_faults"):
+            getattr(self, name).update(getattr(figures, name))
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(figures, name))
 
     def rows(self) -> list[tuple[str, str]]:
         """The rows of the table: name and value."""
@@ -66,6 +55,10 @@ class CampaignTotals:
         return [
             ("rounds", str(self.rounds)),
             ("responses accepted", str(self.responses)),
+            (
+                "of these",
+                ", ".join(f"{name} {count}" for name, count in sorted(self.kinds.items())),
+            ),
             (
                 "faults",
                 f"{sum(self.faults.values()) + sum(self.upstream_faults.values())}: {faults}",
@@ -80,10 +73,18 @@ class CampaignTotals:
                 "double faults (a stated limit; I4 is not checked)",
                 f"{self.double_faults} responses, {self.double_violations} violations",
             ),
-            ("recovery after a crash, p50 / p99 / max", _percentiles(measures.recovery)),
+            ("recovery after kill -9, p50 / p99 / max", _percentiles(measures.recovery)),
             (
-                "the same with PostgreSQL down too, or no worker without faults",
+                "the same after a freeze, or with another fault near",
+                _percentiles(measures.recovery_by_lease),
+            ),
+            (
+                "the same with PostgreSQL down too, no worker without faults, or too little CPU",
                 _percentiles(measures.recovery_in_trouble),
+            ),
+            (
+                "kill -9 of a web process to the end of its foreground responses",
+                _percentiles(measures.abandoned),
             ),
             ("running again after SIGTERM, p50 / p99 / max", _percentiles(measures.hand_over)),
             (
@@ -97,6 +98,10 @@ class CampaignTotals:
             ("longest gap of a reader, p50 / p99 / max", _percentiles(measures.gap)),
             ("create to first upstream request, p50 / p99 / max", _percentiles(measures.wait)),
             ("time", f"{self.seconds / 60:.1f} min"),
+            (
+                "of this with too little CPU (no limit of time is checked)",
+                f"{self.starved / 60:.1f} min",
+            ),
         ]
 
     def to_markdown(self) -> str:
@@ -110,6 +115,7 @@ class CampaignTotals:
         return {
             "rounds": self.rounds,
             "responses": self.responses,
+            "kinds": dict(self.kinds),
             "faults": dict(self.faults),
             "upstream_faults": dict(self.upstream_faults),
             "injected": self.injected,
@@ -120,20 +126,12 @@ class CampaignTotals:
             "double_fault_responses": self.double_faults,
             "double_fault_violations": self.double_violations,
             "seconds": round(self.seconds, 1),
+            "starved": round(self.starved, 1),
             **{
                 name: [round(duration, 4) for duration in sorted(getattr(self.measures, name))]
                 for name in Measures.__slots__
             },
         }
-
-
-def _mcp_calls(result: RoundResult) -> Iterator[dict[str, Any]]:
-    """The tool calls in the outputs that GETs returned last."""
-    for trace in result.record.traces:
-        states = [request.body for request in trace.requests_of("get") if request.status == 200]
-        yield from (
-            item for item in (states[-1]["output"] if states else []) if item["type"] == "mcp_call"
-        )
 
 
 def _percentiles(values: Sequence[float]) -> str:

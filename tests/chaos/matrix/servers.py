@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from urllib.parse import urlsplit
 
 import psutil
@@ -182,19 +182,46 @@ async def postgres_is_read_only_past_the_lease(lab: Lab) -> None:
     assert not any(map(lab.fake.requests_for, refused))
 
 
-@asynccontextmanager
-async def _read_only(lab: Lab) -> AsyncIterator[None]:
+@postgres.cell("read-only-briefly")
+async def postgres_is_read_only_for_less_than_a_lease(lab: Lab) -> None:
+    """As between the demotion of a primary and the promotion of the next."""
+    load = await lab.start_load()
+    async with _read_only(lab):
+        load.release_second_word()
+        refused = await assert_create_refused(lab)
+    await load.wait_for_words(2)
+    await assert_no_process_died(lab, load)
+    assert not lab.fake.requests_for(refused)
+
+
+def _read_only(lab: Lab) -> AbstractAsyncContextManager[None]:
     """Lets every session refuse writes with SQLSTATE 25006, as a demoted primary does."""
+    return _server_setting(lab, "default_transaction_read_only", "on")
+
+
+@asynccontextmanager
+async def _server_setting(lab: Lab, name: str, value: str) -> AsyncIterator[None]:
+    """Runs the server with this setting."""
     async with await psycopg.AsyncConnection.connect(
         lab.database_server.admin_url, autocommit=True
     ) as connection:
-        await connection.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+        await connection.execute(f"ALTER SYSTEM SET {name} = '{value}'".encode())
         await connection.execute("SELECT pg_reload_conf()")
         try:
             yield
         finally:
-            await connection.execute("ALTER SYSTEM RESET default_transaction_read_only")
+            await connection.execute(f"ALTER SYSTEM RESET {name}".encode())
             await connection.execute("SELECT pg_reload_conf()")
+
+
+@postgres.cell("standby-away")
+async def synchronous_standby_is_away_past_the_lease(lab: Lab) -> None:
+    """Commits wait for it, renewals of leases too, while reads are answered."""
+    load = await lab.start_load()
+    async with _server_setting(lab, "synchronous_standby_names", "away"):
+        load.release_second_word()
+        await _assert_create_hangs(lab)
+    await assert_no_process_died(lab, load)
 
 
 @postgres.cell("locked")

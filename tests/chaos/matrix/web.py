@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
+from models.config.groups import WebSettings
 from models.db.queries import read as read_queries
 from tests.chaos.matrix.checks import (
     assert_completes,
@@ -32,11 +33,9 @@ VISIBLE = fragment(
     read_queries.VISIBLE_RESPONSE, "r.delete_requested_at IS NULL AND (r.background OR"
 )
 """Part of the statement of a GET that reads the row."""
-RUNNING = fragment(
-    read_queries.RUNNING_RESPONSE, "SELECT id, status, checkpoint_number, worker FROM responses"
-)
+RUNNING = fragment(read_queries.RUNNING_RESPONSE, "r.worker IS NOT DISTINCT FROM")
 """Part of the statement of a GET that reads the log of a running response."""
-WEB_POOL = 16
+WEB_POOL = WebSettings().pool_size
 CANCELLED_WITH_FIRST_WEB = [LoadKind.WAITING]
 """The foreground member whose client is at the first of two web processes."""
 
@@ -74,12 +73,15 @@ async def is_killed_and_comes_back(lab: Lab) -> None:
 async def is_refused_by_its_postgres(lab: Lab) -> None:
     """Its streams continue over Redis; a create in that time is refused and never runs."""
     load = await lab.start_load()
-    lab.stack.webs[0].proxies.postgres.refuse()
+    victim = lab.stack.webs[0]
+    lab.fault("disconnected", victim)
+    victim.proxies.postgres.refuse()
     load.release_second_word()
     await load.wait_for_words(2)
     refused = await assert_create_refused(lab)
-    lab.stack.webs[0].proxies.postgres.heal()
+    victim.proxies.postgres.heal()
     await assert_completes(lab, load)
+    assert not await lab.is_dead(victim)
     assert not lab.fake.requests_for(refused)
 
 
@@ -103,7 +105,7 @@ async def gets_no_reply_from_its_postgres(lab: Lab) -> None:
 
 @web.cell("pool-exhausted")
 async def has_no_free_connection(lab: Lab) -> None:
-    """Sixteen GETs wait for replies of PostgreSQL: a create is refused, and streams continue."""
+    """As many GETs as connections wait for replies: a create is refused, and streams continue."""
     load = await lab.start_load()
     proxy = lab.stack.webs[0].proxies.postgres
     held = [proxy.hold_answer(VISIBLE) for _ in range(WEB_POOL)]

@@ -6,7 +6,7 @@ holds the reply to a statement, and then the process is frozen or killed.
 
 from collections.abc import Iterable
 
-from models.db.queries import claim, leases, run
+from models.db.queries import claim, leases, run, sweep
 from tests.support.api import decode, until
 from tests.support.chaos.fragments import fragment
 from tests.support.chaos.interception import HeldAnswer
@@ -21,11 +21,11 @@ sweeper = Victim("sweeper", webs=1, workers=3, settings={"BACKBURNER_WORKER__POO
 
 JOURNAL = fragment(run.JOURNAL, "INSERT INTO journal")
 RENEW = fragment(leases.RENEW, "UPDATE workers SET expires_at")
-LOCK = fragment(claim.LOCK_ORPHAN, "IS NOT NULL AS started")
+LOCK = fragment(claim.LOCK_ORPHANS, "IS NOT NULL AS started")
 """Part of the statement that locks a response before its takeover, inside the transaction."""
-REAP_LOCK = fragment(leases.REAP_LOCK, "NOT dead AND expires_at =")
-EXPIRED = fragment(leases.EXPIRED_LEASES, "expires_at < clock_timestamp() ORDER BY id")
-CLAIM_NEW = fragment(claim.CLAIM_FRESH, "r.worker IS NULL AND r.attempt = 0")
+REAP_LOCK = fragment(leases.REAP_LOCK_UNTIED, "NOT dead AND expires_at =")
+ORPHANS = fragment(sweep.ORPHANS, "IS NOT NULL OR r.requeue_requested_at IS NOT NULL")
+CLAIM_NEW = fragment(claim.CLAIM_UNOWNED, "r.worker IS NULL AND r.deaths = 0")
 
 
 class WorkerLoad:
@@ -338,13 +338,16 @@ async def gets_late_replies(lab: Lab) -> None:
 
 @sweeper.cell("pool-exhausted")
 async def has_no_free_connection_to_sweep(lab: Lab) -> None:
-    """Its only connection waits for the held reply of a sweep."""
+    """The only connection of each pool waits for the held reply of a sweep. A death is seen on
+    another connection."""
     worker_load = await WorkerLoad.of(lab)
-    blind, other = worker_load.others
-    held = blind.proxies.postgres.hold_answer(EXPIRED)
-    await held.answered.wait()
-    await _assert_reaped_by(lab, worker_load, other)
-    held.release()
+    held_answers = [process.proxies.postgres.hold_answer(ORPHANS) for process in worker_load.others]
+    for held in held_answers:
+        await held.answered.wait()
+    lab.kill(worker_load.victim)
+    await lab.wait_until_reaped(worker_load.victim)
+    for held in held_answers:
+        held.release()
     await worker_load.assert_ends(worker_load.victim)
 
 

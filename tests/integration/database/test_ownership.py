@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import psycopg
@@ -15,17 +15,26 @@ from models.db.queries import end as end_queries
 from models.db.queries import leases
 from models.db.queries import read as read_queries
 from models.db.queries import sweep as sweep_queries
+from models.db.queries.claim import ResponseBlock
+from models.db.queries.common import LogBlock
 from models.db.queries.run import JournalOutcome
+from models.db.statement import Query
 from models.errors import Cancelled, LeaseLost, NotFound
 from models.ids import new_uuid
 from models.ids import response_id as public_response_id
-from models.lifecycle import Status
-from models.ownership.claims import EndReason, Tail
+from models.lifecycle import CRASHES_ALONE, CRASHES_FINAL, QUARANTINE_THRESHOLD, Status
+from models.ownership.claims import ReleaseReason, Tail
+from models.ownership.clock import DatabaseClock
+from models.ownership.creates import UnclearCreate, void_values
+from models.ownership.takeover import Claim, EndReason, take_over
 from models.redis.answer_cache import AnswerCache
+from tests.support.api import until
 from tests.support.chaos.step_worker import FakeBus, SilentRedis
 from tests.support.sql import run_sql
 from tests.support.stack import Databases
 from tests.support.worker_rows import SeededDatabase, ending, frames, settings_for, turn
+from web.responses.idempotency import IdempotencyKey
+from web.responses.join import JoinResponse
 from web.responses.store import ResponseStore
 from web.stream.reader import EventReader
 
@@ -107,6 +116,103 @@ async def test_of_many_claims_of_an_orphan_exactly_one_wins_and_adopts_its_journ
         ]
 
 
+async def test_of_many_claims_of_many_orphans_exactly_one_wins_each_with_its_own_journal(
+    database: SeededDatabase,
+) -> None:
+    owners = [await database.create_worker() for _ in range(3)]
+    log_ends: dict[UUID, int] = {}
+    for owner in owners:
+        for batch in range(1, 21):
+            response_id = await database.create_response()
+            await owner.ownership.take(response_id)
+            await owner.flush(response_id, 1, 2, 4)
+            await owner.journal(2 * batch, response_id, 1, 3, 5 + batch)
+            await owner.journal(2 * batch + 1, response_id, 1, 7 + batch, 9 + batch)
+            log_ends[response_id] = 5 + batch
+        await database.declare_dead(owner)
+    takers = [await database.create_worker() for _ in range(4)]
+    won: list[Claim] = []
+    while len(won) < len(log_ends):
+        taken = await asyncio.gather(
+            *(taker.ownership.take_orphans(list(log_ends)) for taker in takers)
+        )
+        assert any(taken)
+        won += [claim for claims in taken for claim in claims]
+    assert {claim.id: claim.log_end for claim in won} == log_ends
+    for claim in won:
+        end = log_ends[claim.id]
+        assert (claim.attempt, claim.row.crashes, claim.seconds_lost is None) == (2, 1, False)
+        assert b"".join(block.frames for block in claim.blocks) == frames(2, end)
+        assert await database.log_ranges(claim.id) == [(0, 1, 0), (2, 4, 1), (5, end, 1)]
+
+
+async def test_orphans_are_claimed_together_by_the_rules_of_a_single_claim(
+    database: SeededDatabase,
+) -> None:
+    dead, live, taker = [await database.create_worker() for _ in range(3)]
+    crashed, suspect, cancelled, deferred, released, running, queued, ended = ids = [
+        await database.create_response() for _ in range(8)
+    ]
+    claims = {each: await dead.ownership.take(each) for each in ids[:5]}
+    set_columns = "UPDATE responses SET {} WHERE id = %(id)s"
+    await run_sql(database.pool, set_columns.format("deaths = 1"), {"id": suspect})
+    await fetch(database.pool, end_queries.REQUEST_CANCEL, {"id": cancelled})
+    for response_id, pause in ((deferred, timedelta(hours=1)), (released, None)):
+        claim = claims[response_id]
+        assert claim is not None
+        tail = Tail(2, 3, frames(2, 3))
+        await dead.ownership.release(claim, tail, ReleaseReason.DEFERRED, pause)
+    await database.declare_dead(dead)
+    assert await live.ownership.take(running) is not None
+    to_end = await live.ownership.take(ended)
+    assert to_end is not None
+    await live.ownership.end(to_end, ending(Status.COMPLETED, 2, 3))
+    taken = {claim.id: claim for claim in await taker.ownership.take_orphans(ids)}
+    assert taken.keys() == {crashed, cancelled, released, queued}
+    assert {claim.end_reason for claim in taken.values()} == {None, EndReason.CANCELLED}
+    assert taken[cancelled].end_reason is EndReason.CANCELLED
+    assert [taken[each].row.crashes for each in (crashed, cancelled, released, queued)] == [
+        1,
+        1,
+        0,
+        0,
+    ]
+    assert (taken[released].log_end, len(taken[released].blocks)) == (3, 1)
+    assert (taken[queued].attempt, taken[queued].is_first, taken[queued].log_end) == (1, True, 1)
+    assert await taker.ownership.take_orphans(ids) == []
+    await database.declare_dead(taker)
+    with pytest.raises(LeaseLost):
+        await taker.ownership.take_orphans(ids)
+
+
+async def test_logs_that_postgres_refuses_to_read_together_are_read_one_by_one(
+    database: SeededDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, taker = await database.create_worker(), await database.create_worker()
+    ids = [await database.create_response() for _ in range(2)]
+    for response_id in ids:
+        await owner.ownership.take(response_id)
+        await owner.flush(response_id, 1, 2, 4)
+    await database.declare_dead(owner)
+    await run_sql(
+        database.pool,
+        "CREATE OR REPLACE FUNCTION refuse() RETURNS int LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE EXCEPTION 'too large' USING ERRCODE = '54000'; END $$",
+        {},
+    )
+    refused = (
+        "SELECT NULL::uuid, 0, 0, refuse(), ''::bytea"
+        " WHERE CAST(:ids AS uuid[]) IS NOT NULL AND CAST(:afters AS int[]) IS NOT NULL"
+    )
+    monkeypatch.setattr(claim_queries, "LOGS_SINCE", Query(refused, ResponseBlock))
+    claims = await taker.ownership.take_orphans(ids)
+    assert [claim.has_unread_log for claim in claims] == [True, True]
+    for unread in claims:
+        claim = await taker.ownership.with_log(unread)
+        assert claim is not None
+        assert (claim.log_end, len(claim.blocks), claim.has_unread_log) == (4, 1, False)
+
+
 async def test_a_claim_that_rolls_back_leaves_the_previous_owner_on_record(
     database: SeededDatabase,
 ) -> None:
@@ -119,8 +225,8 @@ async def test_a_claim_that_rolls_back_leaves_the_previous_owner_on_record(
         database.pool.connection() as connection,
         connection.transaction(force_rollback=True),
     ):
-        values = {"me": taker.id, "id": response_id, "wall_clock": timedelta(hours=1)}
-        assert await taker.ownership._take_over(connection, values) is not None
+        values = {"me": taker.id, "wall_clock": timedelta(hours=1), "first_attempt": 1}
+        assert await take_over(connection, values, [response_id], lambda _: True)
     row = await database.response_row(response_id)
     assert (row["worker"], row["attempt"]) == (owner.id, 1)
     assert await database.log_ranges(response_id) == [(0, 1, 0)]
@@ -194,8 +300,8 @@ async def test_an_open_fenced_transaction_blocks_the_reaper_but_not_the_heartbea
             assert await fetch(fenced, claim_queries.FENCE_ALONE, {"me": owner.id})
             await reaper.execute("SET lock_timeout = '300ms'")
             with pytest.raises(psycopg.errors.LockNotAvailable):
-                await fetch(reaper, leases.REAP_LOCK, reap)
-        assert await fetch(reaper, leases.REAP_LOCK, reap)
+                await fetch(reaper, leases.REAP_LOCK_EXPIRED, reap)
+        assert await fetch(reaper, leases.REAP_LOCK_EXPIRED, reap)
         async with fenced.transaction():
             assert await fetch(fenced, claim_queries.FENCE_ALONE, {"me": owner.id})
             assert await fetch(
@@ -206,12 +312,13 @@ async def test_an_open_fenced_transaction_blocks_the_reaper_but_not_the_heartbea
 
 async def test_a_lease_renewed_since_it_was_seen_is_not_reaped(database: SeededDatabase) -> None:
     owner = await database.create_worker(lease=-60)
-    expired = {
-        row.id: row.expires_at for row in await fetch(database.pool, leases.EXPIRED_LEASES, {})
-    }
+    watched = await fetch(database.pool, leases.WATCHED_PROCESSES, {"me": new_uuid()})
+    expired = {row.id: row.expires_at for row in watched if row.expired}
     await fetch(database.pool, leases.RENEW, {"me": owner.id, "lease": timedelta(seconds=-30)})
     assert (
-        await fetch(database.pool, leases.REAP_LOCK, {"id": owner.id, "seen": expired[owner.id]})
+        await fetch(
+            database.pool, leases.REAP_LOCK_EXPIRED, {"id": owner.id, "seen": expired[owner.id]}
+        )
         == []
     )
 
@@ -276,6 +383,33 @@ async def test_a_released_response_is_claimed_without_a_death_and_its_old_claim_
             await write
     assert await owner.flush(response_id, 1, 6, 7) != []
     assert await database.log_ranges(response_id) == [(0, 1, 0), (2, 5, 1)]
+
+
+async def test_responses_released_together_are_each_released_or_reported_as_lost(
+    database: SeededDatabase,
+) -> None:
+    owner, other = await database.create_worker(), await database.create_worker()
+    ids = [await database.create_response() for _ in range(20)]
+    claims = [await owner.ownership.take(response_id) for response_id in ids]
+    lost = claims[3]
+    assert lost is not None
+    await owner.ownership.release(lost, Tail(2, 1, b""))
+    assert await other.ownership.take(lost.id) is not None
+    releases = (
+        owner.ownership.release(claim, Tail(2, 4, frames(2, 4))) for claim in claims if claim
+    )
+    async with await psycopg.AsyncConnection.connect(database.dsn, autocommit=True) as watching:
+        await watching.execute(leases.LISTEN_FOR_ORPHANS.sql)
+        results = await asyncio.gather(*releases, return_exceptions=True)
+        async with asyncio.timeout(10):
+            await anext(watching.notifies())
+    assert [type(result) for result in results if result is not None] == [LeaseLost]
+    assert isinstance(results[3], LeaseLost)
+    for response_id in ids:
+        row = await database.response_row(response_id)
+        is_lost = response_id == lost.id
+        assert row["worker"] == (other.id if is_lost else None)
+        assert await database.log_ranges(response_id) == [(0, 1, 0), *[(2, 4, 1)] * (not is_lost)]
 
 
 async def test_a_checkpoint_resets_the_deaths_and_is_repeated_without_effect(
@@ -397,21 +531,22 @@ async def test_a_page_reports_that_a_later_attempt_replaced_events_a_reader_has(
         assert page[0].is_rewritten == torn, (shown, attempt)
 
 
-async def test_a_create_answered_503_never_runs_in_either_order_of_insert_and_delete(
+async def test_creates_answered_503_never_run_in_either_order_of_insert_and_voiding(
     database: SeededDatabase,
 ) -> None:
     worker = await database.create_worker()
-    inserted_first, deleted_first = new_uuid(), new_uuid()
-    project_values = {"project": database.project}
+    web = await database.create_worker(kind="web")
+    inserted_first, voided_first = new_uuid(), new_uuid()
+    voiding_values = void_values(
+        [UnclearCreate(name, database.project, 0) for name in (voided_first, inserted_first)],
+        web.id,
+    )
+    insert_values = database.insert_values(inserted_first, web=web.id)
     async with database.pool.connection() as creating:
         async with creating.transaction():
-            await fetch(creating, create_queries.INSERT, database.insert_values(inserted_first))
-            deleting = asyncio.create_task(
-                fetch(
-                    database.pool,
-                    create_queries.DELETE_UNCLEAR_CREATE,
-                    {"id": inserted_first, **project_values},
-                )
+            await fetch(creating, create_queries.INSERT, insert_values)
+            voiding = asyncio.create_task(
+                fetch(database.pool, create_queries.VOID_UNCLEAR_CREATES, voiding_values)
             )
             waiting = (
                 "SELECT count(*) AS n FROM pg_stat_activity"
@@ -419,34 +554,114 @@ async def test_a_create_answered_503_never_runs_in_either_order_of_insert_and_de
             )
             while (await run_sql(database.pool, waiting, {}))[0]["n"] == 0:  # noqa: ASYNC110  (a lock elsewhere)
                 await asyncio.sleep(0.01)
-        assert await deleting
-    await fetch(
-        database.pool, create_queries.DELETE_UNCLEAR_CREATE, {"id": deleted_first, **project_values}
-    )
+        assert set(await voiding) == {inserted_first, voided_first}
     with pytest.raises(psycopg.errors.UniqueViolation):
-        await fetch(database.pool, create_queries.INSERT, database.insert_values(deleted_first))
-    for response_id in (inserted_first, deleted_first):
+        await fetch(database.pool, create_queries.INSERT, database.insert_values(voided_first))
+    for response_id in (inserted_first, voided_first):
         assert await worker.ownership.take(response_id) is None
         assert (await database.response_row(response_id))["status"] == "cancelled"
 
 
-async def test_a_response_that_killed_two_processes_runs_alone_and_fails_after_the_third(
+async def _crash(database: SeededDatabase, response_id: UUID, *, quarantine: bool) -> Claim:
+    """A worker claims the response and crashes; returns its claim."""
+    worker = await database.create_worker(quarantine=quarantine)
+    claim = await worker.ownership.take(response_id)
+    assert claim is not None
+    await database.declare_dead(worker)
+    return claim
+
+
+async def test_the_group_of_a_suspect_is_halved_at_each_crash_and_its_own_crash_fails_it(
     database: SeededDatabase,
 ) -> None:
     response_id = await database.create_response()
-    for _ in range(2):
-        worker = await database.create_worker()
-        assert await worker.ownership.take(response_id) is not None
-        await database.declare_dead(worker)
-    normal, alone = await database.create_worker(), await database.create_worker(quarantine=True)
+    for _ in range(QUARANTINE_THRESHOLD):
+        claim = await _crash(database, response_id, quarantine=False)
+    normal = await database.create_worker()
     assert await normal.ownership.take(response_id) is None
-    claim = await alone.ownership.take(response_id)
-    assert claim is not None
-    assert (claim.row.crashes, claim.end_reason) == (2, None)
-    await database.declare_dead(alone)
+    for group_size in (16, 8, 4, 2, 1):
+        claim = await _crash(database, response_id, quarantine=True)
+        assert (claim.crashes.group_size, claim.end_reason) == (group_size, None)
     last = await normal.ownership.take(response_id)
     assert last is not None
     assert last.end_reason is EndReason.TOO_MANY_CRASHES
+
+
+async def test_a_suspect_that_kills_its_worker_late_is_forgiven_once_and_fails_all_the_same(
+    database: SeededDatabase,
+) -> None:
+    response_id = await database.create_response()
+    for is_quarantined in (False, False, True, True, True, True):
+        await _crash(database, response_id, quarantine=is_quarantined)
+    worker = await database.create_worker(quarantine=True)
+    alone = await worker.ownership.take(response_id)
+    assert alone is not None
+    assert (alone.crashes.group_size, alone.crashes.is_final) == (1, False)
+    await worker.ownership.forget_crashes(alone)
+    await database.declare_dead(worker)
+    for group_size, is_final in ((8, False), (1, True)):
+        claim = await _crash(database, response_id, quarantine=True)
+        assert claim.end_reason is None
+        assert (claim.crashes.group_size, claim.crashes.is_final) == (group_size, is_final)
+    claim = await _crash(database, response_id, quarantine=True)
+    assert claim.end_reason is EndReason.TOO_MANY_CRASHES
+    assert claim.crashes.in_turn == CRASHES_FINAL + 1
+
+
+async def test_an_ending_that_crashed_its_worker_is_repeated_without_what_it_had_read(
+    database: SeededDatabase,
+) -> None:
+    response_id = await database.create_response()
+    first = await database.create_worker()
+    assert await first.ownership.take(response_id) is not None
+    await first.flush(response_id, 1, 2, 4)
+    await run_sql(
+        database.pool,
+        "UPDATE responses SET deaths = %(deaths)s WHERE id = %(id)s",
+        {"id": response_id, "deaths": CRASHES_ALONE},
+    )
+    await database.declare_dead(first)
+    ending_claim = await _crash(database, response_id, quarantine=False)
+    assert ending_claim.end_reason is EndReason.TOO_MANY_CRASHES
+    assert ending_claim.blocks
+    ending_claim = await _crash(database, response_id, quarantine=False)
+    assert ending_claim.end_reason is EndReason.TOO_MANY_CRASHES
+    assert not ending_claim.blocks
+
+
+async def test_a_log_that_postgres_refuses_to_read_fails_its_response_after_bounded_attempts(
+    database: SeededDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    response_id = await database.create_response()
+    await _crash(database, response_id, quarantine=False)
+    await run_sql(
+        database.pool,
+        "CREATE OR REPLACE FUNCTION refuse() RETURNS int LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE EXCEPTION 'too large' USING ERRCODE = '54000'; END $$",
+        {},
+    )
+    refused = Query(
+        "SELECT 0, 0, refuse(), ''::bytea WHERE CAST(:id AS uuid) IS NOT NULL AND :after > -9",
+        LogBlock,
+    )
+    monkeypatch.setattr(claim_queries, "LOG_SINCE", refused)
+    workers = [await database.create_worker(), await database.create_worker(quarantine=True)]
+    claims = []
+    for _ in range(CRASHES_ALONE + 2):
+        claims += [await worker.ownership.take(response_id) for worker in workers]
+        await run_sql(
+            database.pool,
+            "UPDATE responses SET resume_at = NULL WHERE id = %(id)s",
+            {"id": response_id},
+        )
+    [claim] = [claim for claim in claims if claim is not None]
+    assert claim.end_reason is EndReason.TOO_MANY_CRASHES
+    outcomes = await run_sql(
+        database.pool,
+        "SELECT outcome FROM attempts WHERE response_id = %(id)s ORDER BY attempt",
+        {"id": response_id},
+    )
+    assert {row["outcome"] for row in outcomes} == {"died", "error", None}
 
 
 async def test_a_quarantine_worker_leaves_healthy_responses_alone(database: SeededDatabase) -> None:
@@ -490,12 +705,60 @@ async def test_a_cancelled_an_overdue_and_an_abandoned_response_are_claimed_only
     assert owned[left].abandoned is True
 
 
-async def test_a_sweep_leaves_a_new_response_until_its_web_process_has_renewed_its_lease(
+async def test_a_join_and_a_voiding_exclude_each_other(database: SeededDatabase) -> None:
+    """A client got 503 for an unclear create and sends it again to another web process.
+
+    Either it gets that response, which then runs, or the response is voided and the retry makes a
+    new one.
+    """
+    web, other_web = [await database.create_worker(kind="web") for _ in range(2)]
+    join = JoinResponse(database.pool, other_web.lease)
+    outcomes = set()
+    for number in range(25):
+        name = new_uuid()
+        key = IdempotencyKey(f"key:{name}", b"body", timedelta(hours=1), may_repeat=True)
+        insert_values = database.insert_values(name, web=web.id) | key.sql_values(name)
+        await fetch(database.pool, create_queries.INSERT_WITH_KEY, insert_values)
+        voiding_values = void_values([UnclearCreate(name, database.project, 0)], web.id)
+        joining = join.join(database.project, key, new_uuid())
+        voiding = fetch(database.pool, create_queries.VOID_UNCLEAR_CREATES, voiding_values)
+        if number == 0:
+            joined, voided = await joining, await voiding
+        elif number == 1:
+            voided, joined = await voiding, await joining
+        else:
+            joined, voided = await asyncio.gather(joining, voiding)
+        status = (await database.response_row(name))["status"]
+        assert (joined, voided, status) in (
+            (name, [], "queued"),
+            (None, [name], "cancelled"),
+        )
+        outcomes.add(status)
+    assert outcomes == {"queued", "cancelled"}
+
+
+SWEEP_VALUES = {
+    "waiting": timedelta(0),
+    "max_rows": 100,
+    "quarantine": False,
+    "lease": timedelta(seconds=600),
+    "interval": timedelta(0),
+    "interactive": True,
+    "background": True,
+}
+
+
+async def _may_claim(database: SeededDatabase, *names: UUID) -> set[UUID]:
+    """Those of the responses that a sweep may claim."""
+    return set(await fetch(database.pool, sweep_queries.ORPHANS, SWEEP_VALUES)) & set(names)
+
+
+async def test_a_sweep_leaves_a_new_response_until_the_outcome_of_its_create_is_known(
     database: SeededDatabase,
 ) -> None:
-    """Until it renews, it may still delete a create it answered with 503 (I9).
+    """Its web process may still void a create that it answered with 503 (I9).
 
-    A dead web process can delete nothing more, and what it accepted must run (I1).
+    A dead web process can void nothing more, and what it accepted must run (I1).
     """
     web, dead = await database.create_worker(kind="web"), await database.create_worker(kind="web")
     unconfirmed, left = (
@@ -505,35 +768,98 @@ async def test_a_sweep_leaves_a_new_response_until_its_web_process_has_renewed_i
     await database.declare_dead(dead)
     await run_sql(
         database.pool,
-        "UPDATE responses SET enqueued_at = clock_timestamp() - interval '1 minute'",
-        {},
+        "UPDATE responses SET enqueued_at = clock_timestamp() + interval '1 minute'"
+        " WHERE id = ANY(%(ids)s)",
+        {"ids": [unconfirmed, left]},
     )
-    lease = timedelta(seconds=600)
-    values = {
-        "waiting": timedelta(0),
-        "max_rows": 100,
-        "quarantine": False,
-        "lease": lease,
-        "interval": timedelta(0),
-    }
+    values = SWEEP_VALUES | {"waiting": timedelta(minutes=-2), "interval": timedelta(minutes=-2)}
 
     async def taken() -> set[UUID]:
-        return set(await fetch(database.pool, sweep_queries.ORPHANS, values)) & {
-            unconfirmed,
-            left,
-        }
+        return set(await fetch(database.pool, sweep_queries.ORPHANS, values)) & {unconfirmed, left}
 
-    await run_sql(
-        database.pool,
-        "UPDATE workers SET expires_at = expires_at - interval '2 minutes' WHERE id = %(id)s",
-        {"id": web.id},
-    )
     assert await taken() == {left}
     enqueued_ids = {row.id for row in await fetch(database.pool, sweep_queries.REENQUEUE, values)}
     assert left in enqueued_ids
     assert unconfirmed not in enqueued_ids
-    await fetch(database.pool, leases.RENEW, {"me": web.id, "lease": lease})
+    settled = {
+        "me": web.id,
+        "lease": timedelta(seconds=600),
+        "settled_at": datetime.now(UTC) + timedelta(minutes=3),
+    }
+    await fetch(database.pool, leases.RENEW_WEB, settled)
+    await fetch(database.pool, leases.RENEW_WEB, settled | {"settled_at": None})
     assert await taken() == {unconfirmed, left}
+
+
+async def test_a_sweep_leaves_a_new_response_of_the_previous_release_until_its_lease_is_renewed(
+    database: SeededDatabase,
+) -> None:
+    """That release voids such creates before it renews a lease, and knows no `settled_at`."""
+    web = await database.create_worker(kind="web")
+    await run_sql(
+        database.pool,
+        "UPDATE workers SET settled_at = NULL, expires_at = expires_at - interval '1 minute'"
+        " WHERE id = %(id)s",
+        {"id": web.id},
+    )
+    name = await database.create_response(web=web.id)
+    await run_sql(
+        database.pool,
+        "UPDATE responses SET enqueued_at = enqueued_at - interval '30 seconds' WHERE id = %(id)s",
+        {"id": name},
+    )
+    assert await _may_claim(database, name) == set()
+    await fetch(database.pool, leases.RENEW, {"me": web.id, "lease": timedelta(seconds=600)})
+    assert await _may_claim(database, name) == {name}
+
+
+async def test_no_renewal_settles_a_create_that_began_before_it_and_is_committed_after_it(
+    database: SeededDatabase,
+) -> None:
+    web = await database.create_worker(kind="web")
+    creates = web.lease.creates
+    unclear, stored = new_uuid(), new_uuid()
+
+    async def renew() -> None:
+        values = {"me": web.id, "lease": timedelta(seconds=600), "settled_at": creates.settled_at()}
+        [renewed] = await fetch(database.pool, leases.RENEW_WEB, values)
+        creates.renewed(renewed.now)
+
+    async def is_settled() -> bool:
+        await renew()
+        return bool(await _may_claim(database, stored))
+
+    await renew()
+    unclear_number, unclear_values = creates.begin(), database.insert_values(unclear, web=web.id)
+    async with database.pool.connection() as creating:
+        async with creating.transaction():
+            await fetch(creating, create_queries.INSERT, unclear_values)
+            for _ in range(3):
+                await renew()
+        # The reply to the commit is lost: the client gets a 503.
+        unclear_create = UnclearCreate(unclear, database.project, unclear_number)
+        creates.add_unclear(unclear_create)
+        creates.end(unclear_number)
+    stored_number = creates.begin()
+    await fetch(database.pool, create_queries.INSERT, database.insert_values(stored, web=web.id))
+    creates.end(stored_number)
+    await run_sql(
+        database.pool,
+        "UPDATE responses SET enqueued_at = enqueued_at - interval '1 second'"
+        " WHERE id = ANY(%(ids)s)",
+        {"ids": [unclear, stored]},
+    )
+    for _ in range(3):
+        await renew()
+    assert await _may_claim(database, unclear, stored) == set()
+
+    await fetch(
+        database.pool, create_queries.VOID_UNCLEAR_CREATES, void_values([unclear_create], web.id)
+    )
+    creates.remove_unclear([unclear])
+    await until(is_settled)
+    assert await _may_claim(database, unclear, stored) == {stored}
+    assert (await database.response_row(unclear))["status"] == "cancelled"
 
 
 async def test_a_queued_response_is_cancelled_at_once_unless_it_was_claimed_first(
@@ -569,6 +895,7 @@ async def test_a_cancel_of_a_response_that_is_deleted_meanwhile_is_a_404_and_not
         EventReader(database.pool, FakeBus()),  # type: ignore[arg-type]
         AnswerCache(settings_for(database.dsn), "silent"),
         0,
+        DatabaseClock(),
     )
     name = await database.create_response()
     row = await store.find(database.project, public_response_id(name))

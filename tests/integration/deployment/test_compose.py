@@ -18,7 +18,6 @@ from tests.support.deployment_files import (
     volumes_and_networks,
     with_defaults,
 )
-from web import state
 from worker import pool
 
 SERVICES = services()
@@ -117,7 +116,7 @@ def test_an_image_is_pinned_to_a_version(name: str) -> None:
 @EVERY
 def test_docker_waits_longer_than_a_process_needs_to_stop(name: str) -> None:
     allowed = _seconds(SERVICES[name]["stop_grace_period"])
-    grace, slack = WorkerSettings().grace.total_seconds(), pool._STOP_SLACK + 2
+    grace, slack = WorkerSettings().longest_grace.total_seconds(), pool._STOP_SLACK + 2
     needed = {
         "web": WebSettings().grace.total_seconds() + 15,
         "worker": grace + slack,
@@ -159,9 +158,9 @@ def test_a_worker_may_open_the_files_that_its_slots_need() -> None:
 
 
 def test_postgres_has_connections_for_four_webs_and_eight_workers() -> None:
-    web, worker = state._POOL_SIZE + 1, WorkerSettings().pool_size + 2
+    web, worker = WebSettings().pool_size + 3, WorkerSettings().pool_size + 5
     allowed = next(word for word in SERVICES["postgres"]["command"] if "max_connections" in word)
-    assert int(with_defaults(allowed).partition("=")[2]) >= 4 * (web + 1) + 8 * (worker + 1)
+    assert int(with_defaults(allowed).partition("=")[2]) >= 4 * (web + 1) + 9 * (worker + 1) + 10
     assert f"| web | {web} |" in DEPLOY.read_text()
     assert f"| worker, quarantine worker | {worker} |" in DEPLOY.read_text()
 

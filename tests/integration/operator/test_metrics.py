@@ -16,6 +16,7 @@ from models.db.database import fetch, open_pool
 from models.db.queries import create as create_queries
 from models.db.queries import operations
 from models.metrics import scrape_allowed
+from models.ownership.creates import UnclearCreate, void_values
 from tests.support.api import until
 from tests.support.fake_upstream import FakeUpstream, hang, reply, status, text
 from tests.support.sql import run_sql
@@ -45,6 +46,7 @@ LABELS = {
         "requeued",
         "returned",
         "put_off",
+        "error",
         "answered",
         "failed",
         "busy",
@@ -77,6 +79,7 @@ LABELS = {
         "too_many_deaths",
         "failed_by_operator",
         "internal_error",
+        "statement_refused",
         "file_unavailable",
         "history_deleted",
         "secrets_unreadable",
@@ -364,13 +367,10 @@ async def test_the_backlog_is_counted_by_the_index_of_open_rows(database_server:
     await pool.open(wait=True)
     database = SeededDatabase(pool, dsn)
     await database.create_project()
-    response_ids = [await database.create_response() for _ in range(400)]
-    for response_id in response_ids[5:]:
-        await fetch(
-            pool,
-            create_queries.DELETE_UNCLEAR_CREATE,
-            {"id": response_id, "project": database.project},
-        )
+    web = await database.create_worker(kind="web")
+    response_ids = [await database.create_response(web=web.id) for _ in range(400)]
+    unclear = [UnclearCreate(response_id, database.project, 0) for response_id in response_ids[5:]]
+    await fetch(pool, create_queries.VOID_UNCLEAR_CREATES, void_values(unclear, web.id))
     async with pool.connection() as connection:
         await connection.execute("ANALYZE responses")
         plan = await run_sql(connection, f"EXPLAIN {operations.GAUGES.sql}", {})

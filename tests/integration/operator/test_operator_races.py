@@ -13,7 +13,8 @@ from models.db.queries import leases, operations
 from models.db.queries import sweep as sweep_queries
 from models.errors import Cancelled
 from models.lifecycle import Status
-from models.ownership.claims import EndReason, ReleaseReason, Tail
+from models.ownership.claims import ReleaseReason, Tail
+from models.ownership.takeover import EndReason
 from tests.support.stack import Databases
 from tests.support.worker_rows import (
     DatabaseWorker,
@@ -183,7 +184,8 @@ async def test_a_requeue_of_a_response_without_an_owner_is_enqueued_once_by_the_
     database: SeededDatabase,
 ) -> None:
     response_id = await database.create_response()
-    sweep = {"interval": timedelta(days=1), "lease": timedelta(seconds=10)}
+    long_queues = dict.fromkeys(("interactive", "background", "quarantine"), False)
+    sweep = {"interval": timedelta(days=1), "lease": timedelta(seconds=10), **long_queues}
     enqueued = await fetch(database.pool, sweep_queries.REENQUEUE, sweep)
     assert response_id not in {row.id for row in enqueued}
     await fetch(database.pool, operations.REQUEST_REQUEUE, {"id": response_id})

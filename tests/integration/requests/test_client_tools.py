@@ -17,6 +17,7 @@ from tests.support.fake_upstream import (
     Script,
     Step,
     call,
+    delta,
     done,
     finish,
     reply,
@@ -58,6 +59,46 @@ async def read_events(api: Api, script: Script, fake: FakeUpstream, **body: Any)
     assert await api.get(stream.response_id) == stream.final
     assert [decode(frame) for frame in await api.replay(stream.response_id)] == events
     return stream
+
+
+# One call at a time.
+
+
+def arguments(index: int, piece: str) -> Step:
+    """One piece of the arguments of the call with this number."""
+    return delta({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
+
+
+class LastCall:
+    """A client that takes every delta for one of the call that was added last, as some do."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+
+    def feed(self, event: JSON) -> None:
+        if event["type"] == "response.output_item.added":
+            self.calls.append((event["item"]["name"], ""))
+        elif event["type"] == "response.function_call_arguments.delta":
+            name, arguments = self.calls.pop()
+            self.calls.append((name, arguments + event["delta"]))
+
+
+async def test_a_client_that_knows_only_the_last_call_gets_interleaved_calls_right(
+    api: Api, fake: FakeUpstream
+) -> None:
+    script = call_turn(
+        call(0, "call_a", "look", ""),
+        call(1, "call_b", "look", ""),
+        arguments(0, '{"at":'),
+        arguments(1, '{"at": "B'),
+        arguments(0, ' "Ulm"}'),
+        arguments(1, 'onn"}'),
+    )
+    client = LastCall()
+    stream = await read_events(api, script, fake, tools=[LOOK])
+    for event in stream.events:
+        client.feed(event)
+    assert client.calls == [("look", '{"at": "Ulm"}'), ("look", '{"at": "Bonn"}')]
 
 
 # Namespaces.

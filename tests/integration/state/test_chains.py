@@ -171,6 +171,36 @@ async def test_a_call_without_its_output_blocks_the_chain(api: Api, fake: FakeUp
     assert fake.requests_for(model) == []
 
 
+@pytest.mark.parametrize("continued", ["previous_response_id", "conversation"])
+async def test_a_second_output_of_a_call_is_refused_with_a_message_that_says_so(
+    api: Api, fake: FakeUpstream, continued: str
+) -> None:
+    place: JSON = {}
+    if continued == "conversation":
+        place = {"conversation": (await api.call("POST", "/conversations", {})).body["id"]}
+    tools = [{"type": "function", "name": "look", "parameters": {"type": "object"}}]
+    calling = [call(0, "call_a", "look", "{}"), finish("tool_calls"), done()]
+    response = await api.create(fake.script(calling), tools=tools, **place)
+    output = {"type": "function_call_output", "call_id": "call_a", "output": "x"}
+    for answer in ("seen", "and more"):
+        if continued == "previous_response_id":
+            place = {"previous_response_id": response["id"]}
+        response = await api.create(
+            fake.script(reply(answer)),
+            input=[output] if answer == "seen" else "And now?",
+            **place,
+        )
+    if continued == "previous_response_id":
+        place = {"previous_response_id": response["id"]}
+    body = {"model": fake.script(reply("never")), "input": [output], **place}
+    refused = await api.call("POST", "/responses", body)
+    assert (refused.status, refused.error["param"]) == (400, "input")
+    assert refused.error["message"] == (
+        "A function call output with call_id call_a is in the history already. Send only outputs "
+        "that were not sent before."
+    )
+
+
 @pytest.mark.parametrize(
     ("script", "status", "texts"),
     [

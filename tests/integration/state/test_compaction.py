@@ -1,6 +1,7 @@
 """Compaction over HTTP: on request, above a threshold, after an overflow, and its later use."""
 
 import json
+import secrets
 from typing import Any
 
 import openai
@@ -8,6 +9,7 @@ import pytest
 
 from models import keys
 from models.wire.compaction import PREAMBLE
+from tests.conftest import PrivateStack
 from tests.support.api import JSON, Api
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (
@@ -25,6 +27,7 @@ from tests.support.fake_upstream import (
 )
 from tests.support.stack import Stack
 from tests.support.strict_types import check_event, check_item, check_response
+from tests.support.tool_turns import TOOL_SETTINGS
 
 OVERFLOW: Script = [
     status(
@@ -505,6 +508,32 @@ async def test_a_conversation_accepts_compactions_of_its_project_only(
             "POST", f"/conversations/{created.body['id']}/items", {"items": [invalid]}
         )
         assert (refused.status, refused.error["param"]) == (400, param)
+
+
+@pytest.mark.parametrize("continued", ["previous_response_id", "conversation"])
+async def test_an_unreadable_compaction_names_the_parameter_that_continues_it(
+    private_stack: PrivateStack, fake: FakeUpstream, continued: str
+) -> None:
+    async with private_stack(settings=TOOL_SETTINGS) as own_stack:
+        api = own_stack.api()
+        items = (await compact(api, fake))["output"]
+        if continued == "conversation":
+            conversation = (await api.call("POST", "/conversations", {"items": items})).body
+            place = {"conversation": conversation["id"]}
+        else:
+            first = await api.create(fake.script(reply("x")), input=items)
+            place = {"previous_response_id": first["id"]}
+        await own_stack.stop(own_stack.workers[0])
+        new_key = {"BACKBURNER_SECRET_KEYS": secrets.token_urlsafe(32)}
+        own_stack.settings = {**own_stack.settings, **new_key}
+        await own_stack.start_worker()
+        body = {"model": fake.script(reply("never")), "input": "Who barks?", **place}
+        refused = await api.call("POST", "/responses", body)
+        assert (refused.status, refused.error["param"], refused.error["code"]) == (
+            400,
+            continued,
+            "invalid_encrypted_content",
+        )
 
 
 async def test_without_a_sealing_key_compaction_is_refused(shared_stack: Stack) -> None:

@@ -3,10 +3,12 @@
 import asyncio
 import json
 
+import psycopg
 import pytest
 
 from models import keys
 from models.wire.events import split_frames
+from tests.conftest import PrivateStack
 from tests.support.api import JSON, Api, HttpResponse, decode, until
 from tests.support.fake_upstream import FakeUpstream, hang, reply, text, wait_for
 from tests.support.stack import Stack
@@ -111,24 +113,116 @@ async def test_the_same_key_of_another_project_is_another_key(
     assert first.body["id"] != of_other_project.body["id"]
 
 
-async def test_the_sdks_retry_of_a_create_gets_the_first_response(
-    api: Api, fake: FakeUpstream
+@pytest.mark.parametrize("stream", [False, True], ids=["waiting", "streaming"])
+@pytest.mark.parametrize("web", [0, 1], ids=["same web process", "other web process"])
+async def test_a_joined_response_outlives_the_first_connection_and_ends_with_the_last_one(
+    shared_stack: Stack, fake: FakeUpstream, web: int, *, stream: bool
 ) -> None:
-    model = fake.script(reply("sdk"), reply("again"))
-    body = {"model": model, "background": True}
-    first = await _post(api, body, **{"x-stainless-retry-count": "0"})
-    retried = await _post(api, body, **{"x-stainless-retry-count": "1"})
-    assert retried.body["id"] == first.body["id"]
+    model = fake.script([text("first"), hang()])
+    body = {"model": model, "stream": stream}
+    headers = {"idempotency-key": model}
+    first = asyncio.create_task(_post(shared_stack.api(), body, **headers))
+    await until(lambda: fake.requests_for(model))
+    waiters = "SELECT waiter FROM responses WHERE model = %s"
+    waiter = await shared_stack.value(waiters, model)
+    second = asyncio.create_task(_post(shared_stack.api(web), body, **headers))
+
+    async def is_joined() -> bool:
+        return bool(await shared_stack.value(waiters, model) != waiter)
+
+    await until(is_joined)
+    await _close(first)
+    [request] = fake.requests_for(model)
+    with pytest.raises(AssertionError):  # half a second is long for a cancel
+        await until(lambda: request.closed_by_client is not None, 0.5)
+    assert not second.done()
+    await _close(second)
+    await until(lambda: request.closed_by_client is not None)
+    status = "SELECT status FROM responses WHERE model = %s"
+
+    async def is_cancelled() -> bool:
+        return bool(await shared_stack.value(status, model) == "cancelled")
+
+    await until(is_cancelled)
 
 
-async def test_two_creates_are_two_responses_and_a_retry_gets_the_later_one(
-    api: Api, fake: FakeUpstream
+async def _close(request: asyncio.Task[HttpResponse]) -> None:
+    """Closes the connection of a request that waits for its answer."""
+    request.cancel()
+    await asyncio.wait({request})
+
+
+async def test_a_joined_response_answers_the_retry_after_the_first_connection_ended(
+    shared_stack: Stack, fake: FakeUpstream
 ) -> None:
-    model = fake.script(reply("a"), reply("b"))
-    body = {"model": model, "background": True}
-    first, second = [await _post(api, body, **{"x-stainless-retry-count": "0"}) for _ in range(2)]
-    retried = await _post(api, body, **{"x-stainless-retry-count": "2"})
-    assert first.body["id"] != second.body["id"] == retried.body["id"]
+    released = asyncio.Event()
+    model = fake.script([wait_for(released), *reply("for the retry")], reply("a second time"))
+    headers = {"idempotency-key": model}
+    first = asyncio.create_task(_post(shared_stack.api(0), {"model": model}, **headers))
+    await until(lambda: fake.requests_for(model))
+    waiters = "SELECT waiter FROM responses WHERE model = %s"
+    waiter = await shared_stack.value(waiters, model)
+    second = asyncio.create_task(_post(shared_stack.api(1), {"model": model}, **headers))
+
+    async def is_joined() -> bool:
+        return bool(await shared_stack.value(waiters, model) != waiter)
+
+    await until(is_joined)
+    await _close(first)
+    released.set()
+    assert (await second).body["output_text"] == "for the retry"
+    assert len(fake.requests_for(model)) == 1
+
+
+async def test_a_retry_of_the_sdk_is_not_given_the_response_of_an_equal_request(
+    shared_stack: Stack, fake: FakeUpstream
+) -> None:
+    """Neither one that another client waits for, nor one that was answered."""
+    released = asyncio.Event()
+    model = fake.script(reply("answered"), [wait_for(released), *reply("running")], reply("retry"))
+    sdk, retry = {"x-stainless-retry-count": "0"}, {"x-stainless-retry-count": "1"}
+    answered = await _post(shared_stack.api(), {"model": model}, **sdk)
+    running = asyncio.create_task(_post(shared_stack.api(), {"model": model}, **sdk))
+    await until(lambda: len(fake.requests_for(model)) == 2)
+    retried = await _post(shared_stack.api(1), {"model": model}, **retry)
+    released.set()
+    texts = [answer.body["output_text"] for answer in (answered, await running, retried)]
+    assert texts == ["answered", "running", "retry"]
+
+
+async def test_samples_of_one_prompt_stay_different_although_some_creates_were_refused(
+    private_stack: PrivateStack, fake: FakeUpstream
+) -> None:
+    samples, refused = 6, 3
+    refuse_the_first = f"""
+        CREATE SEQUENCE refused;
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            IF nextval('refused') <= {refused} THEN
+                RAISE EXCEPTION 'No space left on device' USING ERRCODE = '53100';
+            END IF;
+            RETURN NULL;
+        END $$;
+        CREATE TRIGGER refuse BEFORE INSERT ON responses
+        FOR EACH STATEMENT EXECUTE FUNCTION refuse();
+    """
+    async with private_stack() as own_stack:
+        async with await psycopg.AsyncConnection.connect(own_stack.dsn) as connection:
+            await connection.execute(refuse_the_first)
+        client = own_stack.openai().with_options(max_retries=2)
+        released = asyncio.Event()
+        model = fake.script(
+            *([wait_for(released), *reply(f"sample {number}")] for number in range(samples))
+        )
+        calls = [
+            asyncio.create_task(client.responses.create(model=model, input="A joke."))
+            for _ in range(samples)
+        ]
+        await until(lambda: len(fake.requests_for(model)) == samples)
+        released.set()
+        responses = await asyncio.gather(*calls)
+    assert len({response.id for response in responses}) == samples
+    assert len({response.output_text for response in responses}) == samples
 
 
 async def test_a_retry_runs_again_after_the_first_client_disconnected(

@@ -1,21 +1,27 @@
 """An expired response is purged with all its rows, unless a later response continues it."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import psycopg
 import pytest
 
-from models.db.database import fetch, open_pool
+from models.db.database import connect, fetch, open_pool
 from models.db.queries import end as end_queries
-from models.db.queries import retention
+from models.db.queries import read, retention
+from models.ids import new_uuid
 from models.lifecycle import Status
 from tests.conftest import PrivateStack
 from tests.support.api import until
-from tests.support.fake_upstream import FakeUpstream, reply, wait_for
+from tests.support.fake_upstream import FakeUpstream, hang, reply, text, wait_for
 from tests.support.sql import run_sql
-from tests.support.stack import Databases
-from tests.support.worker_rows import SeededDatabase, ending, settings_for
+from tests.support.stack import ROOT, SHORT_LEASES, Databases
+from tests.support.worker_rows import SeededDatabase, ending, run_purge, settings_for
+from worker import purge as purge_module
+from worker.purge import Purger
 
 
 @pytest.fixture
@@ -46,8 +52,15 @@ async def _expire(database: SeededDatabase, *response_ids: UUID) -> None:
     )
 
 
+async def _all_ids(database: SeededDatabase) -> set[UUID]:
+    return {row["id"] for row in await run_sql(database.pool, "SELECT id FROM responses")}
+
+
 async def _purge(database: SeededDatabase) -> set[UUID]:
-    return set(await fetch(database.pool, retention.PURGE, {}))
+    """The responses that one round of the purge has deleted."""
+    before = await _all_ids(database)
+    await run_purge(settings_for(database.dsn))
+    return before - await _all_ids(database)
 
 
 async def _rows_of(database: SeededDatabase, response_id: UUID) -> int:
@@ -80,8 +93,7 @@ async def test_a_response_that_another_continues_is_kept_until_that_one_is_purge
     await _expire(database, parent)
     assert await _purge(database) == set()
     await _expire(database, child)
-    assert await _purge(database) == {child}
-    assert await _purge(database) == {parent}
+    assert await _purge(database) == {child, parent}
 
 
 async def test_an_open_response_is_never_purged(database: SeededDatabase) -> None:
@@ -103,14 +115,220 @@ async def test_a_deleted_response_is_purged_although_another_continues_it(
     assert await _purge(database) == {parent}
 
 
-async def test_a_purge_removes_at_most_a_hundred_responses(database: SeededDatabase) -> None:
-    ended = [await _create_ended(database) for _ in range(101)]
-    await _expire(database, *ended)
-    assert len(await _purge(database)) == 100
-    assert len(await _purge(database)) == 1
+async def _create_chain(database: SeededDatabase, length: int) -> list[UUID]:
+    """The ids of a chain of expired responses, the first one first."""
+    ids = [new_uuid() for _ in range(length)]
+    await run_sql(database.pool, INSERT_CHAIN, {"ids": ids, "project": database.project})
+    return ids
 
 
-async def test_the_sweep_purges_a_response_after_the_retention_setting(
+INSERT_CHAIN = """
+    WITH chain AS (
+        INSERT INTO responses (id, project_id, status, background, store, model, parameters,
+                               previous_response_id, created_at, completed_at, expires_at,
+                               deadline, enqueued_at)
+        SELECT id, %(project)s, 'completed', true, true, 'm', '{}', lag(id) OVER (ORDER BY nr),
+               now(), now(), now() - interval '1 second', now(), now()
+        FROM unnest(%(ids)s::uuid[]) WITH ORDINALITY AS t (id, nr) RETURNING id
+    )
+    INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)
+    SELECT id, 0, 1, 1, '' FROM chain
+"""
+
+
+async def test_a_whole_chain_of_expired_responses_is_hidden_at_once(
+    database: SeededDatabase,
+) -> None:
+    chain = await _create_chain(database, 1000)
+    async with database.pool.connection() as connection, connection.transaction():
+        (hidden,) = await fetch(connection, retention.HIDE_EXPIRED, FROM_THE_START)
+        assert (hidden.examined, hidden.hidden) == (1000, 1000)
+    assert await _purge(database) == set(chain)
+
+
+FROM_THE_START = {
+    "expires_at": datetime.min.replace(tzinfo=UTC),
+    "id": UUID(int=0),
+    "rows": 5000,
+}
+
+
+async def test_what_two_branches_continue_is_kept_until_both_have_expired(
+    database: SeededDatabase,
+) -> None:
+    """The first branch is two responses long; the last one of the second is kept."""
+    root, fork, *first = await _create_chain(database, 4)
+    second = await _create_ended(database, previous=fork)
+    last = await _create_ended(database, previous=second)
+    await _expire(database, second)
+    assert await _purge(database) == set(first)
+    await _expire(database, last)
+    assert await _purge(database) == {root, fork, second, last}
+
+
+async def test_expired_responses_that_are_kept_are_looked_at_in_parts(
+    database: SeededDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight are kept by a ninth; behind them in time is one that nothing continues."""
+    chain = await _create_chain(database, 8)
+    await _create_ended(database, previous=chain[-1])
+    alone = await _create_ended(database)
+    await run_sql(
+        database.pool,
+        "UPDATE responses SET expires_at = now() - interval '1 minute' WHERE id = ANY(%(ids)s)",
+        {"ids": chain},
+    )
+    await _expire(database, alone)
+    monkeypatch.setattr(purge_module, "_ROWS", {"rows": 3})
+    monkeypatch.setattr(purge_module, "_MAX_ROWS", 3)
+    monkeypatch.setattr(purge_module, "_MAX_IDLE_STEPS", 1)
+    purger = Purger(settings_for(database.dsn), "purging")
+    deleted = []
+    for _ in range(4):
+        before = await _all_ids(database)
+        async with await connect(settings_for(database.dsn), "purging") as connection:
+            await purger.purge(connection)
+        deleted.append(before - await _all_ids(database))
+    assert deleted == [set(), set(), {alone}, set()]
+
+
+async def test_a_response_that_is_kept_longer_in_the_same_moment_keeps_those_before_it(
+    database: SeededDatabase,
+) -> None:
+    """A WebSocket extends the time of its last response while a purge hides the chain."""
+    parent = await _create_ended(database)
+    child = await _create_ended(database, previous=parent)
+    await _expire(database, parent, child)
+    await run_sql(database.pool, "UPDATE responses SET store = false")
+    async with database.pool.connection() as socket, socket.transaction():
+        values = {"ids": [child], "lifetime": timedelta(hours=1)}
+        await fetch(socket, retention.EXTEND_UNSTORED, values)
+        purging = asyncio.create_task(run_purge(settings_for(database.dsn)))
+
+        async def waits_for_the_row() -> bool:
+            waiting = (
+                "SELECT 1 FROM pg_stat_activity"
+                " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+            )
+            return bool(await run_sql(database.pool, waiting))
+
+        await until(waits_for_the_row, every=0.005)
+    with pytest.raises(psycopg.OperationalError):  # a conflict, or a lock that was not free soon
+        await purging
+    assert await _purge(database) == set()
+
+
+async def test_only_one_worker_purges_at_a_time(database: SeededDatabase) -> None:
+    expired = await _create_ended(database)
+    await _expire(database, expired)
+    async with database.pool.connection() as other, other.transaction():
+        assert await fetch(other, retention.LOCK_PURGE, {"key": purge_module._LOCK})
+        assert await _purge(database) == set()
+    assert await _purge(database) == {expired}
+
+
+async def test_a_long_log_is_deleted_in_parts_and_its_readers_never_see_a_part_of_it(
+    database: SeededDatabase,
+) -> None:
+    (response,) = await _create_chain(database, 1)
+    await run_sql(
+        database.pool,
+        "INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)"
+        " SELECT %(id)s, n, n, 1, 'frame' FROM generate_series(2, 14400) n",
+        {"id": response},
+    )
+    await fetch(
+        database.pool, end_queries.REQUEST_DELETE, {"id": response, "project": database.project}
+    )
+    page = {"id": response, "after": 7000, "attempt": 1, "page": 64, "bytes": 4096}
+    assert len(await fetch(database.pool, read.LOG_PAGE, page)) == 64
+    parts = {"ids": [response], "rows": 5000}
+    assert await fetch(database.pool, retention.DELETE_LOG, parts) == [5000]
+    assert await fetch(database.pool, read.LOG_PAGE, page) == []
+    assert await _purge(database) == {response}
+
+
+async def test_a_shorter_retention_reaches_older_responses_by_the_documented_statement(
+    database: SeededDatabase,
+) -> None:
+    """`expires_at` is stored with the response: the setting alone changes only new ones."""
+    old, new = await _create_ended(database), await _create_ended(database)
+    await run_sql(
+        database.pool,
+        "UPDATE responses SET created_at = now() - interval '8 days',"
+        " expires_at = now() + interval '22 days' WHERE id = %(id)s",
+        {"id": old},
+    )
+    assert await _purge(database) == set()
+    (statement,) = re.findall(
+        r"```sql\n(UPDATE responses SET expires_at.*?)```", OPERATIONS, re.DOTALL
+    )
+    await run_sql(database.pool, statement)
+    assert await _purge(database) == {old}
+    assert await _rows_of(database, new) > 0
+
+
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+
+
+async def test_processes_that_died_long_ago_are_forgotten_unless_a_response_names_them(
+    database: SeededDatabase,
+) -> None:
+    owner, web, other, recent = [await database.create_worker() for _ in range(4)]
+    running, waiting = await database.create_response(), await database.create_response(web=web.id)
+    await owner.ownership.take(running)
+    await run_sql(
+        database.pool,
+        "UPDATE workers SET dead = true, expires_at = now() - interval '2 hours'"
+        " WHERE id <> %(id)s",
+        {"id": recent.id},
+    )
+    await run_purge(settings_for(database.dsn))
+    left = {row["id"] for row in await run_sql(database.pool, "SELECT id FROM workers")}
+    assert left == {owner.id, web.id, recent.id}
+    trimmed = "SELECT 1 FROM journal WHERE worker = %(id)s"
+    assert not await run_sql(database.pool, trimmed, {"id": other.id})
+    assert waiting in await _all_ids(database)
+
+
+PLAN_OF = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "
+
+
+async def test_a_purge_with_nothing_to_do_reads_no_more_in_a_large_table(
+    database: SeededDatabase,
+) -> None:
+    await run_sql(
+        database.pool,
+        """
+        INSERT INTO responses (id, project_id, status, background, store, model, parameters,
+                               created_at, completed_at, expires_at, deadline, enqueued_at)
+        SELECT gen_random_uuid(), %(project)s, 'completed', true, true, 'm', '{}',
+               now(), now(), now() + interval '1 day', now(), now()
+        FROM generate_series(1, 20000)
+        """,
+        {"project": database.project},
+    )
+    await run_sql(
+        database.pool,
+        """
+        INSERT INTO idempotency_keys (project_id, key, body_hash, response_id, expires_at)
+        SELECT project_id, id::text, '', id, expires_at FROM responses
+        """,
+    )
+    await run_sql(database.pool, "ANALYZE responses, idempotency_keys")
+    values = FROM_THE_START | {"items": 5000}
+    for query in (
+        retention.HIDE_EXPIRED,
+        retention.DELETABLE,
+        retention.DELETE_OLD_WORKERS,
+        retention.DELETE_EXPIRED_KEYS,
+    ):
+        (row,) = await run_sql(database.pool, PLAN_OF + query.sql, values)
+        plan = row["QUERY PLAN"][0]["Plan"]
+        assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 50, query.sql
+
+
+async def test_a_worker_purges_a_response_after_the_retention_setting(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     released = asyncio.Event()
@@ -121,7 +339,6 @@ async def test_the_sweep_purges_a_response_after_the_retention_setting(
     settings = {
         "BACKBURNER_RETENTION": "2",
         "BACKBURNER_WORKER__PURGE_INTERVAL": "0.2",
-        "BACKBURNER_LEASE__SWEEP": "0.5",
     }
     async with private_stack(settings=settings) as stack:
         api = stack.api()
@@ -141,3 +358,28 @@ async def test_the_sweep_purges_a_response_after_the_retention_setting(
             released.set()
             await stream.to_end()
             assert stream.final["output_text"] == "child"
+
+
+async def test_a_backlog_of_the_purge_delays_no_recovery(
+    private_stack: PrivateStack, fake: FakeUpstream
+) -> None:
+    """A chain of a thousand responses has expired when a worker is killed."""
+    settings = SHORT_LEASES | {"BACKBURNER_WORKER__PURGE_INTERVAL": "0.2"}
+    async with private_stack(settings=settings) as stack:
+        model = fake.script([text("unfinished"), hang()], reply("finished"))
+        response = await stack.api().create_background(model)
+        await until(lambda: fake.requests_for(model))
+        async with open_pool(settings_for(stack.dsn), "seeding", 1) as pool:
+            database = SeededDatabase(pool, stack.dsn)
+            await database.create_project()
+            chain = await _create_chain(database, 1000)
+        await stack.start_worker()
+        stack.kill(stack.workers[0])
+        ended = await stack.api().wait_for_end(response, 15)
+        assert ended["output_text"] == "finished"
+
+        async def is_purged() -> bool:
+            left = "SELECT count(*) FROM responses WHERE id = ANY(%s)"
+            return bool(await stack.value(left, chain) == 0)
+
+        await until(is_purged)

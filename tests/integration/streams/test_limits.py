@@ -13,6 +13,7 @@ import pytest
 from openai.types.responses import ResponseError
 
 from models.errors import LimitReached
+from models.lifecycle import CRASHES_ALONE
 from tests.support.api import JSON, HttpResponse, until
 from tests.support.fake_upstream import FakeUpstream, Script, hang, reply, text
 from tests.support.stack import RUNNING_STACKS, Databases, Stack, SuiteSettings, stack
@@ -77,7 +78,7 @@ QUEUE_WAIT = Limit(
 )
 DEATHS = Limit(
     "too_many_deaths",
-    "The response failed: the processes that ran it died three times.",
+    "The response failed: the processes that ran it crashed again and again.",
     reply("never"),
     status=502,
 )
@@ -188,12 +189,12 @@ async def test_a_response_in_a_stuck_queue_ends_at_its_limit(
     await assert_ends(idle_stack, QUEUE_WAIT)
 
 
-async def test_a_response_that_crashed_three_workers_fails(
+async def test_a_response_that_crashed_too_many_workers_fails(
     idle_stack: Stack, fake: FakeUpstream
 ) -> None:
-    """Sets the state that three dead owners leave; tests/chaos/test_kill_worker.py kills them."""
+    """Sets the state that seven dead owners leave; tests/chaos/test_quarantine.py kills them."""
 
-    async def died_three_times(model: str) -> None:
+    async def crashed_seven_times(model: str) -> None:
         async def all_exist() -> bool:
             return bool(
                 await idle_stack.value("SELECT count(*) = 4 FROM responses WHERE model = %s", model)
@@ -201,13 +202,14 @@ async def test_a_response_that_crashed_three_workers_fails(
 
         await until(all_exist)
         await idle_stack.value(
-            "UPDATE responses SET status = 'in_progress', attempt = 3, deaths = 3,"
+            "UPDATE responses SET status = 'in_progress', attempt = 7, deaths = %s,"
             " started_at = now(), deadline = now() + interval '1 hour'"
             " WHERE model = %s RETURNING 1",
+            CRASHES_ALONE + 1,
             model,
         )
 
-    await assert_ends(idle_stack, DEATHS, died_three_times)
+    await assert_ends(idle_stack, DEATHS, crashed_seven_times)
 
 
 async def test_a_response_that_exceeds_its_wall_clock_ends_at_its_limit(

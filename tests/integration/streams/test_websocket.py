@@ -17,9 +17,11 @@ from tests.support.fake_upstream import (
     FakeUpstream,
     call,
     done,
+    drop,
     finish,
     hang,
     reply,
+    status,
     text,
     usage,
     wait_for,
@@ -287,6 +289,31 @@ async def test_an_unstored_response_can_be_continued_on_its_connection_only(
     assert (await api.create(model, input="Still", previous_response_id=stored["id"]))[
         "status"
     ] == "completed"
+
+
+@pytest.mark.parametrize("failure", ["refused", "failed upstream", "failed with output"])
+async def test_a_response_can_be_continued_again_after_a_continuation_failed(
+    api: Api, fake: FakeUpstream, failure: str
+) -> None:
+    """OpenAI forgets an unstored response then. Here nothing is lost: the client may try again."""
+    model = fake.script(reply("first"), reply("at last"))
+    failing = fake.script([text("half"), drop()] if "output" in failure else [status(400)])
+    async with socket(api) as connection:
+        first = await connection.create_and_read(model, store=False)
+        continued = {"previous_response_id": first["id"], "store": False}
+        if failure == "refused":
+            await connection.create(model, input=[{"type": "no such"}], **continued)
+            assert (await connection.read_error())["code"] == "invalid_value"
+        else:
+            await connection.create(failing, input="And?", **continued)
+            assert (await connection.read_to_end())[-1]["type"] == "response.failed"
+        for _ in range(2):
+            await connection.create(model, input="x", tools=[{"type": "function"}], **continued)
+            assert (await connection.read_error())["param"] == "tools[0].name"
+        last = await connection.create_and_read(model, input="And?", **continued)
+        assert last["output_text"] == "at last"
+    roles = [message["role"] for message in fake.requests_for(model)[-1].messages]
+    assert roles == ["user", "assistant", "user"]
 
 
 async def test_a_stored_response_can_be_continued_on_any_connection(
@@ -596,7 +623,9 @@ async def _raw_handshake(
     "headers",
     [{"authorization": "Bearer unknown"}, {"authorization": ""}, {"authorization": "Basic x"}],
 )
-async def test_without_a_key_the_handshake_is_refused(api: Api, headers: dict[str, str]) -> None:
+async def test_without_a_key_the_handshake_is_refused(
+    shared_stack: Stack, api: Api, headers: dict[str, str]
+) -> None:
     for path in ("/responses", "/elsewhere"):
         with pytest.raises(InvalidStatus) as refusal:
             async with socket(api, path, headers=headers):
@@ -608,6 +637,7 @@ async def test_without_a_key_the_handshake_is_refused(api: Api, headers: dict[st
             "Bearer",
         )
         assert answer.headers["x-request-id"]
+    assert "handshake" not in shared_stack.webs[0].log.read_text(), "a refusal is no error"
 
 
 async def test_a_handshake_on_another_path_is_a_404(api: Api) -> None:

@@ -7,12 +7,14 @@ tests/integration/tools/test_mcp.py tests the whole.
 import asyncio
 import json
 import socket
+import time
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -23,7 +25,10 @@ from models.config.settings import Settings
 from models.egress import EgressPolicy
 from models.errors import ToolFailed
 from tests.support.api import until
+from tests.support.chaos.lost_replies import DONE, both_kinds, lose_reply
+from tests.support.chaos.proxy import Proxy
 from tests.support.mcp_servers import (
+    COUNTING_TOOLS,
     PIXEL,
     Fault,
     McpServers,
@@ -470,6 +475,55 @@ async def test_a_bad_answer_over_the_older_transport_is_a_failed_call(
         await run.prepare()
         result = await run.call("echo", {"text": "x"})
         assert isinstance(result, ToolCallError) or result.failed
+
+
+@both_kinds
+@pytest.mark.parametrize("name", COUNTING_TOOLS)
+async def test_a_call_without_an_answer_is_made_again_only_if_it_may_be_made_twice(
+    mcp_servers: McpServers, name: str, kind: str
+) -> None:
+    """As when the server closes an idle connection while a request is sent on it."""
+    parts = urlsplit(mcp_servers.url("counting"))
+    assert parts.hostname is not None
+    assert parts.port is not None
+    proxy = Proxy(parts.hostname, parts.port)
+    key = f"{name}-{kind}"
+    try:
+        async with open_run(proxy.url(parts.geturl())) as run:
+            await run.prepare()
+            lose_reply(proxy, b'"tools/call"', kind)
+            result = await run.call(name, {"key": key})
+    finally:
+        await proxy.close()
+    assert isinstance(result, ToolResult)
+    may_repeat = name != "count_unsafe"
+    assert result.failed is not may_repeat
+    if result.failed:
+        assert "broke off before it answered" in result.fields["error"]["message"]
+    made = len(mcp_servers.tool_calls.calls_with(key))
+    assert made == (kind == DONE) + may_repeat
+
+
+async def test_a_connection_that_was_idle_for_long_is_not_used_again(
+    mcp_servers: McpServers,
+) -> None:
+    """The server may close it in the moment in which a call is sent."""
+    parts = urlsplit(mcp_servers.url("counting"))
+    assert parts.hostname is not None
+    assert parts.port is not None
+    proxy = Proxy(parts.hostname, parts.port)
+    try:
+        async with open_run(proxy.url(parts.geturl())) as run:
+            await run.prepare()
+            await run.call("count_unsafe", {"key": "first"})
+            used = time.monotonic()
+            await until(lambda: time.monotonic() - used > 4.5)
+            proxy.lose()  # an old connection answers nothing any more
+            result = await run.call("count_unsafe", {"key": "later"})
+    finally:
+        await proxy.close()
+    assert isinstance(result, ToolResult)
+    assert not result.failed, result.fields
 
 
 async def test_a_session_survives_a_bad_answer(mcp_servers: McpServers) -> None:

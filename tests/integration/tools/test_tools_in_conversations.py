@@ -5,8 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from models.db.database import fetch, open_pool
-from models.db.queries import retention
+from models.db.database import open_pool
 from models.ids import parse_response_id
 from tests.support.api import JSON, Api
 from tests.support.fake_upstream import FakeUpstream, reply
@@ -14,7 +13,7 @@ from tests.support.mcp_servers import McpServers
 from tests.support.sql import run_sql
 from tests.support.stack import Stack
 from tests.support.tool_turns import counting_server, tool_turn
-from tests.support.worker_rows import settings_for
+from tests.support.worker_rows import run_purge, settings_for
 
 
 @pytest.fixture
@@ -30,16 +29,15 @@ async def delete(stack: Stack, api: Api, response_id: str) -> None:
 
 async def expire(stack: Stack, api: Api, response_id: str) -> None:
     """Removes the response by its retention."""
-    pool = open_pool(settings_for(stack.dsn), "purging", 1)
-    await pool.open(wait=True)
-    values = {"id": parse_response_id(response_id)}
-    await run_sql(
-        pool,
-        "UPDATE responses SET expires_at = now() - interval '1 second' WHERE id = %(id)s",
-        values,
-    )
-    assert values["id"] in await fetch(pool, retention.PURGE, {})
-    await pool.close()
+    async with open_pool(settings_for(stack.dsn), "purging", 1) as pool:
+        values = {"id": parse_response_id(response_id)}
+        await run_sql(
+            pool,
+            "UPDATE responses SET expires_at = now() - interval '1 second' WHERE id = %(id)s",
+            values,
+        )
+        await run_purge(settings_for(stack.dsn))
+        assert not await run_sql(pool, "SELECT 1 FROM responses WHERE id = %(id)s", values)
 
 
 Removal = Callable[[Stack, Api, str], Awaitable[None]]

@@ -705,7 +705,7 @@ async def test_a_model_that_never_stops_searching_ends_at_the_limit(
     assert len(fake.requests_for(model)) == 6
 
 
-async def test_a_search_over_the_limit_is_refused_to_the_model(
+async def test_a_search_over_the_limit_is_ignored(
     search_stack: Stack, engine: SearchEngine, fake: FakeUpstream
 ) -> None:
     engine.set_results("one of two", RAIN)
@@ -713,12 +713,11 @@ async def test_a_search_over_the_limit_is_refused_to_the_model(
         call_turn(search_call("one of two", 0, "a"), search_call("two of two", 1, "b")), reply("ok")
     )
     stream = await read_events(search_stack, model, tools=[SEARCH], max_tool_calls=1)
-    assert [item["status"] for item in stream.final["output"]] == [
-        "completed",
-        "failed",
-        "completed",
-    ]
+    assert [item["type"] for item in stream.final["output"]] == ["web_search_call", "message"]
     assert engine.requests_for("two of two") == []
+    second = fake.requests_for(model)[1]
+    assert [len(message.get("tool_calls", ())) for message in second.messages] == [0, 1, 0]
+    assert second.body["tool_choice"] == "none"
 
 
 async def test_a_long_query_is_shortened(

@@ -29,6 +29,7 @@ from tests.support.fake_upstream import (
     delta,
     done,
     drop,
+    error_body,
     finish,
     hang,
     raw,
@@ -101,6 +102,7 @@ def cases(rows: list[FaultCase]) -> pytest.MarkDecorator:
 
 # The upstream refuses.
 
+NO_IMAGE = "The upstream refused the request: No image."
 CREDENTIAL = "The upstream refused this server's credential."
 REFUSED = "The upstream refused the request: The fake upstream says {}."
 
@@ -134,6 +136,24 @@ REFUSALS = [
     *(
         _refusing(code, 502, "server_error", _status_only(code))
         for code in (500, 501, 502, 503, 504, 529, 599)
+    ),
+    *(
+        FaultCase(
+            f"{code} with the code {sent}",
+            [status(code, error_body("No image.", "invalid_request_error", sent))],
+            shown,
+            known,
+            message,
+            envelope_code=None if known == "server_error" or shown == 502 else known,
+        )
+        for code, sent, known, shown, message in (
+            (400, "invalid_image_url", "invalid_image_url", 400, NO_IMAGE),
+            (400, "invalid_base64", "invalid_base64_image", 400, NO_IMAGE),
+            (413, "image_too_large", "image_too_large", 413, NO_IMAGE),
+            (409, "image_parse_error", "image_parse_error", 502, NO_IMAGE),
+            (500, "invalid_image", "server_error", 502, "The upstream answered with HTTP 500."),
+            (403, "invalid_prompt", "server_error", 403, CREDENTIAL),
+        )
     ),
     FaultCase(
         "429 with seconds",
@@ -337,12 +357,11 @@ async def test_a_redirect_is_not_followed_and_the_credential_not_sent_on(
 
 # The upstream disconnects, or sends an invalid stream.
 
-UNREACHABLE = "The upstream could not be reached, or hung up before it answered."
+UNREACHABLE = "The upstream could not be reached, or closed the connection before it answered."
 NO_HTTP = "The upstream sent something that is no HTTP answer."
-BROKEN_OFF = "The connection to the upstream broke off."
 NO_JSON = "The upstream sent a chunk that is not JSON."
 NO_OBJECT = "The upstream sent a chunk that is not a JSON object."
-TOO_EARLY = "The upstream ended its stream before the model had finished."
+ENDED_EARLY = "The upstream ended its answer before it was complete."
 COMPRESSED = "The upstream sent a compressed stream although none was asked for."
 TOO_LONG = "The upstream sent an event larger than 16777216 bytes."
 SSE = "content-type: text/event-stream"
@@ -360,21 +379,21 @@ BROKEN_STREAMS = [
     _broken("an end in the head", UNREACHABLE, raw_bytes(b"HTTP/1.1 200 OK\r\nconte"), drop()),
     _broken(
         "a reset after the head",
-        BROKEN_OFF,
+        ENDED_EARLY,
         raw_bytes(head(SSE, "transfer-encoding: chunked")),
         reset(),
     ),
     _broken(
         "an end after the head",
-        BROKEN_OFF,
+        ENDED_EARLY,
         raw_bytes(head(SSE, "transfer-encoding: chunked")),
         drop(),
     ),
-    _broken("a reset in the first frame", BROKEN_OFF, raw(b'data: {"choices":[{"del'), reset()),
-    _broken("an end in the first frame", BROKEN_OFF, raw(b'data: {"choices":[{"del'), drop()),
+    _broken("a reset in the first frame", ENDED_EARLY, raw(b'data: {"choices":[{"del'), reset()),
+    _broken("an end in the first frame", ENDED_EARLY, raw(b'data: {"choices":[{"del'), drop()),
     _broken(
         "a body shorter than announced",
-        BROKEN_OFF,
+        ENDED_EARLY,
         raw_bytes(head(SSE, "content-length: 1000") + b": x\n\n"),
         drop(),
     ),
@@ -398,16 +417,16 @@ BROKEN_STREAMS = [
     ),
     _broken(
         "a web page",
-        TOO_EARLY,
+        ENDED_EARLY,
         status(200, b"<html>\n<p>hello</p>\n</html>\n", {"content-type": "text/html"}),
     ),
-    _broken("a web page as a stream", TOO_EARLY, raw(b"<!doctype html>\n<html>\n\n</html>")),
-    _broken("an empty answer", TOO_EARLY, status(200, b"")),
-    _broken("no content", TOO_EARLY, raw_bytes(head(SSE, status="204 No Content"))),
-    _broken("[DONE] at once", TOO_EARLY, done()),
-    _broken("comments and an end", TOO_EARLY, raw(b": a\n\n: b\n\n")),
+    _broken("a web page as a stream", ENDED_EARLY, raw(b"<!doctype html>\n<html>\n\n</html>")),
+    _broken("an empty answer", ENDED_EARLY, status(200, b"")),
+    _broken("no content", ENDED_EARLY, raw_bytes(head(SSE, status="204 No Content"))),
+    _broken("[DONE] at once", ENDED_EARLY, done()),
+    _broken("comments and an end", ENDED_EARLY, raw(b": a\n\n: b\n\n")),
     _broken(
-        "a role and nothing else", TOO_EARLY, delta({"role": "assistant", "content": ""}), done()
+        "a role and nothing else", ENDED_EARLY, delta({"role": "assistant", "content": ""}), done()
     ),
     _broken(
         "JSON cut off instead of a stream",
@@ -415,12 +434,12 @@ BROKEN_STREAMS = [
         status(200, json.dumps(completion(content="x")).encode()[:-10]),
     ),
     _broken("JSON cut off in a frame", NO_JSON, raw(b'data: {"choices":[\n\n')),
-    _broken("JSON cut off at the end", TOO_EARLY, raw(b'data: {"choices":[')),
+    _broken("JSON cut off at the end", ENDED_EARLY, raw(b'data: {"choices":[')),
     _broken("text instead of JSON", NO_JSON, raw(b"data: hello\n\n")),
     _broken("a list for JSON", NO_OBJECT, raw(b"data: [1]\n\n")),
     _broken("null for JSON", NO_OBJECT, raw(b"data: null\n\n")),
     _broken("JSON without end in depth", NO_JSON, raw(b"data: " + b'{"a":' * 100_000 + b"\n\n")),
-    _broken("random bytes", TOO_EARLY, raw(RANDOM.replace(b"data:", b"")), raw(b"\n\n")),
+    _broken("random bytes", ENDED_EARLY, raw(RANDOM.replace(b"data:", b"")), raw(b"\n\n")),
     _broken(
         "random bytes as data",
         NO_JSON,
@@ -546,9 +565,9 @@ async def test_an_error_under_http_200_fails_the_response(
 
 
 BROKEN_AFTER_OUTPUT: list[tuple[str, Script, str, str]] = [
-    ("a reset in a frame", [raw(b'data: {"choices":[{"del'), reset()], "server_error", BROKEN_OFF),
-    ("an end in a frame", [raw(b'data: {"choices":[{"del'), drop()], "server_error", BROKEN_OFF),
-    ("a proper end in a frame", [raw(b'data: {"choices":[{"del')], "server_error", TOO_EARLY),
+    ("a reset in a frame", [raw(b'data: {"choices":[{"del'), reset()], "server_error", ENDED_EARLY),
+    ("an end in a frame", [raw(b'data: {"choices":[{"del'), drop()], "server_error", ENDED_EARLY),
+    ("a proper end in a frame", [raw(b'data: {"choices":[{"del')], "server_error", ENDED_EARLY),
     ("no JSON", [raw(b"data: x\n\n")], "server_error", NO_JSON),
     (
         "random bytes",
@@ -1356,7 +1375,9 @@ ENDLESS = [
         TOO_LONG,
         endless(b" " * 65536, head("content-type: application/json") + b"{"),
     ),
-    _broken("one event of endless lines", TOO_LONG, endless(b"data: x\n" * 8000)),
+    _broken(
+        "one event of endless lines", TOO_LONG, endless((b"data: " + b"x" * 1000 + b"\n") * 64)
+    ),
     _broken("a comment without end", TOO_LONG, endless(b"x" * 65536, head(SSE) + b": ")),
     FaultCase(
         "comments without end", [endless(b": x\n\n" * 8000)], 504, "server_error", NO_FIRST_TOKEN

@@ -38,6 +38,13 @@ class Interceptions:
     dropped_patterns: list[bytes] = field(default_factory=list)
     bytes_to_cut: int | None = None
     """After this many more bytes of clients, the reply that follows is lost."""
+    counts: dict[bytes, int] = field(default_factory=dict)
+    """How many requests contained a pattern, for each pattern that is to be counted."""
+
+    def count(self, request: bytes) -> None:
+        """Counts a request."""
+        for pattern in self.counts:
+            self.counts[pattern] += pattern in request
 
     def clear(self) -> None:
         """Removes all entries; replies that are held already stay held."""

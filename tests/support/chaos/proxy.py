@@ -5,11 +5,13 @@
     proxy.refuse()              # new connections are refused, open ones closed
     proxy.hang()                # accepts connections and bytes, and forwards nothing
     proxy.cut()                 # closes the open connections; new ones are served
+    proxy.lose()                # the open connections stay open and carry nothing; new ones work
     proxy.cut_after(1)          # the next request arrives; its reply is lost with the connection
     held = proxy.hold_answer(b"INSERT INTO journal")   # holds the reply to the first such statement
     await held.answered.wait()
     held.release()              # or held.lose(): the connection is closed instead
     proxy.drop_request(b"INSERT INTO journal")   # never forwards the first such statement
+    proxy.redirect(5433)        # new connections go to another port of the host
     proxy.heal()
 
 `ProcessProxies` are the three proxies of one process: its PostgreSQL, Redis and upstream can fail
@@ -38,6 +40,8 @@ class ProxiedConnection:
     server: asyncio.StreamWriter
     held: HeldAnswer | None = None
     """What happens to the next reply."""
+    is_lost: bool = False
+    """Bytes in either direction are dropped."""
 
     def abort(self) -> None:
         """Closes both sides at once; bytes that wait to be sent are lost."""
@@ -137,10 +141,20 @@ class Proxy:
         """Acts as a frozen machine: accepts connections and forwards nothing until `heal`."""
         self._not_hung.clear()
 
+    def redirect(self, port: int) -> None:
+        """Connects new connections to another port of the same host."""
+        self._target = (self._target[0], port)
+
     def cut(self) -> None:
         """Closes all open connections."""
         for connection in list(self._connections):
             connection.abort()
+
+    def lose(self) -> None:
+        """Acts as a network that forgets the open connections: they stay open, and what is sent on
+        them is dropped until they are closed. New ones are served."""
+        for connection in self._connections:
+            connection.is_lost = True
 
     def cut_after(self, size: int) -> None:
         """After `size` more bytes of clients, the sender of the last one loses its reply."""
@@ -151,6 +165,15 @@ class Proxy:
         held = HeldAnswer(pattern)
         self.interceptions.held.append(held)
         return held
+
+    def count(self, pattern: bytes) -> None:
+        """Counts the requests with `pattern` from now on, in `counts`."""
+        self.interceptions.counts[pattern] = 0
+
+    @property
+    def counts(self) -> dict[bytes, int]:
+        """The number of requests with each counted pattern."""
+        return self.interceptions.counts
 
     def drop_request(self, pattern: bytes) -> None:
         """Never forwards the first request with `pattern`; its sender sees a lost connection."""
@@ -211,7 +234,10 @@ class Proxy:
     ) -> None:
         """Forwards from the client to the server."""
         while data := await self._read(reader):
+            if connection.is_lost:
+                continue
             for request in connection.parse_requests(data):
+                self.interceptions.count(request)
                 if self.interceptions.drops(request):
                     connection.abort()
                     return
@@ -226,6 +252,8 @@ class Proxy:
     ) -> None:
         """Forwards from the server to the client."""
         while data := await self._read(reader):
+            if connection.is_lost:
+                continue
             held, connection.held = connection.held, None
             if held is not None and not await held.wait_decision():
                 connection.abort()

@@ -27,6 +27,7 @@ from models import keys
 from tests.chaos.audit.record import (
     JSON,
     ClientRequest,
+    ConversationTrace,
     Fault,
     FaultKind,
     ResponseTrace,
@@ -34,8 +35,10 @@ from tests.chaos.audit.record import (
     WorkerLifetime,
 )
 from tests.chaos.audit.sources import upstream_log
-from tests.support.api import TERMINAL, until
-from tests.support.chaos.recorded_request import send_recorded
+from tests.support.api import TERMINAL, Api, until
+from tests.support.chaos.cpu_watch import record_starvation
+from tests.support.chaos.recorded_request import CONNECTION_ERRORS, send_recorded
+from tests.support.chaos.recorded_socket import RecordedSocket
 from tests.support.chaos.stream_recorder import StreamOptions, StreamRecorder
 from tests.support.fake_upstream import Script
 from tests.support.stack import Service, Stack
@@ -57,20 +60,24 @@ class RecordedClients:
         self._other_project_key = ""
         self._streams = StreamRecorder(stack, self._pick_web)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._cpu_watch: asyncio.Task[None] | None = None
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
         self._other_project_key = await asyncio.to_thread(
             keys.create, self._stack.dsn, "other project"
         )
+        watch = record_starvation(lambda: self.record_fault("starved", "machine"))
+        self._cpu_watch = asyncio.create_task(watch)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._is_closed = True
         self._streams.close()
-        for task in self._tasks:
+        tasks = {*self._tasks, *filter(None, [self._cpu_watch])}
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- requests of clients ---
 
@@ -92,27 +99,44 @@ class RecordedClients:
         after so many events, again and again. Without it this returns with the answer. `turns` is
         the number of upstream requests that the scripts need; `marker` the model's name.
         """
+        trace = self.new_trace(
+            *scripts, marker=marker, background=background, previous=previous, turns=turns
+        )
+        await self.send(trace, stream=stream, disconnect_after=disconnect_after, web=web, **body)
+        return trace
+
+    def new_trace(self, *scripts: Script, marker: str | None = None, **known: Any) -> ResponseTrace:
+        """The trace of a response that is not created yet, and its upstream's scripts.
+
+        `known`: other fields of the trace.
+        """
         marker = marker or f"m{self._run}-{next(self._numbers)}"
         self._stack.fake.script(*scripts, name=marker)
-        web = web or await self._pick_web()
+        create = ClientRequest("create", "", time.monotonic())
         trace = ResponseTrace(
-            marker,
-            f"This is {marker}.",
-            background,
-            ClientRequest("create", web.name, time.monotonic()),
-            turns=turns,
-            previous=previous,
+            marker, f"This is {marker}.", known.pop("background", True), create, **known
         )
         self.record.traces.append(trace)
-        fields: JSON = {
-            "model": marker,
-            "input": trace.input_text,
-            "background": background,
-            "stream": stream,
-            **body,
-        }
-        if previous is not None:
-            fields["previous_response_id"] = previous.id
+        return trace
+
+    async def send(
+        self,
+        trace: ResponseTrace,
+        *,
+        stream: bool = False,
+        disconnect_after: Sequence[int] = (),
+        web: Service | None = None,
+        **body: Any,
+    ) -> None:
+        """Sends the create of a trace, as `create` describes. `body`: further fields."""
+        web = web or await self._pick_web()
+        trace.create.web, trace.create.sent = web.name, time.monotonic()
+        fields = {**request_body(trace), **body}
+        if trace.kind == "compaction":
+            api = self._stack.api(web)
+            await send_recorded(trace.create, api, "POST", "/responses/compact", fields)
+            return
+        fields |= {"background": trace.background, "stream": stream}
         if stream:
             answered = asyncio.Event()
             options = StreamOptions(list(disconnect_after))
@@ -121,7 +145,30 @@ class RecordedClients:
         else:
             await send_recorded(trace.create, self._stack.api(web), "POST", "/responses", fields)
             trace.id = trace.create.body.get("id")
-        return trace
+
+    async def open_conversation(self, *texts: str) -> ConversationTrace:
+        """Creates a conversation with a message of a user for each text."""
+        items = [{"role": "user", "content": text} for text in texts]
+        while True:
+            web = await self._pick_web()
+            request = ClientRequest("create", web.name, time.monotonic())
+            await send_recorded(
+                request, self._stack.api(web), "POST", "/conversations", {"items": items}
+            )
+            if request.status == 200:
+                conversation = ConversationTrace(request.body["id"], list(texts))
+                self.record.conversations.append(conversation)
+                return conversation
+            await asyncio.sleep(0.2)
+
+    async def open_socket(self) -> RecordedSocket:
+        """Opens a WebSocket to a web process; waits while there is none."""
+        while True:
+            web = await self._pick_web()
+            opened = await RecordedSocket.open(self._stack.api(web), web.name)
+            if opened is not None:
+                return opened
+            await asyncio.sleep(0.2)
 
     def start_reader(
         self,
@@ -178,6 +225,8 @@ class RecordedClients:
                 if trace.id is not None
             )
         )
+        for conversation in self.record.conversations:
+            await self._final_items(conversation, end)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=max(1.0, end - time.monotonic()))
         self.record.upstream = upstream_log(
@@ -226,6 +275,9 @@ class RecordedClients:
 
     async def _final_requests(self, trace: ResponseTrace, end: float) -> None:
         """Waits for the end, then reads it once more in every way, also from another project."""
+        if not trace.stored:
+            await self.get(trace)
+            return
         while True:
             request = await self.get(trace)
             if request.body.get("status") in TERMINAL or (
@@ -238,6 +290,55 @@ class RecordedClients:
         await self._request(trace, "other_project", "GET", "", None, key=self._other_project_key)
         if request.status != 200:
             return
-        await self._request(trace, "input_items", "GET", "/input_items", None)
+        await self._request(trace, "input_items", "GET", "/input_items?order=asc", None)
         if trace.background:
             await self._streams.read(trace, -1, StreamOptions([], until=end + 10))
+
+    async def _final_items(self, conversation: ConversationTrace, end: float) -> None:
+        """Reads all items of a conversation, and once with the key of another project."""
+        while conversation.items is None and time.monotonic() < end:
+            api = self._stack.api(await self._pick_web())
+            try:
+                conversation.items = await _items_of(api, conversation.id)
+            except CONNECTION_ERRORS:
+                await asyncio.sleep(0.2)
+        web = await self._pick_web()
+        conversation.other_project = ClientRequest("other_project", web.name, time.monotonic())
+        await send_recorded(
+            conversation.other_project,
+            self._stack.api(web, key=self._other_project_key),
+            "GET",
+            f"/conversations/{conversation.id}/items",
+        )
+
+
+def request_body(trace: ResponseTrace) -> JSON:
+    """The body of the create of a trace: what it continues, its input and whether it is stored."""
+    message = {"role": "user", "content": trace.input_text}
+    body: JSON = {
+        "model": trace.marker,
+        "input": [*trace.history, message] if trace.history else trace.input_text,
+    }
+    if trace.previous is not None:
+        body["previous_response_id"] = trace.previous.id
+    if trace.conversation is not None:
+        body["conversation"] = trace.conversation.id
+    if not trace.stored:
+        body["store"] = False
+    return body
+
+
+async def _items_of(api: Api, conversation_id: str) -> list[JSON] | None:
+    """All items of a conversation, in order; None if a page was refused."""
+    items: list[JSON] = []
+    after = ""
+    while True:
+        page = await api.call(
+            "GET", f"/conversations/{conversation_id}/items?order=asc&limit=100{after}"
+        )
+        if page.status != 200:
+            return None
+        items += page.body["data"]
+        if not page.body["has_more"]:
+            return items
+        after = f"&after={page.body['last_id']}"

@@ -16,7 +16,8 @@ from models.config.settings import Settings
 from models.db.database import Pool
 from models.db.queries.common import LogBlock
 from models.lifecycle import Status
-from models.ownership.claims import Claim, ReleaseReason
+from models.ownership.claims import ReleaseReason
+from models.ownership.takeover import Claim
 from models.redis.channels import events as events_channel
 from models.wire.events import Event, decode_frame, split_frames
 from tests.support.worker_rows import DatabaseWorker
@@ -105,15 +106,23 @@ class StepWorker(DatabaseWorker):
     async def claim(self, response_id: UUID) -> StepRun | None:
         """Claims the response and writes the first events; None if it cannot be claimed."""
         claim = await self.ownership.take(response_id)
-        if claim is None:
-            return None
+        return await self._start(claim) if claim is not None else None
+
+    async def claim_orphans(self, ids: list[UUID]) -> list[StepRun]:
+        """Claims these responses in one transaction; returns the runs of those it got."""
+        claims = [
+            await self.ownership.with_log(claim) for claim in await self.ownership.take_orphans(ids)
+        ]
+        return [await self._start(claim) for claim in claims if claim is not None]
+
+    async def _start(self, claim: Claim) -> StepRun:
         attempt = Attempt(claim)
         writer = AttemptWriter(attempt, self.journal_writer, self.ownership)
         writer.open()
         await write_first_events(attempt, writer, self.pool)
         if claim.end_reason is None:
             self._begin_turn(attempt)
-        run = self.runs[response_id] = StepRun(attempt, writer)
+        run = self.runs[claim.id] = StepRun(attempt, writer)
         return run
 
     def append_delta(self, run: StepRun, text: str, *, call: int | None = None) -> None:

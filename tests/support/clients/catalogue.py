@@ -154,8 +154,9 @@ class CannotRun(Exception):
     """The reason why this client cannot be run here."""
 
 
-async def install_client(client: Client, folder: Path) -> list[str]:
-    """Installs the client below `folder`, unless it is there; returns the command of its program.
+async def install_client(client: Client, folder: Path, program: str | None = None) -> list[str]:
+    """Installs the client below `folder`, unless it is there; returns the command of its program,
+    or of another `program` of tests/clients/programs.
 
     Raises CannotRun.
     """
@@ -169,8 +170,9 @@ async def install_client(client: Client, folder: Path) -> list[str]:
             await _run_command(command)
         stamp.write_text(wanted)
     # beside its libraries: Node looks for them from where the program lies
-    program = shutil.copy(PROGRAMS / client.program, home / f"program{Path(client.program).suffix}")
-    return ["node" if client.is_node else str(home / "bin" / "python"), str(program)]
+    source = PROGRAMS / (program or client.program)
+    copy = shutil.copy(source, home / source.name)
+    return ["node" if client.is_node else str(home / "bin" / "python"), str(copy)]
 
 
 def _node(client: Client, home: Path) -> list[list[str]]:
@@ -219,16 +221,22 @@ async def run_scenarios(
 
     Raises AssertionError with its output.
     """
-    async with (
-        asyncio.timeout(PROGRAM_TIMEOUT),
-        _start(command, {**environment, **client.environment}) as process,
-    ):
+    async for line in run_lines(command, {**environment, **client.environment}):
+        if line.startswith("ok "):
+            yield line.split()[1]
+
+
+async def run_lines(command: list[str], environment: dict[str, str]) -> AsyncIterator[str]:
+    """Runs a program; yields the lines of its output as they come.
+
+    Raises AssertionError with its errors if it fails.
+    """
+    async with asyncio.timeout(PROGRAM_TIMEOUT), _start(command, environment) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         complaint = asyncio.create_task(process.stderr.read())
         async for line in process.stdout:
-            if line.startswith(b"ok "):
-                yield line.decode().split()[1]
+            yield line.decode().rstrip("\n")
         failed = await process.wait()
         assert not failed, (await complaint).decode(errors="replace")[-4000:]
 

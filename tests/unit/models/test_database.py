@@ -6,10 +6,11 @@ import psycopg
 import pytest
 
 from models.db import database
-from models.db.database import retry_while_unavailable
+from models.db.database import retry_unless_refused, retry_while_unavailable
 from models.db.queries.claim import SECRETS, SealedSecrets
 from models.db.queries.read import LOG_PAGE, RUNNING_RESPONSE
 from models.db.queries.sweep import ORPHANS
+from models.errors import StatementRefused
 
 SOME_ID = UUID(int=1)
 
@@ -36,6 +37,35 @@ async def test_a_refused_statement_is_not_repeated_for_ever() -> None:
         await retry_while_unavailable(read)
 
 
+async def test_a_refused_statement_is_given_up_only_while_others_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While Postgres does not answer, no response may fail for it (I9)."""
+    monkeypatch.setattr(database, "_REFUSAL_DELAYS", (0, 0))
+    monkeypatch.setattr(database, "RETRY_DELAY", 0)
+    tries = 0
+
+    async def refused() -> None:
+        nonlocal tries
+        tries += 1
+        raise psycopg.errors.QueryCanceled
+
+    def others_succeed() -> bool:
+        return tries > 100
+
+    with pytest.raises(StatementRefused):
+        await retry_unless_refused(refused, others_succeed)
+    assert tries == 103
+
+
+async def test_a_statement_beyond_a_fixed_limit_is_not_repeated() -> None:
+    async def too_large() -> None:
+        raise psycopg.errors.ProgramLimitExceeded
+
+    with pytest.raises(StatementRefused):
+        await retry_unless_refused(too_large, lambda: False)
+
+
 def test_rows_have_the_types_of_their_statement() -> None:
     assert SECRETS.rows([("key", b"sealed")]) == [SealedSecrets("key", b"sealed")]
     assert ORPHANS.rows([(SOME_ID,)]) == [SOME_ID]
@@ -44,5 +74,6 @@ def test_rows_have_the_types_of_their_statement() -> None:
 def test_a_response_without_events_or_items_has_no_block_to_show() -> None:
     [page] = LOG_PAGE.rows([("queued", False, None, None, None, None, None)])
     assert (page.status, page.block) == ("queued", None)
-    [part] = RUNNING_RESPONSE.rows([("in_progress", -1, None, None, None, None, None)])
+    nothing = [None] * 6
+    [part] = RUNNING_RESPONSE.rows([("in_progress", 1, SOME_ID, -1, False, *nothing)])
     assert (part.block, part.item) == (None, None)

@@ -4,7 +4,7 @@ import pytest
 
 from models.errors import Cancelled, LeaseLost, UpstreamFailed
 from models.lifecycle import Status
-from models.ownership.claims import EndReason
+from models.ownership.takeover import EndReason
 from worker.run.end_state import (
     StopReason,
     end_state_of_error,

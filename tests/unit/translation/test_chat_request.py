@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from models.config.upstream import UpstreamSettings
 from worker.translation.chat.request import chat_request
 from worker.translation.dialect import Dialect
 from worker.translation.tool_catalog import build_tool_catalog
+from worker.upstream.dialect import dialect_of
 
 FUNCTION = {
     "type": "function",
@@ -564,6 +566,27 @@ def test_passthrough_parameters_are_sent_unchanged() -> None:
     parameters = {"top_k": 3, "user": "u", "service_tier": "flex", "text": {"verbosity": "low"}}
     sent = body(parameters, passthrough=("top_k", "user", "verbosity", "min_p"))
     assert sent == ALWAYS | {"top_k": 3, "user": "u", "verbosity": "low"}
+
+
+@pytest.mark.parametrize(
+    ("base_url", "is_sent"),
+    [
+        ("https://api.openai.com/v1", True),
+        ("https://openrouter.ai/api/v1", True),
+        ("https://api.mistral.ai/v1", False),
+        ("http://127.0.0.1:8001/v1", False),
+        ("https://api.openai.com.example/v1", False),
+    ],
+)
+def test_the_service_tier_is_sent_to_upstreams_that_are_known_to_have_it(
+    base_url: str, is_sent: bool
+) -> None:
+    dialect = dialect_of(UpstreamSettings(base_url=base_url))
+    tier = {"service_tier": "flex"}
+    assert body(tier, has_service_tier=dialect.has_service_tier) == (
+        ALWAYS | tier if is_sent else ALWAYS
+    )
+    assert body(tier, passthrough=("service_tier",)) == ALWAYS | tier
 
 
 def test_passthrough_overrides_nothing_and_sends_no_parameter_of_this_server() -> None:

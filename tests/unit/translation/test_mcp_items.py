@@ -130,11 +130,11 @@ def test_a_call_closed_while_it_runs_does_not_repeat_its_arguments() -> None:
     assert kinds(OpenMcpCall.from_item(0, stored).close("incomplete")) == ["output_item.done"]
 
 
-def test_a_call_closed_while_it_streams_closes_its_arguments() -> None:
+def test_a_call_that_is_cut_while_it_streams_has_no_complete_arguments() -> None:
     turn = translator(OpenMcpCall)
     turn.feed(call('{"pa'))
     events = turn.close_incomplete()
-    assert kinds(events) == ["mcp_call_arguments.done", "output_item.done"]
+    assert kinds(events) == ["output_item.done"]
     assert as_json(events)[-1]["item"] == {
         "id": "mcp_1",
         "type": "mcp_call",
@@ -151,10 +151,7 @@ def test_a_recovery_shows_and_closes_an_open_call_of_a_crashed_attempt() -> None
     assert fold(published) == [
         {"id": "mcp_1", "type": "mcp_call", "status": "in_progress", "arguments": '{"pa', **PLACE}
     ]
-    assert kinds(closing_events(find_unfinished(published))) == [
-        "mcp_call_arguments.done",
-        "output_item.done",
-    ]
+    assert kinds(closing_events(find_unfinished(published))) == ["output_item.done"]
 
 
 def test_an_approval_request_is_completed_with_its_arguments() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from models.errors import LimitReached, UpstreamFailed
 from tests.support.api import JSON
-from tests.support.chat_turns import catalog_with
+from tests.support.chat_turns import catalog_with, counter, decoded
 from tests.support.native_turns import (
     added,
     done,
@@ -607,6 +607,26 @@ def test_a_server_call_stays_open() -> None:
     ]
 
 
+@pytest.mark.parametrize("done_seen", [False, True])
+def test_server_calls_beyond_what_the_request_allows_are_no_items(*, done_seen: bool) -> None:
+    calls = [_call(name="look", id=f"up_{number}", call_id=f"c{number}") for number in range(2)]
+    events = [
+        event
+        for index, shape in enumerate(calls)
+        for event in (
+            {"type": "response.output_item.added", "output_index": index, "item": shape},
+            {"type": "response.output_item.done", "output_index": index, "item": shape},
+        )
+    ]
+    ending = [] if done_seen else [terminal_event(*calls)]
+    turn = translate_native(
+        [*events, *ending], tool_catalog=_ours(), calls_left=1, done_seen=done_seen
+    )
+    assert [item["type"] for item in turn.output] == ["mcp_call"]
+    assert turn.outcome is not None
+    assert turn.outcome.status == "completed"
+
+
 def test_a_call_of_an_unknown_function_gets_an_error_if_there_are_server_tools() -> None:
     turn = translate_native(
         [terminal_event(_call(name="look"), _call(id="x", call_id="x", name="nobody"))],
@@ -858,3 +878,92 @@ def test_endless_empty_items_reach_the_limit_too() -> None:
 def _fed(translator: NativeTranslator, events: Iterable[UpstreamEvent]) -> None:
     for sent_event in events:
         translator.feed(sent_event)
+
+
+# --- one item at a time ---
+
+
+def _added_call(index: int, name: str) -> JSON:
+    return added(index, "function_call", id=f"up_{name}", call_id=f"c_{name}", name=name)
+
+
+def _arguments(index: int, name: str, piece: str) -> JSON:
+    return event("function_call_arguments.delta", index, item_id=f"up_{name}", delta=piece)
+
+
+def _events_by_event(events: list[JSON]) -> list[list[str]]:
+    """The types of the events that each event of the upstream causes at once."""
+    translator = NativeTranslator(counter(), TurnOptions())
+    return [
+        [
+            shown["type"].removeprefix("response.")
+            for shown in decoded(translator.feed(parse_event(json.dumps(one).encode())))
+        ]
+        for one in events
+    ]
+
+
+def test_interleaved_calls_are_streamed_one_after_the_other() -> None:
+    turn = translate_native(
+        [
+            _added_call(0, "f"),
+            _added_call(1, "g"),
+            _arguments(0, "f", '{"a"'),
+            _arguments(1, "g", "{"),
+            _arguments(0, "f", ":1}"),
+            _arguments(1, "g", "}"),
+            done(1, "function_call", id="up_g", call_id="c_g", name="g", arguments="{}"),
+            done(0, "function_call", id="up_f", call_id="c_f", name="f", arguments='{"a":1}'),
+            terminal_event(),
+        ]
+    )
+    assert turn.items == ['f/c_f {"a":1}', "g/c_g {}"]
+
+
+def test_a_server_that_closes_its_items_at_the_end_delays_nothing() -> None:
+    """llama.cpp sends all `done` events when the turn ends."""
+    events = [
+        added(0, "reasoning", id="rs"),
+        event("reasoning_text.delta", 0, item_id="rs", content_index=0, delta="hm"),
+        added(1, "message", id="up_msg"),
+        text_delta("Hi", 1),
+        _added_call(2, "f"),
+        _arguments(2, "f", "{}"),
+        _added_call(3, "g"),
+        _arguments(3, "g", "{}"),
+    ]
+    caused = _events_by_event(events)
+    assert all(types[-1].endswith(("added", "delta")) for types in caused)
+    turn = translate_native(
+        [
+            *events,
+            done(0, "reasoning", id="rs", content=[{"type": "reasoning_text", "text": "hm"}]),
+            done(1, "message", id="up_msg", content=[{"type": "output_text", "text": "Hi"}]),
+            done(2, "function_call", id="up_f", call_id="c_f", name="f", arguments="{}"),
+            done(3, "function_call", id="up_g", call_id="c_g", name="g", arguments="{}"),
+            terminal_event(),
+        ]
+    )
+    assert turn.items == ["reasoning hm", "message Hi", "f/c_f {}", "g/c_g {}"]
+
+
+def test_text_for_a_closed_message_is_a_new_message() -> None:
+    turn = translate_native(
+        [
+            added(0, "message", id="up_msg"),
+            text_delta("H", 0),
+            added(1, "reasoning", id="rs"),
+            event("reasoning_text.delta", 1, item_id="rs", content_index=0, delta="hm"),
+            text_delta("i", 0),
+            done(1, "reasoning", id="rs", content=[{"type": "reasoning_text", "text": "hm, so"}]),
+            done(0, "message", id="up_msg", content=[{"type": "output_text", "text": "Hi you"}]),
+            terminal_event(),
+        ]
+    )
+    assert turn.items == [
+        "message H",
+        "reasoning hm",
+        "message i",
+        "reasoning , so",
+        "message  you",
+    ]

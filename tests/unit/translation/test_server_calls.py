@@ -345,13 +345,14 @@ def test_a_turn_without_server_calls_is_the_last() -> None:
     assert not turn(call(0, "mine"))[0].needs_another_turn
 
 
-def test_a_server_call_stays_open_when_a_client_call_is_done() -> None:
+def test_a_server_call_stays_open_and_holds_back_the_call_behind_it() -> None:
     translator, events = turn(call(0, "two", '{"n": 1}'), call(1, "mine"))
     assert translator.needs_another_turn
     assert shapes(translator) == [("mcp_call", "in_progress"), ("function_call", "completed")]
     assert [item.fields["arguments"] for item in translator.server_calls] == ['{"n": 1}']
-    done = [event for event in events if event["type"] == "response.output_item.done"]
-    assert [event["output_index"] for event in done] == [1]
+    assert {event["output_index"] for event in events} == {0}, (
+        "the call behind it is sent once the server call has its result"
+    )
 
 
 def test_server_calls_above_the_limit_fail_and_are_not_run() -> None:
@@ -365,6 +366,21 @@ def test_server_calls_above_the_limit_fail_and_are_not_run() -> None:
     assert len(translator.server_calls) == 2
     assert set(translator.rejected_calls) == {item["id"] for item in translator.output[2:]}
     assert all("limit" in refusal for refusal in translator.rejected_calls.values())
+
+
+def test_server_calls_beyond_what_the_request_allows_are_no_items() -> None:
+    translator, _ = turn(call(0, "two"), call(1, "two"), call(2, "mine"), calls_left=1)
+    assert shapes(translator) == [("mcp_call", "in_progress"), ("function_call", "completed")]
+    assert translator.rejected_calls == {}
+    assert translator.needs_another_turn
+
+
+def test_a_turn_with_nothing_but_ignored_calls_is_the_last() -> None:
+    translator, events = turn(call(0, "two"), calls_left=0)
+    assert events == []
+    assert translator.outcome is not None
+    assert translator.outcome.status == "completed"
+    assert not translator.needs_another_turn
 
 
 def test_an_unknown_function_gets_an_error_so_that_the_model_continues() -> None:

@@ -55,12 +55,12 @@ def test_a_built_in_call_is_sent_when_the_next_item_begins() -> None:
     )
     assert turn.lines == [
         "0 +shell_call/a",
-        "1 +look/b",
-        "1 '{}'",
         "0 +command",
         "0 'ls'",
         "0 ='ls'",
         "0 -shell_call/a completed",
+        "1 +look/b",
+        "1 '{}'",
         "1 ='{}'",
         "1 -look/b completed",
     ]
@@ -99,7 +99,7 @@ def test_interleaved_built_in_calls_are_both_sent() -> None:
         ("tool_calls", ["shell_call/a completed", "function_call/b completed"]),
         ("length", ["shell_call/a completed", "function_call/b incomplete"]),
         ("content_filter", ["shell_call/a completed", "function_call/b incomplete"]),
-        ("error", ["shell_call/a incomplete", "function_call/b incomplete"]),
+        ("error", ["shell_call/a completed", "function_call/b incomplete"]),
     ],
 )
 def test_an_incomplete_built_in_call_becomes_a_function_call(

@@ -1,11 +1,30 @@
 """Which call a piece belongs to: each row is something that an upstream really sends."""
 
+import json
+import random
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from models.errors import LimitReached
 from tests.support.api import JSON
-from tests.support.chat_turns import call, calls, catalog_with, delta, finish, translate
+from tests.support.chat_turns import (
+    call,
+    calls,
+    catalog_with,
+    counter,
+    decoded,
+    delta,
+    finish,
+    translate,
+)
+from tests.support.contract_rules import assert_items_obey_contract
+from tests.support.properties import examples
+from worker.translation.chat.translator import ChatOptions, ChatTranslator
+from worker.upstream.chat_chunks import parse_chunk
 
 TOOLS = ("get", "get_weather", "get_time", "ping")
 LONG = "x" * 65
@@ -280,3 +299,123 @@ def test_a_legacy_function_call_becomes_a_call(pieces: list[JSON]) -> None:
     assert turn.items == ["ping/call_2 {}"]
     assert turn.outcome is not None
     assert turn.outcome.status == "completed"
+
+
+# One item at a time.
+
+ARGUMENTS = st.dictionaries(
+    st.text(max_size=3),
+    st.recursive(
+        st.text(alphabet='{}[]"\\ aé', max_size=6) | st.integers(0, 9),
+        lambda inner: st.lists(inner, max_size=2),
+    ),
+    max_size=3,
+).map(json.dumps)
+
+
+@examples(300)
+@given(
+    arguments=st.lists(ARGUMENTS, min_size=1, max_size=4),
+    chance=st.randoms(use_true_random=False),
+)
+def test_interleaved_calls_are_streamed_one_after_the_other(
+    arguments: list[str], chance: random.Random
+) -> None:
+    """`translate` checks that no two items are open at once."""
+    pieces = {
+        index: [whole[at : at + 3] for at in range(0, len(whole), 3)]
+        for index, whole in enumerate(arguments)
+    }
+    chunks = [calls(call(index, f"call_{index}", "f", "")) for index in pieces]
+    while pieces:
+        index = chance.choice(list(pieces))
+        chunks.append(calls(call(index, arguments=pieces[index].pop(0))))
+        if not pieces[index]:
+            del pieces[index]
+        if chance.random() < 0.1:
+            chunks.append(delta(content="Hm. ", reasoning="hm" if chance.random() < 0.5 else ""))
+    turn = translate([*chunks, finish("tool_calls")])
+    sent = [item for item in turn.output if item["type"] == "function_call"]
+    assert [(item["call_id"], item["arguments"]) for item in sent] == [
+        (f"call_{index}", whole) for index, whole in enumerate(arguments)
+    ]
+    assert len(turn.calls) == len(arguments)
+
+
+def _events_by_chunk(chunks: list[JSON]) -> list[list[str]]:
+    """The types of the events that each chunk causes at once."""
+    translator = ChatTranslator(counter(), ChatOptions())
+    return [
+        [
+            event["type"].removeprefix("response.")
+            for event in decoded(translator.feed(parse_chunk(json.dumps(chunk).encode())))
+        ]
+        for chunk in chunks
+    ]
+
+
+def test_calls_one_after_the_other_are_not_delayed() -> None:
+    chunks = [
+        calls(call(0, "a", "f", '{"x"')),
+        calls(call(0, arguments=": 1}")),
+        calls(call(1, "b", "f", "{")),
+        calls(call(1, arguments="}")),
+    ]
+    assert _events_by_chunk(chunks) == [
+        ["output_item.added", "function_call_arguments.delta"],
+        ["function_call_arguments.delta"],
+        [
+            "function_call_arguments.done",
+            "output_item.done",
+            "output_item.added",
+            "function_call_arguments.delta",
+        ],
+        ["function_call_arguments.delta"],
+    ]
+
+
+def test_a_held_call_is_sent_when_the_arguments_before_it_are_complete() -> None:
+    chunks = [
+        calls(call(0, "a", "f", '{"x"')),
+        calls(call(1, "b", "f", "{")),
+        calls(call(1, arguments='"y": 2}')),
+        calls(call(0, arguments=": 1}")),
+    ]
+    assert _events_by_chunk(chunks)[1:] == [
+        [],
+        [],
+        [
+            "function_call_arguments.delta",
+            "function_call_arguments.done",
+            "output_item.done",
+            "output_item.added",
+            "function_call_arguments.delta",
+            "function_call_arguments.delta",
+        ],
+    ]
+
+
+def test_text_behind_an_incomplete_call_comes_after_it() -> None:
+    turn = translate(
+        [
+            calls(call(0, "a", "f", '{"x"')),
+            delta(content="Hi"),
+            calls(call(0, arguments=": 1}")),
+            finish("tool_calls"),
+        ]
+    )
+    assert turn.items == ['f/a {"x": 1}', "message Hi"]
+
+
+def test_what_is_held_back_is_limited() -> None:
+    translator = ChatTranslator(counter(), ChatOptions(output_limit=100_000))
+    chunk = parse_chunk(json.dumps(calls(call(1, "b", "f", "x"))).encode())
+    events = translator.feed(parse_chunk(json.dumps(calls(call(0, "a", "f", "{"))).encode()))
+    fed = 0
+    with suppress(LimitReached):
+        for fed in range(1000):  # noqa: B007 - the number of chunks before the limit
+            events += translator.feed(chunk)
+    assert 0 < fed < 999
+    events += translator.close_incomplete()
+    done = assert_items_obey_contract(decoded(events))
+    assert [item["arguments"] for item in done.values()] == ["{", "x" * fed]

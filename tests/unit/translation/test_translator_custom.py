@@ -184,7 +184,9 @@ def test_a_recovery_closes_items_like_the_translator() -> None:
             for chunk in CHUNKS[:length]
             for event in translator.feed(parse_chunk(json.dumps(chunk).encode()))
         ]
-        assert closing_events(find_unfinished(decoded(received))) == translator.close_incomplete()
+        closing = closing_events(find_unfinished(decoded(received)))
+        # Then come the items that were held back: a recovery does not know them.
+        assert translator.close_incomplete()[: len(closing)] == closing
 
 
 # What tool_choice rules out.
@@ -230,7 +232,7 @@ def test_after_a_forbidden_call_no_chunk_is_accepted() -> None:
     with pytest.raises(UpstreamFailed, match="does not allow"):
         translator.feed(parse_chunk(json.dumps(delta(content="more")).encode()))
     lines = [brief(event) for event in decoded(published + translator.close_incomplete())]
-    assert lines == ["0 +look/a", "0 '{}'", "0 ='{}'", "0 -look/a incomplete"]
+    assert lines == ["0 +look/a", "0 '{}'", "0 -look/a incomplete"]
 
 
 def test_calls_that_are_allowed_pass() -> None:

@@ -7,13 +7,14 @@ from uuid import uuid4
 import pytest
 
 from models.config.settings import Settings
+from models.db.arrays import Uuids
 from models.db.database import Pool
 from models.db.queries.common import LogBlock
 from web.stream import bus as module
 from web.stream.bus import Bus
 
 
-async def test_who_was_just_told_something_looks_soon_and_others_do_not(
+async def test_the_log_of_a_reader_that_has_just_received_something_is_looked_at_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_FAST_POLL_AFTER", 0.02)
@@ -22,7 +23,14 @@ async def test_who_was_just_told_something_looks_soon_and_others_do_not(
         cast("Pool", None),
         uuid4(),
     )
-    async with bus.subscribe(uuid4()) as active, bus.subscribe(uuid4()) as waiting:
+
+    async def fetch(_pool: object, _query: object, positions: dict[str, Uuids]) -> list[int]:
+        assert positions["ids"].data == Uuids([active_id]).data
+        return [1]
+
+    monkeypatch.setattr(module, "fetch", fetch)
+    active_id = uuid4()
+    async with bus.subscribe(active_id) as active, bus.subscribe(uuid4()) as waiting:
         watch = asyncio.create_task(bus.poll_idle_readers())
         active.put(LogBlock(1, 0, 0, b"data: {}\n\n"))
         assert await active.next() is not None

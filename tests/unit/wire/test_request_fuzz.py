@@ -5,7 +5,7 @@ import copy
 import itertools
 import random
 from collections.abc import Iterator
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import orjson
@@ -326,7 +326,7 @@ def test_many_items_are_checked_in_linear_time() -> None:
             {"type": "function_call", "call_id": "a", "name": "f", "arguments": ""},
         ] * (count // 3)
         items += [{"type": "function_call_output", "call_id": "a", "output": "x"}] * (count // 3)
-        start = perf_counter()
+        start = process_time()
         numbers = itertools.count()
         request = parse_create(
             {"model": "m", "input": items}, new_id=lambda prefix: f"{prefix}_{next(numbers)}"
@@ -338,7 +338,7 @@ def test_many_items_are_checked_in_linear_time() -> None:
             history=request.input,
             tool_catalog=build_tool_catalog({}, request.input),
         )
-        return perf_counter() - start
+        return process_time() - start
 
     small = min(seconds(3_000) for _ in range(3))
     # 30 times the items: linear is 30 times slower, quadratic 900 times

@@ -60,6 +60,8 @@ def chat_request(
     if tools:  # upstreams refuse `parallel_tool_calls` without tools
         copy_parameters(body, parameters, ("parallel_tool_calls",))
     body.update(_logprobs(parameters))
+    if dialect.has_service_tier:
+        copy_parameters(body, parameters, ("service_tier",))
     add_passthrough(body, parameters, dialect.passthrough)
     return body
 

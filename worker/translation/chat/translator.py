@@ -1,11 +1,12 @@
 """Chunks of one turn in, events out.
 
 The turn is an ordered list of items; an item's position in that list is its position in the output.
-Reasoning and messages come one at a time: each closes when the next item begins, of whatever kind,
-so an ordinary turn has the same events as OpenAI's. Calls stay open side by side until the turn
-ends, because their arguments may interleave. Calls of built-in tools are opened when their
-arguments are complete, at the latest before the next item or at the turn's end; calls whose
-arguments are not valid become calls of a plain function. So:
+Each item closes when the next one begins, of whatever kind, so an ordinary turn has the same events
+as OpenAI's. The exception is a call whose arguments are not complete yet, because an upstream may
+interleave the arguments of several calls: the events of later items are held back until they are,
+at the latest until the turn ends (worker/translation/item_sequence.py). Calls of built-in tools are
+opened when their arguments are complete, at the latest before the next item or at the turn's end;
+calls whose arguments are not valid become calls of a plain function. So:
 
 - reasoning closes when text or a call begins, and later reasoning is a new item;
 - text after a call is a new message, since the earlier one was closed; white space alone opens
@@ -123,7 +124,7 @@ class ChatTranslator(Turn[Chunk]):
         if chunk.finish_reason is not None:
             self._finish_reason = chunk.finish_reason
         self._record_metadata(chunk)
-        return events
+        return events if self._sequence.front is None else self._sequence.in_order(events)
 
     def finish(self, *, done_seen: bool) -> list[Event]:
         """Ends the turn after the upstream's stream has ended without an error; sets `outcome`.
@@ -134,12 +135,12 @@ class ChatTranslator(Turn[Chunk]):
         """
         events = [] if self._is_plain else self._append_reasoning_and_text(*self._content.flush())
         events += [*self._open_named_call(), *self._open_built_in_calls(at_the_end=True)]
-        return [*events, *self._end_turn(self._decide_outcome(done_seen=done_seen))]
+        events += self._end_turn(self._decide_outcome(done_seen=done_seen))
+        return self._sequence.in_order(events)
 
-    def close_incomplete(self) -> list[Event]:
-        """Closes every open item as `incomplete`, after opening the calls of built-in tools that
-        are not open yet."""
-        return [*self._open_built_in_calls(at_the_end=True), *super().close_incomplete()]
+    def _close_all_incomplete(self) -> list[Event]:
+        """Opens the calls of built-in tools that are not open yet, and closes all open items."""
+        return [*self._open_built_in_calls(at_the_end=True), *super()._close_all_incomplete()]
 
     def _append_reasoning(self, delta: str) -> list[Event]:
         current = self._current_item
@@ -170,7 +171,7 @@ class ChatTranslator(Turn[Chunk]):
     def _open_reasoning(self) -> tuple[list[Event], OpenReasoning]:
         events = [*self._open_named_call(), *self._open_built_in_calls()]
         reasoning = OpenReasoning(
-            self._next_index(), self._new_id(OpenReasoning.prefix), self._seal
+            self._sequence.next_index, self._new_id(OpenReasoning.prefix), self._seal
         )
         events += self._open(reasoning)
         reasoning.add_details(self._pending_details)
@@ -215,7 +216,11 @@ class ChatTranslator(Turn[Chunk]):
         events = self._open_named_call() if self._call_being_named is not call else []
         self._calls.add_id_and_name(call, delta)
         if call.item is not None:
-            return events + call.item.push(delta.arguments) if delta.arguments else events
+            return (
+                events + self._sequence.push(call.item, delta.arguments)
+                if delta.arguments
+                else events
+            )
         call.buffer_arguments(delta.arguments)
         if call.name and not call.is_name_final:
             self._call_being_named = call
@@ -231,9 +236,11 @@ class ChatTranslator(Turn[Chunk]):
             return []
         call.is_name_final = True
         if (function := self._tool_catalog.server_functions.get(call.name)) is not None:
+            if self._ignores_call():
+                return []
             events = self._open_built_in_calls()
             return events + self._open_call_item(
-                call, function.open_call(self._next_index(), self._new_id)
+                call, function.open_call(self._sequence.next_index, self._new_id)
             )
         target = self._tool_catalog.targets.get(call.name)
         if target is not None and target.item in BUILT_IN_TOOLS:
@@ -266,7 +273,9 @@ class ChatTranslator(Turn[Chunk]):
         kind = CALL_KINDS[target.item]
         return self._open_call_item(
             call,
-            kind(self._next_index(), self._new_id(kind.prefix), self._call_id(call.id), target),
+            kind(
+                self._sequence.next_index, self._new_id(kind.prefix), self._call_id(call.id), target
+            ),
         )
 
     def _open_call_item(self, call: StreamedCall, item: OpenToolCall) -> list[Event]:
@@ -281,7 +290,7 @@ class ChatTranslator(Turn[Chunk]):
     def _open_message(self, events: list[Event]) -> OpenMessage:
         events += self._open_built_in_calls()
         message = OpenMessage(
-            self._next_index(), self._new_id(OpenMessage.prefix), self._tool_catalog.sources
+            self._sequence.next_index, self._new_id(OpenMessage.prefix), self._tool_catalog.sources
         )
         events += self._open(message)
         self._current_item = message
@@ -289,9 +298,8 @@ class ChatTranslator(Turn[Chunk]):
 
     def _open(self, item: OpenItem) -> list[Event]:
         events = self._close_current_item()
-        self._items.append(item)
         self._bytes_left -= ITEM_WEIGHT
-        return events + item.open_events()
+        return events + self._sequence.begin(item)
 
     def _close_current_item(self) -> list[Event]:
         current, self._current_item = self._current_item, None

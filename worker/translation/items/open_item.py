@@ -8,6 +8,7 @@ causes, in the order in which they are sent.
 import io
 from typing import ClassVar
 
+from models.wire.done_events import CONTENT_DONE
 from models.wire.events import Event, Item, ItemAdded, ItemDone
 
 IN_PROGRESS = "in_progress"
@@ -53,6 +54,14 @@ class OpenItem:
         self.status = status
         events.append(ItemDone(self.output_index, self.to_json()))
         return events
+
+    def cut(self) -> list[Event]:
+        """Closes the item as `incomplete`, because the turn was stopped in the middle of it.
+
+        The item and its part are closed. What is inside has no `done` event, because it is not
+        complete: clients parse it then (docs/wire.md).
+        """
+        return [event for event in self.close("incomplete") if not isinstance(event, CONTENT_DONE)]
 
 
 class OpenToolCall(OpenItem):

@@ -19,6 +19,22 @@ def missing_suffix(sent: str, full: Any) -> str:
     return full[len(sent) :] if isinstance(full, str) and full.startswith(sent) else ""
 
 
+def text_of(item: RawObject) -> str:
+    """The text of all parts of a message or reasoning, the upstream's or ours."""
+    content = item.get("content")
+    if isinstance(content, str):
+        return content
+    parts = [
+        part
+        for field in (item.get("summary"), content)
+        if isinstance(field, list)
+        for part in field
+        if isinstance(part, dict)
+    ]
+    texts = (part.get("refusal", part.get("text")) for part in parts)
+    return "".join(text for text in texts if isinstance(text, str))
+
+
 Part = TextPart | RefusalPart | ReasoningPart | SummaryPart
 
 PART_TYPES = {

@@ -10,7 +10,7 @@ import base64
 import binascii
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from models.wire.events import Item
@@ -74,7 +74,8 @@ class NativeOptions:
     searches: bool = False
     """This server runs web searches, so the upstream gets none of these tools."""
     calls_left: int | None = None
-    """Tool calls that `max_tool_calls` still allows. With 0 the upstream gets none of its tools."""
+    """Tool calls that `max_tool_calls` still allows. With 0 the upstream gets only the tools that
+    the client runs."""
 
 
 def native_request(
@@ -95,9 +96,10 @@ def native_request(
     copy_parameters(body, parameters, _COPIED_PARAMETERS)
     include = parameters.get("include", ())
     body["include"] = list(dict.fromkeys([*include, "reasoning.encrypted_content"]))
+    offered = tool_catalog if calls_left != 0 else replace(tool_catalog, server_functions={})
     tools = _tools(
         parameters.get("tools", ()),
-        tool_catalog,
+        offered,
         searches=searches,
         allow_upstream_tools=calls_left != 0,
     )
@@ -106,7 +108,7 @@ def native_request(
         copy_parameters(body, parameters, ("parallel_tool_calls",))
         if "tool_choice" in parameters:
             body["tool_choice"] = _tool_choice(
-                parameters["tool_choice"], tool_catalog, searches=searches
+                parameters["tool_choice"], offered, searches=searches
             )
         if calls_left and any(is_upstream_tool(tool) for tool in tools):
             body["max_tool_calls"] = calls_left
@@ -241,14 +243,12 @@ def _tool_choice(
     if isinstance(choice, str):
         return choice
     if choice["type"] == "allowed_tools":
-        return {
-            **choice,
-            "tools": [
-                tool
-                for entry in choice["tools"]
-                for tool in _chosen_tools(entry, tool_catalog, searches=searches)
-            ],
-        }
+        allowed = [
+            tool
+            for entry in choice["tools"]
+            for tool in _chosen_tools(entry, tool_catalog, searches=searches)
+        ]
+        return {**choice, "tools": allowed} if allowed else "none"
     tools = _chosen_tools(choice, tool_catalog, searches=searches)
     return (
         tools[0]

@@ -12,7 +12,7 @@ from typing import Any
 
 from models.wire.events import Item
 from worker.translation.items.open_item import OpenItem
-from worker.translation.responses.parts import RawObject
+from worker.translation.responses.parts import RawObject, text_of
 from worker.translation.responses.upstream_tools import UPSTREAM_TOOL_CALLS
 from worker.translation.upstream_events import UpstreamEvent
 
@@ -49,6 +49,15 @@ class TrackedItem:
     """Bytes of it that count against the turn's limit."""
     is_done: bool = False
     """The upstream has closed it."""
+    is_ignored: bool = False
+    """It is a call beyond `max_tool_calls`, and becomes no item of ours."""
+    earlier_text: str = ""
+    """Its text in earlier items of ours, which later items have closed before the upstream did."""
+
+    @property
+    def text(self) -> str:
+        """Its text in all our items for it."""
+        return self.earlier_text + (text_of(self.item.to_json()) if self.item is not None else "")
 
 
 class TrackedItems:

@@ -5,6 +5,11 @@ them reach our client: its items become ours, with our ids and positions, and on
 `response.created`, `.queued` and `.in_progress` have no content for the output.
 worker/translation/responses/tracked_items.py finds the item of each event.
 
+At most one item is open in our stream (worker/translation/item_sequence.py). An item holds back
+later ones until the upstream closes it. Because some servers close their items only at the end of
+the turn, a later item closes a call of the client whose arguments are complete, and an item of
+another kind closes a message or reasoning: text that comes for it after that is a new item.
+
 Gaps are filled: an item, or a part, without an `added` event opens with the first event that can
 only be about it. Content that an item's `done` or the terminal event has beyond the deltas is sent
 then. What the upstream never closed is closed with the turn. Content that was sent stays, also if a
@@ -32,7 +37,7 @@ from worker.translation.responses.items import (
     opaque_prefix,
 )
 from worker.translation.responses.native_item import NativeItem
-from worker.translation.responses.parts import RawObject, missing_suffix
+from worker.translation.responses.parts import RawObject, missing_suffix, text_of
 from worker.translation.responses.tracked_items import TrackedItem, TrackedItems
 from worker.translation.responses.upstream_tools import UPSTREAM_TOOL_CALLS
 from worker.translation.turn import (
@@ -45,6 +50,8 @@ from worker.translation.turn import (
 )
 from worker.translation.upstream_events import TerminalState, UpstreamEvent
 
+_CONTENT_TYPES = {"message": "output_text", "reasoning": "reasoning_text"}
+"""Type of an item that consists of text -> the type of its content's parts."""
 _STREAMED_TYPES = frozenset(("message", "reasoning", *CLIENT_CALLS, *UPSTREAM_TOOL_CALLS))
 """Types of items that are opened when they begin. Other items are held back until they are
 complete."""
@@ -89,17 +96,18 @@ class NativeTranslator(Turn[UpstreamEvent]):
         if tracked is None:
             return []
         self._count_event(tracked, event)
-        if event.subject == "output_item":
-            return (
-                self._start_item(tracked, event)
-                if event.step == "added"
-                else self._finish_item(tracked, event.item or {})
-            )
-        return self._feed_item(tracked, event)
+        if event.subject != "output_item":
+            events = self._feed_item(tracked, event)
+        elif event.step == "added":
+            events = self._start_item(tracked, event)
+        else:
+            events = self._finish_item(tracked, event.item or {})
+        return events if self._sequence.front is None else self._sequence.in_order(events)
 
     def finish(self, *, done_seen: bool) -> list[Event]:
         events = self._merge_terminal_output(self._terminal) if self._terminal is not None else []
-        return [*events, *self._end_turn(self._decide_outcome(done_seen=done_seen))]
+        events += self._end_turn(self._decide_outcome(done_seen=done_seen))
+        return self._sequence.in_order(events)
 
     # --- the upstream's items ---
 
@@ -140,14 +148,34 @@ class NativeTranslator(Turn[UpstreamEvent]):
             rest = missing_suffix(item.arguments, arguments_text(raw.get("arguments")))
             return [*events, *item.push(rest)] if rest else events
         if not isinstance(item, NativeItem):
-            tracked.is_done = False  # a call that still lacks its name
+            # Otherwise it is a call that still lacks its name.
+            tracked.is_done = tracked.is_ignored
             return events
+        if not item.is_open:
+            return self._add_rest(tracked, raw)
         return [*events, *item.finish(raw), *item.close(_final_status(item, raw, default_status))]
+
+    def _add_rest(self, tracked: TrackedItem, raw: RawObject) -> list[Event]:
+        """Adds an item with the text that a whole message or reasoning has beyond its events, if
+        a later item has closed it before."""
+        rest = missing_suffix(tracked.text, text_of(raw))
+        if not rest or tracked.kind not in _CONTENT_TYPES:
+            return []
+        part = {"type": _CONTENT_TYPES[tracked.kind], "text": rest}
+        item = self._new_item(tracked)
+        return [
+            *self._add_item(tracked, item),
+            *item.finish({"content": [part]}),
+            *item.close("completed"),
+        ]
 
     def _feed_item(self, tracked: TrackedItem, event: UpstreamEvent) -> list[Event]:
         if tracked.item is None and tracked.kind in CLIENT_CALLS:
             return self._buffer_arguments(tracked, event)
         if tracked.item is None and tracked.kind not in _STREAMED_TYPES:
+            return []
+        item = tracked.item
+        if item is not None and not item.is_open and not self._continues(tracked, event):
             return []
         events = self._open(tracked) if tracked.item is None else []
         item = tracked.item
@@ -159,6 +187,14 @@ class NativeTranslator(Turn[UpstreamEvent]):
             )
             return [*events, *item.push(piece)] if piece else events
         return [*events, *item.feed(event)] if isinstance(item, NativeItem) else events
+
+    def _continues(self, tracked: TrackedItem, event: UpstreamEvent) -> bool:
+        """Whether the event has more text for a message or reasoning that a later item has
+        closed: it becomes the text of a new item."""
+        if not event.delta or tracked.kind not in _CONTENT_TYPES or tracked.item is None:
+            return False
+        tracked.earlier_text, tracked.item = tracked.text, None
+        return True
 
     def _buffer_arguments(self, tracked: TrackedItem, event: UpstreamEvent) -> list[Event]:
         """Stores arguments of a call whose name is not known yet: its `added` is missing, its
@@ -176,12 +212,14 @@ class NativeTranslator(Turn[UpstreamEvent]):
     def _open(self, tracked: TrackedItem) -> list[Event]:
         """Opens our item for the upstream's and adds what was held back for it; does nothing
         while a call has no name."""
+        if tracked.is_ignored:
+            return []
         if tracked.kind in CLIENT_CALLS:
             return self._open_call(tracked) if tracked.raw.get("name") else []
         return self._add_item(tracked, self._new_item(tracked))
 
     def _new_item(self, tracked: TrackedItem) -> NativeItem:
-        index, raw = self._next_index(), tracked.raw
+        index, raw = self._sequence.next_index, tracked.raw
         if tracked.kind == "message":
             return NativeMessage(
                 index, self._new_id(NativeMessage.prefix), raw, self._tool_catalog.sources
@@ -209,13 +247,16 @@ class NativeTranslator(Turn[UpstreamEvent]):
             name if function is not None else self._tool_catalog.name_of(target)
         ):
             return []
+        if function is not None and self._ignores_call():
+            tracked.is_ignored = True
+            return []
         if function is not None:
-            server_call = function.open_call(self._next_index(), self._new_id)
+            server_call = function.open_call(self._sequence.next_index, self._new_id)
             events = self._add_item(tracked, server_call)
             return [*events, *server_call.push(arguments)] if arguments else events
         kind = CLIENT_CALLS[tracked.kind]
         client_call = kind(
-            self._next_index(),
+            self._sequence.next_index,
             self._new_id(kind.prefix),
             self._call_id_field(tracked)["call_id"],
             target,
@@ -244,8 +285,18 @@ class NativeTranslator(Turn[UpstreamEvent]):
 
     def _add_item(self, tracked: TrackedItem, item: OpenItem) -> list[Event]:
         tracked.item = item
-        self._items.append(item)
-        return item.open_events()
+        return self._sequence.begin(item)
+
+    def _close_if_complete(self, item: OpenItem, next_item: OpenItem) -> list[Event]:
+        """Closes also a message and reasoning that have text, if the next item is of another
+        kind: some servers send their `done` events only at the end of the turn."""
+        if (
+            isinstance(item, NativeMessage | NativeReasoning)
+            and type(item) is not type(next_item)
+            and text_of(item.to_json())
+        ):
+            return item.close("completed")
+        return super()._close_if_complete(item, next_item)
 
     # --- the end ---
 
@@ -276,7 +327,10 @@ class NativeTranslator(Turn[UpstreamEvent]):
             return Outcome("failed", failure=terminal.failure)
         if terminal.status == "incomplete":
             return Outcome("incomplete", incomplete_reason=terminal.incomplete_reason)
-        if any(tracked.item is None and tracked.kind in CLIENT_CALLS for tracked in self._tracked):
+        if any(
+            tracked.item is None and tracked.kind in CLIENT_CALLS and not tracked.is_ignored
+            for tracked in self._tracked
+        ):
             return unnamed_call()
         if any(item.status == "incomplete" for item in self._items):
             return Outcome("incomplete", incomplete_reason=terminal.incomplete_reason)

@@ -1,0 +1,131 @@
+"""Retries of creates whose first try lost its connection or its web process."""
+
+import asyncio
+
+import pytest
+
+from tests.conftest import PrivateStack
+from tests.support.api import until
+from tests.support.chaos.proxy import Proxy
+from tests.support.chaos.tracebacks import POSTGRES_TRACEBACKS
+from tests.support.fake_upstream import FakeUpstream, reply, wait_for
+from tests.support.stack import SHORT_LEASES
+
+_INSERT = b"INSERT INTO responses"
+
+
+async def test_a_joined_response_outlives_the_web_process_of_the_first_request(
+    private_stack: PrivateStack, fake: FakeUpstream
+) -> None:
+    async with private_stack(webs=2, settings=SHORT_LEASES) as own_stack:
+        released = asyncio.Event()
+        model = fake.script([wait_for(released), *reply("kept")], reply("a second time"))
+        headers, body = {"idempotency-key": "k"}, {"model": model, "input": "x"}
+        first_web = own_stack.webs[0]
+        requests = []
+        for web in (0, 1):
+            post = own_stack.api(web).call("POST", "/responses", body, headers=headers)
+            requests.append(asyncio.create_task(post))
+            await until(lambda: fake.requests_for(model))
+        joined = "SELECT count(*) FROM responses r JOIN workers w ON w.id = r.web WHERE w.pid = %s"
+
+        async def is_joined() -> bool:
+            return bool(await own_stack.value(joined, own_stack.webs[1].pid))
+
+        await until(is_joined)
+        own_stack.kill(first_web)
+        is_dead = "SELECT dead FROM workers WHERE pid = %s"
+
+        async def is_reaped() -> bool:
+            return bool(await own_stack.value(is_dead, first_web.pid))
+
+        await until(is_reaped, 20)
+        # The owner's heartbeat looks for responses of dead web processes; let it look twice.
+        renewals = "SELECT expires_at FROM workers WHERE kind = 'worker' AND NOT dead"
+        for _ in range(2):
+            seen = await own_stack.value(renewals)
+
+            async def is_renewed(seen: object = seen) -> bool:
+                return bool(await own_stack.value(renewals) != seen)
+
+            await until(is_renewed)
+        released.set()
+        await asyncio.wait({requests[0]})
+        assert requests[0].exception() is not None
+        assert (await requests[1]).body["output_text"] == "kept"
+        assert len(fake.requests_for(model)) == 1
+
+
+@pytest.mark.parametrize("background", [True, False], ids=["background", "foreground"])
+async def test_the_sdks_retry_continues_the_response_of_a_killed_web_process(
+    private_stack: PrivateStack, fake: FakeUpstream, *, background: bool
+) -> None:
+    """The official client, and a load balancer before two web processes."""
+    async with private_stack(
+        webs=2,
+        settings=SHORT_LEASES,
+        proxied=True,
+        allowed_tracebacks=POSTGRES_TRACEBACKS,
+    ) as own_stack:
+        first_web, second_web = own_stack.webs
+        assert first_web.port is not None
+        assert second_web.port is not None
+        balancer = Proxy("127.0.0.1", first_web.port)
+        client = own_stack.openai().with_options(
+            base_url=f"http://127.0.0.1:{balancer.port}/v1", max_retries=2
+        )
+        model = fake.script(reply("once"), reply("twice"))
+        ten_seconds = "SELECT pg_postmaster_start_time() < clock_timestamp() - interval '10 s'"
+
+        async def may_conclude() -> bool:
+            return bool(await own_stack.value(ten_seconds))
+
+        await until(may_conclude, 15)
+        held = first_web.proxies.postgres.hold_answer(_INSERT)
+        call = asyncio.create_task(
+            client.responses.create(model=model, input="x", background=background)
+        )
+        await held.answered.wait()
+        balancer.redirect(second_web.port)
+        own_stack.kill(first_web)
+        response = await call
+        ended = await own_stack.api().wait_for_end(response.id)
+        assert ended["output_text"] == "once"
+        assert await own_stack.value("SELECT count(*) FROM responses WHERE model = %s", model) == 1
+        await balancer.close()
+
+
+async def test_each_retry_of_the_sdk_takes_over_another_unanswered_response(
+    private_stack: PrivateStack, fake: FakeUpstream
+) -> None:
+    """The clients disconnect while PostgreSQL stores their responses."""
+    async with private_stack(
+        webs=2, proxied=True, allowed_tracebacks=POSTGRES_TRACEBACKS
+    ) as own_stack:
+        model = fake.script(*(reply(f"{number}") for number in range(4)))
+        body = {"model": model, "input": "x", "background": True}
+
+        async def post(web: int, count: int) -> str:
+            headers = {"x-stainless-retry-count": f"{count}"}
+            answer = await own_stack.api(web).call("POST", "/responses", body, headers=headers)
+            assert answer.status == 200, answer.raw
+            return str(answer.body["id"])
+
+        held = [own_stack.webs[0].proxies.postgres.hold_answer(_INSERT) for _ in range(3)]
+        calls = [asyncio.create_task(post(0, 0)) for _ in held]
+        for answer in held:
+            await answer.answered.wait()
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(calls)
+        for answer in held:
+            answer.release()
+        unanswered = "SELECT count(*) FROM responses WHERE model = %s AND waiter IS NULL"
+
+        async def are_unanswered() -> bool:
+            return bool(await own_stack.value(unanswered, model) == 3)
+
+        await until(are_unanswered)
+        retried = await asyncio.gather(*(post(1, 1) for _ in range(4)))
+        assert len(set(retried)) == 4
+        assert await own_stack.value("SELECT count(*) FROM responses WHERE model = %s", model) == 4

@@ -1,0 +1,104 @@
+"""What a sweep costs, and what a watch sees, with many responses and processes."""
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from models.db.database import fetch, open_pool
+from models.db.queries import leases, sweep
+from models.db.statement import Query
+from models.ids import new_uuid
+from tests.support.api import until
+from tests.support.sql import run_sql
+from tests.support.stack import Databases
+from tests.support.worker_rows import DatabaseWorker, SeededDatabase, settings_for
+
+OPEN_RESPONSES = 3000
+SWEEP_VALUES = {
+    "waiting": timedelta(seconds=5),
+    "interval": timedelta(seconds=5),
+    "max_rows": 250,
+    "quarantine": False,
+    "background": True,
+    "interactive": True,
+    "lease": timedelta(seconds=10),
+}
+
+
+@pytest.fixture(scope="module")
+async def database(database_server: Databases) -> AsyncIterator[SeededDatabase]:
+    dsn = await database_server.create_copy()
+    async with open_pool(settings_for(dsn), "test", 4) as pool:
+        database = SeededDatabase(pool, dsn)
+        await database.create_project()
+        yield database
+
+
+async def _insert_running(database: SeededDatabase, owner: DatabaseWorker, number: int) -> None:
+    await run_sql(
+        database.pool,
+        "INSERT INTO responses (id, project_id, status, background, store, model, parameters,"
+        " created_at, expires_at, enqueued_at, deadline, attempt, started_at, worker)"
+        " SELECT gen_random_uuid(), %(project)s, 'in_progress', true, true, 'm', '{}', now(),"
+        " now() + interval '1 day', now() - interval '1 minute', now() + interval '1 day', 1,"
+        " now(), %(owner)s FROM generate_series(1, %(number)s)",
+        {"project": database.project, "owner": owner.id, "number": number},
+    )
+
+
+def _rows_read(plan: dict[str, Any]) -> Iterator[float]:
+    """How many rows of `responses` each node of an analyzed plan read."""
+    if plan.get("Relation Name") == "responses" or "ix_responses" in plan.get("Index Name", ""):
+        rows = plan.get("Actual Rows", 0) + plan.get("Rows Removed by Filter", 0)
+        yield rows * plan.get("Actual Loops", 1)
+    for child in plan.get("Plans", []):
+        yield from _rows_read(child)
+
+
+@pytest.mark.parametrize("query", [sweep.ORPHANS, sweep.ORPHANS_TO_END, sweep.REENQUEUE])
+async def test_a_sweep_reads_no_response_of_a_live_worker(
+    database: SeededDatabase, query: Query[Any]
+) -> None:
+    live, dead = await database.create_worker(), await database.create_worker()
+    await _insert_running(database, live, OPEN_RESPONSES)
+    await _insert_running(database, dead, 10)
+    await run_sql(database.pool, "ANALYZE responses, workers")
+    await database.declare_dead(dead)
+    async with database.pool.connection() as connection:
+        explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {query.sql}"
+        async with connection.transaction(force_rollback=True):
+            cursor = await connection.execute(explain.encode(), SWEEP_VALUES)
+            row = await cursor.fetchone()
+    assert row is not None
+    assert sum(_rows_read(row[0][0]["Plan"])) < 200
+
+
+async def test_a_free_lock_means_nothing_before_a_process_was_tied(
+    database: SeededDatabase,
+) -> None:
+    """A process of the previous release has no tie."""
+    me = new_uuid()
+    worker = await database.create_worker()
+
+    async def untied() -> bool:
+        watched = await fetch(database.pool, leases.WATCHED_PROCESSES, {"me": me})
+        return next(process.untied for process in watched if process.id == worker.id)
+
+    assert not await untied()
+    async with await psycopg.AsyncConnection.connect(database.dsn, autocommit=True) as session:
+        await fetch(session, leases.LOCK_TIE, {"me": worker.id})
+        await session.execute(leases.MARK_TIED.sql, {"me": worker.id})
+        assert not await untied()
+        [seen] = await run_sql(
+            database.pool, "SELECT expires_at FROM workers WHERE id = %(id)s", {"id": worker.id}
+        )
+        verdict = {"id": worker.id, "seen": seen["expires_at"]}
+        assert not await fetch(database.pool, leases.REAP_LOCK_UNTIED, verdict)
+    await until(untied)
+    assert await fetch(database.pool, leases.REAP_LOCK_UNTIED, verdict) == [worker.id]
+    renewal = {"me": worker.id, "lease": timedelta(seconds=600)}
+    await fetch(database.pool, leases.RENEW, renewal)
+    assert not await fetch(database.pool, leases.REAP_LOCK_UNTIED, verdict), "renewed since"

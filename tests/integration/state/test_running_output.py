@@ -1,0 +1,170 @@
+"""A GET of a running response folds only what is new, and never mixes what does not fit (I7)."""
+
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+import pytest
+
+from models.db.database import fetch, open_pool
+from models.db.queries import read, run
+from models.ownership.claims import Tail
+from models.ownership.takeover import Claim
+from models.wire.events import (
+    Event,
+    Item,
+    ItemAdded,
+    ItemDone,
+    PartAdded,
+    TextDelta,
+    decode_frame,
+    frame,
+)
+from tests.support.sql import run_sql
+from tests.support.stack import Databases
+from tests.support.worker_rows import DatabaseWorker, SeededDatabase, settings_for, turn
+from web.responses import running
+from web.responses.running import RunningOutputs
+
+PART = {"type": "output_text", "text": "", "annotations": []}
+
+
+@pytest.fixture
+async def database(database_server: Databases) -> AsyncIterator[SeededDatabase]:
+    dsn = await database_server.create_copy()
+    async with open_pool(settings_for(dsn), "running-output-tests", 4) as pool:
+        database = SeededDatabase(pool, dsn)
+        await database.create_project()
+        yield database
+
+
+class Writer:
+    """An attempt that writes a message word by word."""
+
+    def __init__(self, worker: DatabaseWorker, claim: Claim) -> None:
+        self.worker, self.claim, self.response = worker, claim, claim.id
+        self.number = claim.log_end + 1
+        """of the next event"""
+        self.batch = 0
+        self.tail: list[bytes] = []
+
+    async def begin(self, item_id: str = "msg_1") -> None:
+        """Opens a message."""
+        message = {"id": item_id, "type": "message", "role": "assistant", "content": []}
+        await self.journal(ItemAdded(0, message), PartAdded(item_id, 0, 0, PART))
+
+    async def say(self, *words: str) -> None:
+        """Journals one delta a word."""
+        await self.journal(*(TextDelta("msg_1", 0, 0, word, []) for word in words))
+
+    async def journal(self, *events: Event) -> None:
+        """Journals these events as one batch."""
+        self.batch += 1
+        frames = [frame(event, self.number + n) for n, event in enumerate(events)]
+        values = self._block(self.number, frames) | {"batch": self.batch}
+        assert (await fetch(self.worker.pool, run.JOURNAL, values))[0].stored
+        self.number += len(events)
+        self.tail += frames
+
+    async def flush(self) -> None:
+        """Moves all that is journalled to the event log."""
+        values = self._block(self.number - len(self.tail), self.tail)
+        trim = {"trimmed": 0, "answered": self.batch}
+        assert await fetch(self.worker.pool, run.FLUSH, values | trim)
+        self.tail = []
+
+    async def checkpoint(self, item: Item) -> None:
+        """Stores the message as finished."""
+        await self.journal(ItemDone(0, item))
+        await self.flush()
+        empty = Tail(self.number, self.number - 1, b"")
+        await self.worker.ownership.checkpoint(self.claim, empty, turn([item], None))
+
+    def _block(self, first: int, frames: list[bytes]) -> dict[str, object]:
+        return {
+            "me": self.worker.id,
+            "ids": [self.response],
+            "attempts": [self.claim.attempt],
+            "firsts": [first],
+            "lasts": [first + len(frames) - 1],
+            "frames": [b"".join(frames)],
+        }
+
+
+async def _start(database: SeededDatabase, response: UUID | None = None) -> Writer:
+    """Claims this response or a new one, and opens a message."""
+    worker = await database.create_worker()
+    claim = await worker.ownership.take(response or await database.create_response())
+    assert claim is not None
+    writer = Writer(worker, claim)
+    await writer.begin()
+    return writer
+
+
+async def _text(outputs: RunningOutputs, response: UUID) -> str:
+    items = await outputs.read(response)
+    assert items is not None
+    return "".join(part["text"] for item in items for part in item["content"])
+
+
+async def test_each_event_is_decoded_once_for_any_number_of_gets(
+    database: SeededDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = []
+
+    def decode(frame: bytes) -> dict[str, object]:
+        decoded.append(frame)
+        return decode_frame(frame)
+
+    monkeypatch.setattr(running, "decode_frame", decode)
+    monkeypatch.setitem(read.PAGE_LIMITS, "page", 2)
+    outputs, writer = RunningOutputs(database.pool), await _start(database)
+    words = []
+    for number in range(10):
+        words.append(f"{number} ")
+        await writer.say(words[-1])
+        if number % 3 == 0:
+            await writer.flush()
+        for _ in range(2):
+            assert await _text(outputs, writer.response) == "".join(words)
+    assert len(decoded) == len(set(decoded))
+    assert len([frame for frame in decoded if b"output_text.delta" in frame]) == 10
+
+
+async def test_a_later_attempt_that_uses_numbers_again_is_never_mixed_with_the_first(
+    database: SeededDatabase,
+) -> None:
+    """PostgreSQL crashes, which empties the journal; then the worker that wrote it dies."""
+    outputs, writer = RunningOutputs(database.pool), await _start(database)
+    await writer.say("lost ", "words ")
+    assert await _text(outputs, writer.response) == "lost words "
+    await run_sql(database.pool, "DELETE FROM journal")
+    await database.declare_dead(writer.worker)
+    again = await _start(database, writer.response)
+    assert again.number < writer.number
+    await again.say("other ", "words, ", "and more")
+    assert again.number > writer.number
+    assert await _text(outputs, writer.response) == "other words, and more"
+
+
+async def test_a_finished_turn_is_shown_once(database: SeededDatabase) -> None:
+    outputs, writer = RunningOutputs(database.pool), await _start(database)
+    await writer.say("first")
+    assert await _text(outputs, writer.response) == "first"
+    done = {"id": "msg_1", "type": "message", "content": [PART | {"text": "first turn. "}]}
+    await writer.checkpoint(done)
+    assert await _text(outputs, writer.response) == "first turn. "
+    await writer.begin("msg_2")
+    await writer.say("second")
+    assert await _text(outputs, writer.response) == "first turn. second"
+
+
+async def test_the_memory_for_folds_is_bounded(database: SeededDatabase) -> None:
+    outputs = RunningOutputs(database.pool, max_bytes=20_000)
+    writers = [await _start(database) for _ in range(6)]
+    for length in (100, 1000, 10_000):
+        for writer in writers:
+            await writer.say("x" * length)
+        for writer in writers:
+            text = await _text(outputs, writer.response)
+            assert text.endswith("x" * length)
+            assert outputs.size <= 20_000

@@ -1,0 +1,130 @@
+"""The purge: deletes what has outlived its retention and what clients have deleted.
+
+A task of every worker with a connection of its own, so that it delays no sweep. One worker purges
+at a time. Every step is one short transaction, so a backlog of any size delays no other statement
+for long. A step that is interrupted leaves nothing that the next round does not see.
+"""
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from models.config.settings import Settings
+from models.db.arrays import Uuids
+from models.db.database import (
+    DATABASE_UNAVAILABLE,
+    Connection,
+    Parameters,
+    connect,
+    execute,
+    fetch,
+)
+from models.db.queries import retention
+from models.db.statement import Query, RowT
+
+logger = structlog.get_logger()
+
+_LOCK: Final = 0x6262_2E70_7572_6765
+"""The advisory lock of the purge: "bb.purge" in ASCII."""
+_MAX_ROWS = 5_000
+"""Rows that one step looks at, hides or deletes."""
+_MAX_IDLE_STEPS = 4
+"""Steps of one round that look at expired responses and find only kept ones."""
+_ROWS: Final = {"rows": _MAX_ROWS}
+_START: Final = {"expires_at": datetime.min.replace(tzinfo=UTC), "id": UUID(int=0)}
+
+
+class Purger:
+    """The purge of one worker."""
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        """`name`: the `application_name` of its session."""
+        self._settings = settings
+        self._name = name
+        self._position: dict[str, object] = dict(_START)
+        """Behind which expired response the next step looks. Expired responses that others
+        continue may be many; each round looks at some of them."""
+
+    async def run(self) -> None:
+        """Purges at the interval. Never returns.
+
+        Any error ends only the round: a worker must not stop because it cannot purge.
+        """
+        while True:
+            try:
+                async with await connect(self._settings, self._name) as connection:
+                    await self.purge(connection)
+            except DATABASE_UNAVAILABLE as error:
+                logger.warning("purge_interrupted", error=str(error).strip())
+            except Exception:
+                logger.exception("purge_failed")
+            await asyncio.sleep(self._settings.worker.purge_interval.total_seconds())
+
+    async def purge(self, connection: Connection) -> None:
+        """One round: until nothing is left, or another worker purges."""
+        await self._hide_expired(connection)
+        while await _delete_hidden(connection):
+            pass
+        await _step(connection, retention.DELETE_OLD_WORKERS, {})
+        while len(await _step(connection, retention.DELETE_EXPIRED_KEYS, _ROWS)) == _MAX_ROWS:
+            pass
+
+    async def _hide_expired(self, connection: Connection) -> None:
+        """Hides what has expired and is not kept."""
+        idle_steps = 0
+        while idle_steps < _MAX_IDLE_STEPS:
+            values = self._position | _ROWS
+            rows = await _step(connection, retention.HIDE_EXPIRED, values, one_snapshot=True)
+            if not rows:
+                return
+            idle_steps = 0 if rows[0].hidden else idle_steps + 1
+            if rows[0].hidden == _MAX_ROWS:
+                continue
+            if rows[0].examined == _MAX_ROWS:
+                self._position = {"expires_at": rows[0].expires_at, "id": rows[0].id}
+                continue
+            self._position = dict(_START)
+            if not rows[0].hidden:
+                return
+
+
+async def _delete_hidden(connection: Connection) -> bool:
+    """Deletes some of the hidden responses; returns whether there may be more.
+
+    First their logs, part by part: a log can be very long.
+    """
+    ids = await _step(connection, retention.DELETABLE, {"items": _MAX_ROWS})
+    if not ids:
+        return False
+    values: dict[str, object] = {"ids": Uuids(ids)}
+    while await _step(connection, retention.DELETE_LOG, values | _ROWS) == [_MAX_ROWS]:
+        pass
+    return bool(await _step(connection, retention.DELETE_HIDDEN, values))
+
+
+async def _step(
+    connection: Connection,
+    query: Query[RowT],
+    values: Parameters,
+    *,
+    one_snapshot: bool = False,
+) -> list[RowT]:
+    """One statement in a transaction that holds the lock; no rows if another worker holds it.
+
+    Then pauses for as long as it took, so that the purge uses half of one session at most.
+    """
+    started_at = time.monotonic()
+    async with connection.transaction():
+        if one_snapshot:
+            await execute(connection, retention.READ_ONE_SNAPSHOT, {})
+        rows = (
+            await fetch(connection, query, values)
+            if await fetch(connection, retention.LOCK_PURGE, {"key": _LOCK})
+            else []
+        )
+    await asyncio.sleep(time.monotonic() - started_at)
+    return rows

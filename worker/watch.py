@@ -1,0 +1,202 @@
+"""The watch: a task in every worker that declares dead processes dead (ADR 0023).
+
+It looks at all other processes four times a second, on a connection of its own, so that a worker
+whose pool is busy still sees deaths. A process is declared dead for one of two reasons:
+
+- *Its connections have ended*: the lock of its tie is free, its lease was not renewed for
+  `_silence`, and it is not connected to Redis either. This proves little while Postgres is slow or
+  has just restarted. So every answer in that time was fast, and this process's own tie and lease
+  were intact. While Redis does not answer, nothing is declared dead for this reason.
+- *Its lease has expired*, and did not change for `lease.observe`. This decides where the tie says
+  nothing: a frozen process, a blocked event loop, a network that hangs, a connection pooler.
+
+A wrong verdict costs time and one crash on record, never an event: the fence rejects all writes of
+a process that was declared dead (I5).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+import psycopg
+import structlog
+from redis.asyncio import Redis
+
+from models.config.settings import Settings
+from models.db.database import DATABASE_UNAVAILABLE, Connection, connect, execute, fetch
+from models.db.queries import leases
+from models.db.queries.leases import WatchedProcess
+from models.ownership.lease import Lease
+from models.redis.channels import subscription_of
+from models.redis.client import REDIS_ERRORS
+from worker import metrics
+
+logger = structlog.get_logger()
+
+_INTERVAL = 0.25
+"""Seconds between two looks."""
+_MAX_LEASE_ANSWER_TIME = 1.0
+"""Seconds. If a look took longer, Postgres was stalled and could not renew leases either."""
+_MAX_TIE_ANSWER_TIME = 0.5
+"""The same for processes whose session has ended, which are declared dead earlier."""
+_MIN_SILENCE = 1.5
+"""Seconds. See `_silence`."""
+_MIN_TIE_AGE = 5.0
+"""Seconds. After a restart of Postgres all processes tie again within this time."""
+
+_Seen = tuple[UUID, datetime]
+"""A process and the end of its lease, which moves with each heartbeat."""
+
+
+class Cause(StrEnum):
+    """Why a process was declared dead."""
+
+    CONNECTION_ENDED = "connection ended"
+    LEASE_EXPIRED = "lease expired"
+
+
+_REAP_LOCK = {
+    Cause.CONNECTION_ENDED: leases.REAP_LOCK_UNTIED,
+    Cause.LEASE_EXPIRED: leases.REAP_LOCK_EXPIRED,
+}
+
+
+class Watch:
+    """The watch of one worker."""
+
+    def __init__(
+        self, settings: Settings, lease: Lease, redis: Redis, on_orphans: Callable[[], None]
+    ) -> None:
+        """`on_orphans()`: called after a process was declared dead, here or by another worker, and
+        after another worker has handed over its responses."""
+        self.live_workers = 1
+        """How many workers, this one included, were not declared dead at the last look."""
+        self._settings = settings
+        self._lease = lease
+        self._redis = redis
+        self._on_orphans = on_orphans
+        self._silence = max(_MIN_SILENCE, 3 * settings.lease.beat.total_seconds())
+        """Seconds without a heartbeat after which a process without a session is dead."""
+        self._is_failing = False
+        self._unchanged_since: dict[_Seen, float] = {}
+        """When this end of a lease was first seen, in fast answers only."""
+        self._expired_since: dict[_Seen, float] = {}
+        """When it was first seen expired."""
+
+    async def run(self) -> None:
+        """Watches. Never returns."""
+        while True:
+            try:
+                connection = await connect(self._settings, str(self._lease.id))
+                async with connection:
+                    await self._listen(connection)
+                    while True:
+                        await self._look(connection)
+                        await asyncio.sleep(_INTERVAL)
+            except DATABASE_UNAVAILABLE as error:
+                if not self._is_failing:
+                    logger.warning("watch_database_unavailable", error=str(error).strip())
+                self._is_failing = True
+            self._forget()
+            await asyncio.sleep(_INTERVAL)
+
+    async def _listen(self, connection: Connection) -> None:
+        """From now on notifications arrive with the answers to the statements of a look."""
+        connection.add_notify_handler(lambda _: self._on_orphans())
+        await execute(connection, leases.LISTEN_FOR_ORPHANS, {})
+
+    async def _look(self, connection: Connection) -> None:
+        sent_at = time.monotonic()
+        processes = await fetch(connection, leases.WATCHED_PROCESSES, {"me": self._lease.id})
+        now = time.monotonic()
+        self._is_failing = False
+        dead = [
+            (process, cause)
+            for process, cause in self._judge(processes, now, now - sent_at)
+            if cause is Cause.LEASE_EXPIRED or await self._has_left_redis(process)
+        ]
+        alive = {process.id for process in processes} - {process.id for process, _ in dead}
+        self.live_workers = 1 + sum(
+            process.kind == "worker" and process.id in alive for process in processes
+        )
+        for process, cause in dead:
+            await self._declare_dead(connection, process, cause)
+        if dead:
+            self._on_orphans()
+
+    def _judge(
+        self, processes: list[WatchedProcess], now: float, answer_time: float
+    ) -> list[tuple[WatchedProcess, Cause]]:
+        """The processes that are dead. All times are of this process's monotonic clock: neither a
+        stalled Postgres nor a changed system clock makes a live process look dead. While this
+        process's own lease is not renewed, the others' leases prove nothing: Postgres may be
+        read-only, or its commits may hang."""
+        if not self._lease.is_valid or answer_time > _MAX_LEASE_ANSWER_TIME:
+            self._forget()
+            return []
+        seen = [(process.id, process.expires_at) for process in processes]
+        expired = [key for key, process in zip(seen, processes, strict=True) if process.expired]
+        is_answer_fast = answer_time < _MAX_TIE_ANSWER_TIME and self._lease.age < self._silence
+        self._unchanged_since = _first_seen(
+            self._unchanged_since, seen if is_answer_fast else [], now
+        )
+        self._expired_since = _first_seen(self._expired_since, expired, now)
+        verdicts = ((process, self._cause(process, now)) for process in processes)
+        return [(process, cause) for process, cause in verdicts if cause is not None]
+
+    def _cause(self, process: WatchedProcess, now: float) -> Cause | None:
+        key = (process.id, process.expires_at)
+        if (
+            process.untied
+            and now - self._unchanged_since.get(key, now) >= self._silence
+            and self._lease.tie.age >= _MIN_TIE_AGE
+        ):
+            return Cause.CONNECTION_ENDED
+        observe = self._settings.lease.observe.total_seconds()
+        if now - self._expired_since.get(key, now) >= observe and process.expired:
+            return Cause.LEASE_EXPIRED
+        return None
+
+    async def _has_left_redis(self, process: WatchedProcess) -> bool:
+        """Whether the process has no subscription in Redis. A process that lives and is only cut
+        off from Postgres still has it. False while Redis does not answer."""
+        channel = subscription_of(process.kind, process.id)
+        try:
+            [(_, subscriptions)] = await self._redis.pubsub_numsub(channel)
+        except REDIS_ERRORS:
+            return False
+        return int(subscriptions) == 0
+
+    def _forget(self) -> None:
+        self._unchanged_since.clear()
+        self._expired_since.clear()
+
+    async def _declare_dead(
+        self, connection: Connection, process: WatchedProcess, cause: Cause
+    ) -> None:
+        try:
+            await self._reap(connection, process, cause)
+        except psycopg.errors.LockNotAvailable:
+            # A suspended process can hold the lock of its row forever in an open transaction.
+            await execute(connection, leases.END_SESSIONS, {"name": str(process.id)})
+            await self._reap(connection, process, cause)
+
+    async def _reap(self, connection: Connection, process: WatchedProcess, cause: Cause) -> None:
+        async with connection.transaction():
+            await execute(connection, leases.SET_LOCK_TIMEOUT, {})
+            values = {"id": process.id, "seen": process.expires_at}
+            if not await fetch(connection, _REAP_LOCK[cause], values):
+                return
+            ended = f"reaped by {self._lease.id}"
+            await execute(connection, leases.REAP, {"id": process.id, "ended": ended})
+            await execute(connection, leases.NOTIFY_ORPHANS, {})
+        logger.warning("worker_reaped", reaped=str(process.id), cause=cause.value)
+        metrics.DEATHS.inc()
+
+
+def _first_seen(before: dict[_Seen, float], keys: list[_Seen], now: float) -> dict[_Seen, float]:
+    """When each of these keys was first seen without an interruption."""
+    return {key: before.get(key, now) for key in keys}

@@ -2,10 +2,11 @@
 
 import asyncio
 
+import psycopg
 import pytest
 
 from tests.conftest import PrivateStack
-from tests.support.api import until
+from tests.support.api import HttpResponse, until
 from tests.support.chaos.proxy import Proxy
 from tests.support.chaos.tracebacks import POSTGRES_TRACEBACKS
 from tests.support.fake_upstream import FakeUpstream, reply, wait_for
@@ -129,3 +130,43 @@ async def test_each_retry_of_the_sdk_takes_over_another_unanswered_response(
         retried = await asyncio.gather(*(post(1, 1) for _ in range(4)))
         assert len(set(retried)) == 4
         assert await own_stack.value("SELECT count(*) FROM responses WHERE model = %s", model) == 4
+
+
+async def test_a_retry_takes_over_an_unanswered_response_that_a_worker_has_locked(
+    private_stack: PrivateStack, fake: FakeUpstream
+) -> None:
+    """A worker locks the row for a moment when it claims or ends the response."""
+    async with private_stack(proxied=True, allowed_tracebacks=POSTGRES_TRACEBACKS) as own_stack:
+        model = fake.script(reply("once"), reply("twice"))
+        body = {"model": model, "input": "x", "background": True}
+        held = own_stack.webs[0].proxies.postgres.hold_answer(_INSERT)
+
+        def post(count: int) -> asyncio.Task[HttpResponse]:
+            headers = {"x-stainless-retry-count": f"{count}"}
+            call = own_stack.api().call("POST", "/responses", body, headers=headers)
+            return asyncio.create_task(call)
+
+        first = post(0)
+        await held.answered.wait()
+        first.cancel()
+        await asyncio.wait({first})
+        held.release()
+        unanswered = "SELECT id FROM responses WHERE model = %s AND waiter IS NULL"
+
+        async def is_unanswered() -> bool:
+            return await own_stack.value(unanswered, model) is not None
+
+        await until(is_unanswered)
+        response_id = await own_stack.value(unanswered, model)
+        async with await psycopg.AsyncConnection.connect(own_stack.dsn) as worker:
+            lock = "SELECT FROM responses WHERE id = %s FOR NO KEY UPDATE"
+            await worker.execute(lock, (response_id,))
+            retry = post(1)
+            waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+
+            async def waits_or_has_ended() -> bool:
+                return retry.done() or bool(await own_stack.value(waiting))
+
+            await until(waits_or_has_ended)
+        assert (await retry).status == 200
+        assert await own_stack.value("SELECT count(*) FROM responses WHERE model = %s", model) == 1

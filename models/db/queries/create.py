@@ -121,7 +121,7 @@ JOIN_UNANSWERED = column(
              SELECT r.id AS response_id, r.web FROM idempotency_keys k JOIN responses r ON r.id = k.response_id
              WHERE k.project_id = :project AND k.body_hash = CAST(:body_hash AS bytea) AND k.key LIKE 'sdk:%' AND NOT {_KEY_IS_STALE}
                AND {_CONNECTION_ENDED}
-             ORDER BY r.id LIMIT 1 FOR UPDATE OF r SKIP LOCKED),
+             ORDER BY r.id LIMIT 1 FOR NO KEY UPDATE OF r),
          {_joined("unanswered", "true")}
     SELECT id FROM joined
     """,
@@ -129,7 +129,11 @@ JOIN_UNANSWERED = column(
 )
 """For a retry of an official SDK, which has no key: takes over a response that an equal request of
 an SDK made and that no client was answered for, because the connection or its web process ended.
-Each retry takes another one. No row: there is none."""
+No row: there is none.
+
+Each retry takes another one: the second waits for the lock of the first, and then reads the row
+again. It waits for a worker's lock too. A locked row that was skipped would be run a second time,
+because the worker claims and ends responses while their clients repeat the request."""
 FORGET_ANSWERED = Statement("""
     DELETE FROM idempotency_keys WHERE response_id = ANY(CAST(:ids AS uuid[])) AND key LIKE 'sdk:%'
 """)

@@ -167,7 +167,7 @@ class Ownership:
         try:
             return await retry_unless_refused(lambda: self._read_log(claim), self.others_succeed)
         except StatementRefused:
-            await self.release(claim, _EMPTY_TAIL, ReleaseReason.ERROR)
+            await self.release(claim, EMPTY_TAIL, ReleaseReason.ERROR)
             return None
 
     async def _read_log(self, claim: Claim) -> Claim:
@@ -358,7 +358,7 @@ class Ownership:
 
 _MAX_ERROR_PAUSE = timedelta(minutes=5)
 """The longest pause of a response whose attempts end with errors of this server."""
-_EMPTY_TAIL = Tail(first=0, last=-1, frames=b"")
+EMPTY_TAIL = Tail(first=0, last=-1, frames=b"")
 
 
 def _with_blocks(claim: Claim, blocks: list[LogBlock]) -> Claim:

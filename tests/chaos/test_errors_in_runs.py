@@ -184,6 +184,41 @@ async def test_a_response_whose_output_cannot_be_stored_at_its_end_fails_without
         assert len(mcp.tool_calls.calls_with("stored")) == 1
 
 
+async def test_a_call_whose_result_only_the_log_has_is_closed_once(
+    private_stack: PrivateStack, fake: FakeUpstream
+) -> None:
+    """Neither a call's result nor the ending after it could be stored, in two attempts.
+
+    The third attempt reads the log after the second one's checkpoint only.
+    """
+    settings = {**SLOW_FLUSHES, **TOOL_SETTINGS}
+    async with (
+        McpServers() as mcp,
+        private_stack(settings=settings, allowed_tracebacks=(INJECTED,)) as running,
+    ):
+        turns = [tool_turn(("count_unsafe", name)) for name in ("first", "second")]
+        model = fake.script(*turns, reply("done"))
+        result = "NEW.turns = OLD.turns AND NEW.checkpoint_number > OLD.checkpoint_number"
+        await fail_updates(
+            running, model, f"NOT ({ENDING}) AND {result} AND NEW.turns > 0", times=2, code="54000"
+        )
+        await fail_updates(running, model, ENDING, times=2 * TRIES_OF_AN_ENDING, name="end_fault")
+        response_id = await running.api().create_background(model, tools=[counting_server(mcp)])
+        async with running.api().follow(response_id) as stream:
+            await stream.to_end()
+        assert_one_stream(stream.frames)
+        assert await attempt_outcomes(running, model) == ["error", "error", None]
+        assert (stream.final["status"], stream.final["output_text"]) == ("completed", "done")
+        done = [
+            event["item"]["id"]
+            for event in stream.events
+            if event["type"] == "response.output_item.done"
+        ]
+        assert done == [item["id"] for item in stream.final["output"]]
+        for name in ("first", "second"):
+            assert len(mcp.tool_calls.calls_with(name)) == 1
+
+
 FAULTS = (
     "worker.run.runner:write_first_events:1",
     "worker.run.runner:prepare_run:1",

@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 
 from models.errors import Cancelled, LeaseLost
-from models.ownership.claims import Ending, Ownership, ReleaseReason
+from models.ownership.claims import EMPTY_TAIL, Ending, Ownership, ReleaseReason
 from models.wire.events import Event, Item
 from models.wire.includes import filter_events
 from worker.log.event_log import EventLog
@@ -91,6 +91,20 @@ class AttemptWriter:
                 self._claim, tail, entry.position, item, tool_output
             ),
         )
+
+    async def store_closed_call(self, entry: Entry) -> None:
+        """Stores a call that an earlier attempt has closed in the log, when it was about to end the
+        response. After the next checkpoint no attempt reads that part of the log: it would run the
+        call again.
+
+        The log is not stored with it: the other calls of the same part are not stored yet.
+        """
+        await run_uncancellable(
+            self._ownership.finish_call(
+                self._claim, EMPTY_TAIL, entry.position, entry.item, entry.tool_output
+            )
+        )
+        entry.changed = False
 
     def _finish_events(
         self, entry: Entry, events: Sequence[Event], item: Item, tool_output: Any

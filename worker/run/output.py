@@ -83,9 +83,14 @@ class Output:
         return [entry for entry in self.entries if entry.call is not None]
 
     @property
+    def closed_calls(self) -> list[Entry]:
+        """The server tool calls that are closed in the log, but not in their rows."""
+        return [entry for entry in self.entries if entry.changed]
+
+    @property
     def changed_items(self) -> list[tuple[int, Item]]:
         """Position and item of each entry that differs from what is stored."""
-        return [(entry.position, entry.item) for entry in self.entries if entry.changed]
+        return [(entry.position, entry.item) for entry in self.closed_calls]
 
     @property
     def calls_made(self) -> int:

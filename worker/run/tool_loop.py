@@ -56,6 +56,8 @@ class ToolLoop:
         """Runs turns and calls until the response has an outcome; None when the process stops."""
         # The tools read from the history what earlier attempts have learned, e.g. tool lists.
         self._toolbox.pending(self._context.full_history())
+        for entry in self._output.closed_calls:
+            await self._context.writer.store_closed_call(entry)
         await self._run_calls()
         while not self._output.open_calls:
             if self._output.waits_for_client:
